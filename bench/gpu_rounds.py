@@ -23,7 +23,7 @@ from grandrounds.engine.local import LocalEngine
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.metrics import scores
 from grandrounds.runs.evaluation import SITE_METRICS, round_scores
 from grandrounds.runs.federation import assemble
@@ -40,7 +40,7 @@ def ready(plan: Settings) -> LocalEngine:
 
 
 def accuracy(engine: LocalEngine, theta: np.ndarray) -> float:
-    scored = engine.drive(evaluate(Served(theta), ("test",)), round=10**6)
+    scored = engine.drive(evaluate(ModelAssignment(theta), ("test",)), round=10**6)
     return float(scores(scored.totals["test"].sum(axis=0), only=("accuracy",))["accuracy"])
 
 

@@ -23,8 +23,8 @@ import numpy as np
 import grandrounds as gr
 from grandrounds.core.plan import Settings
 from grandrounds.data.sets.cohort import generate
-from grandrounds.methods.platt import Platt, PrivatePlatt, fit_counts
-from grandrounds.methods.served import Served
+from grandrounds.methods.platt import PlattLine, PrivatePlatt, fit_counts
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.privacy.accounting import noise_for
 from grandrounds.privacy.secagg import fewest_honest
 from grandrounds.runs.federation import assemble
@@ -73,8 +73,8 @@ class Rehearsed(PrivatePlatt):
         return found + noise.sum(axis=0), np.sqrt(2 * k * np.exp(-e)) / p
 
 
-def histograms(held: Scores, epsilon: float, rng: Any, *, secure: bool) -> Platt:
-    work = Rehearsed(epsilon, DELTA, secure, held, rng).fit(Served(np.zeros(1)))
+def histograms(held: Scores, epsilon: float, rng: Any, *, secure: bool) -> PlattLine:
+    work = Rehearsed(epsilon, DELTA, secure, held, rng).fit(ModelAssignment(np.zeros(1)))
     try:
         next(work)
     except StopIteration as end:
@@ -82,7 +82,7 @@ def histograms(held: Scores, epsilon: float, rng: Any, *, secure: bool) -> Platt
     raise AssertionError("a rehearsal asks nobody")
 
 
-def newton_steps(held: Scores, epsilon: float, rng: Any, *, secure: bool) -> Platt:
+def newton_steps(held: Scores, epsilon: float, rng: Any, *, secure: bool) -> PlattLine:
     """Each row's gradient and Hessian entries, clipped together to a norm, summed with noise, in a few steps.
 
     Eigenvalues of the Hessian below `floor` deviations of the noise are raised to it, and no step is longer than 2.
@@ -100,7 +100,7 @@ def newton_steps(held: Scores, epsilon: float, rng: Any, *, secure: bool) -> Pla
         size, turn = np.linalg.eigh(np.array([[aa, ab], [ab, bb]]))
         step = -(turn @ ((turn.T @ np.array([g0, g1])) / np.maximum(size, floor * noise)))
         line = line + step * min(1.0, 2 / np.linalg.norm(step))
-    return Platt(float(line[0]), float(line[1]), steps, "" if line[0] > 0 else "turned round")
+    return PlattLine(float(line[0]), float(line[1]), steps, "" if line[0] > 0 else "turned round")
 
 
 def scores_of(cohort: int, out: Path) -> Scores:
@@ -131,7 +131,7 @@ def scores_of(cohort: int, out: Path) -> Scores:
     return Scores(s, y, np.repeat(np.arange(len(own)), [len(r) for r in own]), test, outcome)
 
 
-def log_loss(line: Platt, s: Any, y: Any) -> float:
+def log_loss(line: PlattLine, s: Any, y: Any) -> float:
     z = line.slope * s + line.intercept
     return float(np.mean(np.logaddexp(0, z) - y * z))
 
@@ -146,12 +146,12 @@ def main() -> None:
     found = scores_of(asked.cohort, asked.out)
     rows = f"{len(found.s):,} validation rows ({found.y.sum():.0f} positive) of {found.sites} sites"
     print(f"{rows}; {len(found.test):,} test rows")
-    ways: dict[str, Callable[..., Platt]] = {"histograms": histograms, "newton": newton_steps}
+    ways: dict[str, Callable[..., PlattLine]] = {"histograms": histograms, "newton": newton_steps}
     print(f"{'scores':12} {'noise':8} {'way':11} {'excess loss':>11} {'90th':>7} {'refused':>8}   (uncalibrated)")
     for name, (a, b) in SCALES.items():
         held = Scores(a * found.s + b, found.y, found.site, a * found.test + b, found.outcome)
         exact = log_loss(fit_counts(held.s, held.y.astype(float), 1.0 - held.y), held.test, held.outcome)
-        raw = log_loss(Platt(1.0, 0.0), held.test, held.outcome) - exact
+        raw = log_loss(PlattLine(1.0, 0.0), held.test, held.outcome) - exact
         for secure in (True, False):
             for way, fit in ways.items():
                 rng = np.random.default_rng(0)

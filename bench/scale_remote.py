@@ -44,7 +44,7 @@ from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.metrics.classification import BINS
 from grandrounds.metrics.tally import RELIABILITY_BINS, Tally
 from grandrounds.models.dense import Dense
@@ -201,7 +201,7 @@ def one(sites: int, size: int, how: str, spool: Path) -> dict[str, float]:
     Path("/proc/self/clear_refs").write_text("5")  # begin VmHWM anew
     with Peak() as peak:
         wall, cpu = time.perf_counter(), time.process_time()
-        engine.along(evaluate(Served(model), ("test",)), tallies.append)
+        engine.along(evaluate(ModelAssignment(model), ("test",)), tallies.append)
         work = Commitments(identity, RUN).watched(method.round(Server(1, model, tuple(keys), 0)))
         found = engine.drive(work, round=1).served.model
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

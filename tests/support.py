@@ -26,8 +26,8 @@ from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Round, Server
-from grandrounds.methods.exchanges import agree, prepare
-from grandrounds.methods.veil.site import Concepts
+from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites
+from grandrounds.methods.veil.site import VeilSite
 from grandrounds.models import model_spec
 from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.site.stack import Stack
@@ -86,7 +86,7 @@ def ready(
     """An engine whose sites have prepared their data."""
     engine = LocalEngine(held, EngineSettings(run="test", seed=0, **settings))
     encoding, _ = engine.drive(
-        agree(
+        agree_on_encoding(
             numeric=held.data.numeric_names,
             categorical=held.data.categorical_names,
             rules=EncodingRules(),
@@ -97,7 +97,7 @@ def ready(
     options = {**Experiment().model.model_dump(), "name": model, "hidden": hidden, "trees": 5, "depth": 4}
     spec = model_spec(Settings(options), inputs=encoding.inputs, classes=len(encoding.classes))
     spec["keeps"] = "none"
-    engine.drive(prepare(encoding, spec), round=0)
+    engine.drive(prepare_sites(encoding, spec), round=0)
     return engine, encoding
 
 
@@ -185,7 +185,7 @@ def bright_squares(path: Path, n: int, sites: Sequence[str], *, purpose: str) ->
     return path
 
 
-def veil_sites(names: Sequence[str], rows: Stack, secret: Callable[[str], Any]) -> Concepts:
+def veil_sites(names: Sequence[str], rows: Stack, secret: Callable[[str], Any]) -> VeilSite:
     """VEIL's half at sites of these names, which hold these prepared rows, without a host around it."""
     site = SimpleNamespace(stack=rows, secret=secret, names_of=lambda members: [names[k] for k in members.tolist()])
-    return Concepts(site)
+    return VeilSite(site)

@@ -13,8 +13,8 @@ from tests.report.test_page import Page
 from tests.support import on_few_pictures
 
 from grandrounds.analysis.case.rationale import ScoredPicture
-from grandrounds.methods.select import share
-from grandrounds.methods.xfed.server import ranked
+from grandrounds.methods.select import count_sites
+from grandrounds.methods.xfed.server import rank_sites
 from grandrounds.recipes import load_recipe, recipes
 from grandrounds_studies import studies
 from grandrounds_studies.kept import digest
@@ -104,8 +104,8 @@ def test_one_site_is_left_out_and_oort_asks_as_many_as_xfed_keeps(sites, kept):
     names = tuple(f"site-{k:02}" for k in range(sites))
     zeros = np.zeros(sites)
     for keep in (KEEP, 0.95):
-        assert ranked(zeros, zeros, names, keep=keep).kept.sum() == kept
-    assert share(plan("table-1", OORT)["method"]["select"]["fraction"], sites) == kept
+        assert rank_sites(zeros, zeros, names, keep=keep).kept.sum() == kept
+    assert count_sites(plan("table-1", OORT)["method"]["select"]["fraction"], sites) == kept
 
 
 def test_recipes_are_the_papers_set_up():

@@ -19,7 +19,7 @@ from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
 from grandrounds.data.sets.catalog import entry
-from grandrounds.methods import METHODS, build_method, follows, method_class
+from grandrounds.methods import METHODS, build_method, is_variant_of, method_class
 from grandrounds.methods.base import Server
 from grandrounds.metrics import tally
 from grandrounds.metrics.own import own_metrics
@@ -391,8 +391,8 @@ def test_a_method_that_will_not_do_is_refused_in_words(tmp_path, method, kind, m
 
 def test_a_method_made_from_a_known_one_is_treated_like_it(tmp_path):
     allow(own(mine.OwnPooled))
-    assert follows(own(mine.OwnPooled), "pooled")
-    assert not follows(own(mine.OwnPooled), "fedbn")
+    assert is_variant_of(own(mine.OwnPooled), "pooled")
+    assert not is_variant_of(own(mine.OwnPooled), "fedbn")
     assert method_class(own(mine.OwnPooled)) is mine.OwnPooled
     held = run(tmp_path, "own", method={"name": own(mine.OwnPooled)})
     known = run(tmp_path, "known", method={"name": "pooled"})

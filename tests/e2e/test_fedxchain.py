@@ -18,7 +18,7 @@ from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import LocalEngine
 from grandrounds.explain.trust import Said, TrustRule, trusted
 from grandrounds.methods.fedxchain.server import FedXChain
-from grandrounds.methods.relay import relayed
+from grandrounds.methods.relay import intercept
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
 from grandrounds.recipes import load_recipe
@@ -174,7 +174,7 @@ def cheating(monkeypatch, change, *, round=2, task=WEIGHTS) -> None:
                 effect = change(effect)
             return (yield effect)
 
-        return (yield from relayed(joined(self, server, ask), through))
+        return (yield from intercept(joined(self, server, ask), through))
 
     monkeypatch.setattr(FedXChain, "joined", tampered)
 

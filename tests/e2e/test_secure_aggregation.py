@@ -17,7 +17,7 @@ from grandrounds.core.plan import Settings
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import EngineSettings, LocalEngine
 from grandrounds.explain.rule import SketchRule
-from grandrounds.methods.secure import SecureRule, meet, secure_sum
+from grandrounds.methods.secure import SecureRule, exchange_identities, secure_sum
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answers, Ask, AskId
@@ -337,7 +337,7 @@ def test_noise_in_shares_is_at_least_what_was_asked_for():
     host._tasks["veil.scores"] = lambda ask, members: {"scores": np.full((len(members), 4000), 0.5)}
 
     def work():
-        peers = yield from meet(engine.sites)
+        peers = yield from exchange_identities(engine.sites)
         answers = yield Ask("veil.scores", report=("scores",)).holding("scores")
         summed = yield from secure_sum(SecureRule(peers), answers, noise=0.25)
         return summed.values["scores"]
@@ -361,7 +361,7 @@ def test_sketches_and_shap_values_are_added_up_like_models(name):
         return answers
 
     def together():
-        peers = yield from meet(engine.sites)
+        peers = yield from exchange_identities(engine.sites)
         answers = yield ask.holding("sketch")
         assert list(answers.columns) == ["held"]
         return (yield from secure_sum(SecureRule(peers), answers, bits=64, bound=1e6))

@@ -16,7 +16,7 @@ from grandrounds.data.image_files import read_npz
 from grandrounds.data.sets.images import SCORING_SETS, scoring_rows
 from grandrounds.engine.faults import DROPPED, IMPOSSIBLE, NOT_FINITE, Faults
 from grandrounds.methods.xfed.server import XFed
-from grandrounds.methods.xfed.site import Candidates
+from grandrounds.methods.xfed.site import CandidateModels
 from grandrounds.protocol.messages import UPLOAD, Ask, AskId
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.references import ServerRows
@@ -129,7 +129,7 @@ def test_a_model_that_a_site_does_not_keep_is_refused(squares, monkeypatch, tmp_
     some = {"rule": "random", "fraction": 0.6}
     done = run(squares, tmp_path / "r", method={"name": "xfed", "rounds": 1, "xfed": QUICK, "select": some})
     site = next(h for h in held if len(h.stack.names) == 5)
-    name, kept = next(p for p in site.plugins if isinstance(p, Candidates)).kept
+    name, kept = next(p for p in site.plugins if isinstance(p, CandidateModels)).kept
     asked = decisions(done)[0]["asked"]
     here, idle = ([k for k, s in enumerate(SITES) if (s in asked) is there] for there in (True, False))
     assert sorted(kept) == here and len(idle) == 2
@@ -285,14 +285,14 @@ def test_training_that_diverges_everywhere_says_so(wire, squares, tmp_path):
 
 
 def test_a_site_that_says_what_cannot_be_is_left_out(squares, monkeypatch, tmp_path):
-    scored = Candidates._scored
+    scored = CandidateModels._scored
 
     def boast(self, ask, models, members):
         found = scored(self, ask, models, members)
         found["rationale.grid"][1] = 17.0
         return found
 
-    monkeypatch.setattr(Candidates, "_scored", boast)
+    monkeypatch.setattr(CandidateModels, "_scored", boast)
     for d in decisions(run(squares, tmp_path / "r")):
         assert d["missing"] == {"b": IMPOSSIBLE} and "b" not in d["signals"]["place"]
 

@@ -10,7 +10,7 @@ from grandrounds.engine.faults import DROPPED, LATE, NOT_FINITE, Faults
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Ask, AskId, Receive, Send
 from grandrounds.protocol.tasks import SUM_STEPS
 from tests.support import ready, refused, rounds, sections, stack
@@ -28,7 +28,7 @@ def test_bytes_and_memory_give_the_same_model(model, classes, optimizer):
     for wire in (False, True):
         engine, _ = ready(held, model=model, wire=wire)
         theta, _ = rounds(engine, optimizer=optimizer, keep_optimizer=True)
-        scored = engine.drive(evaluate(Served(theta), ("train", "test")), round=4)
+        scored = engine.drive(evaluate(ModelAssignment(theta), ("train", "test")), round=4)
         got[wire] = theta, scored.totals["train"].arrays(), engine.meter.read()
     np.testing.assert_allclose(got[True][0], got[False][0], atol=1e-5)
     for name, array in got[False][1].items():

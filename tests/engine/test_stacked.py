@@ -14,8 +14,8 @@ from grandrounds.data.table import Table
 from grandrounds.engine import stacked as stacking
 from grandrounds.engine.stacked import stacked
 from grandrounds.methods import robust_kernels as differing
-from grandrounds.methods.robust import RULES, RobustSettings, aggregate
-from grandrounds.methods.robust_kernels import differences
+from grandrounds.methods.robust import RULES, RobustRule, aggregate_robust
+from grandrounds.methods.robust_kernels import model_updates
 from grandrounds.models import combine
 from grandrounds.models.combine import average
 from grandrounds.protocol.messages import Answers
@@ -128,12 +128,12 @@ def test_a_robust_rule_makes_the_same_of_updates_that_are_worked_out_as_they_are
     weights /= weights.sum()
     for rows in (np.arange(12), np.array([0, 2, 3, 4, 7, 8, 11])):
         for begun in (start, rng.standard_normal((len(rows), 700)).astype(np.float32)):
-            monkeypatch.setattr(differing, "LARGE", 1)
-            lazy = differences(models, rows, begun)
+            monkeypatch.setattr(differing, "LAZY_SIZE", 1)
+            lazy = model_updates(models, rows, begun)
             assert not isinstance(lazy, np.ndarray)
-            told = RobustSettings(rule, trim=0.2)
-            found = aggregate(lazy, weights[rows], told, root=root)
-            expected = aggregate(models[rows] - begun, weights[rows], told, root=root)
+            told = RobustRule(rule, trim=0.2)
+            found = aggregate_robust(lazy, weights[rows], told, root=root)
+            expected = aggregate_robust(models[rows] - begun, weights[rows], told, root=root)
             np.testing.assert_array_equal(found.update, expected.update)
             np.testing.assert_array_equal(found.weights, expected.weights)
             assert found.update.dtype == expected.update.dtype
@@ -141,12 +141,12 @@ def test_a_robust_rule_makes_the_same_of_updates_that_are_worked_out_as_they_are
 
 
 def test_an_update_of_no_finite_length_is_left_out_of_those_too(monkeypatch):
-    monkeypatch.setattr(differing, "LARGE", 1)
+    monkeypatch.setattr(differing, "LAZY_SIZE", 1)
     models = generator(4, purpose="differences").standard_normal((6, 30))
     models[2, 5] = np.inf
     start = np.zeros(30)
-    found = aggregate(differences(models, np.arange(6), start), np.full(6, 1 / 6), RobustSettings("median"))
-    expected = aggregate(models - start, np.full(6, 1 / 6), RobustSettings("median"))
+    found = aggregate_robust(model_updates(models, np.arange(6), start), np.full(6, 1 / 6), RobustRule("median"))
+    expected = aggregate_robust(models - start, np.full(6, 1 / 6), RobustRule("median"))
     np.testing.assert_array_equal(found.update, expected.update)
     np.testing.assert_array_equal(found.signals["left_out"], [0, 0, 1, 0, 0, 0])
 
@@ -182,7 +182,7 @@ def test_a_run_of_hospitals_ends_with_the_same_model(case, tmp_path, monkeypatch
     read = stacking._Pile.read
     monkeypatch.setattr(stacking._Pile, "read", lambda pile: mapped.append(read(pile)) or mapped[-1])
     monkeypatch.setattr(stacking, "LARGE", 1)
-    monkeypatch.setattr(differing, "LARGE", 1)
+    monkeypatch.setattr(differing, "LAZY_SIZE", 1)
     monkeypatch.setattr(combine, "_STRETCH", 3)
     after = held.deployed(tmp_path / "files")
     assert any(isinstance(rows, np.memmap) and rows.ndim == 2 for rows in mapped), "models did lie in files"

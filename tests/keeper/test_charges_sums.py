@@ -12,7 +12,7 @@ import pytest
 from grandrounds.core.errors import RunFailed
 from grandrounds.keeper.accounting.ask_costs import JoinedSum, WithheldAnswer, sum_cost
 from grandrounds.keeper.accounting.terms import Disclosure
-from grandrounds.methods.secure import SecureRule, meet, secure_sum
+from grandrounds.methods.secure import SecureRule, exchange_identities, secure_sum
 from grandrounds.privacy.accounting import skellam_rho
 from grandrounds.privacy.secagg import Context, Scale, Secret, Skellam
 from grandrounds.protocol.identity import Identity
@@ -114,7 +114,7 @@ def private_sum(monkeypatch, folder, *, epsilon=1e6, terms=STRICT, tampered=lamb
     work = {"seed": 0, "round": 1, "lr": 0.1, "steps": 3, "longest": 2.0, "model": engine.hosts[0].model.init(0)}
 
     def once():
-        peers = yield from meet(engine.sites)
+        peers = yield from exchange_identities(engine.sites)
         rule = SecureRule(peers)
         answers = yield Ask("train", work, to=engine.sites, report=("update", "count"), held=("update",))
         weights = {"update": dict.fromkeys(answers.sites, 0.25)}

@@ -17,7 +17,7 @@ from grandrounds.explain.rationale import REPORT as RATIONALE
 from grandrounds.keeper.policy import rules as said
 from grandrounds.keeper.policy.questions import Questions, expected, refused_requests
 from grandrounds.keeper.policy.rules import CODES, MEANS, Policy, default_policy, in_words, plan_digest
-from grandrounds.methods import SITE_PLUGINS, STABILITIES
+from grandrounds.methods import REGULARIZERS, SITE_PLUGINS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import KINDS
 from grandrounds.protocol.tasks import CLOSE, HELLO, MAPS, OPEN, SPECS, TRAIN
@@ -40,7 +40,7 @@ def test_every_task_of_a_host_has_its_place_in_the_policy():
     host = SiteHost(stack([10, 10]), plugins=SITE_PLUGINS)
     assert set(host._tasks) == set(SPECS) - {HELLO, OPEN, CLOSE}
     assert {r.kind for spec in SPECS.values() for r in spec.reports.values()} == set(KINDS)
-    assert {r for s in STABILITIES.values() for r in s.report} | {RATIONALE} <= set(SPECS[TRAIN].reports)
+    assert {r for s in REGULARIZERS.values() for r in s.report} | {RATIONALE} <= set(SPECS[TRAIN].reports)
     assert REPORT == MAPS and REPORT in SPECS[MAPS].reports
 
 

@@ -14,9 +14,9 @@ from grandrounds.core.rng import generator
 from grandrounds.experiment.checks.methods import refuse_what_it_cannot
 from grandrounds.explain.features import Features
 from grandrounds.methods import build_method
-from grandrounds.methods.anchors import anchor_name
+from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.base import Server
-from grandrounds.methods.exchanges import lend
+from grandrounds.methods.exchanges import share_reference
 from grandrounds.models import build_model, model_spec
 from grandrounds.models.dense import class_probabilities
 from grandrounds.protocol.messages import Ask
@@ -50,7 +50,7 @@ def digits():
 
     x = opening.encoding.encode(encoded("anchor"), np.float32)
     features = Features.of_columns(opening.encoding.sources)
-    opening.engine.drive(lend("anchor", x, features, None, consortium.training), round=0)
+    opening.engine.drive(share_reference("anchor", x, features, None, consortium.training), round=0)
     held = encoded("rows")
     return opening.engine, opening.encoding.encode(held, np.float32), opening.encoding.labels(held)
 
@@ -250,16 +250,16 @@ def assert_refused(said: str, asked: Settings, *, inputs=(4,), classes=2, **buil
 
 
 def test_the_rows_that_are_lent():
-    assert anchor_name(plan()) == "anchor"
-    assert anchor_name(plan("none")) is None
-    assert anchor_name(plan("proximal")) is None
+    assert anchor_reference(plan()) == "anchor"
+    assert anchor_reference(plan("none")) is None
+    assert anchor_reference(plan("proximal")) is None
     only = {"mine": {"sent": True}, "rows": {}}
-    assert anchor_name(plan(reference=only)) == "mine"
-    assert anchor_name(plan(method={"anchor_rows": "rows"}, reference={**only, "rows": {"sent": True}})) == "rows"
+    assert anchor_reference(plan(reference=only)) == "mine"
+    assert anchor_reference(plan(method={"anchor_rows": "rows"}, reference={**only, "rows": {"sent": True}})) == "rows"
     with refused("unknown-reference-set", match="'ancor'.*'anchor'"):
-        anchor_name(plan(method={"anchor_rows": "ancor"}))
+        anchor_reference(plan(method={"anchor_rows": "ancor"}))
     with refused("unknown-reference-set", match="method.anchor_rows is 'x'"):
-        anchor_name(plan(method={"anchor_rows": "x"}, reference={}))
+        anchor_reference(plan(method={"anchor_rows": "x"}, reference={}))
 
 
 @pytest.mark.parametrize("name", STABILITIES)

@@ -17,7 +17,7 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import DROPPED, LATE, NOT_FINITE, Faults
 from grandrounds.engine.resources import MACHINE
 from grandrounds.methods import build_method
-from grandrounds.methods.asynchronous import trust_in_late
+from grandrounds.methods.asynchronous import staleness_weight
 from grandrounds.methods.base import Server
 from grandrounds.protocol.messages import AskId, Receive, Send
 from tests.support import patients, ready, rounds, sections, stack, thinned
@@ -64,7 +64,7 @@ def trained(theta, *, site: str, round: int, sizes=SIZES) -> np.ndarray:
     ],
 )
 def test_trust_in_late_answers_by_hand(settings, expected):
-    assert [trust_in_late(s, Settings(settings)) for s in range(6)] == pytest.approx(expected, rel=1e-12)
+    assert [staleness_weight(s, Settings(settings)) for s in range(6)] == pytest.approx(expected, rel=1e-12)
 
 
 # --- FedAsync ---------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from sklearn.metrics import adjusted_rand_score
 import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.methods import build_method
-from grandrounds.methods.aggregate import Joined, join
+from grandrounds.methods.aggregate import Aggregation, aggregate
 from grandrounds.methods.base import Server
-from grandrounds.methods.cohorts import chosen, clusters, consistency, shares
-from grandrounds.methods.served import Served
+from grandrounds.methods.cohorts import choose_cohorts, cluster_updates, cohort_consistency, cohort_shares
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.model import TrainedModel
 from tests.methods.test_separate import accuracy, rows_for_test, two_kinds
@@ -35,31 +35,31 @@ def parted(sizes, *, seed=0, gap=3.0, noise=0.3, width=40) -> np.ndarray:
 def test_opposite_directions_are_two_cohorts():
     one = np.random.default_rng(0).normal(size=(4, 30)) + 5
     updates = np.vstack([one, -one[:3]])
-    assert clusters(updates, count=2, seed=0).tolist() == [0, 0, 0, 0, 1, 1, 1]
-    found = chosen(updates, most=5, seed=0)
+    assert cluster_updates(updates, count=2, seed=0).tolist() == [0, 0, 0, 0, 1, 1, 1]
+    found = choose_cohorts(updates, most=5, seed=0)
     assert found.of.tolist() == [0, 0, 0, 0, 1, 1, 1] and found.count == 2
     assert found.silhouette > 0.5 and "2 cohorts (silhouette 0." in found.why
 
 
 @pytest.mark.parametrize("sizes", [(5, 4), (3, 4, 5), (2, 3, 2, 3)])
 def test_the_silhouette_finds_as_many_as_there_are(sizes):
-    found = chosen(parted(sizes), most=5, seed=1)
+    found = choose_cohorts(parted(sizes), most=5, seed=1)
     truth = np.repeat(np.arange(len(sizes)), sizes)
     assert found.count == len(sizes) and adjusted_rand_score(truth, found.of) == 1
-    assert chosen(parted(sizes), most=2, seed=1).count <= 2
+    assert choose_cohorts(parted(sizes), most=2, seed=1).count <= 2
 
 
 def test_one_group_is_one_cohort():
     """Noise parts into clusters too, but into none that lie apart."""
     for seed in range(5):
-        found = chosen(np.random.default_rng(seed).normal(size=(8, 60)) + 4, most=5, seed=seed)
+        found = choose_cohorts(np.random.default_rng(seed).normal(size=(8, 60)) + 4, most=5, seed=seed)
         assert found.count == 1 and found.silhouette < 0.3
         assert found.why.startswith("the sites' updates form one group")
 
 
 @pytest.mark.parametrize("updates", [np.ones((4, 3)), np.ones((1, 3)), np.eye(2)])
 def test_where_there_is_nothing_to_part_there_is_one_cohort_and_no_silhouette(updates):
-    found = chosen(updates, most=5, seed=0)
+    found = choose_cohorts(updates, most=5, seed=0)
     assert found.of.tolist() == [0] * len(updates) and found.silhouette is None
     assert found.why == "the sites' updates form one group"
 
@@ -69,8 +69,8 @@ def test_equal_updates_are_never_parted(scale):
     """There are two places, so that three cohorts are two."""
     rng = np.random.default_rng(0)
     updates = scale * np.repeat(rng.normal(size=(2, 50)), 3, axis=0)
-    assert clusters(updates, count=3, seed=1).tolist() == [0, 0, 0, 1, 1, 1]
-    assert chosen(updates, most=5, seed=1).of.tolist() == [0, 0, 0, 1, 1, 1]
+    assert cluster_updates(updates, count=3, seed=1).tolist() == [0, 0, 0, 1, 1, 1]
+    assert choose_cohorts(updates, most=5, seed=1).of.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 @given(
@@ -83,7 +83,7 @@ def test_it_is_scikit_learns_k_means_on_the_updates_themselves(sizes, seed, gap)
     """Of K updates (K, P) the Gram matrix holds all that k-means looks at; P may be millions."""
     updates = parted(sizes, seed=seed, gap=gap, noise=1.0)
     raw = KMeans(len(sizes), n_init=10, random_state=seed).fit(updates - updates.mean(axis=0))
-    mine = clusters(updates, count=len(sizes), seed=seed)
+    mine = cluster_updates(updates, count=len(sizes), seed=seed)
 
     def spread(of) -> float:
         return sum(((updates[of == c] - updates[of == c].mean(axis=0)) ** 2).sum() for c in np.unique(of))
@@ -97,10 +97,10 @@ def test_it_is_scikit_learns_k_means_on_the_updates_themselves(sizes, seed, gap)
 
 def test_consistency_is_the_adjusted_rand_index():
     before, now = {"a": 0, "b": 0, "c": 1, "d": 1, "e": 0}, {"a": 1, "b": 1, "c": 0, "d": 0, "f": 0}
-    assert consistency(before, now) == 1.0, "another number for the same cohort is no change"
+    assert cohort_consistency(before, now) == 1.0, "another number for the same cohort is no change"
     moved = {"a": 0, "b": 1, "c": 1, "d": 1}
-    assert consistency(before, moved) == pytest.approx(adjusted_rand_score([0, 0, 1, 1], [0, 1, 1, 1]))
-    assert consistency({}, now) is None and consistency({"a": 0}, now) is None
+    assert cohort_consistency(before, moved) == pytest.approx(adjusted_rand_score([0, 0, 1, 1], [0, 1, 1, 1]))
+    assert cohort_consistency({}, now) is None and cohort_consistency({"a": 0}, now) is None
 
 
 # Weighed (eq. 10-11), by hand
@@ -115,17 +115,17 @@ INNER = np.array([1, 2, 3]) / 6
 
 def joined(
     models=MODELS, *, rows=ROWS, sites=SITES, served=None, state=None, round=1, columns=None, **method
-) -> Joined:
+) -> Aggregation:
     made = build_method(*sections({"name": "fedavg", **method}))
     told = {"model": np.asarray(models), "count": np.asarray(rows), **(columns or {})}
-    return join(Server(round, np.zeros(2), SITES, 0, state or {}, served=served), Answers(sites, told), made)
+    return aggregate(Server(round, np.zeros(2), SITES, 0, state or {}, served=served), Answers(sites, told), made)
 
 
 def test_what_a_cohort_counts_by_by_hand():
     of, weights = np.array([0, 0, 0, 1]), np.array([0.1, 0.2, 0.3, 0.4])
-    np.testing.assert_allclose(shares("sites", of, weights, ROWS), [3 / 4, 1 / 4])
-    np.testing.assert_allclose(shares("rows", of, np.full(4, 0.25), ROWS), [0.6, 0.4])
-    np.testing.assert_allclose(shares("weights", of, np.array([0.3, 0.3, 0.3, 0.1]), ROWS), [0.9, 0.1])
+    np.testing.assert_allclose(cohort_shares("sites", of, weights, ROWS), [3 / 4, 1 / 4])
+    np.testing.assert_allclose(cohort_shares("rows", of, np.full(4, 0.25), ROWS), [0.6, 0.4])
+    np.testing.assert_allclose(cohort_shares("weights", of, np.array([0.3, 0.3, 0.3, 0.1]), ROWS), [0.9, 0.1])
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_robust_rule_judges_each_cohort_by_itself():
     models = np.vstack([near, [[-9.0, 0.0], [-9.2, 0.0]]])
     made = build_method(*sections({"cohorts": 2, "robust": {"rule": "multi-krum", "attackers": 1}}))
     rows = np.array([10, 10, 10, 10, 40, 10, 10])
-    got = join(Server(1, np.zeros(2), sites, 0), Answers(sites, {"model": models, "count": rows}), made)
+    got = aggregate(Server(1, np.zeros(2), sites, 0), Answers(sites, {"model": models, "count": rows}), made)
     assert [s.part for s in got.stages] == ["weigh", "cohorts", "robust"]
     before, after = (list(got.stages[k].weights.values()) for k in (1, 2))
     np.testing.assert_allclose(before, rows / 100)
@@ -262,7 +262,7 @@ def test_a_cohort_that_nobody_answers_for_keeps_its_model():
 
 def test_a_robust_rule_starts_from_each_cohorts_own_model():
     """Clipping cuts what a site changed, not how far its cohort's model lies from the others'."""
-    served = Served(np.zeros(2), np.array([[10.0, 0.0], [-10.0, 0.0]]), {"a": 0, "b": 0, "c": 1, "d": 1})
+    served = ModelAssignment(np.zeros(2), np.array([[10.0, 0.0], [-10.0, 0.0]]), {"a": 0, "b": 0, "c": 1, "d": 1})
     models = np.array([[10.5, 0.0], [10.0, 9.0], [-10.5, 0.0], [-10.0, -9.0]])
     method = {
         "cohorts": {"count": 2, "models": "separate"},

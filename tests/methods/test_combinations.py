@@ -12,10 +12,10 @@ import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.experiment.checks.methods import refuse_what_it_cannot
-from grandrounds.methods import METHODS, STABILITIES
+from grandrounds.methods import METHODS, REGULARIZERS
 from grandrounds.methods.robust import RULES as ROBUST
 from grandrounds.methods.select import RULES as SELECT
-from grandrounds.methods.weigh import OWN_WEIGHTS
+from grandrounds.methods.weigh import CHOSEN_RULES
 from grandrounds.methods.weigh import RULES as WEIGH
 from grandrounds.models import TABLES, build_model, model_spec
 from tests.support import patients
@@ -67,7 +67,7 @@ def walk(model: str = "mlp", *, reference: bool = True, most: int = len(PLAIN)):
     if not reference:
         base["reference"], base["method"]["reference"] = {}, None
     net = build_model(model_spec(Settings(base["model"]), inputs=(4,), classes=2))
-    for parts in product(METHODS, SELECT, WEIGH, ROBUST, STABILITIES):
+    for parts in product(METHODS, SELECT, WEIGH, ROBUST, REGULARIZERS):
         if parts[0] == "sse-agg" and parts[2] != "explanations":
             continue  # refused before there is a plan (`test_sse_agg.py`)
         if sum(part != plain for part, plain in zip(parts[1:], PLAIN, strict=True)) > most:
@@ -103,7 +103,7 @@ def test_every_combination_is_accepted_or_refused_in_one_sentence(every):
             in_words(said, *parts, "method.robust", "method.select")
     accepted = [parts for parts, said in every.items() if not said]
     assert 6000 < len(accepted) < 14000
-    for place, names in enumerate((set(METHODS) - {"fedbn", "veil", "xfed"}, SELECT, WEIGH, ROBUST, STABILITIES)):
+    for place, names in enumerate((set(METHODS) - {"fedbn", "veil", "xfed"}, SELECT, WEIGH, ROBUST, REGULARIZERS)):
         assert {parts[place] for parts in accepted} == set(names)
 
 
@@ -113,24 +113,24 @@ def test_plain_methods_take_every_part(every):
     for parts, said in every.items():
         name, _, weigh, robust, stability = parts
         if name in ("fedavg", "fedavgm", "fedopt", "fedadam", "fedyogi", "fedadagrad", "fedrmsprop"):
-            assert bool(said) == ((robust in one_vote and weigh in OWN_WEIGHTS) or weigh == "trust")
+            assert bool(said) == ((robust in one_vote and weigh in CHOSEN_RULES) or weigh == "trust")
         if name in ("fedprox", "scaffold", "moon") and not said:
             assert stability in ("none", {"fedprox": "proximal"}.get(name, name))
         if name in ("fedasync", "fedbuff") and parts[1] in ("loss", "power-of-choice"):
-            assert "use random" in said or robust != "none" or weigh in OWN_WEIGHTS
+            assert "use random" in said or robust != "none" or weigh in CHOSEN_RULES
             assert said
         if name == "fedasync" and not said:
             assert robust == "none" and weigh in ("data_size", "uniform")
         if name in ("fedasync", "fedbuff", "clustered") and not said:
             assert stability not in ("scaffold", "anchored_scaffold")
         if name in ("local", "pooled"):
-            assert bool(said) == (parts[1] != "all" or weigh in OWN_WEIGHTS or robust != "none" or stability != "none")
+            assert bool(said) == (parts[1] != "all" or weigh in CHOSEN_RULES or robust != "none" or stability != "none")
         assert said or name != "fedbn"
 
 
 def test_without_reference_rows_whatever_needs_them_is_refused():
     for parts, said in walk(reference=False, most=2):
-        if parts[3] == "fltrust" or parts[2] == "reference_accuracy" or STABILITIES[parts[4]].needs == "reference":
+        if parts[3] == "fltrust" or parts[2] == "reference_accuracy" or REGULARIZERS[parts[4]].needs == "reference":
             assert said
             in_words(said, *parts)
 

@@ -15,7 +15,7 @@ from grandrounds.engine.faults import Faults
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.setup import set_up_run
@@ -85,7 +85,7 @@ class Consortium:
         """Each site's mean log loss, as it works it out itself: on its training rows, or on "new"'s test rows."""
         out = {}
         for site in (*TRAINED, "new"):
-            tally = self.engine.drive(evaluate(Served(theta), (rows_of(site),), to=(site,)), round=self.done)
+            tally = self.engine.drive(evaluate(ModelAssignment(theta), (rows_of(site),), to=(site,)), round=self.done)
             total = tally.totals[rows_of(site)].sum(axis=0)
             out[site] = float(total.log_loss / total.count)
         return out
@@ -100,7 +100,7 @@ class Consortium:
         """What each site that has trained keeps for itself."""
         members = self.host.stack.number(TRAINED)
         self.engine.drive(
-            evaluate(Served(self.theta), ("train",), to=TRAINED), round=self.done
+            evaluate(ModelAssignment(self.theta), ("train",), to=TRAINED), round=self.done
         )  # who counted hears of it
         assert self.host.states.known(members).all()
         return dict(zip(TRAINED, self.host.states.read("own", members), strict=True))

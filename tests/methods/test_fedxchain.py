@@ -141,7 +141,7 @@ def test_a_site_that_refuses_has_no_weight_and_its_trust_stays_what_it_was():
 
 
 def test_where_no_site_goes_along_the_round_fails_in_one_sentence():
-    with refused("weights-rejected", match=r"round 1.*\(weight-too-large\)", kind=RunFailed):
+    with refused("weights-rejected", match=r"round 1.*\(weights-wrong\)", kind=RunFailed):
         played(method(), server(), answers(), refuse=SITES)
 
 

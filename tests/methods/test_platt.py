@@ -14,9 +14,9 @@ import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
 from grandrounds.core.errors import BadInput
 from grandrounds.data.split import Rows
-from grandrounds.methods.platt import EXCHANGES, PrivatePlatt, Sums, fit_counts, fit_platt, where
-from grandrounds.methods.secure import SecureRule, meet
-from grandrounds.methods.served import Served
+from grandrounds.methods.platt import EXCHANGES, PlattSums, PrivatePlatt, fit_counts, fit_platt, score_moments
+from grandrounds.methods.secure import SecureRule, exchange_identities
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.models import Dense
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.secagg import Secret
@@ -77,7 +77,7 @@ def guess(engine, *, scale: float = 1.0, shift: float = 0.0) -> np.ndarray:
 def test_the_line_is_that_of_the_pooled_rows(scale, shift, wire):
     engine = consortium(wire=wire)
     theta = guess(engine, scale=scale, shift=shift)
-    found = engine.drive(fit_platt(Served(theta)), round=1)
+    found = engine.drive(fit_platt(ModelAssignment(theta)), round=1)
     s, y = validation(engine, theta)
     slope, intercept = pooled(s, y)
     assert found.refused == "" and found.exchanges <= 8
@@ -93,11 +93,11 @@ def test_under_secure_aggregation_only_sums_are_seen():
     """The same line to what the ring rounds away, and no Ask whose answer has a site's own numbers."""
     engine = consortium()
     theta = guess(engine, scale=3.0)
-    plain = engine.drive(fit_platt(Served(theta)), round=1)
-    engine.secure = SecureRule(engine.drive(meet(engine.sites), round=1))
+    plain = engine.drive(fit_platt(ModelAssignment(theta)), round=1)
+    engine.secure = SecureRule(engine.drive(exchange_identities(engine.sites), round=1))
     asked, ask = [], engine._ask
     engine._ask = lambda question: asked.append((question, ask(question))) or asked[-1][1]
-    hidden = engine.drive(fit_platt(Served(theta)), round=2)
+    hidden = engine.drive(fit_platt(ModelAssignment(theta)), round=2)
     assert hidden.slope == pytest.approx(plain.slope, abs=1e-5)
     assert hidden.intercept == pytest.approx(plain.intercept, abs=1e-5)
     answers = [found for question, found in asked if question.task == "platt"]
@@ -108,7 +108,7 @@ def test_by_hand():
     """Two scores, +1 and -1; 3 of 4 and 1 of 4 are positive. Targets: 5/6 and 1/6, so p(+1) = 3/4 * 5/6 + 1/4 * 1/6 = 2/3."""
     found = fit_counts(np.array([1.0, -1.0]), np.array([3.0, 1.0]), np.array([1.0, 3.0]))
     assert found.slope == pytest.approx(np.log(2), abs=1e-9) and found.intercept == pytest.approx(0, abs=1e-9)
-    sums = Sums(np.array([4.0, 4.0, 2.0, -2.0]), np.array([[8 * np.log(2), 4.0, 0.0, 2.0, 0.0, 2.0]]))
+    sums = PlattSums(np.array([4.0, 4.0, 2.0, -2.0]), np.array([[8 * np.log(2), 4.0, 0.0, 2.0, 0.0, 2.0]]))
     assert sums.targets == pytest.approx((4 * 5 / 6 + 4 / 6, 2 * 5 / 6 - 2 / 6))
     assert sums.losses(np.zeros((1, 2)))[0] == pytest.approx(8 * np.log(2))
     assert sums.step(0)[0] == pytest.approx([(8 / 6) / 2, 0.0])
@@ -137,14 +137,14 @@ def test_any_scores_end_at_the_bottom(rows, scale, shift):
     outcomes = np.array([y.sum(), (1 - y).sum(), (y * s).sum(), ((1 - y) * s).sum()])
     near = [(found.slope + a, found.intercept + b) for a in (-0.01, 0, 0.01) for b in (-0.01, 0, 0.01)]
     lines = np.array([(found.slope, found.intercept), *near])
-    losses = Sums(outcomes, line_sums(s, np.ones(len(s)), owner, lines, sites=1)[0]).losses(lines)
+    losses = PlattSums(outcomes, line_sums(s, np.ones(len(s)), owner, lines, sites=1)[0]).losses(lines)
     assert losses[0] <= losses.min() + 1e-5
     assert bool(found.refused) == (found.slope <= 0)
 
 
 def test_a_model_that_ranks_backwards_is_refused_a_line():
     engine = consortium()
-    found = engine.drive(fit_platt(Served(guess(engine, scale=-1.0))), round=1)
+    found = engine.drive(fit_platt(ModelAssignment(guess(engine, scale=-1.0))), round=1)
     assert found.slope < 0 and "must not turn a model round" in found.refused
     one = fit_counts(np.array([0.3, 1.0]), np.array([2.0, 3.0]), np.zeros(2))
     assert one.slope <= 1e-6
@@ -217,7 +217,7 @@ def test_what_cannot_hold_a_line_says_so_before_a_round(tmp_path):
 
 def test_validation_rows_of_one_class_set_no_line():
     engine = consortium(survivors=True)
-    assert "do not hold both classes" in engine.drive(fit_platt(Served(guess(engine))), round=1).refused
+    assert "do not hold both classes" in engine.drive(fit_platt(ModelAssignment(guess(engine))), round=1).refused
 
 
 def test_a_line_that_would_turn_the_model_round_is_a_warning_and_no_more(tmp_path):
@@ -240,7 +240,7 @@ def test_counts_by_hand():
     edges = np.array([-1.0, 0.0, 1.0])
     assert counts(s, y, owner, edges, by_outcome=False, sites=2).tolist() == [[2, 1], [0, 2]]
     assert counts(s, y, owner, edges, by_outcome=True, sites=2).tolist() == [[[1, 1], [1, 0]], [[0, 0], [0, 2]]]
-    mean, deviation = where(np.array([1.0, 0.0, 0.0, 1.0]), np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
+    mean, deviation = score_moments(np.array([1.0, 0.0, 0.0, 1.0]), np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
     assert (mean, deviation) == pytest.approx((2.0, np.sqrt(1.5**2 - 1 / 12)))
 
 
@@ -261,11 +261,11 @@ def test_a_private_line_is_near_the_pooled_one_and_costs_what_it_says(secure):
     engine = consortium()
     rule = None
     if secure:
-        rule = engine.secure = SecureRule(engine.drive(meet(engine.sites), round=0))
+        rule = engine.secure = SecureRule(engine.drive(exchange_identities(engine.sites), round=0))
     theta = guess(engine, scale=3.0)
-    exact = engine.drive(fit_platt(Served(theta)), round=1)
+    exact = engine.drive(fit_platt(ModelAssignment(theta)), round=1)
     private = PrivatePlatt(epsilon=4.0, delta=1e-5, secure=secure)
-    found = engine.drive(private.fit(Served(theta), rule), round=2)
+    found = engine.drive(private.fit(ModelAssignment(theta), rule), round=2)
     assert found.refused == "" and found.slope == pytest.approx(exact.slope, rel=0.35)
     assert found.slope != exact.slope
     events = private.events()
@@ -288,9 +288,9 @@ def test_a_budget_too_small_for_the_rows_refuses_or_ranks_as_before():
     """Noise far above the counts: no line that would turn the model round is ever used."""
     engine = consortium()
     for r in range(1, 9):
-        found = engine.drive(PrivatePlatt(epsilon=0.02).fit(Served(guess(engine))), round=r)
+        found = engine.drive(PrivatePlatt(epsilon=0.02).fit(ModelAssignment(guess(engine))), round=r)
         assert found.refused or found.slope > 0
     with refused("setting-out-of-range"):
         PrivatePlatt(epsilon=0.0)
     with refused("needs-secure-aggregation"):
-        engine.drive(PrivatePlatt(epsilon=1.0, secure=True).fit(Served(guess(engine))), round=9)
+        engine.drive(PrivatePlatt(epsilon=1.0, secure=True).fit(ModelAssignment(guess(engine))), round=9)

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.methods.base import Method, Server
-from grandrounds.methods.private import Private, expected_sites, join_privately, spends
+from grandrounds.methods.private import PrivacyTerms, aggregate_dp, expected_sites, round_events
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Answers, Ask
 from tests.support import refused
 
-PRIVATE = Private(
+PRIVATE = PrivacyTerms(
     "client", 3.0, 1e-5, clip=1.0, noise=2.0, rate=1.0, secure=False, secret=Secret.simulated(0, "server")
 )
 
 
-def server(sites: str = "abcd", *, size: int = 3, private: Private | None = PRIVATE, **more) -> Server:
+def server(sites: str = "abcd", *, size: int = 3, private: PrivacyTerms | None = PRIVATE, **more) -> Server:
     return Server(1, np.zeros(size, np.float32), tuple(sites), 7, private=private, **more)
 
 
@@ -34,7 +34,7 @@ def method(rule: str = "uniform") -> Method:
 
 def joined(at: Server, models: dict[str, list[float]], *, rule: str = "uniform"):
     """What the round makes of these models; whoever is not among them does not answer."""
-    work = join_privately(at, Ask("train", to=at.sites), method(rule))
+    work = aggregate_dp(at, Ask("train", to=at.sites), method(rule))
     next(work)
     values = np.array(list(models.values()), np.float32)
     with pytest.raises(StopIteration) as end:
@@ -107,19 +107,19 @@ def test_the_noise_is_of_the_sensitivity_and_from_the_servers_secret():
     assert not (joined(own, models).model == joined(own, models).model).any()
     with refused("missing-secret", kind=RunFailed):
         joined_without = server(private=replace(PRIVATE, secret=None))
-        work = join_privately(joined_without, Ask("train", to=("a",)), method())
+        work = aggregate_dp(joined_without, Ask("train", to=("a",)), method())
         next(work)
         work.send(Answers(("a",), {"model": np.zeros((1, 3))}))
 
 
 def test_what_a_round_spends():
-    assert spends(server(private=None)) == ()
-    assert spends(server(private=replace(PRIVATE, mechanism="none"))) == ()
-    (one,) = spends(server())
+    assert round_events(server(private=None)) == ()
+    assert round_events(server(private=replace(PRIVATE, mechanism="none"))) == ()
+    (one,) = round_events(server())
     assert (one.kind, one.sigma, one.unit, one.trust) == ("gaussian", 2.0, "site", "trusted server")
-    (step,) = spends(server(private=replace(PRIVATE, mechanism="dp-sgd", rate=0.2, steps=5)))
+    (step,) = round_events(server(private=replace(PRIVATE, mechanism="dp-sgd", rate=0.2, steps=5)))
     assert (step.kind, step.count, step.rate, step.unit) == ("sampled_gaussian", 5, 0.2, "patient")
-    (shares,) = spends(server("abcdefgh", size=1000, private=replace(PRIVATE, secure=True)))
+    (shares,) = round_events(server("abcdefgh", size=1000, private=replace(PRIVATE, secure=True)))
     plain, rounded = epsilon_of([one], 1e-5), epsilon_of([shares], 1e-5)
     assert shares.trust == "secure aggregation" and plain <= rounded < 1.2 * plain
 

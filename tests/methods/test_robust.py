@@ -11,19 +11,19 @@ from scipy import optimize, stats
 from grandrounds.methods import robust
 from grandrounds.methods import robust_kernels as robust_coordinate
 from grandrounds.methods import robust_kernels as robust_distance
-from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE, RULES, RobustSettings, Verdict, aggregate
+from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE, RULES, RobustResult, RobustRule, aggregate_robust
 from tests.support import refused, thinned
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def judge(rule: str, updates, weights=None, *, root=None, history=None, **options) -> Verdict:
+def judge(rule: str, updates, weights=None, *, root=None, history=None, **options) -> RobustResult:
     """The rule's verdict on updates given as lists; sites weigh alike unless told."""
     u = updates if isinstance(updates, np.ndarray) else np.array(updates, float)
     w = np.full(len(u), 1 / len(u)) if weights is None else np.array(weights, float)
     if rule in NEEDS_REFERENCE and root is None:
         root = np.ones(u.shape[1])
-    return aggregate(u, w, RobustSettings(rule, **options), root=root, history=history)
+    return aggregate_robust(u, w, RobustRule(rule, **options), root=root, history=history)
 
 
 @st.composite
@@ -197,7 +197,7 @@ def test_no_rule_is_the_weighted_mean():
 
 
 def test_every_rule_is_named_once():
-    assert set(RULES) == set(robust._JUDGES)
+    assert set(RULES) == set(robust._RULE_FUNCTIONS)
     assert set(RULES) >= ONE_VOTE | NEEDS_REFERENCE
 
 
@@ -312,7 +312,7 @@ def test_shares_of_a_trimmed_mean_rebuild_the_places_kept(round, cut):
 def test_blocks_do_not_show(monkeypatch):
     updates, _ = attacked(5, size=101)
     whole = {rule: judge(rule, updates, trim=0.3, attackers=3) for rule in RULES}
-    monkeypatch.setattr(robust_coordinate, "BLOCK", 70)
+    monkeypatch.setattr(robust_coordinate, "BLOCK_SIZE", 70)
     for rule, verdict in whole.items():
         again = judge(rule, updates, trim=0.3, attackers=3)
         np.testing.assert_allclose(again.update, verdict.update, rtol=1e-9, atol=1e-12)
@@ -404,7 +404,7 @@ def test_nobody_with_a_length_means_no_step():
 
 
 def test_a_search_that_does_not_settle_is_told(monkeypatch):
-    monkeypatch.setattr(robust_distance, "STEPS", 1)
+    monkeypatch.setattr(robust_distance, "MAX_STEPS", 1)
     assert "the search was ended" in judge("geometric-median", [[0, 0], [1, 0], [0, 5], [9, 9]]).why
 
 
@@ -436,7 +436,7 @@ def test_an_unknown_rule_is_refused_with_a_hint():
 
 def test_fltrust_refuses_to_work_without_reference_data():
     with refused("missing-reference-set", match="'fltrust'"):
-        aggregate(np.ones((2, 2)), np.full(2, 0.5), RobustSettings("fltrust"))
+        aggregate_robust(np.ones((2, 2)), np.full(2, 0.5), RobustRule("fltrust"))
 
 
 def test_fltrust_refuses_a_reference_that_went_astray():
@@ -453,7 +453,7 @@ def test_settings_out_of_range_are_refused(option):
 @pytest.mark.parametrize("shape", [(3,), (0, 2), (2, 0)])
 def test_updates_must_be_a_table(shape):
     with pytest.raises(ValueError, match="updates must be"):
-        aggregate(np.zeros(shape), np.ones(shape[0]), RobustSettings("none"))
+        aggregate_robust(np.zeros(shape), np.ones(shape[0]), RobustRule("none"))
 
 
 # Attacks
@@ -565,5 +565,5 @@ def test_flower_comes_to_the_same_update(case, sites, dtype):
         updates[:2] *= 5
         counts = rng.integers(50, 500, size=sites)
         expected = in_flower(getattr(strategies, name)(**theirs), updates, counts)
-        verdict = aggregate(updates, counts / counts.sum(), RobustSettings(**ours))
+        verdict = aggregate_robust(updates, counts / counts.sum(), RobustRule(**ours))
         np.testing.assert_allclose(verdict.update, expected, rtol=1e-6, atol=1e-6)

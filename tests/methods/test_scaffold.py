@@ -14,7 +14,7 @@ from grandrounds.data.split import Rows
 from grandrounds.engine.faults import Faults
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.methods.scaffold import correction, renewed
+from grandrounds.methods.scaffold import correction, update_variates
 from grandrounds.protocol.messages import Answers
 from grandrounds.site.batches import batch_rows, batch_width
 from grandrounds.site.stack import Stack
@@ -183,7 +183,7 @@ class Quadratics:
                 y = np.where((s < self.steps[k])[:, None], y - 0.1 * (self.a[k] * (y - self.b[k]) + drift), y)
             columns = {"model": y, "count": self.rows[k], "steps": self.steps[k]}
             if shared is not None:
-                fresh = renewed(own[k], shared, start=ask.shared["model"], theta=y, steps=self.steps[k], lr=0.1)
+                fresh = update_variates(own[k], shared, start=ask.shared["model"], theta=y, steps=self.steps[k], lr=0.1)
                 columns["variate"], own[k] = fresh - own[k], fresh
             with pytest.raises(StopIteration) as end:
                 talk.send(Answers(ask.to, columns))
@@ -252,7 +252,7 @@ def test_a_site_whose_answer_did_not_count_keeps_its_variate():
 def test_a_site_without_rows_keeps_its_variate_too():
     own, shared = np.array([[1.0, 2.0], [1.0, 2.0]]), np.array([0.5, 0.5])
     start, theta = np.array([3.0, 3.0]), np.array([[2.0, 5.0], [3.0, 3.0]])
-    got = renewed(own, shared, start=start, theta=theta, steps=np.array([4, 0]), lr=0.5)
+    got = update_variates(own, shared, start=start, theta=theta, steps=np.array([4, 0]), lr=0.5)
     np.testing.assert_allclose(got, [[1 - 0.5 + 0.5, 2 - 0.5 - 1.0], [1, 2]])
     np.testing.assert_allclose(correction(shared, own), [[-0.5, -1.5], [-0.5, -1.5]])
 

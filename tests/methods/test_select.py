@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import grandrounds as gr
 from grandrounds.core.plan import Settings
 from grandrounds.methods.base import Server
-from grandrounds.methods.select import ASKS_FIRST, RULES, Chosen, choose, share
+from grandrounds.methods.select import ASKS_FIRST, RULES, Selection, choose, count_sites
 from grandrounds.protocol.messages import Answers
 from tests.support import patients, ready, rounds, stack
 
@@ -29,7 +29,7 @@ def server(round: int = 1, *, sites=NAMES, seed: int = 0, rows=None) -> Server:
     return Server(round, np.zeros(3), sites, seed, rows=rows or dict.fromkeys(sites, 10))
 
 
-def chosen(settings, at: Server, losses=None) -> tuple[Chosen, tuple[str, ...]]:
+def chosen(settings, at: Server, losses=None) -> tuple[Selection, tuple[str, ...]]:
     """What `choose` gives where sites report these losses, and whom it asked for them."""
     work, asked = choose(at, settings), ()
     try:
@@ -51,7 +51,7 @@ def chosen(settings, at: Server, losses=None) -> tuple[Chosen, tuple[str, ...]]:
 )
 def test_a_share_is_rounded_up_and_never_none(fraction, sites, many):
     names = NAMES[:sites]
-    assert share(fraction, sites) == many
+    assert count_sites(fraction, sites) == many
     for rule in ("random", "loss", "power-of-choice"):
         got, _ = chosen(select(rule, fraction), server(sites=names), dict.fromkeys(names, 0.5))
         assert len(got.sites) == many
@@ -60,8 +60,8 @@ def test_a_share_is_rounded_up_and_never_none(fraction, sites, many):
 @given(fraction=st.floats(1e-6, 1), sites=st.integers(1, 200))
 @examples(max_examples=100, deadline=None)
 def test_any_share_is_of_one_site_at_least_and_no_more_than_there_are(fraction, sites):
-    assert 1 <= share(fraction, sites) <= sites
-    assert share(fraction, sites) >= fraction * sites
+    assert 1 <= count_sites(fraction, sites) <= sites
+    assert count_sites(fraction, sites) >= fraction * sites
 
 
 # --- all and random ---------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def test_any_share_is_of_one_site_at_least_and_no_more_than_there_are(fraction, 
 
 def test_all_is_everybody_without_a_question():
     got, asked = chosen(select("all", 0.2), server())
-    assert got == Chosen(NAMES) and asked == ()
+    assert got == Selection(NAMES) and asked == ()
 
 
 def test_a_random_draw_repeats_with_its_seed_and_changes_with_round_and_seed():

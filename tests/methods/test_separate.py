@@ -16,8 +16,8 @@ from grandrounds.engine.faults import DROPPED, Faults
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.clustered import directions
-from grandrounds.methods.served import Served
+from grandrounds.methods.clustered import cluster_by_direction
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.model import TrainedModel
 from tests.support import patients, ready, rounds, sections, slow, stack
@@ -64,7 +64,7 @@ def test_local_is_a_consortium_of_one_at_every_site(train):
     engine, _ = ready(held, model="mlp")
     start, state = engine.hosts[0].model.init(0), {}
     _, decisions = rounds(engine, count=4, method={"name": "local"}, state=state, **train)
-    served: Served = state["served"]
+    served: ModelAssignment = state["served"]
     for site in engine.sites:
         lone, _ = ready(held, model="mlp")
         made, theta = build_method(*sections(**train)), start
@@ -211,7 +211,7 @@ def test_a_site_goes_where_the_loss_is_least():
     engine, _ = ready(stack(SIZES))
     rng = np.random.default_rng(0)
     models = rng.normal(size=(2, len(engine.hosts[0].model.init(0)))).astype(np.float32)
-    state = {"served": Served(models.mean(axis=0), models, dict.fromkeys(engine.sites, 0))}
+    state = {"served": ModelAssignment(models.mean(axis=0), models, dict.fromkeys(engine.sites, 0))}
     _, (decision,) = rounds(engine, count=1, start=1, method={"name": "clustered"}, state=state, theta=models[0])
     part, host = engine.hosts[0].stack.parts["train"], engine.hosts[0]
     for k, site in enumerate(engine.sites):
@@ -236,13 +236,13 @@ def test_directions_are_grouped_whatever_their_length():
     truth = rng.integers(0, 3, 30)
     updates = (kinds[truth] + 0.1 * rng.normal(size=(30, 3))) * rng.uniform(0.01, 50, (30, 1))
     for seed in range(5):
-        of = directions(updates, count=3, rng=np.random.default_rng(seed))
+        of = cluster_by_direction(updates, count=3, rng=np.random.default_rng(seed))
         assert len(set(zip(truth.tolist(), of.tolist(), strict=True))) == 3
         loose = rng.normal(size=(12, 3))
         long = loose * rng.uniform(0.01, 50, (12, 1))
-        one, other = (directions(u, count=3, rng=np.random.default_rng(seed)) for u in (loose, long))
+        one, other = (cluster_by_direction(u, count=3, rng=np.random.default_rng(seed)) for u in (loose, long))
         assert one.tolist() == other.tolist(), "a site with many rows or steps is no centre for that"
-    still = directions(np.zeros((4, 3)), count=2, rng=np.random.default_rng(0))
+    still = cluster_by_direction(np.zeros((4, 3)), count=2, rng=np.random.default_rng(0))
     assert set(still.tolist()) <= {0, 1}
 
 
@@ -330,7 +330,7 @@ def test_fine_tuning_goes_on_from_the_model_a_site_has(name, tmp_path):
     plan = Settings({**tuned.plan, "data": {**tuned.plan["data"], "sha256": None}})
     engine, _ = ready(assemble(plan, table).stack)
     server = Server(
-        4, starts[0], engine.sites, 0, served=Served(starts[0], starts, {s: k for k, s in enumerate(engine.sites)})
+        4, starts[0], engine.sites, 0, served=ModelAssignment(starts[0], starts, {s: k for k, s in enumerate(engine.sites)})
     )
     made = build_method(*sections({"name": "local"}, **{**QUICK, "epochs": 3}))
     served = engine.drive(made.round(server), round=4).served

@@ -17,10 +17,25 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.experiment.checks.methods import refuse_what_it_cannot
 from grandrounds.methods import build_method
-from grandrounds.methods.anchors import ADAPTIVE, STRENGTH
+from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
 from grandrounds.methods.base import Server
-from grandrounds.methods.sse_agg.weights import HALVES, choose_halves, lambdas, looks, reports, tries_halves
-from grandrounds.methods.weigh import FORGIVEN, HALVED, SLACK, Weighed, count_neighbours, stand_out, weigh
+from grandrounds.methods.sse_agg.weights import (
+    HARM_BY_HALF,
+    choose_halves,
+    confirms_on_halves,
+    is_explained_round,
+    requested_reports,
+    resolve_lambdas,
+)
+from grandrounds.methods.weigh import (
+    MAX_REMEMBERED_RATIO,
+    MIN_DISTANCE,
+    MIN_ROWS_TO_HALVE,
+    WeightingResult,
+    count_neighbours,
+    outlier_ratio_beyond_sampling,
+    weigh,
+)
 from grandrounds.models import build_model, model_spec
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.federation import assemble
@@ -90,9 +105,9 @@ def test_the_exponential_form_by_hand():
 def test_the_outlier_form_by_hand():
     """The median site uses half of two features; the odd one is 2 off, where hardly anything is allowed."""
     got = weigh(weighing(sharpness=2.0, tolerance=2.0), server(), answers())
-    kept = np.array([1, 1, 1, (SLACK / 2) ** 2])
+    kept = np.array([1, 1, 1, (MIN_DISTANCE / 2) ** 2])
     np.testing.assert_allclose(got.signals["disagreement"], [0, 0, 0, 2])
-    np.testing.assert_allclose(got.signals["standing"], [0, 0, 0, 2 / SLACK])
+    np.testing.assert_allclose(got.signals["standing"], [0, 0, 0, 2 / MIN_DISTANCE])
     np.testing.assert_allclose(got.signals["in_line"], kept)
     np.testing.assert_allclose(got.weights, shares_of(kept * ROWS))
 
@@ -137,8 +152,8 @@ def test_worst_site_and_calibration_by_hand():
 
 
 def test_explanation_weight_is_a_shorthand():
-    assert lambdas(weighing(explanation_weight=0.25)) == {"data": 0.75, "agreement": 0.25}
-    assert lambdas(weighing()) == {"data": 0.0, "agreement": 1.0}
+    assert resolve_lambdas(weighing(explanation_weight=0.25)) == {"data": 0.75, "agreement": 0.25}
+    assert resolve_lambdas(weighing()) == {"data": 0.0, "agreement": 1.0}
     long = weighing(lambdas={"data": 0.75, "agreement": 0.25, "worst_site": 0, "calibration": 0})
     short = weigh(weighing(explanation_weight=0.25), server(), answers())
     np.testing.assert_array_equal(weigh(long, server(), answers()).weights, short.weights)
@@ -150,7 +165,7 @@ def test_all_on_data_size_is_fedavg_to_the_bit_and_asks_for_nothing(settings, fo
     chosen = weighing(form=form, **settings)
     plain = weigh(Settings({"rule": "data_size"}), server(), answers())
     assert weigh(chosen, server(), answers()).weights.tobytes() == plain.weights.tobytes()
-    assert all(reports(chosen, r) == () for r in range(1, 9))
+    assert all(requested_reports(chosen, r) == () for r in range(1, 9))
 
 
 # Equal reasons, and none
@@ -281,7 +296,7 @@ def test_weights_sum_to_one_shares_add_up_to_them_and_both_move_with_the_sites(c
     order = np.random.default_rng(seed).permutation(len(told))
     for round in (3, 2):
         heard = told.only(range(len(told)), {})
-        for name in {"sketch", "val_loss", "ece"}.difference(reports(chosen, round)):
+        for name in {"sketch", "val_loss", "ece"}.difference(requested_reports(chosen, round)):
             heard.columns.pop(name)
         at = server(round, state=held, sites=told.sites)
         got = weigh(chosen, at, heard, groups)
@@ -340,11 +355,11 @@ def test_reasons_are_asked_for_every_so_many_rounds(every, between, asked):
     The other signals are asked for in every round, but where the rounds between are left to the rows.
     """
     chosen = weighing(every=every, between=between, lambdas={"agreement": 0.5, "worst_site": 0.25, "calibration": 0.25})
-    assert [r for r in range(1, 7) if looks(chosen, r)] == asked
+    assert [r for r in range(1, 7) if is_explained_round(chosen, r)] == asked
     rest = ("val_loss", "ece") if between == "last" else ()
     for r in range(1, 7):
-        assert reports(chosen, r) == (("sketch", "val_loss", "ece") if r in asked else rest)
-    assert reports(Settings({"rule": "data_size"}), 1) == ()
+        assert requested_reports(chosen, r) == (("sketch", "val_loss", "ece") if r in asked else rest)
+    assert requested_reports(Settings({"rule": "data_size"}), 1) == ()
 
 
 @pytest.mark.parametrize("between", ["last", "data_size"])
@@ -353,7 +368,7 @@ def test_signals_without_agreement_know_no_rounds_between(between):
     chosen = weighing(every=3, between=between, lambdas={"data": 0.5, "worst_site": 0.5})
     told = quiet(val_loss=np.log([1.0, 1.0, 2.0, 4.0]))
     for r in range(1, 7):
-        assert reports(chosen, r) == ("val_loss",)
+        assert requested_reports(chosen, r) == ("val_loss",)
         got = weigh(chosen, server(r), told)
         np.testing.assert_allclose(got.weights, 0.5 * ROWS / 100 + 0.5 * np.array([1, 1, 2, 4]) / 8)
 
@@ -367,18 +382,18 @@ def test_the_last_known_trust_stands_until_reasons_are_asked_for_again():
     chosen = weighing(every=5, sharpness=1.0)
     first = weigh(chosen, server(1), answers())
     held = first.memory
-    assert held["trust"] == pytest.approx([1, 1, 1, SLACK / 2])
+    assert held["trust"] == pytest.approx([1, 1, 1, MIN_DISTANCE / 2])
     for r in (2, 3, 4):
         got = weigh(chosen, server(r, state=held), quiet())
         np.testing.assert_allclose(got.weights, first.weights)
         np.testing.assert_array_equal(got.memory["trust"], held["trust"])
         held = got.memory
     fewer = weigh(chosen, server(2, state=held), quiet(("b", "d"), [20, 40]))
-    np.testing.assert_allclose(fewer.weights, shares_of([20, 40 * SLACK / 2]))
+    np.testing.assert_allclose(fewer.weights, shares_of([20, 40 * MIN_DISTANCE / 2]))
     np.testing.assert_array_equal(held["standing"], first.memory["standing"])
     again = weigh(chosen, server(5, state=held), answers(ODD[[0] * 4]))
-    np.testing.assert_allclose(again.memory["standing"], [0, 0, 0, FORGIVEN / 2])
-    np.testing.assert_allclose(again.memory["trust"], [1, 1, 1, 2 / FORGIVEN])
+    np.testing.assert_allclose(again.memory["standing"], [0, 0, 0, MAX_REMEMBERED_RATIO / 2])
+    np.testing.assert_allclose(again.memory["trust"], [1, 1, 1, 2 / MAX_REMEMBERED_RATIO])
     np.testing.assert_allclose(again.weights, shares_of(ROWS * again.memory["trust"]))
     forgetful = weigh(weighing(every=5, memory=0.0), server(5, state=held), answers(ODD[[0] * 4]))
     np.testing.assert_allclose(forgetful.weights, ROWS / 100)
@@ -390,7 +405,7 @@ def test_between_rounds_loss_and_calibration_are_fresh_beside_the_last_known_agr
     chosen = weighing(every=3, sharpness=1.0, lambdas=used, gamma=10.0)
     first = answers(val_loss=np.log([1.0, 1.0, 1.0, 1.0]), ece=np.full(4, 0.1))
     held = weigh(chosen, server(1), first).memory
-    agree = shares_of(ROWS * [1, 1, 1, SLACK / 2])
+    agree = shares_of(ROWS * [1, 1, 1, MIN_DISTANCE / 2])
     for losses, gaps in (([1, 1, 2, 4], [0.1, 0.2, 0.3, 0.2]), ([4, 2, 1, 1], [0.3, 0.1, 0.1, 0.1])):
         got = weigh(chosen, server(2, state=held), quiet(val_loss=np.log(losses), ece=np.array(gaps)))
         worst, poor = shares_of(losses), softmax(10 * np.array(gaps))
@@ -419,9 +434,9 @@ def test_a_site_that_was_never_asked_is_trusted_and_others_keep_what_was_found()
     chosen = weighing(every=4, sharpness=1.0)
     some = answers(ODD[1:], sites=SITES[1:], rows=ROWS[1:])
     held = weigh(chosen, server(1), some).memory
-    np.testing.assert_allclose(held["trust"], [np.nan, 1, 1, SLACK / 2])
+    np.testing.assert_allclose(held["trust"], [np.nan, 1, 1, MIN_DISTANCE / 2])
     got = weigh(chosen, server(2, state=held), quiet())
-    np.testing.assert_allclose(got.weights, shares_of(ROWS * [1, 1, 1, SLACK / 2]))
+    np.testing.assert_allclose(got.weights, shares_of(ROWS * [1, 1, 1, MIN_DISTANCE / 2]))
 
 
 def test_a_floor_holds_in_between_too():
@@ -539,11 +554,11 @@ def test_what_is_out_of_all_proportion_is_remembered_from_a_round_without_a_cons
     broken = weigh(chosen, server(1), answers(FOUR_WAYS, total=[1, 1, 1, 1e4]))
     times = broken.signals["disagreement"][3] / 5
     np.testing.assert_allclose(broken.signals["standing"], [np.nan, np.nan, np.nan, times])
-    assert times > FORGIVEN and broken.weights[3] < 0.01
+    assert times > MAX_REMEMBERED_RATIO and broken.weights[3] < 0.01
     after = weigh(chosen, server(2, state=broken.memory), answers(FOUR_WAYS))
     np.testing.assert_allclose(after.signals["standing"], [np.nan, np.nan, np.nan, times], err_msg="nothing new")
     back = weigh(chosen, server(3, state=after.memory), answers(ODD[[0] * 4]))
-    np.testing.assert_allclose(back.signals["standing"], [0, 0, 0, FORGIVEN / 2])
+    np.testing.assert_allclose(back.signals["standing"], [0, 0, 0, MAX_REMEMBERED_RATIO / 2])
 
 
 @pytest.mark.parametrize("form", ["inverse", "exponential"])
@@ -591,7 +606,7 @@ def test_harm_alone_takes_weight_where_explanations_agree():
     assert got.notes[-1].startswith("d: with it the model is worse on the reference rows, by 20.0 standard errors")
 
 
-def try_halves(harms: dict[int, float], *, rows: int = 40, **settings) -> tuple[Weighed, list[int]]:
+def try_halves(harms: dict[int, float], *, rows: int = 40, **settings) -> tuple[WeightingResult, list[int]]:
     """Ten rounds in which d stands out and does this harm with all (0), the first (1) and the second half (2) of its patients."""
     chosen, held, asked = weighing(own_halves=True, **settings), {}, []
     for r in range(1, 11):
@@ -607,7 +622,7 @@ def test_a_site_is_demoted_for_harm_only_if_it_harms_with_either_half_of_its_own
     got, asked = try_halves({0: 9.0, 1: 9.0, 2: 1.0}, least_share=0.5)
     assert asked == [0, 0, 2, 1, 2, 1, 2, 1, 2, 1], "asked once harm over the rounds is beyond 2, and then in turn"
     assert got.signals["in_line"][3] == pytest.approx(1 / 4**4)
-    assert [got.signals[name][3] for name in HALVES] == [9, 1] and np.isnan(got.signals[HALVES[0]][:3]).all()
+    assert [got.signals[name][3] for name in HARM_BY_HALF] == [9, 1] and np.isnan(got.signals[HARM_BY_HALF[0]][:3]).all()
     by_one, asked = try_halves({0: 9.0, 1: 20.0, 2: -1.0}, least_share=0.5)
     assert asked[2:] == [2, 1] * 4 and by_one.signals["in_line"][3] == 0.5
     assert any("not with either half of its own patients: it keeps at least 50% of its weight" in n for n in by_one.notes)
@@ -615,8 +630,8 @@ def test_a_site_is_demoted_for_harm_only_if_it_harms_with_either_half_of_its_own
 
 
 def test_sites_too_small_for_halves_are_judged_by_all_of_their_patients():
-    got, asked = try_halves({0: 9.0}, rows=HALVED - 1, least_share=0.5)
-    assert not any(asked) and got.signals["in_line"][3] == pytest.approx(1 / 4**4) and HALVES[0] not in got.signals
+    got, asked = try_halves({0: 9.0}, rows=MIN_ROWS_TO_HALVE - 1, least_share=0.5)
+    assert not any(asked) and got.signals["in_line"][3] == pytest.approx(1 / 4**4) and HARM_BY_HALF[0] not in got.signals
 
 
 @pytest.mark.parametrize("settings", [{"least_share": 0.0}, {"form": "inverse"}, {"form": "exponential"}])
@@ -641,7 +656,7 @@ def test_halves_take_turns_where_explanations_are_asked_for_seldom():
 )
 def test_halves_are_not_tried_where_something_is_promised(changes, tried):
     plan = gr.Experiment.parse({"data": {"name": "digits"}, "method": {"name": "sse-agg"}, **changes}).plan()
-    assert tries_halves(Settings(plan).method.weigh) is tried
+    assert confirms_on_halves(Settings(plan).method.weigh) is tried
 
 
 def test_what_sampling_alone_gives_is_no_standing_out():
@@ -659,7 +674,7 @@ def test_what_sampling_alone_gives_is_no_standing_out():
 def test_one_neighbour_does_not_judge_another():
     """The fourth lies far from the median, but from one of the others alone: it does not stand out."""
     far, none = np.array([0.02, 0.02, 0.02, 0.5]), np.zeros(4)
-    by_one, by_two = (stand_out(far, none, np.array([0, 0, 0, n]), among=far)[3] for n in (1, 2))
+    by_one, by_two = (outlier_ratio_beyond_sampling(far, none, np.array([0, 0, 0, n]), among=far)[3] for n in (1, 2))
     assert by_one == 1 and by_two == pytest.approx(5)
     apart = np.array([[1.0, 0.0], [0.9, 0.1], [0.75, 0.25], [0.5, 0.5]])
     near = count_neighbours(apart, none, np.array([0.1, 0.1, 0.3, 0.9]), 1.0, tolerance=2.0)
@@ -712,11 +727,12 @@ def test_what_auto_weighs_by():
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "strength"), [("sgd", STRENGTH), ("momentum", STRENGTH), ("adam", ADAPTIVE), ("adamw", ADAPTIVE)]
+    ("optimizer", "strength"),
+    [("sgd", DEFAULT_STRENGTH), ("momentum", DEFAULT_STRENGTH), ("adam", ADAPTIVE_STRENGTH), ("adamw", ADAPTIVE_STRENGTH)],
 )
 def test_an_anchor_of_no_stated_strength_suits_the_optimizer(optimizer, strength):
     values = {"data": {"name": "digits"}, "train": {"optimizer": optimizer}, "method": {"stability": "anchor"}}
-    assert (STRENGTH, ADAPTIVE) == (3.0, 40.0)
+    assert (DEFAULT_STRENGTH, ADAPTIVE_STRENGTH) == (3.0, 40.0)
     assert gr.Experiment.parse(values).plan()["method"]["anchor"] == strength
     values["method"]["anchor"] = 0.5
     assert gr.Experiment.parse(values).plan()["method"]["anchor"] == 0.5

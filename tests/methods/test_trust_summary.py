@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from grandrounds.explain.trust import DOUBTS
-from grandrounds.methods.fedxchain.summary import alarmed, doubt, last_known, refused, reward_correlation, with_trust
+from grandrounds.methods.fedxchain.summary import (
+    alarm_rounds,
+    latest_by_site,
+    rejection_code,
+    rejection_rounds,
+    reward_correlation,
+    trust_decisions,
+)
 from grandrounds.privacy.secagg.terms import REASONS
 
 
@@ -17,18 +24,18 @@ def decision(round, trust, nsds, reward=None, missing=None):
 
 def test_a_site_that_was_away_at_the_end_has_the_trust_it_left_with():
     told = [decision(1, {"a": 0.5, "b": 0.9}, {}), decision(2, {"a": 0.6}, {})]
-    assert last_known(told, "trust") == {"a": 0.6, "b": 0.9}
+    assert latest_by_site(told, "trust") == {"a": 0.6, "b": 0.9}
 
 
 def test_alarms_are_by_site_and_round_and_only_beyond_the_line():
     told = [decision(1, {}, {"a": 1.0, "b": 1.1}), decision(4, {}, {"a": 1.01, "b": 2.0, "c": None})]
-    assert alarmed(told, 1.0) == {"b": [1, 4], "a": [4]}
+    assert alarm_rounds(told, 1.0) == {"b": [1, 4], "a": [4]}
 
 
 def test_refusals_of_weights_are_told_from_other_absences():
     away = {"a": "refused (weights-wrong)", "b": "dropped out", "c": "refused (other-weights)"}
-    assert refused([decision(3, {}, {}, missing=away)]) == {"a": [3]}
-    assert (doubt("refused (not-as-told)"), doubt("dropped out")) == ("not-as-told", "")
+    assert rejection_rounds([decision(3, {}, {}, missing=away)]) == {"a": [3]}
+    assert (rejection_code("refused (not-as-told)"), rejection_code("dropped out")) == ("not-as-told", "")
     assert not set(DOUBTS) & set(REASONS), "a code of one would be told in the words of the other"
 
 
@@ -45,4 +52,4 @@ def test_the_correlation_is_pearsons_over_means_of_rounds():
 
 def test_fltrusts_trust_is_another():
     record = {"decision": {"round": 1, "signals": {"trust": {"a": 1.0}, "similarity": {"a": 1.0}}}}
-    assert with_trust([record]) == []
+    assert trust_decisions([record]) == []

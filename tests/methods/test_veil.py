@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.secure import STATISTIC_BITS
-from grandrounds.methods.veil.budget import resolved, spending
-from grandrounds.methods.veil.server import LARGEST
+from grandrounds.methods.veil.budget import plan_spending, resolve_selection
+from grandrounds.methods.veil.server import MAX_SUM_ENTRY
 from grandrounds.methods.veil.site import MOMENTS, PROPOSE, SCORES
 from grandrounds.methods.veil.weights import (
     Ballot,
-    Curve,
+    Curvature,
+    fit_moments,
     fit_step,
-    from_moments,
     net_votes,
     quorum_votes,
-    strongest,
-    unpacked_moments,
+    strongest_features,
+    unpack_moments,
 )
 from grandrounds.privacy.accounting import epsilon_of, skellam_rho
 from grandrounds.privacy.budget import Budget
@@ -109,7 +109,7 @@ def test_what_a_site_packs_is_unpacked():
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(20, 3)), rng.integers(0, 2, 20)
     packed = told(MOMENTS, x, y, value=9.0, norm=99.0, outcome=2.5, prior=0.4)[0]
-    gram, towards = unpacked_moments(packed, 4, outcome=2.5)
+    gram, towards = unpack_moments(packed, 4, outcome=2.5)
     expected = moments_of(x, y, 0.4)
     np.testing.assert_allclose(gram, expected[0], atol=1e-12)
     np.testing.assert_allclose(towards, expected[1], atol=1e-12)
@@ -117,7 +117,7 @@ def test_what_a_site_packs_is_unpacked():
 
 def test_without_noise_the_planted_features_are_found():
     x, y, slopes = planted()
-    chosen, model = from_moments(*moments_of(x, y, 0.35), prior=0.35, features=3, noise=0.0)
+    chosen, model = fit_moments(*moments_of(x, y, 0.35), prior=0.35, features=3, noise=0.0)
     assert set(chosen.tolist()) == {2, 5, 9} and np.count_nonzero(model[:-1]) == 3
     np.testing.assert_allclose(model[:-1] * 0.35 * 0.65, slopes, atol=0.03)
     order = chosen.tolist()
@@ -126,7 +126,7 @@ def test_without_noise_the_planted_features_are_found():
 
 def test_all_features_are_least_squares():
     x, y, _ = planted(n=300)
-    _, model = from_moments(*moments_of(x, y, 0.3), prior=0.3, features=0, noise=0.0)
+    _, model = fit_moments(*moments_of(x, y, 0.3), prior=0.3, features=0, noise=0.0)
     z = np.concatenate([x, np.ones((300, 1))], axis=1)
     expected = np.linalg.lstsq(z, y - 0.3, rcond=None)[0] / (0.3 * 0.7)
     expected[-1] += np.log(0.3 / 0.7)
@@ -141,15 +141,15 @@ def test_noise_makes_the_fit_shrink_and_not_explode():
     noise = np.triu(rng.normal(0, 40, gram.shape))
     noisy = gram + noise + np.triu(noise, 1).T
     assert np.linalg.eigvalsh(noisy).min() < 0
-    _, model = from_moments(noisy, towards + rng.normal(0, 40, 13), prior=0.35, features=0, noise=40.0)
+    _, model = fit_moments(noisy, towards + rng.normal(0, 40, 13), prior=0.35, features=0, noise=40.0)
     assert np.abs(model).max() < 5
 
 
 def test_the_strongest_are_chosen_beside_those_held():
     scores = np.array([3.0, -9.0, 1.0, 5.0, -4.0])
-    assert strongest(scores, 2, but=np.array([1])).tolist() == [3, 4]
-    assert strongest(scores, 9, but=np.array([1, 3])).tolist() == [0, 2, 4], "no more than there are"
-    assert strongest(scores, 0, but=np.array([1])).tolist() == []
+    assert strongest_features(scores, 2, but=np.array([1])).tolist() == [3, 4]
+    assert strongest_features(scores, 9, but=np.array([1, 3])).tolist() == [0, 2, 4], "no more than there are"
+    assert strongest_features(scores, 0, but=np.array([1])).tolist() == []
     assert scores.tolist() == [3.0, -9.0, 1.0, 5.0, -4.0]
 
 
@@ -161,7 +161,7 @@ def test_a_step_with_the_curve_is_newtons():
     at = [9, 2, 12]
     start = np.zeros(13)
     start[-1] = np.log(prior / (1 - prior))
-    found = fit_step(start, scores[at], chosen, rows=500, lr=7.0, curve=Curve(gram, prior, 0.0))
+    found = fit_step(start, scores[at], chosen, rows=500, lr=7.0, curve=Curvature(gram, prior, 0.0))
     expected = start.copy()
     expected[at] += np.linalg.solve(prior * (1 - prior) * gram[np.ix_(at, at)], scores[at])
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
@@ -178,7 +178,7 @@ def test_newtons_steps_end_at_the_maximum_likelihood():
     z = np.concatenate([x, np.ones((800, 1))], axis=1)
     for _ in range(30):
         scores = z.T @ (y - 1 / (1 + np.exp(-z @ theta)))
-        theta = fit_step(theta, scores, np.arange(12), rows=1, lr=1, curve=Curve(gram, prior, 0.0))
+        theta = fit_step(theta, scores, np.arange(12), rows=1, lr=1, curve=Curvature(gram, prior, 0.0))
     assert np.abs(scores).max() < 1e-3
 
 
@@ -259,7 +259,7 @@ def test_what_follows_from_settings_and_is_easily_overlooked_is_noted():
 def plan(selection, *, rounds=10, epsilon=5.0, secure=False, inputs=30, sites=8, **own):
     veil_settings = sections({"name": "veil", "veil": {"selection": selection, **own}})[0].veil
     budget = None if epsilon is None else SimpleNamespace(epsilon=epsilon, delta=1e-5)
-    return spending(veil_settings, rounds=rounds, inputs=inputs, sites=sites, budget=budget, secure=secure)
+    return plan_spending(veil_settings, rounds=rounds, inputs=inputs, sites=sites, budget=budget, secure=secure)
 
 
 WAYS = [
@@ -333,7 +333,7 @@ def test_secure_sums_are_charged_for_at_least_what_their_ring_and_noise_give(sel
         for parties in {3, max(3, sites // 2), sites}:
             noise = found.noise(task)
             spare = Skellam(noise, fewest_honest(parties)).room(parties)
-            step = Scale(STATISTIC_BITS, LARGEST, parties, spare=spare).step
+            step = Scale(STATISTIC_BITS, MAX_SUM_ENTRY, parties, spare=spare).step
             rho = skellam_rho(noise, sensitivity=sensitivity(found, task), step=step, dimension=size)
             assert 0.99 * event.rho <= rho <= event.rho * (1 + 1e-12)
 
@@ -354,8 +354,8 @@ def test_without_a_budget_nothing_is_noised_and_nothing_promised(selection):
 
 
 def test_auto_goes_by_secure_sums():
-    assert resolved("auto", secure=True) == "select_then_fit" and resolved("auto", secure=False) == "score"
-    assert resolved("moments", secure=False) == "moments"
+    assert resolve_selection("auto", secure=True) == "select_then_fit" and resolve_selection("auto", secure=False) == "score"
+    assert resolve_selection("moments", secure=False) == "moments"
     assert plan("auto", secure=True).selection == "select_then_fit"
 
 

@@ -15,32 +15,32 @@ from grandrounds.data.table import Table
 from grandrounds.experiment.checks.methods import left_alone
 from grandrounds.methods.base import Server
 from grandrounds.methods.weigh import (
-    ABSURD,
-    COMMON,
-    FEW,
-    FORGIVEN,
+    BROKEN_MODEL_DISTANCE,
+    COMPARABLE_MEDIAN,
+    MAX_REMEMBERED_RATIO,
+    MIN_DISTANCE,
+    OUTLIER_SHARE,
     RULES,
     SIGNALS,
-    SLACK,
     TOLERANCE,
     agreement,
-    beyond,
+    apply_floor,
     blend,
-    comparable,
     data_size,
     disagreement,
-    distances,
-    exponential,
-    floored,
-    in_line,
-    inverse,
-    kept_in_mind,
-    nearness,
+    distance_weights,
+    exponential_weights,
+    inverse_weights,
+    is_comparable,
+    model_distances,
+    outlier_distance,
+    outlier_ratio,
+    outlier_weight,
+    smoothed_ratio,
     softmax_signal,
-    standing_out,
-    uniform,
+    trimmed_max,
+    uniform_weights,
     weigh,
-    widest,
 )
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.federation import assemble
@@ -136,19 +136,19 @@ def models(draw):
 @given(theta=models(), shift=st.integers(-50, 50), seed=st.integers(0, 99))
 @examples(max_examples=80, deadline=None)
 def test_distance_weights_follow_the_sites_and_not_the_place(theta, shift, seed):
-    weights = nearness(distances(theta))
+    weights = distance_weights(model_distances(theta))
     assert weights.sum() == pytest.approx(1) and (weights > 0).all()
-    np.testing.assert_allclose(nearness(distances(theta + shift)), weights, atol=1e-9)
-    np.testing.assert_allclose(nearness(distances(3 * theta)), weights, atol=1e-9)
+    np.testing.assert_allclose(distance_weights(model_distances(theta + shift)), weights, atol=1e-9)
+    np.testing.assert_allclose(distance_weights(model_distances(3 * theta)), weights, atol=1e-9)
     order = np.random.default_rng(seed).permutation(len(theta))
-    np.testing.assert_allclose(nearness(distances(theta[order])), weights[order], atol=1e-12)
+    np.testing.assert_allclose(distance_weights(model_distances(theta[order])), weights[order], atol=1e-12)
 
 
 @given(theta=models())
 @examples(max_examples=80, deadline=None)
 def test_the_further_from_the_mean_the_less_weight(theta):
     far = np.linalg.norm(theta - theta.mean(axis=0), axis=1)
-    weights = nearness(distances(theta))
+    weights = distance_weights(model_distances(theta))
     for i in range(len(far)):
         for j in range(len(far)):
             if far[i] > far[j] + 1e-9:
@@ -202,19 +202,19 @@ def test_agreement_by_hand():
     np.testing.assert_allclose(agreement(PAIR, eps=0, sharpness=2), [4 / 9, 4 / 9, 1 / 9])
     c = 1 / (0.01 + FAR)
     np.testing.assert_allclose(agreement(PAIR), c / c.sum())
-    np.testing.assert_allclose(inverse(FAR), c / c.sum())
+    np.testing.assert_allclose(inverse_weights(FAR), c / c.sum())
 
 
 def test_a_site_on_the_consensus_does_not_take_all_of_the_weight():
     """Without eps its weight would be infinite."""
-    np.testing.assert_allclose(inverse(np.array([0.0, 0.01, 0.03])), np.array([1, 1 / 2, 1 / 4]) / 1.75)
+    np.testing.assert_allclose(inverse_weights(np.array([0.0, 0.01, 0.03])), np.array([1, 1 / 2, 1 / 4]) / 1.75)
 
 
 def test_exponential_by_hand():
     """exp(-tau 2/3) is one half for tau = 1.5 ln 2."""
-    np.testing.assert_allclose(exponential(FAR, tau=1.5 * np.log(2)), [0.4, 0.4, 0.2])
-    np.testing.assert_allclose(exponential(FAR, tau=0), [1 / 3] * 3)
-    assert np.isfinite(exponential(np.array([1.0, 1.9]), tau=1e4)).all()
+    np.testing.assert_allclose(exponential_weights(FAR, tau=1.5 * np.log(2)), [0.4, 0.4, 0.2])
+    np.testing.assert_allclose(exponential_weights(FAR, tau=0), [1 / 3] * 3)
+    assert np.isfinite(exponential_weights(np.array([1.0, 1.9]), tau=1e4)).all()
 
 
 def test_worst_site_and_calibration_by_hand():
@@ -238,9 +238,9 @@ def test_blend_by_hand():
 
 
 def test_floor_by_hand():
-    np.testing.assert_allclose(floored(np.array([0.9, 0.09, 0.01]), 0.1), np.array([0.9, 0.1, 0.1]) / 1.1)
+    np.testing.assert_allclose(apply_floor(np.array([0.9, 0.09, 0.01]), 0.1), np.array([0.9, 0.1, 0.1]) / 1.1)
     above = np.array([0.7, 0.3])
-    assert floored(above, 0.1) is above and floored(above, 0.0) is above
+    assert apply_floor(above, 0.1) is above and apply_floor(above, 0.0) is above
 
 
 @pytest.mark.parametrize(
@@ -250,28 +250,28 @@ def test_floor_by_hand():
 def test_widest_by_hand(sites, spared):
     """Sites at 0.1, 0.2 ...: the furthest quarter is left out, and one where there are fewer than eight."""
     far = np.random.default_rng(sites).permutation(np.arange(1, sites + 1) / 10)
-    assert widest(far) == pytest.approx((sites - spared) / 10)
-    assert widest(np.where(far > (sites - spared) / 10 + 0.05, 1e9, far)) == widest(far), "however far off they are"
-    assert FEW == 4
+    assert trimmed_max(far) == pytest.approx((sites - spared) / 10)
+    assert trimmed_max(np.where(far > (sites - spared) / 10 + 0.05, 1e9, far)) == trimmed_max(far), "however far off they are"
+    assert OUTLIER_SHARE == 4
 
 
 def test_beyond_by_hand():
     """All but the furthest are within 0.2; by the tolerance of 1.5 0.3 passes unnoticed."""
     far = np.array([0.05, 0.1, 0.2, 0.1, 0.6])
     assert gr.Experiment().method.weigh.tolerance == TOLERANCE == 1.5
-    np.testing.assert_allclose(beyond(far), far / 0.3)
-    np.testing.assert_allclose(beyond(far, tolerance=2), [1 / 8, 1 / 4, 1 / 2, 1 / 4, 3 / 2])
-    np.testing.assert_allclose(beyond(far, tolerance=3), [1 / 12, 1 / 6, 1 / 3, 1 / 6, 1])
-    np.testing.assert_allclose(beyond(far, tolerance=2, among=far[[0, 1, 3]]), far / 0.2)
+    np.testing.assert_allclose(outlier_ratio(far), far / 0.3)
+    np.testing.assert_allclose(outlier_ratio(far, tolerance=2), [1 / 8, 1 / 4, 1 / 2, 1 / 4, 3 / 2])
+    np.testing.assert_allclose(outlier_ratio(far, tolerance=3), [1 / 12, 1 / 6, 1 / 3, 1 / 6, 1])
+    np.testing.assert_allclose(outlier_ratio(far, tolerance=2, among=far[[0, 1, 3]]), far / 0.2)
 
 
 def test_two_hospitals_of_five_that_see_other_patients_are_not_shut_out():
     """Where labels are skewed three happen to be alike; the median alone would call the two others odd."""
-    np.testing.assert_array_less(beyond(np.array([0.11, 0.11, 0.10, 0.86, 1.07])), 1)
-    one = beyond(np.array([0.11, 0.11, 0.10, 0.12, 1.07]))
+    np.testing.assert_array_less(outlier_ratio(np.array([0.11, 0.11, 0.10, 0.86, 1.07])), 1)
+    one = outlier_ratio(np.array([0.11, 0.11, 0.10, 0.12, 1.07]))
     np.testing.assert_array_less(one[:4], 1)
     assert one[4] == pytest.approx(1.07 / (1.5 * 0.12))
-    assert in_line(one, sharpness=4)[4] < 0.001
+    assert outlier_weight(one, sharpness=4)[4] < 0.001
 
 
 @given(
@@ -283,15 +283,15 @@ def test_two_hospitals_of_five_that_see_other_patients_are_not_shut_out():
 def test_one_in_four_can_stand_out_and_none_of_them_can_make_others_stand_out(far, tolerance, bad):
     """A quarter that goes further off frees nobody and takes nobody's weight; where one may be told at all, it is."""
     few = max(1, len(far) // 4)
-    times = beyond(far, tolerance=tolerance)
+    times = outlier_ratio(far, tolerance=tolerance)
     assert (times > 1).sum() <= few
     order = np.argsort(far, kind="stable")
     worse = far.copy()
     worse[order[-few:]] += bad
-    after = beyond(worse, tolerance=tolerance)
+    after = outlier_ratio(worse, tolerance=tolerance)
     rest = order[:-few]
-    assert widest(worse) == widest(far) and not (after[rest] > 1).any()
-    if comparable(far) and comparable(worse):
+    assert trimmed_max(worse) == trimmed_max(far) and not (after[rest] > 1).any()
+    if is_comparable(far) and is_comparable(worse):
         np.testing.assert_array_equal(after[rest], times[rest])
         assert (after[order[-few:]] > times[order[-few:]]).all()
 
@@ -299,83 +299,83 @@ def test_one_in_four_can_stand_out_and_none_of_them_can_make_others_stand_out(fa
 def test_in_line_by_hand():
     """Up to 1 nobody loses anything; past it, twice as far leaves half of it, to the power of the sharpness."""
     times = np.array([0.0, 0.5, 1.0, 2.0, 4.0, np.nan])
-    np.testing.assert_allclose(in_line(times, sharpness=1), [1, 1, 1, 1 / 2, 1 / 4, 1])
-    np.testing.assert_allclose(in_line(times, sharpness=4), [1, 1, 1, 1 / 16, 1 / 256, 1])
-    np.testing.assert_array_equal(in_line(times, sharpness=0), np.ones(6))
+    np.testing.assert_allclose(outlier_weight(times, sharpness=1), [1, 1, 1, 1 / 2, 1 / 4, 1])
+    np.testing.assert_allclose(outlier_weight(times, sharpness=4), [1, 1, 1, 1 / 16, 1 / 256, 1])
+    np.testing.assert_array_equal(outlier_weight(times, sharpness=0), np.ones(6))
     far = np.array([0.05, 0.1, 0.1, 0.1, 0.4, 0.1, 0.1, 0.8])
-    np.testing.assert_allclose(in_line(beyond(far, tolerance=2), sharpness=1), [1, 1, 1, 1, 0.5, 1, 1, 0.25])
-    np.testing.assert_allclose(in_line(beyond(far, tolerance=8), sharpness=1), np.ones(8))
+    np.testing.assert_allclose(outlier_weight(outlier_ratio(far, tolerance=2), sharpness=1), [1, 1, 1, 1, 0.5, 1, 1, 0.25])
+    np.testing.assert_allclose(outlier_weight(outlier_ratio(far, tolerance=8), sharpness=1), np.ones(8))
 
 
 def test_a_little_is_no_disagreement_however_close_the_others_are():
-    close = np.array([0.0, 0.0, 0.0, SLACK / 2, 4 * SLACK])
-    np.testing.assert_allclose(beyond(close), [0, 0, 0, 0.5, 4])
-    np.testing.assert_allclose(in_line(beyond(close), sharpness=2), [1, 1, 1, 1, 1 / 16])
-    np.testing.assert_allclose(beyond(np.array([0.0, 0.0, SLACK])), [0, 0, 1])
-    assert 0 < SLACK < COMMON
+    close = np.array([0.0, 0.0, 0.0, MIN_DISTANCE / 2, 4 * MIN_DISTANCE])
+    np.testing.assert_allclose(outlier_ratio(close), [0, 0, 0, 0.5, 4])
+    np.testing.assert_allclose(outlier_weight(outlier_ratio(close), sharpness=2), [1, 1, 1, 1, 1 / 16])
+    np.testing.assert_allclose(outlier_ratio(np.array([0.0, 0.0, MIN_DISTANCE])), [0, 0, 1])
+    assert 0 < MIN_DISTANCE < COMPARABLE_MEDIAN
 
 
 def test_where_most_are_far_apart_nothing_is_known():
     """A quarter of what all features count for is as far as sites may usually be for one of them to be called odd."""
-    assert beyond(np.array([0.25, 0.2, 0.25, 2.5]))[3] == pytest.approx(2.5 / 0.375)
-    assert comparable(np.array([0.25, 0.1, 0.9])) and not comparable(np.array([0.26, 0.1, 0.9]))
-    assert COMMON == 0.25
-    apart = beyond(np.array([0.3, 0.2, 0.3, 3.0]))
+    assert outlier_ratio(np.array([0.25, 0.2, 0.25, 2.5]))[3] == pytest.approx(2.5 / 0.375)
+    assert is_comparable(np.array([0.25, 0.1, 0.9])) and not is_comparable(np.array([0.26, 0.1, 0.9]))
+    assert COMPARABLE_MEDIAN == 0.25
+    apart = outlier_ratio(np.array([0.3, 0.2, 0.3, 3.0]))
     np.testing.assert_array_equal(apart, np.full(4, np.nan), "neither who is far off nor who is near")
-    np.testing.assert_array_equal(in_line(apart, sharpness=4), np.ones(4))
+    np.testing.assert_array_equal(outlier_weight(apart, sharpness=4), np.ones(4))
     near = np.array([0.1, 0.1, 0.1])
-    np.testing.assert_allclose(beyond(np.array([0.3, 0.3, 0.3, 30.0]), among=near), [2, 2, 2, 200])
+    np.testing.assert_allclose(outlier_ratio(np.array([0.3, 0.3, 0.3, 30.0]), among=near), [2, 2, 2, 200])
 
 
 def test_a_broken_model_stands_out_even_where_sites_differ_widely():
     """Most sites lie 0.4 apart, so being different is no offence; a billion times as much as usual is."""
-    assert ABSURD == 5
-    times = beyond(np.array([0.4, 0.4, 0.5, 0.6, 1e9]))
+    assert BROKEN_MODEL_DISTANCE == 5
+    times = outlier_ratio(np.array([0.4, 0.4, 0.5, 0.6, 1e9]))
     np.testing.assert_allclose(times, [np.nan] * 4 + [2e8])
-    np.testing.assert_allclose(in_line(times, sharpness=0.5), [1, 1, 1, 1, 2e8**-0.5])
-    np.testing.assert_allclose(beyond(np.array([0.4, 0.4, 0.5, 4.0, 9.0])), [np.nan] * 4 + [1.5])
-    np.testing.assert_array_equal(beyond(np.array([0.4, 0.4, 0.5, 8.0, 9.0])), np.full(5, np.nan))
+    np.testing.assert_allclose(outlier_weight(times, sharpness=0.5), [1, 1, 1, 1, 2e8**-0.5])
+    np.testing.assert_allclose(outlier_ratio(np.array([0.4, 0.4, 0.5, 4.0, 9.0])), [np.nan] * 4 + [1.5])
+    np.testing.assert_array_equal(outlier_ratio(np.array([0.4, 0.4, 0.5, 8.0, 9.0])), np.full(5, np.nan))
 
 
 def test_what_is_kept_in_mind_by_hand():
     """A quarter of what was, three quarters of what is; of a site never seen before what is, all of it."""
     now, before = np.array([4.0, 0.4, 2.0]), np.array([0.8, 4.0, np.nan])
-    np.testing.assert_allclose(kept_in_mind(now, before, 0.25), [3.2, 1.3, 2.0])
-    np.testing.assert_allclose(kept_in_mind(now, before, 0.75), [1.6, 3.1, 2.0])
+    np.testing.assert_allclose(smoothed_ratio(now, before, 0.25), [3.2, 1.3, 2.0])
+    np.testing.assert_allclose(smoothed_ratio(now, before, 0.75), [1.6, 3.1, 2.0])
     assert now.tolist() == [4.0, 0.4, 2.0] and before[:2].tolist() == [0.8, 4.0], "what it is given stays"
 
 
 def test_a_round_that_says_nothing_of_a_site_leaves_what_was_found():
     """Nothing of the first and the third: 4 stays 4, 1,000 is not even forgiven, and who was never seen is not known."""
     now, before = np.array([np.nan, 2.0, np.nan, np.nan]), np.array([4.0, 4.0, 1000.0, np.nan])
-    np.testing.assert_array_equal(kept_in_mind(now, before, 0.5), [4, 3, 1000, np.nan])
-    np.testing.assert_array_equal(kept_in_mind(now, before, 0.0), [4, 2, 1000, np.nan])
+    np.testing.assert_array_equal(smoothed_ratio(now, before, 0.5), [4, 3, 1000, np.nan])
+    np.testing.assert_array_equal(smoothed_ratio(now, before, 0.0), [4, 2, 1000, np.nan])
 
 
 def test_a_site_that_was_out_of_all_proportion_once_can_come_back():
     """A million times too far counts as ten: at half, 5, 2.5, 1.25 and then in line; this round's own is never cut."""
-    assert FORGIVEN == 10
-    course = [kept_in_mind(np.array([1e6]), np.array([np.nan]), 0.5)]
+    assert MAX_REMEMBERED_RATIO == 10
+    course = [smoothed_ratio(np.array([1e6]), np.array([np.nan]), 0.5)]
     for _ in range(4):
-        course.append(kept_in_mind(np.zeros(1), course[-1], 0.5))
+        course.append(smoothed_ratio(np.zeros(1), course[-1], 0.5))
     np.testing.assert_allclose(np.concatenate(course), [1e6, 5, 2.5, 1.25, 0.625])
-    np.testing.assert_allclose(kept_in_mind(np.array([1e6]), np.array([1e6]), 0.5), [5 + 5e5])
+    np.testing.assert_allclose(smoothed_ratio(np.array([1e6]), np.array([1e6]), 0.5), [5 + 5e5])
 
 
 def test_standing_out_by_hand():
     """The median site counts 4 and 2; what uses half of both is half off, what uses none is wholly off."""
     importances = np.array([[4.0, 2.0], [4.0, 2.0], [1.0, 5.0], [4.0, 2.0], [2.0, 1.0], [0.0, 0.0]])
-    far, whole = standing_out(importances, importances[:4])
+    far, whole = outlier_distance(importances, importances[:4])
     np.testing.assert_allclose(far, [0, 0, 1, 0, 0.5, 1])
-    tenfold, ten = standing_out(10 * importances, 10 * importances[:4])
+    tenfold, ten = outlier_distance(10 * importances, 10 * importances[:4])
     np.testing.assert_allclose(tenfold, far)
     assert ten == pytest.approx(10 * whole)
-    np.testing.assert_array_equal(standing_out(np.zeros((3, 2)))[0], np.zeros(3))
+    np.testing.assert_array_equal(outlier_distance(np.zeros((3, 2)))[0], np.zeros(3))
 
 
 def test_a_bad_minority_cannot_pull_the_median_to_itself_as_it_can_the_mean():
     honest, bad = np.array([[0.5, 0.5, 0.0]] * 5), np.array([[0.0, 0.0, 100.0]] * 4)
-    far, _ = standing_out(np.vstack([honest, bad]))
+    far, _ = outlier_distance(np.vstack([honest, bad]))
     assert far[:5].max() == 0 and far[5:].min() > 100
     assert disagreement(np.vstack([honest, bad / 100]))[:5].max() > 0.8
 
@@ -397,9 +397,9 @@ def every_signal(values, counts, losses, sharpness, tau):
     return {
         "data": data_size(counts),
         "agreement": agreement(values, sharpness=sharpness),
-        "exponential": exponential(far, tau=tau),
+        "exponential": exponential_weights(far, tau=tau),
         "worst_site": softmax_signal(losses, tau),
-        "floored": floored(data_size(counts), 0.2),
+        "floored": apply_floor(data_size(counts), 0.2),
     }
 
 
@@ -422,8 +422,8 @@ def test_every_signal_is_on_the_simplex_and_moves_with_the_sites(values, counts,
         assert weights.sum() == pytest.approx(1), name
         np.testing.assert_allclose(turned[name], weights[order], atol=1e-9, err_msg=name)
     np.testing.assert_allclose(
-        in_line(beyond(disagreement(values)[order]), sharpness=sharpness),
-        in_line(beyond(disagreement(values)), sharpness=sharpness)[order],
+        outlier_weight(outlier_ratio(disagreement(values)[order]), sharpness=sharpness),
+        outlier_weight(outlier_ratio(disagreement(values)), sharpness=sharpness)[order],
         atol=1e-9,
     )
 
@@ -433,12 +433,12 @@ def test_every_signal_is_on_the_simplex_and_moves_with_the_sites(values, counts,
 def test_the_sharper_the_less_for_whoever_is_furthest(values, low, more, tolerance):
     far = disagreement(values)
     worst = int(far.argmax())
-    np.testing.assert_allclose(inverse(far, sharpness=0), uniform(len(far)))
-    np.testing.assert_array_equal(in_line(beyond(far), sharpness=0), np.ones(len(far)))
-    assert inverse(far, sharpness=low + more)[worst] <= inverse(far, sharpness=low)[worst] + 1e-12
+    np.testing.assert_allclose(inverse_weights(far, sharpness=0), uniform_weights(len(far)))
+    np.testing.assert_array_equal(outlier_weight(outlier_ratio(far), sharpness=0), np.ones(len(far)))
+    assert inverse_weights(far, sharpness=low + more)[worst] <= inverse_weights(far, sharpness=low)[worst] + 1e-12
     if far[worst] > far.min() + 1e-6:
-        assert inverse(far, sharpness=low + more)[worst] < inverse(far, sharpness=low)[worst]
-    one, other = (in_line(beyond(far, tolerance=tolerance), sharpness=s) for s in (low, low + more))
+        assert inverse_weights(far, sharpness=low + more)[worst] < inverse_weights(far, sharpness=low)[worst]
+    one, other = (outlier_weight(outlier_ratio(far, tolerance=tolerance), sharpness=s) for s in (low, low + more))
     assert (other <= one + 1e-12).all() and (one <= 1).all() and (other >= 0).all()
     assert (one == 1).sum() >= len(far) - max(1, len(far) // 4), "no more than one in four can stand out"
 
@@ -454,12 +454,12 @@ def test_what_is_kept_in_mind_lies_between_what_was_and_what_is(course, memory):
     held = np.full(3, np.nan)
     for now in course:
         spoken = ~np.isnan(now)
-        alone = kept_in_mind(now, held, 0.0)
+        alone = smoothed_ratio(now, held, 0.0)
         assert alone[spoken].tobytes() == now[spoken].tobytes(), "without memory a round speaks for itself"
         before = held
-        held = kept_in_mind(now, before, memory)
+        held = smoothed_ratio(now, before, memory)
         np.testing.assert_array_equal(held[~spoken], before[~spoken])
-        was = np.where(np.isnan(before), now, np.minimum(before, FORGIVEN))
+        was = np.where(np.isnan(before), now, np.minimum(before, MAX_REMEMBERED_RATIO))
         slack = 1e-12 * now
         between = (held >= np.minimum(now, was) - slack) & (held <= np.maximum(now, was) + slack)
         assert between[spoken].all()
@@ -473,7 +473,7 @@ def test_a_blend_lies_between_its_signals_and_one_alone_is_itself_to_the_bit(val
     signals = {
         "data": data_size(np.array(counts[: len(values)])),
         "agreement": agreement(values),
-        "worst_site": uniform(len(values)),
+        "worst_site": uniform_weights(len(values)),
     }
     for name, signal in signals.items():
         alone = {other: float(other == name) for other in signals}
@@ -681,8 +681,8 @@ def test_which_reference_is_meant_must_be_said_and_be_there(tmp_path):
 def test_the_first_site_that_learns_is_not_absurd():
     """Features count for 0.014 nats at the median site and for 0.139 at one: thirty times as far off, and nothing to fear."""
     far = np.array([0.5, 0.5, 0.7, 1.0, 2.0, 30.0])
-    assert np.isnan(beyond(far, usually=0.014)).all()
-    assert beyond(far, usually=0.5)[5] == pytest.approx(30 / 10)
-    assert beyond(far, usually=3.0)[5] == beyond(far)[5] == pytest.approx(30 / ABSURD)
-    assert beyond(1e6 * far, usually=0.014)[5] > 1, "a model a million times as loud is"
-    assert np.isnan(beyond(far, usually=0.0)[:5]).all()
+    assert np.isnan(outlier_ratio(far, usually=0.014)).all()
+    assert outlier_ratio(far, usually=0.5)[5] == pytest.approx(30 / 10)
+    assert outlier_ratio(far, usually=3.0)[5] == outlier_ratio(far)[5] == pytest.approx(30 / BROKEN_MODEL_DISTANCE)
+    assert outlier_ratio(1e6 * far, usually=0.014)[5] > 1, "a model a million times as loud is"
+    assert np.isnan(outlier_ratio(far, usually=0.0)[:5]).all()

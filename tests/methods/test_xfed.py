@@ -13,7 +13,7 @@ import grandrounds as gr
 from grandrounds.core.plan import Settings
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Server
-from grandrounds.methods.xfed.server import by_rank, fused, ranked
+from grandrounds.methods.xfed.server import fuse_scores, rank_sites, rank_weights
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, AskId
 from tests import support
 
@@ -67,9 +67,9 @@ def played(made, heard: Answers, *, at=None, absent=()) -> tuple[Outcome, list[A
 
 def test_the_score_by_hand():
     accuracy, reasons = np.array([0.5, 1.0, 0.25]), np.array([1.0, 0.5, np.nan])
-    np.testing.assert_allclose(fused(accuracy, reasons, 0.2), [0.6, 0.9, 0.2])
-    np.testing.assert_array_equal(fused(accuracy, reasons, 0.0), accuracy)
-    np.testing.assert_array_equal(fused(accuracy, reasons, 1.0), [1.0, 0.5, 0.0])
+    np.testing.assert_allclose(fuse_scores(accuracy, reasons, 0.2), [0.6, 0.9, 0.2])
+    np.testing.assert_array_equal(fuse_scores(accuracy, reasons, 0.0), accuracy)
+    np.testing.assert_array_equal(fuse_scores(accuracy, reasons, 1.0), [1.0, 0.5, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_score_by_hand():
 def test_so_many_are_kept(keep, count, kept):
     """ceil(keep K); XFed's 16 sites keep 15 by either share; of more than one at least one is left out."""
     score = np.linspace(0, 1, count)
-    found = ranked(score, score, tuple(f"s{k:02}" for k in range(count)), keep=keep)
+    found = rank_sites(score, score, tuple(f"s{k:02}" for k in range(count)), keep=keep)
     assert found.kept.sum() == kept
     assert found.kept[-kept:].all(), "the best are kept"
 
@@ -101,7 +101,7 @@ def test_so_many_are_kept(keep, count, kept):
 def test_the_kept_are_never_worse_than_those_left_out(said, keep):
     score, accuracy = np.array(said, float).T / 3
     sites = tuple(f"s{k:02}" for k in range(len(said)))
-    found = ranked(score, accuracy, sites, keep=keep)
+    found = rank_sites(score, accuracy, sites, keep=keep)
     assert sorted(found.place) == list(range(1, len(said) + 1))
     assert found.kept.sum() == max(1, min(ceil(keep * len(said) - 1e-9), len(said) - 1))
     worth = [(-score[k], -accuracy[k], sites[k]) for k in range(len(said))]
@@ -111,7 +111,7 @@ def test_the_kept_are_never_worse_than_those_left_out(said, keep):
 
 def test_ties_are_broken_by_accuracy_then_by_name_whatever_the_order():
     score, accuracy = np.full(4, 0.5), np.array([0.4, 0.6, 0.4, 0.6])
-    assert ranked(score, accuracy, ("d", "c", "b", "a"), keep=0.5).place.tolist() == [4, 2, 3, 1]
+    assert rank_sites(score, accuracy, ("d", "c", "b", "a"), keep=0.5).place.tolist() == [4, 2, 3, 1]
 
 
 def test_a_round_in_two_steps_by_hand():
@@ -158,7 +158,7 @@ def test_cross_entropy_counts_as_the_chance_given_to_the_truth():
 
 
 def test_weights_by_rank_by_hand():
-    np.testing.assert_allclose(by_rank(np.array([2.0, 1.0, 3.0])), [2 / 6, 3 / 6, 1 / 6])
+    np.testing.assert_allclose(rank_weights(np.array([2.0, 1.0, 3.0])), [2 / 6, 3 / 6, 1 / 6])
     heard = answers([0.5, 0.6, 0.4, 0.3], 0.5)
     outcome, _ = played(method(xfed={"weights": "rank"}), heard)
     assert outcome.decision.weights == pytest.approx({"a": 2 / 6, "b": 3 / 6, "c": 1 / 6})

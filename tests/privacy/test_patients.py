@@ -11,7 +11,7 @@ import grandrounds as gr
 from grandrounds.analysis.privacy.account import account_of
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
-from grandrounds.methods.veil.site import CENSUS, MOMENTS, SCORES, Concepts
+from grandrounds.methods.veil.site import CENSUS, MOMENTS, SCORES, VeilSite
 from grandrounds.models import build_model
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
@@ -137,7 +137,7 @@ def test_dp_sgd_keeps_its_claim_to_a_patient(runs):
     assert bound(False).refutes(claim)
 
 
-def concepts(held: Part) -> Concepts:
+def concepts(held: Part) -> VeilSite:
     return veil_sites(["s"], replace(stack([5, 5]), parts={"train": held}), lambda name: Secret.simulated(1, name))
 
 

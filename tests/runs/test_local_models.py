@@ -16,7 +16,7 @@ from grandrounds.core.plan import Settings
 from grandrounds.core.records import Decision
 from grandrounds.data.corruption.attacks import Attack
 from grandrounds.methods.base import Outcome
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.metrics.local_models import local_means, local_summary
 from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.runs.federation import assemble
@@ -81,7 +81,7 @@ def test_lent_scores_are_weighed_by_rows_and_a_model_is_no_stranger_to_its_own_s
     def method():
         answers = yield Ask("train", to=("a", "b", "c"), report=("model",))
         assert set(answers.columns) == {"model"}, "the method hears what it asked for"
-        return Outcome(Served(np.zeros(3)), Decision())
+        return Outcome(ModelAssignment(np.zeros(3)), Decision())
 
     def answer(ask: Ask) -> Answers:
         return Answers(("a", "b", "c"), dict(trained if ask.task == "train" else lent))

@@ -17,7 +17,7 @@ from grandrounds.core.references import reference_name
 from grandrounds.data.sets.images import SCORING_SETS, cifar10, scoring_rows
 from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
-from grandrounds.methods.anchors import anchor_name
+from grandrounds.methods.anchors import anchor_reference
 from grandrounds.runs.run import run_plan
 from tests.cli.test_commands import refused
 from tests.command import rounds
@@ -105,11 +105,11 @@ def test_what_is_scored_on_is_taken_for_nothing_else_unless_it_is_named(squares,
     sets = {"scoring": {"source": "xfed-mnist", "sent": True}, "rows": {"rows": 16}}
     made = experiment(squares, method={"name": "sse-agg"}, reference=sets, evaluation=WATCH)
     plan = Settings(made.plan())
-    assert plan.method.stability == "none" and anchor_name(plan) is None
+    assert plan.method.stability == "none" and anchor_reference(plan) is None
     assert explained_on(plan) == reference_name(plan) == "rows"
     named = experiment(squares, method={"name": "sse-agg", "anchor_rows": "scoring"}, reference=sets, evaluation=WATCH)
     plan = Settings(named.plan())
-    assert plan.method.stability == "permuted_anchor" and anchor_name(plan) == "scoring"
+    assert plan.method.stability == "permuted_anchor" and anchor_reference(plan) == "scoring"
 
 
 def test_only_evaluated_rounds_are_scored(squares, monkeypatch, tmp_path):  # noqa: F811

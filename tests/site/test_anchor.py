@@ -13,7 +13,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.references import which
 from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
-from grandrounds.methods.exchanges import lend
+from grandrounds.methods.exchanges import share_reference
 from grandrounds.models.dense import Dense
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.anchor import Lent, Taken, distinct
@@ -328,7 +328,7 @@ def lending(engine, encoding, *, name="anchor", count=20, seed=9, **changes):
     """Twenty rows that no site holds, encoded, lent to all sites of the engine."""
     extra = stack([count + 2], seed=seed)
     x = encoding.encode(extra.data, np.float32)[:count]
-    engine.drive(lend(name, changes.get("x", x), Features.of_columns(encoding.sources), None, engine.sites), round=0)
+    engine.drive(share_reference(name, changes.get("x", x), Features.of_columns(encoding.sources), None, engine.sites), round=0)
     return engine
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from grandrounds.core.errors import BadInput
-from grandrounds.methods.veil.extractor import Extractor, convex_weights, descended_weights, printed_weights
-from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES, Concepts, score
+from grandrounds.methods.veil.extractor import Extractor, convex_weights, gradient_descent_weights, printed_weights
+from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES, VeilSite, score_statistic
 from grandrounds.privacy.accounting import Event, epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
@@ -27,7 +27,7 @@ HELD = stack([5, 5])
 ID = AskId("run", 1, 0)
 
 
-def hospitals(rows, outcomes, *, copies=1, secret=lambda name: Secret.simulated(0, name)) -> Concepts:
+def hospitals(rows, outcomes, *, copies=1, secret=lambda name: Secret.simulated(0, name)) -> VeilSite:
     """A hospital with these training rows, in so many copies side by side."""
     n = len(rows)
     y = np.tile(np.asarray(outcomes, np.int64), copies)
@@ -63,7 +63,7 @@ def neighbours(draw):
 def test_one_patient_moves_each_utility_by_at_most_one(pair, model, c):
     sent = {"model": model, "value": c}
     (x, y), (fewer, labels) = pair
-    assert np.abs(score(sent, x, y) - score(sent, fewer, labels)).max() <= 1 + 1e-9
+    assert np.abs(score_statistic(sent, x, y) - score_statistic(sent, fewer, labels)).max() <= 1 + 1e-9
 
 
 @given(neighbours(), models, st.floats(0.1, 10), st.floats(0.1, 5), st.lists(st.integers(0, D - 1), max_size=D))
@@ -109,7 +109,7 @@ def test_the_reach_is_used_up():
     """The bounds above are no wider than need be: some patient comes close to each."""
     x, y = np.full((1, D), 50.0), [1]
     sure = np.array([-90.0, 0, 0, 0])  # the model said never, and it happened
-    assert score({"model": sure, "value": 2.0}, x, np.array(y)).tolist() == pytest.approx([1, 1, 1, 1])
+    assert score_statistic({"model": sure, "value": 2.0}, x, np.array(y)).tolist() == pytest.approx([1, 1, 1, 1])
     asked = {"model": sure, "value": 2.0, "norm": 1.5, "features": np.arange(D)}
     assert np.linalg.norm(told(SCORES, x, y, **asked)[0]) == pytest.approx(1.5)
     moments = told(MOMENTS, x, y, value=2.0, norm=1.5, outcome=4.0, prior=1e-9)[0]
@@ -190,7 +190,7 @@ def test_another_patient_moves_a_descent_by_at_most_its_unit(pair, instead, clip
     rule, rng = replace(RULE, clip=clip, lr=lr, epochs=epochs), np.random.default_rng(0)
     (x, y), (fewer, labels) = pair
     other = np.concatenate([fewer, instead]), np.append(labels, 1 - y[-1])
-    assert np.linalg.norm(descended_weights(rule, x, y, rng) - descended_weights(rule, *other, rng)) <= 1 + 1e-9
+    assert np.linalg.norm(gradient_descent_weights(rule, x, y, rng) - gradient_descent_weights(rule, *other, rng)) <= 1 + 1e-9
 
 
 # What is drawn, and from where

@@ -47,7 +47,7 @@ def run(
     from grandrounds.explain.features import features_of
     from grandrounds.methods import build_method
     from grandrounds.methods.base import Server
-    from grandrounds.methods.exchanges import agree, lend, prepare
+    from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites, share_reference
     from grandrounds.models import model_spec
     from grandrounds.site.stack import Stack
 
@@ -55,12 +55,12 @@ def run(
     nothing = np.empty(0, np.int64)
     rows = tuple(Rows(np.flatnonzero(data.site == n), nothing, nothing) for n in names)
     held = LocalEngine(Stack(names, data, rows), EngineSettings(run="t", seed=0, device=device, **engine))
-    encoding, _ = held.drive(agree(numeric=(), categorical=(), rules=EncodingRules(), to=names), round=0)
+    encoding, _ = held.drive(agree_on_encoding(numeric=(), categorical=(), rules=EncodingRules(), to=names), round=0)
     spec = model_spec(Settings(model), inputs=encoding.inputs, classes=3)
-    held.drive(prepare(encoding, {**spec, "keeps": "none"}), round=0)
+    held.drive(prepare_sites(encoding, {**spec, "keeps": "none"}), round=0)
     if stability != "none":
         x = encoding.encode(data.take(np.arange(0, len(data.label), 9)), np.float64)
-        held.drive(lend("anchor", x, features_of(encoding, grid=4), None, names), round=0)
+        held.drive(share_reference("anchor", x, features_of(encoding, grid=4), None, names), round=0)
     method = {
         "name": name,
         "rounds": 3,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grandrounds.core.errors import BadInput
-from grandrounds.methods import METHODS, SITE_PLUGINS, STABILITIES
+from grandrounds.methods import METHODS, REGULARIZERS, SITE_PLUGINS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site.host import SiteHost
 from grandrounds.site.plugin import SitePlugin
@@ -76,7 +76,7 @@ def test_a_host_answers_the_tasks_of_its_plugins_and_no_others():
 
 
 def test_every_host_is_given_the_halves_of_all_methods_once():
-    named = [p for part in (*STABILITIES.values(), *METHODS.values()) for p in part.site]
+    named = [p for part in (*REGULARIZERS.values(), *METHODS.values()) for p in part.site]
     assert set(SITE_PLUGINS) == set(named) and len(set(SITE_PLUGINS)) == len(SITE_PLUGINS)
     hosted = {type(p) for p in ready(stack([10, 10]))[0].hosts[0].plugins}
     assert set(SITE_PLUGINS) < hosted

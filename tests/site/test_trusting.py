@@ -17,8 +17,8 @@ from grandrounds.explain.features import features_of
 from grandrounds.explain.trust import DOUBTS, Said, TrustRule, distribution, divergence, trusted
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.methods.exchanges import lend
-from grandrounds.methods.secure import SecureRule, meet, secure_sum
+from grandrounds.methods.exchanges import share_reference
+from grandrounds.methods.secure import SecureRule, exchange_identities, secure_sum
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
 from tests.support import ready, stack
@@ -46,7 +46,7 @@ class Round:
             rows=dict(zip(engine.sites, counts.tolist(), strict=True)),
             background=np.zeros((1, *encoding.inputs)),
             features=features_of(encoding, grid=0).names,
-            secure=SecureRule(engine.drive(meet(engine.sites), round=0)) if secure else None,
+            secure=SecureRule(engine.drive(exchange_identities(engine.sites), round=0)) if secure else None,
         )
         self._work = build_method(Settings(plan["method"]), Settings(plan["train"])).round(self.server)
         self._reply = None
@@ -307,7 +307,7 @@ def test_what_a_part_was_worth_is_not_said_of_other_rows_by_the_same_name():
     shared = {"model": np.asarray(work.server.model, float), "of": trained.shared["of"], "total": 1.0, "on": "root"}
     ask = Ask(CONTRIBUTE, shared=shared, each={s: {"weight": 0.25, "share": 0.25} for s in "abcd"}, report=("trust",))
     for step, rows in enumerate([slice(0, 20), slice(20, 40)]):
-        lending = lend("root", part.x[rows], features_of(host.encoding, grid=0), part.target[rows], tuple("abcd"))
+        lending = share_reference("root", part.x[rows], features_of(host.encoding, grid=0), part.target[rows], tuple("abcd"))
         work.engine.drive(lending, round=1)
         question = ask.numbered(AskId("t", 1, 60 + step), tuple("abcd"))
         if not step:
@@ -341,7 +341,7 @@ def test_what_a_part_was_worth_is_said_once_and_of_no_share_beyond_the_largest()
     trained = work.until(DIVERGE)
     host, members = work.engine.hosts[0], np.arange(4)
     part = host.stack.parts["train"]
-    lending = lend("root", part.x[:20], features_of(host.encoding, grid=0), part.target[:20], work.engine.sites)
+    lending = share_reference("root", part.x[:20], features_of(host.encoding, grid=0), part.target[:20], work.engine.sites)
     work.engine.drive(lending, round=1)
 
     def asked(weight: float, model: np.ndarray) -> Ask:

@@ -18,7 +18,7 @@ from grandrounds.core.plan_types import TrainSettings
 from grandrounds.core.plugins import is_path, last_word
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.private import DP_SGD
-from grandrounds.methods.sse_agg.method import stability_for
+from grandrounds.methods.sse_agg.method import choose_regularizer
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.metrics import DESCRIPTIONS, METRICS, Paired, Place, Summary, paired_t, shown_in
 from grandrounds.metrics.fairness import lowest_accuracy, worst_site
@@ -251,7 +251,7 @@ def _usual(plan: Mapping[str, Any]) -> dict[str, Any]:
     apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
     private = plan["privacy"]["mechanism"] == DP_SGD
     preset = method.get("preset", "drift")  # plans of earlier versions have none, and were kept alike
-    held = stability_for(
+    held = choose_regularizer(
         TrainSettings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private, preset=preset
     )
     p = plan["privacy"]

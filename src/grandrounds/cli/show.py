@@ -66,9 +66,9 @@ def _robust() -> dict[str, str]:
 
 
 def _stability() -> dict[str, str]:
-    from grandrounds.methods import STABILITIES
+    from grandrounds.methods import REGULARIZERS
 
-    return {name: s.title for name, s in STABILITIES.items()}
+    return {name: s.title for name, s in REGULARIZERS.items()}
 
 
 def _staleness() -> dict[str, str]:

@@ -18,7 +18,7 @@ from grandrounds.core.errors import RunFailed
 from grandrounds.engine.claims import doubt
 from grandrounds.engine.cost import Meter, arrays_of_answers, arrays_of_ask, size_of_ask
 from grandrounds.engine.faults import IMPOSSIBLE, NOT_FINITE, Faults, finite_rows, possible_rows
-from grandrounds.methods.secure import SecureRule, secured
+from grandrounds.methods.secure import SecureRule, with_secure_totals
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Arrival, Ask, AskId, Receive, Send
 from grandrounds.protocol.tasks import ERROR, EVALUATE, SCORE, TALLIES, spec_of
@@ -116,7 +116,7 @@ class Engine(ABC):
             if self._counts:
                 self.notes, self._counts = [], False
         if self.secure is not None:
-            work = secured(work, self.secure)
+            work = with_secure_totals(work, self.secure)
         return self._driven(work, None)
 
     def along(self, work: Generator[Any, Any, Result], then: Callable[[Result], None]) -> None:

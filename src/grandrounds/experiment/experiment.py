@@ -38,13 +38,13 @@ from grandrounds.experiment.sections import (
     Train,
 )
 from grandrounds.experiment.tune_section import Tune
-from grandrounds.methods import METHODS, follows
-from grandrounds.methods.anchors import ADAPTIVE, STRENGTH
+from grandrounds.methods import METHODS, is_variant_of
+from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.private import DP_SGD
-from grandrounds.methods.sse_agg.method import stability_for
-from grandrounds.methods.sse_agg.weights import LEAST
+from grandrounds.methods.sse_agg.method import choose_regularizer
+from grandrounds.methods.sse_agg.weights import DEFAULT_LEAST_SHARE
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.models import MODELS
 
@@ -251,7 +251,7 @@ class Experiment(Section):
     def _method(self) -> Method:
         """[method] with what `auto` means said: what SSE-AGG weighs by and is held together with, for others FedAvg's way."""
         m = self.method
-        explains = follows(m.name, "sse-agg")
+        explains = is_variant_of(m.name, "sse-agg")
         if explains and m.weigh.rule not in ("auto", EXPLANATIONS):
             raise BadInput(
                 f"method 'sse-agg' weighs by explanations, not by '{m.weigh.rule}': for that set method.name = 'fedavg'",
@@ -259,7 +259,7 @@ class Experiment(Section):
             )
         alike = self.privacy.mechanism == "client" and not self.privacy.public_counts
         usual = EXPLANATIONS if explains else "uniform" if alike else "data_size"
-        if follows(m.name, "fedxchain"):
+        if is_variant_of(m.name, "fedxchain"):
             usual = TRUST
         rule = usual if m.weigh.rule == "auto" else m.weigh.rule
         held: str = m.stability
@@ -269,13 +269,13 @@ class Experiment(Section):
             trees = self.model.name in ("forest", "lightgbm")
             apart = m.cohorts.count != 1 and m.cohorts.models == "separate"
             private = self.privacy.mechanism == DP_SGD
-            found = stability_for(self.train, sent=sent, trees=trees, apart=apart, private=private, preset=m.preset)
+            found = choose_regularizer(self.train, sent=sent, trees=trees, apart=apart, private=private, preset=m.preset)
             held = found if explains else "none"
-        strength = ADAPTIVE if self.train.optimizer in ("adam", "adamw") else STRENGTH
+        strength = ADAPTIVE_STRENGTH if self.train.optimizer in ("adam", "adamw") else DEFAULT_STRENGTH
         anchor = strength if m.anchor is None else m.anchor
         least = m.weigh.least_share
         if least is None:
-            least = 0.0 if explains and m.preset == "defence" else LEAST
+            least = 0.0 if explains and m.preset == "defence" else DEFAULT_LEAST_SHARE
         halves = m.weigh.own_halves
         if halves is None:
             p = self.privacy

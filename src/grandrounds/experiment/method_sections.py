@@ -10,7 +10,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.section import ROUNDS, OwnCode, Section
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.veil.options import VeilOptions
-from grandrounds.methods.weigh import checked
+from grandrounds.methods.weigh import check_lambdas
 from grandrounds.methods.xfed.options import XFedOptions
 
 
@@ -108,7 +108,7 @@ class Weigh(Section):
             raise ValueError("explanation_weight is short for lambdas: give one of them")
         if self.lambdas:
             try:
-                checked(self.lambdas)
+                check_lambdas(self.lambdas)
             except BadInput as e:
                 raise ValueError(str(e)) from None
         return self

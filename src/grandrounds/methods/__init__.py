@@ -6,9 +6,9 @@ from typing import Any
 
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput
-from grandrounds.methods.anchors import Aligned, Anchored, PermutedAnchor, Steadied
+from grandrounds.methods.anchors import AnchoredScaffold, AttributionAlignment, PermutedAnchor, ReferenceAnchor
 from grandrounds.methods.asynchronous import FedAsync, FedBuff
-from grandrounds.methods.base import Method, Stability
+from grandrounds.methods.base import LocalRegularizer, Method
 from grandrounds.methods.baselines import Local, Pooled
 from grandrounds.methods.clustered import Clustered
 from grandrounds.methods.fedavg import FedAvg
@@ -18,7 +18,7 @@ from grandrounds.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedOpt, Fed
 from grandrounds.methods.fedprox import FedProx, Proximal
 from grandrounds.methods.fedxchain.server import FedXChain
 from grandrounds.methods.moon import Contrastive, Moon
-from grandrounds.methods.scaffold import Scaffold, Variates
+from grandrounds.methods.scaffold import ControlVariates, Scaffold
 from grandrounds.methods.sse_agg.method import SSEAgg
 from grandrounds.methods.veil.server import Veil
 from grandrounds.methods.xfed.server import XFed
@@ -32,12 +32,16 @@ METHODS: dict[str, type[Method]] = {
         *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
     )
 }
-STABILITIES: dict[str, type[Stability]] = {
-    s.name: s for s in (Stability, Proximal, Variates, Contrastive, Anchored, PermutedAnchor, Steadied, Aligned)
+REGULARIZERS: dict[str, type[LocalRegularizer]] = {
+    regularizer.name: regularizer
+    for regularizer in (
+        *(LocalRegularizer, Proximal, ControlVariates, Contrastive),
+        *(ReferenceAnchor, PermutedAnchor, AnchoredScaffold, AttributionAlignment),
+    )
 }
 SITE_PLUGINS: tuple[type[SitePlugin], ...] = tuple(
     dict.fromkeys(
-        [p for stability in STABILITIES.values() for p in stability.site] + [p for m in METHODS.values() for p in m.site]
+        [p for stability in REGULARIZERS.values() for p in stability.site] + [p for m in METHODS.values() for p in m.site]
     )
 )
 """The halves of all of these that run at sites: every host is given them."""
@@ -56,17 +60,17 @@ def method_class(name: str) -> type[Method]:
     return found
 
 
-def follows(name: str, known: str) -> bool:
+def is_variant_of(name: str, known: str) -> bool:
     """Whether a method is the known one, or a class of the user's own that is made from it."""
     return issubclass(method_class(name), METHODS[known])
 
 
-def stability_class(settings: Any) -> type[Stability]:
+def regularizer_class(settings: Any) -> type[LocalRegularizer]:
     """What the experiment's method holds sites together with: its own, or the one that is named."""
     named = "none" if settings.stability == "auto" else settings.stability
-    return STABILITIES[method_class(settings.name).holds or named]
+    return REGULARIZERS[method_class(settings.name).holds or named]
 
 
 def build_method(settings: Any, train: Any) -> Method:
     """The method an experiment names, with its parts."""
-    return method_class(settings.name)(settings, train, stability_class(settings)(settings))
+    return method_class(settings.name)(settings, train, regularizer_class(settings)(settings))

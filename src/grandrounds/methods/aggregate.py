@@ -12,12 +12,12 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.records import Decision, Stage
 from grandrounds.methods.cohorts import WEIGHTS as COHORT_WEIGHTS
-from grandrounds.methods.cohorts import Grouped, consistency, grouped, shares
-from grandrounds.methods.robust import RobustSettings, Verdict, aggregate
-from grandrounds.methods.robust_kernels import differences, norms
-from grandrounds.methods.select import Chosen
-from grandrounds.methods.served import Served
-from grandrounds.methods.weigh import Weighed, weigh
+from grandrounds.methods.cohorts import CohortAssignment, assign_cohorts, cohort_consistency, cohort_shares
+from grandrounds.methods.robust import RobustResult, RobustRule, aggregate_robust
+from grandrounds.methods.robust_kernels import model_updates, update_norms
+from grandrounds.methods.select import Selection
+from grandrounds.methods.served import ModelAssignment
+from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.models.combine import average
 from grandrounds.protocol.messages import Answers
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Aggregation:
     """What answers were joined to, with how much each site counted and why."""
 
-    served: Served
+    served: ModelAssignment
     sites: tuple[str, ...]
     weights: Array
     signals: Mapping[str, Mapping[str, float]]
@@ -44,7 +44,7 @@ class Joined:
     def model(self) -> Array:
         return self.served.model
 
-    def decision(self, chosen: Chosen, held: str = "") -> Decision:
+    def decision(self, chosen: Selection, held: str = "") -> Decision:
         """The record of how it came about, with how sites were chosen and what held them together."""
         first = [Stage("select", chosen.why)] if chosen.why else []
         last = [Stage("stability", held)] if held else []
@@ -61,26 +61,26 @@ class Joined:
         )
 
 
-def join(server: Server, answers: Answers, method: Method, weighed: Weighed | None = None) -> Joined:
+def aggregate(server: Server, answers: Answers, method: Method, weighed: WeightingResult | None = None) -> Aggregation:
     """The answers as one model, or as one for each cohort, by the method's rules for robustness, and for weighing where
     that has not been done."""
     settings = method.settings
     guard = float(settings.robust.plain().get("guard", 0.0))  # plans of 0.1 have none
-    cut = shorten_updates(answers, _started(server, answers), guard)
-    groups = grouped(settings.cohorts, server, answers)
+    cut = shorten_updates(answers, _starting_models(server, answers), guard)
+    groups = assign_cohorts(settings.cohorts, server, answers)
     within = groups.of if groups is not None and settings.cohorts.consensus == "cohort" else None
     weighed = weigh(settings.weigh, server, answers, within) if weighed is None else weighed
-    case = _Case(server, answers, method, weighed, _started(server, answers))
+    case = _RoundAggregator(server, answers, method, weighed, _starting_models(server, answers))
     served, weights, stages, signals, notes = case.whole() if groups is None else case.by_cohort(groups)
-    told, remembered = ({}, {}) if groups is None else _told(server, answers, groups)
+    told, remembered = ({}, {}) if groups is None else _describe_cohorts(server, answers, groups)
     count = {"data_size": answers.by_site("count")}
-    return Joined(
+    return Aggregation(
         served,
         answers.sites,
         weights,
-        weighed.signals_of_all({**count, **_by_site(answers, {**weighed.signals, **signals})}),
-        (Stage("weigh", weighed.why, _named(answers, weighed.weights)), *stages),
-        _by_site(answers, _scaled(weighed, weights)),
+        weighed.signals_of_all({**count, **_name_signals(answers, {**weighed.signals, **signals})}),
+        (Stage("weigh", weighed.why, _name_weights(answers, weighed.weights)), *stages),
+        _name_signals(answers, _rescale_shares(weighed, weights)),
         told,
         {**weighed.memory, **case.memory, **remembered},
         (*weighed.notes, *notes, *cut),
@@ -105,7 +105,7 @@ def shorten_updates(answers: Answers, start: Array, guard: float) -> list[str]:
     models = answers["model"] if guard else None
     if not isinstance(models, np.ndarray) or models.ndim != 2 or len(models) < 2:
         return []
-    length = norms(differences(models, np.arange(len(models)), start))
+    length = update_norms(model_updates(models, np.arange(len(models)), start))
     longest = guard * float(np.sort(length)[(len(length) - 1) // 2])
     long = np.flatnonzero(length > longest) if longest > 0 else np.empty(0, int)
     columns = answers.columns
@@ -126,35 +126,35 @@ def shorten_updates(answers: Answers, start: Array, guard: float) -> list[str]:
 
 
 @dataclass
-class _Case:
+class _RoundAggregator:
     """One round's answers with their weights, and what is at hand to join them."""
 
     server: Server
     answers: Answers
     method: Method
-    weighed: Weighed
+    weighed: WeightingResult
     start: Array  # the model that sites began with, (P,), or each its own, (K, P)
     memory: dict[str, Array] = field(default_factory=dict)
 
-    Result = tuple[Served, Array, list[Stage], dict[str, Array], tuple[str, ...]]
+    Result = tuple[ModelAssignment, Array, list[Stage], dict[str, Array], tuple[str, ...]]
 
     def whole(self) -> Result:
         """All answers as one model."""
         rule = self.method.settings.robust.rule
         if rule == "none":
-            return Served(self.server.combine(self.answers, self.weighed.weights)), self.weighed.weights, [], {}, ()
+            return ModelAssignment(self.server.combine(self.answers, self.weighed.weights)), self.weighed.weights, [], {}, ()
         try:
             verdict = self._verdict(np.arange(len(self.answers)), self.server.model)
         except BadInput as e:  # too few answers, or a reference update that diverged
             raise RunFailed(f"round {self.server.round}: {e}", code=e.code) from None
-        stage = Stage("robust", verdict.why, _named(self.answers, verdict.weights))
+        stage = Stage("robust", verdict.why, _name_weights(self.answers, verdict.weights))
         model = self.server.model + verdict.update
-        return Served(model), verdict.weights, [stage], dict(verdict.signals), ()
+        return ModelAssignment(model), verdict.weights, [stage], dict(verdict.signals), ()
 
-    def by_cohort(self, groups: Grouped) -> Result:
+    def by_cohort(self, groups: CohortAssignment) -> Result:
         """Each cohort's answers as one model (eq. 10), and those as one (eq. 11) unless cohorts keep their own."""
         settings, answers = self.method.settings, self.answers
-        each = shares(settings.cohorts.weight, groups.of, self.weighed.weights, np.asarray(answers["count"]))
+        each = cohort_shares(settings.cohorts.weight, groups.of, self.weighed.weights, np.asarray(answers["count"]))
         before = self.server.served.models if self.server.served is not None else None
         models = [self.server.model] * groups.count if before is None else list(before)
         first, weights = np.zeros(len(answers)), np.zeros(len(answers))
@@ -172,20 +172,20 @@ class _Case:
                     signals.setdefault(name, np.full(len(answers), np.nan))[mine] = values
         weights = weights / weights.sum() if weights.any() else weights
         why = f"{groups.why}; a cohort counts by {COHORT_WEIGHTS[settings.cohorts.weight]}"
-        stages = [Stage("cohorts", why, _named(answers, first))]
+        stages = [Stage("cohorts", why, _name_weights(answers, first))]
         if settings.robust.rule != "none":
             stages.append(
-                Stage("robust", f"'{settings.robust.rule}' judged each cohort by itself", _named(answers, weights))
+                Stage("robust", f"'{settings.robust.rule}' judged each cohort by itself", _name_weights(answers, weights))
             )
         if settings.robust.rule == "none":
             mean = self.server.combine(answers, weights)
         else:
-            mean = average(np.stack([models[c] for c in range(groups.count)]), _of_present(each, groups))
+            mean = average(np.stack([models[c] for c in range(groups.count)]), _present_shares(each, groups))
         if settings.cohorts.models == "combined":
-            return Served(mean), weights, stages, signals, tuple(notes)
+            return ModelAssignment(mean), weights, stages, signals, tuple(notes)
         held = dict(self.server.served.of) if self.server.served is not None else {}
         of = {**held, **dict(zip(answers.sites, groups.of.tolist(), strict=True))}
-        return Served(mean, np.stack(models), of), weights, stages, signals, tuple(notes)
+        return ModelAssignment(mean, np.stack(models), of), weights, stages, signals, tuple(notes)
 
     def _within(self, mine: Array) -> Array:
         """The weights of one cohort's sites, as shares of the cohort."""
@@ -208,20 +208,20 @@ class _Case:
         except BadInput as e:  # too few answers, or a reference update that diverged
             said = f"cohort {c + 1} is the weighted mean of its answers, not '{rule}': {e}"
             return self.server.combine(answers, inner), inner, {}, [said]
-        model = measured(self.server, begun + verdict.update, answers, verdict.weights)
+        model = with_batchnorm_statistics(self.server, begun + verdict.update, answers, verdict.weights)
         return model, verdict.weights, dict(verdict.signals), []
 
-    def _verdict(self, mine: Array, begun: Array) -> Verdict:
+    def _verdict(self, mine: Array, begun: Array) -> RobustResult:
         """The robust rule's verdict on the updates of some answers; `begun`: the model that is to be updated."""
         r = self.method.settings.robust
         start = self.start if self.start.ndim == 1 else self.start[mine]
-        updates = differences(self.answers["model"], mine, start)
+        updates = model_updates(self.answers["model"], mine, start)
         history = self._history(mine, updates) if r.rule == "foolsgold" else None
-        rule = RobustSettings(r.rule, attackers=r.attackers, keep=r.keep, trim=r.trim, norm=r.norm)
+        rule = RobustRule(r.rule, attackers=r.attackers, keep=r.keep, trim=r.trim, norm=r.norm)
         root = self._root(begun) if r.rule == "fltrust" else None
         weights = self.weighed.weights[mine]
         weights = weights if len(mine) == len(self.answers) else weights / max(weights.sum(), 1e-300)
-        return aggregate(updates, weights, rule, root=root, history=history)
+        return aggregate_robust(updates, weights, rule, root=root, history=history)
 
     def _root(self, start: Array) -> Array:
         """FLTrust's own update: the server trains the model on its reference rows as a site would, without a stability."""
@@ -242,7 +242,7 @@ class _Case:
         return out
 
 
-def measured(server: Server, model: Array, answers: Answers, weights: Array) -> Array:
+def with_batchnorm_statistics(server: Server, model: Array, answers: Answers, weights: Array) -> Array:
     """The model with BatchNorm's statistics as the plain mean of the answers': a step past it can make a variance negative."""
     if not server.statistics or not weights.any():
         return model
@@ -254,20 +254,20 @@ def measured(server: Server, model: Array, answers: Answers, weights: Array) -> 
     return out
 
 
-def _started(server: Server, answers: Answers) -> Array:
+def _starting_models(server: Server, answers: Answers) -> Array:
     """What the sites began with: the common model, or where cohorts keep their own each site its cohort's."""
     if server.served is None or server.served.models is None:
         return server.model
     return np.stack([server.served.for_site(s) for s in answers.sites])
 
 
-def _of_present(each: Array, groups: Grouped) -> Array:
+def _present_shares(each: Array, groups: CohortAssignment) -> Array:
     there = np.bincount(groups.of, minlength=len(each)) > 0
     out: Array = np.where(there, each, 0.0) / each[there].sum()
     return out
 
 
-def _told(server: Server, answers: Answers, groups: Grouped) -> tuple[dict[str, Any], dict[str, Array]]:
+def _describe_cohorts(server: Server, answers: Answers, groups: CohortAssignment) -> tuple[dict[str, Any], dict[str, Array]]:
     """Who is grouped with whom, and how far that is as it was: for the Decision, and to remember.
 
     Only the round before is remembered: cohorts are numbered anew each round, so numbers of two rounds do not mix.
@@ -281,20 +281,20 @@ def _told(server: Server, answers: Answers, groups: Grouped) -> tuple[dict[str, 
         "of": {s: c + 1 for s, c in now.items()},
         "count": max(groups.count, kept),
         "silhouette": groups.silhouette,
-        "consistency": consistency(before, now),
+        "consistency": cohort_consistency(before, now),
     }
     return told, {"cohorts": remembered}
 
 
-def _scaled(weighed: Weighed, weights: Array) -> dict[str, Array]:
+def _rescale_shares(weighed: WeightingResult, weights: Array) -> dict[str, Array]:
     """What each signal contributes to the weights as they are in the end: in the proportions it had when they were blended."""
     whole = np.maximum(weighed.weights, 1e-300)
     return {name: np.where(weighed.weights > 0, part / whole, 0.0) * weights for name, part in weighed.shares.items()}
 
 
-def _named(answers: Answers, weights: Array) -> dict[str, float]:
+def _name_weights(answers: Answers, weights: Array) -> dict[str, float]:
     return dict(zip(answers.sites, weights.tolist(), strict=True))
 
 
-def _by_site(answers: Answers, signals: Mapping[str, Array]) -> dict[str, dict[str, float]]:
-    return {name: _named(answers, values) for name, values in signals.items()}
+def _name_signals(answers: Answers, signals: Mapping[str, Array]) -> dict[str, dict[str, float]]:
+    return {name: _name_weights(answers, values) for name, values in signals.items()}

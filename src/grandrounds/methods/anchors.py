@@ -16,16 +16,16 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import watched_rows, which
-from grandrounds.methods.base import Server, Stability
-from grandrounds.methods.scaffold import SiteVariates, Variates
+from grandrounds.methods.base import LocalRegularizer, Server
+from grandrounds.methods.scaffold import ControlVariates, SiteVariates
 from grandrounds.protocol.messages import Answers, Value
 from grandrounds.site.anchor import anchored_to
 from grandrounds.site.plugin import SitePlugin, TrainingJob
 
-STRENGTH, ADAPTIVE = 3.0, 40.0
+DEFAULT_STRENGTH, ADAPTIVE_STRENGTH = 3.0, 40.0
 """How strong an anchor is where nobody says: for plain steps, and for adam and adamw, which scale steps back."""
 
-COMES_IN = 10
+RAMP_ROUNDS = 10
 """Rounds over which an anchor comes to its strength: the first begin with a model that knows nothing worth keeping."""
 
 
@@ -42,7 +42,7 @@ class AnchorRows(SitePlugin):
         return more
 
 
-class Anchored(Stability):
+class ReferenceAnchor(LocalRegularizer):
     """The local loss gains method.anchor times the cross-entropy to the start's own answers on reference rows.
 
     It comes in over the first rounds: held at full strength to what an untrained net says, two of five runs on skin lesions
@@ -57,11 +57,11 @@ class Anchored(Stability):
 
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
         rows = self.settings.anchor_rows or ""
-        strength = STRENGTH if self.settings.anchor is None else self.settings.anchor
-        return {"anchor": coming_in(strength, server.round), "anchor_rows": rows, "permuted": self.permuted}
+        strength = DEFAULT_STRENGTH if self.settings.anchor is None else self.settings.anchor
+        return {"anchor": ramp_up(strength, server.round), "anchor_rows": rows, "permuted": self.permuted}
 
 
-class PermutedAnchor(Anchored):
+class PermutedAnchor(ReferenceAnchor):
     """The same on rows with one feature out of place, which pins what a permutation sketch reads."""
 
     name = "permuted_anchor"
@@ -69,7 +69,7 @@ class PermutedAnchor(Anchored):
     permuted = True
 
 
-class Steadied(Variates, PermutedAnchor):
+class AnchoredScaffold(ControlVariates, PermutedAnchor):
     """SCAFFOLD's variates and the permuted anchor at once: the first takes drift out, the second keeps it from running away.
 
     Variates alone diverge where sites are very unequal and steps are long; an anchor alone leaves a third of the drift, and
@@ -81,17 +81,17 @@ class Steadied(Variates, PermutedAnchor):
 
     name = "anchored_scaffold"
     title = "SCAFFOLD's variates and a permuted anchor that follows the model's doubt (optimizer 'sgd', method.anchor_gain)"
-    needs = Variates.needs | PermutedAnchor.needs
+    needs = ControlVariates.needs | PermutedAnchor.needs
     site = (SiteVariates, AnchorRows)
 
     def tells(self, server: Server, lr: float) -> dict[str, Value]:
         assert server.anchors is not None
         strength = min(self.settings.anchor_gain * server.anchors.doubt(server.model) ** 4, 1 / lr)
-        both = {**Variates.tells(self, server, lr), **PermutedAnchor.tells(self, server, lr)}
-        return {**both, "anchor": coming_in(strength, server.round), "steady": True}
+        both = {**ControlVariates.tells(self, server, lr), **PermutedAnchor.tells(self, server, lr)}
+        return {**both, "anchor": ramp_up(strength, server.round), "steady": True}
 
 
-class Aligned(Stability):
+class AttributionAlignment(LocalRegularizer):
     """The local loss gains method.alignment times the L1 distance of the site's gradient sketch to the consensus.
 
     Sites report their sketch after training; the consensus of the next round is its mean, weighted by rows. Methods that
@@ -117,20 +117,20 @@ class Aligned(Stability):
         return {"consensus": mean.astype(server.model.dtype)}
 
 
-def coming_in(strength: float, round: int) -> float:
+def ramp_up(strength: float, round: int) -> float:
     """How strong an anchor is in a round: nothing in the first, all of it from round COMES_IN + 1 on."""
-    return strength * min(1.0, (round - 1) / COMES_IN)
+    return strength * min(1.0, (round - 1) / RAMP_ROUNDS)
 
 
-def anchor_name(plan: Plan) -> str | None:
+def anchor_reference(plan: Plan) -> str | None:
     """The reference set that the method's stability sends to sites; None where it sends none.
 
     It is the one named, or 'anchor', or the only one that may be sent; what the model in use is scored on is meant by name only.
     """
-    from grandrounds.methods import stability_class
+    from grandrounds.methods import regularizer_class
 
     m = plan.method
-    if "reference" not in stability_class(m).needs:
+    if "reference" not in regularizer_class(m).needs:
         return None
     known = plan.reference.plain()
     if m.anchor_rows is not None and m.anchor_rows not in known:

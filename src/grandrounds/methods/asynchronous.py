@@ -10,9 +10,9 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.records import Decision
-from grandrounds.methods.aggregate import join, measured
+from grandrounds.methods.aggregate import aggregate, with_batchnorm_statistics
 from grandrounds.methods.base import Method, Round, Server
-from grandrounds.methods.select import Chosen, share
+from grandrounds.methods.select import Selection, count_sites
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Receive, Send
 
 RULES = {
@@ -22,7 +22,7 @@ RULES = {
 }
 
 
-def trust_in_late(staleness: int, settings: Any) -> float:
+def staleness_weight(staleness: int, settings: Any) -> float:
     """s(t - tau) of FedAsync (Xie et al. 2019): 1 for a fresh answer, less for one trained from an old model."""
     if settings.rule == "polynomial":
         return float((staleness + 1) ** -settings.a)
@@ -32,7 +32,7 @@ def trust_in_late(staleness: int, settings: Any) -> float:
 
 
 @dataclass
-class AtWork:
+class InFlight:
     """Which sites hold an Ask they have not answered; remembered between rounds as an array (K,)."""
 
     sites: tuple[str, ...]
@@ -41,7 +41,7 @@ class AtWork:
     draws: int = 0
 
     @classmethod
-    def of(cls, server: Server) -> AtWork:
+    def of(cls, server: Server) -> InFlight:
         return cls(server.sites, server.state.get("busy", np.zeros(len(server.sites), np.int8)).copy())
 
     def fill(self, server: Server, settings: Any, *, but: Collection[str] = ()) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ class AtWork:
         `but` had their turn in this round, as had those that failed.
         """
         idle = [k for k, s in enumerate(self.sites) if not self.busy[k] and s not in but and s not in self.failed]
-        room = len(self.sites) if settings.rule == "all" else share(settings.fraction, len(self.sites))
+        room = len(self.sites) if settings.rule == "all" else count_sites(settings.fraction, len(self.sites))
         room = min(len(idle), room - int(self.busy.sum()))
         if room <= 0:
             return ()
@@ -75,7 +75,7 @@ class AtWork:
         return bool(self.busy.any())
 
 
-def send(ask: Ask) -> Generator[Send, None, None]:
+def send_ask(ask: Ask) -> Generator[Send, None, None]:
     """Put an Ask on its way, where anybody is to get it."""
     if ask.to:
         yield Send(ask)
@@ -93,12 +93,12 @@ class FedAsync(Method):
     parts = frozenset({"select", "stability"})
 
     def round(self, server: Server) -> Round:
-        work, arrival = AtWork.of(server), None
+        work, arrival = InFlight.of(server), None
         while arrival is None:
-            yield from send(self.ask_to_train(server, work.fill(server, self.settings.select)))
+            yield from send_ask(self.ask_to_train(server, work.fill(server, self.settings.select)))
             arrival = yield from work.next()
         staleness = server.round - arrival.sent_round
-        alpha = self.settings.mixing * trust_in_late(staleness, self.settings.staleness)
+        alpha = self.settings.mixing * staleness_weight(staleness, self.settings.staleness)
         site, values = arrival.answer.site, arrival.answer.values
         decision = Decision(
             signals={"staleness": {site: float(staleness)}, "data_size": {site: float(np.asarray(values["count"]))}},
@@ -123,12 +123,12 @@ class FedBuff(Method):
     family = "async"
 
     def round(self, server: Server) -> Round:
-        s, work = self.settings, AtWork.of(server)
+        s, work = self.settings, InFlight.of(server)
         arrived: dict[str, dict[str, object]] = {}
         late: dict[str, int] = {}
         while len(arrived) < s.buffer:
             ask = self.ask_to_train(server, work.fill(server, s.select, but=arrived))
-            yield from send(replace(ask, report=("update", "count", "steps")))
+            yield from send_ask(replace(ask, report=("update", "count", "steps")))
             if arrived and not work.any:
                 break
             arrival = yield from work.next()
@@ -137,14 +137,14 @@ class FedBuff(Method):
                 late[site], arrived[site] = server.round - arrival.sent_round, dict(arrival.answer.values)
         rows = []
         for site, values in arrived.items():
-            worth = trust_in_late(late[site], s.staleness)
+            worth = staleness_weight(late[site], s.staleness)
             model = server.model + worth * np.asarray(values["update"])
             rows.append((site, {"model": model.astype(server.model.dtype), "count": np.asarray(values["count"])}))
         answers = Answers.from_rows(sorted(rows, key=lambda row: row[0]))
-        joined = join(server, answers, self)
+        joined = aggregate(server, answers, self)
         lr = 1.0 if s.server.lr is None else s.server.lr
-        decision = joined.decision(Chosen((), {"staleness": {site: float(a) for site, a in late.items()}}))
+        decision = joined.decision(Selection((), {"staleness": {site: float(a) for site, a in late.items()}}))
         why = f"{decision.why}; {len(arrived)} answers were in, older ones count less ({s.staleness.rule})"
         model = server.model + lr * (joined.model - server.model)
-        model = measured(server, model, answers, joined.weights)
+        model = with_batchnorm_statistics(server, model, answers, joined.weights)
         return server.next(model, replace(decision, why=why), busy=work.busy, **joined.memory)

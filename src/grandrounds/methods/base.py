@@ -21,9 +21,9 @@ from grandrounds.core.rng import generator
 from grandrounds.explain.noised_percentiles import ColumnCells
 from grandrounds.explain.rationale import RationaleRule
 from grandrounds.explain.rule import SketchRule
-from grandrounds.methods.private import Private, spends
+from grandrounds.methods.private import PrivacyTerms, round_events
 from grandrounds.methods.secure import SecureRule
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.models.combine import average
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.privacy.events import Event
@@ -41,7 +41,7 @@ PARTS = frozenset({"select", "weigh", "robust", "stability", "cohorts"})
 class Outcome:
     """What a round gives: what sites are to use next, the record, and what the method remembers."""
 
-    served: Served
+    served: ModelAssignment
     decision: Decision
     state: Mapping[str, Array] = field(default_factory=dict)
 
@@ -81,13 +81,13 @@ class Server:
     class_weight: Array | None = None
     join: Callable[[Answers, Array], Array] | None = None  # how the model at hand joins answers, where not by a mean
     rows: Mapping[str, int] = field(default_factory=dict)  # training rows, as sites said when they prepared
-    served: Served | None = None  # where models stay separate: who uses which
+    served: ModelAssignment | None = None  # where models stay separate: who uses which
     reference: ReferenceSet | None = None
     anchors: ReferenceSet | None = None  # the rows that sites are anchored to
     averages: bool = True  # whether models of several sites can be made one
     secure: SecureRule | None = None  # where no single model may be seen: how their sum is had
     statistics: int = 0  # how many of the model's last entries are measured and not learnt (BatchNorm)
-    private: Private | None = None  # what is promised of patients or sites, where anything is
+    private: PrivacyTerms | None = None  # what is promised of patients or sites, where anything is
     background: Array | None = None  # (B, d): what SHAP values are told from, agreed for all sites
     features: tuple[str, ...] = ()  # what explanations speak of, by name
     explainer: str = "shap"  # what suits the rows: of tables SHAP, of pictures integrated gradients
@@ -108,13 +108,13 @@ class Server:
     def rng(self, purpose: str) -> np.random.Generator:
         return generator(self.seed, purpose=purpose, round=self.round)
 
-    def next(self, model: Array | Served, decision: Decision, **state: Array) -> Outcome:
+    def next(self, model: Array | ModelAssignment, decision: Decision, **state: Array) -> Outcome:
         """The end of a round."""
-        served = model if isinstance(model, Served) else Served(model)
+        served = model if isinstance(model, ModelAssignment) else ModelAssignment(model)
         return Outcome(served.astype(self.model.dtype), decision, state)
 
 
-class Stability:
+class LocalRegularizer:
     """Base class for local regularisation, which keeps sites together while they train alone; this one does nothing."""
 
     name: ClassVar[str] = "none"
@@ -153,10 +153,10 @@ class Method:
     site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
     defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # settings of its own, for [method.options]
 
-    def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:
+    def __init__(self, settings: Any, train: Any, stability: LocalRegularizer | None = None) -> None:
         self.settings = settings
         self.train = train
-        self.stability = Stability(settings) if stability is None else stability
+        self.stability = LocalRegularizer(settings) if stability is None else stability
         self.options = {**self.defaults, **settings.options.plain()}
         unknown = next((name for name in self.options if name not in self.defaults), None)
         if unknown is not None and is_path(settings.name):  # others leave options alone, as FedAvg does mu
@@ -174,7 +174,7 @@ class Method:
 
         A method with mechanisms of its own says its own events. The run stops before a round that would overspend.
         """
-        return spends(server)
+        return round_events(server)
 
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from grandrounds.core.records import Decision
 from grandrounds.data.corruption.attacks import ABSENT, DATA_KINDS
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.served import Served, together
+from grandrounds.methods.served import ModelAssignment, stack_models
 from grandrounds.methods.weigh import data_size
 from grandrounds.protocol.messages import Answers
 
@@ -23,14 +23,14 @@ class Local(Method):
     parts = frozenset()
 
     def round(self, server: Server) -> Round:
-        served = server.served or Served(server.model)
+        served = server.served or ModelAssignment(server.model)
         each = served.each()
         answers: Answers = yield self.ask_to_train(server, server.sites, each=each)
         own = {site: answers["model"][k] for k, site in enumerate(answers.sites)}
         models = [own.get(s, served.for_site(s)) for s in server.sites]
         weights = data_size(answers["count"])
         mean = server.combine(answers, weights) if server.averages else server.model
-        after = Served(mean, together(models), {s: k for k, s in enumerate(server.sites)})
+        after = ModelAssignment(mean, stack_models(models), {s: k for k, s in enumerate(server.sites)})
         decision = Decision(
             signals={"data_size": answers.by_site("count")},
             weights=dict.fromkeys(answers.sites, 1.0),

@@ -15,7 +15,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Decision
 from grandrounds.methods.base import Method, Outcome, Round, Server
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.methods.weigh import data_size
 from grandrounds.models.combine import average
 from grandrounds.protocol.messages import Answers, Ask
@@ -31,16 +31,16 @@ class Clustered(Method):
 
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
-        from grandrounds.methods import stability_class
+        from grandrounds.methods import regularizer_class
 
-        if "sgd" in stability_class(plan.method).needs:
+        if "sgd" in regularizer_class(plan.method).needs:
             yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
 
     def round(self, server: Server) -> Round:
         if server.served is None or server.served.models is None:
             answers: Answers = yield self.ask_to_train(server, server.sites)
             models = np.repeat(server.model[None], min(self.settings.clusters, len(answers)), axis=0)
-            of = directions(answers["model"] - server.model, count=len(models), rng=server.rng("clusters"))
+            of = cluster_by_direction(answers["model"] - server.model, count=len(models), rng=server.rng("clusters"))
             return self._next(server, models, answers, of, "sites are grouped by the direction of their first updates")
         models = np.asarray(server.served.models)
         scored: Answers = yield Ask("score", shared={"models": models}, to=server.sites, report=("losses",))
@@ -59,7 +59,7 @@ class Clustered(Method):
                 after[c] = average(answers["model"][mine], weights[mine])
         mean = average(answers["model"], data_size(answers["count"]))
         held = dict(server.served.of) if server.served is not None else {}
-        served = Served(mean, after, {**held, **dict(zip(answers.sites, of.tolist(), strict=True))})
+        served = ModelAssignment(mean, after, {**held, **dict(zip(answers.sites, of.tolist(), strict=True))})
         decision = Decision(
             signals={
                 "data_size": answers.by_site("count"),
@@ -71,7 +71,7 @@ class Clustered(Method):
         return server.next(served, decision)
 
 
-def directions(updates: Array, *, count: int, rng: np.random.Generator) -> Array:
+def cluster_by_direction(updates: Array, *, count: int, rng: np.random.Generator) -> Array:
     """Group updates (K, P) by direction into `count` clusters: spherical k-means, seeds as far apart as can be. (K,)"""
     unit = updates / np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), 1e-12)
     centres = [unit[int(rng.integers(len(unit)))]]

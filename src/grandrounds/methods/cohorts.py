@@ -24,7 +24,7 @@ WEIGHTS = {
     "sites": "its number of sites (eq. 11): a cohort of one counts 1 / K, whatever its weight",
     "rows": "its training rows",
 }
-STRUCTURE = 0.5
+MIN_SILHOUETTE = 0.5
 """The mean silhouette below which the sites are one group: up to here Kaufman and Rousseeuw call structure weak and possibly
 artificial. Five to ten sites of one kind came to 0.1 to 0.5, the fewer the parameters the more; two kinds to 0.6 and above."""
 
@@ -32,7 +32,7 @@ _RESTARTS = 10
 
 
 @dataclass(frozen=True)
-class Grouped:
+class CohortAssignment:
     """The cohort of each answer (K,), from 0, largest first, and how it was found."""
 
     of: Array
@@ -44,47 +44,47 @@ class Grouped:
         return int(self.of.max()) + 1
 
 
-def grouped(settings: Any, server: Server, answers: Answers) -> Grouped | None:
+def assign_cohorts(settings: Any, server: Server, answers: Answers) -> CohortAssignment | None:
     """The cohorts of these answers; None where the experiment has none, or not yet in this round."""
     if settings.count == 1 or server.round < settings.start:
         return None
     if settings.models == "separate" and server.served is not None and server.served.models is not None:
-        return _kept(server.served.of, answers.sites)
+        return _keep_cohorts(server.served.of, answers.sites)
     updates = np.asarray(answers["model"]) - server.model
     seed = int(server.rng("cohorts").integers(2**31))
     if settings.count == "auto":
-        return chosen(updates, most=settings.most, seed=seed)
-    of = clusters(updates, count=min(int(settings.count), len(updates)), seed=seed)
+        return choose_cohorts(updates, most=settings.most, seed=seed)
+    of = cluster_updates(updates, count=min(int(settings.count), len(updates)), seed=seed)
     found = int(of.max()) + 1
-    return Grouped(of, f"the sites' updates form {found} cohort{'s' * (found > 1)} (k-means)")
+    return CohortAssignment(of, f"the sites' updates form {found} cohort{'s' * (found > 1)} (k-means)")
 
 
-def clusters(updates: Array, *, count: int, seed: int) -> Array:
+def cluster_updates(updates: Array, *, count: int, seed: int) -> Array:
     """k-means on updates (K, P) (eq. 10): the cohort of each, (K,), the largest first."""
-    return _labelled(_points(updates), count, seed)
+    return _label_points(_embed_updates(updates), count, seed)
 
 
-def chosen(updates: Array, *, most: int, seed: int) -> Grouped:
+def choose_cohorts(updates: Array, *, most: int, seed: int) -> CohortAssignment:
     """As many cohorts, up to `most`, as part the updates best by their mean silhouette; one where nothing parts them."""
     from sklearn.metrics import silhouette_score
 
-    points = _points(updates)
+    points = _embed_updates(updates)
     best, score = np.zeros(len(points), np.int64), -np.inf
     for count in range(2, min(most, len(points) - 1) + 1):
-        of = _labelled(points, count, seed)
+        of = _label_points(points, count, seed)
         if of.max() == 0:
             break  # all updates are one
         found = float(silhouette_score(points, of))
         if found > score:
             best, score = of, found
-    if score < STRUCTURE:
+    if score < MIN_SILHOUETTE:
         nothing, known = np.zeros(len(points), np.int64), np.isfinite(score)
         said = f" (best silhouette {score:.2f})" if known else ""
-        return Grouped(nothing, f"the sites' updates form one group{said}", score if known else None)
-    return Grouped(best, f"the sites' updates form {best.max() + 1} cohorts (silhouette {score:.2f})", score)
+        return CohortAssignment(nothing, f"the sites' updates form one group{said}", score if known else None)
+    return CohortAssignment(best, f"the sites' updates form {best.max() + 1} cohorts (silhouette {score:.2f})", score)
 
 
-def consistency(before: Mapping[str, int], now: Mapping[str, int]) -> float | None:
+def cohort_consistency(before: Mapping[str, int], now: Mapping[str, int]) -> float | None:
     """Adjusted Rand index of two rounds' cohorts over the sites in both (sec. VIII.B): 1 the same, 0 as chance has it."""
     from sklearn.metrics import adjusted_rand_score
 
@@ -94,7 +94,7 @@ def consistency(before: Mapping[str, int], now: Mapping[str, int]) -> float | No
     return float(adjusted_rand_score([before[s] for s in both], [now[s] for s in both]))
 
 
-def shares(rule: str, of: Array, weights: Array, counts: Array) -> Array:
+def cohort_shares(rule: str, of: Array, weights: Array, counts: Array) -> Array:
     """How much each cohort counts, (m,), by the rule that method.cohorts.weight names."""
     each = {"weights": weights, "sites": np.ones(len(of)), "rows": np.asarray(counts, float)}[rule]
     total = np.bincount(of, weights=each)
@@ -102,22 +102,22 @@ def shares(rule: str, of: Array, weights: Array, counts: Array) -> Array:
     return out
 
 
-def _kept(known: Mapping[str, int], sites: Sequence[str]) -> Grouped:
+def _keep_cohorts(known: Mapping[str, int], sites: Sequence[str]) -> CohortAssignment:
     """Cohorts with models of their own keep their sites; one that is new to them joins the first."""
     new = [s for s in sites if s not in known]
     told = f" ({', '.join(new)}: not there when they were formed, so in the first)" if new else ""
     of = np.array([known.get(s, 0) for s in sites], np.int64)
-    return Grouped(of, f"cohorts keep their own models and their sites{told}")
+    return CohortAssignment(of, f"cohorts keep their own models and their sites{told}")
 
 
-def _points(updates: Array) -> Array:
+def _embed_updates(updates: Array) -> Array:
     """K points in at most K dimensions that lie as far apart as the updates (K, P) do, from their Gram matrix."""
     values, vectors = np.linalg.eigh(centred_gram(updates))
     out: Array = vectors * np.sqrt(np.maximum(values, 0))
     return out
 
 
-def _labelled(points: Array, count: int, seed: int) -> Array:
+def _label_points(points: Array, count: int, seed: int) -> Array:
     """The cohort of each point; numbered by size, then by the first site, so that a name means the same again."""
     from sklearn.cluster import KMeans
 

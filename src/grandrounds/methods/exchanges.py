@@ -18,7 +18,7 @@ from grandrounds.data.summary import Moments, Summary
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.metrics import Tally
 from grandrounds.protocol.messages import Answers, Ask, Value
 
@@ -26,7 +26,7 @@ TEMPERATURES = np.exp(np.linspace(np.log(0.05), np.log(20.0), 241))
 """The grid a temperature is chosen from; bounded, because separable data would send it to zero."""
 
 
-def agree(
+def agree_on_encoding(
     *, numeric: Sequence[str], categorical: Sequence[str], rules: EncodingRules, to: tuple[str, ...]
 ) -> Generator[Ask, Answers, tuple[AnyEncoding, tuple[str, ...]]]:
     """Merge the training sites' summaries into one encoding, and find what is wrong with columns.
@@ -48,7 +48,7 @@ def agree(
         RunFailed: No site is left.
     """
     answers = yield Ask("summarise", to=to, report=("summary",))
-    first = summaries_in(answers)
+    first = read_summaries(answers)
     left_out = [f"{site} has no say in how columns are prepared: {why}" for site, why in answers.missing.items()]
     if first[0].get("kind") == KIND:
         return agree_on_images(first, rules), tuple(left_out)
@@ -62,19 +62,19 @@ def agree(
     total = Summary.merge(list(told.values()))
     low, high = agree_ranges(total, clip=rules.clip)
     asked: dict[str, Value] = {"low": low, "high": high}
-    second = summaries_in((yield Ask("summarise", shared=asked, to=tuple(told), report=("summary",))))
+    second = read_summaries((yield Ask("summarise", shared=asked, to=tuple(told), report=("summary",))))
     moments = Moments.merge([Moments.from_payload(a) for a in second])
     encoding = make_encoding(total, moments, numeric=numeric, categorical=categorical, rules=rules)
     artefacts = find_artefacts(total, low, high, names=numeric)
     return encoding, (*total.give_aways([*numeric, *categorical]), *artefacts, *left_out)
 
 
-def summaries_in(answers: Answers) -> list[dict[str, Any]]:
+def read_summaries(answers: Answers) -> list[dict[str, Any]]:
     """The report `summary` of each site."""
     return [{name.removeprefix("summary."): v for name, v in values.items()} for _, values in answers]
 
 
-def prepare(
+def prepare_sites(
     encoding: AnyEncoding, spec: Mapping[str, Any], *, centre: Sequence[str] = (), notes: bool = True
 ) -> Generator[Ask, Answers, tuple[dict[str, dict[str, int]], dict[str, list[str]], Array | None]]:
     """Have every site prepare its rows; returns row counts by site, and `notes` and the `centre` where they are asked for.
@@ -82,7 +82,7 @@ def prepare(
     Notes say in words what had to be made up, and may name a rare category: under a budget nobody asks. The centre is the
     consortium's mean patient as the model sees one, (d,): from the mean of its training rows of each of these sites.
     """
-    said = json.dumps({**spec, "groups": group_count(encoding)})
+    said = json.dumps({**spec, "groups": count_groups(encoding)})
     shared = {"encoding": json.dumps(encoding.to_dict()), "spec": said}
     report = (*PREPARED, *(("notes",) if notes else ()), *(("centre",) if centre else ()))
     answers = yield Ask("prepare", shared=shared, report=report)
@@ -95,7 +95,7 @@ def prepare(
     return rows, {site: n for site, n in said_of.items() if n}, mean
 
 
-def group_count(encoding: AnyEncoding) -> int:
+def count_groups(encoding: AnyEncoding) -> int:
     """Subgroups, and one more for patients of a subgroup unseen in training; 1 where none is named."""
     return len(encoding.groups) + 1 if encoding.groups else 1
 
@@ -104,7 +104,7 @@ PREPARED = ("train_rows", "val_rows", "test_rows")
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationResult:
     """Each part's tally over all sites, by subgroup, and the figures that each site worked out of its own test rows."""
 
     sites: tuple[str, ...]
@@ -113,13 +113,13 @@ class Evaluated:
 
 
 def evaluate(
-    served: Served,
+    served: ModelAssignment,
     parts: Sequence[str],
     *,
     figures: Sequence[str] = (),
     threshold: float = 0.5,
     to: tuple[str, ...] | None = None,
-) -> Generator[Ask, Answers, Evaluated]:
+) -> Generator[Ask, Answers, EvaluationResult]:
     """Have sites score the model they use on their own rows. Tallies are added up; figures stay apart by site."""
     answers = yield Ask(
         "evaluate",
@@ -129,15 +129,15 @@ def evaluate(
         report=(*parts, "figures"),
         total=tuple(parts),
     )
-    totals = {part: Tally.from_arrays(_under(answers.totals, part)) for part in parts}
-    return Evaluated(answers.sites, totals, _under(answers.columns, "figures.test"))
+    totals = {part: Tally.from_arrays(_strip_prefix(answers.totals, part)) for part in parts}
+    return EvaluationResult(answers.sites, totals, _strip_prefix(answers.columns, "figures.test"))
 
 
-def _under(columns: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _strip_prefix(columns: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {k.removeprefix(f"{name}."): v for k, v in columns.items() if k.startswith(f"{name}.")}
 
 
-def fit_temperature(served: Served) -> Generator[Ask, Answers, float | None]:
+def fit_temperature(served: ModelAssignment) -> Generator[Ask, Answers, float | None]:
     """The temperature with the least total log loss on the validation rows of all sites (SSE-AGG eq. 12).
 
     Its Algorithm 4 prints argmax, which is a misprint. One exchange: sites send their loss at each point of a grid.
@@ -149,8 +149,8 @@ def fit_temperature(served: Served) -> Generator[Ask, Answers, float | None]:
     return None if best in (0, len(TEMPERATURES) - 1) else float(TEMPERATURES[best])
 
 
-def explain_own(
-    served: Served, rule: SketchRule, features: Features, background: Array | None, *, to: tuple[str, ...]
+def explain_locally(
+    served: ModelAssignment, rule: SketchRule, features: Features, background: Array | None, *, to: tuple[str, ...]
 ) -> Generator[Ask, Answers, tuple[Sketches, Array]]:
     """Have sites explain the model they use on their own patients, and say on how many; those without any are left out."""
     shared: dict[str, Value] = {"model": served.model, "explain": rule.to_json()}
@@ -164,7 +164,7 @@ def explain_own(
     return Sketches(held.sites, features.names, values, error, flat, blur=blur), rows
 
 
-def lend(
+def share_reference(
     name: str, x: Array, features: Features, target: Array | None, to: tuple[str, ...], masks: Array | None = None
 ) -> Generator[Ask, Answers, None]:
     """Send reference rows to sites, which hold them under this name; without labels where `target` is None."""

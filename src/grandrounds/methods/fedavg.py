@@ -6,12 +6,12 @@ from collections.abc import Generator, Iterator
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
-from grandrounds.methods.aggregate import Joined, join, measured
+from grandrounds.methods.aggregate import Aggregation, aggregate, with_batchnorm_statistics
 from grandrounds.methods.base import Method, Round, Server
-from grandrounds.methods.private import CLIENT, join_privately
-from grandrounds.methods.secure import join_secretly
+from grandrounds.methods.private import CLIENT, aggregate_dp
+from grandrounds.methods.secure import aggregate_secure
 from grandrounds.methods.select import choose
-from grandrounds.methods.sse_agg.weights import choose_halves, reports
+from grandrounds.methods.sse_agg.weights import choose_halves, requested_reports
 from grandrounds.protocol.messages import OWN_HALF, Answers, Ask
 
 
@@ -27,24 +27,24 @@ class FedAvg(Method):
         for site, half in choose_halves(self.settings.weigh, server).items():
             each[site] = {**each.get(site, {}), OWN_HALF: half}
         ask = self.ask_to_train(server, chosen.sites, each={s: own for s, own in each.items() if s in chosen.sites})
-        ask = ask.reporting(*reports(self.settings.weigh, server.round))
+        ask = ask.reporting(*requested_reports(self.settings.weigh, server.round))
         joined, answers = yield from self.joined(server, ask)
         decision = joined.decision(chosen, "" if self.stability.name == "none" else self.stability.title)
         remembered = {**joined.memory, **self.stability.learns(server, answers)}
         if joined.served.models is not None:
             return server.next(joined.served, decision, **remembered)
         model, memory = self.step(server, joined.model)
-        model = measured(server, model, answers, joined.weights)
+        model = with_batchnorm_statistics(server, model, answers, joined.weights)
         return server.next(model, decision, **remembered, **memory)
 
-    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
         """Train as asked and join the answers: with noise, under masks, or as they are."""
         if server.private is not None and server.private.mechanism == CLIENT:
-            return (yield from join_privately(server, ask, self))
+            return (yield from aggregate_dp(server, ask, self))
         if server.secure is not None:
-            return (yield from join_secretly(server, server.secure, ask, self))
+            return (yield from aggregate_secure(server, server.secure, ask, self))
         answers = yield ask
-        return join(server, answers, self), answers
+        return aggregate(server, answers, self), answers
 
     def step(self, server: Server, model: Array) -> tuple[Array, dict[str, Array]]:
         """The next model, given what the answers were joined to, and what to remember; here, that model itself."""

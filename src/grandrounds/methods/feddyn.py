@@ -18,10 +18,10 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
-from grandrounds.methods.aggregate import Joined
+from grandrounds.methods.aggregate import Aggregation
 from grandrounds.methods.base import PARTS, Server
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
 from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
 from grandrounds.site.work import Trained
@@ -71,13 +71,13 @@ class FedDyn(FedAvg):
         alpha = float(self.options["alpha"])
         return super().ask_to_train(server, sites, each=each, **{"proximal": alpha, "dynamic": True, **more})
 
-    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
         joined, answers = yield from super().joined(server, ask)
         alpha, change = float(self.options["alpha"]), joined.model - server.model.astype(float)
         if server.statistics:
             change[-server.statistics :] = 0  # measured by BatchNorm, not learnt
         dual = server.state.get("dual", np.zeros_like(change)) - alpha * self._share(server, joined.sites) * change
-        served = Served(joined.model - dual / alpha)
+        served = ModelAssignment(joined.model - dual / alpha)
         return replace(joined, served=served, memory={**joined.memory, "dual": dual}), answers
 
     def _share(self, server: Server, sites: tuple[str, ...]) -> float:

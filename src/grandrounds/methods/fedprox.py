@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from grandrounds.methods.base import Server, Stability
+from grandrounds.methods.base import LocalRegularizer, Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.protocol.messages import Value
 
 
-class Proximal(Stability):
+class Proximal(LocalRegularizer):
     """The local loss gains mu/2 * ||theta - theta_global||^2; mu = 0 is FedAvg to the bit."""
 
     name = "proximal"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.methods.base import Server, Stability
+from grandrounds.methods.base import LocalRegularizer, Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.protocol.messages import Value
 from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
@@ -33,7 +33,7 @@ class PreviousModels(SitePlugin):
         return {}
 
 
-class Contrastive(Stability):
+class Contrastive(LocalRegularizer):
     """The local loss gains method.moon_mu times the contrastive loss of eq. 3; the site keeps its previous model."""
 
     name = "moon"

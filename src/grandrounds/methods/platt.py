@@ -17,7 +17,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import PLATT, SPECS, TALLIES
 from grandrounds.site import platt as site
@@ -25,10 +25,10 @@ from grandrounds.site import platt as site
 if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event
 
-FIRST = np.array([[slope, 0.0] for slope in (0.0, 1 / 16, 1 / 4, 1.0, 4.0, 16.0)])
+START_LINES = np.array([[slope, 0.0] for slope in (0.0, 1 / 16, 1 / 4, 1.0, 4.0, 16.0)])
 """Where to begin: the best of these, so that scores far too large or too small cost no further exchanges."""
 
-SHARES = np.array([1.0, 0.5, 0.25, 0.125, 0.03125, 0.0078125])
+STEP_SHARES = np.array([1.0, 0.5, 0.25, 0.125, 0.03125, 0.0078125])
 """Shares of a Newton step that are tried at once, in one exchange: the one with the least loss is taken."""
 
 EXCHANGES = SPECS[PLATT].per_round
@@ -37,7 +37,7 @@ _NEAR = 1e-3  # nats in all that a step could gain: from here on losses differ b
 
 
 @dataclass(frozen=True)
-class Platt:
+class PlattLine:
     """A fitted line, or, where `refused` says why, one that a model must not be given."""
 
     slope: float
@@ -47,7 +47,7 @@ class Platt:
 
 
 @dataclass(frozen=True)
-class Sums:
+class PlattSums:
     """`outcomes` (4,): positives, negatives, sums of their scores; `lines` (M, 6): as `site.platt.line_sums`."""
 
     outcomes: Array
@@ -76,9 +76,9 @@ class Sums:
         return step, float(down @ step) / 2
 
 
-def newton() -> Generator[Array, Sums, Platt]:
+def fit_by_newton() -> Generator[Array, PlattSums, PlattLine]:
     """Yields lines (M, 2), is sent their Sums, returns the line of least loss: about six exchanges."""
-    lines = FIRST
+    lines = START_LINES
     sums = yield lines
     losses = sums.losses(lines)
     k = int(np.argmin(losses))
@@ -86,17 +86,17 @@ def newton() -> Generator[Array, Sums, Platt]:
         line, least = lines[k], losses[k]
         step, gain = sums.step(k)
         if np.abs(step).max() <= _SMALL * (1 + np.abs(line).max()):
-            return usable(line + step, exchange)
-        lines = line + SHARES[:, None] * step
+            return check_line(line + step, exchange)
+        lines = line + STEP_SHARES[:, None] * step
         sums = yield lines
         losses = sums.losses(lines)
         k = 0 if gain < _NEAR else int(np.argmin(losses))
         if gain >= _NEAR and not losses[k] < least:
-            return usable(line, exchange + 1)
-    return usable(lines[k], EXCHANGES)
+            return check_line(line, exchange + 1)
+    return check_line(lines[k], EXCHANGES)
 
 
-def usable(line: Array, exchanges: int) -> Platt:
+def check_line(line: Array, exchanges: int) -> PlattLine:
     """The line, refused where it would turn the model's ranking round or level it."""
     slope, intercept = (float(v) for v in line)
     why = ""
@@ -105,32 +105,32 @@ def usable(line: Array, exchanges: int) -> Platt:
             f"Platt's slope on the validation rows is {slope:.3g}: a higher score is no higher risk there, and a calibration "
             "must not turn a model round, so it is left uncalibrated"
         )
-    return Platt(slope, intercept, exchanges, why)
+    return PlattLine(slope, intercept, exchanges, why)
 
 
-def fit_platt(served: Served) -> Generator[Ask, Answers, Platt]:
+def fit_platt(served: ModelAssignment) -> Generator[Ask, Answers, PlattLine]:
     """The line of the validation rows of all sites, each scored by the model it uses. Only sums over sites are needed."""
-    work = newton()
+    work = fit_by_newton()
     lines = next(work)
     while True:
         shared: dict[str, Value] = {"model": served.model, "lines": lines}
         answers = yield Ask("platt", shared=shared, each=served.each(), report=("sums",), total=("sums",))
-        found = Sums(*(np.asarray(answers.totals[f"sums.{part}"], float) for part in ("outcomes", "lines")))
+        found = PlattSums(*(np.asarray(answers.totals[f"sums.{part}"], float) for part in ("outcomes", "lines")))
         if not found.outcomes[:2].all():
-            return Platt(0.0, 0.0, 1, _ONE_CLASS)
+            return PlattLine(0.0, 0.0, 1, _ONE_CLASS)
         try:
             lines = work.send(found)
         except StopIteration as end:
-            fitted: Platt = end.value
+            fitted: PlattLine = end.value
             return fitted
 
 
 _ONE_CLASS = "the validation rows do not hold both classes, so they set no calibration: the model is left uncalibrated"
 
-SPREAD = 8.0
+MAX_SCORE = 8.0
 """Scores are looked for between -8 and 8: odds of 3,000 to 1."""
 
-LOOKING = 0.3
+LOCATING_SHARE = 0.3
 """Share of the budget that finds out where the scores lie; the rest is spent on their outcomes there."""
 
 _CELLS, _FINAL = 32, 8
@@ -170,11 +170,11 @@ class PrivatePlatt:
             trust = "secure aggregation"
             return tuple(
                 Event("gaussian", what, sigma=self._sigma(share), of="validation", trust=trust)
-                for what, share in zip(told, (LOOKING, 1 - LOOKING), strict=True)
+                for what, share in zip(told, (LOCATING_SHARE, 1 - LOCATING_SHARE), strict=True)
             )
         return tuple(
             Event("laplace", what, epsilon=share * self.epsilon, of="validation")
-            for what, share in zip(told, (LOOKING, 1 - LOOKING), strict=True)
+            for what, share in zip(told, (LOCATING_SHARE, 1 - LOCATING_SHARE), strict=True)
         )
 
     def _sigma(self, share: float) -> float:
@@ -183,21 +183,21 @@ class PrivatePlatt:
 
         return noise_for(self.epsilon, self.delta, steps=1) / float(np.sqrt(share))
 
-    def fit(self, served: Served, rule: SecureRule | None = None) -> Generator[Ask, Answers, Platt]:
+    def fit(self, served: ModelAssignment, rule: SecureRule | None = None) -> Generator[Ask, Answers, PlattLine]:
         """As `fit_platt`, from noisy counts. `rule` is how the run's sums are kept secret, where `secure` is set."""
-        edges = np.linspace(-SPREAD, SPREAD, _CELLS + 1)
-        rows, noise = yield from self._counts(served, edges, LOOKING, rule, by_outcome=False)
-        mean, deviation = where(np.where(rows > 3 * noise, rows, 0.0), edges)
+        edges = np.linspace(-MAX_SCORE, MAX_SCORE, _CELLS + 1)
+        rows, noise = yield from self._counts(served, edges, LOCATING_SHARE, rule, by_outcome=False)
+        mean, deviation = score_moments(np.where(rows > 3 * noise, rows, 0.0), edges)
         edges = mean + deviation * np.linspace(-_WIDTH, _WIDTH, _FINAL + 1)
-        rows, noise = yield from self._counts(served, edges, 1 - LOOKING, rule, by_outcome=True)
+        rows, noise = yield from self._counts(served, edges, 1 - LOCATING_SHARE, rule, by_outcome=True)
         negative, positive = np.where(rows > noise, rows, 0.0)
         if not (positive.any() and negative.any()):
             why = "too few validation rows for a calibration within this budget: the model is left uncalibrated"
-            return Platt(0.0, 0.0, 2, why)
-        return fit_counts(_middles(edges), positive, negative)
+            return PlattLine(0.0, 0.0, 2, why)
+        return fit_counts(_cell_centres(edges), positive, negative)
 
     def _counts(
-        self, served: Served, edges: Array, share: float, rule: SecureRule | None, *, by_outcome: bool
+        self, served: ModelAssignment, edges: Array, share: float, rule: SecureRule | None, *, by_outcome: bool
     ) -> Generator[Ask, Answers, tuple[Array, float]]:
         """The consortium's counts with their noise, and the noise's deviation."""
         shared: dict[str, Value] = {"model": served.model, "edges": edges, "by_outcome": by_outcome}
@@ -219,41 +219,41 @@ class PrivatePlatt:
             )
         answers = yield ask.holding("counts")
         summed = yield from secure_sum(
-            rule, answers, bits=STATISTIC_BITS, bound=MOST_ROWS, purpose=TALLIES, noise=sigma
+            rule, answers, bits=STATISTIC_BITS, bound=MAX_ROWS, purpose=TALLIES, noise=sigma
         )
         more = float(np.sqrt(max(1.0, len(summed.sites) / fewest_honest(max(1, len(answers))))))
         return np.asarray(summed.values["counts"], float), sigma * more
 
 
-MOST_ROWS = 2.0**31
+MAX_ROWS = 2.0**31
 """The largest count of a secure sum: beyond what a hospital holds."""
 
 
-def where(rows: Array, edges: Array) -> tuple[float, float]:
+def score_moments(rows: Array, edges: Array) -> tuple[float, float]:
     """Mean and deviation of scores that are counted in cells; of the whole range where none is."""
     if not rows.any():
         rows = np.ones(len(edges) - 1)
-    middles, width = _middles(edges), float(edges[1] - edges[0])
+    middles, width = _cell_centres(edges), float(edges[1] - edges[0])
     mean = float(np.average(middles, weights=rows))
     within = float(np.average((middles - mean) ** 2, weights=rows)) - width**2 / 12
     return mean, float(np.sqrt(max(within, (width / 4) ** 2)))
 
 
-def fit_counts(scores: Array, positive: Array, negative: Array) -> Platt:
+def fit_counts(scores: Array, positive: Array, negative: Array) -> PlattLine:
     """The line of rows that are counted at a few scores: (cells,) each."""
     owner = np.zeros(len(scores), np.int64)
     outcomes = site.outcome_sums(scores, positive, negative, owner, sites=1)[0]
-    work: Generator[Array, Sums, Platt] = newton()
+    work: Generator[Array, PlattSums, PlattLine] = fit_by_newton()
     lines = next(work)
     while True:
         found = site.line_sums(scores, positive + negative, owner, lines, sites=1)[0]
         try:
-            lines = work.send(Sums(outcomes, found))
+            lines = work.send(PlattSums(outcomes, found))
         except StopIteration as end:
-            fitted: Platt = end.value
+            fitted: PlattLine = end.value
             return fitted
 
 
-def _middles(edges: Array) -> Array:
+def _cell_centres(edges: Array) -> Array:
     middles: Array = (edges[1:] + edges[:-1]) / 2
     return middles

@@ -20,8 +20,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.records import Stage
-from grandrounds.methods.select import share
-from grandrounds.methods.served import Served
+from grandrounds.methods.select import count_sites
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.methods.weigh import data_size
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.events import Event
@@ -29,7 +29,7 @@ from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import ERROR
 
 if TYPE_CHECKING:
-    from grandrounds.methods.aggregate import Joined
+    from grandrounds.methods.aggregate import Aggregation
     from grandrounds.methods.base import Method, Server
     from grandrounds.privacy.secagg import Secret
 
@@ -37,7 +37,7 @@ DP_SGD, CLIENT = "dp-sgd", "client"
 
 
 @dataclass(frozen=True)
-class Private:
+class PrivacyTerms:
     """What a run promises, as its method needs it. `secret`: what a trusted server's noise comes from."""
 
     mechanism: str
@@ -64,7 +64,7 @@ class Private:
         return (ERROR,) if self.mechanism == DP_SGD else ()
 
 
-def spends(server: Server) -> tuple[Event, ...]:
+def round_events(server: Server) -> tuple[Event, ...]:
     """What one round of local training and averaging releases under the run's mechanism."""
     p = server.private
     if p is None or p.mechanism not in (DP_SGD, CLIENT):
@@ -74,26 +74,26 @@ def spends(server: Server) -> tuple[Event, ...]:
     if not p.secure:
         told = Event("gaussian", "mean update", sigma=p.noise, unit="site", trust="trusted server")
         return (told,)
-    return (_in_shares(server, p),)
+    return (_skellam_event(server, p),)
 
 
-def join_privately(server: Server, ask: Ask, method: Method) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+def aggregate_dp(server: Server, ask: Ask, method: Method) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
     """Train as asked and add up the clipped updates with noise: at the server, or in shares under a secure sum."""
-    from grandrounds.methods.aggregate import Joined
+    from grandrounds.methods.aggregate import Aggregation
 
     p = server.private
     assert p is not None
-    weights = _weights(server, ask.to or (), method)
+    weights = _public_weights(server, ask.to or (), method)
     largest = max(weights.values())
     deviation = p.noise * p.clip * largest
     if server.secure is None:
         answers: Answers = yield ask
         own = np.array([weights[s] for s in answers.sites])
         updates = shortened(np.asarray(answers["model"], float) - server.model, p.clip)
-        total = own @ updates + deviation * _drawn(server, p)
+        total = own @ updates + deviation * _draw_noise(server, p)
         said = "the server added noise to the sum"
     else:
-        answers, total = yield from _summed(server, ask, weights, deviation)
+        answers, total = yield from _sum_securely(server, ask, weights, deviation)
         own = np.array([weights[s] for s in answers.sites])
         said = "each site added its share of the noise before the sum"
     why = (
@@ -101,11 +101,11 @@ def join_privately(server: Server, ask: Ask, method: Method) -> Generator[Ask, A
         f"(deviation {deviation:.3g}: one site moves it by at most {largest * p.clip:.3g})"
     )
     told = dict(zip(answers.sites, own.tolist(), strict=True))
-    joined = Joined(Served(server.model + total), answers.sites, own, {}, (Stage("weigh", why, told),), {}, {}, {}, ())
-    return joined, answers
+    assignment = ModelAssignment(server.model + total)
+    return Aggregation(assignment, answers.sites, own, {}, (Stage("weigh", why, told),)), answers
 
 
-def _weights(server: Server, asked: Sequence[str], method: Method) -> dict[str, float]:
+def _public_weights(server: Server, asked: Sequence[str], method: Method) -> dict[str, float]:
     """Of the sites that are asked: one over the sites that a round is planned for, or by row counts where those are no secret."""
     rows = np.array([server.rows.get(s, 0) for s in asked], float)
     if method.settings.weigh.rule == "data_size" and rows.any():
@@ -118,10 +118,10 @@ def expected_sites(server: Server, method: Method) -> int:
     p = server.private
     planned = (p.sites if p is not None else 0) or len(server.sites)
     drawn = method.settings.plain().get("select", {})
-    return share(drawn["fraction"], planned) if drawn.get("rule", "all") != "all" else planned
+    return count_sites(drawn["fraction"], planned) if drawn.get("rule", "all") != "all" else planned
 
 
-def _drawn(server: Server, p: Private) -> Array:
+def _draw_noise(server: Server, p: PrivacyTerms) -> Array:
     """Standard normal draws (P,) of a server that sites trust."""
     from grandrounds.privacy.mechanisms import noise_generator
 
@@ -130,7 +130,7 @@ def _drawn(server: Server, p: Private) -> Array:
     return noise_generator(p.secret, f"client round {server.round}").standard_normal(len(server.model))
 
 
-def _summed(
+def _sum_securely(
     server: Server, ask: Ask, weights: dict[str, float], deviation: float
 ) -> Generator[Ask, Answers, tuple[Answers, Array]]:
     from grandrounds.methods.secure import secure_sum
@@ -144,7 +144,7 @@ def _summed(
     return kept, summed.values["update"]
 
 
-def _in_shares(server: Server, p: Private) -> Event:
+def _skellam_event(server: Server, p: PrivacyTerms) -> Event:
     """The mean update under a secure sum: the noise is discrete and values are rounded to the ring first."""
     from grandrounds.methods.secure import MODEL_BITS
     from grandrounds.privacy.accounting import skellam_rho

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 
-def relayed(
+def intercept(
     work: Generator[Any, Any, Any], through: Callable[[Any], Generator[Any, Any, Any]]
 ) -> Generator[Any, Any, Any]:
     """A generator that ends as `work` does; each effect of it goes `through` another, which ends with the reply."""

@@ -1,6 +1,6 @@
 """Rules that keep a few bad sites from steering the model: how the server joins updates it cannot trust.
 
-An update is a site's model minus the server's. Every rule gives a `Verdict`: what to add to the model, how much each
+An update is a site's model minus the server's. Every rule gives a `RobustResult`: what to add to the model, how much each
 site counted, the numbers it judged by, and one sentence for an auditor. The sums behind the rules are in
 `robust_coordinate`, `robust_distance` and `robust_direction`.
 """
@@ -15,18 +15,18 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.methods.robust_kernels import (
-    STEPS,
+    MAX_STEPS,
     centred_gram,
-    cosines,
-    cosines_to,
+    cosines_to_reference,
     foolsgold_rates,
+    inverse_norms,
     krum_scores,
-    lowest,
-    norms,
-    on_simplex,
-    over,
+    normalise,
+    pairwise_cosines,
+    select_lowest,
     trimmed_mean,
     trust_scores,
+    update_norms,
     weighted_mean,
     weiszfeld,
 )
@@ -47,11 +47,11 @@ ONE_VOTE = frozenset({"krum", "median", "trimmed-mean", "fltrust"})
 NEEDS_REFERENCE = frozenset({"fltrust"})
 """Rules that need `root`, an update the server made on reference data of its own."""
 
-_LONGEST = 1e140
+_MAX_NORM = 1e140
 
 
 @dataclass(frozen=True)
-class RobustSettings:
+class RobustRule:
     """Which rule, and what it is told.
 
     `attackers`: bad sites to stand (Krum's f). `keep`: updates that multi-krum averages (m); 0 is K - f - 2, the most
@@ -67,7 +67,7 @@ class RobustSettings:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RobustResult:
     """What a rule makes of one round's updates (K, P).
 
     `update` (P,) is what the server adds to its model; `weights` (K,) say how much each site counted and sum to 1, or
@@ -83,28 +83,28 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Case:
+class _RobustInputs:
     updates: Array
     weights: Array
     norm: Array
-    settings: RobustSettings
+    settings: RobustRule
     root: Array | None
     history: Array | None
 
-    def verdict(self, weights: Array, why: str, *, update: Array | None = None, **signals: Array) -> Verdict:
+    def verdict(self, weights: Array, why: str, *, update: Array | None = None, **signals: Array) -> RobustResult:
         """A verdict whose update is the mean by `weights`, where the rule has no other."""
         mean = weighted_mean(self.updates, weights) if update is None else update
-        return Verdict(mean, weights, {"norm": self.norm, **signals}, why)
+        return RobustResult(mean, weights, {"norm": self.norm, **signals}, why)
 
 
-def aggregate(
+def aggregate_robust(
     updates: Array,
     weights: Array,
-    settings: RobustSettings,
+    settings: RobustRule,
     *,
     root: Array | None = None,
     history: Array | None = None,
-) -> Verdict:
+) -> RobustResult:
     """Join updates (K, P) of sites with weights (K,) by the rule in `settings`.
 
     `root` (P,) is the server's reference update for fltrust; `history` (K, P) each site's sum of updates so far, this
@@ -112,22 +112,22 @@ def aggregate(
     or too long to be squared in double precision, is left out: it counts for nothing, and signals and `why` say so.
     """
     _check(updates, settings, root=root)
-    norm = norms(updates)
-    usable = norm < _LONGEST
+    norm = update_norms(updates)
+    usable = norm < _MAX_NORM
     if history is not None:
-        usable &= norms(history) < _LONGEST
+        usable &= update_norms(history) < _MAX_NORM
     if usable.all():
-        return _JUDGES[settings.rule](_Case(updates, weights, norm, settings, root, history))
+        return _RULE_FUNCTIONS[settings.rule](_RobustInputs(updates, weights, norm, settings, root, history))
     if not usable.any():
         nothing = np.zeros(len(updates))
         why = "nobody is trusted: no site sent an update of finite length"
-        return Verdict(np.zeros_like(updates[0]), nothing, {"left_out": 1.0 - usable}, why)
+        return RobustResult(np.zeros_like(updates[0]), nothing, {"left_out": 1.0 - usable}, why)
     past = None if history is None else history[usable]
-    case = _Case(updates[usable], on_simplex(weights[usable]), norm[usable], settings, root, past)
-    return _with_left_out(_JUDGES[settings.rule](case), usable)
+    case = _RobustInputs(updates[usable], normalise(weights[usable]), norm[usable], settings, root, past)
+    return _include_unusable(_RULE_FUNCTIONS[settings.rule](case), usable)
 
 
-def _with_left_out(verdict: Verdict, usable: Array) -> Verdict:
+def _include_unusable(verdict: RobustResult, usable: Array) -> RobustResult:
     """The verdict on the usable updates, told of all sites: those left out have weight 0 and signals of 0."""
 
     def spread(values: Array) -> Array:
@@ -140,7 +140,7 @@ def _with_left_out(verdict: Verdict, usable: Array) -> Verdict:
     return replace(verdict, weights=spread(verdict.weights), signals=signals, why=why)
 
 
-def _check(updates: Array, settings: RobustSettings, *, root: Array | None) -> None:
+def _check(updates: Array, settings: RobustRule, *, root: Array | None) -> None:
     if settings.rule not in RULES:
         raise BadInput(f"unknown robust rule '{settings.rule}': {nearest(settings.rule, RULES)}", code="unknown-rule")
     if updates.ndim != 2 or 0 in updates.shape:
@@ -158,31 +158,31 @@ def _check(updates: Array, settings: RobustSettings, *, root: Array | None) -> N
             f"robust rule '{settings.rule}' needs reference data at the server: name some, or use another rule",
             code="missing-reference-set"
         )
-    if root is not None and not norms(root[None, :])[0] < _LONGEST:
+    if root is not None and not update_norms(root[None, :])[0] < _MAX_NORM:
         raise BadInput(
             "the server's reference update is not finite: check the reference data, or lower train.lr",
             code="update-not-finite",
         )
 
 
-def _none(case: _Case) -> Verdict:
+def _none(case: _RobustInputs) -> RobustResult:
     return case.verdict(case.weights, "every site counts by its weight; no rule against outlying updates was in use")
 
 
-def _krum(case: _Case) -> Verdict:
+def _krum(case: _RobustInputs) -> RobustResult:
     """Krum: the update with the lowest score (Blanchard et al. 2017, sec. 4); updates that tie are averaged."""
-    scores, caution = _scored(case)
-    places = lowest(scores, keep=1)
-    near, ties = _near(len(scores) - case.settings.attackers - 2), int((places > 0).sum())
+    scores, caution = _score_by_krum(case)
+    places = select_lowest(scores, keep=1)
+    near, ties = _describe_neighbours(len(scores) - case.settings.attackers - 2), int((places > 0).sum())
     chosen = (
         "the one update closest to its" if ties == 1 else f"the mean of {ties} updates that tie as closest to their"
     )
     return case.verdict(places, f"Krum took {chosen} {near}{caution}", krum_score=scores)
 
 
-def _multi_krum(case: _Case) -> Verdict:
+def _multi_krum(case: _RobustInputs) -> RobustResult:
     """Multi-Krum: the weighted mean of the m updates with the lowest scores."""
-    scores, caution = _scored(case)
+    scores, caution = _score_by_krum(case)
     sites, safe = len(scores), len(scores) - case.settings.attackers - 2
     keep = case.settings.keep or safe
     if keep > sites:
@@ -192,15 +192,15 @@ def _multi_krum(case: _Case) -> Verdict:
         )
     if keep > safe:
         caution += f"; to keep more than {safe} is more than its proof allows"
-    why = f"multi-Krum averaged the {keep} of {sites} updates closest to their {_near(safe)}{caution}"
-    return case.verdict(on_simplex(lowest(scores, keep=keep) * case.weights), why, krum_score=scores)
+    why = f"multi-Krum averaged the {keep} of {sites} updates closest to their {_describe_neighbours(safe)}{caution}"
+    return case.verdict(normalise(select_lowest(scores, keep=keep) * case.weights), why, krum_score=scores)
 
 
-def _near(count: int) -> str:
+def _describe_neighbours(count: int) -> str:
     return "nearest other" if count == 1 else f"{count} nearest others"
 
 
-def _scored(case: _Case) -> tuple[Array, str]:
+def _score_by_krum(case: _RobustInputs) -> tuple[Array, str]:
     """Krum scores, and a caution where 2f + 2 < K, which the guarantee rests on, does not hold."""
     sites, f = len(case.updates), case.settings.attackers
     if sites < f + 3:
@@ -213,14 +213,14 @@ def _scored(case: _Case) -> tuple[Array, str]:
     return krum_scores(centred_gram(case.updates), neighbours=sites - f - 2), caution
 
 
-def _median(case: _Case) -> Verdict:
+def _median(case: _RobustInputs) -> RobustResult:
     sites = len(case.updates)
     update, shares = trimmed_mean(case.updates, cut=(sites - 1) // 2)
     why = "each parameter is the middle one of the sites' values; a site's weight is the share of parameters it decided"
-    return case.verdict(shares, why + _outnumbered(case), update=update)
+    return case.verdict(shares, why + _majority_caution(case), update=update)
 
 
-def _trimmed_mean(case: _Case) -> Verdict:
+def _trimmed_mean(case: _RobustInputs) -> RobustResult:
     """Trimmed mean: int(trim * K) values are cut at each end, as in SciPy and Flower."""
     sites, f = len(case.updates), case.settings.attackers
     cut = int(case.settings.trim * sites)
@@ -228,29 +228,29 @@ def _trimmed_mean(case: _Case) -> Verdict:
     why = f"each parameter is the mean of the sites' values without the {cut} largest and {cut} smallest"
     if cut < f:
         why += f"; to stand {f} bad of {sites} sites it must cut as many: raise trim"
-    return case.verdict(shares, why + _outnumbered(case), update=update)
+    return case.verdict(shares, why + _majority_caution(case), update=update)
 
 
-def _geometric_median(case: _Case) -> Verdict:
+def _geometric_median(case: _RobustInputs) -> RobustResult:
     shares, distance, settled = weiszfeld(centred_gram(case.updates), case.weights)
     why = "the update is the point with the least weighted distance to all; the further off a site, the less it counts"
     if not settled:
-        why += f"; the search was ended after {STEPS} steps"
-    return case.verdict(shares, why + _outnumbered(case), distance=distance)
+        why += f"; the search was ended after {MAX_STEPS} steps"
+    return case.verdict(shares, why + _majority_caution(case), distance=distance)
 
 
-def _outnumbered(case: _Case) -> str:
+def _majority_caution(case: _RobustInputs) -> str:
     sites, f = len(case.updates), case.settings.attackers
     return f"; it cannot stand {f} bad of {sites} sites, only fewer than half" if 2 * f >= sites > 1 else ""
 
 
-def _fltrust(case: _Case) -> Verdict:
+def _fltrust(case: _RobustInputs) -> RobustResult:
     """FLTrust: sum_k TS_k (||g_0|| / ||g_k||) g_k / sum_k TS_k, with g_0 the root update (Cao et al. 2021)."""
     assert case.root is not None
-    similarity = cosines_to(case.updates, case.root)
+    similarity = cosines_to_reference(case.updates, case.root)
     trust = trust_scores(similarity)
-    weights = on_simplex(trust)
-    scale = float(norms(case.root[None, :])[0]) * over(case.norm)
+    weights = normalise(trust)
+    scale = float(update_norms(case.root[None, :])[0]) * inverse_norms(case.norm)
     why = "a site counts by how far its update points the way of the one from the server's own reference data"
     if not trust.any():
         why = "nobody is trusted: no update points the way of the one from the server's own reference data"
@@ -258,32 +258,32 @@ def _fltrust(case: _Case) -> Verdict:
     return case.verdict(weights, why, update=update, similarity=similarity, trust=trust)
 
 
-def _foolsgold(case: _Case) -> Verdict:
+def _foolsgold(case: _RobustInputs) -> RobustResult:
     """FoolsGold: honest sites differ, sybils with one aim do not. Where honest sites have the same data it is unfair."""
-    similar = cosines(case.updates if case.history is None else case.history)
+    similar = pairwise_cosines(case.updates if case.history is None else case.history)
     rates = foolsgold_rates(similar)
-    weights = on_simplex(rates * case.weights)
+    weights = normalise(rates * case.weights)
     why = "a site counts less the more its updates so far point the way of another site's, as those of accomplices do"
     if not weights.any():
         why = "nobody is trusted: the updates so far of all sites point the same way, as those of accomplices do"
     return case.verdict(weights, why, similarity=similar.max(axis=1), trust=rates)
 
 
-def _clip(case: _Case) -> Verdict:
+def _clip(case: _RobustInputs) -> RobustResult:
     """Norm clipping: sum_k w_k u_k min(1, c / ||u_k||) (Sun et al. 2019, without their noise).
 
     Their bound c is fixed; ours is the median length by default, so that it follows the updates as they get shorter.
     The signal `clipped` is the share of an update's length that was cut off.
     """
     bound = case.settings.norm or float(np.median(case.norm))
-    scale = np.where(case.norm > bound, bound * over(case.norm), 1.0)
+    scale = np.where(case.norm > bound, bound * inverse_norms(case.norm), 1.0)
     why = f"updates longer than {bound:.3g} were cut to that length: {int((scale < 1).sum())} of {len(scale)}"
     return case.verdict(
         case.weights, why, update=weighted_mean(case.updates, case.weights * scale), clipped=1.0 - scale
     )
 
 
-_JUDGES: dict[str, Callable[[_Case], Verdict]] = {
+_RULE_FUNCTIONS: dict[str, Callable[[_RobustInputs], RobustResult]] = {
     "none": _none,
     "krum": _krum,
     "multi-krum": _multi_krum,

@@ -15,21 +15,21 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.models.combine import average
 
-BLOCK = 1 << 18
+BLOCK_SIZE = 1 << 18
 """How many numbers of a (K, P) array are worked on at once: what a rule needs beside its input stays at a few MB."""
 
 
-def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Slices that cover the P coordinates of a (K, P) array, each of about `BLOCK` numbers."""
+def coordinate_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Slices that cover the P coordinates of a (K, P) array, each of about `BLOCK_SIZE` numbers."""
     sites, size = shape
-    step = max(1, BLOCK // sites)
+    step = max(1, BLOCK_SIZE // sites)
     return (slice(at, at + step) for at in range(0, size, step))
 
 
 def weighted_mean(updates: Array, weights: Array) -> Array:
     """sum_k w_k * update_k over updates (K, P), added in double precision, given in the updates' own type."""
     mean = np.empty(updates.shape[1], updates.dtype)
-    for block in blocks(updates.shape):
+    for block in coordinate_blocks(updates.shape):
         mean[block] = average(updates[:, block], weights)
     return mean
 
@@ -44,15 +44,15 @@ def trimmed_mean(updates: Array, *, cut: int) -> tuple[Array, Array]:
     sites, size = updates.shape
     left = sites - 2 * cut
     mean, supplied = np.empty(size, updates.dtype), np.zeros(sites)
-    for block in blocks(updates.shape):
+    for block in coordinate_blocks(updates.shape):
         values = updates[:, block]
         ordered = np.sort(values, axis=0)
         mean[block] = ordered[cut : sites - cut].mean(axis=0, dtype=float)
-        supplied += _supplied(values, low=ordered[cut], high=ordered[sites - cut - 1], cut=cut, left=left)
+        supplied += _count_supplied(values, low=ordered[cut], high=ordered[sites - cut - 1], cut=cut, left=left)
     return mean, supplied / (left * size)
 
 
-def _supplied(values: Array, *, low: Array, high: Array, cut: int, left: int) -> Array:
+def _count_supplied(values: Array, *, low: Array, high: Array, cut: int, left: int) -> Array:
     """How many of the `left` places between `low` and `high` (B,) each row of values (K, B) fills, ties shared."""
     at_low, at_high = values == low, values == high
     flat = low == high
@@ -63,43 +63,43 @@ def _supplied(values: Array, *, low: Array, high: Array, cut: int, left: int) ->
     return filled
 
 
-_SAME = 1e-9
+_COSINE_TOLERANCE = 1e-9
 """Cosines this near to 0 or 1 are taken to be 0 or 1: beyond it a rule would magnify rounding error into trust."""
 
-_SHORTEST = 1e-150
-_TOP = 0.99
+_MIN_NORM = 1e-150
+_MAX_RATE = 0.99
 
 
-def norms(updates: Array) -> Array:
+def update_norms(updates: Array) -> Array:
     """||u_k|| (K,) in double precision; inf or NaN where an update is not finite or too long for a double."""
     squared = np.zeros(len(updates))
     with np.errstate(over="ignore", invalid="ignore"):
-        for block in blocks(updates.shape):
+        for block in coordinate_blocks(updates.shape):
             values = updates[:, block].astype(float)
             squared += np.einsum("kp,kp->k", values, values)
     return np.sqrt(squared)
 
 
-def over(length: Array) -> Array:
+def inverse_norms(length: Array) -> Array:
     """1 / ||u_k|| (K,), with 0 for an update of no length, which has no direction."""
-    long = length > _SHORTEST
+    long = length > _MIN_NORM
     return np.where(long, 1 / np.where(long, length, 1.0), 0.0)
 
 
-def cosines_to(updates: Array, root: Array) -> Array:
+def cosines_to_reference(updates: Array, root: Array) -> Array:
     """cos(u_k, root) (K,); 0 where either has no length."""
     product = np.zeros(len(updates))
-    unit = root.astype(float) * over(norms(root[None, :]))
-    for block in blocks(updates.shape):
+    unit = root.astype(float) * inverse_norms(update_norms(root[None, :]))
+    for block in coordinate_blocks(updates.shape):
         product += updates[:, block].astype(float) @ unit[block]
-    return np.clip(product * over(norms(updates)), -1.0, 1.0)
+    return np.clip(product * inverse_norms(update_norms(updates)), -1.0, 1.0)
 
 
-def cosines(updates: Array) -> Array:
+def pairwise_cosines(updates: Array) -> Array:
     """cos(u_i, u_j) (K, K), with zeros on the diagonal."""
     similar = np.zeros((len(updates), len(updates)))
-    scale = over(norms(updates))[:, None]
-    for block in blocks(updates.shape):
+    scale = inverse_norms(update_norms(updates))[:, None]
+    for block in coordinate_blocks(updates.shape):
         units = updates[:, block] * scale
         similar += units @ units.T
     np.fill_diagonal(similar, 0.0)
@@ -108,7 +108,7 @@ def cosines(updates: Array) -> Array:
 
 def trust_scores(cosine: Array) -> Array:
     """TS_k = ReLU(cos(u_k, root)) (K,) (Cao et al. 2021)."""
-    return np.where(cosine > _SAME, cosine, 0.0)
+    return np.where(cosine > _COSINE_TOLERANCE, cosine, 0.0)
 
 
 def foolsgold_rates(similar: Array) -> Array:
@@ -125,9 +125,9 @@ def foolsgold_rates(similar: Array) -> Array:
     pardon = np.where(mine < theirs, mine / np.where(theirs > 0, theirs, 1.0), 1.0)
     alpha = np.clip(1 - (similar * pardon).max(axis=1), 0.0, 1.0)
     largest = float(alpha.max())
-    if largest <= _SAME:
+    if largest <= _COSINE_TOLERANCE:
         return np.zeros(len(alpha))
-    stretched = np.clip(alpha / largest, _SAME, _TOP)
+    stretched = np.clip(alpha / largest, _COSINE_TOLERANCE, _MAX_RATE)
     rates: Array = np.clip(np.log(stretched / (1 - stretched)) + 0.5, 0.0, 1.0)
     return rates
 
@@ -135,7 +135,7 @@ def foolsgold_rates(similar: Array) -> Array:
 SMOOTHING = 1e-6
 """nu of the smoothed Weiszfeld algorithm, as a share of the sites' weighted median distance from the centre."""
 
-STEPS = 10_000
+MAX_STEPS = 10_000
 TOLERANCE = 1e-10
 
 _ROUNDING = 1e-13
@@ -146,7 +146,7 @@ _TINY = 1e-150
 def centred_gram(updates: Array) -> Array:
     """G_ij = <u_i - c, u_j - c> (K, K) in double precision, with c the coordinate-wise median of updates (K, P)."""
     gram = np.zeros((len(updates), len(updates)))
-    for block in blocks(updates.shape):
+    for block in coordinate_blocks(updates.shape):
         values = updates[:, block].astype(float)
         values -= np.median(values, axis=0)
         gram += values @ values.T
@@ -170,7 +170,7 @@ def krum_scores(gram: Array, *, neighbours: int) -> Array:
     return scores
 
 
-def lowest(scores: Array, *, keep: int) -> Array:
+def select_lowest(scores: Array, *, keep: int) -> Array:
     """The place (K,) of each site among the `keep` lowest scores: 1 in, 0 out; sites that tie at the edge share.
 
     The paper gives a tie to the site with the smaller number. Ties are no rarity: with one neighbour, the two closest
@@ -188,7 +188,7 @@ def weiszfeld(gram: Array, weights: Array) -> tuple[Array, Array, bool]:
     """The geometric median argmin_z sum_k w_k ||z - u_k|| by the smoothed Weiszfeld algorithm of RFA.
 
     z = sum_k b_k u_k with b_k proportional to w_k / max(nu, ||z - u_k||), again and again until b stands still.
-    Returns b (K,), the distances ||z - u_k|| (K,) and whether it stood still within `STEPS`. As z is always a mean of
+    Returns b (K,), the distances ||z - u_k|| (K,) and whether it stood still within `MAX_STEPS`. As z is always a mean of
     the updates, ||z - u_k||^2 = G_kk - 2 (G b)_k + b'G b and no step touches the (K, P) array.
 
     Departures from Pillutla et al. (2022): nu is relative to the size of the updates, so that the rule does not change
@@ -196,11 +196,11 @@ def weiszfeld(gram: Array, weights: Array) -> tuple[Array, Array, bool]:
     start from w_k over site k's median distance to all, not from the mean, which one huge update can carry off.
     """
     nu = max(SMOOTHING * float(_weighted_median(np.sqrt(np.diagonal(gram))[None, :], weights)[0]), _TINY)
-    share = on_simplex(weights / np.maximum(_weighted_median(np.sqrt(squared_distances(gram)), weights), nu))
-    distance = _from_mean(gram, share)
-    for _ in range(STEPS):
-        previous, share = share, on_simplex(weights / np.maximum(distance, nu))
-        distance = _from_mean(gram, share)
+    share = normalise(weights / np.maximum(_weighted_median(np.sqrt(squared_distances(gram)), weights), nu))
+    distance = _distances_to_mean(gram, share)
+    for _ in range(MAX_STEPS):
+        previous, share = share, normalise(weights / np.maximum(distance, nu))
+        distance = _distances_to_mean(gram, share)
         if np.abs(share - previous).sum() <= TOLERANCE:
             return share, distance, True
     return share, distance, False
@@ -215,36 +215,36 @@ def _weighted_median(rows: Array, weights: Array) -> Array:
     return picked
 
 
-def _from_mean(gram: Array, share: Array) -> Array:
+def _distances_to_mean(gram: Array, share: Array) -> Array:
     along = gram @ share
     squared: Array = np.diagonal(gram) - 2 * along + share @ along
     return np.sqrt(np.maximum(squared, 0.0))
 
 
-def on_simplex(values: Array) -> Array:
+def normalise(values: Array) -> Array:
     """Values (K,) of zero or more divided by their sum; all zeros stay zeros."""
     total = float(values.sum())
     return values / total if total > 0 else np.zeros(len(values))
 
 
-LARGE = 1 << 23
+LAZY_SIZE = 1 << 23
 """Numbers of all models together from which on their differences are not written out."""
 
 
-def differences(models: Any, rows: Array, start: Array) -> Array:
+def model_updates(models: Any, rows: Array, start: Array) -> Array:
     """models[rows] - start, (m, P), with one `start` (P,) for all or one for each row (m, P).
 
     Of many and long models it is no array but looks like one to the robust rules, which read stretches of coordinates
     `[:, a:b]`: each is subtracted when it is read, and the numbers are the same.
     """
     held = np.asarray(models)
-    if held.size < LARGE or held.ndim != 2:
+    if held.size < LAZY_SIZE or held.ndim != 2:
         out: Array = held[rows] - start
         return out
-    return cast("Array", _Differences(held, rows, start))
+    return cast("Array", _LazyUpdates(held, rows, start))
 
 
-class _Differences:
+class _LazyUpdates:
     """The part of an array's manners that the robust rules need."""
 
     ndim = 2
@@ -266,4 +266,4 @@ class _Differences:
         if isinstance(where, int):
             return self._models[self._rows[where]] - (self._start if self._start.ndim == 1 else self._start[where])
         start = self._start if self._start.ndim == 1 else self._start[where]
-        return _Differences(self._models, self._rows[where], start)
+        return _LazyUpdates(self._models, self._rows[where], start)

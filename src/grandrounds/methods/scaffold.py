@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.methods.base import Server, Stability
+from grandrounds.methods.base import LocalRegularizer, Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.protocol.messages import Answers, Value
 from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
@@ -32,7 +32,7 @@ class SiteVariates(SitePlugin):
         work, own, shared = job.work, self._own(job), np.asarray(job.ask.shared["variate"])
         rate = steady_rate(job.counts, work.batch) if job.ask.shared.get("steady") else None
         theta = np.asarray(result.theta)
-        fresh = renewed(own, shared, start=job.start, theta=theta, steps=result.steps, lr=work.lr, rate=rate)
+        fresh = update_variates(own, shared, start=job.start, theta=theta, steps=result.steps, lr=work.lr, rate=rate)
         self.site.states.stage(job.members, work.round, {"variate": fresh})
         return {"variate": fresh - own}
 
@@ -48,7 +48,7 @@ def correction(shared: Array, own: Array) -> Array:
     return out
 
 
-def renewed(
+def update_variates(
     own: Array, shared: Array, *, start: Array, theta: Array, steps: Array, lr: float, rate: Array | None = None
 ) -> Array:
     """The sites' new variates (m, P); a site that took no step keeps its own. `rate` (m,): how far each goes to the new."""
@@ -66,7 +66,7 @@ def steady_rate(counts: Array, batch: int) -> Array:
     return out
 
 
-class Variates(Stability):
+class ControlVariates(LocalRegularizer):
     """The server's variate c is the mean of the sites' c_k, weighted by rows whatever weighs the models.
 
     The paper weighs c uniformly, which is unstable when models are weighed by rows and sites differ in size. Each

@@ -4,7 +4,7 @@
     summed = yield from secure_sum(server.secure, answers, weights={"model": weights})
 
 Five exchanges (privacy/secagg). Sites that drop out on the way are left out of the sum and named as missing; where too few
-are left it is `Halted`, loudly. `join_secretly` makes one model of the sum of the sites' models by their weights.
+are left it is `Halted`, loudly. `aggregate_secure` makes one model of the sum of the sites' models by their weights.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.records import Stage
-from grandrounds.methods.aggregate import Joined
-from grandrounds.methods.relay import relayed
-from grandrounds.methods.served import Served
-from grandrounds.methods.weigh import Weighed, weigh
+from grandrounds.methods.aggregate import Aggregation
+from grandrounds.methods.relay import intercept
+from grandrounds.methods.served import ModelAssignment
+from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
 from grandrounds.protocol.packing import HELD, length, narrowed, reports, unpacked
 from grandrounds.protocol.tasks import ERROR, INTRODUCE, MEET, MODELS, SUM_STEPS, TALLIES
@@ -46,7 +46,7 @@ class SecureRule:
 
 
 @dataclass(frozen=True)
-class Summed:
+class SumResult:
     """What was held, added up over the sites that stayed: by name, each times its weights."""
 
     sites: tuple[str, ...]
@@ -56,7 +56,7 @@ class Summed:
     notes: tuple[str, ...] = ()
 
 
-def meet(sites: tuple[str, ...]) -> Generator[Ask, Answers, dict[str, bytes]]:
+def exchange_identities(sites: tuple[str, ...]) -> Generator[Ask, Answers, dict[str, bytes]]:
     """Ask every site for its public key, and tell all of them of all."""
     answers = yield Ask(INTRODUCE, to=sites, report=("identity",))
     keys = np.asarray(answers["identity"], np.uint8)
@@ -75,7 +75,7 @@ def secure_sum(
     purpose: str = MODELS,
     noise: float = 0.0,
     of: Sequence[str] = (),
-) -> Generator[Ask, Answers, Summed]:
+) -> Generator[Ask, Answers, SumResult]:
     """Add up what the sites of these answers hold. `weights`: by report and site, adding up to at most 1; else plain sums.
 
     `of`: no more than these reports; the others are for another sum.
@@ -85,7 +85,7 @@ def secure_sum(
     from grandrounds.privacy.secagg import STEPS, Context, Scale, SecureSum, Skellam, fewest_honest
 
     assert answers.id is not None
-    told, sites, odd = _agreed_layout(answers)
+    told, sites, odd = _majority_layout(answers)
     told = narrowed(told, of) if of else told
     if weights and not reports(told) <= set(weights):
         raise BadInput(
@@ -116,7 +116,7 @@ def secure_sum(
     total = work.total()
     kept = {name: sum(of[s] for s in work.sites) for name, of in (weights or {}).items()}
     notes = tuple(f"{site}: {why}" for site, why in work.faults.items())
-    return Summed(work.sites, unpacked(total, told), kept, {**odd, **work.missing}, notes)
+    return SumResult(work.sites, unpacked(total, told), kept, {**odd, **work.missing}, notes)
 
 
 def is_halt(error: Exception) -> TypeGuard[Halted]:
@@ -124,18 +124,18 @@ def is_halt(error: Exception) -> TypeGuard[Halted]:
     return any(kind.__name__ == "Halted" for kind in type(error).__mro__)
 
 
-def secured(work: Generator[Any, Any, Any], rule: SecureRule) -> Generator[Effect, Any, Any]:
+def with_secure_totals(work: Generator[Any, Any, Any], rule: SecureRule) -> Generator[Effect, Any, Any]:
     """A generator whose Asks for totals are answered by secure sums: tallies, histograms, losses at temperatures."""
 
     def through(effect: Effect) -> Generator[Effect, Any, Any]:
         if isinstance(effect, Ask) and effect.total:
-            return (yield from _total(effect, rule))
+            return (yield from _secure_total(effect, rule))
         return (yield effect)
 
-    return relayed(work, through)
+    return intercept(work, through)
 
 
-def _total(ask: Ask, rule: SecureRule) -> Generator[Ask, Answers, Answers]:
+def _secure_total(ask: Ask, rule: SecureRule) -> Generator[Ask, Answers, Answers]:
     answers: Answers = yield replace(ask, total=(), held=ask.total)
     summed = yield from secure_sum(rule, answers, bits=STATISTIC_BITS, bound=STATISTIC_BOUND, purpose=TALLIES)
     kept = [k for k, s in enumerate(answers.sites) if s in summed.sites]
@@ -145,7 +145,7 @@ def _total(ask: Ask, rule: SecureRule) -> Generator[Ask, Answers, Answers]:
     return rest
 
 
-def _agreed_layout(answers: Answers) -> tuple[str, tuple[str, ...], dict[str, str]]:
+def _majority_layout(answers: Answers) -> tuple[str, tuple[str, ...], dict[str, str]]:
     """The layout that most sites announced, those that did, and the others with a reason."""
     said = dict(zip(answers.sites, answers[HELD], strict=True)) if len(answers) else {}
     counted = sorted(said.values(), key=lambda told: (-list(said.values()).count(told), told))
@@ -154,9 +154,9 @@ def _agreed_layout(answers: Answers) -> tuple[str, tuple[str, ...], dict[str, st
     return told, sites, {s: "holds something of another shape" for s in said if s not in sites}
 
 
-def join_secretly(
+def aggregate_secure(
     server: Server, rule: SecureRule, ask: Ask, method: Method
-) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
     """Train as asked, weigh by what sites may tell, and sum; the answers that come with it hold sums and no models.
 
     The weights are public and each site multiplies before it masks. Who drops out after that is not in the sum, so
@@ -165,12 +165,12 @@ def join_secretly(
     shares = method.stability.sums(server)
     answers = yield ask.holding("model", *shares)
     weighed = weigh(method.settings.weigh, server, answers)
-    return (yield from add_up(server, rule, answers, weighed, shares))
+    return (yield from secure_weighted_sum(server, rule, answers, weighed, shares))
 
 
-def add_up(
-    server: Server, rule: SecureRule, answers: Answers, weighed: Weighed, shares: Mapping[str, Mapping[str, float]]
-) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+def secure_weighted_sum(
+    server: Server, rule: SecureRule, answers: Answers, weighed: WeightingResult, shares: Mapping[str, Mapping[str, float]]
+) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
     """The sum of the models that sites hold, by these weights; `shares`: what else is added up, by report and site."""
     own = dict(zip(answers.sites, weighed.weights.tolist(), strict=True))
     of = {"model": own, **{name: {s: by[s] for s in answers.sites} for name, by in shares.items()}}
@@ -183,13 +183,13 @@ def add_up(
     weights = np.array([own[s] for s in kept.sites]) / summed.weights["model"]
     of = {name: dict(zip(answers.sites, np.asarray(v).tolist(), strict=True)) for name, v in weighed.signals.items()}
     said = f"{len(kept)} of {len(answers)} models were added up under masks; none was seen by the server"
-    joined = Joined(
-        Served(mean),
+    joined = Aggregation(
+        ModelAssignment(mean),
         kept.sites,
         weights,
         weighed.signals_of_all({"data_size": answers.by_site("count"), **of}),
         (Stage("weigh", weighed.why, own), Stage("secure", said, dict(zip(kept.sites, weights.tolist(), strict=True)))),
-        _kept_shares(answers, kept, weighed.shares, summed.weights["model"]),
+        _rescale_shares(answers, kept, weighed.shares, summed.weights["model"]),
         {},
         weighed.memory,
         (*weighed.notes, *summed.notes),
@@ -198,7 +198,7 @@ def add_up(
     return joined, kept
 
 
-def _kept_shares(
+def _rescale_shares(
     answers: Answers, kept: Answers, shares: Mapping[str, Array], total: float
 ) -> dict[str, dict[str, float]]:
     """What each signal contributes to the weights of those that stayed."""

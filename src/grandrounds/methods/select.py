@@ -25,7 +25,7 @@ ASKS_FIRST = ("loss", "power-of-choice")
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Selection:
     """The sites to ask, in their own order, and what they were chosen by."""
 
     sites: tuple[str, ...]
@@ -33,34 +33,34 @@ class Chosen:
     why: str = ""
 
 
-def share(fraction: float, sites: int) -> int:
+def count_sites(fraction: float, sites: int) -> int:
     """How many sites a fraction is: rounded up, never none."""
     return max(1, math.ceil(fraction * sites))
 
 
-def choose(server: Server, settings: Any) -> Generator[Ask, Answers, Chosen]:
+def choose(server: Server, settings: Any) -> Generator[Ask, Answers, Selection]:
     """The sites that train in this round, by the rule that [method.select] names."""
     sites, rule = server.here, settings.rule
     if rule == "all":
-        return Chosen(sites)
-    keep = share(settings.fraction, len(sites))
+        return Selection(sites)
+    keep = count_sites(settings.fraction, len(sites))
     if rule == "random":
         drawn = np.sort(server.rng("select").choice(len(sites), keep, replace=False))
-        return Chosen(tuple(sites[k] for k in drawn), why=f"{keep} of {len(sites)} sites were drawn at random")
-    asked = (
-        sites if rule == "loss" else _candidates(server, share(max(settings.candidates, settings.fraction), len(sites)))
-    )
+        return Selection(tuple(sites[k] for k in drawn), why=f"{keep} of {len(sites)} sites were drawn at random")
+    asked = sites
+    if rule == "power-of-choice":
+        asked = _draw_candidates(server, count_sites(max(settings.candidates, settings.fraction), len(sites)))
     answers: Answers = yield Ask("score", shared={"model": server.model}, to=asked, report=("loss",))
     loss = answers.by_site("loss")
     worst = set(sorted(loss, key=lambda s: (-loss[s], s))[:keep])
-    return Chosen(
+    return Selection(
         tuple(s for s in sites if s in worst),
         {"loss": loss},
         f"of {len(loss)} sites that reported their loss, the {len(worst)} with the highest take part",
     )
 
 
-def _candidates(server: Server, count: int) -> tuple[str, ...]:
+def _draw_candidates(server: Server, count: int) -> tuple[str, ...]:
     """Sites drawn without replacement, with chances that follow their training rows."""
     rows = np.array([server.rows[s] for s in server.here], float)
     drawn = server.rng("candidates").choice(len(rows), count, replace=False, p=rows / rows.sum())

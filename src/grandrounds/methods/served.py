@@ -12,7 +12,7 @@ from grandrounds.protocol.messages import Payload
 
 
 @dataclass(frozen=True)
-class Served:
+class ModelAssignment:
     """`model` (P,) is everybody's; a site named in `of` uses that one of `models` instead.
 
     Models of one size are rows of an array (M, P); forests, which differ in size, are a list.
@@ -32,12 +32,12 @@ class Served:
         """What single sites are to be told: their own model."""
         return {site: {"model": self.for_site(site)} for site in self.of}
 
-    def map(self, change: Callable[[Array], Array]) -> Served:
+    def map(self, change: Callable[[Array], Array]) -> ModelAssignment:
         """Every model changed in the same way."""
-        models = None if self.models is None else together([change(m) for m in self.models])
+        models = None if self.models is None else stack_models([change(m) for m in self.models])
         return replace(self, model=change(self.model), models=models)
 
-    def astype(self, dtype: np.typing.DTypeLike) -> Served:
+    def astype(self, dtype: np.typing.DTypeLike) -> ModelAssignment:
         models = self.models
         if isinstance(models, np.ndarray):
             models = models.astype(dtype, copy=False)
@@ -51,14 +51,14 @@ class Served:
         return {"model": self.model, "of": of, **{f"models/{m}": a for m, a in enumerate(self.models)}}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], sites: Sequence[str]) -> Served:
+    def from_arrays(cls, arrays: Mapping[str, Array], sites: Sequence[str]) -> ModelAssignment:
         if "of" not in arrays:
             return cls(np.array(arrays["model"]))
         of = {s: int(k) for s, k in zip(sites, arrays["of"], strict=True) if k >= 0}
         models = [arrays[f"models/{m}"] for m in range(sum(name.startswith("models/") for name in arrays))]
-        return cls(np.array(arrays["model"]), together(models), of)
+        return cls(np.array(arrays["model"]), stack_models(models), of)
 
 
-def together(models: Sequence[Array]) -> Array | list[Array]:
+def stack_models(models: Sequence[Array]) -> Array | list[Array]:
     """Models as rows of one array where they are of one size."""
     return np.stack(models) if len({m.shape for m in models}) == 1 else list(models)

@@ -30,28 +30,28 @@ EPS = 0.01
 """How far apart two sketches may be, of at most 2, without it meaning anything: the epsilon of eq. 5, which the paper
 does not give. Without it a site that happens to sit on the consensus would take all of the weight."""
 
-COMMON = 0.25
+COMPARABLE_MEDIAN = 0.25
 """The median distance up to which sites have reasons in common: a quarter of what all features count for together."""
 
-SLACK = 0.1
+MIN_DISTANCE = 0.1
 """The distance up to which nobody stands out, however close the others are to one another."""
 
-ABSURD = 5.0
+BROKEN_MODEL_DISTANCE = 5.0
 """The distance, in what all features usually count for together, beyond which a model is broken, not different.
 
 At least in units of the score (nats, of a log loss): where nobody has learnt much yet features count for next to nothing, and
 the first site that does learn is many times that far off."""
 
-FEW = 4
+OUTLIER_SHARE = 4
 """One site of so many, and at least one, may be bad: no more than that can stand out by being different."""
 
 TOLERANCE = 1.5
 """How many times as far as the others a site's reasons may be from the consensus before the outlier form takes weight."""
 
-NEIGHBOURS = 2
+MIN_NEIGHBOURS = 2
 """Other sites that a site's explanations must lie too far from before it stands out: never one neighbour alone."""
 
-MATERIAL = 0.05
+MATERIAL_HARM = 0.05
 """Share of the log loss by which a model must be worse on reference rows with a site before that counts as harm at all."""
 
 HARM = 2.0
@@ -63,10 +63,10 @@ HARM_ALONE = 5.0
 HARM_MEMORY = 0.8
 """Share of earlier rounds in harm, which starts at 0: barely trained models harm one another in the first rounds."""
 
-HALVED = 20
+MIN_ROWS_TO_HALVE = 20
 """Fewest training rows of a site that is tried on either half of its own patients; a smaller one is judged by all of them."""
 
-FORGIVEN = 10.0
+MAX_REMEMBERED_RATIO = 10.0
 """How far beyond that a site counts at most as having been, once the round is over."""
 
 
@@ -77,24 +77,24 @@ def data_size(counts: Array) -> Array:
     return shares
 
 
-def uniform(sites: int) -> Array:
+def uniform_weights(sites: int) -> Array:
     """1 / K for each of K sites."""
     return np.full(sites, 1 / sites)
 
 
-def distances(models: Array) -> Array:
+def model_distances(models: Array) -> Array:
     """||theta_k - mean theta|| of models (K, P): (K,)."""
     mean = models.mean(axis=0, dtype=float)
     return np.array([np.linalg.norm(model - mean) for model in models])
 
 
-def nearness(far: Array) -> Array:
+def distance_weights(far: Array) -> Array:
     """Weights that fall with distance, exp(-d_k / mean d), as shares; alike where all are at one place.
 
     SSE-AGG names parameter distance as a baseline without saying how; this form has no scale to tune.
     """
     if not far.any():
-        return uniform(len(far))
+        return uniform_weights(len(far))
     return _shares(np.exp(-far / far.mean()))
 
 
@@ -105,7 +105,7 @@ def disagreement(sketches: Any, among: Array | None = None) -> Array:
     return out
 
 
-def standing_out(importances: Array, among: Array | None = None) -> tuple[Array, float]:
+def outlier_distance(importances: Array, among: Array | None = None) -> tuple[Array, float]:
     """How far each site's importances (K, F), in the score's own unit, lie from the median site's, as a share of its total.
 
     The median of each feature is one that few bad sites cannot pull to themselves, as they can the mean. And a model that
@@ -120,49 +120,49 @@ def standing_out(importances: Array, among: Array | None = None) -> tuple[Array,
 
 def agreement(sketches: Any, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
     """Shares that follow c_k = 1 / (eps + ||E_k - mean E||_1) (eq. 5), raised to the power `sharpness`."""
-    return inverse(disagreement(sketches), sharpness=sharpness, eps=eps)
+    return inverse_weights(disagreement(sketches), sharpness=sharpness, eps=eps)
 
 
-def inverse(far: Array, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
+def inverse_weights(far: Array, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
     """Eq. 5 for distances (K,) to a consensus: shares that follow (eps + D_k)^-sharpness."""
     return _shares(_power((eps + far.min()) / (eps + far), sharpness))
 
 
-def exponential(far: Array, *, tau: float) -> Array:
+def exponential_weights(far: Array, *, tau: float) -> Array:
     """Eq. 21: shares that follow exp(-tau D_k)."""
     return _shares(np.exp(-tau * (far - far.min())))
 
 
-def beyond(far: Array, *, tolerance: float = TOLERANCE, among: Array | None = None, usually: float = 1.0) -> Array:
+def outlier_ratio(far: Array, *, tolerance: float = TOLERANCE, among: Array | None = None, usually: float = 1.0) -> Array:
     """How many times the distance that passes unnoticed each site is away: up to 1 it is as different as sites are.
 
-    That distance is `tolerance` times the `widest` of those `among`, or SLACK. Where most are far apart (`comparable`) a
+    That distance is `tolerance` times the `trimmed_max` of those `among`, or SLACK. Where most are far apart (`is_comparable`) a
     hospital with other patients looks like a bad one: only one that is out of all proportion stands out (ABSURD), and of
     the others nothing is known (NaN). `usually`: what all features count for together at the median site.
     """
     known = far if among is None else among
-    if comparable(known):
-        close: Array = far / max(tolerance * widest(known), SLACK)
+    if is_comparable(known):
+        close: Array = far / max(tolerance * trimmed_max(known), MIN_DISTANCE)
         return close
-    absurd = ABSURD * max(1.0, 1 / usually) if usually > 0 else ABSURD
-    apart = far / max(tolerance * widest(known), absurd)
+    absurd = BROKEN_MODEL_DISTANCE * max(1.0, 1 / usually) if usually > 0 else BROKEN_MODEL_DISTANCE
+    apart = far / max(tolerance * trimmed_max(known), absurd)
     return np.where(apart > 1, apart, np.nan)
 
 
-def stand_out(
+def outlier_ratio_beyond_sampling(
     far: Array, sampling: Array, neighbours: Array, *, tolerance: float = TOLERANCE, among: Array, usually: float = 1.0
 ) -> Array:
-    """Compute how far each site stands out beyond sampling, (K,): `beyond` of its distance without what sampling gives it.
+    """Compute how far each site stands out beyond sampling, (K,): `outlier_ratio` of its distance without what sampling gives it.
 
     Independent errors add in squares, so the square of `sampling` is taken off that of the distance. A site that lies too far
     from fewer than NEIGHBOURS others is not beyond 1: one neighbour does not judge another.
     """
-    times = beyond(take_off(far, sampling), tolerance=tolerance, among=among, usually=usually)
-    out: Array = np.where(neighbours >= NEIGHBOURS, times, np.fmin(times, 1.0))
+    times = outlier_ratio(subtract_sampling(far, sampling), tolerance=tolerance, among=among, usually=usually)
+    out: Array = np.where(neighbours >= MIN_NEIGHBOURS, times, np.fmin(times, 1.0))
     return np.where(np.isnan(times), np.nan, out)
 
 
-def take_off(far: Array, sampling: Array | float) -> Array:
+def subtract_sampling(far: Array, sampling: Array | float) -> Array:
     """Subtract sampling from distances, in squares; never below 0."""
     out: Array = np.sqrt(np.maximum(far**2 - np.asarray(sampling, float) ** 2, 0.0))
     return out
@@ -170,16 +170,16 @@ def take_off(far: Array, sampling: Array | float) -> Array:
 
 def count_neighbours(importances: Array, sampling: Array, far: Array, whole: float, *, tolerance: float) -> Array:
     """Count the others, (K,), from which each site's importances (K, F) lie further than passes unnoticed, beyond sampling."""
-    allowed = max(tolerance * widest(far), SLACK) * (whole if whole > 0 else 1.0)
+    allowed = max(tolerance * trimmed_max(far), MIN_DISTANCE) * (whole if whole > 0 else 1.0)
     beyond_sampling = sampling * (whole if whole > 0 else 1.0)
     out = [
-        int((take_off(np.abs(importances - own).sum(axis=1), margin) > allowed).sum())
+        int((subtract_sampling(np.abs(importances - own).sum(axis=1), margin) > allowed).sum())
         for own, margin in zip(importances, beyond_sampling, strict=True)
     ]
     return np.array(out, float)
 
 
-def keep(standing: Array, harm: Array, *, least: float, sharpness: float, confirmed: Array | None = None) -> Array:
+def retained_share(standing: Array, harm: Array, *, least: float, sharpness: float, confirmed: Array | None = None) -> Array:
     """Compute the share of its rows' weight that each site keeps, (K,), by how far it stands out and by the harm it does.
 
     A site keeps at least `least` unless the model is worse with it on reference rows (`harm` above HARM). Harm above HARM_ALONE
@@ -189,26 +189,26 @@ def keep(standing: Array, harm: Array, *, least: float, sharpness: float, confir
     known = np.nan_to_num(harm, nan=0.0)
     if confirmed is not None:
         known = np.where(confirmed, known, np.minimum(known, HARM))
-    trust = in_line(standing, sharpness=sharpness)
+    trust = outlier_weight(standing, sharpness=sharpness)
     trust = np.where(known > HARM, trust, np.maximum(trust, least))
-    out: Array = np.minimum(trust, in_line(known / HARM_ALONE, sharpness=sharpness))
+    out: Array = np.minimum(trust, outlier_weight(known / HARM_ALONE, sharpness=sharpness))
     return out
 
 
-def suspect(standing: Array, harm: Array, *, least: float) -> Array:
-    """Find the sites, (K,) of bool, that would be demoted for the harm they do: what `keep` needs confirmed."""
+def find_suspects(standing: Array, harm: Array, *, least: float) -> Array:
+    """Find the sites, (K,) of bool, that would be demoted for the harm they do: what `retained_share` needs confirmed."""
     known = np.nan_to_num(harm, nan=0.0)
     out: Array = (known > HARM_ALONE) | ((least > 0) & (np.nan_to_num(standing, nan=0.0) > 1) & (known > HARM))
     return out
 
 
-def confirm(first: Array, second: Array, rows: Array) -> Array:
+def confirm_on_halves(first: Array, second: Array, rows: Array) -> Array:
     """Find the sites, (K,) of bool, whose harm is confirmed: the loss is worse by more than MATERIAL with either half alone.
 
     An accident of who happens to be its patient is in one half and not in the other; that it is no chance of the reference rows
     `harm` over the rounds shows. Sites with fewer than HALVED rows have no halves to try. NaN: not tried yet.
     """
-    out: Array = ((first > 0) & (second > 0)) | (rows < HALVED)
+    out: Array = ((first > 0) & (second > 0)) | (rows < MIN_ROWS_TO_HALVE)
     return out
 
 
@@ -219,17 +219,17 @@ def remember_harm(now: Array, before: Array) -> Array:
     return out
 
 
-def widest(far: Array) -> float:
+def trimmed_max(far: Array) -> float:
     """The greatest distance of all sites but the furthest, one in FEW: how far apart honest sites are.
 
     The median would do against fewer than half. But where labels are skewed three hospitals of five may happen to be alike,
     and two that see other patients would be shut out with all that only they know.
     """
-    return float(np.sort(far)[max(0, len(far) - 1 - max(1, len(far) // FEW))])
+    return float(np.sort(far)[max(0, len(far) - 1 - max(1, len(far) // OUTLIER_SHARE))])
 
 
-def in_line(times: Array, *, sharpness: float) -> Array:
-    """How far each site is in line with the others, in [0, 1], by how far it is `beyond`: the outlier form, not the paper's.
+def outlier_weight(times: Array, *, sharpness: float) -> Array:
+    """Compute the share of its weight that each site keeps, in [0, 1], from its `outlier_ratio` (our form, not the paper's).
 
     1 up to 1 and where nothing is known, past it the power `sharpness` of its inverse. Sites that differ as sites do keep
     the weight of their rows; one whose reasons stand out loses it.
@@ -237,21 +237,21 @@ def in_line(times: Array, *, sharpness: float) -> Array:
     return _power(1 / np.fmax(times, 1.0), sharpness)
 
 
-def kept_in_mind(times: Array, before: Array, memory: float) -> Array:
-    """How far sites are `beyond`, with what was found `before` (NaN: nothing) as the share `memory` of it.
+def smoothed_ratio(times: Array, before: Array, memory: float) -> Array:
+    """How far sites are `outlier_ratio`, with what was found `before` (NaN: nothing) as the share `memory` of it.
 
     Reasons are read off a few hundred rows, so an honest site stands out in some rounds, and a bad one in some does not. What
     came before counts at most FORGIVEN, so that a site which was out of all proportion once can come back. A round that
     says nothing of a site (NaN) leaves what was found.
     """
-    mixed = memory * np.minimum(before, FORGIVEN) + (1 - memory) * times
+    mixed = memory * np.minimum(before, MAX_REMEMBERED_RATIO) + (1 - memory) * times
     out: Array = np.where(np.isnan(before), times, np.where(np.isnan(times), before, mixed))
     return out
 
 
-def comparable(far: Array) -> bool:
+def is_comparable(far: Array) -> bool:
     """Whether most sites' reasons are near enough to one another, by their distances (K,), to say who is not."""
-    return bool(np.median(far) <= COMMON)
+    return bool(np.median(far) <= COMPARABLE_MEDIAN)
 
 
 def softmax_signal(values: Array, temperature: float) -> Array:
@@ -262,7 +262,7 @@ def softmax_signal(values: Array, temperature: float) -> Array:
     v = np.asarray(values, float)
     known = np.isfinite(v)
     if not known.any():
-        return uniform(len(v))
+        return uniform_weights(len(v))
     v = np.where(known, v, v[known].mean())
     return _shares(np.exp(temperature * v - (temperature * v).max()))
 
@@ -272,7 +272,7 @@ def blend(signals: Mapping[str, Array], lambdas: Mapping[str, float]) -> Array:
 
     The lambdas are not negative and sum to 1. With all of it on one signal the result is that signal to the bit.
     """
-    checked(lambdas, signals)
+    check_lambdas(lambdas, signals)
     used = {name: share for name, share in lambdas.items() if share}
     if len(used) == 1:
         return np.asarray(signals[next(iter(used))], float)
@@ -280,7 +280,7 @@ def blend(signals: Mapping[str, Array], lambdas: Mapping[str, float]) -> Array:
     return total
 
 
-def checked(lambdas: Mapping[str, float], known: Any = SIGNALS) -> None:
+def check_lambdas(lambdas: Mapping[str, float], known: Any = SIGNALS) -> None:
     """Refuse lambdas that are no convex blend of known signals, in words."""
     for name, share in lambdas.items():
         if name not in known:
@@ -291,7 +291,7 @@ def checked(lambdas: Mapping[str, float], known: Any = SIGNALS) -> None:
         raise BadInput(f"the lambdas sum to {sum(lambdas.values()):g}, but must sum to 1", code="bad-lambdas")
 
 
-def floored(weights: Array, floor: float) -> Array:
+def apply_floor(weights: Array, floor: float) -> Array:
     """Weights of at least `floor` (w_min), made to sum to 1 again; as they are where none is below."""
     return weights if (weights >= floor).all() else _shares(np.maximum(weights, floor))
 
@@ -307,7 +307,7 @@ def _shares(values: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Weighed:
+class WeightingResult:
     """A weight for each answer, (K,), with the numbers it comes from and the reason in words.
 
     `shares`: what each signal contributes, (K,) each; they add up to the weights. `memory`: what to know next round.
@@ -340,26 +340,27 @@ RULES = {
     "explanations": "SSE-AGG's blend of data size, agreement of reasons, worst site and calibration",
 }
 NEEDS_REFERENCE = ("reference_accuracy",)
-OWN_WEIGHTS = ("distance", "reference_accuracy", "trust", EXPLANATIONS)
+CHOSEN_RULES = ("distance", "reference_accuracy", "trust", EXPLANATIONS)
 """Ways of weighing that someone chose: never the default."""
 
 
-def weigh(settings: Any, server: Server, answers: Answers, groups: Array | None = None) -> Weighed:
+def weigh(settings: Any, server: Server, answers: Answers, groups: Array | None = None) -> WeightingResult:
     """The weights that a rule gives these answers; `groups` (K,): the cohort of each, where reasons are compared within."""
     if settings.rule == EXPLANATIONS:
-        from grandrounds.methods.sse_agg.weights import by_explanations  # which blends the signals of this module
+        from grandrounds.methods.sse_agg.weights import explanation_weights  # which blends the signals of this module
 
-        return by_explanations(settings, server, answers, groups)
+        return explanation_weights(settings, server, answers, groups)
     if settings.rule == "uniform":
-        return Weighed(uniform(len(answers)), {}, "every site that answered has the same weight")
+        return WeightingResult(uniform_weights(len(answers)), {}, "every site that answered has the same weight")
     if settings.rule == "distance":
-        far = distances(np.asarray(answers["model"]))
+        far = model_distances(np.asarray(answers["model"]))
         why = "a site's weight falls with the distance of its model from the mean of all, exp(-d / mean d)"
-        return Weighed(nearness(far), {"distance": far}, why)
+        return WeightingResult(distance_weights(far), {"distance": far}, why)
     if settings.rule == "reference_accuracy":
         assert server.reference is not None
         right = server.reference.accuracy(np.asarray(answers["model"]))
         why = "a site's weight is its model's accuracy on the server's reference rows, as a share of all"
-        return Weighed(data_size(right) if right.any() else uniform(len(right)), {"reference_accuracy": right}, why)
+        weights = data_size(right) if right.any() else uniform_weights(len(right))
+        return WeightingResult(weights, {"reference_accuracy": right}, why)
     why = "a site's weight is its share of the training rows of all sites that answered"
-    return Weighed(data_size(answers["count"]), {}, why)
+    return WeightingResult(data_size(answers["count"]), {}, why)

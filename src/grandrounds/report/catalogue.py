@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.methods.fedxchain.summary import with_trust
+from grandrounds.methods.fedxchain.summary import trust_decisions
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
@@ -125,14 +125,14 @@ def _apart(kind: str) -> Callable[[RunRecord], Figure | None]:
 
 def _trust(make: Callable[[RunRecord], Figure], *, course: bool = True) -> Callable[[RunRecord], Figure | None]:
     def drawn(told: RunRecord) -> Figure | None:
-        kept = with_trust(told.rounds)
+        kept = trust_decisions(told.rounds)
         return make(told) if kept and told.summary and told.summary.get("trust") and len(kept) > course else None
 
     return drawn
 
 
 def _rewards(told: RunRecord) -> Figure | None:
-    kept = with_trust(told.rounds)
+    kept = trust_decisions(told.rounds)
     rewarded = len(kept) > 1 and any(d["signals"].get("reward") for d in kept)
     return figures.rewards_over_rounds(told.rounds) if rewarded else None
 
@@ -194,7 +194,7 @@ FIGURES: dict[str, Entry] = {
     "trust-parts": Entry(
         TRUST,
         _trust(
-            lambda t: figures.trust_parts(with_trust(t.rounds)[-1], (t.summary or {})["trust"]["rule"]), course=False
+            lambda t: figures.trust_parts(trust_decisions(t.rounds)[-1], (t.summary or {})["trust"]["rule"]), course=False
         ),
         wide=True,
     ),

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from grandrounds.data.event import Event, event_line
-from grandrounds.methods.fedxchain.summary import with_trust
+from grandrounds.methods.fedxchain.summary import trust_decisions
 from grandrounds.metrics import DESCRIPTIONS, Place, shown_in
 from grandrounds.metrics.fairness import (
     clearly_worse,
@@ -149,7 +149,7 @@ def _rounds(rounds: Sequence[Mapping[str, Any]], charts: Charts, summary: Mappin
     if weighed:
         beside.append(figures.weights(rounds))
     out.append(charts.place(*beside))
-    if weighed and len(weighed[-1]["decision"]["signals"]) > 1 and not with_trust(rounds):  # trust has a section
+    if weighed and len(weighed[-1]["decision"]["signals"]) > 1 and not trust_decisions(rounds):  # trust has a section
         out.append(charts.place(figures.weights_by_signal(weighed[-1]["decision"]), wide=True))
     drawn = _agreement(rounds)
     out.append(charts.place(*drawn, wide=len(drawn) == 1))

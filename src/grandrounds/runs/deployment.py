@@ -35,7 +35,7 @@ from grandrounds.engine.driver import Engine
 from grandrounds.engine.post import Post
 from grandrounds.engine.remote import RemoteEngine
 from grandrounds.engine.setup import Setup
-from grandrounds.methods import follows
+from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOLED
 from grandrounds.models import PICTURES, TABLES
 from grandrounds.privacy.secagg import Secret
@@ -246,7 +246,7 @@ def _reasons(plan: Plan) -> Iterator[str]:
     if own is not None:
         yield f"{own} names code of your own, which neither a server nor a site runs for somebody who submits: leave it out"
         return
-    if follows(plan.method.name, POOLED):
+    if is_variant_of(plan.method.name, POOLED):
         yield f"method '{plan.method.name}' takes all rows to one place, which no hospital allows: use another"
     if plan.plain()["attacks"]:
         yield "[[attacks]] are for simulations: leave them out"

@@ -16,7 +16,7 @@ from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.explain.agreement import spurious_gap
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.exchanges import Evaluated
+from grandrounds.methods.exchanges import EvaluationResult
 from grandrounds.metrics import DESCRIPTIONS, Place, Tally, choose_threshold, decision_curve, scores, shown_in
 from grandrounds.metrics.fairness import below_majority, worst_site
 from grandrounds.metrics.local_models import with_models_sent
@@ -80,7 +80,7 @@ ROUND_METRICS = shown_in(Place.ROUND)
 """What is recorded of the consortium in every round; the summary has everything."""
 
 
-def round_scores(scored: Evaluated, more: Metrics) -> dict[str, Any]:
+def round_scores(scored: EvaluationResult, more: Metrics) -> dict[str, Any]:
     """Consortium figures of val and test from summed tallies, and a few figures of each site's test rows."""
     out: dict[str, Any] = {}
     for part, total in scored.totals.items():
@@ -89,7 +89,7 @@ def round_scores(scored: Evaluated, more: Metrics) -> dict[str, Any]:
     return out
 
 
-def final_scores(scored: Evaluated, encoding: AnyEncoding, *, threshold: float, more: Metrics) -> dict[str, Any]:
+def final_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: float, more: Metrics) -> dict[str, Any]:
     """Everything about the final model: parts, sites, worst site, subgroups, threshold, decision curve."""
     totals = {part: t.sum(axis=0) for part, t in scored.totals.items()}
     final = {part: figures(t, threshold=threshold, more=more) for part, t in totals.items()}
@@ -111,7 +111,7 @@ def final_scores(scored: Evaluated, encoding: AnyEncoding, *, threshold: float, 
     }
 
 
-def site_figures(scored: Evaluated) -> dict[str, dict[str, float]]:
+def site_figures(scored: EvaluationResult) -> dict[str, dict[str, float]]:
     """What each site worked out of its own test rows."""
     return {s: {name: float(column[k]) for name, column in scored.figures.items()} for k, s in enumerate(scored.sites)}
 

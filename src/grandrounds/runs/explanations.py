@@ -27,9 +27,9 @@ from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.stability import stability
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.exchanges import explain_own
-from grandrounds.methods.relay import relayed
-from grandrounds.methods.served import Served
+from grandrounds.methods.exchanges import explain_locally
+from grandrounds.methods.relay import intercept
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Send, Value
 from grandrounds.runs.references import ServerRows
 from grandrounds.runs.setup import RunSetup
@@ -139,10 +139,10 @@ class RoundExplanations:
             reply = yield self._asked(effect) if wanted else effect
             return self._heard(effect, reply, explainer, round, model) if wanted else reply
 
-        outcome = yield from relayed(work, through)
+        outcome = yield from intercept(work, through)
         return outcome
 
-    def after(self, served: Served) -> Driven:
+    def after(self, served: ModelAssignment) -> Driven:
         """The record of a round's explanations; sites explain the model in use meanwhile."""
         out: dict[str, Any] = {}
         if len(self.found) > 1:  # one model alone does not drift
@@ -150,10 +150,10 @@ class RoundExplanations:
         deployed = yield from self.deployed(served)
         return {**out, "deployed": deployed} if deployed else out
 
-    def deployed(self, served: Served) -> Driven:
+    def deployed(self, served: ModelAssignment) -> Driven:
         """How the model in use reasons on each site's own patients, and over all of them: sites weighed by patients."""
         rule = replace(self.rule, score=DEPLOYED_SCORE)
-        sketches, rows = yield from explain_own(served, rule, self.features, self.background, to=self.hospitals)
+        sketches, rows = yield from explain_locally(served, rule, self.features, self.background, to=self.hospitals)
         if not len(sketches.sites):
             return {}
         block = self._block("deployed", sketches)
@@ -323,6 +323,6 @@ def written(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 class ReferenceExplanations(RoundExplanations):
     """Sites are not asked how the model in use reasons on their patients: sketches of theirs would leave without noise."""
 
-    def deployed(self, served: Served) -> Generator[Ask, Answers, Any]:
+    def deployed(self, served: ModelAssignment) -> Generator[Ask, Answers, Any]:
         yield from ()
         return {}

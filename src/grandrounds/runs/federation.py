@@ -27,7 +27,7 @@ from grandrounds.data.partition import by_column, own_partition, partition
 from grandrounds.data.reference_sets import Reference, reference_sets, with_marks
 from grandrounds.data.split import Rows, roles
 from grandrounds.data.table import Table
-from grandrounds.methods import follows
+from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOL, POOLED
 from grandrounds.models import PICTURES, TABLES
 from grandrounds.privacy.events import protects_patients
@@ -82,7 +82,7 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     if plan.tasks.plain():
         data = replace(data, label=_task_labels(plan, data, dict(zip(sites, rows, strict=True)), task))
     names = tuple(sites)
-    if follows(plan.method.name, POOLED):
+    if is_variant_of(plan.method.name, POOLED):
         names, rows, task = _pooled(names, rows, task)
     clean = None if planted is None else planted.clean
     stack = Stack(names, data, tuple(rows), groups, tuple(task.values()), attacks=attacks, clean=clean)

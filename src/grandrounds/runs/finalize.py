@@ -25,10 +25,10 @@ from grandrounds.experiment.checks.privacy import counts_patients
 from grandrounds.explain.noised_percentiles import noised_population
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
-from grandrounds.methods.exchanges import Evaluated, evaluate, fit_temperature
+from grandrounds.methods.exchanges import EvaluationResult, evaluate, fit_temperature
 from grandrounds.methods.fedxchain.summary import trust_summary
-from grandrounds.methods.platt import Platt, fit_platt
-from grandrounds.methods.served import Served
+from grandrounds.methods.platt import PlattLine, fit_platt
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.metrics import DESCRIPTIONS, Tally
 from grandrounds.metrics.local_models import local_summary
 from grandrounds.models import Model
@@ -74,7 +74,7 @@ class Finalizer:
     warnings: tuple[str, ...]
     recorder: Recording
     explaining: RoundExplanations | None = None
-    private: Callable[[Served], Platt] | None = None  # the line of a model within the budget of the validation rows
+    private: Callable[[ModelAssignment], PlattLine] | None = None  # the line of a model within the budget of the validation rows
     released: Callable[[], Sequence[Mapping[str, Any]]] = tuple  # what was charged outside the rounds, for the ledger
     promise: Callable[[Mapping[str, int]], Mapping[str, Any]] | None = (
         None  # what was promised, given the rows that were lent
@@ -167,7 +167,7 @@ class Finalizer:
             self.folder.write_percentiles(noised_population(encoding, state.method, share=share))
 
     def _explained(
-        self, served: Served, calibration: Calibration | None, state: State, records: Sequence[Mapping[str, Any]]
+        self, served: ModelAssignment, calibration: Calibration | None, state: State, records: Sequence[Mapping[str, Any]]
     ) -> dict[str, Any]:
         """Write explanations.json; gives the summary's few words of it."""
         if self.explaining is None:
@@ -179,7 +179,7 @@ class Finalizer:
         return self.explaining.summary(told, final)
 
     def _end(
-        self, models: Mapping[str, str], served: Served, calibration: Calibration | None, state: State, summary: bytes
+        self, models: Mapping[str, str], served: ModelAssignment, calibration: Calibration | None, state: State, summary: bytes
     ) -> None:
         """Enter in the ledger how the run ends: all files that people read, the models, and which round they are of."""
         names = [self.folder.model.name, *sorted(set(models.values()))]
@@ -204,12 +204,12 @@ class Finalizer:
     def _drive(self, work: Any) -> Any:
         return self.opening.engine.drive(work, round=self.plan.method.rounds + 1)
 
-    def _judged(self, served: Served, parts: tuple[str, ...], threshold: float) -> Evaluated:
+    def _judged(self, served: ModelAssignment, parts: tuple[str, ...], threshold: float) -> EvaluationResult:
         figures = tuple(DESCRIPTIONS)
-        scored: Evaluated = self._drive(evaluate(served, parts, figures=figures, threshold=threshold))
+        scored: EvaluationResult = self._drive(evaluate(served, parts, figures=figures, threshold=threshold))
         return scored
 
-    def _calibrated(self, model: Model, served: Served) -> tuple[Served, Calibration | None]:
+    def _calibrated(self, model: Model, served: ModelAssignment) -> tuple[ModelAssignment, Calibration | None]:
         how = self.plan.evaluation.calibrate
         if how == "platt":
             return self._corrected(model, served)
@@ -222,23 +222,23 @@ class Finalizer:
             return served, None
         return served.map(lambda theta: model.cooled(theta, t)), Calibration.cooled(t)
 
-    def _corrected(self, model: Model, served: Served) -> tuple[Served, Calibration | None]:
+    def _corrected(self, model: Model, served: ModelAssignment) -> tuple[ModelAssignment, Calibration | None]:
         """Platt's line in every model; left as they are, with a warning, where the validation rows give none to use."""
-        line: Platt = self._drive(fit_platt(served)) if self.private is None else self.private(served)
+        line: PlattLine = self._drive(fit_platt(served)) if self.private is None else self.private(served)
         if line.refused:
             self.warnings += (line.refused,)
             return served, None
         changed = served.map(lambda theta: model.corrected(theta, slope=line.slope, intercept=line.intercept))
         return changed, Calibration(line.slope, line.intercept)
 
-    def _threshold(self, served: Served) -> float:
+    def _threshold(self, served: ModelAssignment) -> float:
         """The probability that counts as "yes": one half, or from the validation rows of all sites."""
         if self.plan.evaluation.threshold == "half":
             return 0.5
         val = self._drive(evaluate(served, ("val",))).totals["val"].sum(axis=0)
         return evaluation.choose(val, self.opening.encoding, self.plan.evaluation)
 
-    def _tasks(self, served: Served) -> dict[str, Any]:
+    def _tasks(self, served: ModelAssignment) -> dict[str, Any]:
         """Test figures of each task over the sites that hold it; nothing where there is one task."""
         stack = self.consortium.stack
         names = sorted(set(stack.tasks))
@@ -250,7 +250,7 @@ class Finalizer:
             out[task or "main"] = scored
         return out
 
-    def _attacks(self, model: Model, served: Served) -> dict[str, Any]:
+    def _attacks(self, model: Model, served: ModelAssignment) -> dict[str, Any]:
         """Who attacked how, and for a backdoor the share of stamped test pictures that the model takes for its target."""
         held = self.consortium.stack.attacks
         out: dict[str, Any] = {"sites": {site: a.kind for site, a in held.items()}} if held else {}
@@ -266,7 +266,7 @@ class Finalizer:
             out.setdefault("backdoor_success", {})[target] = hit
         return out
 
-    def _shortcut(self, scored: Evaluated, final: Mapping[str, Any], explanation: Mapping[str, Any]) -> dict[str, Any]:
+    def _shortcut(self, scored: EvaluationResult, final: Mapping[str, Any], explanation: Mapping[str, Any]) -> dict[str, Any]:
         """What the shortcut in the sites' pictures was worth to the model; nothing where there is none."""
         planted = self.consortium.planted
         if planted is None:
@@ -276,7 +276,7 @@ class Finalizer:
         tiles = 1 if self.explaining is None else len(self.explaining.features)
         return evaluation.shortcut_scores(planted, final["final"], ood, explanation, tiles=tiles)
 
-    def _fine_tuned(self, served: Served) -> Served | None:
+    def _fine_tuned(self, served: ModelAssignment) -> ModelAssignment | None:
         """Each site's own model after train.finetune more epochs on its own rows, from the finished one."""
         plan = self.plan
         if not plan.train.finetune:
@@ -295,16 +295,16 @@ class Finalizer:
 
         answers = self._drive(once())
         self.opening.engine.commit()  # what sites keep for themselves is from now on as fine-tuned
-        return Served(served.model, answers["model"], {s: k for k, s in enumerate(answers.sites)})
+        return ModelAssignment(served.model, answers["model"], {s: k for k, s in enumerate(answers.sites)})
 
-    def _personal(self, tuned: Served, threshold: float) -> dict[str, Any]:
+    def _personal(self, tuned: ModelAssignment, threshold: float) -> dict[str, Any]:
         scored = self._judged(tuned, ("test",), threshold)
         total = scored.totals["test"].sum(axis=0)
         final = evaluation.figures(total, threshold=threshold, more=self.opening.metrics)
         return {"epochs": self.plan.train.finetune, "final": final, "per_site": evaluation.site_figures(scored)}
 
     def _write_models(
-        self, model: Model, served: Served, common: Served, calibration: Calibration | None, threshold: float
+        self, model: Model, served: ModelAssignment, common: ModelAssignment, calibration: Calibration | None, threshold: float
     ) -> dict[str, str]:
         """model.safetensors, and where models are separate one file each; says which site uses which."""
         facts = (self.opening.spec, self.opening.encoding, schema_of(self.consortium.data), calibration, threshold)

@@ -21,8 +21,8 @@ from grandrounds.explain.explainers.heat import heat
 from grandrounds.explain.mapped import KEEP, LIKE, PARTNERS, REPORT, MapRule, between, in_words, mean
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.relay import relayed
-from grandrounds.methods.served import Served
+from grandrounds.methods.relay import intercept
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Payload, Send
 from grandrounds.runs.references import ServerRows
 from grandrounds.runs.setup import RunSetup
@@ -77,10 +77,10 @@ class HeatMaps:
                 self._heard(effect, reply, start)
             return reply
 
-        outcome: Outcome = yield from relayed(work, through)
+        outcome: Outcome = yield from intercept(work, through)
         return outcome
 
-    def after(self, served: Served, round: int) -> Generator[Ask, Answers, dict[str, Any]]:
+    def after(self, served: ModelAssignment, round: int) -> Generator[Ask, Answers, dict[str, Any]]:
         """The record of a round's maps: by site, their means, and between sites where there are pictures for it."""
         own = served.each()
         each: dict[str, Payload] = {

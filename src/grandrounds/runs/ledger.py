@@ -11,7 +11,7 @@ from grandrounds.audit.files import Ended
 from grandrounds.core.arrays import Array
 from grandrounds.engine.driver import Engine
 from grandrounds.methods.base import Round
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.models.calibrated import Calibration
 from grandrounds.report.provenance import LedgerState
 
@@ -35,7 +35,7 @@ class Recording(Protocol):
 
     def watched(self, work: Round) -> Round: ...
 
-    def facts(self, round: int, served: Served, explanation: Mapping[str, Any] | None) -> dict[str, Any]: ...
+    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, Any]: ...
 
     def enter(self, record: Mapping[str, Any]) -> None: ...
 
@@ -65,7 +65,7 @@ class NoLedger:
     def watched(self, work: Round) -> Round:
         return work
 
-    def facts(self, round: int, served: Served, explanation: Mapping[str, Any] | None) -> dict[str, Any]:
+    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
 
     def enter(self, record: Mapping[str, Any]) -> None: ...

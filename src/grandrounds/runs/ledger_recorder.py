@@ -32,8 +32,8 @@ from grandrounds.core.arrays import Array, write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.driver import Engine
 from grandrounds.methods.base import Effect, Round
-from grandrounds.methods.relay import relayed
-from grandrounds.methods.served import Served
+from grandrounds.methods.relay import intercept
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.models.calibrated import Calibration
 from grandrounds.protocol.identity import Identity, Signers, public_pem
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload
@@ -68,7 +68,7 @@ class Commitments:
             self._hear(reply)
             return reply
 
-        return relayed(work, through)
+        return intercept(work, through)
 
     def of_round(self, round: int) -> dict[str, str]:
         """Site -> commitment, of the round that was watched last."""
@@ -158,7 +158,7 @@ class Recorder:
         """The method's round, whose answers are committed to."""
         return self._commitments.watched(work)
 
-    def facts(self, round: int, served: Served, explanation: Mapping[str, Any] | None) -> dict[str, Any]:
+    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, Any]:
         """What the round's entry needs and nobody can say later: hashes of models, explanations and answers."""
         told = {
             "model": model_digest(served.model),

@@ -18,7 +18,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.local_models import CROSSED, NONE
 from grandrounds.methods.base import Effect, Outcome, Round
-from grandrounds.methods.relay import relayed
+from grandrounds.methods.relay import intercept
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Send, Value
 
 _REPORT, _LENT = "local", "lent"
@@ -55,7 +55,7 @@ class LocalScores:
             reply = yield _asked(effect, due=due)
             return self._heard(effect, reply, due=due)
 
-        outcome: Outcome = yield from relayed(work, through)
+        outcome: Outcome = yield from intercept(work, through)
         return outcome
 
     def after(self) -> Generator[Ask, Answers, dict[str, Any]]:

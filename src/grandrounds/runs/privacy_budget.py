@@ -11,8 +11,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods import method_class
 from grandrounds.methods.base import Method, Server
-from grandrounds.methods.platt import Platt, PrivatePlatt
-from grandrounds.methods.private import CLIENT, DP_SGD, Private, spends
+from grandrounds.methods.platt import PlattLine, PrivatePlatt
+from grandrounds.methods.private import CLIENT, DP_SGD, PrivacyTerms, round_events
 from grandrounds.privacy.clipped import sampled_steps
 from grandrounds.privacy.events import Event, protects_patients
 from grandrounds.privacy.in_words import whom
@@ -38,7 +38,7 @@ class Calibrated:
     model: str
     round: int
     events: tuple[Event, ...]
-    line: Platt | None = None
+    line: PlattLine | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For charges.json: plain values."""
@@ -59,7 +59,7 @@ class Calibrated:
         """As `to_dict` or `released` wrote it."""
         line = found.get("line")
         events = tuple(Event.from_dict(e) for e in found["events"])
-        return cls(str(found["model"]), int(found["round"]), events, None if line is None else Platt(**line))
+        return cls(str(found["model"]), int(found["round"]), events, None if line is None else PlattLine(**line))
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Spending:
     """What a run may spend and has spent. `joined`: in how many rounds each site was asked to train."""
 
     budget: Budget
-    private: Private
+    private: PrivacyTerms
     joined: dict[str, int] = field(default_factory=dict)
     simulated: bool = True  # noise follows from the seed
     column: str | None = None  # whose values name patients, where the promise is to them
@@ -98,7 +98,7 @@ class Spending:
         from grandrounds.privacy.budget import Budget
         from grandrounds.privacy.secagg import Secret as _Secret
 
-        private = Private(
+        private = PrivacyTerms(
             mechanism=p.mechanism,
             epsilon=p.epsilon,
             delta=p.delta,
@@ -293,7 +293,7 @@ def refuse_another_calibration(plan: Plan, charges: Mapping[str, Any], *, done: 
         )
 
 
-def _with_noise(private: Private, rounds: int, *, model_size: int, sites: int) -> Private:
+def _with_noise(private: PrivacyTerms, rounds: int, *, model_size: int, sites: int) -> PrivacyTerms:
     """With the least noise that all rounds can be run with."""
     from grandrounds.privacy.accounting import epsilon_of, noise_for
 
@@ -305,7 +305,7 @@ def _with_noise(private: Private, rounds: int, *, model_size: int, sites: int) -
     steps, rate = (rounds * private.steps, private.rate) if sampled else (rounds, 1.0)
     found = replace(private, noise=noise_for(private.epsilon, private.delta, steps=steps, rate=rate))
     while private.secure and not sampled:  # discrete noise on rounded values takes a little more
-        one = spends(_like(found, model_size, sites))
+        one = round_events(_like(found, model_size, sites))
         if epsilon_of([replace(e, count=rounds) for e in one], private.delta) <= private.epsilon:
             break
         found = replace(found, noise=1.005 * found.noise)
@@ -328,7 +328,7 @@ def _planned_sites(plan: Plan, held: Mapping[str, Any] | None, sites: int) -> in
     return int(planned)
 
 
-def _like(private: Private, model_size: int, sites: int) -> Server:
+def _like(private: PrivacyTerms, model_size: int, sites: int) -> Server:
     """A server of this size, to ask what a round of it would spend."""
     import numpy as np
 

@@ -24,10 +24,10 @@ from grandrounds.explain.rationale import RationaleRule, Scored, baselines, rati
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.trust import distribution
 from grandrounds.methods import SITE_PLUGINS
-from grandrounds.methods.exchanges import group_count
-from grandrounds.methods.fedxchain.checks import lent_for_trust, trusts
-from grandrounds.methods.weigh import MATERIAL
-from grandrounds.methods.xfed.checks import scoring_rows
+from grandrounds.methods.exchanges import count_groups
+from grandrounds.methods.fedxchain.checks import keeps_trust, trust_references
+from grandrounds.methods.weigh import MATERIAL_HARM
+from grandrounds.methods.xfed.checks import scoring_references
 from grandrounds.models.dense import probabilities
 from grandrounds.protocol.messages import Ask, AskId, Payload
 from grandrounds.runs.federation import Consortium
@@ -71,7 +71,7 @@ class ServerRows:
         e = plan.engine
         settings: dict[str, Any] = {"kernel": e.kernel, "device": e.device, "precision": e.precision}
         host = SiteHost(stack, plugins=SITE_PLUGINS, own_code=True, **settings)
-        spec = json.dumps({**opening.spec, "groups": group_count(opening.encoding)})
+        spec = json.dumps({**opening.spec, "groups": count_groups(opening.encoding)})
         shared = {"encoding": json.dumps(opening.encoding.to_dict()), "spec": spec}
         cls._ask(host, Ask("prepare", shared=shared, report=("train_rows",)))
         return cls(host, opening.encoding, getattr(data, "masks", None))
@@ -171,7 +171,7 @@ class ServerRows:
             if share >= 1:
                 continue
             rest = losses((whole - share * exact[k]) / (1 - share))
-            worse = base - (1 + MATERIAL) * rest
+            worse = base - (1 + MATERIAL_HARM) * rest
             error = worse.std(ddof=1) / np.sqrt(len(worse)) if len(worse) > 1 else 0.0
             out[k] = worse.mean() / error if error > 0 else 0.0
         return out
@@ -187,8 +187,8 @@ def told_from(plan: Plan, opening: RunSetup, references: References) -> dict[str
     The background is the reference rows' mean, or the consortium's mean patient where there are none: one for all sites, or
     their SHAP values could not be compared.
     """
-    if not trusts(plan):
-        return {"lent": next(iter(scoring_rows(plan)), "")}
+    if not keeps_trust(plan):
+        return {"lent": next(iter(scoring_references(plan)), "")}
     features = features_of(opening.encoding, grid=plan.explain.tiles)
     pictures, name = features.grid is not None, reference_name(plan)
     held = references.get(name)
@@ -199,6 +199,6 @@ def told_from(plan: Plan, opening: RunSetup, references: References) -> dict[str
         "background": np.empty(0) if rows is None else rows,
         "features": features.names,
         "explainer": "integrated_gradients" if pictures else "shap",
-        "lent": name if name is not None and name in lent_for_trust(plan) else "",
+        "lent": name if name is not None and name in trust_references(plan) else "",
         "labelled": name is not None and plan.reference.plain()[name]["labelled"],
     }

@@ -26,9 +26,9 @@ from grandrounds.engine.resources import Gauge
 from grandrounds.experiment.checks.participation import there
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Method, Outcome, Server
-from grandrounds.methods.exchanges import Evaluated, evaluate
+from grandrounds.methods.exchanges import EvaluationResult, evaluate
 from grandrounds.methods.secure import is_halt
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs import evaluation
 from grandrounds.runs.explanations import RoundExplanations, written
@@ -244,9 +244,9 @@ class Rounds:
             raise RunFailed(f"round {server.round}: {halted}; {advice}", code="secure-sum-halted") from None
         why = "the secure sum was halted, so the model is as it was"
         self.warnings = (*self.warnings, f"round {server.round}: {why}")
-        return Outcome(server.served or Served(server.model), Decision(why=why), server.state)
+        return Outcome(server.served or ModelAssignment(server.model), Decision(why=why), server.state)
 
-    def _judge_round(self, r: int, served: Served) -> dict[str, Any]:
+    def _judge_round(self, r: int, served: ModelAssignment) -> dict[str, Any]:
         """The scores of a round's model. Where nothing waits for them, they may come with the next round's answers."""
         last = r == self.plan.method.rounds
         if r % self.plan.evaluation.every and not last:
@@ -259,7 +259,7 @@ class Rounds:
             self.engine.along(work, keep)
         return {"round": r, **self._scores.pop(r, {})}
 
-    def _keep_scores(self, r: int, served: Served, scored: Evaluated) -> None:
+    def _keep_scores(self, r: int, served: ModelAssignment, scored: EvaluationResult) -> None:
         reasons = {} if self.watching is None else {"reasons": self.watching.scores(served.model)}
         self._scores[r] = {**evaluation.round_scores(scored, self.opening.metrics), **reasons}
 

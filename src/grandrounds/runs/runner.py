@@ -42,14 +42,14 @@ from grandrounds.experiment.checks.rationale import refuse_unscorable, scored_se
 from grandrounds.experiment.checks.secure_aggregation import refuse_what_is_seen
 from grandrounds.explain.features import features_of
 from grandrounds.explain.noised_percentiles import ColumnCells, agreed_cells
-from grandrounds.methods.anchors import anchor_name
+from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.base import Server
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.exchanges import lend
-from grandrounds.methods.platt import Platt
+from grandrounds.methods.exchanges import share_reference
+from grandrounds.methods.platt import PlattLine
 from grandrounds.methods.private import CLIENT
-from grandrounds.methods.secure import SecureRule, meet
-from grandrounds.methods.served import Served
+from grandrounds.methods.secure import SecureRule, exchange_identities
+from grandrounds.methods.served import ModelAssignment
 from grandrounds.models import Model, build_model
 from grandrounds.models.heads import average_heads
 from grandrounds.protocol.layout import Layout
@@ -194,7 +194,7 @@ class _Runner:
         rows = {s: self.opening.rows[s]["train"] for s in self.sites}
         refuse_what_is_seen(self.plan, rows)
         sites = tuple(s for s in self.engine.sites if s != POOL)
-        peers = self.engine.drive(meet(sites), round=0)
+        peers = self.engine.drive(exchange_identities(sites), round=0)
         self.engine.secure = SecureRule(peers, bound=self.plan.privacy.secure_range)
 
     def _promised(self, spending: Spending, state: State, lent: Mapping[str, int]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class _Runner:
         refuse_another_calibration(self.plan, charges, done=0 if snapshot is None else int(snapshot.facts["round"]))
         return charges
 
-    def _private_line(self, state: State) -> Callable[[Served], Platt] | None:
+    def _private_line(self, state: State) -> Callable[[ModelAssignment], PlattLine] | None:
         """Platt's line within the budget; of a model that has one, that one: nothing is released twice for one charge.
 
         It is charged on disk before it is asked for. Its questions are numbered by the last round, so that asking again
@@ -220,7 +220,7 @@ class _Runner:
         if spending is None or private is None:
             return None
 
-        def line(served: Served) -> Platt:
+        def line(served: ModelAssignment) -> PlattLine:
             model = arrays_digest(served.arrays(self.engine.sites))
             known = spending.calibrations.get(model)
             if known is not None and known.line is not None:
@@ -228,7 +228,7 @@ class _Runner:
             spending.charge_calibration(private, model=model, round=state.round)
             self.checkpoint.keep_charges(spending.charges())
             work = private.fit(served, self.engine.secure)
-            found: Platt = self.engine.drive(work, round=state.round + 1)
+            found: PlattLine = self.engine.drive(work, round=state.round + 1)
             spending.calibrations[model] = replace(spending.calibrations[model], line=found)
             self.checkpoint.keep_charges(spending.charges())
             return found
@@ -309,7 +309,7 @@ class _Runner:
             return state
         double = self.plan.engine.precision == "float64" or model.kernel in ("forest", "boosted")
         first = model.init(self.plan.seed, np.float64 if double else np.float32)
-        state = State(Served(first), consortium.stack.names)
+        state = State(ModelAssignment(first), consortium.stack.names)
         self.warnings += tuple(getattr(model, "notes", ()))
         state.cost = self.engine.meter.read()
         return state
@@ -329,7 +329,7 @@ class _Runner:
             class_weight=weight,
             rows={site: rows["train"] for site, rows in self.opening.rows.items()},
             reference=self.references.get(reference_name(plan)),
-            anchors=self.references.get(anchor_name(plan)),
+            anchors=self.references.get(anchor_reference(plan)),
             averages=model.kernel != "boosted",
             statistics=int(getattr(model, "statistics_size", 0)),
             secure=self.engine.secure,
@@ -385,7 +385,8 @@ class _Runner:
             assert held is not None
             target = held.part.target if plan.reference.plain()[name]["labelled"] else None
             features = features_of(encoding, grid=plan.explain.tiles)
-            self.engine.drive(lend(name, held.part.x, features, target, self._trained(consortium), held.masks), round=0)
+            sites = self._trained(consortium)
+            self.engine.drive(share_reference(name, held.part.x, features, target, sites, held.masks), round=0)
         if resumed:
             self.engine.meter.read()  # lending was counted the first time
 

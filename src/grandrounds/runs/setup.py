@@ -29,11 +29,11 @@ from grandrounds.experiment.checks.participation import there
 from grandrounds.experiment.checks.privacy import untold
 from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import FROM_BACKGROUND
-from grandrounds.methods import follows
+from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOLED
-from grandrounds.methods.exchanges import agree, prepare, summaries_in
-from grandrounds.methods.fedxchain.checks import from_centre
-from grandrounds.methods.relay import relayed
+from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites, read_summaries
+from grandrounds.methods.fedxchain.checks import needs_mean_patient
+from grandrounds.methods.relay import intercept
 from grandrounds.metrics.own import own_metrics
 from grandrounds.models import build_model, model_spec
 from grandrounds.protocol.messages import Ask
@@ -59,12 +59,12 @@ class SummaryCollector:
             answers = yield effect
             if isinstance(effect, Ask) and _REPORT in effect.report:
                 if "low" in effect.shared:
-                    self._moments = summaries_in(answers)
+                    self._moments = read_summaries(answers)
                 else:
-                    self._said = summaries_in(answers)
+                    self._said = read_summaries(answers)
             return answers
 
-        return relayed(work, through)
+        return intercept(work, through)
 
     def population(self, plan: Plan, encoding: AnyEncoding) -> Population | None:
         """What the summaries add up to. Pictures have no columns; under a budget exact sums are not released."""
@@ -110,7 +110,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         encoding, warnings = agreed_beforehand(plan, consortium.data), ()
     elif snapshot is None:
         d = plan.data
-        work = agree(
+        work = agree_on_encoding(
             numeric=getattr(consortium.data, "numeric_names", ()),
             categorical=getattr(consortium.data, "categorical_names", ()),
             rules=EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive),
@@ -125,13 +125,13 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         warnings = (*warnings, *([event.warning] if event.warning else []))
     spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
     spec["tasks"] = list(plan.tasks.plain())
-    norm = follows(plan.method.name, "fedbn")
+    norm = is_variant_of(plan.method.name, "fedbn")
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
     if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
         build_model(spec, device="cpu", own_code=True)
-    wanted = (plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None) or from_centre(plan)
+    wanted = (plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None) or needs_mean_patient(plan)
     told = plan.privacy.epsilon is None  # under a budget neither leaves; what needs the mean patient is refused later
-    prepared = prepare(encoding, spec, centre=first if wanted and told else (), notes=told)
+    prepared = prepare_sites(encoding, spec, centre=first if wanted and told else (), notes=told)
     rows, notes, centre = engine.drive(prepared, round=0)
     warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows))
     if snapshot is not None:
@@ -184,7 +184,7 @@ def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> Eng
         raise BadInput(
             f"engine.faults names '{unknown[0]}', which is no site; sites are: {', '.join(sites)}", code="unknown-site"
         )
-    pooled = follows(plan.method.name, POOLED)  # nothing is sent, so nothing is late or lost
+    pooled = is_variant_of(plan.method.name, POOLED)  # nothing is sent, so nothing is late or lost
     return EngineSettings(
         run=run or f"{plan.name}-{plan.seed}",
         seed=plan.seed,

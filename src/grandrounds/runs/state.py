@@ -9,18 +9,18 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.engine.checkpoint import Snapshot
-from grandrounds.methods.served import Served
+from grandrounds.methods.served import ModelAssignment
 
 
 @dataclass
 class State:
     """All that changes from round to round."""
 
-    served: Served
+    served: ModelAssignment
     sites: tuple[str, ...]
     method: dict[str, Array] = field(default_factory=dict)
     round: int = 0
-    best: Served | None = None
+    best: ModelAssignment | None = None
     best_round: int = 0
     best_loss: float = float("inf")
     seconds: float = 0.0
@@ -49,11 +49,11 @@ class State:
     def of(cls, snapshot: Snapshot, sites: tuple[str, ...]) -> State:
         f, best = snapshot.facts, snapshot.part("best")
         return cls(
-            served=Served.from_arrays(snapshot.part("served"), sites),
+            served=ModelAssignment.from_arrays(snapshot.part("served"), sites),
             sites=sites,
             method={n: np.array(a) for n, a in snapshot.part("method").items()},
             round=int(f["round"]),
-            best=Served.from_arrays(best, sites) if best else None,
+            best=ModelAssignment.from_arrays(best, sites) if best else None,
             best_round=int(f["best_round"]),
             best_loss=float("inf") if f["best_loss"] is None else float(f["best_loss"]),
             seconds=float(f["seconds"]),

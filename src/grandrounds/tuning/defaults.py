@@ -32,9 +32,9 @@ def _span(low: float, high: float, *, log: bool = False) -> _Given:
 
 def _is(experiment: Experiment, *names: str) -> bool:
     """Whether the experiment's method is one of these, or made from one."""
-    from grandrounds.methods import METHODS, follows
+    from grandrounds.methods import METHODS, is_variant_of
 
-    return any(name in METHODS and follows(experiment.method.name, name) for name in names)
+    return any(name in METHODS and is_variant_of(experiment.method.name, name) for name in names)
 
 
 def _training(e: Experiment) -> _Given:
@@ -60,7 +60,7 @@ def _privacy(e: Experiment) -> _Given:
 
 def _holding(e: Experiment) -> _Given:
     """What keeps sites together, and what their explanations are worth."""
-    from grandrounds.methods import stability_class
+    from grandrounds.methods import regularizer_class
 
     strengths: _Given = {
         "proximal": {"method.mu": _span(1e-3, 1.0, log=True)},
@@ -70,7 +70,7 @@ def _holding(e: Experiment) -> _Given:
         "anchored_scaffold": {"method.anchor_gain": _span(1.0, 60.0, log=True)},
         "alignment": {"method.alignment": _span(0.03, 3.0, log=True)},
     }
-    out: _Given = dict(strengths.get(stability_class(e.method).name, {}))
+    out: _Given = dict(strengths.get(regularizer_class(e.method).name, {}))
     if e.method.weigh.rule == "explanations" and not e.method.weigh.lambdas:
         out["method.weigh.explanation_weight"] = _span(0.0, 1.0)
     return out

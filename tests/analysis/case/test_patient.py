@@ -24,7 +24,7 @@ from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
 from grandrounds.data.encoding import EncodingRules
 from grandrounds.engine.local import EngineSettings, LocalEngine
-from grandrounds.methods.exchanges import agree
+from grandrounds.methods.exchanges import agree_on_encoding
 from grandrounds.runs.setup import SummaryCollector
 from tests.support import refused, stack
 
@@ -290,7 +290,7 @@ def test_exact_sums_are_kept_only_without_a_budget(known, epsilon):
     held = stack([40, 30])
     heard = SummaryCollector()
     names = {"numeric": held.data.numeric_names, "categorical": held.data.categorical_names}
-    work = heard.watched(agree(**names, rules=EncodingRules(), to=held.names))
+    work = heard.watched(agree_on_encoding(**names, rules=EncodingRules(), to=held.names))
     encoding, _ = LocalEngine(held, EngineSettings(run="test", seed=0)).drive(work, round=0)
     found = heard.population(Settings(plan), encoding)
     assert (found is None) == (epsilon is not None)

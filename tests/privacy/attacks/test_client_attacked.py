@@ -10,7 +10,7 @@ import pytest
 
 from grandrounds.core.plan import Settings
 from grandrounds.methods.base import Server
-from grandrounds.methods.private import Private, join_privately, spends
+from grandrounds.methods.private import PrivacyTerms, aggregate_dp, round_events
 from grandrounds.privacy.accounting import epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
@@ -21,11 +21,11 @@ UNIFORM = SimpleNamespace(settings=Settings({"weigh": {"rule": "uniform"}}))
 NOISE = noise_for(CLAIM, DELTA, steps=1)
 
 
-def joined(updates: dict[str, list[float]], sites: str, private: Private) -> np.ndarray:
+def joined(updates: dict[str, list[float]], sites: str, private: PrivacyTerms) -> np.ndarray:
     """A round's sum of these sites' updates."""
     given = np.array(list(updates.values()), np.float32)
     at = Server(1, np.zeros(given.shape[1], np.float32), tuple(sites), 7, private=private)
-    work = join_privately(at, Ask("train", to=at.sites), UNIFORM)
+    work = aggregate_dp(at, Ask("train", to=at.sites), UNIFORM)
     next(work)
     with pytest.raises(StopIteration) as end:
         work.send(Answers(tuple(updates), {"model": given}))
@@ -65,7 +65,7 @@ OTHERS = {s: u for s, u in WITH.items() if s != "d"}
 @pytest.mark.parametrize("runs", [200_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_one_site_less_stays_below_the_claim(sites, runs):
     """Review M7: epsilon >= 1.58 was measured at a claim of 1 for a site that was really removed."""
-    (event,) = spends(Server(1, np.zeros(1, np.float32), tuple(WITH), 7, private=_private(4)))
+    (event,) = round_events(Server(1, np.zeros(1, np.float32), tuple(WITH), 7, private=_private(4)))
     assert epsilon_of([event], DELTA) <= CLAIM
     bound = attacked(released(WITH, "abcd", 4), released(OTHERS, sites, 4), runs=runs)
     assert CLAIM / 3 < bound.epsilon <= CLAIM
@@ -77,5 +77,5 @@ def test_dividing_by_the_sites_at_hand_would_be_caught():
     assert bound.refutes(CLAIM)
 
 
-def _private(planned: int) -> Private:
-    return Private("client", CLAIM, DELTA, clip=1.0, noise=NOISE, rate=1.0, secure=False, sites=planned)
+def _private(planned: int) -> PrivacyTerms:
+    return PrivacyTerms("client", CLAIM, DELTA, clip=1.0, noise=NOISE, rate=1.0, secure=False, sites=planned)

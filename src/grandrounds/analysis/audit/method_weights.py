@@ -14,18 +14,25 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.explain.trust import CLOSE, Said, Trusted, TrustRule, trusted
-from grandrounds.methods.fedxchain.server import alarms
-from grandrounds.methods.sse_agg.weights import FEWEST, HALVES, confirm_harm, lambdas, least_share, sharpness
+from grandrounds.methods.fedxchain.server import divergence_alarms
+from grandrounds.methods.sse_agg.weights import (
+    HARM_BY_HALF,
+    MIN_COHORT_SITES,
+    confirm_harm,
+    resolve_lambdas,
+    resolve_least_share,
+    resolve_sharpness,
+)
 from grandrounds.methods.weigh import (
+    apply_floor,
     blend,
     data_size,
-    exponential,
-    floored,
-    inverse,
-    keep,
-    kept_in_mind,
+    exponential_weights,
+    inverse_weights,
+    outlier_ratio_beyond_sampling,
+    retained_share,
+    smoothed_ratio,
     softmax_signal,
-    stand_out,
 )
 
 OUTLIER = "outlier"
@@ -52,7 +59,7 @@ class RecomputedWeights:
 def recompute_blend(settings: Any, decision: Mapping[str, Any], sites: Sequence[str], counts: Array) -> Array:
     """The blend (eq. 8) of what the Decision records; the rows alone where reasons were not asked for (`every`)."""
     signals, rows = decision["signals"], data_size(counts)
-    used = {name: share for name, share in lambdas(settings).items() if share}
+    used = {name: share for name, share in resolve_lambdas(settings).items() if share}
     trusted = _trust(settings)
     if "agreement" in used and trusted not in signals:
         return rows
@@ -65,7 +72,7 @@ def recompute_blend(settings: Any, decision: Mapping[str, Any], sites: Sequence[
         parts["worst_site"] = softmax_signal(column(signals["val_loss"], sites), settings.beta)
     if "calibration" in used:
         parts["calibration"] = softmax_signal(column(signals["ece"], sites), settings.gamma)
-    return floored(blend(parts, used), settings.floor)
+    return apply_floor(blend(parts, used), settings.floor)
 
 
 def compare_agreement(
@@ -83,7 +90,7 @@ def compare_agreement(
     if flat.all():
         out.compare(f"'{_trust(settings)}'", signals[_trust(settings)], sites, np.ones(len(sites)))
         return
-    alone = [sites[k] for k in np.flatnonzero(np.bincount(of)[of] < FEWEST).tolist()] if len(np.unique(of)) > 1 else []
+    alone = [sites[k] for k in np.flatnonzero(np.bincount(of)[of] < MIN_COHORT_SITES).tolist()] if len(np.unique(of)) > 1 else []
     for site in alone:
         out.unchecked.append(
             f"trust in {site}: alone in its cohort, it was compared with all others, whose distances to it are not recorded"
@@ -123,26 +130,27 @@ def _in_line(
     for mine in _cohorts(of):
         speaking = ~flat[mine]
         if speaking.any():
-            found[mine] = stand_out(
+            found[mine] = outlier_ratio_beyond_sampling(
                 far[mine], sampling[mine], neighbours[mine], tolerance=settings.tolerance, among=far[mine][speaking]
             )
-    known = kept_in_mind(found, _last(before, "standing", sites), settings.memory)
+    known = smoothed_ratio(found, _last(before, "standing", sites), settings.memory)
     kept = [k for k, s in enumerate(sites) if s not in alone]
     names = [sites[k] for k in kept]
     out.compare("'standing'", {s: signals["standing"][s] for s in names}, names, known[kept])
     harm = column(signals.get("harm", {}), sites)
-    halves = np.stack([column(signals.get(name, {}), sites) for name in HALVES])
+    halves = np.stack([column(signals.get(name, {}), sites) for name in HARM_BY_HALF])
     confirmed = confirm_harm(settings, halves, column(signals["data_size"], sites))
-    return keep(standing, harm, least=least_share(settings), sharpness=sharpness(settings), confirmed=confirmed)
+    least, sharpness = resolve_least_share(settings), resolve_sharpness(settings)
+    return retained_share(standing, harm, least=least, sharpness=sharpness, confirmed=confirmed)
 
 
 def _nearest_first(settings: Any, far: Array, speaking: Array) -> Array:
     """Eq. 5 or 21, as shares of what the nearest has."""
     far = np.maximum(far, far[speaking].min())
     shares = (
-        exponential(far, tau=settings.tau)
+        exponential_weights(far, tau=settings.tau)
         if settings.form == "exponential"
-        else inverse(far, sharpness=sharpness(settings))
+        else inverse_weights(far, sharpness=resolve_sharpness(settings))
     )
     most: Array = shares / shares.max()
     return most
@@ -257,7 +265,7 @@ def _reward(signals: Mapping[str, Any], out: RecomputedWeights) -> None:
 
 def _alarms(settings: Any, decision: Mapping[str, Any], sites: Sequence[str], out: RecomputedWeights) -> None:
     """Whoever diverges too far is named in the notes."""
-    due = alarms(sites, column(decision["signals"]["nsds"], sites), most=settings.alarm)
+    due = divergence_alarms(sites, column(decision["signals"]["nsds"], sites), most=settings.alarm)
     for site, note in due.items():
         if note not in decision["notes"]:
             out.wrong.append(f"{site} diverges by more than method.trust.alarm, and no note says so")

@@ -20,13 +20,13 @@ from grandrounds.analysis.audit.method_weights import (
 )
 from grandrounds.core.arrays import Array
 from grandrounds.core.plugins import is_path
-from grandrounds.methods.asynchronous import trust_in_late
-from grandrounds.methods.cohorts import shares
+from grandrounds.methods.asynchronous import staleness_weight
+from grandrounds.methods.cohorts import cohort_shares
 from grandrounds.methods.fedxchain.server import TRUST
-from grandrounds.methods.robust_kernels import lowest, on_simplex, trust_scores
-from grandrounds.methods.select import share
-from grandrounds.methods.weigh import EXPLANATIONS, data_size, nearness, uniform
-from grandrounds.methods.xfed.server import by_rank
+from grandrounds.methods.robust_kernels import normalise, select_lowest, trust_scores
+from grandrounds.methods.select import count_sites
+from grandrounds.methods.weigh import EXPLANATIONS, data_size, distance_weights, uniform_weights
+from grandrounds.methods.xfed.server import rank_weights
 
 _SECURE = "secure"
 
@@ -50,7 +50,7 @@ def recompute_weights(
         out.unchecked.append("weights: the method is of the user's own")
     elif method.name == "fedasync":
         late = [int(signals["staleness"][s]) for s in sites]
-        mixed = np.array([method.mixing * trust_in_late(n, method.staleness) for n in late])
+        mixed = np.array([method.mixing * staleness_weight(n, method.staleness) for n in late])
         out.compare("the weight", weights, sites, mixed)
     elif method.name == "local":
         out.compare("the weight", weights, sites, np.ones(len(sites)))
@@ -72,7 +72,7 @@ def _client(method: Any, decision: Mapping[str, Any], sites: list[str], out: Rec
     if method.weigh.rule == "uniform":
         planned = int(decision["privacy"].get("sites", 0)) or len(decision["asked"])
         if method.select.rule != "all" and "sites" in decision["privacy"]:
-            planned = share(method.select.fraction, planned)
+            planned = count_sites(method.select.fraction, planned)
         out.compare("the weight", decision["weights"], sites, np.full(len(sites), 1 / planned))
     else:
         out.unchecked.append(
@@ -124,14 +124,14 @@ def _weigh(
         again = recompute_blend(settings, decision, sites, counts)
         compare_agreement(method, decision, sites, before, out)
     elif method.name == "xfed" and method.xfed.weights == "rank" and "place" in signals:
-        again = by_rank(column(signals["place"], sites))
+        again = rank_weights(column(signals["place"], sites))
     elif settings.rule == "uniform":
-        again = uniform(len(sites))
+        again = uniform_weights(len(sites))
     elif settings.rule == "distance":
-        again = nearness(column(signals["distance"], sites))
+        again = distance_weights(column(signals["distance"], sites))
     elif settings.rule == "reference_accuracy":
         right = column(signals["reference_accuracy"], sites)
-        again = data_size(right) if right.any() else uniform(len(right))
+        again = data_size(right) if right.any() else uniform_weights(len(right))
     else:
         again = data_size(counts)
     out.compare("the weight after 'weigh'", told, sites, again)
@@ -143,7 +143,7 @@ def _cohorts(
     told = next(s["weights"] for s in decision["stages"] if s["part"] == "cohorts")
     of = np.array([decision["cohorts"]["of"][s] - 1 for s in sites])
     weights = column(last, sites)
-    each = shares(method.cohorts.weight, of, weights, column(decision["signals"]["data_size"], sites))
+    each = cohort_shares(method.cohorts.weight, of, weights, column(decision["signals"]["data_size"], sites))
     again = np.zeros(len(sites))
     for cohort in np.unique(of):
         mine = of == cohort
@@ -172,7 +172,7 @@ def _robust(
                 name: column(values, sites)[usable] for name, values in signals.items() if set(sites) <= set(values)
             }
             given = column(last, sites)
-            given = given if usable.all() else on_simplex(given[usable])
+            given = given if usable.all() else normalise(given[usable])
             again[usable] = _judged(method.robust, found, given)
         out.compare("the weight after 'robust'", told, sites, again)
 
@@ -180,14 +180,14 @@ def _robust(
 def _judged(settings: Any, signals: Mapping[str, Array], weights: Array) -> Array:
     """The weights that a robust rule gives by its own signals."""
     if settings.rule == "fltrust":
-        return on_simplex(trust_scores(signals["similarity"]))
+        return normalise(trust_scores(signals["similarity"]))
     if settings.rule == "foolsgold":
-        return on_simplex(signals["trust"] * weights)
+        return normalise(signals["trust"] * weights)
     if settings.rule == "krum":
-        return lowest(signals["krum_score"], keep=1)
+        return select_lowest(signals["krum_score"], keep=1)
     if settings.rule == "multi-krum":
         keep = settings.keep or len(weights) - settings.attackers - 2
-        return on_simplex(lowest(signals["krum_score"], keep=keep) * weights)
+        return normalise(select_lowest(signals["krum_score"], keep=keep) * weights)
     return weights  # clip cuts updates, not weights
 
 

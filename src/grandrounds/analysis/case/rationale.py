@@ -20,7 +20,7 @@ from grandrounds.core.references import reference_name, watched_rows
 from grandrounds.data.images import ImageSet, usable_masks
 from grandrounds.data.sets.images import SCORING_SETS
 from grandrounds.explain.rationale import RationaleRule, Scored, baselines, scored
-from grandrounds.methods.xfed.checks import chooses_by_reasons
+from grandrounds.methods.xfed.checks import selects_by_explanations
 from grandrounds.models.dense import class_probabilities
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _named(plan: Plan, on: str | None) -> str:
     known = (*plan.reference.plain(), *SCORING_SETS)
     if on is not None and on not in known:
         raise BadInput(f"no scoring pictures '{on}'; {nearest(on, known)}", code="unknown-scoring-set")
-    chosen = reference_name(plan) if chooses_by_reasons(plan) else None
+    chosen = reference_name(plan) if selects_by_explanations(plan) else None
     name = on or watched_rows(plan) or chosen
     if name is None:
         raise BadInput(

@@ -8,17 +8,17 @@ from typing import Any
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
 from grandrounds.experiment.checks.heat_maps import maps_asked
-from grandrounds.methods import follows, method_class, stability_class
+from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.base import Method
-from grandrounds.methods.fedxchain.checks import lent_for_trust, trusts
+from grandrounds.methods.fedxchain.checks import trust_references, keeps_trust
 from grandrounds.methods.select import ASKS_FIRST
-from grandrounds.methods.sse_agg.weights import lambdas, tries_halves
+from grandrounds.methods.sse_agg.weights import resolve_lambdas, confirms_on_halves
 from grandrounds.methods.weigh import EXPLANATIONS
 
 
 def list_disclosures(plan: Plan, summary: Mapping[str, Any]) -> list[str]:
     """Of a run without a mechanism; `docs/privacy-today.md` goes through the same messages one by one."""
-    if not is_path(plan.method.name) and follows(plan.method.name, "pooled"):
+    if not is_path(plan.method.name) and is_variant_of(plan.method.name, "pooled"):
         return ["all training rows: this method pools them, as a yardstick that no hospital may use"]
     secure, pictures = plan.privacy.secure, len(summary["inputs"]) > 1
     said = [] if plan.data.encoding == "public" else [_summary(pictures=pictures)]
@@ -57,7 +57,7 @@ def _training(plan: Plan, *, secure: bool) -> list[str]:
         return [f"whatever {plan.method.name} asks for: usually its whole model after every round it took part in"]
     if method_class(plan.method.name).spends is not Method.spends:
         return []  # its releases are events
-    stability = stability_class(plan.method)
+    stability = regularizer_class(plan.method)
     more = [f"with it '{name}' ({stability.title})" for name in stability.report]
     if secure:
         return ["its model, after every round it took part in, into a sum: the server saw no single one", *more]
@@ -72,18 +72,18 @@ def _signals(plan: Plan) -> list[str]:
     said = []
     if m.select.rule in ASKS_FIRST:
         said.append(f"its loss on training rows before each round (method.select '{m.select.rule}')")
-    told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and lambdas(m.weigh).get(n)]
+    told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and resolve_lambdas(m.weigh).get(n)]
     if told:
         said.append(f"figures of its model on validation rows, to be weighed by ({', '.join(told)})")
     if (
-        tries_halves(m.weigh)
+        confirms_on_halves(m.weigh)
         and not plan.privacy.secure
         and any(s["labelled"] for s in plan.reference.plain().values())
     ):
         said.append(
             "if the model was worse with it: its model as trained on one half of its patients, and on the other"
         )
-    return [*said, *(_trust(plan) if trusts(plan) else [])]
+    return [*said, *(_trust(plan) if keeps_trust(plan) else [])]
 
 
 def _trust(plan: Plan) -> list[str]:
@@ -99,7 +99,7 @@ def _trust(plan: Plan) -> list[str]:
         said.append("its model's accuracy on its own validation rows, to every site")
     elif secure:
         said.append("its model's accuracy on the reference rows, to every site")
-    if secure and t.rewards and lent_for_trust(plan):
+    if secure and t.rewards and trust_references(plan):
         said.append("by how much worse the model is on the reference rows without its own")
     return said
 

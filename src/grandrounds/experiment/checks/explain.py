@@ -10,11 +10,11 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import unwatched
 from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.rule import HIDING
-from grandrounds.methods.anchors import anchor_name
-from grandrounds.methods.fedxchain.checks import by_reasons_too, lent_for_trust
+from grandrounds.methods.anchors import anchor_reference
+from grandrounds.methods.fedxchain.checks import trust_references, uses_agreement
 from grandrounds.methods.sse_agg import weights as reasons
 from grandrounds.methods.weigh import EXPLANATIONS
-from grandrounds.methods.xfed.checks import scoring_rows
+from grandrounds.methods.xfed.checks import scoring_references
 
 _TABLES, _IMAGES = explainers_for(Use.TABLE_SKETCH), explainers_for(Use.IMAGE_SKETCH)
 
@@ -23,7 +23,7 @@ def explainer_name(plan: Plan, model: Any, encoding: Any) -> str | None:
     """The explainer of this run, None for none; one that does not fit the data, the model or the rows is refused."""
     name = plan.explain.sketch
     pictures = len(encoding.inputs) > 1
-    weighs = plan.method.weigh.rule == EXPLANATIONS or by_reasons_too(plan)
+    weighs = plan.method.weigh.rule == EXPLANATIONS or uses_agreement(plan)
     if name == "auto":
         wanted = not pictures and model.kernel in ("numpy", "torch") and not plan.tasks.plain()
         name = ("occlusion" if pictures else "permutation") if wanted or weighs else "none"
@@ -39,7 +39,7 @@ def explainer_name(plan: Plan, model: Any, encoding: Any) -> str | None:
 
 def explained_on(plan: Plan) -> str | None:
     """The reference set that local models are compared on: the one named, or the only one that anchors nobody."""
-    known, named, anchor = list(plan.reference.plain()), plan.explain.reference, anchor_name(plan)
+    known, named, anchor = list(plan.reference.plain()), plan.explain.reference, anchor_reference(plan)
     if named is not None and named not in known:
         way = nearest(named, known) if known else "there is no [reference]"
         raise BadInput(f"explain.reference is '{named}'; {way}", code="unknown-reference-set")
@@ -49,7 +49,7 @@ def explained_on(plan: Plan) -> str | None:
 
 def no_rows(plan: Plan) -> str:
     """Why training drift is not measured although there are reference rows, and the way out."""
-    if anchor_name(plan) is not None and len(plan.reference.plain()) == 1:
+    if anchor_reference(plan) is not None and len(plan.reference.plain()) == 1:
         return "training drift is not measured: the only reference rows are those that sites are anchored to; add a second set"
     return "training drift is not measured: say which reference rows local models are compared on (explain.reference)"
 
@@ -66,18 +66,18 @@ def lent_rows(plan: Plan) -> tuple[str, ...]:
     """The reference sets whose rows sites are sent: those they are anchored to, or explain themselves on."""
     sent = [name for name, settings in plan.reference.plain().items() if settings["sent"]]
     used = {
-        anchor_name(plan),
+        anchor_reference(plan),
         explained_on(plan) if plan.explain.at == "site" else None,
-        *lent_for_trust(plan),
-        *scoring_rows(plan),
+        *trust_references(plan),
+        *scoring_references(plan),
     }
     return tuple(name for name in sent if name in used)
 
 
 def _compared(name: str, plan: Plan) -> Iterator[str]:
     """What weighing by explanations needs: an explainer, and rows that local models are compared on."""
-    weigh, besides = plan.method.weigh, by_reasons_too(plan)
-    if not besides and "sketch" not in {*reasons.reports(weigh, 1), *reasons.reports(weigh, weigh.every)}:
+    weigh, besides = plan.method.weigh, uses_agreement(plan)
+    if not besides and "sketch" not in {*reasons.requested_reports(weigh, 1), *reasons.requested_reports(weigh, weigh.every)}:
         return  # no weight is on agreement
     if plan.tasks.plain():
         yield "sites with different tasks have no reasons in common to be weighed by: use method 'fedavg'"
@@ -85,7 +85,7 @@ def _compared(name: str, plan: Plan) -> Iterator[str]:
         said = "method.trust.reasons is true" if besides else "method.weigh is 'explanations'"
         yield f"{said} but explain.sketch is 'none': set it to 'auto'"
     if explained_on(plan) is None:
-        known, anchor = plan.reference.plain(), anchor_name(plan)
+        known, anchor = plan.reference.plain(), anchor_reference(plan)
         way = "say which in explain.reference" if known else "add [reference.rows] with rows = 200"
         if list(known) == [anchor]:
             way = f"add a second [reference] set, since sites are anchored to the only one, '{anchor}'"
@@ -110,7 +110,7 @@ def _fits(name: str, plan: Plan, model: Any, *, pictures: bool) -> Iterator[str]
 def _rows(name: str, plan: Plan) -> Iterator[str]:
     """Reference rows that may not be used so."""
     rows = explained_on(plan)
-    if rows is not None and rows == anchor_name(plan):
+    if rows is not None and rows == anchor_reference(plan):
         yield (
             f"drift would be measured on '{rows}', the rows that sites are anchored to: "
             "name another set in explain.reference, or add one"

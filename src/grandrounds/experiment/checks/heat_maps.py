@@ -10,7 +10,7 @@ import numpy as np
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.explain.explainers.registry import Use, explainers_for
-from grandrounds.methods import follows
+from grandrounds.methods import is_variant_of
 
 _AT_A_LAYER = tuple(name for name, spec in explainers_for(Use.HEAT_MAP).items() if spec.needs_layer)
 
@@ -35,8 +35,8 @@ def _run(plan: Plan, *, pictures: bool) -> Iterator[str]:
     m = plan.method
     if not pictures:
         yield "explain.maps shows where a net looks on pictures, and these rows are a table: leave it out, use explain.sketch"
-    if follows(m.name, "local") or follows(m.name, "pooled"):
-        what = "no common model" if follows(m.name, "local") else "no local models"
+    if is_variant_of(m.name, "local") or is_variant_of(m.name, "pooled"):
+        what = "no common model" if is_variant_of(m.name, "local") else "no local models"
         yield f"explain.maps compares local models with the common one, and method '{m.name}' has {what}: use 'fedavg'"
     if plan.tasks.plain():
         yield "explain.maps is of one task, and these sites have several: leave explain.maps or [tasks] out"

@@ -9,13 +9,13 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
 from grandrounds.experiment.checks import local_models, rationale
-from grandrounds.methods import follows, method_class, stability_class
-from grandrounds.methods.anchors import anchor_name
+from grandrounds.methods import is_variant_of, method_class, regularizer_class
+from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
-from grandrounds.methods.select import ASKS_FIRST, share
-from grandrounds.methods.sse_agg.method import weighing_refusals
-from grandrounds.methods.weigh import EXPLANATIONS, OWN_WEIGHTS
+from grandrounds.methods.select import ASKS_FIRST, count_sites
+from grandrounds.methods.sse_agg.method import weighting_refusals
+from grandrounds.methods.weigh import CHOSEN_RULES, EXPLANATIONS
 from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
 
 NO_BIAS = "its last layer has no bias for Platt's intercept: give it one, or set evaluation.calibrate = 'temperature'"
@@ -44,7 +44,7 @@ def _parts(plan: Plan) -> Iterator[str]:
     kind = method_class(m.name)
     asked = {
         "select": m.select.rule != "all",
-        "weigh": m.weigh.rule in OWN_WEIGHTS,
+        "weigh": m.weigh.rule in CHOSEN_RULES,
         "robust": m.robust.rule != "none",
         "stability": m.stability not in ("auto", "none", kind.holds),
         "cohorts": m.cohorts.count != 1,
@@ -56,7 +56,7 @@ def _parts(plan: Plan) -> Iterator[str]:
         yield f"method '{m.name}' is stability '{kind.holds}' already: for '{m.stability}' set method.name = 'fedavg'"
     if kind.family == "async" and m.select.rule in ASKS_FIRST:
         yield f"method '{m.name}' does not wait for all sites, so none can be chosen by '{m.select.rule}': use random"
-    if kind.family == "async" and "sgd" in stability_class(m).needs:
+    if kind.family == "async" and "sgd" in regularizer_class(m).needs:
         yield f"method '{m.name}' mixes models of different ages, which SCAFFOLD's variates do not allow: use proximal"
     if kind.family == "async" and plan.engine.min_sites > 1:
         yield f"method '{m.name}' goes on with whoever answers: set engine.min_sites = 1"
@@ -71,7 +71,7 @@ def _weighing(model: Any, plan: Plan, sites: int) -> Iterator[str]:
     if apart and kind.family == "async":
         yield f"method '{m.name}' does not wait for all sites, so there are no cohorts: leave method.cohorts out"
     if explains:
-        yield from weighing_refusals(plan, sites=sites)
+        yield from weighting_refusals(plan, sites=sites)
     if apart and model.kernel in ("forest", "boosted"):
         yield f"model.name is '{plan.model.name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"
     if apart and plan.tasks.plain():
@@ -84,7 +84,7 @@ def _weighing(model: Any, plan: Plan, sites: int) -> Iterator[str]:
         return
     if kind.family == "fedopt":
         yield f"method '{m.name}' steps one model at the server: set method.cohorts.models = 'combined'"
-    if "sgd" in stability_class(m).needs:
+    if "sgd" in regularizer_class(m).needs:
         yield "cohorts with models of their own have no common variate for SCAFFOLD: set method.stability = 'proximal'"
     if plan.train.early_stop:
         yield "train.early_stop looks at one model: set method.cohorts.models = 'combined', or train.early_stop = 0"
@@ -92,7 +92,7 @@ def _weighing(model: Any, plan: Plan, sites: int) -> Iterator[str]:
 
 def _trust(plan: Plan) -> Iterator[str]:
     """Trust as a weight of methods that keep none."""
-    if plan.method.weigh.rule == TRUST and not follows(plan.method.name, "fedxchain"):
+    if plan.method.weigh.rule == TRUST and not is_variant_of(plan.method.name, "fedxchain"):
         yield f"method.weigh 'trust' is method 'fedxchain', not '{plan.method.name}': set method.name = 'fedxchain'"
 
 
@@ -116,13 +116,13 @@ def _reference(plan: Plan) -> Iterator[str]:
         if plan.reference.plain():
             yield f"'{wanted[0]}' needs to know which reference rows are meant: set method.reference"
         yield f"'{wanted[0]}' needs reference rows at the server: add [reference.root] with rows = 100"
-    if "reference" in stability_class(plan.method).needs and anchor_name(plan) is None:
+    if "reference" in regularizer_class(plan.method).needs and anchor_reference(plan) is None:
         yield _not_lent(plan)
 
 
 def _not_lent(plan: Plan) -> str:
     """Why there are no rows to anchor sites to, and the way out."""
-    known, held = plan.reference.plain(), stability_class(plan.method).name
+    known, held = plan.reference.plain(), regularizer_class(plan.method).name
     named = plan.method.anchor_rows or ("anchor" if "anchor" in known else None)
     if named is not None:
         return f"stability '{held}' sends the rows of '{named}' to every site: set reference.{named}.sent = true to allow it"
@@ -135,10 +135,10 @@ def _not_lent(plan: Plan) -> str:
 
 def _robust(plan: Plan, sites: int) -> Iterator[str]:
     r, m = plan.method.robust, plan.method
-    if r.rule in ONE_VOTE and m.weigh.rule in OWN_WEIGHTS:
+    if r.rule in ONE_VOTE and m.weigh.rule in CHOSEN_RULES:
         yield f"robust rule '{r.rule}' gives every site one vote and cannot weigh by '{m.weigh.rule}': leave one of them out"
-    buffered = follows(m.name, "fedbuff")
-    answers = m.buffer if buffered else sites if m.select.rule == "all" else share(m.select.fraction, sites)
+    buffered = is_variant_of(m.name, "fedbuff")
+    answers = m.buffer if buffered else sites if m.select.rule == "all" else count_sites(m.select.fraction, sites)
     if r.rule in ("krum", "multi-krum") and answers < r.attackers + 3:
         yield (
             f"robust rule '{r.rule}' against {r.attackers} attackers needs {r.attackers + 3} answers a round, "
@@ -152,7 +152,7 @@ def _robust(plan: Plan, sites: int) -> Iterator[str]:
 
 def _training(model: Any, plan: Plan) -> Iterator[str]:
     """What a stability needs of the local work and of the model."""
-    held = stability_class(plan.method)
+    held = regularizer_class(plan.method)
     if "sgd" in held.needs and plan.train.optimizer != "sgd":
         yield (
             f"SCAFFOLD's variates are means of plain gradients, but train.optimizer is '{plan.train.optimizer}': "
@@ -164,7 +164,7 @@ def _training(model: Any, plan: Plan) -> Iterator[str]:
         yield f"stability '{held.name}' would mix its rows into BatchNorm's statistics: set model.norm = 'group'"
     if "reference" in held.needs and plan.tasks.plain():
         yield f"stability '{held.name}' knows one task, and these sites have several: use stability 'proximal'"
-    if plan.train.early_stop and (follows(plan.method.name, "fedbn") or plan.model.statistics == "site"):
+    if plan.train.early_stop and (is_variant_of(plan.method.name, "fedbn") or plan.model.statistics == "site"):
         yield (
             "train.early_stop goes back to an earlier model, but sites do not keep BatchNorm layers of earlier rounds: "
             "set train.early_stop = 0"
@@ -182,7 +182,7 @@ def _model(model: Any, plan: Plan) -> Iterator[str]:
         asked = {
             m.name: m.name in refusals,
             kind.family: kind.family in refusals,
-            stability_class(m).name: stability_class(m).name != "none",
+            regularizer_class(m).name: regularizer_class(m).name != "none",
             "averaging": kernel == "boosted" and m.name not in boosted.METHODS,
             "robust": m.robust.rule != "none",
             "distance": m.weigh.rule == "distance",
@@ -203,7 +203,7 @@ def _model(model: Any, plan: Plan) -> Iterator[str]:
         wanted = {
             "evaluation.calibrate": how != "none",
             "tasks": bool(plan.tasks.plain()),
-            "MOON's contrast": "features" in stability_class(m).needs,
+            "MOON's contrast": "features" in regularizer_class(m).needs,
         }
         for name in (n for n, w in wanted.items() if w):
             yield (

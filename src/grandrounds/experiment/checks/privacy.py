@@ -10,13 +10,13 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.explain.rule import FROM_BACKGROUND
-from grandrounds.methods import follows, method_class, stability_class
+from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.base import Method
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.fedxchain.checks import trusts
+from grandrounds.methods.fedxchain.checks import keeps_trust
 from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.select import ASKS_FIRST
-from grandrounds.methods.sse_agg.weights import lambdas, tries_halves
+from grandrounds.methods.sse_agg.weights import confirms_on_halves, resolve_lambdas
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.privacy.events import protects_patients
 from grandrounds.site.stack import PARTS
@@ -36,7 +36,7 @@ def under_budget(plan: Plan) -> bool:
 def counts_patients(plan: Plan) -> bool:
     """Whether patients are counted for percentiles, for a share of the budget."""
     return (
-        under_budget(plan) and follows(plan.method.name, "veil") and bool(getattr(plan.method.veil, "percentiles", 0.0))
+        under_budget(plan) and is_variant_of(plan.method.name, "veil") and bool(getattr(plan.method.veil, "percentiles", 0.0))
     )
 
 
@@ -81,7 +81,7 @@ def not_covered(plan: Plan) -> list[str]:
     said = ["test rows, whose figures are as they are"]
     if not budgeted:
         said[0] = "test, validation and training rows, whose figures are as they are (no privacy.epsilon is set)"
-        own = plan.explain.sketch != "none" or (trusts(plan) and plan.method.trust.explained == "own")
+        own = plan.explain.sketch != "none" or (keeps_trust(plan) and plan.method.trust.explained == "own")
         said += ["explanations on sites' own patients"] if own else []
         said += ["numbers of heat maps on sites' own pictures"] if maps_asked(plan) else []
     said.append("how many rows each site has")
@@ -153,17 +153,17 @@ def _any(model: Any, plan: Plan) -> Iterator[str]:
         yield f"privacy.mechanism '{p.mechanism}' clips vectors, and '{plan.model.name}' has none: use 'logistic' or 'mlp'"
     if getattr(model, "statistics", ()):
         yield f"privacy.mechanism '{p.mechanism}' does not cover BatchNorm's statistics: set model.norm = 'group'"
-    alone = p.mechanism == DP_SGD and (follows(m.name, "local") or follows(m.name, "pooled"))
+    alone = p.mechanism == DP_SGD and (is_variant_of(m.name, "local") or is_variant_of(m.name, "pooled"))
     if kind.round is not FedAvg.round and not alone:
         yield f"method '{m.name}' has no account of what a round releases: use fedavg, fedopt, scaffold or another averaging one"
-    if p.mechanism == CLIENT and trusts(plan):
+    if p.mechanism == CLIENT and keeps_trust(plan):
         yield (
             "trust is told from single models before any noise, so method 'fedxchain' keeps no promise to sites: use "
             "privacy.mechanism = 'dp-sgd' (patients), or method 'fedavg'"
         )
     if plan.evaluation.local_models == "crossed":
         yield f"evaluation.local_models 'crossed' shows local models to all sites, beyond '{p.mechanism}': use 'own'"
-    if tries_halves(m.weigh):
+    if confirms_on_halves(m.weigh):
         yield f"method.weigh.own_halves trains on half of a site's patients, of which '{p.mechanism}' has no account: unset it"
     if plan.train.finetune:
         yield f"train.finetune trains without privacy.mechanism '{p.mechanism}': set it to 0"
@@ -179,7 +179,7 @@ def _percentiles(plan: Plan) -> Iterator[str]:
 
 
 def _sampled(plan: Plan) -> Iterator[str]:
-    held = stability_class(plan.method).name
+    held = regularizer_class(plan.method).name
     if plan.train.noise:
         yield "train.noise blurs gradients that are not clipped, and DP-SGD has noise of its own: set train.noise = 0"
     if held not in _STEPS:
@@ -187,7 +187,7 @@ def _sampled(plan: Plan) -> Iterator[str]:
 
 
 def _client(plan: Plan) -> Iterator[str]:
-    m, held = plan.method, stability_class(plan.method).name
+    m, held = plan.method, regularizer_class(plan.method).name
     fixed = "the noise is sized for weights that no patient and no other site has a say in"
     if m.weigh.rule == "data_size" and not plan.privacy.public_counts:
         yield (
@@ -214,12 +214,12 @@ def _signals(plan: Plan) -> Iterator[str]:
     raw = "which no noise covers while privacy.epsilon is set"
     if m.select.rule in ASKS_FIRST:
         yield f"method.select '{m.select.rule}' asks sites for their loss, {raw}: use all or random"
-    told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and lambdas(m.weigh).get(n)]
+    told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and resolve_lambdas(m.weigh).get(n)]
     if told:
         yield f"method.weigh.lambdas has {told[0]}, a figure of validation rows, {raw}: leave it to data and agreement"
-    if trusts(plan) and m.trust.accuracy_at == "site":
+    if keeps_trust(plan) and m.trust.accuracy_at == "site":
         yield f"method.trust.accuracy_at is 'site', a figure of validation rows, {raw}: set it to 'reference'"
-    if trusts(plan) and m.trust.explained == "own":
+    if keeps_trust(plan) and m.trust.explained == "own":
         yield f"method.trust.explained is 'own', reasons on patients of the site, {raw}: set it to 'reference'"
     if plan.train.finetune:
         yield f"train.finetune hands out a model of each site, trained on its own patients, {raw}: set it to 0"

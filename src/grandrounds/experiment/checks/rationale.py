@@ -8,14 +8,14 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import watched_rows
-from grandrounds.methods.xfed.checks import scoring_rows
+from grandrounds.methods.xfed.checks import scoring_references
 from grandrounds.site.stack import Part
 
 
 def scored_sets(plan: Plan) -> tuple[str, ...]:
     """All reference pictures that reasons are scored on."""
     watched = watched_rows(plan)
-    return tuple(dict.fromkeys([*scoring_rows(plan), *([] if watched is None else [watched])]))
+    return tuple(dict.fromkeys([*scoring_references(plan), *([] if watched is None else [watched])]))
 
 
 def refusals(plan: Plan, *, pictures: bool) -> Iterator[str]:
@@ -37,7 +37,7 @@ def refusals(plan: Plan, *, pictures: bool) -> Iterator[str]:
 def refuse_unscorable(plan: Plan, name: str, pictures: Part, masks: Array | None) -> None:
     """Raise where the prepared pictures of a set that reasons are scored on do not do."""
     x, (height, width) = plan.method.xfed, pictures.x.shape[2:]
-    if name in scoring_rows(plan) and x.score == "masks" and masks is None:
+    if name in scoring_references(plan) and x.score == "masks" and masks is None:
         raise BadInput(
             "method.xfed.score is 'masks', but the scoring pictures have no truth masks: set it to 'grid', name them in "
             "data.masks, or use pictures that have them (reference.NAME.source)",

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
-from grandrounds.methods import method_class, stability_class
+from grandrounds.methods import method_class, regularizer_class
 from grandrounds.methods.baselines import POOL
 from grandrounds.methods.fedxchain.server import TRUST
-from grandrounds.methods.select import share
+from grandrounds.methods.select import count_sites
 from grandrounds.methods.weigh import EXPLANATIONS
 
 FEWEST = 3
@@ -36,8 +36,9 @@ def _reasons(plan: Plan, training: Mapping[str, int]) -> Iterator[str]:
         yield f"and trees ('{plan.model.name}') have no sum: use 'logistic' or 'mlp'"
     if plan.tasks.plain():
         yield "and heads of different tasks are averaged one by one: leave [tasks] out"
-    if m.select.rule != "all" and share(m.select.fraction, len(training)) < FEWEST:
-        yield f"and a round of {share(m.select.fraction, len(training))} sites would tell them: raise method.select.fraction"
+    chosen = len(training) if m.select.rule == "all" else count_sites(m.select.fraction, len(training))
+    if m.select.rule != "all" and chosen < FEWEST:
+        yield f"and a round of {chosen} sites would tell them: raise method.select.fraction"
     most = max(training.values(), default=0) / max(1, sum(training.values()))
     if m.weigh.rule == "data_size" and m.select.rule == "all" and most > plan.privacy.largest_weight:
         yield (
@@ -52,7 +53,7 @@ def _reasons(plan: Plan, training: Mapping[str, int]) -> Iterator[str]:
         yield "and cohorts are found by comparing them: set method.cohorts = 1"
     if m.weigh.rule not in _TOLD:
         yield f"and weighing by '{m.weigh.rule}' looks at them: weigh by data_size, uniform or explanations"
-    if stability_class(m).name not in _SUMMED:
+    if regularizer_class(m).name not in _SUMMED:
         yield f"and stability '{m.stability}' learns from each: use one of {', '.join(_SUMMED)}"
     if plan.evaluation.local_models == "crossed":
         yield "and evaluation.local_models 'crossed' shows them to every site: set it to 'own'"

@@ -21,15 +21,15 @@ from grandrounds.experiment.checks.privacy import counts_patients, under_budget
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.keeper.policy.rules import Policy
-from grandrounds.methods import follows, stability_class
-from grandrounds.methods.fedxchain.checks import from_centre, trusts
-from grandrounds.methods.platt import MOST_ROWS
+from grandrounds.methods import is_variant_of, regularizer_class
+from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
+from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.select import ASKS_FIRST
-from grandrounds.methods.sse_agg.weights import reports, tries_halves
-from grandrounds.methods.veil.budget import VOTING, resolved
-from grandrounds.methods.veil.server import LARGEST
+from grandrounds.methods.sse_agg.weights import confirms_on_halves, requested_reports
+from grandrounds.methods.veil.budget import VOTING, resolve_selection
+from grandrounds.methods.veil.server import MAX_SUM_ENTRY
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.protocol import tasks
@@ -116,7 +116,7 @@ class Questions:
         own = {name: value for part in ask.each.values() for name, value in part.items()}
         if spec_of(ask.task).is_training:
             told = (ask.shared, {**ask.shared, **own})
-            halves = (None, 1, 2) if ask.task == tasks.TRAIN and tries_halves(self._settings.method.weigh) else (None,)
+            halves = (None, 1, 2) if ask.task == tasks.TRAIN and confirms_on_halves(self._settings.method.weigh) else (None,)
             plan = self._training(ask)
             return all(said.get(OWN_HALF) in halves for said in told) and all(
                 said.get(name) == value for said in told for name, value in plan.items()
@@ -140,8 +140,8 @@ class Questions:
         """The largest value of a sum is the plan's: a site refuses what is beyond it, so another would be an oracle."""
         p, purpose = self._settings, str(told.get("tag", "")).split(" ")[0]
         longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.secure_range
-        models = (STATISTIC_BITS, LARGEST) if follows(p.method.name, "veil") else (MODEL_BITS, longest)
-        tallies = {(STATISTIC_BITS, STATISTIC_BOUND), (STATISTIC_BITS, MOST_ROWS)}
+        models = (STATISTIC_BITS, MAX_SUM_ENTRY) if is_variant_of(p.method.name, "veil") else (MODEL_BITS, longest)
+        tallies = {(STATISTIC_BITS, STATISTIC_BOUND), (STATISTIC_BITS, MAX_ROWS)}
         known = {tasks.MODELS: {models}, tasks.TALLIES: tallies, tasks.REASONS: {(STATISTIC_BITS, 1.0)}}.get(
             purpose, set()
         )
@@ -187,7 +187,7 @@ def _before(p: Plan) -> Iterator[Ask]:
     """Agreeing on the data, sending reference rows, meeting for secure sums."""
     if p.data.encoding == "fitted":
         yield _ask(p, tasks.SUMMARISE)  # and once more, within the ranges that were agreed on
-    centre = (p.explain.sketch in FROM_BACKGROUND and explained_on(p) is None) or from_centre(p)
+    centre = (p.explain.sketch in FROM_BACKGROUND and explained_on(p) is None) or needs_mean_patient(p)
     rows = tuple(r.name for r in SPECS[tasks.PREPARE].reports.values() if r.kind == COUNT)
     more = (*(() if under_budget(p) else ("notes",)), *(("centre",) if centre else ()))
     yield _ask(p, tasks.PREPARE, *rows, *more)
@@ -203,21 +203,21 @@ def _rounds(p: Plan) -> Iterator[Ask]:
     m = p.method
     if m.select.rule in ASKS_FIRST:
         yield _ask(p, tasks.SCORE, "loss")
-    if follows(m.name, "clustered"):
+    if is_variant_of(m.name, "clustered"):
         yield _ask(p, tasks.SCORE, "losses")
-    if follows(m.name, "veil"):
+    if is_variant_of(m.name, "veil"):
         yield from _veil(p)
     else:
         yield _train(p)
-    if follows(m.name, "xfed"):
+    if is_variant_of(m.name, "xfed"):
         yield _ask(p, UPLOAD)
-    if trusts(p):
+    if keeps_trust(p):
         yield _ask(p, tasks.WEIGHTS)
         if p.privacy.secure:
             yield _ask(p, tasks.DIVERGE)
             yield _ask(p, tasks.CONTRIBUTE)
     if p.privacy.secure:
-        noise = p.privacy.mechanism == CLIENT or follows(m.name, "veil")
+        noise = p.privacy.mechanism == CLIENT or is_variant_of(m.name, "veil")
         masked: dict[str, Value] = {"tag": f"{tasks.MODELS} 1", "noise": float(noise)}
         for task in tasks.SUM_STEPS:
             yield _ask(p, task, **(masked if task == tasks.MASKED else {}))
@@ -226,18 +226,18 @@ def _rounds(p: Plan) -> Iterator[Ask]:
 def _train(p: Plan) -> Ask:
     m, d = p.method, p.privacy
     clipped = d.mechanism == CLIENT and d.secure
-    update = clipped or follows(m.name, "fedbuff")
-    report = ["update" if update else "model", "count", "steps", *stability_class(m).report]
+    update = clipped or is_variant_of(m.name, "fedbuff")
+    report = ["update" if update else "model", "count", "steps", *regularizer_class(m).report]
     shared: dict[str, Value] = {}
-    if follows(m.name, "xfed"):
+    if is_variant_of(m.name, "xfed"):
         report = [*report[1:], "rationale"]
     if m.weigh.rule == EXPLANATIONS:
-        report += [r for r in reports(m.weigh, 1) if r != "sketch"]
+        report += [r for r in requested_reports(m.weigh, 1) if r != "sketch"]
     if p.explain.at == "site" and p.explain.sketch != "none" and explained_on(p) is not None:
         report.append("sketch")
     if p.evaluation.local_models != "none":
         report.append("local")
-    if trusts(p):
+    if keeps_trust(p):
         own = m.trust.explained == "own" or m.trust.accuracy_at == "site"
         report += ["shap", "trust"]
         shared["attribute_on"] = "" if own else "reference"
@@ -254,7 +254,7 @@ def _veil(p: Plan) -> Iterator[Ask]:
     private = p.privacy.epsilon is not None
     noise: dict[str, Value] = {"noise": 0.0 if secure else float(private)}
     epsilon: dict[str, Value] = {"epsilon": float(private)}
-    selection = resolved(v.selection, secure=secure)
+    selection = resolve_selection(v.selection, secure=secure)
     if counts_patients(p):
         yield _ask(p, tasks.PERCENTILES, **noise)
     if selection in VOTING:

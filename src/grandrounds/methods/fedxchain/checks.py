@@ -7,34 +7,34 @@ from typing import Any
 
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
-from grandrounds.methods import follows
-from grandrounds.methods.sse_agg.weights import lambdas
+from grandrounds.methods import is_variant_of
+from grandrounds.methods.sse_agg.weights import resolve_lambdas
 from grandrounds.methods.weigh import EXPLANATIONS
 
-_FEWEST = 3  # sites: of two, either stands out from the other
+_MIN_SITES = 3  # sites: of two, either stands out from the other
 
 
-def trusts(plan: Plan) -> bool:
+def keeps_trust(plan: Plan) -> bool:
     """Whether this run keeps trust of its sites."""
-    return follows(plan.method.name, "fedxchain")
+    return is_variant_of(plan.method.name, "fedxchain")
 
 
-def from_centre(plan: Plan) -> bool:
+def needs_mean_patient(plan: Plan) -> bool:
     """Whether SHAP values are told from the consortium's mean patient, which sites must be asked for."""
-    return trusts(plan) and plan.method.trust.explained == "own" and reference_name(plan) is None
+    return keeps_trust(plan) and plan.method.trust.explained == "own" and reference_name(plan) is None
 
 
-def lent_for_trust(plan: Plan) -> tuple[str, ...]:
+def trust_references(plan: Plan) -> tuple[str, ...]:
     """The reference rows that sites judge and explain themselves on, where no model may be seen by the server."""
     name = reference_name(plan)
-    if not trusts(plan) or not plan.privacy.secure or name is None or not plan.reference.plain()[name]["sent"]:
+    if not keeps_trust(plan) or not plan.privacy.secure or name is None or not plan.reference.plain()[name]["sent"]:
         return ()
     return (name,)
 
 
-def by_reasons_too(plan: Plan) -> bool:
+def uses_agreement(plan: Plan) -> bool:
     """Whether SSE-AGG's agreement of sketches has a say in the weights besides trust."""
-    return trusts(plan) and bool(plan.method.trust.reasons)
+    return keeps_trust(plan) and bool(plan.method.trust.reasons)
 
 
 def refusals(model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
@@ -63,7 +63,7 @@ def refusals(model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[
     if t.explainer == "integrated_gradients" and model.kernel == "forest":
         yield "method.trust.explainer 'integrated_gradients' follows gradients, and trees have none: use 'shap', or 'auto'"
     if t.reasons:
-        yield from _reasons(plan, sites)
+        yield from _agreement_refusals(plan, sites)
     if plan.method.weigh.rule == EXPLANATIONS and plan.method.weigh.every != 1:
         yield "method 'fedxchain' with method.weigh 'explanations' asks for reasons in every round: set method.weigh.every = 1"
     if plan.method.robust.rule == "foolsgold":
@@ -74,12 +74,12 @@ def refusals(model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[
         yield "cohorts with models of their own have no common reasons: set method.cohorts.models = 'combined'"
 
 
-def _reasons(plan: Plan, sites: int) -> Iterator[str]:
+def _agreement_refusals(plan: Plan, sites: int) -> Iterator[str]:
     """What SSE-AGG's agreement beside trust cannot be told from."""
     weigh = plan.method.weigh
     if weigh.form != "outlier" or weigh.every != 1:
         yield "method.trust.reasons goes by who stands out in each round: set method.weigh.form = 'outlier' and every = 1"
-    if {name for name, share in lambdas(weigh).items() if share} - {"data"} != {"agreement"}:
+    if {name for name, share in resolve_lambdas(weigh).items() if share} - {"data"} != {"agreement"}:
         yield "method.trust.reasons goes by agreement alone: leave method.weigh.lambdas and explanation_weight out"
-    if sites < _FEWEST:
+    if sites < _MIN_SITES:
         yield f"method.trust.reasons needs three sites to tell who stands out, and {sites} train: set it to false"

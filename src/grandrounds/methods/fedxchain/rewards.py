@@ -16,7 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.explain.trust import count_rows
-from grandrounds.methods.aggregate import Joined
+from grandrounds.methods.aggregate import Aggregation
 from grandrounds.methods.weigh import data_size
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import CONTRIBUTE
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from grandrounds.methods.base import Server
 
 
-_ALL = 1 - 1e-6
+_WHOLE_SHARE = 1 - 1e-6
 """The share of a mean from which on what is left of it without the site is rounding."""
 
 
-def rewarded(server: Server, settings: Any, joined: Joined, answers: Answers) -> Generator[Ask, Answers, Joined]:
+def with_rewards(server: Server, settings: Any, joined: Aggregation, answers: Answers) -> Generator[Ask, Answers, Aggregation]:
     """The same, with every site's contribution and reward among its signals, where there are labelled rows to tell by.
 
     What a robust rule makes of models is no mean of them, so there is no such model without one site.
@@ -40,24 +40,24 @@ def rewarded(server: Server, settings: Any, joined: Joined, answers: Answers) ->
     if server.secure is not None:
         if not server.lent:
             return joined
-        by_site = yield from _told(server, joined, answers, _shares(settings, joined, answers))
+        by_site = yield from _site_contributions(server, joined, answers, _row_shares(settings, joined, answers))
     elif server.reference is None:
         return joined
     else:
-        contributions = _seen(server, joined, answers, _shares(settings, joined, answers))
+        contributions = _server_contributions(server, joined, answers, _row_shares(settings, joined, answers))
         by_site = dict(zip(joined.sites, contributions.tolist(), strict=True))
     known = joined.signals["trust"]
     reward = {s: known[s] * c for s, c in by_site.items()}
     return replace(joined, signals={**joined.signals, "contribution": by_site, "reward": reward})
 
 
-def _shares(settings: Any, joined: Joined, answers: Answers) -> Array:
+def _row_shares(settings: Any, joined: Aggregation, answers: Answers) -> Array:
     """Compute the share (K,) of each site that is left by its rows alone, as the rule of trust counts them."""
     rows = answers.by_site("count")
     return data_size(count_rows(np.array([rows[s] for s in joined.sites], float), settings.trust.kappa))
 
 
-def _seen(server: Server, joined: Joined, answers: Answers, shares: Array) -> Array:
+def _server_contributions(server: Server, joined: Aggregation, answers: Answers, shares: Array) -> Array:
     """Compute contributions at a server that has the models."""
     assert server.reference is not None
     whole, weights = joined.model, joined.weights
@@ -67,7 +67,7 @@ def _seen(server: Server, joined: Joined, answers: Answers, shares: Array) -> Ar
         rest = np.delete(np.arange(len(weights)), k)
         left = weights[rest] / weights[rest].sum() if weights[rest].any() else np.full(len(rest), 1 / len(rest))
         if averages:
-            known = own < _ALL and weights[rest].any()
+            known = own < _WHOLE_SHARE and weights[rest].any()
             without = (
                 (whole - own * answers["model"][k]) / (1 - own)
                 if known
@@ -84,8 +84,8 @@ def _seen(server: Server, joined: Joined, answers: Answers, shares: Array) -> Ar
     return out
 
 
-def _told(
-    server: Server, joined: Joined, answers: Answers, shares: Array
+def _site_contributions(
+    server: Server, joined: Aggregation, answers: Answers, shares: Array
 ) -> Generator[Ask, Answers, dict[str, float]]:
     """Ask each site for its contribution, under masks: it alone knows what it added."""
     own = zip(joined.sites, joined.weights.tolist(), shares.tolist(), strict=True)

@@ -30,14 +30,14 @@ from grandrounds.explain.trust import (
     steadiness,
     trusted,
 )
-from grandrounds.methods.aggregate import Joined, join
+from grandrounds.methods.aggregate import Aggregation, aggregate
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.fedxchain.rewards import rewarded
+from grandrounds.methods.fedxchain.rewards import with_rewards
 from grandrounds.methods.fedxchain.site import SiteTrust
-from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, add_up, secure_sum
-from grandrounds.methods.sse_agg.weights import HARMS, STANDING, Remembered, by_explanations
-from grandrounds.methods.weigh import Weighed, weigh
+from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum, secure_weighted_sum
+from grandrounds.methods.sse_agg.weights import HARMS, STANDING, PerSiteState, explanation_weights
+from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import DIVERGE, ERROR, REASONS, WEIGHTS
 
@@ -60,17 +60,17 @@ class FedXChain(FedAvg):
 
         return checks.refusals(model, plan, sites=sites, pictures=pictures)
 
-    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
         trust = TrustRound(server, self.settings)
         ask = trust.asks(ask)
         shares = self.stability.sums(server)
         answers: Answers = yield ask if server.secure is None else ask.holding("model", "shap", *shares)
         weighed, answers = yield from trust.weighed(answers)
         if server.secure is None:
-            joined = join(server, answers, self, weighed)
+            joined = aggregate(server, answers, self, weighed)
         else:
-            joined, answers = yield from add_up(server, server.secure, answers, weighed, shares)
-        joined = yield from rewarded(server, self.settings, joined, answers)
+            joined, answers = yield from secure_weighted_sum(server, server.secure, answers, weighed, shares)
+        joined = yield from with_rewards(server, self.settings, joined, answers)
         return joined, answers
 
 
@@ -80,11 +80,11 @@ TRUST = "trust"
 _ACCURACIES, _SHARES = "accuracies", "own_shares"
 """What it remembers besides, where it sees them: a site's latest accuracies, and its reasons."""
 
-_OTHERS = "all others"
+_OTHER_FEATURES = "all others"
 
 
 @dataclass(frozen=True)
-class _Pooled:
+class _PooledAttributions:
     """The consortium's reasons, and what is known of each site that has a part in them."""
 
     shares: Array  # (F,), or of the features that are told apart and of all others
@@ -93,12 +93,12 @@ class _Pooled:
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _WeighedSites:
     """The sites that were weighed in a round, what they were weighed by and what came of it."""
 
     sites: tuple[str, ...]
     columns: Mapping[str, Array]  # what was seen of them
-    found: _Pooled
+    found: _PooledAttributions
     said: Said
     verdict: Trusted
     here: Array  # (K,) which of them went along
@@ -114,7 +114,7 @@ class TrustRound:
         self.sketch = SketchRule(server.explainer if told == "auto" else told, server.seed, rows=settings.trust.rows)
         self.at_server = server.secure is None and settings.trust.explained == "reference"
         self.judged_here = server.secure is None and settings.trust.accuracy_at == "reference"
-        self.by_reasons: Weighed | None = None  # SSE-AGG's weighing, where its agreement has a say
+        self.by_reasons: WeightingResult | None = None  # SSE-AGG's weighing, where its agreement has a say
 
     def asks(self, ask: Ask) -> Ask:
         """The training Ask, with what sites need to explain and judge themselves."""
@@ -144,7 +144,7 @@ class TrustRound:
             return None
         return np.sort(np.argsort(-last, kind="stable")[: self.trust.top])
 
-    def weighed(self, answers: Answers) -> Generator[Ask, Answers, tuple[Weighed, Answers]]:
+    def weighed(self, answers: Answers) -> Generator[Ask, Answers, tuple[WeightingResult, Answers]]:
         """The weights of these answers, and the answers of those that go along with them."""
         if self.server.secure is None:
             columns = self._columns(answers)
@@ -158,7 +158,7 @@ class TrustRound:
             agreed = yield from self._agreed(answers, said, verdict)
             here = np.isin(np.array(sites), np.array(agreed.sites))
             answers = answers.only(np.flatnonzero(here), agreed.missing)
-        return self._recorded(answers, _Judged(sites, columns, found, said, verdict, here)), answers
+        return self._recorded(answers, _WeighedSites(sites, columns, found, said, verdict, here)), answers
 
     def _columns(self, answers: Answers) -> dict[str, Array]:
         """What sites said of themselves, and what the server sees itself on its own rows."""
@@ -184,14 +184,14 @@ class TrustRound:
             out["accuracy"] = np.asarray(answers["trust.accuracy"], float)
         return out
 
-    def _pool(self, shares: Array, points: Array | None, trust: Array) -> _Pooled:
+    def _pool(self, shares: Array, points: Array | None, trust: Array) -> _PooledAttributions:
         """The consortium's reasons, seen by the server (eq. 6), and every site's divergence from them (eq. 4)."""
         mean = pooled(shares, trust)
         if points is None:
-            return _Pooled(mean, divergence(shares, mean))
-        return _Pooled(mean, divergence(shares, mean), points @ unit(pooled(points, trust)))
+            return _PooledAttributions(mean, divergence(shares, mean))
+        return _PooledAttributions(mean, divergence(shares, mean), points @ unit(pooled(points, trust)))
 
-    def _pool_secretly(self, rule: SecureRule, answers: Answers) -> Generator[Ask, Answers, tuple[_Pooled, Answers]]:
+    def _pool_secretly(self, rule: SecureRule, answers: Answers) -> Generator[Ask, Answers, tuple[_PooledAttributions, Answers]]:
         """The same under masks: sites multiply by their trust, the sum goes back, and each says how far it diverges."""
         trust = self._before(answers)
         trust = trust if trust.any() else np.ones_like(trust)
@@ -208,14 +208,14 @@ class TrustRound:
         heard = yield Ask(DIVERGE, shared=shared, to=stayed.sites, report=("trust",))
         kept = stayed.only([k for k, s in enumerate(stayed.sites) if s in heard.sites], heard.missing)
         alignment = np.asarray(heard["trust.alignment"], float) if "trust.alignment" in heard else None
-        return _Pooled(mean, np.asarray(heard["trust.nsds"], float), alignment), kept
+        return _PooledAttributions(mean, np.asarray(heard["trust.nsds"], float), alignment), kept
 
-    def _said(self, answers: Answers, columns: Mapping[str, Array], found: _Pooled) -> Said:
+    def _said(self, answers: Answers, columns: Mapping[str, Array], found: _PooledAttributions) -> Said:
         """What the sites are weighed by."""
         last = self._known(answers).of(_ACCURACIES, self.trust.window)
         accuracies = np.concatenate([last[:, 1:], columns["accuracy"][:, None]], axis=1)
         if self.rule.reasons:
-            self.by_reasons = by_explanations(self.settings.weigh, self.server, answers)
+            self.by_reasons = explanation_weights(self.settings.weigh, self.server, answers)
         in_line = None if self.by_reasons is None else self.by_reasons.signals["in_line"]
         rows = np.asarray(answers["count"], float)
         return Said(rows, accuracies, columns["steadiness"], found.nsds, found.alignment, in_line)
@@ -239,7 +239,7 @@ class TrustRound:
             )
         return agreed
 
-    def _recorded(self, answers: Answers, judged: _Judged) -> Weighed:
+    def _recorded(self, answers: Answers, judged: _WeighedSites) -> WeightingResult:
         """The weights of those that are left, with every number behind them; `answers`: theirs."""
         said, verdict, here = judged.said, judged.verdict, judged.here
         signals = {
@@ -251,8 +251,8 @@ class TrustRound:
             **({} if said.alignment is None else {"alignment": said.alignment}),
             **({} if self.by_reasons is None else self.by_reasons.signals),
         }
-        refused = _refused(judged, {"data_size": said.rows, **signals})
-        notes = tuple(alarms(judged.sites, said.nsds, most=self.trust.alarm).values())
+        refused = _rejected_signals(judged, {"data_size": said.rows, **signals})
+        notes = tuple(divergence_alarms(judged.sites, said.nsds, most=self.trust.alarm).values())
         notes += () if self.by_reasons is None else self.by_reasons.notes
         signals = {name: np.asarray(values)[here] for name, values in signals.items()}
         if self.settings.weigh.rule == TRUST:
@@ -267,7 +267,7 @@ class TrustRound:
             signals |= usual.signals
             self.by_reasons = usual if STANDING in usual.memory else self.by_reasons
         memory = self._remembered(answers, judged)
-        return Weighed(weights, signals, why, {}, memory, notes, self._named(judged.found.shares), refused)
+        return WeightingResult(weights, signals, why, {}, memory, notes, self._named(judged.found.shares), refused)
 
     def _why(self, verdict: Trusted) -> str:
         r = self.rule
@@ -287,7 +287,7 @@ class TrustRound:
         if len(shares) != len(names):
             kept = self.kept
             assert kept is not None
-            names = (*(names[j] for j in kept), _OTHERS)
+            names = (*(names[j] for j in kept), _OTHER_FEATURES)
         return dict(zip(names, shares.tolist(), strict=True))
 
     def _before(self, answers: Answers) -> Array:
@@ -299,10 +299,10 @@ class TrustRound:
         last = self._known(answers).of(_SHARES, shares.shape[1])
         return np.where(np.isfinite(last).all(axis=1), steadiness(shares, last), np.nan)
 
-    def _known(self, answers: Answers) -> Remembered:
-        return Remembered(self.server, answers, TRUST, _ACCURACIES, _SHARES)
+    def _known(self, answers: Answers) -> PerSiteState:
+        return PerSiteState(self.server, answers, TRUST, _ACCURACIES, _SHARES)
 
-    def _remembered(self, answers: Answers, judged: _Judged) -> dict[str, Array]:
+    def _remembered(self, answers: Answers, judged: _WeighedSites) -> dict[str, Array]:
         """Trust of all sites, also of those that were away: who leaves and comes back is trusted as before."""
         found = {TRUST: judged.verdict.trust, _ACCURACIES: judged.said.accuracies}
         if "all" in judged.columns:
@@ -326,7 +326,7 @@ class TrustRound:
         return out
 
 
-def alarms(sites: Sequence[str], nsds: Array, *, most: float) -> dict[str, str]:
+def divergence_alarms(sites: Sequence[str], nsds: Array, *, most: float) -> dict[str, str]:
     """Sites whose reasons have gone too far from the consortium's (sec. II-B), each in words."""
     return {
         site: f"{site}: its reasons diverge from the consortium's, NSDS {d:.3f} over method.trust.alarm = {most:g}"
@@ -335,7 +335,7 @@ def alarms(sites: Sequence[str], nsds: Array, *, most: float) -> dict[str, str]:
     }
 
 
-def _refused(judged: _Judged, signals: Mapping[str, Array]) -> dict[str, dict[str, float]]:
+def _rejected_signals(judged: _WeighedSites, signals: Mapping[str, Array]) -> dict[str, dict[str, float]]:
     """The numbers of sites that were weighed and did not go along: the others' weights were made with them."""
     left = np.flatnonzero(~judged.here).tolist()
     return {name: {judged.sites[k]: float(values[k]) for k in left} for name, values in signals.items()}

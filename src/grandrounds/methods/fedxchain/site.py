@@ -102,12 +102,12 @@ class SiteTrust(SitePlugin):
             "shap.shares": lumped(shares, np.asarray(ask.shared[KEPT])) if KEPT in ask.shared else shares
         }
         if ask.shared[SIGNED]:
-            cuts = [slice(None)] * len(members) if offsets is None else _cuts(offsets)
+            cuts = [slice(None)] * len(members) if offsets is None else _site_slices(offsets)
             found = [
                 direction(model, own, x[cut], start, steps=rule.steps) for own, cut in zip(models, cuts, strict=True)
             ]
             columns["shap.direction"] = np.stack(found)
-        columns["trust.steadiness"] = _steady(shares, before)
+        columns["trust.steadiness"] = _steadiness_or_nan(shares, before)
         return columns, shares
 
     def _diverge(self, ask: Ask, members: Array) -> Columns:
@@ -115,7 +115,7 @@ class SiteTrust(SitePlugin):
         told = {name: np.asarray(ask.shared[name], float) for name in ("shares", "direction") if name in ask.shared}
         of, asked = str(ask.shared["of"]), b"".join(v.tobytes() for v in told.values())
         held = [self.site.vault.look(of, k) for k in members.tolist()]
-        if any(not _pooled_from(told, h) for h in held):
+        if any(not _is_plausible_mean(told, h) for h in held):
             raise BadInput(
                 "these are no reasons of a consortium that this site's could be held to",
                 code="implausible-consensus",
@@ -172,7 +172,7 @@ class SiteTrust(SitePlugin):
         """
         whole, of, total = np.asarray(ask.shared["model"], float), str(ask.shared["of"]), float(ask.shared["total"])
         lent, model = self._borrowed(str(ask.shared["on"])), self.site.prepared_model()
-        y = _classes(lent)
+        y = _require_labels(lent)
         rows = lent.x.tobytes() + y.tobytes()  # by what they are: other rows may have come by the same name
 
         def loss(theta: Array) -> float:
@@ -198,11 +198,11 @@ class SiteTrust(SitePlugin):
         model, stack = self.site.prepared_model(), self.site.stack
         if on:
             lent = self._borrowed(on)
-            y = _classes(lent)
-            return np.array([_right(score(model, own, lent.x), y, model).mean() for own in models])
+            y = _require_labels(lent)
+            return np.array([_is_correct(score(model, own, lent.x), y, model).mean() for own in models])
         part = stack.parts["val"]
         rows, owner = member_rows(part, members)
-        right = _right(member_logits(model, stack, members, models, part), part.y[rows], model)
+        right = _is_correct(member_logits(model, stack, members, models, part), part.y[rows], model)
         counts = part.counts[members]
         found = np.bincount(owner, weights=right, minlength=len(members)) / np.maximum(counts, 1)
         return np.where(counts > 0, found, np.nan)
@@ -219,7 +219,7 @@ class SiteTrust(SitePlugin):
         return told(columns, attacks=self.site.stack.attacks_of(members), round=ask.round)
 
 
-def _pooled_from(told: Mapping[str, Array], held: Mapping[str, Array]) -> bool:
+def _is_plausible_mean(told: Mapping[str, Array], held: Mapping[str, Array]) -> bool:
     """Whether reasons as they are told can be the mean of some that are like those held.
 
     Shares as small as a float can be would make of one divergence a number in which every share can be read.
@@ -230,7 +230,7 @@ def _pooled_from(told: Mapping[str, Array], held: Mapping[str, Array]) -> bool:
     return alike and bool((told["shares"] >= SMOOTHING / 2).all())
 
 
-def _classes(lent: Lent) -> Array:
+def _require_labels(lent: Lent) -> Array:
     known = lent.classes
     if known is None:
         raise BadInput(
@@ -240,17 +240,17 @@ def _classes(lent: Lent) -> Array:
     return known
 
 
-def _right(logits: Array, y: Array, model: Model) -> Array:
+def _is_correct(logits: Array, y: Array, model: Model) -> Array:
     out: Array = (logits[:, 0] > 0) == y if model.outputs == 1 else logits.argmax(axis=1) == y
     return out
 
 
-def _steady(shares: Array, before: Array | None) -> Array:
+def _steadiness_or_nan(shares: Array, before: Array | None) -> Array:
     """How steady reasons are; NaN for a site that has no earlier ones."""
     if before is None:
         return np.full(len(shares), np.nan)
     return np.where(before.sum(axis=-1) > 0, steadiness(shares, before), np.nan)
 
 
-def _cuts(offsets: Array) -> list[slice]:
+def _site_slices(offsets: Array) -> list[slice]:
     return [slice(a, b) for a, b in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]

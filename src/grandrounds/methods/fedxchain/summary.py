@@ -15,7 +15,7 @@ from grandrounds.methods.fedxchain.server import TRUST
 Decision = Mapping[str, Any]
 
 
-def with_trust(records: Sequence[Mapping[str, Any]]) -> list[Decision]:
+def trust_decisions(records: Sequence[Mapping[str, Any]]) -> list[Decision]:
     """The Decisions that keep trust of sites; FLTrust and FoolsGold call a number of theirs so too, and know no NSDS."""
     decisions = [r["decision"] for r in records]
     return [d for d in decisions if "trust" in d["signals"] and "nsds" in d["signals"]]
@@ -23,7 +23,7 @@ def with_trust(records: Sequence[Mapping[str, Any]]) -> list[Decision]:
 
 def trust_summary(plan: Plan, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The summary's `trust`; nothing for a run that keeps none."""
-    told = with_trust(records)
+    told = trust_decisions(records)
     if not told:
         return {}
     t, last = plan.method.trust, told[-1]["signals"]
@@ -34,22 +34,22 @@ def trust_summary(plan: Plan, records: Sequence[Mapping[str, Any]]) -> dict[str,
         "explained": t.explained,
         "secure": bool(plan.privacy.secure),
         "alarm": t.alarm,
-        "last": last_known(told, "trust"),
+        "last": latest_by_site(told, "trust"),
         "mean_trust": _mean(last["trust"]),
         "mean_nsds": _mean(last["nsds"]),
-        "alarmed": alarmed(told, t.alarm),
-        "refused": refused([r["decision"] for r in records]),
+        "alarmed": alarm_rounds(told, t.alarm),
+        "refused": rejection_rounds([r["decision"] for r in records]),
         "reward_correlation": reward_correlation(told),
     }
     return {"trust": found}
 
 
-def last_known(told: Sequence[Decision], signal: str) -> dict[str, float]:
+def latest_by_site(told: Sequence[Decision], signal: str) -> dict[str, float]:
     """Site -> its newest value: that of a site which was away at the end is the one that it will come back with."""
     return {s: v for d in told for s, v in d["signals"].get(signal, {}).items() if v is not None}
 
 
-def alarmed(told: Sequence[Decision], alarm: float) -> dict[str, list[int]]:
+def alarm_rounds(told: Sequence[Decision], alarm: float) -> dict[str, list[int]]:
     """Site -> the rounds in which its reasons diverged by more than is allowed."""
     out: dict[str, list[int]] = {}
     for d in told:
@@ -59,25 +59,25 @@ def alarmed(told: Sequence[Decision], alarm: float) -> dict[str, list[int]]:
     return out
 
 
-def refused(decisions: Sequence[Decision]) -> dict[str, list[int]]:
+def rejection_rounds(decisions: Sequence[Decision]) -> dict[str, list[int]]:
     """Site -> the rounds whose weights it did not go along with."""
     out: dict[str, list[int]] = {}
     for d in decisions:
         for site, why in d["missing"].items():
-            if doubt(why):
+            if rejection_code(why):
                 out.setdefault(site, []).append(int(d["round"]))
     return out
 
 
-def doubt(why: str) -> str:
+def rejection_code(why: str) -> str:
     """The code by which a site refused a round's weights, out of what the Decision says of a missing site; else nothing."""
     return next((code for code in DOUBTS if f"({code})" in why), "")
 
 
 def reward_correlation(told: Sequence[Decision]) -> float | None:
     """Pearson's r over sites of mean trust and mean reward; None where rewards or trust do not differ."""
-    rewards = _over_rounds(told, "reward")
-    trust = _over_rounds(told, "trust")
+    rewards = _mean_by_site(told, "reward")
+    trust = _mean_by_site(told, "trust")
     sites = [s for s in rewards if s in trust]
     x, y = np.array([trust[s] for s in sites]), np.array([rewards[s] for s in sites])
     if len(sites) < 3 or not x.std() or not y.std():
@@ -85,7 +85,7 @@ def reward_correlation(told: Sequence[Decision]) -> float | None:
     return float(np.corrcoef(x, y)[0, 1])
 
 
-def _over_rounds(told: Sequence[Decision], signal: str) -> dict[str, float]:
+def _mean_by_site(told: Sequence[Decision], signal: str) -> dict[str, float]:
     held: dict[str, list[float]] = {}
     for d in told:
         for site, value in d["signals"].get(signal, {}).items():

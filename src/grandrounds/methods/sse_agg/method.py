@@ -11,8 +11,8 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.private import DP_SGD
-from grandrounds.methods.select import share
-from grandrounds.methods.sse_agg.weights import lambdas, looks
+from grandrounds.methods.select import count_sites
+from grandrounds.methods.sse_agg.weights import is_explained_round, resolve_lambdas
 from grandrounds.protocol.messages import OWN_HALF
 from grandrounds.site.plugin import Site, SitePlugin, TrainingJob
 from grandrounds.site.stack import Part, Stack
@@ -20,7 +20,7 @@ from grandrounds.site.stack import Part, Stack
 _FEWEST = 3  # sites or answers: of two, either stands out from the other
 
 
-class HalvesOfPatients(SitePlugin):
+class PatientHalves(SitePlugin):
     """The sites' half: a site that is asked to train on one half of its patients does so.
 
     Not where a promise rests on how many rows there are (DP-SGD, clipped updates), nor where a half would be empty.
@@ -61,10 +61,10 @@ class SSEAgg(FedAvg):
 
     name = "sse-agg"
     title = "SSE-AGG: weighs sites by how their reasons agree, and keeps reasons together while they train"
-    site = (HalvesOfPatients,)
+    site = (PatientHalves,)
 
 
-def stability_for(train: Any, *, sent: bool, trees: bool, apart: bool, private: bool = False, preset: str) -> str:
+def choose_regularizer(train: Any, *, sent: bool, trees: bool, apart: bool, private: bool = False, preset: str) -> str:
     """Choose the stability of SSE-AGG where none is named; `sent`: there are reference rows that sites may be sent.
 
     An anchor where rows may be sent, else none: local models stay their own, so that a bad one can be told. With preset
@@ -80,11 +80,11 @@ def stability_for(train: Any, *, sent: bool, trees: bool, apart: bool, private: 
     return "permuted_anchor" if sent else "none"
 
 
-def weighing_refusals(plan: Plan, *, sites: int) -> Iterator[str]:
+def weighting_refusals(plan: Plan, *, sites: int) -> Iterator[str]:
     """Yield reasons why the signals of SSE-AGG cannot be told in this run; `sites` is how many train."""
     m = plan.method
-    used = {name for name, part in lambdas(m.weigh).items() if part}
-    answers = sites if m.select.rule == "all" else share(m.select.fraction, sites)
+    used = {name for name, part in resolve_lambdas(m.weigh).items() if part}
+    answers = sites if m.select.rule == "all" else count_sites(m.select.fraction, sites)
     if "agreement" in used and sites < _FEWEST:
         small = f", since DP-SGD leaves out those with fewer than privacy.min_rows = {plan.privacy.min_rows} rows"
         yield (
@@ -99,7 +99,7 @@ def weighing_refusals(plan: Plan, *, sites: int) -> Iterator[str]:
     if not plan.split.val and used & {"worst_site", "calibration"}:
         named = " and ".join(name for name in ("worst_site", "calibration") if name in used)
         yield f"method.weigh.lambdas names {named}, which goes by validation rows, but split.val is 0: set it to 0.15"
-    if "agreement" in used and not any(looks(m.weigh, r) for r in range(1, m.rounds + 1)):
+    if "agreement" in used and not any(is_explained_round(m.weigh, r) for r in range(1, m.rounds + 1)):
         yield (
             f"method.weigh.every is {m.weigh.every}, but there are {m.rounds} rounds, so reasons would never be asked "
             "for: lower it"

@@ -10,34 +10,34 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.methods.weigh import (
     EXPLANATIONS,
-    HALVED,
     HARM,
     HARM_ALONE,
-    MATERIAL,
-    Weighed,
+    MATERIAL_HARM,
+    MIN_ROWS_TO_HALVE,
+    WeightingResult,
+    apply_floor,
     blend,
-    comparable,
-    confirm,
+    confirm_on_halves,
     count_neighbours,
     data_size,
     disagreement,
-    exponential,
-    floored,
-    inverse,
-    keep,
-    kept_in_mind,
+    exponential_weights,
+    find_suspects,
+    inverse_weights,
+    is_comparable,
+    outlier_distance,
+    outlier_ratio_beyond_sampling,
     remember_harm,
+    retained_share,
+    smoothed_ratio,
     softmax_signal,
-    stand_out,
-    standing_out,
-    suspect,
 )
 from grandrounds.protocol.messages import Answers
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Server
 
-FEWEST = 2
+MIN_COHORT_SITES = 2
 """Sites of a cohort that has a consensus of its own; a site alone is compared with all, or it would be its own judge."""
 
 FORMS = {
@@ -45,16 +45,16 @@ FORMS = {
     "inverse": "1 / (eps + distance to the consensus) (eq. 5)",
     "exponential": "exp(-tau x distance to the consensus) (eq. 21)",
 }
-LEAST = 0.5
+DEFAULT_LEAST_SHARE = 0.5
 """Share of its rows' weight that a site keeps unless it harms the model, where none is set."""
 
-SHARPNESS = {"outlier": 4.0, "inverse": 1.0}
+DEFAULT_SHARPNESS = {"outlier": 4.0, "inverse": 1.0}
 _TRUST = {"outlier": "in_line", "inverse": "agreement", "exponential": "agreement"}
 _HALF = {1: "first", 2: "second"}
 _REPORTS = {"agreement": "sketch", "worst_site": "val_loss", "calibration": "ece"}
 
 
-def lambdas(settings: Any) -> dict[str, float]:
+def resolve_lambdas(settings: Any) -> dict[str, float]:
     """The share of each signal: as given, or (1 - e, e) of data and agreement with e the `explanation_weight`."""
     given: Mapping[str, float] = settings.lambdas.plain()
     if given:
@@ -63,39 +63,39 @@ def lambdas(settings: Any) -> dict[str, float]:
     return {"data": 1 - e, "agreement": e}
 
 
-def sharpness(settings: Any) -> float:
+def resolve_sharpness(settings: Any) -> float:
     """The power of agreement: as given, or what suits the form."""
-    return SHARPNESS[settings.form] if settings.sharpness is None else float(settings.sharpness)
+    return DEFAULT_SHARPNESS[settings.form] if settings.sharpness is None else float(settings.sharpness)
 
 
-def looks(settings: Any, round: int) -> bool:
+def is_explained_round(settings: Any, round: int) -> bool:
     """Whether reasons are asked for in this round: the first and then every T_s-th (the paper: every T_s-th)."""
     return settings.every == 1 or round % settings.every == 0 or (settings.between_rounds == "last" and round == 1)
 
 
-def reports(settings: Any, round: int) -> tuple[str, ...]:
+def requested_reports(settings: Any, round: int) -> tuple[str, ...]:
     """What sites must report besides their model to be weighed by [method.weigh] in this round.
 
     Between the rounds that ask for reasons the others of the paper's signals rest only where all is left to the rows.
     """
     if settings.rule != EXPLANATIONS:
         return ()
-    used, asked = lambdas(settings), looks(settings, round)
+    used, asked = resolve_lambdas(settings), is_explained_round(settings, round)
     if not asked and used.get("agreement") and settings.between_rounds == "data_size":
         return ()
     told = {signal: report for signal, report in _REPORTS.items() if used.get(signal)}
     return tuple(report for signal, report in told.items() if asked or signal != "agreement")
 
 
-def by_explanations(settings: Any, server: Server, answers: Answers, groups: Array | None = None) -> Weighed:
+def explanation_weights(settings: Any, server: Server, answers: Answers, groups: Array | None = None) -> WeightingResult:
     """The blend (eq. 8) for these answers; in rounds without sketches the rows' shares, or the last known agreement."""
     rows = data_size(answers["count"])
-    used = {name: share for name, share in lambdas(settings).items() if share}
-    known = Remembered(server, answers, TRUST, STANDING, HARMS, *HALVES)
-    asked = "agreement" in used and looks(settings, server.round)
+    used = {name: share for name, share in resolve_lambdas(settings).items() if share}
+    known = PerSiteState(server, answers, TRUST, STANDING, HARMS, *HARM_BY_HALF)
+    asked = "agreement" in used and is_explained_round(settings, server.round)
     if "agreement" in used and not asked and (settings.between_rounds == "data_size" or not known.has(TRUST)):
-        why = f"{_seldom(settings)} a site's weight is its share of the rows"
-        return Weighed(rows, {}, why, {"data": rows}, known.after())
+        why = f"{_interval_text(settings)} a site's weight is its share of the rows"
+        return WeightingResult(rows, {}, why, {"data": rows}, known.after())
     signals: dict[str, Array] = {"data": rows}
     told: dict[str, Array] = {}
     notes: tuple[str, ...] = ()
@@ -115,19 +115,19 @@ def by_explanations(settings: Any, server: Server, answers: Answers, groups: Arr
         told["ece"] = np.asarray(answers["ece"], float)
         signals["calibration"] = softmax_signal(told["ece"], settings.gamma)
     blended = blend(signals, used)
-    weights = floored(blended, settings.floor)
-    why = "a site's weight is " + " + ".join(_words(name, share, settings) for name, share in used.items())
+    weights = apply_floor(blended, settings.floor)
+    why = "a site's weight is " + " + ".join(_describe_signal(name, share, settings) for name, share in used.items())
     if settings.floor:
         why += f", and at least {settings.floor:g} before all are made to sum to 1"
     if "agreement" in used and not asked:
-        why = f"{_seldom(settings)} the last known agreement stands: {why}"
+        why = f"{_interval_text(settings)} the last known agreement stands: {why}"
     speaks = asked and not np.asarray(answers["sketch.flat"], bool).all()
     found = {TRUST: told[_TRUST[settings.form]]} if speaks else {}
-    memory = known.after(**found, **{name: told[name] for name in (STANDING, HARMS, *HALVES) if name in told})
-    return Weighed(weights, told, why, _parts(signals, used, blended, weights), memory, notes)
+    memory = known.after(**found, **{name: told[name] for name in (STANDING, HARMS, *HARM_BY_HALF) if name in told})
+    return WeightingResult(weights, told, why, _signal_shares(signals, used, blended, weights), memory, notes)
 
 
-def _parts(signals: Mapping[str, Array], used: Mapping[str, float], blended: Array, weights: Array) -> dict[str, Array]:
+def _signal_shares(signals: Mapping[str, Array], used: Mapping[str, float], blended: Array, weights: Array) -> dict[str, Array]:
     """What each signal contributes to the weights, (K,) each: in the proportions of the blend, also where a floor raised it.
 
     Where no signal argues for a site and the floor alone holds it, in the proportions of the lambdas.
@@ -137,7 +137,7 @@ def _parts(signals: Mapping[str, Array], used: Mapping[str, float], blended: Arr
 
 
 def _agreement(
-    settings: Any, answers: Answers, rows: Array, groups: Array | None, known: Remembered, halves: Mapping[str, int]
+    settings: Any, answers: Answers, rows: Array, groups: Array | None, known: PerSiteState, halves: Mapping[str, int]
 ) -> tuple[Array, dict[str, Array], tuple[str, ...]]:
     """The agreement signal, the numbers behind it, and who gave no reasons.
 
@@ -147,44 +147,44 @@ def _agreement(
     `halves`: the sites that trained on one half of their own patients, and which. Without a least share (preset "defence")
     nothing excuses a site that stands out: neither sampling nor a lack of neighbours.
     """
-    lenient = least_share(settings) > 0
+    lenient = resolve_least_share(settings) > 0
     flat = np.asarray(answers["sketch.flat"], bool)
     of = np.zeros(len(answers), np.int64) if groups is None else groups
     far, trust, out = np.zeros(len(answers)), np.ones(len(answers)), np.full(len(answers), np.nan)
-    sampling = _column(answers, "sketch.sampling", 0.0) if lenient else np.zeros(len(answers))
+    sampling = _read_column(answers, "sketch.sampling", 0.0) if lenient else np.zeros(len(answers))
     neighbours = np.full(len(answers), 0.0 if lenient else np.inf)
     notes: list[str] = []
     for cohort in np.unique(of):
         mine = np.flatnonzero(of == cohort)
-        whom = mine if len(mine) >= FEWEST else np.arange(len(of))
+        whom = mine if len(mine) >= MIN_COHORT_SITES else np.arange(len(of))
         speaking = np.ones(len(whom), bool) if flat[whom].all() else ~flat[whom]
-        apart, usually = _far(settings, answers.only(whom, {}), speaking)
+        apart, usually = _distances(settings, answers.only(whom, {}), speaking)
         here = np.isin(whom, mine)
         far[mine] = apart[here]
         if settings.form == "outlier" and not flat[whom].all():
             near = neighbours[whom]
             if lenient:
-                near = _neighbours(settings, answers.only(whom, {}), sampling[whom], apart, speaking, usually)
-            times = stand_out(
+                near = _count_distant_sites(settings, answers.only(whom, {}), sampling[whom], apart, speaking, usually)
+            times = outlier_ratio_beyond_sampling(
                 apart, sampling[whom], near, tolerance=settings.tolerance, among=apart[speaking], usually=usually
             )
             out[mine], neighbours[mine] = times[here], near[here]
         else:
-            trust[mine] = _nearest_first(settings, apart, speaking)[here]
-        if settings.form == "outlier" and not comparable(apart[speaking]):
+            trust[mine] = _paper_weights(settings, apart, speaking)[here]
+        if settings.form == "outlier" and not is_comparable(apart[speaking]):
             usual = np.median(apart[speaking])
             said = f"reasons usually lie {usual:.2f} from their consensus, too far for a site to stand out by being different"
             notes.append(said if groups is None else f"cohort {cohort + 1}: {said}")
     if settings.form == "outlier":
-        out = kept_in_mind(out, known.of(STANDING), settings.memory)
-        now = _column(answers, "sketch.harm", np.nan)
-        harm, least = remember_harm(now, known.of(HARMS)), least_share(settings)
-        tried = _on_halves(answers.sites, now, halves, known)
+        out = smoothed_ratio(out, known.of(STANDING), settings.memory)
+        now = _read_column(answers, "sketch.harm", np.nan)
+        harm, least = remember_harm(now, known.of(HARMS)), resolve_least_share(settings)
+        tried = _harm_on_halves(answers.sites, now, halves, known)
         confirmed = confirm_harm(settings, tried, np.asarray(answers["count"], float))
         trust = np.ones(len(answers))
         if not flat.all():
-            trust = keep(out, harm, least=least, sharpness=sharpness(settings), confirmed=confirmed)
-            notes += _demotions(answers.sites, out, harm, least, confirmed)
+            trust = retained_share(out, harm, least=least, sharpness=resolve_sharpness(settings), confirmed=confirmed)
+            notes += _explain_demotions(answers.sites, out, harm, least, confirmed)
         notes += [
             f"{s}: in this round it trained on the {_HALF[halves[s]]} half of its own patients"
             for s in answers.sites
@@ -209,19 +209,19 @@ def _agreement(
         if "sketch.harm" in answers:
             told[HARMS] = harm
         if np.isfinite(tried).any():
-            told |= dict(zip(HALVES, tried, strict=True))
+            told |= dict(zip(HARM_BY_HALF, tried, strict=True))
     if flat.any():
         told["flat"] = flat.astype(float)
     return weighed / weighed.sum(), told, tuple(notes)
 
 
-def least_share(settings: Any) -> float:
+def resolve_least_share(settings: Any) -> float:
     """Read the share of its rows' weight that a site keeps unless it harms the model; plans of earlier versions have none."""
     least = settings.plain().get("least_share", 0.0)
-    return LEAST if least is None else float(least)
+    return DEFAULT_LEAST_SHARE if least is None else float(least)
 
 
-def tries_halves(settings: Any) -> bool:
+def confirms_on_halves(settings: Any) -> bool:
     """Tell whether harm is to be confirmed on either half of a site's own patients; plans of earlier versions say nothing."""
     told = settings.plain()
     return bool(settings.rule == EXPLANATIONS and settings.form == "outlier" and told.get("own_halves"))
@@ -232,33 +232,33 @@ def choose_halves(settings: Any, server: Server) -> dict[str, int]:
 
     They are those that would be demoted for the harm found in the rounds before. The halves take turns.
     """
-    if not tries_halves(settings) or not looks(settings, server.round) or server.private or server.secure:
+    if not confirms_on_halves(settings) or not is_explained_round(settings, server.round) or server.private or server.secure:
         return {}
     nothing = np.full(len(server.sites), np.nan)
     standing, harm = (server.state.get(name, nothing) for name in (STANDING, HARMS))
-    found = suspect(standing, harm, least=least_share(settings))
+    found = find_suspects(standing, harm, least=resolve_least_share(settings))
     which = 1 + server.round // settings.every % 2
-    return {s: which for s, bad in zip(server.sites, found, strict=True) if bad and server.rows.get(s, 0) >= HALVED}
+    return {s: which for s, bad in zip(server.sites, found, strict=True) if bad and server.rows.get(s, 0) >= MIN_ROWS_TO_HALVE}
 
 
 def confirm_harm(settings: Any, halves: Array, rows: Array) -> Array:
     """Find the sites, (K,) of bool, whose harm counts, by that of either half (2, K): all of them where halves are not tried."""
-    return confirm(halves[0], halves[1], rows) if tries_halves(settings) else np.ones(len(rows), bool)
+    return confirm_on_halves(halves[0], halves[1], rows) if confirms_on_halves(settings) else np.ones(len(rows), bool)
 
 
-def _on_halves(sites: Sequence[str], now: Array, halves: Mapping[str, int], known: Remembered) -> Array:
+def _harm_on_halves(sites: Sequence[str], now: Array, halves: Mapping[str, int], known: PerSiteState) -> Array:
     """Find the harm (2, K) of each site when it last trained on either half of its patients; NaN: it never did."""
     of = np.array([halves.get(s, 0) for s in sites])
-    found = [np.where((of == k) & np.isfinite(now), now, known.of(name)) for k, name in enumerate(HALVES, start=1)]
+    found = [np.where((of == k) & np.isfinite(now), now, known.of(name)) for k, name in enumerate(HARM_BY_HALF, start=1)]
     return np.stack(found)
 
 
-def _column(answers: Answers, name: str, missing: float) -> Array:
+def _read_column(answers: Answers, name: str, missing: float) -> Array:
     """Read a column that the server adds where it has models and reference rows, (K,)."""
     return np.asarray(answers[name], float) if name in answers else np.full(len(answers), missing)
 
 
-def _neighbours(
+def _count_distant_sites(
     settings: Any, answers: Answers, sampling: Array, far: Array, speaking: Array, usually: float
 ) -> Array:
     """Count the sites with explanations that each site lies too far from."""
@@ -271,11 +271,11 @@ def _neighbours(
     return counted
 
 
-def _demotions(sites: Sequence[str], standing: Array, harm: Array, least: float, confirmed: Array) -> list[str]:
+def _explain_demotions(sites: Sequence[str], standing: Array, harm: Array, least: float, confirmed: Array) -> list[str]:
     """Say of each site that stands out, or that harms the model, why it was demoted or why it was not."""
     out = []
     for site, far, z, sure in zip(sites, standing.tolist(), harm.tolist(), confirmed.tolist(), strict=True):
-        worse = f"with it the model is worse on the reference rows, by {z:.1f} standard errors more than {MATERIAL:.0%}"
+        worse = f"with it the model is worse on the reference rows, by {z:.1f} standard errors more than {MATERIAL_HARM:.0%}"
         if z > HARM_ALONE and sure:
             out.append(f"{site}: {worse}: demoted")
             continue
@@ -296,31 +296,31 @@ def _demotions(sites: Sequence[str], standing: Array, harm: Array, least: float,
     return out
 
 
-def _far(settings: Any, answers: Answers, speaking: Array) -> tuple[Array, float]:
+def _distances(settings: Any, answers: Answers, speaking: Array) -> tuple[Array, float]:
     """Each site's distance to the consensus of those that have reasons, and what features count for in it together."""
     sketches = np.asarray(answers["sketch"], float)
     if settings.form == "outlier":
         importances = sketches * np.asarray(answers["sketch.total"], float)[:, None]
-        return standing_out(importances, importances[speaking])
+        return outlier_distance(importances, importances[speaking])
     return disagreement(sketches, sketches[speaking]), 1.0
 
 
-def _nearest_first(settings: Any, far: Array, speaking: Array) -> Array:
+def _paper_weights(settings: Any, far: Array, speaking: Array) -> Array:
     """How much each site of one cohort counts by the paper's forms, of at most 1, which the nearest with reasons has."""
     far = np.maximum(far, far[speaking].min())
     if settings.form == "exponential":
-        shares = exponential(far, tau=settings.tau)
+        shares = exponential_weights(far, tau=settings.tau)
     else:
-        shares = inverse(far, sharpness=sharpness(settings))
+        shares = inverse_weights(far, sharpness=resolve_sharpness(settings))
     most: Array = shares / shares.max()
     return most
 
 
-def _seldom(settings: Any) -> str:
+def _interval_text(settings: Any) -> str:
     return f"reasons are asked for every {settings.every} rounds; in this one"
 
 
-def _words(signal: str, share: float, settings: Any) -> str:
+def _describe_signal(signal: str, share: float, settings: Any) -> str:
     said = {
         "data": "its share of the training rows",
         "agreement": {
@@ -337,11 +337,11 @@ def _words(signal: str, share: float, settings: Any) -> str:
 TRUST, STANDING, HARMS = "trust", "standing", "harm"
 """How far a site was trusted for its reasons, how far it stood out by them, and its harm: kept from round to round."""
 
-HALVES = ("harm_first_half", "harm_second_half")
+HARM_BY_HALF = ("harm_first_half", "harm_second_half")
 """The harm of a site's model when it last trained on either half of its own patients."""
 
 
-class Remembered:
+class PerSiteState:
     """What is known of the sites that answered, from a server's state, where it is held by the consortium's order."""
 
     def __init__(self, server: Server, answers: Answers, *names: str) -> None:

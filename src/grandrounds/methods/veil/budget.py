@@ -24,13 +24,13 @@ LOCAL, SECURE = "local", "secure aggregation"
 VOTING = ("score", "paper", "strongly_convex", "non_expansive")
 """Selections by proposals of each site; all others go by sums."""
 
-_SHORT = 1 - 1e-3
+_RHO_MARGIN = 1 - 1e-3
 """Of the budget's zCDP this much is shared out to secure sums: discrete noise takes a little more."""
 
-NORM, MOMENTS_NORM = 3.0, 6.0
+DEFAULT_NORM, MOMENTS_NORM = 3.0, 6.0
 """How long one patient's vector in a sum may be where nobody says: of scores, and of values."""
 
-STAGES = 5
+DEFAULT_STAGES = 5
 """How often features are selected, where nobody says and there are rounds enough."""
 
 CENTRE_NORM = 6.0
@@ -176,12 +176,12 @@ class Spending:
     def _step(self, task: str) -> float:
         """What sums are rounded to, once room was made for the noise."""
         from grandrounds.methods.secure import STATISTIC_BITS
-        from grandrounds.methods.veil.server import LARGEST
+        from grandrounds.methods.veil.server import MAX_SUM_ENTRY
         from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
 
         roughly = 2 * self._sensitivity(task) / math.sqrt(2 * dict(self.rhos)[task])
         spare = Skellam(roughly, fewest_honest(self.sites)).room(self.sites)
-        return Scale(STATISTIC_BITS, LARGEST, self.sites, spare=spare).step
+        return Scale(STATISTIC_BITS, MAX_SUM_ENTRY, self.sites, spare=spare).step
 
     @property
     def _stage(self) -> int:
@@ -192,7 +192,7 @@ class Spending:
 
 
 @dataclass(frozen=True)
-class Terms:
+class SpendingTerms:
     """What the releases of a run follow from: settings, and the size of the consortium."""
 
     selection: str
@@ -217,14 +217,14 @@ class Terms:
     cells: int = 0
 
 
-def resolved(selection: str, *, secure: bool) -> str:
+def resolve_selection(selection: str, *, secure: bool) -> str:
     """What 'auto' stands for."""
     if selection != "auto":
         return selection
     return "select_then_fit" if secure else "score"
 
 
-def spending(
+def plan_spending(
     settings: Any,
     *,
     rounds: int,
@@ -239,12 +239,12 @@ def spending(
     share = float(getattr(v, "percentiles", 0.0))  # a plan of an earlier version has none
     counted = len(columns) if share and budget is not None and budget.epsilon is not None else 0
     counted = min(counted, v.features) if v.features else counted
-    selection = resolved(v.selection, secure=secure)
-    norm = (MOMENTS_NORM if selection == "moments" else NORM) if v.norm is None else v.norm
-    terms = Terms(
+    selection = resolve_selection(v.selection, secure=secure)
+    norm = (MOMENTS_NORM if selection == "moments" else DEFAULT_NORM) if v.norm is None else v.norm
+    terms = SpendingTerms(
         selection=selection,
         rounds=rounds,
-        stages=max(1, min(STAGES, rounds // 3)) if v.stages is None else v.stages,
+        stages=max(1, min(DEFAULT_STAGES, rounds // 3)) if v.stages is None else v.stages,
         k=v.k,
         features=v.features,
         weight=v.weight,
@@ -263,11 +263,11 @@ def spending(
         columns=counted,
         cells=largest_size(columns, counted),
     )
-    return _planned(terms)
+    return _plan(terms)
 
 
 @lru_cache(maxsize=64)
-def _planned(t: Terms) -> Spending:
+def _plan(t: SpendingTerms) -> Spending:
     votes = t.selection not in ("select_then_fit", "moments")
     by_rows = t.weight == "root" and t.selection != "paper"
     by_sum = t.selection == "select_then_fit" or t.prior is None  # Newton's steps go by second moments, not by rows
@@ -297,12 +297,12 @@ def _planned(t: Terms) -> Spending:
             from grandrounds.privacy.accounting import total_rho
 
             plain = replace(plain, rhos=(("percentiles", t.percentiles * total_rho(t.epsilon, t.delta)),))
-        drawn = _draw(t.epsilon, t.delta, draws=t.rounds * t.k, told=told, besides=tuple(plain.percentiles()))
+        drawn = _epsilon_per_draw(t.epsilon, t.delta, draws=t.rounds * t.k, told=told, besides=tuple(plain.percentiles()))
         return replace(plain, draw=drawn, asking=told)
-    return replace(plain, rhos=_shared_out(plain, t))
+    return replace(plain, rhos=_allocate_rho(plain, t))
 
 
-def _draw(epsilon: float, delta: float, *, draws: int, told: float, besides: Sequence[Event] = ()) -> float:
+def _epsilon_per_draw(epsilon: float, delta: float, *, draws: int, told: float, besides: Sequence[Event] = ()) -> float:
     """The largest epsilon of a draw, by bisection on what the accountant says of all of them."""
     from grandrounds.privacy.accounting import Event, epsilon_of
 
@@ -317,13 +317,13 @@ def _draw(epsilon: float, delta: float, *, draws: int, told: float, besides: Seq
     return low
 
 
-def _shared_out(plan: Spending, t: Terms) -> tuple[tuple[str, float], ...]:
+def _allocate_rho(plan: Spending, t: SpendingTerms) -> tuple[tuple[str, float], ...]:
     """The zCDP of one sum of each task."""
     from grandrounds.privacy.accounting import noise_for, total_rho
 
     assert t.epsilon is not None
     if t.secure:
-        total = _SHORT * total_rho(t.epsilon, t.delta)
+        total = _RHO_MARGIN * total_rho(t.epsilon, t.delta)
     else:  # Gaussian releases are exactly one Gaussian together, which tells less than their zCDP says
         total = 1 / (2 * noise_for(t.epsilon, t.delta, steps=1) ** 2)
     counting = t.percentiles * total

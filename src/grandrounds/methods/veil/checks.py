@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from grandrounds.core.plan_types import Plan
-from grandrounds.methods.veil.budget import VOTING, resolved
+from grandrounds.methods.veil.budget import VOTING, resolve_selection
 
 
 def refusals(model: Any, plan: Plan) -> Iterator[str]:
@@ -14,7 +14,7 @@ def refusals(model: Any, plan: Plan) -> Iterator[str]:
     m = plan.method
     if plan.train.noise:
         yield "method 'veil' takes no gradient steps that train.noise could be added to: set it to 0"
-    v, how = m.veil, resolved(m.veil.selection, secure=plan.privacy.secure)
+    v, how = m.veil, resolve_selection(m.veil.selection, secure=plan.privacy.secure)
     if plan.model.name != "logistic" or model.kernel != "numpy":
         yield f"method 'veil' makes a linear model, not '{plan.model.name}': set model.name = 'logistic', engine.kernel = 'auto'"
     elif model.outputs != 1:

@@ -44,7 +44,7 @@ def printed_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generato
         order = rng.permutation(len(x))
         for s in range(steps):
             rows = order[s * batch : (s + 1) * batch]
-            g = (_says(w, x[rows]) - y[rows]) @ x[rows] / len(rows)
+            g = (_predict(w, x[rows]) - y[rows]) @ x[rows] / len(rows)
             w -= rule.lr * g * min(1.0, rule.clip / max(float(np.linalg.norm(g)), 1e-12))
     out: Array = w / (2 * rule.epochs * steps * rule.lr * rule.clip)
     return out
@@ -55,10 +55,10 @@ def convex_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator
 
     Chaudhuri, Monteleoni and Sarwate 2011. The number of rows is taken as known.
     """
-    z = _shortened(x, rule.clip)
+    z = _clip_rows(x, rule.clip)
     n, w = len(z), np.zeros(x.shape[1])
     for _ in range(50):
-        p = _says(w, z)
+        p = _predict(w, z)
         step = np.linalg.solve(
             (z * (p * (1 - p))[:, None]).T @ z / n + rule.l2 * np.eye(len(w)), (p - y) @ z / n + rule.l2 * w
         )
@@ -69,25 +69,25 @@ def convex_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator
     return out
 
 
-def descended_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
+def gradient_descent_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
     """E full steps of gradient descent on rows no longer than R, each non-expansive: one patient moves them by 2 E eta R / n.
 
     A step is non-expansive while eta <= 8 / R^2 (the loss is R^2 / 4 smooth). The number of rows is taken as known.
     """
-    z = _shortened(x, rule.clip)
+    z = _clip_rows(x, rule.clip)
     lr = min(rule.lr, 8 / rule.clip**2)
     w = np.zeros(x.shape[1])
     for _ in range(rule.epochs):
-        w -= lr * (_says(w, z) - y) @ z / len(z)
+        w -= lr * (_predict(w, z) - y) @ z / len(z)
     out: Array = w * len(z) / (2 * rule.epochs * lr * rule.clip)
     return out
 
 
-def _shortened(x: Array, longest: float) -> Array:
+def _clip_rows(x: Array, longest: float) -> Array:
     out: Array = x * np.minimum(1.0, longest / np.maximum(np.linalg.norm(x, axis=1), 1e-12))[:, None]
     return out
 
 
-def _says(w: Array, x: Array) -> Array:
+def _predict(w: Array, x: Array) -> Array:
     out: Array = probabilities((x @ w)[:, None])[:, 0]
     return out

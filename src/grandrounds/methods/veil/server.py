@@ -19,23 +19,23 @@ from grandrounds.core.errors import RunFailed
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Decision, Stage
 from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, most_read
-from grandrounds.methods.base import Method, Round, Server, Stability
-from grandrounds.methods.secure import STATISTIC_BITS, Summed, secure_sum
+from grandrounds.methods.base import LocalRegularizer, Method, Round, Server
+from grandrounds.methods.secure import STATISTIC_BITS, SumResult, secure_sum
 from grandrounds.methods.select import choose
 from grandrounds.methods.veil import checks
-from grandrounds.methods.veil.budget import CENTRE_NORM, VOTING, Spending, spending
+from grandrounds.methods.veil.budget import CENTRE_NORM, VOTING, Spending, plan_spending
 from grandrounds.methods.veil.extractor import Extractor
-from grandrounds.methods.veil.site import Concepts
+from grandrounds.methods.veil.site import VeilSite
 from grandrounds.methods.veil.weights import (
     Ballot,
-    Curve,
+    Curvature,
+    fit_moments,
     fit_step,
-    from_moments,
-    kept,
+    keep_features,
     net_votes,
     quorum_votes,
-    strongest,
-    unpacked_moments,
+    strongest_features,
+    unpack_moments,
 )
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SCORES
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event
 
 
-VALUE, MOMENTS_VALUE = 1.0, 1.5
+DEFAULT_VALUE, MOMENTS_VALUE = 1.0, 1.5
 """Where standardised values are clipped unless it is said: for scores, and for second moments."""
 
 SELECTIONS = {
@@ -63,7 +63,7 @@ class Veil(Method):
     name = "veil"
     title = "VEIL: sites propose features with a sign, or noisy sums of scores; a sparse linear model, no weights sent"
     parts = frozenset({"select"})
-    site = (Concepts,)
+    site = (VeilSite,)
 
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
@@ -73,7 +73,7 @@ class Veil(Method):
     def secure_refusals(cls, plan: Plan) -> Iterator[str]:
         return checks.secure_refusals(plan)
 
-    def __init__(self, settings: Any, train: Any, stability: Stability | None = None) -> None:
+    def __init__(self, settings: Any, train: Any, stability: LocalRegularizer | None = None) -> None:
         super().__init__(settings, train, stability)
         self._counted: dict[str, Array] = {}  # a first round that is tried again does not ask for rows a second time
 
@@ -102,7 +102,7 @@ class Veil(Method):
         return taken if plan.method.veil.selection in ("strongly_convex", "non_expansive") else ()
 
     def spending(self, server: Server) -> Spending:
-        return spending(
+        return plan_spending(
             self.settings.veil,
             rounds=self.settings.rounds,
             inputs=len(server.model) - 1,
@@ -128,13 +128,13 @@ class Veil(Method):
             told["noise"] = spent.noise("percentiles")
         ask = Ask(PERCENTILES, shared=told, to=server.here, report=("cells",))
         try:
-            summed = yield from added_up(server, ask, "cells", noise=spent.noise("percentiles"))
+            summed = yield from sum_reports(server, ask, "cells", noise=spent.noise("percentiles"))
         except RunFailed as e:
             return {}, (f"no percentiles: {e}",)
         heard = {
             COLUMNS: chosen,
             COUNTS: np.asarray(summed.values["cells"], float),
-            NOISE: np.array([added_noise(spent.noise("percentiles"), server, summed.sites)]),
+            NOISE: np.array([noise_deviation(spent.noise("percentiles"), server, summed.sites)]),
             ROWS: np.array([sum(server.rows.get(s, 0) for s in summed.sites)]),
         }
         unheard = [f"{s} ({why})" for s, why in summed.missing.items()]
@@ -159,7 +159,7 @@ class Veil(Method):
         else:
             asked["value"] = self._value(spent)
             ask = Ask(CENSUS, shared=asked, to=server.sites, report=("census",))
-            summed = yield from added_up(server, ask, "census", noise=spent.census_noise)
+            summed = yield from sum_reports(server, ask, "census", noise=spent.census_noise)
             total = summed.values["census"]
             rows = np.array([max(1.0, total[0])])
         seen = float(np.clip(total[1] / max(1.0, total[0]), 0.005, 0.995))
@@ -172,7 +172,7 @@ class Veil(Method):
     def _value(self, spent: Spending) -> float:
         """Where standardised values are clipped."""
         v = self.settings.veil
-        usual = MOMENTS_VALUE if spent.selection == "moments" else VALUE
+        usual = MOMENTS_VALUE if spent.selection == "moments" else DEFAULT_VALUE
         return usual if v.value is None else float(v.value)
 
     def _vote(
@@ -183,7 +183,7 @@ class Veil(Method):
         told = self._told(server, spent, known)
         chosen = self._narrowed(server, spent, start)
         if chosen is not None:
-            start = kept(start, chosen)
+            start = keep_features(start, chosen)
             told |= {"model": start.astype(server.model.dtype), "features": chosen.astype(np.uint16)}
         answers: Answers = yield Ask(PROPOSE, shared=told, to=sites, report=("votes",))
         weight = self._weights(server, answers.sites, known)
@@ -195,7 +195,7 @@ class Veil(Method):
             change, why = quorum_votes(ballot, quorum=v.quorum)
         model = start + v.step * pace * change
         if self.settings.rounds == 1 and spent.selection == "score" and v.features:
-            model = kept(model, strongest(model[:-1], v.features))
+            model = keep_features(model, strongest_features(model[:-1], v.features))
         shares = dict(zip(answers.sites, (weight / weight.sum()).tolist(), strict=True))
         return model, Stage("votes", why, shares), shares, {} if chosen is None else {"chosen": chosen}
 
@@ -205,7 +205,7 @@ class Veil(Method):
         if spent.selection != "score" or not wanted or server.round <= max(1, self.settings.rounds // 2):
             return None
         held = server.state.get("chosen")
-        return strongest(model[:-1], wanted) if held is None else np.asarray(held, np.int64)
+        return strongest_features(model[:-1], wanted) if held is None else np.asarray(held, np.int64)
 
     def _sum(
         self, server: Server, sites: tuple[str, ...], spent: Spending, known: Mapping[str, Array]
@@ -217,22 +217,22 @@ class Veil(Method):
         name = "moments" if task == "moments" else "scores"
         told = self._told(server, spent, known) | ({} if len(asked) == d else {"features": asked.astype(np.uint16)})
         ask = Ask(MOMENTS if task == "moments" else SCORES, shared=told, to=sites, report=(name,))
-        summed = yield from added_up(server, ask, name, noise=spent.noise(task))
+        summed = yield from sum_reports(server, ask, name, noise=spent.noise(task))
         found = summed.values[name]
         model, prior = self._start(server, known), float(known["prior"][0])
         noise = spent.deviation("moments", len(sites))
         state = {n: server.state[n] for n in ("gram",) if n in server.state}
         if task == "moments":
-            gram, towards = unpacked_moments(found, d + 1, outcome=spent.outcome)
-            held, model = from_moments(gram, towards, prior=prior, features=v.features, noise=noise)
+            gram, towards = unpack_moments(found, d + 1, outcome=spent.outcome)
+            held, model = fit_moments(gram, towards, prior=prior, features=v.features, noise=noise)
             state["gram"] = gram
             why = f"{len(held)} of {d} features by regression on the consortium's second moments"
         elif task == "select":
-            more = strongest(found[:-1], spent.wanted(server.round, d, held=len(held)), but=held)
+            more = strongest_features(found[:-1], spent.wanted(server.round, d, held=len(held)), but=held)
             held = np.concatenate([held, more])
             why = f"{len(more)} features more by the largest sums of scores, {len(held)} of {d} in all"
         else:
-            curve = Curve(state["gram"], prior, noise) if "gram" in state else None
+            curve = Curvature(state["gram"], prior, noise) if "gram" in state else None
             rows = float(known["rows"].sum()) * len(summed.sites) / len(server.sites) if "rows" in known else 1.0
             model = fit_step(model, found, asked, rows=rows, lr=v.lr, curve=curve, centre=known.get("centre"))
             why = f"a step on {len(asked)} of {d} features"
@@ -304,23 +304,23 @@ class Veil(Method):
         return np.asarray(out)
 
 
-LARGEST = 2.0**30
+MAX_SUM_ENTRY = 2.0**30
 """The largest entry of one site's sum: beyond what its patients can add up to."""
 
 
-def added_up(server: Server, ask: Ask, name: str, *, noise: float) -> Generator[Ask, Answers, Summed]:
+def sum_reports(server: Server, ask: Ask, name: str, *, noise: float) -> Generator[Ask, Answers, SumResult]:
     """The sum of what sites are asked for; `noise`: its least deviation, which a secure sum's sites add in shares."""
     if server.secure is None:
         answers: Answers = yield ask
         if not len(answers):
             raise RunFailed(f"round {server.round}: no site answered", code="too-few-sites")
-        return Summed(answers.sites, {name: np.asarray(answers[name], float).sum(axis=0)}, {}, answers.missing)
+        return SumResult(answers.sites, {name: np.asarray(answers[name], float).sum(axis=0)}, {}, answers.missing)
     held: Answers = yield ask.holding(name)
-    summed = yield from secure_sum(server.secure, held, bits=STATISTIC_BITS, bound=LARGEST, noise=noise)
+    summed = yield from secure_sum(server.secure, held, bits=STATISTIC_BITS, bound=MAX_SUM_ENTRY, noise=noise)
     return summed
 
 
-def added_noise(noise: float, server: Server, sites: Sequence[str]) -> float:
+def noise_deviation(noise: float, server: Server, sites: Sequence[str]) -> float:
     """The deviation of the noise that is really in a sum over these sites, each of which added its own or its share."""
     if server.secure is None:
         return noise * math.sqrt(len(sites))

@@ -15,17 +15,17 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset
 from grandrounds.explain.noised_percentiles import ColumnCells
-from grandrounds.methods.veil.extractor import Extractor, convex_weights, descended_weights, printed_weights
+from grandrounds.methods.veil.extractor import Extractor, convex_weights, gradient_descent_weights, printed_weights
 from grandrounds.models.dense import probabilities
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SCORES
 from grandrounds.site.plugin import Columns, SitePlugin, Task
 
-_LARGEST = 1e100
+_MAX_WEIGHT = 1e100
 """Of a weight: far beyond any model, and far from where sums are no numbers any more."""
 
 
-class Concepts(SitePlugin):
+class VeilSite(SitePlugin):
     """The tasks of VEIL for the sites of one host."""
 
     @property
@@ -54,8 +54,8 @@ class Concepts(SitePlugin):
         rows = np.array([len(y), y.sum()])
         if "norm" not in told:
             return rows
-        c, r = _value(told), float(told["norm"])
-        return np.concatenate([rows, _no_longer(np.clip(x, -c, c), r).sum(axis=0) / r])
+        c, r = _clip_value(told), float(told["norm"])
+        return np.concatenate([rows, _clip_rows(np.clip(x, -c, c), r).sum(axis=0) / r])
 
     def _propose(self, ask: Ask, members: Array) -> Columns:
         """k candidates of 2 d + 2: feature j with a sign, numbered j and j + d + 1; the last feature is the intercept.
@@ -71,20 +71,20 @@ class Concepts(SitePlugin):
         told = ask.shared
         k, epsilon, by = int(told["k"]), float(told.get("epsilon", 0.0)), str(told["selection"])
         size = int(told["inputs"]) + 1
-        among = np.append(_features(told), size - 1)
+        among = np.append(_asked_features(told), size - 1)
         votes = []
         for (x, y), site in zip(self._rows(members), self.site.names_of(members), strict=True):
             utility = (
-                score(told, x, y)[among]
+                score_statistic(told, x, y)[among]
                 if by == "score"
-                else fitted(told, x, y, by, np.random.default_rng(self._key(ask, site, 1)))
+                else fit_utility(told, x, y, by, np.random.default_rng(self._key(ask, site, 1)))
             )
             rng = np.random.Generator(np.random.Philox(key=self._key(ask, site, 0)))
             if by == "paper":  # chosen by size alone; the sign is sent as it is
-                chosen = _top(np.abs(utility), epsilon, k, rng, exponential_top_k)
+                chosen = _draw_top(np.abs(utility), epsilon, k, rng, exponential_top_k)
                 negative = utility[chosen] < 0
             else:
-                drawn = _top(np.concatenate([utility, -utility]), epsilon, k, rng, exponential_top_k)
+                drawn = _draw_top(np.concatenate([utility, -utility]), epsilon, k, rng, exponential_top_k)
                 chosen, negative = drawn % len(utility), drawn >= len(utility)
             votes.append(among[chosen] + negative * size)
         candidates = 2 * size
@@ -97,11 +97,11 @@ class Concepts(SitePlugin):
         what is off centre would then look like a reason.
         """
         told = ask.shared
-        model, chosen, c, r = _model(told), _features(told), _value(told), float(told["norm"])
-        centre = _sent(told, "centre")[chosen] if "centre" in told else 0.0
+        model, chosen, c, r = _read_model(told), _asked_features(told), _clip_value(told), float(told["norm"])
+        centre = _read_array(told, "centre")[chosen] if "centre" in told else 0.0
         out = []
         for x, y in self._rows(members):
-            z = _with_one(np.clip(x[:, chosen], -c, c) - centre)
+            z = _add_intercept(np.clip(x[:, chosen], -c, c) - centre)
             residual = y - _probability(model, x, c)
             length = np.abs(residual) * np.linalg.norm(z, axis=1)
             out.append((residual * np.minimum(1.0, r / np.maximum(length, 1e-12))) @ z)
@@ -115,10 +115,10 @@ class Concepts(SitePlugin):
         sqrt(||z||^4 + a^2 ||z||^2 (y - prior)^2).
         """
         told = ask.shared
-        c, r, prior, a = _value(told), float(told["norm"]), float(told["prior"]), float(told["outcome"])
+        c, r, prior, a = _clip_value(told), float(told["norm"]), float(told["prior"]), float(told["outcome"])
         out = []
         for x, y in self._rows(members):
-            z = _no_longer(_with_one(np.clip(x, -c, c)), r)
+            z = _clip_rows(_add_intercept(np.clip(x, -c, c)), r)
             gram = z.T @ z
             upper = np.triu_indices(len(gram))
             told_gram = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)) * gram[upper]
@@ -167,22 +167,22 @@ class Concepts(SitePlugin):
             yield np.asarray(part.x[mine], float), np.asarray(part.y[mine], float)
 
 
-def score(told: Mapping[str, Value], x: Array, y: Array) -> Array:
+def score_statistic(told: Mapping[str, Value], x: Array, y: Array) -> Array:
     """sum_i (y_i - p_i) clip(x_ij, c) / c for each feature, and for the intercept sum_i (y_i - p_i): (d + 1,)."""
-    c = _value(told)
-    residual = y - _probability(_model(told), x, c)
-    out: Array = residual @ _with_one(np.clip(x, -c, c) / c)
+    c = _clip_value(told)
+    residual = y - _probability(_read_model(told), x, c)
+    out: Array = residual @ _add_intercept(np.clip(x, -c, c) / c)
     return out
 
 
-def fitted(told: Mapping[str, Value], x: Array, y: Array, by: str, rng: np.random.Generator) -> Array:
+def fit_utility(told: Mapping[str, Value], x: Array, y: Array, by: str, rng: np.random.Generator) -> Array:
     """The weights of the site's own small model, in units of what one patient can change (d,)."""
     rule = Extractor.from_values(told)
-    weights = {"paper": printed_weights, "strongly_convex": convex_weights, "non_expansive": descended_weights}[by]
+    weights = {"paper": printed_weights, "strongly_convex": convex_weights, "non_expansive": gradient_descent_weights}[by]
     return weights(rule, x, y, rng)
 
 
-def _top(utility: Array, epsilon: float, k: int, rng: np.random.Generator, draw: Callable[..., Array]) -> Array:
+def _draw_top(utility: Array, epsilon: float, k: int, rng: np.random.Generator, draw: Callable[..., Array]) -> Array:
     """k candidates by the exponential mechanism, each draw worth epsilon; the k best where nothing is promised."""
     if not epsilon:
         return np.argsort(-utility, kind="stable")[:k]
@@ -195,37 +195,37 @@ def _probability(model: Array, x: Array, c: float) -> Array:
     return out
 
 
-def _no_longer(z: Array, longest: float) -> Array:
+def _clip_rows(z: Array, longest: float) -> Array:
     """Rows shortened to this length."""
     out: Array = z * np.minimum(1.0, longest / np.maximum(np.linalg.norm(z, axis=1), 1e-12))[:, None]
     return out
 
 
-def _with_one(x: Array) -> Array:
+def _add_intercept(x: Array) -> Array:
     return np.concatenate([x, np.ones((len(x), 1))], axis=1)
 
 
-def _features(told: Mapping[str, Value]) -> Array:
+def _asked_features(told: Mapping[str, Value]) -> Array:
     """The features in question; all of them where none are named."""
     return np.asarray(told["features"], np.int64) if "features" in told else np.arange(int(told["inputs"]))
 
 
-def _value(told: Mapping[str, Value]) -> float:
+def _clip_value(told: Mapping[str, Value]) -> float:
     return float(told["value"])
 
 
-def _sent(told: Mapping[str, Value], name: str) -> Array:
+def _read_array(told: Mapping[str, Value], name: str) -> Array:
     """An array of the server's; refused where a sum could become no number, which would tell of a patient through any noise."""
     sent = np.asarray(told[name], float)
-    if not (np.abs(sent) < _LARGEST).all():
+    if not (np.abs(sent) < _MAX_WEIGHT).all():
         raise BadInput("the weights that were sent are not finite, or too large to add up", code="weights-not-finite")
     return sent
 
 
-def _model(told: Mapping[str, Value]) -> Array:
+def _read_model(told: Mapping[str, Value]) -> Array:
     """The weights (d + 1,) that were sent; where none were, all are 0 but the intercept, which is the prior's log-odds."""
     if "model" in told:
-        return _sent(told, "model")
+        return _read_array(told, "model")
     out = np.zeros(int(told["inputs"]) + 1)
     prior = float(told["prior"])
     out[-1] = np.log(prior / (1 - prior))

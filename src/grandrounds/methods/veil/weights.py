@@ -52,7 +52,7 @@ _RIDGE = 2.0
 """How many times the noise's spectral norm, about 2 sqrt(m) of its deviation, the ridge is."""
 
 
-def unpacked_moments(told: Array, size: int, *, outcome: float) -> tuple[Array, Array]:
+def unpack_moments(told: Array, size: int, *, outcome: float) -> tuple[Array, Array]:
     """The symmetric matrix (size, size) and the vector (size,) that sites told as one (`veil.moments`)."""
     upper = np.triu_indices(size)
     cut = len(upper[0])
@@ -61,7 +61,7 @@ def unpacked_moments(told: Array, size: int, *, outcome: float) -> tuple[Array, 
     return gram + np.triu(gram, 1).T, told[cut:] / outcome
 
 
-def from_moments(gram: Array, towards: Array, *, prior: float, features: int, noise: float) -> tuple[Array, Array]:
+def fit_moments(gram: Array, towards: Array, *, prior: float, features: int, noise: float) -> tuple[Array, Array]:
     """The features chosen one after another, each the one that explains most of what is left, and the model (d + 1,).
 
     Least squares of (y - prior) on them and the intercept; `noise` is the deviation of an entry of `gram`, and the
@@ -71,15 +71,15 @@ def from_moments(gram: Array, towards: Array, *, prior: float, features: int, no
     d = len(towards) - 1
     diagonal = np.maximum(np.diag(gram), max(noise, 1.0))
     kept: list[int] = [d]  # the intercept
-    weights = _solved(gram, towards, kept, noise)
+    weights = _solve_ridge(gram, towards, kept, noise)
     for _ in range(min(features, d) if features else 0):
         left = np.abs(towards - gram[:, kept] @ weights) / np.sqrt(diagonal)
         left[kept] = -1.0
         kept.append(int(left.argmax()))
-        weights = _solved(gram, towards, kept, noise)
+        weights = _solve_ridge(gram, towards, kept, noise)
     if not features:
         kept = list(range(d + 1))
-        weights = _solved(gram, towards, kept, noise)
+        weights = _solve_ridge(gram, towards, kept, noise)
     slope = prior * (1 - prior)
     model = np.zeros(d + 1)
     model[kept] = weights / slope
@@ -87,14 +87,14 @@ def from_moments(gram: Array, towards: Array, *, prior: float, features: int, no
     return np.array([j for j in kept if j < d], np.int64), model
 
 
-def strongest(scores: Array, count: int, *, but: Sequence[int] | Array = ()) -> Array:
+def strongest_features(scores: Array, count: int, *, but: Sequence[int] | Array = ()) -> Array:
     """The `count` features with the largest entries of either sign, those in `but` left out."""
     size, held = np.abs(scores), np.asarray(but, np.int64)
     size[held] = -1.0
     return np.sort(np.argsort(-size, kind="stable")[: min(count, len(scores) - len(held))])
 
 
-def kept(model: Array, chosen: Array) -> Array:
+def keep_features(model: Array, chosen: Array) -> Array:
     """The model with all weights but those chosen, and the intercept, at 0."""
     out = np.zeros_like(model)
     at = np.append(chosen, len(model) - 1)
@@ -103,7 +103,7 @@ def kept(model: Array, chosen: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Curve:
+class Curvature:
     """How the log-likelihood bends: prior (1 - prior) times second moments, whose entries have noise of this deviation."""
 
     gram: Array
@@ -113,7 +113,7 @@ class Curve:
     def step(self, scores: Array, at: list[int]) -> Array:
         towards = np.zeros(len(self.gram))
         towards[at] = scores
-        out: Array = _solved(self.gram, towards, at, self.noise) / (self.prior * (1 - self.prior))
+        out: Array = _solve_ridge(self.gram, towards, at, self.noise) / (self.prior * (1 - self.prior))
         return out
 
 
@@ -124,7 +124,7 @@ def fit_step(
     *,
     rows: float,
     lr: float,
-    curve: Curve | None,
+    curve: Curvature | None,
     centre: Array | None = None,
 ) -> Array:
     """One step up the summed scores (len(chosen) + 1, the intercept last): by Newton's rule where the curve is known.
@@ -140,7 +140,7 @@ def fit_step(
     return out
 
 
-def _solved(gram: Array, towards: Array, kept: list[int], noise: float) -> Array:
+def _solve_ridge(gram: Array, towards: Array, kept: list[int], noise: float) -> Array:
     """Ridge regression on these entries."""
     ridge = _RIDGE * 2 * noise * np.sqrt(len(kept)) + 1e-9 * max(1.0, float(np.trace(gram)))
     square = gram[np.ix_(kept, kept)] + ridge * np.eye(len(kept))

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
-from grandrounds.methods import follows, stability_class
+from grandrounds.methods import is_variant_of, regularizer_class
 
 
-def chooses_by_reasons(plan: Plan) -> bool:
+def selects_by_explanations(plan: Plan) -> bool:
     """Tell whether sites are chosen by their scores on reference images: XFed, or a method made from it."""
-    return follows(plan.method.name, "xfed")
+    return is_variant_of(plan.method.name, "xfed")
 
 
-def scoring_rows(plan: Plan) -> tuple[str, ...]:
+def scoring_references(plan: Plan) -> tuple[str, ...]:
     """Return the reference images that sites are sent to score themselves on."""
     name = reference_name(plan)
-    if not chooses_by_reasons(plan) or name is None or not plan.reference.plain()[name]["sent"]:
+    if not selects_by_explanations(plan) or name is None or not plan.reference.plain()[name]["sent"]:
         return ()
     return (name,)
 
@@ -41,8 +41,9 @@ def refusals(plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         yield "method 'xfed' asks the chosen sites for their models, which privacy.secure hides: leave one of them out"
     if plan.privacy.epsilon is not None or plan.privacy.mechanism != "none":
         yield "what method 'xfed' asks of sites has no noise: leave [privacy] out, or use 'fedavg'"
-    if stability_class(plan.method).name not in ("none", "proximal", "moon"):
-        yield f"stability '{stability_class(plan.method).name}' uploads more than a model: use none, proximal or moon with 'xfed'"
+    regularizer = regularizer_class(plan.method).name
+    if regularizer not in ("none", "proximal", "moon"):
+        yield f"stability '{regularizer}' uploads more than a model: use none, proximal or moon with 'xfed'"
     if x.weights == "rank" and plan.method.weigh.rule != "data_size":
         yield f"method.xfed.weights 'rank' leaves no say to method.weigh '{plan.method.weigh.rule}': leave one of them out"
     if plan.tasks.plain():

@@ -17,11 +17,11 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Stage
 from grandrounds.explain.rationale import REPORT, RationaleRule
-from grandrounds.methods.aggregate import Joined, join
+from grandrounds.methods.aggregate import Aggregation, aggregate
 from grandrounds.methods.base import Server
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.weigh import Weighed, data_size
-from grandrounds.methods.xfed.site import Candidates
+from grandrounds.methods.weigh import WeightingResult, data_size
+from grandrounds.methods.xfed.site import CandidateModels
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, Value
 
 _SCORES = {"accuracy": "accuracy", "loss": "cross_entropy", "xai": "xai", "grid": "grid"}
@@ -29,7 +29,7 @@ _SCORES = {"accuracy": "accuracy", "loss": "cross_entropy", "xai": "xai", "grid"
 
 
 @dataclass(frozen=True)
-class Ranked:
+class Ranking:
     """Sites by their fused score: which are kept (K,), their places from 1 (K,), and the score (K,)."""
 
     score: Array
@@ -37,23 +37,23 @@ class Ranked:
     kept: Array
 
 
-def fused(accuracy: Array, reasons: Array, xai_share: float) -> Array:
+def fuse_scores(accuracy: Array, reasons: Array, xai_share: float) -> Array:
     """xai_share * XAI accuracy + (1 - xai_share) * accuracy; where no picture could be scored XAI accuracy counts 0."""
     out: Array = xai_share * np.nan_to_num(reasons) + (1 - xai_share) * accuracy
     return out
 
 
-def ranked(score: Array, accuracy: Array, sites: tuple[str, ...], *, keep: float) -> Ranked:
+def rank_sites(score: Array, accuracy: Array, sites: tuple[str, ...], *, keep: float) -> Ranking:
     """ceil(keep * K) sites are kept, and of more than one at least one is not; ties by accuracy, then by name."""
     count = len(sites)
     most = max(1, min(ceil(keep * count - 1e-9), count - 1))
     order = sorted(range(count), key=lambda k: (-score[k], -accuracy[k], sites[k]))
     place = np.empty(count, np.int64)
     place[order] = np.arange(1, count + 1)
-    return Ranked(score, place, place <= most)
+    return Ranking(score, place, place <= most)
 
 
-def by_rank(place: Array) -> Array:
+def rank_weights(place: Array) -> Array:
     """Weights (m,) by the places of those that are kept, from 1 (sec. 5.5): the first of m counts m times the last."""
     return data_size(place.max() + 1.0 - place)
 
@@ -62,7 +62,7 @@ class XFed(FedAvg):
     """FedAvg of the sites that are right for the right reasons; with stability 'proximal' FedProx of them."""
 
     name = "xfed"
-    site = (Candidates,)
+    site = (CandidateModels,)
     title = "XFed: only sites whose models are right, and for the right reasons, send them (pictures)"
 
     @classmethod
@@ -71,7 +71,7 @@ class XFed(FedAvg):
 
         return checks.refusals(plan, sites=sites, pictures=pictures)
 
-    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Joined, Answers]]:
+    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
         x = self.settings.xfed
         if x.until and server.round > x.until:
             return (yield from super().joined(server, ask))
@@ -92,26 +92,26 @@ class XFed(FedAvg):
             "score": found.score,
             "place": found.place.astype(float),
         }
-        joined = join(server, models, self, self._weighed(models, found, there))
+        joined = aggregate(server, models, self, self._weighed(models, found, there))
         of = {n: dict(zip(answers.sites, v.tolist(), strict=True)) for n, v in signals.items()}
         stage = Stage("select", self._why(answers, chosen, len(server.model)))
-        notes = (*joined.notes, *_lies(models, scores, there, seen, tolerance=x.tolerance))
+        notes = (*joined.notes, *_find_discrepancies(models, scores, there, seen, tolerance=x.tolerance))
         return replace(
             joined, signals={**joined.signals, **of, **seen}, stages=(stage, *joined.stages), notes=notes
         ), models
 
-    def _ranked(self, scores: dict[str, Array], sites: tuple[str, ...]) -> Ranked:
+    def _ranked(self, scores: dict[str, Array], sites: tuple[str, ...]) -> Ranking:
         x = self.settings.xfed
-        right = scores["accuracy"] if x.measure == "accuracy" else _of_loss(scores["loss"])
+        right = scores["accuracy"] if x.measure == "accuracy" else _score_loss(scores["loss"])
         reasons = scores["grid" if x.score == "grid" else "xai"]
-        return ranked(fused(right, reasons, x.xai_share), scores["accuracy"], sites, keep=x.keep)
+        return rank_sites(fuse_scores(right, reasons, x.xai_share), scores["accuracy"], sites, keep=x.keep)
 
-    def _weighed(self, models: Answers, found: Ranked, there: list[int]) -> Weighed | None:
+    def _weighed(self, models: Answers, found: Ranking, there: list[int]) -> WeightingResult | None:
         """Shares of the rows, as FedAvg has them; or by rank."""
         if self.settings.xfed.weights == "rows":
             return None
-        weights = by_rank(found.place[there].astype(float))
-        return Weighed(weights, {}, "a site's weight follows its rank among those that are kept, the best first")
+        weights = rank_weights(found.place[there].astype(float))
+        return WeightingResult(weights, {}, "a site's weight follows its rank among those that are kept, the best first")
 
     def _seen(self, server: Server, models: Answers, rule: RationaleRule) -> dict[str, dict[str, float]]:
         """What the server itself finds of the models it was sent, where it is to look."""
@@ -137,13 +137,13 @@ class XFed(FedAvg):
         )
 
 
-def _of_loss(loss: Array) -> Array:
+def _score_loss(loss: Array) -> Array:
     """Cross-entropy as a score in (0, 1]: exp(-loss), the mean probability given to the truth (geometric)."""
     out: Array = np.exp(-loss)
     return out
 
 
-def _lies(
+def _find_discrepancies(
     models: Answers, scores: dict[str, Array], there: list[int], seen: dict[str, dict[str, float]], *, tolerance: float
 ) -> tuple[str, ...]:
     """Sites that say something else of themselves than the server finds."""

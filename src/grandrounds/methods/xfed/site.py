@@ -15,7 +15,7 @@ from grandrounds.site.attacks import told
 from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
 
 
-class Candidates(SitePlugin):
+class CandidateModels(SitePlugin):
     """Scores and keeps the models of sites that may be asked to upload them."""
 
     def __init__(self, site: Site) -> None:

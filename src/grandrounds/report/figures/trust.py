@@ -8,7 +8,7 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.trust import agreement
-from grandrounds.methods.fedxchain.summary import with_trust
+from grandrounds.methods.fedxchain.summary import trust_decisions
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.weighting import even
 from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, apart, category, labels, layout, safe, site_colours
@@ -121,7 +121,7 @@ def rewards_over_rounds(rounds: Sequence[Mapping[str, Any]]) -> Figure:
 
 def _told(rounds: Sequence[Mapping[str, Any]]) -> list[Decision]:
     """The Decisions with trust; of many rounds some, evenly."""
-    told = with_trust(rounds)
+    told = trust_decisions(rounds)
     if not told:
         raise BadInput("no round of this run keeps trust of its sites: run method 'fedxchain'", code="nothing-to-draw")
     return told

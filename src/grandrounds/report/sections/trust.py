@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from grandrounds.methods.fedxchain.summary import with_trust
+from grandrounds.methods.fedxchain.summary import trust_decisions
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, number, said, table, td
 
@@ -20,7 +20,7 @@ _DIGITS = {"nsds": 4, "contribution": 5, "reward": 5, "weight": 4}
 
 def trust_section(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], charts: Charts) -> list[str]:
     """The section, if trust was kept of sites."""
-    told, held = with_trust(rounds), summary.get("trust")
+    told, held = trust_decisions(rounds), summary.get("trust")
     if not told or not held:
         return []
     course = len(told) > 1

@@ -12,8 +12,16 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.methods.sse_agg.weights import HALVES
-from grandrounds.methods.weigh import HALVED, HARM, HARM_ALONE, MATERIAL, NEIGHBOURS, comparable, stand_out
+from grandrounds.methods.sse_agg.weights import HARM_BY_HALF
+from grandrounds.methods.weigh import (
+    HARM,
+    HARM_ALONE,
+    MATERIAL_HARM,
+    MIN_NEIGHBOURS,
+    MIN_ROWS_TO_HALVE,
+    is_comparable,
+    outlier_ratio_beyond_sampling,
+)
 from grandrounds.report.weights.record import Decided, listed, parts, percent, sentence, whole
 from grandrounds.report.weights.signals import (
     lateness_sentences,
@@ -145,7 +153,7 @@ def _spared(told: Decided) -> list[str]:
     out = standing is not None and standing > 1
     if harm is not None and harm > (HARM if out else HARM_ALONE):
         worse = (
-            f"With it the model is worse on the reference rows, by {harm:.1f} standard errors more than {MATERIAL:.0%}"
+            f"With it the model is worse on the reference rows, by {harm:.1f} standard errors more than {MATERIAL_HARM:.0%}"
         )
         if _confirmed(told):
             return [f"{worse}: it was demoted."]
@@ -163,8 +171,8 @@ def _confirmed(told: Decided) -> bool:
     """Tell whether the model is worse with either half of its own patients, where that was to be tried."""
     if not told.setting("weigh", "own_halves"):
         return True
-    halves = [told.own(name) for name in HALVES]
-    return (told.own("data_size") or 0) < HALVED or all(half is not None and half > 0 for half in halves)
+    halves = [told.own(name) for name in HARM_BY_HALF]
+    return (told.own("data_size") or 0) < MIN_ROWS_TO_HALVE or all(half is not None and half > 0 for half in halves)
 
 
 def _this_round(told: Decided) -> float | None:
@@ -178,13 +186,11 @@ def _this_round(told: Decided) -> float | None:
         return None
     among = np.array([away[s] for s in _members(told) if s in away and not flat.get(s)])
     near, margin = told.own("neighbours"), told.own("sampling") or 0.0
-    near = float(NEIGHBOURS) if near is None else near
-    now = float(
-        stand_out(np.array([away[told.site]]), np.array([margin]), np.array([near]), tolerance=tolerance, among=among)[
-            0
-        ]
-    )
-    return now if comparable(among) or (told.own("standing") or 0.0) > 1 else float("nan")
+    near = float(MIN_NEIGHBOURS) if near is None else near
+    distance, sampling, neighbours = (np.array([value]) for value in (away[told.site], margin, near))
+    ratio = outlier_ratio_beyond_sampling(distance, sampling, neighbours, tolerance=tolerance, among=among)
+    now = float(ratio[0])
+    return now if is_comparable(among) or (told.own("standing") or 0.0) > 1 else float("nan")
 
 
 def _kept(share: float) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Collection
 import numpy as np
 
 from grandrounds.explain.trust import DOUBTS, agreement, left
-from grandrounds.methods.fedxchain.summary import doubt
-from grandrounds.methods.sse_agg.weights import HALVES
+from grandrounds.methods.fedxchain.summary import rejection_code
+from grandrounds.methods.sse_agg.weights import HARM_BY_HALF
 from grandrounds.report.weights.record import Decided, listed, percent, sentence, whole
 
 TRUST_SIGNALS = ("accuracy", "nsds", "steadiness", "consistency", "trust", "alignment", "contribution", "reward")
@@ -34,7 +34,7 @@ def trust_sentences(told: Decided) -> list[str]:
 
 def refusal_sentences(told: Decided) -> list[str]:
     """Who did not go along with the weights, and why; that all did, where they were asked."""
-    found = {s: code for s, why in told.decision["missing"].items() if (code := doubt(why))}
+    found = {s: code for s, why in told.decision["missing"].items() if (code := rejection_code(why))}
     if not found and uses_trust(told) and told.setting("weigh", "rule") == "trust":
         return ["Every site that answered was shown all numbers, worked the weights out again and went along."]
     return [f"{listed([s for s in found if found[s] == code])} refused: {DOUBTS[code]}." for code in _codes(found)]
@@ -42,7 +42,7 @@ def refusal_sentences(told: Decided) -> list[str]:
 
 def refused(why: str) -> str:
     """Why a site is missing, with the code of a refusal said in words."""
-    code = doubt(why)
+    code = rejection_code(why)
     return f"refused the round's weights: {DOUBTS[code]}" if code else why
 
 
@@ -206,7 +206,7 @@ _ELSEWHERE = {
     "sampling",
     "neighbours",
     "harm",
-    *HALVES,
+    *HARM_BY_HALF,
     "agreement",
     "flat",
     "importance",
