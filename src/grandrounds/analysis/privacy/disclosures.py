@@ -10,9 +10,9 @@ from grandrounds.core.plugins import is_path
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.base import Method
-from grandrounds.methods.fedxchain.checks import trust_references, keeps_trust
+from grandrounds.methods.fedxchain.checks import keeps_trust, trust_references
 from grandrounds.methods.select import ASKS_FIRST
-from grandrounds.methods.sse_agg.weights import resolve_lambdas, confirms_on_halves
+from grandrounds.methods.sse_agg.weights import confirms_on_halves, resolve_lambdas
 from grandrounds.methods.weigh import EXPLANATIONS
 
 
