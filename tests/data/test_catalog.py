@@ -9,7 +9,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from grandrounds.core.errors import BadInput
 from grandrounds.data.partition import partition
 from grandrounds.data.readers import read_table
 from grandrounds.data.schema import infer_schema
@@ -18,6 +17,7 @@ from grandrounds.data.sets.diabetes import chapter
 from grandrounds.data.sets.embedded import breast_cancer_values, digit_values
 from grandrounds.data.sets.images import PICTURE_SETS, SCORING_SETS
 from grandrounds.data.store import INCLUDED, VARIABLE
+from tests.support import refused
 
 _TABLES = {}
 DIABETES = pytest.mark.data("diabetes130")
@@ -69,7 +69,7 @@ def test_entry_describes_its_table(name, table):
 
 
 def test_unknown_name_suggests_the_nearest():
-    with pytest.raises(BadInput, match="data set 'hart' is unknown; did you mean 'heart'"):
+    with refused("unknown-data-set", match="'hart'.*'heart'"):
         entry("hart")
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput
 from grandrounds.data.checks import Leak, check_sites, check_unique, leaks, merge_leaks, site_leak_scores
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table
+from tests.support import refused
 
 RNG = np.random.default_rng(1)
 
@@ -225,5 +225,5 @@ def test_sites_with_one_class_or_no_rows_say_nothing() -> None:
 
 
 def test_a_small_site_is_refused_with_the_reference_rows_that_were_taken():
-    with pytest.raises(BadInput, match=r"'a' \(1 row\), after 40 reference rows were taken from all sites; set"):
+    with refused("too-few-rows", match="'a'.*1 row.*40 reference"):
         check_sites({"a": np.arange(1), "b": np.arange(9)}, min_rows=5, reference=40)

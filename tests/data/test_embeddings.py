@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from grandrounds.core.arrays import save
-from grandrounds.core.errors import BadInput
 from grandrounds.data.sets.sentence_encoder import find, kept, kept_path
+from tests.support import refused
 
 TEXTS = ["one", "two", "three"]
 PATH = kept_path(TEXTS, encoder="lengths", folder="set")
@@ -96,7 +96,7 @@ def test_a_cache_that_cannot_be_written_is_said_before_anything_is_computed(plac
     (places / "file").write_bytes(b"")
     monkeypatch.setenv("XDG_CACHE_HOME", str(places / "file"))
     compute = Lengths()
-    with pytest.raises(BadInput, match="cannot write .*; set XDG_CACHE_HOME to a folder"):
+    with refused("cannot-write", match="XDG_CACHE_HOME"):
         kept(PATH, rows=3, compute=compute)
     assert compute.asked == 0
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.data.image_files import read_folder, read_npz
 from grandrounds.data.images import ImageSet, dark_pictures, read_masks
 from grandrounds.data.sets.images import HAM_FILES
 from grandrounds.data.table import Table
+from tests.support import refused
 
 NOISE = generator(0, purpose="pictures").integers(1, 256, (6, 5, 9, 3), dtype=np.uint8)
 LABELS = np.array(["mole", "naevus"] * 3)
@@ -33,9 +33,9 @@ def small(**parts) -> ImageSet:
     return ImageSet(**{"name": "small", "pixels": NOISE, "label": LABELS.astype(object), **parts})
 
 
-def refused(call, *expected):
-    """The refusal must be one line that holds all the words, without a cause to confuse it."""
-    with pytest.raises(BadInput) as caught:
+def fault(code, call, *expected):
+    """The message of an error of a code: one line with all the words, without a cause to confuse it."""
+    with refused(code) as caught:
         call()
     message = str(caught.value)
     assert "\n" not in message
@@ -74,8 +74,8 @@ def test_groups_are_words_and_many_numbers_become_quartiles():
     ages = words(None, *(str(i) for i in range(1, 40)))
     many = ImageSet("ages", np.zeros((40, 1, 1, 1), np.uint8), words(*"ab" * 20), columns={"age": ages})
     assert set(many.groups("age")) == {"missing", "up to 10.5", "10.5-20", "20-29.5", "over 29.5"}
-    refused(lambda: held.groups("sexx"), "column 'sexx' not found in small", "did you mean 'sex'?")
-    refused(lambda: small().groups("site"), "column 'site' not found", "known: label")
+    fault("unknown-column", lambda: held.groups("sexx"), "'sexx'", "'sex'")
+    fault("unknown-column", lambda: small().groups("site"), "'site'")
 
 
 def test_hash_follows_content_and_not_the_name():
@@ -96,9 +96,9 @@ def test_hash_follows_content_and_not_the_name():
 
 
 def test_parts_of_other_lengths_sizes_or_types_are_refused():
-    refused(lambda: small(label=words("a", "b")), "6 pictures but its label is of length 2", "one for each picture")
-    refused(lambda: small(columns={"age": words("1")}), "6 pictures but its column 'age' is of length 1")
-    refused(lambda: small(masks=np.zeros((6, 9, 5), bool)), "masks of small are 9x5 and its pictures 5x9")
+    fault("length-mismatch", lambda: small(label=words("a", "b")), "6 pictures", "2")
+    fault("length-mismatch", lambda: small(columns={"age": words("1")}), "6 pictures", "'age'", "1")
+    fault("mask-size-mismatch", lambda: small(masks=np.zeros((6, 9, 5), bool)), "9x5", "5x9")
     for wrong in ({"pixels": NOISE[0]}, {"pixels": NOISE.astype(float)}, {"label": LABELS}, {"masks": NOISE[..., 0]}):
         with pytest.raises(TypeError):
             small(**wrong)
@@ -193,60 +193,57 @@ def test_npz_arrays_by_other_names(npz):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "expected"),
+    ("arrays", "code", "expected"),
     [
-        ({"x_train": NOISE, "y": LABELS}, ["holds no pictures", "images or x", "known: x_train, y", "images="]),
-        ({"x": NOISE, "lables": LABELS}, ["holds no labels", "did you mean 'lables'?", "label="]),
-        ({"x": NOISE, "y": LABELS[:4]}, ["6 pictures but array 'y' (label) has shape (4,)"]),
-        ({"x": NOISE, "y": LABELS, "site": LABELS[:4]}, ["6 pictures but array 'site' (site) has shape (4,)"]),
-        ({"x": NOISE, "y": np.zeros(6)}, ["one class only", "'0' in all 6"]),
-        ({"x": NOISE, "y": np.linspace(0, 1, 6)}, ["looks like a measurement"]),
-        (
-            {"x": NOISE, "y": np.array([0, 1, np.nan, 1, 0, np.nan])},
-            ["no label for 2 of 6", "first picture 2 (from 0)"],
-        ),
-        ({"x": NOISE, "y": np.array(["a", "", "b", "a", "b", "a"])}, ["no label for 1 of 6", "first picture 1"]),
-        ({"x": NOISE, "y": np.arange(6), "class_names": np.array(["a", "b"])}, ["runs from 0 to 5", "names 2 classes"]),
-        ({"x": NOISE[..., :2], "y": LABELS}, ["2 channels", "give 1 (grey), 3 (RGB)"]),
-        ({"x": np.repeat(NOISE, 2, axis=3), "y": LABELS}, ["6 channels"]),
-        ({"x": NOISE.transpose(0, 3, 1, 2), "y": LABELS}, ["9 channels", "channels last"]),
-        ({"x": NOISE.reshape(6, -1), "y": LABELS}, ["shape (6, 135)", "(n, H, W) or (n, H, W, C)"]),
-        ({"x": NOISE[:0], "y": LABELS[:0]}, ["shape (0, 5, 9, 3)"]),
-        ({"x": NOISE.astype(np.uint16) * 200, "y": LABELS}, ["runs from", "0..255"]),
-        ({"x": NOISE.astype(float), "y": LABELS}, ["runs from", "floats 0..1"]),
-        ({"x": NOISE > 3, "y": LABELS}, ["is of type bool"]),
-        ({"x": np.where(NOISE[3, 0, 0, 0] == NOISE, np.nan, 0.5), "y": LABELS}, ["NaN or infinite pixels in", "first"]),
-        ({"x": np.zeros_like(NOISE), "y": LABELS}, ["all 6 pictures", "are black"]),
-        ({"x": NOISE, "y": LABELS, "masks": np.zeros((6, 5, 5), bool)}, ["shape (6, 5, 5) for pictures", "packed"]),
-        ({"x": NOISE, "y": LABELS, "masks": NOISE[..., 0]}, ["more than inside and outside"]),
+        ({"x_train": NOISE, "y": LABELS}, "missing-array", ["images="]),
+        ({"x": NOISE, "lables": LABELS}, "missing-array", ["'lables'", "label="]),
+        ({"x": NOISE, "y": LABELS[:4]}, "length-mismatch", ["'y'", "(4,)"]),
+        ({"x": NOISE, "y": LABELS, "site": LABELS[:4]}, "length-mismatch", ["'site'", "(4,)"]),
+        ({"x": NOISE, "y": np.zeros(6)}, "one-class-only", ["'0'"]),
+        ({"x": NOISE, "y": np.linspace(0, 1, 6)}, "label-not-classes", []),
+        ({"x": NOISE, "y": np.array([0, 1, np.nan, 1, 0, np.nan])}, "missing-values", ["2 of 6", "picture 2"]),
+        ({"x": NOISE, "y": np.array(["a", "", "b", "a", "b", "a"])}, "missing-values", ["1 of 6", "picture 1"]),
+        ({"x": NOISE, "y": np.arange(6), "class_names": np.array(["a", "b"])}, "out-of-range", ["0 to 5"]),
+        ({"x": NOISE[..., :2], "y": LABELS}, "invalid-image-shape", ["2 channels"]),
+        ({"x": np.repeat(NOISE, 2, axis=3), "y": LABELS}, "invalid-image-shape", ["6 channels"]),
+        ({"x": NOISE.transpose(0, 3, 1, 2), "y": LABELS}, "invalid-image-shape", ["9 channels"]),
+        ({"x": NOISE.reshape(6, -1), "y": LABELS}, "invalid-image-shape", ["(6, 135)"]),
+        ({"x": NOISE[:0], "y": LABELS[:0]}, "invalid-image-shape", ["(0, 5, 9, 3)"]),
+        ({"x": NOISE.astype(np.uint16) * 200, "y": LABELS}, "invalid-pixels", ["0..255"]),
+        ({"x": NOISE.astype(float), "y": LABELS}, "invalid-pixels", ["0..1"]),
+        ({"x": NOISE > 3, "y": LABELS}, "invalid-pixels", ["bool"]),
+        ({"x": np.where(NOISE[3, 0, 0, 0] == NOISE, np.nan, 0.5), "y": LABELS}, "invalid-pixels", []),
+        ({"x": np.zeros_like(NOISE), "y": LABELS}, "black-images", []),
+        ({"x": NOISE, "y": LABELS, "masks": np.zeros((6, 5, 5), bool)}, "invalid-masks", ["(6, 5, 5)"]),
+        ({"x": NOISE, "y": LABELS, "masks": NOISE[..., 0]}, "invalid-masks", []),
     ],
 )
-def test_npz_faults(npz, arrays, expected):
-    refused(lambda: read_npz(npz(**arrays)), *expected)
+def test_npz_faults(npz, arrays, code, expected):
+    fault(code, lambda: read_npz(npz(**arrays)), *expected)
 
 
 def test_npz_files_that_are_none(tmp_path, npz):
     path = npz(x=NOISE, y=LABELS)
-    refused(lambda: read_npz(path, label="z"), "array 'z' not found", "known: x, y", "label=")
-    refused(lambda: read_npz(tmp_path / "sets.npz"), "sets.npz not found", "did you mean 'set.npz'?")
-    refused(lambda: read_npz(tmp_path / "no" / "set.npz"), "not found; check the path")
+    fault("unknown-array", lambda: read_npz(path, label="z"), "'z'")
+    fault("file-not-found", lambda: read_npz(tmp_path / "sets.npz"), "sets.npz", "'set.npz'")
+    fault("file-not-found", lambda: read_npz(tmp_path / "no" / "set.npz"))
     (tmp_path / "cut.npz").write_bytes(path.read_bytes()[:400])
-    refused(lambda: read_npz(tmp_path / "cut.npz"), "not a complete .npz file")
+    fault("damaged-file", lambda: read_npz(tmp_path / "cut.npz"))
     damaged = bytearray(path.read_bytes())
     damaged[300] ^= 255
     (tmp_path / "damaged.npz").write_bytes(damaged)
-    refused(lambda: read_npz(tmp_path / "damaged.npz"), "not a complete .npz file")
+    fault("damaged-file", lambda: read_npz(tmp_path / "damaged.npz"))
     (tmp_path / "empty.npz").write_bytes(b"")
-    refused(lambda: read_npz(tmp_path / "empty.npz"), "not a complete .npz file")
+    fault("damaged-file", lambda: read_npz(tmp_path / "empty.npz"))
     (tmp_path / "text.npz").write_text("no pictures here")
-    refused(lambda: read_npz(tmp_path / "text.npz"), "not an .npz file of plain arrays")
+    fault("not-an-npz", lambda: read_npz(tmp_path / "text.npz"))
     np.save(tmp_path / "one.npy", NOISE)
-    refused(lambda: read_npz(tmp_path / "one.npy"), "a single array", "numpy.savez")
+    fault("not-an-npz", lambda: read_npz(tmp_path / "one.npy"))
 
 
 def test_npz_objects_are_never_unpickled(npz):
     path = npz(x=NOISE, y=words(*LABELS.tolist()))
-    refused(lambda: read_npz(path), "array 'y'", "Python objects", "string array")
+    fault("pickled-objects", lambda: read_npz(path), "'y'")
 
 
 # --- folders ----------------------------------------------------------------------------------------
@@ -313,12 +310,14 @@ def test_a_camera_held_sideways_is_turned(folder):
 
 def test_pictures_and_masks_are_brought_to_the_size_asked_for(folder):
     Image.fromarray(NOISE[2].repeat(2, axis=0)).save(folder / "pictures" / "p2.png")
-    refused(lambda: read(folder), "2 sizes: 5x9 (height x width) in 5 of 6", "'p2.png' is 10x9", "size=(5, 9)")
+    fault("image-size-mismatch", lambda: read(folder), "2 sizes", "5x9", "5 of 6", "'p2.png'", "10x9", "5", "9")
     held = read(folder, size=(5, 9))
     np.testing.assert_array_equal(held.pixels[[0, 1, 3, 4, 5]], NOISE[[0, 1, 3, 4, 5]])
     assert read(folder, size=4).shape == (3, 4, 4)
-    refused(lambda: read(folder, size=0), "size = 0x0", "at least one pixel")
-    refused(lambda: read(folder, size=4, masks=folder / "masks"), "p2_mask.png is 5x9 but picture 'p2' is 10x9")
+    fault("out-of-range", lambda: read(folder, size=0), "size = 0")
+    fault(
+        "mask-size-mismatch", lambda: read(folder, size=4, masks=folder / "masks"), "p2_mask.png", "5x9", "'p2'", "10x9"
+    )
     Image.fromarray(NOISE[2, ..., 0].repeat(2, axis=0) > 128).save(folder / "masks" / "p2_mask.png")
     assert read(folder, size=4, masks=folder / "masks").masks.shape == (6, 4, 4)
 
@@ -326,19 +325,19 @@ def test_pictures_and_masks_are_brought_to_the_size_asked_for(folder):
 def test_files_that_are_missing(folder):
     for i in (1, 4):
         (folder / "pictures" / f"p{i}.png").unlink()
-    refused(lambda: read(folder), "2 of 6 pictures in column 'file'", "first 'p1.png'", "did you mean 'p")
-    refused(lambda: read_folder(folder / "nowhere", folder / "table.csv", label="kind"), "nowhere not found")
-    refused(lambda: read(folder, file="path"), "column 'path' not found", "known: file, kind")
+    fault("missing-images", lambda: read(folder), "2 of 6", "'file'", "'p1.png'")
+    fault("folder-not-found", lambda: read_folder(folder / "nowhere", folder / "table.csv", label="kind"))
+    fault("unknown-column", lambda: read(folder, file="path"), "'path'")
     (folder / "bare").mkdir()
-    refused(lambda: read_folder(folder / "bare", folder / "table.csv", label="kind"), "6 of 6", "no picture in it")
+    fault("missing-images", lambda: read_folder(folder / "bare", folder / "table.csv", label="kind"), "6 of 6")
     write_table(folder, file=["p0.png", "", "p2.png", "p3.png", "", "p5.png"])
-    refused(lambda: read(folder), "no file name in 2 of 6 rows, first row 3")
+    fault("missing-values", lambda: read(folder), "2 of 6", "row 3")
 
 
 @pytest.mark.parametrize("content", [b"", b"no picture", b"\x89PNG\r\n\x1a\n" + bytes(20)])
 def test_files_that_are_no_pictures(folder, content):
     (folder / "pictures" / "p3.png").write_bytes(content)
-    refused(lambda: read(folder), "p3.png cannot be read", "leave its row out")
+    fault("damaged-image", lambda: read(folder), "p3.png")
 
 
 def test_a_picture_cut_short(folder):
@@ -347,23 +346,23 @@ def test_a_picture_cut_short(folder):
         Image.fromarray(rows).save(folder / "pictures" / f"p{i}.png")
     whole = (folder / "pictures" / "p5.png").read_bytes()
     (folder / "pictures" / "p5.png").write_bytes(whole[: len(whole) // 2])
-    refused(lambda: read(folder), "p5.png cannot be read", "replace it")
+    fault("damaged-image", lambda: read(folder), "p5.png")
 
 
 def test_channels_and_depths_that_are_refused(folder):
     Image.fromarray(NOISE[0, ..., :2], "LA").save(folder / "pictures" / "p0.png")
-    refused(lambda: read(folder), "p0.png has 2 channels", "grey or RGB")
+    fault("invalid-image-mode", lambda: read(folder), "p0.png", "2 channels")
     Image.fromarray(NOISE[0, ..., 0].astype(np.uint16) * 200).save(folder / "pictures" / "p0.png")
-    refused(lambda: read(folder), "p0.png has more than 8 bits", "8-bit grey or RGB")
+    fault("invalid-image-mode", lambda: read(folder), "p0.png", "8 bits", "8")
 
 
 def test_labels_that_are_missing_or_all_the_same(folder):
     write_table(folder, kind=["a", "", "b", "a", "b", ""])
-    refused(lambda: read(folder), "2 rows without a value", "first row 3", "drop_unlabelled")
+    fault("missing-labels", lambda: read(folder), "2 rows", "row 3")
     assert len(read(folder, drop_unlabelled=True)) == 4
-    refused(lambda: read(folder, label="kinds"), "column 'kinds' not found", "did you mean 'kind'?")
+    fault("unknown-column", lambda: read(folder, label="kinds"), "'kinds'", "'kind'")
     write_table(folder, kind=["a"] * 6)
-    refused(lambda: read(folder), "one class only")
+    fault("one-class-only", lambda: read(folder))
 
 
 def test_black_pictures_are_allowed_until_all_are(folder):
@@ -372,15 +371,15 @@ def test_black_pictures_are_allowed_until_all_are(folder):
         Image.fromarray(black).save(folder / "pictures" / f"p{i}.png")
     assert dark_pictures(read(folder)) == [0, 1, 2, 3, 4]
     Image.fromarray(black).save(folder / "pictures" / "p5.png")
-    refused(lambda: read(folder), "all 6 pictures", "are black", "check how they were exported")
+    fault("black-images", lambda: read(folder), "6 pictures")
 
 
 def test_masks_that_are_missing_or_damaged(folder):
     (folder / "masks" / "p4_mask.png").unlink()
-    refused(lambda: read(folder, masks=folder / "masks"), "1 of 6 pictures has no mask", "first 'p4'", "known: p0_mask")
+    fault("missing-masks", lambda: read(folder, masks=folder / "masks"), "1 of 6", "'p4'")
     (folder / "masks" / "p4.png").write_bytes(b"none")
-    refused(lambda: read(folder, masks=folder / "masks"), "p4.png cannot be read")
-    refused(lambda: read(folder, masks=folder / "mask"), "mask folder", "not found")
+    fault("damaged-image", lambda: read(folder, masks=folder / "masks"), "p4.png")
+    fault("folder-not-found", lambda: read(folder, masks=folder / "mask"))
 
 
 def test_masks_read_the_same_however_they_were_saved(tmp_path):

@@ -210,7 +210,7 @@ def test_colons_and_percent_signs_in_a_select_are_not_parameters(database: str) 
 def test_a_select_cannot_write(database: str) -> None:
     before = read_table(database, query="stays").sha256()
     for query in ("with x as (select 1) delete from stays", "delete from stays", "drop table stays"):
-        with pytest.raises(BadInput, match=r"SELECT|did not answer"):
+        with pytest.raises(BadInput):
             read_table(database, query=query)
     assert read_table(database, query="stays").sha256() == before
 

@@ -32,7 +32,8 @@ def check_sites(rows_by_site: Mapping[str, Array], *, min_rows: int, reference: 
         taken = f", after {reference} reference rows were taken from all sites" if reference else ""
         raise BadInput(
             f"{len(small)} of {len(rows_by_site)} sites {'has' if len(small) == 1 else 'have'} fewer than "
-            f"{min_rows} rows: {shown}{more}{taken}; set split.min_rows or merge sites (--set split.min_rows={least})"
+            f"{min_rows} rows: {shown}{more}{taken}; set split.min_rows or merge sites (--set split.min_rows={least})",
+            code="too-few-rows",
         )
 
 
@@ -44,7 +45,7 @@ def check_unique(dataset: Dataset, column: str) -> None:
     if gaps.any():
         first = dataset.table.where(int(gaps.argmax()))
         rows = "1 row" if gaps.sum() == 1 else f"{gaps.sum()} rows"
-        raise BadInput(f"{where} has {rows} without a value, first {first}; fill them in")
+        raise BadInput(f"{where} has {rows} without a value, first {first}; fill them in", code="missing-values")
     words = text_of(values).tolist()
     repeated = {word: n for word, n in Counter(words).items() if n > 1}
     if repeated:
@@ -53,7 +54,8 @@ def check_unique(dataset: Dataset, column: str) -> None:
         raise BadInput(
             f"{where} has {len(repeated)} repeated {'value' if len(repeated) == 1 else 'values'}, "
             f"first '{word[:20]}' in {again}; remove the duplicate rows, or name the column data.patient "
-            "if patients may return"
+            "if patients may return",
+            code="repeated-ids",
         )
 
 

@@ -88,13 +88,15 @@ def build_dataset(
             raise BadInput(
                 f"label column '{schema.label}' of {table.source} has {_rows(unlabelled)} without a value, "
                 f"first {_first(table, unlabelled)}; fill them in, or set data.drop_unlabelled = true "
-                "(--set data.drop_unlabelled=true)"
+                "(--set data.drop_unlabelled=true)",
+                code="missing-labels",
             )
         table = table.take(~unlabelled)
     if len(table) == 0:
         raise BadInput(
             f"label column '{schema.label}' of {table.source} has no value in any row; "
-            "choose another column (use --label)"
+            "choose another column (use --label)",
+            code="missing-labels",
         )
     codes, vocabulary = _codes(table, schema)
     return Dataset(
@@ -137,14 +139,16 @@ def _numbers(table: Table, name: str) -> Array:
             word = values[int(bad.argmax())]
             raise BadInput(
                 f"column '{name}' of {table.source} should be numeric but holds text in {_rows(bad)}, "
-                f"first '{word[:20]}' in {_first(table, bad)}; fix the file or list it in data.missing (--missing WORD)"
+                f"first '{word[:20]}' in {_first(table, bad)}; fix the file or list it in data.missing (--missing WORD)",
+                code="text-in-numbers",
             ) from None
     infinite = np.isinf(values)
     if infinite.any():
         raise BadInput(
             f"column '{name}' of {table.source} has an infinite value in {_rows(infinite)}, "
             f"first {_first(table, infinite)}; "
-            "write a number, leave it empty, or leave the column out (use --drop)"
+            "write a number, leave it empty, or leave the column out (use --drop)",
+            code="infinite-value",
         )
     return values
 
@@ -160,7 +164,8 @@ def _levels(table: Table, column: Column) -> Array:
         raise BadInput(
             f"column '{column.name}' of {table.source} holds level '{word[:20]}' in "
             f"{_first(table, unknown)}, which is not one of {', '.join(column.order[:10])}; "
-            "fix the file or list the level in data.kinds"
+            "fix the file or list the level in data.kinds",
+            code="unknown-level",
         )
     return np.fromiter(map(place.__getitem__, words), np.float64, len(words))
 
@@ -189,7 +194,8 @@ def _label(table: Table, name: str) -> Array:
         value = values[int(broken.argmax())]
         raise BadInput(
             f"{where} looks like a measurement (it holds {value:g}), but this is classification; regression is not "
-            "supported yet: cut it into classes first, or choose another column (use --label)"
+            "supported yet: cut it into classes first, or choose another column (use --label)",
+            code="label-not-classes",
         )
     classes = text_of(values)
     distinct = set(classes)
@@ -197,17 +203,20 @@ def _label(table: Table, name: str) -> Array:
         raise BadInput(
             f"{where} has {len(distinct)} different whole numbers and looks like a count (days, a score); regression is "
             "not supported yet: cut it into classes first, write codes of classes as words, or choose another column "
-            "(use --label)"
+            "(use --label)",
+            code="label-not-classes",
         )
     if len(distinct) > MAX_CLASSES:
         raise BadInput(
             f"{where} has {len(distinct)} classes and looks like a measurement or an identifier, "
-            f"but this is classification with at most {MAX_CLASSES}; choose another column (use --label)"
+            f"but this is classification with at most {MAX_CLASSES}; choose another column (use --label)",
+            code="too-many-classes",
         )
     if len(distinct) == 1:
         raise BadInput(
             f"{where} has one class only ('{classes[0]}' in all {len(classes)} rows): nothing can be learnt; "
-            "choose another column (use --label) or add rows of the other class"
+            "choose another column (use --label) or add rows of the other class",
+            code="one-class-only",
         )
     return np.array(classes, dtype=object)
 
@@ -225,7 +234,8 @@ def _key_column(table: Table, name: str, *, part: str) -> Array:
     if gaps.any():
         raise BadInput(
             f"{part} column '{name}' of {table.source} has {_rows(gaps)} without a value, "
-            f"first {_first(table, gaps)}; fill them in, or choose another column (use --{part})"
+            f"first {_first(table, gaps)}; fill them in, or choose another column (use --{part})",
+            code="missing-values",
         )
     return np.array(text_of(values), dtype=object)
 
@@ -238,7 +248,8 @@ def _time(table: Table, name: str, dates: str) -> Array:
         word = next(v for v in values if v is not None)
         raise BadInput(
             f"time column '{name}' of {table.source} has dates that can be read in two ways, such as '{word[:20]}'; "
-            "say --set data.dates=day-first or --set data.dates=month-first"
+            "say --set data.dates=day-first or --set data.dates=month-first",
+            code="ambiguous-dates",
         )
     bad = ~np.isfinite(seconds)
     if bad.any():
@@ -247,7 +258,8 @@ def _time(table: Table, name: str, dates: str) -> Array:
         raise BadInput(
             f"time column '{name}' of {table.source} cannot be ordered: {_rows(bad)} without a number "
             f"or a date (an ISO date such as 2024-05-31 is best), first {said} in {_first(table, bad)}; "
-            "fix them or choose another column (use data.time)"
+            "fix them or choose another column (use data.time)",
+            code="unreadable-dates",
         )
     return np.array(seconds, dtype=np.float64)
 
@@ -309,13 +321,19 @@ def read_new_rows(table: Table, schema: Schema, *, labelled: bool = False) -> Da
     here = tuple(c for c in schema.columns if c.name in table.columns)
     if not any(c in schema.features for c in here):
         known = ", ".join(c.name for c in schema.features[:8])
-        raise BadInput(f"{table.source} has none of the model's columns ({known} ...): is it the right file?")
+        raise BadInput(
+            f"{table.source} has none of the model's columns ({known} ...): is it the right file?",
+            code="missing-columns",
+        )
     narrowed = replace(schema, columns=here)
     label = np.full(len(table), "", object)
     if labelled:
         values = table.column(schema.label, flag="the label the model was trained on")
         if missing_mask(values).any():
-            raise BadInput(f"label column '{schema.label}' of {table.source} has rows without a value: remove them")
+            raise BadInput(
+                f"label column '{schema.label}' of {table.source} has rows without a value: remove them",
+                code="missing-labels",
+            )
         label = np.array(text_of(values), object)
     numeric, codes, vocabulary = read_features(table, narrowed)
     site = table.columns.get(schema.site) if schema.site else None

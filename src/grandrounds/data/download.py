@@ -80,8 +80,10 @@ def fetch(source: Source, folder: Path, *, progress: Progress = no_progress) -> 
     reasons = "; ".join(str(e) for e in failures)
     by_hand = f"download the file yourself to {target}"
     if all(isinstance(e, WrongFile) for e in failures):
-        raise WrongFile(f"{reasons}; the publisher may have changed it: {by_hand}")
-    raise RunFailed(f"{reasons}; run the command again (it goes on where it broke off), or {by_hand}")
+        raise WrongFile(f"{reasons}; the publisher may have changed it: {by_hand}", code="unexpected-file")
+    raise RunFailed(
+        f"{reasons}; run the command again (it goes on where it broke off), or {by_hand}", code="download-failed"
+    )
 
 
 def remaining(source: Source, folder: Path) -> int:
@@ -100,7 +102,8 @@ def check_space(folder: Path, needed: int, *, name: str) -> None:
     if needed > free:
         raise BadInput(
             f"{name} needs {size_text(needed)} of disk space in {folder}, and {size_text(free)} are free; "
-            "free some, or set XDG_CACHE_HOME to a folder on a larger disk"
+            "free some, or set XDG_CACHE_HOME to a folder on a larger disk",
+            code="disk-full",
         )
 
 
@@ -116,7 +119,7 @@ def check_address(url: str) -> None:
     """Refuse addresses that are not https; http is for a server on this machine (tests) only."""
     parts = urlsplit(url)
     if parts.scheme != "https" and (parts.scheme, parts.hostname) != ("http", "127.0.0.1"):
-        raise BadInput(f"{url} is not an https address; only those are fetched")
+        raise BadInput(f"{url} is not an https address; only those are fetched", code="insecure-address")
 
 
 @contextmanager
@@ -126,7 +129,8 @@ def write_faults(path: Path) -> Iterator[None]:
         yield
     except OSError as e:
         raise BadInput(
-            f"cannot write {path}: {e.strerror or e}; set XDG_CACHE_HOME to a folder that can be written to"
+            f"cannot write {path}: {e.strerror or e}; set XDG_CACHE_HOME to a folder that can be written to",
+            code="cannot-write",
         ) from None
 
 
@@ -145,11 +149,11 @@ def _from(url: str, source: Source, target: Path, progress: Progress) -> Path:
             fault = _fault(part, source)
             if fault is None:
                 break
-            raise WrongFile(f"{url} is not the published file: {fault}")
+            raise WrongFile(f"{url} is not the published file: {fault}", code="unexpected-file")
         except Interrupted as e:
             failures = 0 if _size(part) > before else failures + 1
             if failures >= ATTEMPTS - 1:
-                raise RunFailed(str(e)) from None
+                raise RunFailed(str(e), code="download-failed") from None
             time.sleep(PAUSE * failures)
         except WrongFile:
             _drop(part)
@@ -181,7 +185,7 @@ def _continue(url: str, source: Source, part: Path, progress: Progress) -> None:
             total = start + int(length) if length and length.isdigit() else source.bytes
             if source.bytes is not None and total != source.bytes:
                 offers = f"its server offers {total:,} bytes where there should be {source.bytes:,}"
-                raise WrongFile(f"{url} is not the published file: {offers}")
+                raise WrongFile(f"{url} is not the published file: {offers}", code="unexpected-file")
             with write_faults(part):
                 _Mark(url, _validator(answer.headers)).write(part)
                 file = part.open("r+b" if start else "wb")
@@ -196,7 +200,7 @@ def _continue(url: str, source: Source, part: Path, progress: Progress) -> None:
         said = f"cannot fetch {url}: the server answers {e.code} {e.reason}"
         if e.code in BUSY:
             raise Interrupted(said) from None
-        raise RunFailed(said) from None
+        raise RunFailed(said, code="download-failed") from None
     except (urllib.error.URLError, http.client.HTTPException, OSError) as e:
         raise Interrupted(f"cannot fetch {url}: {getattr(e, 'reason', None) or e}") from None
     if total is not None and done < total:
@@ -211,7 +215,9 @@ def _copy(
     while piece := answer.read(CHUNK):
         done += len(piece)
         if done > limit:
-            raise WrongFile(f"{url} is not the published file: it sends more than {limit:,} bytes")
+            raise WrongFile(
+                f"{url} is not the published file: it sends more than {limit:,} bytes", code="unexpected-file"
+            )
         with write_faults(Path(file.name)):
             file.write(piece)
         progress(source.name, done, total)
@@ -283,7 +289,9 @@ def file_digest(path: Path, kind: str = "sha256") -> str:
         with path.open("rb") as f:
             return hashlib.file_digest(f, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
     except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}; check its permissions") from None
+        raise BadInput(
+            f"cannot read {path}: {e.strerror or e}; check its permissions", code="unreadable-file"
+        ) from None
 
 
 def _part(target: Path) -> Path:

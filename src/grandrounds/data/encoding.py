@@ -196,12 +196,14 @@ def class_numbers(label: Array, classes: Sequence[str], *, where: str, public: b
     if unknown and public:
         raise BadInput(
             f"label '{unknown[0]}' in {where} is not one of the classes that were said to be all: list it in "
-            f"data.levels too ({nearest(unknown[0], classes)})"
+            f"data.levels too ({nearest(unknown[0], classes)})",
+            code="unknown-class",
         )
     if unknown:
         raise BadInput(
             f"label '{unknown[0]}' in {where} is on no training row, so it cannot be learnt; "
-            f"merge rare classes or leave those rows out ({nearest(unknown[0], classes)})"
+            f"merge rare classes or leave those rows out ({nearest(unknown[0], classes)})",
+            code="untrained-class",
         )
     return place_in(label.tolist(), classes)
 
@@ -331,8 +333,13 @@ def ordered_classes(counts: Mapping[str, int], positive: str | None) -> dict[str
     names = sorted(counts, key=key)
     if positive is not None:
         if positive not in counts:
-            raise BadInput(f"data.positive is '{positive}', which is no class; classes are: {', '.join(names)}")
+            raise BadInput(
+                f"data.positive is '{positive}', which is no class; classes are: {', '.join(names)}",
+                code="unknown-class",
+            )
         if len(names) > 2:
-            raise BadInput(f"data.positive needs two classes; there are {len(names)}: {', '.join(names)}")
+            raise BadInput(
+                f"data.positive needs two classes; there are {len(names)}: {', '.join(names)}", code="needs-two-classes"
+            )
         names = [n for n in names if n != positive] + [positive]
     return {"classes": tuple(names), "class_counts": tuple(counts[n] for n in names)}

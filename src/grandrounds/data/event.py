@@ -165,13 +165,17 @@ def state_event(
     if len(classes) != 2:
         if given is not None:
             raise BadInput(
-                f"data.event is '{given}', but an event needs two classes and there are {len(classes)}: leave --event out"
+                f"data.event is '{given}', but an event needs two classes and there are {len(classes)}: leave --event out",
+                code="needs-two-classes",
             )
         return None
     stated = None if given is None else _class_named(str(given), classes)
     if positive is not None:
         if stated not in (None, positive):
-            raise BadInput(f"data.event is '{given}' and data.positive '{positive}': leave one of them out")
+            raise BadInput(
+                f"data.event is '{given}' and data.positive '{positive}': leave one of them out",
+                code="conflicting-settings",
+            )
         word, by = str(positive), "data.positive"
     elif stated is not None:
         known = catalog is not None and stated == _class_named(catalog, classes)
@@ -181,7 +185,7 @@ def state_event(
     else:
         found = guess_event(classes)
         if found is None:
-            raise BadInput(_doubt(classes, data))
+            raise BadInput(_doubt(classes, data), code="unclear-event")
         word, by = found, "rule"
     at = list(classes).index(word)
     total = 0 if counts is None else sum(counts)
@@ -225,7 +229,10 @@ def _class_named(word: str, classes: Sequence[str]) -> str:
     alike = [c for c in classes if _plain(c) == _plain(word)]
     alike = alike or [c for c in classes if _number(word) is not None and _number(c) == _number(word)]
     if len(alike) != 1:
-        raise BadInput(f"the event '{word}' is not one of the classes; {nearest(word, classes)} (use --event)")
+        raise BadInput(
+            f"the event '{word}' is not one of the classes; {nearest(word, classes)} (use --event)",
+            code="unknown-class",
+        )
     return alike[0]
 
 

@@ -61,7 +61,7 @@ class Format:
     def __post_init__(self) -> None:
         for key, value, known in (("decimal", self.decimal, DECIMALS), ("censored", self.censored, CENSORED)):
             if value not in known:
-                raise BadInput(f"{key} is '{value}'; use one of {' '.join(known)} (--{key})")
+                raise BadInput(f"{key} is '{value}'; use one of {' '.join(known)} (--{key})", code="unknown-format")
 
 
 PLAIN = Format(detect=False)

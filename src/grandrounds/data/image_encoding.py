@@ -60,7 +60,10 @@ class ImageSummary:
         shapes = Counter(s.shape for s in parts).most_common()
         if len(shapes) > 1:
             shown = ", ".join(f"{_shape_text(shape)} at {n} {'site' if n == 1 else 'sites'}" for shape, n in shapes[:3])
-            raise BadInput(f"sites hold pictures of different sizes: {shown}; bring them to one size at every site")
+            raise BadInput(
+                f"sites hold pictures of different sizes: {shown}; bring them to one size at every site",
+                code="image-size-mismatch",
+            )
         return cls(
             rows=sum(s.rows for s in parts),
             shape=shapes[0][0],
@@ -129,7 +132,8 @@ class ImageEncoding:
         if pictures.shape != self.shape:
             raise BadInput(
                 f"pictures of {pictures.name} are {_shape_text(pictures.shape)}, but the model was made for "
-                f"{_shape_text(self.shape)}; bring them to that size"
+                f"{_shape_text(self.shape)}; bring them to that size",
+                code="image-size-mismatch",
             )
         out = np.empty((len(pictures), *self.shape), dtype)
         for c, (mean, std) in enumerate(zip(self.mean, self.std, strict=True)):
@@ -184,7 +188,8 @@ def make_image_encoding(
     if shape is not None and shape != total.shape:
         raise BadInput(
             f"the sites' pictures are {_shape_text(total.shape)}, but the model needs {_shape_text(shape)}; "
-            "bring them to that size, or choose a model that takes theirs"
+            "bring them to that size, or choose a model that takes theirs",
+            code="image-size-mismatch",
         )
     n = max(total.pixels, 1)
     # n * squares - sums^2 in whole numbers: nothing cancels, however flat the pictures are

@@ -61,7 +61,8 @@ def read_npz(
         part, word = ("images", "pictures") if keys["images"] is None else ("label", "labels")
         raise BadInput(
             f"{path} holds no {word}: none of its arrays is called {' or '.join(_KEYS[part])}; "
-            f"{nearest(_KEYS[part][0], arrays)} (use {part}=)"
+            f"{nearest(_KEYS[part][0], arrays)} (use {part}=)",
+            code="missing-array",
         )
     pixels = _pixels(arrays[keys["images"]], source=f"array '{keys['images']}' of {path}")
     table = _npz_table(arrays, keys, n=len(pixels), source=str(path))
@@ -85,7 +86,10 @@ def read_train_test(path: str | Path) -> ImageSet:
     label = np.concatenate([np.asarray(arrays[f"y_{part}"]).reshape(-1) for part in ("train", "test")])
     sizes = [len(p) for p in pixels]
     if len(label) != sum(sizes):
-        raise BadInput(f"{source} has {sum(sizes)} pictures but {len(label)} labels; give one for each picture")
+        raise BadInput(
+            f"{source} has {sum(sizes)} pictures but {len(label)} labels; give one for each picture",
+            code="length-mismatch",
+        )
     part = np.repeat(np.array(["train", "test"], object), sizes)
     words = np.array([str(v) for v in label.tolist()], object)
     return ImageSet(Path(path).stem, np.concatenate(pixels), words, columns={"part": part})
@@ -176,7 +180,8 @@ def _image_set(
     if len(dark_pictures(out)) == len(out):
         raise BadInput(
             f"all {len(out)} pictures of {source} are black: nothing can be learnt; "
-            "check how they were exported (8 bits a channel, 0 to 255)"
+            "check how they were exported (8 bits a channel, 0 to 255)",
+            code="black-images",
         )
     return out
 
@@ -188,51 +193,66 @@ def load_npz(path: Path) -> dict[str, Array]:
     """All arrays of an .npz file; nothing in it is ever unpickled."""
     if not path.is_file():
         near = sorted(p.name for p in path.parent.glob("*.npz")) if path.parent.is_dir() else []
-        raise BadInput(f"file {path} not found; {nearest(path.name, near) if near else 'check the path'}")
+        raise BadInput(
+            f"file {path} not found; {nearest(path.name, near) if near else 'check the path'}", code="file-not-found"
+        )
     key = ""
     try:
         if zipfile.is_zipfile(path):
             check_npz(path, where=str(path))
         opened = np.load(path, allow_pickle=False, mmap_mode="r")
         if not isinstance(opened, np.lib.npyio.NpzFile):
-            raise BadInput(f"{path} holds a single array; save pictures and labels together with numpy.savez")
+            raise BadInput(
+                f"{path} holds a single array; save pictures and labels together with numpy.savez", code="not-an-npz"
+            )
         with opened:
             arrays = {}
             for key in opened.files:
                 arrays[key] = opened[key]
             return arrays
     except PermissionError:
-        raise BadInput(f"{path} cannot be read: permission denied; ask its owner for read access") from None
+        raise BadInput(
+            f"{path} cannot be read: permission denied; ask its owner for read access", code="permission-denied"
+        ) from None
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
-        raise BadInput(f"{path} is not a complete .npz file; write or copy it again") from None
+        raise BadInput(f"{path} is not a complete .npz file; write or copy it again", code="damaged-file") from None
     except MemoryError:
-        raise BadInput(f"{path} needs more memory than this machine has") from None
+        raise BadInput(f"{path} needs more memory than this machine has", code="out-of-memory") from None
     except ValueError as error:
         if key and "Object arrays" in str(error):
             raise BadInput(
                 f"array '{key}' of {path} holds Python objects, which are never unpickled here; "
-                "save numbers, or words as a string array"
+                "save numbers, or words as a string array",
+                code="pickled-objects",
             ) from None
-        raise BadInput(f"{path} is not an .npz file of plain arrays; write it again with numpy.savez") from None
+        raise BadInput(
+            f"{path} is not an .npz file of plain arrays; write it again with numpy.savez", code="not-an-npz"
+        ) from None
 
 
 def _key(arrays: Mapping[str, Array], part: str, asked: str | None, *, source: str) -> str | None:
     """The array that plays a part: the one asked for, or the first of the usual names that is there."""
     if asked is not None and asked not in arrays:
-        raise BadInput(f"array '{asked}' not found in {source}; {nearest(asked, arrays)} (use {part}=)")
+        raise BadInput(
+            f"array '{asked}' not found in {source}; {nearest(asked, arrays)} (use {part}=)", code="unknown-array"
+        )
     return asked or next((name for name in _KEYS[part] if name in arrays), None)
 
 
 def _pixels(values: Array, *, source: str) -> Array:
     """Pictures as uint8 (n, H, W, C) with 1 or 3 channels."""
     if values.ndim not in (3, 4) or 0 in values.shape:
-        raise BadInput(f"{source} has shape {values.shape}; pictures are (n, H, W) or (n, H, W, C)")
+        raise BadInput(
+            f"{source} has shape {values.shape}; pictures are (n, H, W) or (n, H, W, C)", code="invalid-image-shape"
+        )
     if values.ndim == 3:
         values = values[..., None]
     if values.shape[3] not in (1, 3, 4):
         first = values.shape[1] in (1, 3, 4)
         way = "move the channels last: (n, H, W, C)" if first else "give 1 (grey), 3 (RGB) or 4 (RGBA)"
-        raise BadInput(f"{source} has {values.shape[3]} channels (shape {values.shape}); {way}")
+        raise BadInput(
+            f"{source} has {values.shape[3]} channels (shape {values.shape}); {way}", code="invalid-image-shape"
+        )
     if values.shape[3] == 4:
         values = values[..., :3]  # what Pillow does with RGBA, too
     return np.ascontiguousarray(_eight_bits(values, source=source))
@@ -242,18 +262,25 @@ def _eight_bits(values: Array, *, source: str) -> Array:
     if values.dtype == np.uint8:
         return values
     if values.dtype.kind not in "iuf":
-        raise BadInput(f"{source} is of type {values.dtype}; pictures are whole numbers 0..255 or floats 0..1")
+        raise BadInput(
+            f"{source} is of type {values.dtype}; pictures are whole numbers 0..255 or floats 0..1",
+            code="invalid-pixels",
+        )
     if values.dtype.kind == "f":
         broken = ~np.isfinite(values).all(axis=(1, 2, 3))
         if broken.any():
             raise BadInput(
                 f"{source} has NaN or infinite pixels in {int(broken.sum())} of {len(values)} pictures, "
-                f"first picture {int(broken.argmax())} (from 0); mend or leave out those pictures"
+                f"first picture {int(broken.argmax())} (from 0); mend or leave out those pictures",
+                code="invalid-pixels",
             )
     low, high = values.min(), values.max()
     most = 1 if values.dtype.kind == "f" else 255
     if low < 0 or high > most:
-        raise BadInput(f"{source} runs from {low:g} to {high:g}; scale pictures to whole numbers 0..255 or floats 0..1")
+        raise BadInput(
+            f"{source} runs from {low:g} to {high:g}; scale pictures to whole numbers 0..255 or floats 0..1",
+            code="invalid-pixels",
+        )
     if values.dtype.kind == "f":
         return np.asarray(np.rint(values * 255).astype(np.uint8))
     return values.astype(np.uint8)
@@ -266,7 +293,8 @@ def _npz_table(arrays: Mapping[str, Array], keys: Mapping[str, str | None], *, n
         if key is not None and arrays[key].shape != (n,):
             raise BadInput(
                 f"{source} has {n} pictures but array '{key}' ({part}) has shape {arrays[key].shape}; "
-                "give one value for each picture"
+                "give one value for each picture",
+                code="length-mismatch",
             )
     columns = {}
     for key, values in arrays.items():
@@ -280,7 +308,8 @@ def _npz_table(arrays: Mapping[str, Array], keys: Mapping[str, str | None], *, n
         if gaps.any():
             raise BadInput(
                 f"array '{key}' of {source} has no {part} for {int(gaps.sum())} of {n} pictures, "
-                f"first picture {int(gaps.argmax())} (from 0); fill it in, or leave those pictures out"
+                f"first picture {int(gaps.argmax())} (from 0); fill it in, or leave those pictures out",
+                code="missing-values",
             )
     return Table(columns, source)
 
@@ -292,7 +321,8 @@ def _worded(numbers: Array, names: Array, *, key: str, source: str) -> Array:
     if numbers.min() < 0 or numbers.max() >= len(names):
         raise BadInput(
             f"array '{key}' of {source} runs from {numbers.min()} to {numbers.max()}, but the file names "
-            f"{len(names)} classes or sites; number them from 0 to {len(names) - 1}"
+            f"{len(names)} classes or sites; number them from 0 to {len(names) - 1}",
+            code="out-of-range",
         )
     return np.asarray(names[numbers])
 
@@ -312,11 +342,14 @@ def _masks(values: Array, shape: Sequence[int], *, source: str) -> Array:
     if packed and width > 1:
         return np.unpackbits(values, axis=2, count=width).astype(bool)
     if values.shape != (n, height, width):
-        raise BadInput(f"{source} has shape {values.shape} for pictures of shape {(n, height, width)}; {_MASK_WAY}")
+        raise BadInput(
+            f"{source} has shape {values.shape} for pictures of shape {(n, height, width)}; {_MASK_WAY}",
+            code="invalid-masks",
+        )
     if values.dtype == np.bool_:
         return values
     if values.dtype.kind not in "iuf" or not np.isin(values, (0, 1) if values.max() <= 1 else (0, 255)).all():
-        raise BadInput(f"{source} holds more than inside and outside; {_MASK_WAY}")
+        raise BadInput(f"{source} holds more than inside and outside; {_MASK_WAY}", code="invalid-masks")
     return np.asarray(values > 0)
 
 
@@ -326,13 +359,14 @@ def _masks(values: Array, shape: Sequence[int], *, source: str) -> Array:
 def _picture_files(folder: Path, table: Table, *, column: str) -> list[Path]:
     """The file of each row; those that are not there are counted and the first is named."""
     if not folder.is_dir():
-        raise BadInput(f"picture folder {folder} not found; check the path")
+        raise BadInput(f"picture folder {folder} not found; check the path", code="folder-not-found")
     words = text_of(table.column(column, flag="file="))
     gaps = missing_mask(words)
     if gaps.any():
         raise BadInput(
             f"column '{column}' of {table.source} has no file name in {int(gaps.sum())} of {len(words)} rows, "
-            f"first {table.where(int(gaps.argmax()))}; fill it in, or leave those rows out"
+            f"first {table.where(int(gaps.argmax()))}; fill it in, or leave those rows out",
+            code="missing-values",
         )
     known = sorted(p for p in folder.iterdir() if p.suffix.lower() in _ENDINGS)
     by_stem = {p.stem: p for p in known}
@@ -343,7 +377,8 @@ def _picture_files(folder: Path, table: Table, *, column: str) -> list[Path]:
         near = nearest(lost[0], (p.name for p in known)) if known else "there is no picture in it"
         raise BadInput(
             f"{len(lost)} of {len(names)} pictures in column '{column}' of {table.source} are not in {folder}, "
-            f"first '{lost[0]}'; {near}"
+            f"first '{lost[0]}'; {near}",
+            code="missing-images",
         )
     return [path for path in found if path is not None]
 
@@ -358,9 +393,14 @@ def _head(image: Any, path: Path) -> tuple[tuple[int, int], bool]:
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError):
         raise _unreadable(path) from None
     if mode in _TWO_CHANNELS:
-        raise BadInput(f"picture {path} has 2 channels (grey and transparency); save it as grey or RGB")
+        raise BadInput(
+            f"picture {path} has 2 channels (grey and transparency); save it as grey or RGB", code="invalid-image-mode"
+        )
     if mode not in _GREY + _COLOUR:
-        raise BadInput(f"picture {path} has more than 8 bits a pixel (mode {mode}); save it as 8-bit grey or RGB")
+        raise BadInput(
+            f"picture {path} has more than 8 bits a pixel (mode {mode}); save it as 8-bit grey or RGB",
+            code="invalid-image-mode",
+        )
     return ((width, height) if sideways else (height, width)), mode in _GREY
 
 
@@ -371,7 +411,10 @@ def _common_size(
     if asked is not None:
         height, width = (asked, asked) if isinstance(asked, int) else asked
         if height < 1 or width < 1:
-            raise BadInput(f"size = {size_text((height, width))}: a picture has at least one pixel; give e.g. size=64")
+            raise BadInput(
+                f"size = {size_text((height, width))}: a picture has at least one pixel; give e.g. size=64",
+                code="out-of-range",
+            )
         return height, width
     counts = Counter(sizes).most_common()
     (usual, n), *others = counts
@@ -380,7 +423,8 @@ def _common_size(
         raise BadInput(
             f"pictures in {folder} have {len(counts)} sizes: {size_text(usual)} (height x width) in {n} of "
             f"{len(sizes)}, but '{paths[odd].name}' is {size_text(sizes[odd])}; "
-            f"bring them to one with size=({usual[0]}, {usual[1]})"
+            f"bring them to one with size=({usual[0]}, {usual[1]})",
+            code="image-size-mismatch",
         )
     return usual
 
@@ -399,4 +443,7 @@ def _decode(image: Any, path: Path, *, mode: str, target: tuple[int, int]) -> Ar
 
 
 def _unreadable(path: Path) -> BadInput:
-    return BadInput(f"picture {path} cannot be read: it is damaged or no picture; replace it or leave its row out")
+    return BadInput(
+        f"picture {path} cannot be read: it is damaged or no picture; replace it or leave its row out",
+        code="damaged-image",
+    )

@@ -50,7 +50,8 @@ class ImageSet:
             if self.masks.shape[1:] != self.pixels.shape[1:3]:
                 raise BadInput(
                     f"masks of {self.name} are {size_text(self.masks.shape[1:])} and its pictures "
-                    f"{size_text(self.pixels.shape[1:3])} (height x width); give masks of the pictures' size"
+                    f"{size_text(self.pixels.shape[1:3])} (height x width); give masks of the pictures' size",
+                    code="mask-size-mismatch",
                 )
         for part in ("pixels", "label", "site", "patient", "masks"):
             object.__setattr__(self, part, _read_only(getattr(self, part)))
@@ -86,7 +87,8 @@ class ImageSet:
         known = {"label": self.label, **({} if self.site is None else {"site": self.site}), **self.columns}
         if column not in known:
             raise BadInput(
-                f"column '{column}' not found in {self.name}; {nearest(column, known)} (use evaluation.subgroup)"
+                f"column '{column}' not found in {self.name}; {nearest(column, known)} (use evaluation.subgroup)",
+                code="unknown-column",
             )
         values = known[column]
         present = np.fromiter((v is not None for v in values), bool, len(values))
@@ -117,7 +119,8 @@ class ImageSet:
     def _check_length(self, part: str, n: int) -> None:
         if n != len(self.pixels):
             raise BadInput(
-                f"{self.name} has {len(self.pixels)} pictures but its {part} is of length {n}; give one for each picture"
+                f"{self.name} has {len(self.pixels)} pictures but its {part} is of length {n}; give one for each picture",
+                code="length-mismatch",
             )
 
 
@@ -137,7 +140,9 @@ def pillow(what: str) -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise BadInput(f"{what} needs Pillow; run: pip install 'grandrounds[imaging]'") from None
+        raise BadInput(
+            f"{what} needs Pillow; run: pip install 'grandrounds[imaging]'", code="missing-package"
+        ) from None
     return Image
 
 
@@ -161,7 +166,9 @@ _SEVERAL_BITS = 127  # of 255: the middle, for masks saved as grey or colour
 def stroke_masks(pixels: Array, *, threshold: float = STROKE) -> Array:
     """Masks (n, H, W) of bright strokes on black (MNIST): pixels (n, H, W, C) at or above a share of white."""
     if not 0 < threshold <= 1:
-        raise BadInput(f"threshold = {threshold:g}: a stroke mask needs a share of white above 0, at most 1")
+        raise BadInput(
+            f"threshold = {threshold:g}: a stroke mask needs a share of white above 0, at most 1", code="out-of-range"
+        )
     return np.asarray(pixels.max(axis=3) >= threshold * 255)
 
 
@@ -204,7 +211,8 @@ def read_masks(
         if mask.shape != size:
             raise BadInput(
                 f"mask {path} is {size_text(mask.shape)} but picture '{name}' is {size_text(size)} "
-                "(height x width); save the mask at the picture's size"
+                "(height x width); save the mask at the picture's size",
+                code="mask-size-mismatch",
             )
         if resize is not None and resize != size:
             grey = image.fromarray(mask.astype(np.uint8) * 255)
@@ -216,14 +224,15 @@ def read_masks(
 def _mask_files(folder: Path, names: Sequence[str]) -> list[Path]:
     """The mask of each picture; the first that has none is named, with their number."""
     if not folder.is_dir():
-        raise BadInput(f"mask folder {folder} not found; check the path")
+        raise BadInput(f"mask folder {folder} not found; check the path", code="folder-not-found")
     stems = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() == ".png"}
     found = [next((stems[name + end] for end in ENDINGS if name + end in stems), None) for name in names]
     without = [name for name, path in zip(names, found, strict=True) if path is None]
     if without:
         raise BadInput(
             f"{len(without)} of {len(names)} pictures {_have(without)} no mask in {folder}, first '{without[0]}'; "
-            f"{nearest(without[0], stems)} (PNG files named like the picture)"
+            f"{nearest(without[0], stems)} (PNG files named like the picture)",
+            code="missing-masks",
         )
     return [path for path in found if path is not None]
 
@@ -235,7 +244,9 @@ def _read_mask(image: Any, path: Path) -> Array:
             values = np.asarray(opened if opened.mode in ("1", "L", "P") else opened.convert("RGB"))
             palette = opened.mode == "P"
     except (OSError, SyntaxError, ValueError, image.DecompressionBombError):
-        raise BadInput(f"mask {path} cannot be read: it is damaged or no picture; save it again as PNG") from None
+        raise BadInput(
+            f"mask {path} cannot be read: it is damaged or no picture; save it again as PNG", code="damaged-image"
+        ) from None
     if values.ndim == 3:
         values = values.max(axis=2)
     if palette or values.dtype == np.bool_ or values.max(initial=0) <= 1:

@@ -34,7 +34,7 @@ def summary_payload(
     """
     if ranges is not None:
         if isinstance(data, ImageSet):
-            raise BadInput("images have no columns with ranges")
+            raise BadInput("images have no columns with ranges", code="needs-table")
         return Moments.of(data, *ranges, smallest=smallest).to_payload()
     if isinstance(data, ImageSet):
         return ImageSummary.of(data, groups=groups).to_payload()
@@ -56,7 +56,9 @@ def encoding_from(values: Mapping[str, Any]) -> AnyEncoding:
     try:
         at = "" if values.get("kind") == KIND else misfit(values, _TABLE)
         if at:
-            raise BadInput(f"an encoding is damaged: {at} is missing or of the wrong kind")
+            raise BadInput(f"an encoding is damaged: {at} is missing or of the wrong kind", code="damaged-encoding")
         return ImageEncoding.from_dict(values) if values.get("kind") == KIND else Encoding.from_dict(values)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
-        raise BadInput(f"an encoding is damaged ({type(e).__name__}): write it again with this version") from None
+        raise BadInput(
+            f"an encoding is damaged ({type(e).__name__}): write it again with this version", code="damaged-encoding"
+        ) from None

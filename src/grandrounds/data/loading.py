@@ -48,13 +48,18 @@ def read_data(settings: Any) -> Table | ImageSet:
         except ImportError as e:
             raise BadInput(
                 f"data set '{settings.name}' needs a package that is not on this machine ({e}): install it, "
-                "or bring the rows with the plan (rounds plan --with-data)"
+                "or bring the rows with the plan (rounds plan --with-data)",
+                code="missing-package",
             ) from None
     if settings.table == AT_SITES:
-        raise BadInput("this experiment's rows are at the sites: `rounds submit` it to them, or set data.table here")
+        raise BadInput(
+            "this experiment's rows are at the sites: `rounds submit` it to them, or set data.table here",
+            code="rows-at-sites",
+        )
     if settings.table == DATA_FRAME:
         raise BadInput(
-            f"this run was made from a {DATA_FRAME} in Python: go on there, with resume(folder, table=frame)"
+            f"this run was made from a {DATA_FRAME} in Python: go on there, with resume(folder, table=frame)",
+            code="data-frame-needed",
         )
     if is_bundle(settings.table):
         return read_bundle(settings.table)
@@ -84,14 +89,22 @@ def _own_data(settings: Any) -> Table | ImageSet:
     made = plugins.call(settings.name, key="data.name")
     if isinstance(made, ImageSet):
         if made.patient is not None and settings.patient is None:
-            raise BadInput(f"{where}: its pictures name their patients; set data.patient, so that no split parts them")
+            raise BadInput(
+                f"{where}: its pictures name their patients; set data.patient, so that no split parts them",
+                code="patient-not-set",
+            )
         return made
     if not isinstance(made, Table):
         if not (hasattr(made, "columns") and hasattr(made, "iloc")):
-            raise BadInput(f"{where}: it gives a {type(made).__name__}, not a data frame, a Table or an ImageSet")
+            raise BadInput(
+                f"{where}: it gives a {type(made).__name__}, not a data frame, a Table or an ImageSet",
+                code="wrong-type",
+            )
         made = Table.from_pandas(made, source=settings.name)
     if settings.label is None:
-        raise BadInput(f"{where}: which of its columns is to be predicted? set data.label (or --label)")
+        raise BadInput(
+            f"{where}: which of its columns is to be predicted? set data.label (or --label)", code="label-not-set"
+        )
     return made
 
 
@@ -103,7 +116,8 @@ def load_data(settings: Any, given: Table | ImageSet | None = None) -> tuple[Hol
         source = read.source if isinstance(read, Table) else read.name
         raise BadInput(
             f"{source} is not the data this experiment was run on (sha256 {digest[:12]}..., "
-            f"expected {settings.sha256[:12]}...): bring the old file back or remove data.sha256"
+            f"expected {settings.sha256[:12]}...): bring the old file back or remove data.sha256",
+            code="data-changed",
         )
     if isinstance(read, ImageSet):
         return (replace(read, masks=stroke_masks(read.pixels)) if settings.masks == STROKES else read), digest
@@ -113,7 +127,10 @@ def load_data(settings: Any, given: Table | ImageSet | None = None) -> tuple[Hol
 def dataset_of(settings: Any, table: Table) -> Dataset:
     """A table as [data] has it read."""
     if settings.label is None:
-        raise BadInput(f"{table.source}: which of its columns is to be predicted? set data.label (or --label)")
+        raise BadInput(
+            f"{table.source}: which of its columns is to be predicted? set data.label (or --label)",
+            code="label-not-set",
+        )
     kinds = dict(settings.kinds.plain())
     if settings.id is not None:
         kinds[settings.id] = "id"
@@ -144,7 +161,9 @@ def apply_schema(settings: Any, table: Table) -> Dataset:
     wanted = dict.fromkeys([*settings.kinds.plain(), *(r for r in roles if r)])
     missing = next((name for name in wanted if name not in table.columns), None)
     if missing is not None:
-        raise BadInput(f"{table.source} lacks the column '{missing}', which the consortium agreed on")
+        raise BadInput(
+            f"{table.source} lacks the column '{missing}', which the consortium agreed on", code="missing-columns"
+        )
     own = Table({name: table.columns[name] for name in wanted}, table.source, reading=table.reading)
     return dataset_of(Settings({**settings.plain(), "site": None, "drop": [], "name": None}), own)
 
@@ -178,7 +197,8 @@ def split_seed(plan: Plan) -> int:
     if "seed" not in split:
         raise BadInput(
             "this plan is of version 0.1, which gave rows other roles than this version does: run the experiment again, "
-            "or read the run with version 0.1"
+            "or read the run with version 0.1",
+            code="old-version",
         )
     return int(plan.seed if split["seed"] is None else split["seed"])
 

@@ -73,17 +73,24 @@ def partition(
     `groups` (patient ids) stay at one site; the class of a group is that of most of its rows.
     """
     if kind not in KINDS:
-        raise BadInput(f"partition '{kind}' is unknown; {nearest(kind, KINDS)}")
+        raise BadInput(f"partition '{kind}' is unknown; {nearest(kind, KINDS)}", code="unknown-partition")
     labels = np.asarray(y)
     if labels.ndim != 1:
-        raise BadInput(f"a partition needs one label a row, not an array of shape {labels.shape}")
+        raise BadInput(
+            f"a partition needs one label a row, not an array of shape {labels.shape}", code="length-mismatch"
+        )
     wish = _checked(kind, Wish(sites, alpha, min_rows), n=len(labels))
     if groups is not None and len(groups) != len(labels):
-        raise BadInput(f"groups has {len(groups)} values for {len(labels)} rows; give one a row")
+        raise BadInput(
+            f"groups has {len(groups)} values for {len(labels)} rows; give one a row", code="length-mismatch"
+        )
     unit_of_row = np.arange(len(labels)) if groups is None else codes(np.asarray(groups))
     units = _units(codes(labels), unit_of_row)
     if len(units.cls) < sites:
-        raise BadInput(f"{len(units.cls)} groups cannot fill {sites} sites without splitting one; ask for fewer sites")
+        raise BadInput(
+            f"{len(units.cls)} groups cannot fill {sites} sites without splitting one; ask for fewer sites",
+            code="too-few-groups",
+        )
     rng = generator(seed, purpose=f"partition/{kind}")
     for _ in range(DEALS):
         owner = KINDS[kind](units, wish, rng)
@@ -92,7 +99,7 @@ def partition(
         held = np.bincount(owner, weights=units.size, minlength=sites)
         if held.min() >= min_rows:
             return _named(owner[unit_of_row], sites)
-    raise BadInput(_too_thin(kind, wish, n=len(labels), grouped=groups is not None))
+    raise BadInput(_too_thin(kind, wish, n=len(labels), grouped=groups is not None), code="too-few-rows")
 
 
 def by_column(values: np.ndarray, *, column: str = "site") -> dict[str, np.ndarray]:
@@ -105,7 +112,8 @@ def by_column(values: np.ndarray, *, column: str = "site") -> dict[str, np.ndarr
     if gaps.any():
         raise BadInput(
             f"column '{column}' has no value in {int(gaps.sum())} of {len(values)} rows; "
-            "fill it in or drop those rows, since each row belongs to a site"
+            "fill it in or drop those rows, since each row belongs to a site",
+            code="missing-values",
         )
     known, code = np.unique(values.astype(str) if values.dtype == object else values, return_inverse=True)
     names = (str(v) if values.dtype == object else format_number(float(v)) for v in known)
@@ -128,17 +136,25 @@ def own_partition(
     dealt = plugins.call(path, y, key="split.partition", **given)
     if not isinstance(dealt, Mapping):
         if not isinstance(dealt, (list, tuple)):
-            raise BadInput(f"{where}: it gives a {type(dealt).__name__}, not a list of arrays of row numbers")
+            raise BadInput(
+                f"{where}: it gives a {type(dealt).__name__}, not a list of arrays of row numbers",
+                code="invalid-partition",
+            )
         if len(dealt) != sites:
-            raise BadInput(f"{where}: it gives {len(dealt)} sites, but split.sites is {sites}")
+            raise BadInput(
+                f"{where}: it gives {len(dealt)} sites, but split.sites is {sites}", code="invalid-partition"
+            )
         width = max(2, len(str(sites)))
         dealt = {f"site-{k + 1:0{width}d}": rows for k, rows in enumerate(dealt)}
     out = {str(name): _own_rows(rows, f"{where}: '{name}'", n=len(y)) for name, rows in dealt.items()}
     if not out:
-        raise BadInput(f"{where}: it gives no sites")
+        raise BadInput(f"{where}: it gives no sites", code="invalid-partition")
     rows, times = np.unique(np.concatenate(list(out.values())), return_counts=True)
     if times.max() > 1:
-        raise BadInput(f"{where}: row {rows[times > 1][0]} is given out {times.max()} times; a row belongs to one site")
+        raise BadInput(
+            f"{where}: row {rows[times > 1][0]} is given out {times.max()} times; a row belongs to one site",
+            code="invalid-partition",
+        )
     if groups is not None:
         _check_whole(out, np.asarray(groups), where)
     return out
@@ -147,11 +163,17 @@ def own_partition(
 def _own_rows(rows: object, where: str, *, n: int) -> np.ndarray:
     found = np.asarray(rows)
     if found.size == 0:
-        raise BadInput(f"{where} has no rows; give every site some, or ask for fewer sites")
+        raise BadInput(f"{where} has no rows; give every site some, or ask for fewer sites", code="invalid-partition")
     if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise BadInput(f"{where} is {found.dtype} of shape {found.shape}; give whole row numbers, one after another")
+        raise BadInput(
+            f"{where} is {found.dtype} of shape {found.shape}; give whole row numbers, one after another",
+            code="invalid-partition",
+        )
     if found.min() < 0 or found.max() >= n:
-        raise BadInput(f"{where} has row numbers from {found.min()} to {found.max()}; they go from 0 to {n - 1}")
+        raise BadInput(
+            f"{where} has row numbers from {found.min()} to {found.max()}; they go from 0 to {n - 1}",
+            code="invalid-partition",
+        )
     return np.sort(found.astype(np.int64))
 
 
@@ -165,7 +187,8 @@ def _check_whole(sites: Mapping[str, np.ndarray], groups: np.ndarray, where: str
     if len(np.unique(pairs[0])) < pairs.shape[1]:
         raise BadInput(
             f"{where}: it puts rows of one patient at two sites; take an argument `groups` (the patient of each row) and "
-            "keep its rows together"
+            "keep its rows together",
+            code="patient-at-two-sites",
         )
 
 
@@ -348,16 +371,21 @@ def _fill(gaps: np.ndarray, total: int) -> np.ndarray:
 def _checked(kind: str, wish: Wish, *, n: int) -> Wish:
     """`wish` unchanged, once it can be met at all."""
     if wish.sites < 1:
-        raise BadInput(f"sites = {wish.sites}: a partition needs one site at least")
+        raise BadInput(f"sites = {wish.sites}: a partition needs one site at least", code="out-of-range")
     if wish.min_rows < 1:
-        raise BadInput(f"min_rows = {wish.min_rows}: a site without rows is no site; give 1 or more")
+        raise BadInput(
+            f"min_rows = {wish.min_rows}: a site without rows is no site; give 1 or more", code="out-of-range"
+        )
     if not (np.isfinite(wish.alpha) and wish.alpha > 0):
-        raise BadInput(f"alpha = {wish.alpha}: give a positive number (0.1 very skewed, 100 nearly even)")
+        raise BadInput(
+            f"alpha = {wish.alpha}: give a positive number (0.1 very skewed, 100 nearly even)", code="out-of-range"
+        )
     smallest = int(_stairs(n, wish.sites)[0]) if kind == "unequal" else n // wish.sites
     if smallest < wish.min_rows:
         raise BadInput(
             f"partition '{kind}' of {n} rows over {wish.sites} sites leaves a site with {smallest} rows, "
-            f"fewer than min_rows = {wish.min_rows}; ask for fewer sites or lower min_rows"
+            f"fewer than min_rows = {wish.min_rows}; ask for fewer sites or lower min_rows",
+            code="too-few-rows",
         )
     return wish
 

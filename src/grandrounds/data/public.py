@@ -42,11 +42,13 @@ def agreed_beforehand(plan: Plan, data: Holdings) -> AnyEncoding:
     if plan.train.class_weights == "balanced":
         raise BadInput(
             "train.class_weights = 'balanced' goes by the sites' class counts, which data.encoding = 'public' does not "
-            "ask for: give the weights themselves, such as { yes = 5.0, no = 1.0 }"
+            "ask for: give the weights themselves, such as { yes = 5.0, no = 1.0 }",
+            code="conflicting-settings",
         )
     if plan.tasks.plain():
         raise BadInput(
-            "[tasks] make classes that data.encoding = 'public' does not know beforehand: use data.encoding = 'fitted'"
+            "[tasks] make classes that data.encoding = 'public' does not know beforehand: use data.encoding = 'fitted'",
+            code="conflicting-settings",
         )
     d = plan.data
     own = CATALOG.get(data.name)  # the name stays with rows that travel with their plan
@@ -84,10 +86,14 @@ def _number(column: Column, known: Known, rules: EncodingRules) -> Numeric:
     else:
         raise BadInput(
             f"no usual range is known for column '{name}', and data.encoding = 'public' asks no site for one: "
-            f'set data.ranges.{key(name)} = [low, high], or leave the column out with --drop "{name}"'
+            f'set data.ranges.{key(name)} = [low, high], or leave the column out with --drop "{name}"',
+            code="range-not-known",
         )
     if not low < high:
-        raise BadInput(f"data.ranges.{key(name)} is [{low:g}, {high:g}]: write the lower end first, then the higher")
+        raise BadInput(
+            f"data.ranges.{key(name)} is [{low:g}, {high:g}]: write the lower end first, then the higher",
+            code="unordered-range",
+        )
     middle, width = (low + high) / 2, high - low
     return Numeric(
         name,
@@ -105,7 +111,8 @@ def _category(name: str, known: Known) -> Categorical:
     if name not in known.levels:
         raise BadInput(
             f"the levels of column '{name}' are not known, and data.encoding = 'public' asks no site for them: "
-            f'set data.levels.{key(name)} = ["...", "..."], or leave the column out with --drop "{name}"'
+            f'set data.levels.{key(name)} = ["...", "..."], or leave the column out with --drop "{name}"',
+            code="levels-not-known",
         )
     return Categorical(name, _distinct(name, known.levels[name]), other=True)
 
@@ -114,14 +121,15 @@ def _classes(known: Known, label: str) -> tuple[str, ...]:
     if label not in known.levels:
         raise BadInput(
             f"the classes of '{label}' are not known, and data.encoding = 'public' asks no site for them: "
-            f'set data.levels.{key(label)} = ["0", "1"], or as they are written'
+            f'set data.levels.{key(label)} = ["0", "1"], or as they are written',
+            code="levels-not-known",
         )
     return _distinct(label, known.levels[label])
 
 
 def _distinct(name: str, levels: Sequence[str]) -> tuple[str, ...]:
     if len(levels) < 2 or len(set(levels)) < len(levels):
-        raise BadInput(f"data.levels.{key(name)} must list two or more levels, each once")
+        raise BadInput(f"data.levels.{key(name)} must list two or more levels, each once", code="invalid-levels")
     return tuple(sorted(levels))
 
 
@@ -134,6 +142,7 @@ def _groups(data: Holdings, known: Known, subgroup: str | None) -> tuple[str, ..
     if not levels:
         raise BadInput(
             f"evaluation.subgroup is '{subgroup}', whose groups are not known, and data.encoding = 'public' asks no "
-            f'site for them: set data.levels.{key(subgroup)} = ["...", "..."], or name a column of categories'
+            f'site for them: set data.levels.{key(subgroup)} = ["...", "..."], or name a column of categories',
+            code="levels-not-known",
         )
     return tuple(sorted(levels))

@@ -66,7 +66,10 @@ def read_table(
         return _mark_missing(read_sql(where, query=query), marks=marks)
     source = str(where)
     if query is not None:
-        raise BadInput(f"data.query is set but {source} is a file; remove the query or give a database URL")
+        raise BadInput(
+            f"data.query is set but {source} is a file; remove the query or give a database URL",
+            code="conflicting-settings",
+        )
     raw = _read_bytes(Path(where), source=source)
     if source.lower().endswith(PARQUET):
         return _mark_missing(_read_parquet(raw, source=source), marks=marks)
@@ -103,26 +106,35 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
     try:
         path = path.expanduser()
         if path.is_dir():
-            raise BadInput(f"{source} is a folder, not a file; name a table in it, {_tables_in(path)}")
+            raise BadInput(
+                f"{source} is a folder, not a file; name a table in it, {_tables_in(path)}", code="not-a-file"
+            )
         if not path.exists():
-            raise BadInput(f"file {source} not found; {_tables_in(path.parent, path.name)}")
+            raise BadInput(f"file {source} not found; {_tables_in(path.parent, path.name)}", code="file-not-found")
         if path.name.lower().endswith(_EXCEL):
             raise BadInput(
                 f"file type of {source} is a spreadsheet's, which is not read; in Excel choose Save As, "
-                "CSV UTF-8 (.csv), or save it as .parquet"
+                "CSV UTF-8 (.csv), or save it as .parquet",
+                code="unknown-file-type",
             )
         if not path.name.lower().endswith(TEXT + PARQUET):
             known = ", ".join(TEXT + PARQUET)
-            raise BadInput(f"file type of {source} is not known; save the table as one of {known}")
+            raise BadInput(
+                f"file type of {source} is not known; save the table as one of {known}", code="unknown-file-type"
+            )
         with os.fdopen(open_file(path, links=True), "rb") as f:
             raw = f.read()
     except PermissionError:
-        raise BadInput(f"{source} cannot be read: permission denied; ask its owner for read access") from None
+        raise BadInput(
+            f"{source} cannot be read: permission denied; ask its owner for read access", code="permission-denied"
+        ) from None
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: ~nobody
         reason = getattr(error, "strerror", None) or "not a valid file name"
-        raise BadInput(f"{source} cannot be read: {reason}; check the path") from None
+        raise BadInput(f"{source} cannot be read: {reason}; check the path", code="unreadable-file") from None
     if not raw:
-        raise BadInput(f"{source} is empty (0 bytes); give a table with a header and at least one row")
+        raise BadInput(
+            f"{source} is empty (0 bytes); give a table with a header and at least one row", code="empty-table"
+        )
     return raw
 
 
@@ -147,7 +159,8 @@ def _gunzip(raw: bytes, *, source: str) -> bytes:
         return b"".join(parts)
     except (OSError, EOFError, zlib.error):
         raise BadInput(
-            f"{source} is not a complete gzip file; copy it again, or name it .csv if it is not compressed"
+            f"{source} is not a complete gzip file; copy it again, or name it .csv if it is not compressed",
+            code="damaged-file",
         ) from None
 
 
@@ -157,7 +170,7 @@ def _read_parquet(raw: bytes, *, source: str) -> Table:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise BadInput(f"reading {source} needs pyarrow; run: pip install pyarrow") from None
+        raise BadInput(f"reading {source} needs pyarrow; run: pip install pyarrow", code="missing-package") from None
     try:
         opened = pq.ParquetFile(io.BytesIO(raw))
         facts = opened.metadata
@@ -166,12 +179,14 @@ def _read_parquet(raw: bytes, *, source: str) -> Table:
         refuse_bomb(max(unpacked, 8 * facts.num_rows * facts.num_columns), where=source)
         content = opened.read()
     except (pa.ArrowException, OSError, ValueError):
-        raise BadInput(f"{source} is not a complete Parquet file; write or copy it again") from None
+        raise BadInput(
+            f"{source} is not a complete Parquet file; write or copy it again", code="damaged-file"
+        ) from None
     # pandas writes an unnamed index under this name
     names = ["index" if name == "__index_level_0__" else name for name in content.column_names]
     check_names(names, source=source)
     if content.num_rows == 0:
-        raise BadInput(f"{source} has no rows; give a table with at least one row")
+        raise BadInput(f"{source} has no rows; give a table with at least one row", code="empty-table")
     columns = {
         name: _arrow_column(values, name=name, source=source)
         for name, values in zip(names, content.columns, strict=True)

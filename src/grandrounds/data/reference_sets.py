@@ -57,12 +57,16 @@ def reference_sets(plan: Plan, data: Holdings, *, barred: Array) -> dict[str, Re
         return foreign
     wanted = sum(s["rows"] for s in sets.values())
     if wanted and wanted > len(data) // 2:
-        raise BadInput(f"the reference sets ask for {wanted} of {len(data)} rows: ask for at most half")
+        raise BadInput(
+            f"the reference sets ask for {wanted} of {len(data)} rows: ask for at most half",
+            code="too-many-reference-rows",
+        )
     unit, keys = _units(data)
     free = np.setdiff1d(unit, unit[barred])
     if wanted > np.isin(unit, free).sum():
         raise BadInput(
-            f"the reference sets ask for {wanted} rows, more than the hospitals that train have: ask for fewer"
+            f"the reference sets ask for {wanted} rows, more than the hospitals that train have: ask for fewer",
+            code="too-many-reference-rows",
         )
     out = dict(foreign)
     for name, settings in sets.items():
@@ -102,7 +106,9 @@ def published_pictures(name: str, source: str) -> Reference:
         own = read_npz(source)
         return Reference(np.empty(0, np.int64), own.sha256(), own)
     if source not in SCORING_SETS:
-        raise BadInput(f"reference.{name}.source is '{source}'; {nearest(source, SCORING_SETS)}")
+        raise BadInput(
+            f"reference.{name}.source is '{source}'; {nearest(source, SCORING_SETS)}", code="unknown-reference"
+        )
     found: ImageSet = SCORING_SETS[source]["load"]()
     return Reference(np.empty(0, np.int64), found.sha256(), found)
 
@@ -119,10 +125,16 @@ def _foreign(name: str, source: str, plan: Plan, data: Holdings) -> Reference:
     found = published_pictures(name, source).pictures
     assert isinstance(found, ImageSet)
     if not isinstance(data, ImageSet) or found.pixels.shape[1:] != data.pixels.shape[1:]:
-        raise BadInput(f"reference.{name}.source '{source}' has pictures unlike those of {data.name}: use another")
+        raise BadInput(
+            f"reference.{name}.source '{source}' has pictures unlike those of {data.name}: use another",
+            code="image-size-mismatch",
+        )
     strange = sorted(set(found.label.tolist()) - set(data.label.tolist()))
     if strange:
-        raise BadInput(f"reference.{name}.source '{source}' has the label '{strange[0]}', which {data.name} has not")
+        raise BadInput(
+            f"reference.{name}.source '{source}' has the label '{strange[0]}', which {data.name} has not",
+            code="unknown-class",
+        )
     origin = found.columns.get("origin", np.empty(0, object)).tolist()
     published = {"part", "index"} <= set(data.columns) and f"{data.name} test" in origin
     twins = np.flatnonzero(scoring_rows(data, found)) if published else np.empty(0, np.int64)
@@ -138,7 +150,8 @@ def with_marks(
         return reference, data
     if not reference:
         raise BadInput(
-            f"attack '{kind}' is to mark the reference pictures, and there are none: add [reference.scoring]"
+            f"attack '{kind}' is to mark the reference pictures, and there are none: add [reference.scoring]",
+            code="missing-reference",
         )
     assert isinstance(data, ImageSet)
     out, pixels = {}, data.pixels.copy()

@@ -23,7 +23,8 @@ def split_table(table: Table, by: str) -> dict[str, Table]:
     if len(gaps):
         raise BadInput(
             f"column '{by}' of {table.source} is empty in {len(gaps)} rows, the first at {table.where(int(gaps[0]))}: "
-            "say whose they are, or leave them out"
+            "say whose they are, or leave them out",
+            code="missing-values",
         )
     rest = table.without([by])
     return {name: rest.take(names == name) for name in dict.fromkeys(names.tolist())}
@@ -44,9 +45,11 @@ def split_images(pictures: ImageSet, by: str | None) -> dict[str, ImageSet]:
     names = pictures.site if by is None else pictures.columns.get(by)
     if names is None:
         way = nearest(by or "", pictures.columns) if pictures.columns else "it has no columns"
-        raise BadInput(f"{pictures.name} does not say whose each picture is; {way} (use --by)")
+        raise BadInput(f"{pictures.name} does not say whose each picture is; {way} (use --by)", code="no-site-column")
     if missing_mask(names).any():
-        raise BadInput(f"column '{by}' of {pictures.name} is empty for some pictures: say whose they are")
+        raise BadInput(
+            f"column '{by}' of {pictures.name} is empty for some pictures: say whose they are", code="missing-values"
+        )
     rest = replace(pictures, site=None, columns={n: c for n, c in pictures.columns.items() if n != by})
     return {name: rest.take(names == name) for name in dict.fromkeys(names.tolist())}
 

@@ -87,7 +87,9 @@ class Schema:
             if roles["label"] is None or not all(isinstance(r, str | None) for r in roles.values()):
                 raise TypeError("label, site, patient and time must be column names")
         except (KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"the schema is damaged ({error}); use the one that the run wrote") from None
+            raise BadInput(
+                f"the schema is damaged ({error}); use the one that the run wrote", code="damaged-schema"
+            ) from None
         return cls(columns=columns, **roles)
 
 
@@ -119,7 +121,8 @@ def infer_schema(
         if name in roles:
             raise BadInput(
                 f"column '{name}' of {table.source} is both {roles[name].why} and the {part}; "
-                f"choose another column for one of them (use {flag})"
+                f"choose another column for one of them (use {flag})",
+                code="conflicting-roles",
             )
         roles[name] = Column(name, kind, f"the {part}")
     for name in drop:
@@ -140,7 +143,8 @@ def infer_schema(
         left_out = "; ".join(f"'{c.name}': {c.why}" for c in schema.columns[:8])
         raise BadInput(
             f"no column of {table.source} is left as a feature ({left_out}); "
-            "drop fewer columns or say what they are in data.kinds"
+            "drop fewer columns or say what they are in data.kinds",
+            code="no-features",
         )
     return schema
 
@@ -202,19 +206,22 @@ def _refuse_almost_numbers(table: Table, counts: Counter[str], *, name: str) -> 
         signs = {word for word in formatted if word.endswith("%")}
         raise BadInput(
             f"column '{name}' of {table.source} has numbers with and without a percent sign, "
-            f"first {_first(table, signs, name=name)}; write all of them one way, {way_out}"
+            f"first {_first(table, signs, name=name)}; write all of them one way, {way_out}",
+            code="mixed-percent",
         )
     if commas and numbers >= MOSTLY * total:
         raise BadInput(
             f"column '{name}' of {table.source} writes numbers with a comma, "
-            f"first {_first(table, commas, name=name)}; write 1.5 instead of 1,5, {way_out}"
+            f"first {_first(table, commas, name=name)}; write 1.5 instead of 1,5, {way_out}",
+            code="decimal-comma",
         )
     if bad and numbers >= MOSTLY * total:
         count = sum(counts[word] for word in bad)
         raise BadInput(
             f"text in a numeric column: {count} of {total} cells of '{name}' in {table.source} "
             f"{'is' if count == 1 else 'are'} not a number, first {_first(table, bad, name=name)}; "
-            f"fix the file, list it in data.missing (--missing WORD), {way_out}"
+            f"fix the file, list it in data.missing (--missing WORD), {way_out}",
+            code="text-in-numbers",
         )
 
 
@@ -226,7 +233,8 @@ def refuse_unclear(table: Table, name: str) -> None:
         whole, part = word.replace(mark, ""), word.replace(",", ".")
         raise BadInput(
             f"column '{name}' of {table.source}: '{word}' can mean {whole} or {part}, and the file does not show which; "
-            f"say --decimal {other} for {whole} or --decimal {mark} for {part}, or leave the column out with --drop"
+            f"say --decimal {other} for {whole} or --decimal {mark} for {part}, or leave the column out with --drop",
+            code="ambiguous-number",
         )
 
 
@@ -246,7 +254,7 @@ def _overridden(table: Table, *, name: str, wanted: str | Sequence[str]) -> Colu
     allowed = [kind for kind in KINDS if kind != "constant"]
     if wanted not in allowed:
         hint = nearest(wanted, allowed)
-        raise BadInput(f"data.kinds.{_key(name)} = '{wanted}' is not a kind of column; {hint}")
+        raise BadInput(f"data.kinds.{_key(name)} = '{wanted}' is not a kind of column; {hint}", code="unknown-kind")
     if wanted == "numeric":
         refuse_unclear(table, name)
     if wanted == "numeric" and values.dtype == np.object_:
@@ -255,7 +263,8 @@ def _overridden(table: Table, *, name: str, wanted: str | Sequence[str]) -> Colu
             raise BadInput(
                 f"column '{name}' of {table.source} cannot be numeric: it holds text, "
                 f"first {_first(table, bad, name=name)}; list that in data.missing (--missing WORD), "
-                f'or set data.kinds.{_key(name)} = "categorical"'
+                f'or set data.kinds.{_key(name)} = "categorical"',
+                code="text-in-numbers",
             )
     return Column(name, cast(Kind, wanted), "set in data.kinds")
 
@@ -263,12 +272,15 @@ def _overridden(table: Table, *, name: str, wanted: str | Sequence[str]) -> Colu
 def _ordered(table: Table, *, name: str, order: tuple[str, ...]) -> Column:
     """Ordinal levels; every level in the data must have its place."""
     if len(order) < 2 or len(set(order)) < len(order):
-        raise BadInput(f"data.kinds.{_key(name)} must list two or more levels, each once, from low to high")
+        raise BadInput(
+            f"data.kinds.{_key(name)} must list two or more levels, each once, from low to high", code="invalid-levels"
+        )
     absent = set(text_of(table.columns[name]).tolist()) - {None, *order}
     if absent:
         raise BadInput(
             f"column '{name}' of {table.source} holds a level that data.kinds.{_key(name)} does not list, "
-            f"first {_first(table, absent, name=name)}; add it to the list in its place, low to high"
+            f"first {_first(table, absent, name=name)}; add it to the list in its place, low to high",
+            code="unknown-level",
         )
     return Column(name, "ordinal", "levels set in data.kinds", order)
 
@@ -284,7 +296,8 @@ def _natural_order(table: Table, *, name: str) -> tuple[str, ...]:
     if len(set(keys)) < len(levels):
         raise BadInput(
             f"the order of column '{name}' of {table.source} is not clear; "
-            f"list its levels, low to high: data.kinds.{_key(name)} = [{', '.join(map(repr, levels))[:80]}]"
+            f"list its levels, low to high: data.kinds.{_key(name)} = [{', '.join(map(repr, levels))[:80]}]",
+            code="unclear-order",
         )
     return tuple(level for _, level in sorted(zip(keys, levels, strict=True)))
 

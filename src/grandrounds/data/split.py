@@ -45,7 +45,9 @@ def row_keys(data: Dataset | ImageSet) -> Keys:
         whole = np.where(np.isnan(column), np.nan, column + 0.0)  # one NaN, and no -0.0
         keys = keys + mix_bits(whole.view(np.uint64) ^ salt)
     for j, name in enumerate(data.categorical_names):
-        words = hash_words([f"{name}\x1f{word}" for word in (*data.vocabulary[j], "")])  # the last is for a missing value
+        words = hash_words(
+            [f"{name}\x1f{word}" for word in (*data.vocabulary[j], "")]
+        )  # the last is for a missing value
         keys = keys + mix_bits(words[data.codes[:, j]])
     return mix_bits(keys)
 
@@ -95,11 +97,13 @@ def split_rows(
     """
     rows = np.sort(np.asarray(rows, dtype=np.int64))
     if not (0 <= val < 1 and 0 <= test < 1 and val + test < 1):
-        raise BadInput(f"val = {val:g} and test = {test:g} leave nothing to train on; keep their sum below 1")
+        raise BadInput(
+            f"val = {val:g} and test = {test:g} leave nothing to train on; keep their sum below 1", code="out-of-range"
+        )
     if by not in WAYS:
-        raise BadInput(f"split by '{by}' is unknown; {nearest(by, WAYS)}")
+        raise BadInput(f"split by '{by}' is unknown; {nearest(by, WAYS)}", code="unknown-split")
     if len(rows) == 0:
-        raise BadInput(f"site '{site}' has no rows to split")
+        raise BadInput(f"site '{site}' has no rows to split", code="too-few-rows")
     if by == "time":
         latest_first = np.argsort(_known(time, rows, what="time", site=site), kind="stable")[::-1]
         of_row = np.empty(len(rows), dtype=np.int64)
@@ -144,13 +148,16 @@ def roles(
     """
     names = sorted(site_names)
     if scheme not in SCHEMES:
-        raise BadInput(f"scheme '{scheme}' is unknown; {nearest(scheme, SCHEMES)}")
+        raise BadInput(f"scheme '{scheme}' is unknown; {nearest(scheme, SCHEMES)}", code="unknown-scheme")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise BadInput(f"two sites are called '{twice}'; give each its own name")
+        raise BadInput(f"two sites are called '{twice}'; give each its own name", code="repeated-site")
     tested = _tested(names, scheme=scheme, seed=seed, fold=fold, folds=folds, holdout=tuple(holdout))
     if names and len(tested) == len(names):
-        raise BadInput(f"scheme '{scheme}' tests on all {len(names)} sites and trains on none; leave one out")
+        raise BadInput(
+            f"scheme '{scheme}' tests on all {len(names)} sites and trains on none; leave one out",
+            code="no-training-sites",
+        )
     return {name: "test" if name in tested else "train" for name in names}
 
 
@@ -159,20 +166,25 @@ def _tested(names: list[str], *, scheme: str, seed: int, fold: int, folds: int, 
         return set()
     if scheme == "holdout":
         if not holdout:
-            raise BadInput(f"scheme 'holdout' needs the names of the test sites; {nearest('', names)}")
+            raise BadInput(
+                f"scheme 'holdout' needs the names of the test sites; {nearest('', names)}", code="missing-setting"
+            )
         for name in holdout:
             if name not in names:
-                raise BadInput(f"holdout site '{name}' is not in the data; {nearest(name, names)}")
+                raise BadInput(f"holdout site '{name}' is not in the data; {nearest(name, names)}", code="unknown-site")
         return set(holdout)
     if scheme == "leave-one-site-out":
         folds = len(names)
     if not 2 <= folds <= len(names):
         raise BadInput(
             f"scheme '{scheme}' cannot make {folds} folds of {len(names)} sites; give 2 folds or more, "
-            f"and no more than there are sites"
+            f"and no more than there are sites",
+            code="too-many-folds",
         )
     if not 0 <= fold < folds:
-        raise BadInput(f"fold = {fold}: the {folds} folds of scheme '{scheme}' are numbered 0 to {folds - 1}")
+        raise BadInput(
+            f"fold = {fold}: the {folds} folds of scheme '{scheme}' are numbered 0 to {folds - 1}", code="out-of-range"
+        )
     if scheme == "leave-one-site-out":
         return {names[fold]}
     shuffled = generator(seed, purpose="roles/group-kfold").permutation(len(names))
@@ -184,7 +196,9 @@ def _units(
 ) -> tuple[Keys, np.ndarray]:
     """The keys of the units that get a role, and the unit of each row."""
     if by == "patient":
-        words, unit_of_row = np.unique(_known(patient, rows, what="patient", site=site).astype(str), return_inverse=True)
+        words, unit_of_row = np.unique(
+            _known(patient, rows, what="patient", site=site).astype(str), return_inverse=True
+        )
         return hash_words(words.tolist()), unit_of_row
     if keys is None:
         raise ValueError("a split by row needs the rows' keys: pass keys=row_keys(data)")
@@ -219,7 +233,7 @@ def _cut(n: int, *, val: float, test: float) -> np.ndarray:
 def _known(column: np.ndarray | None, rows: np.ndarray, *, what: str, site: str) -> np.ndarray:
     """The column at these rows, in a form that sorts; every row must have a value."""
     if column is None:
-        raise BadInput(f"a split by {what} needs a {what} column; name one, or split by row")
+        raise BadInput(f"a split by {what} needs a {what} column; name one, or split by row", code="column-not-set")
     values = np.asarray(column)[rows]
     if values.dtype == object:
         gaps = np.array([v is None or v == "" for v in values], dtype=bool)
@@ -228,6 +242,7 @@ def _known(column: np.ndarray | None, rows: np.ndarray, *, what: str, site: str)
     if gaps.any():
         raise BadInput(
             f"site '{site}' has {int(gaps.sum())} of {len(rows)} rows without a {what}; "
-            f"fill them in or drop them, or split by row"
+            f"fill them in or drop them, or split by row",
+            code="missing-values",
         )
     return np.asarray(values, dtype=str) if values.dtype == object else np.asarray(values)

@@ -27,7 +27,9 @@ def read_sql(address: str, *, query: str | None) -> Table:
         import sqlalchemy as sa
         from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
     except ImportError:
-        raise BadInput("reading a database needs SQLAlchemy; run: pip install sqlalchemy") from None
+        raise BadInput(
+            "reading a database needs SQLAlchemy; run: pip install sqlalchemy", code="missing-package"
+        ) from None
     scheme = address.split("://", 1)[0]
     try:
         url = _with_password(sa.make_url(address))
@@ -37,22 +39,27 @@ def read_sql(address: str, *, query: str | None) -> Table:
     except (ArgumentError, NoSuchModuleError, ValueError, TypeError):
         raise BadInput(
             f"the {scheme}:// address is not a database URL that can be read; give a file, or a URL such as "
-            "sqlite:///x.db or postgresql://user@host/name (write @ : / in a password as %40 %3A %2F)"
+            "sqlite:///x.db or postgresql://user@host/name (write @ : / in a password as %40 %3A %2F)",
+            code="invalid-url",
         ) from None
     except ImportError as error:
         package = _PACKAGES.get(error.name or "", error.name or scheme)
-        raise BadInput(f"the database driver for {scheme}:// is not installed; run: pip install {package}") from None
+        raise BadInput(
+            f"the database driver for {scheme}:// is not installed; run: pip install {package}", code="missing-package"
+        ) from None
     try:
         with engine.connect() as connection:
             names, rows = _select(connection, query=query, source=source)
     except SQLAlchemyError as error:
         reason = _reason(error, url=url)
-        raise BadInput(f"{source} did not answer: {reason}; check the URL and data.query") from None
+        raise BadInput(
+            f"{source} did not answer: {reason}; check the URL and data.query", code="database-error"
+        ) from None
     finally:
         engine.dispose()
     check_names(names, source=source)
     if not rows:
-        raise BadInput(f"{source} returned no rows; check data.query")
+        raise BadInput(f"{source} returned no rows; check data.query", code="empty-table")
     cells = zip(*rows, strict=True)
     return Table({n: column_of(column, name=n, source=source) for n, column in zip(names, cells, strict=True)}, source)
 
@@ -70,7 +77,9 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
         # as written: no ':name' or '%' in it is taken for a parameter
         result = connection.execution_options(no_parameters=True).exec_driver_sql(wanted)
     elif wanted and not _IDENTIFIER.fullmatch(wanted) and " " in wanted:
-        raise BadInput(f"data.query for {source} is not a SELECT; give a SELECT or the name of a table")
+        raise BadInput(
+            f"data.query for {source} is not a SELECT; give a SELECT or the name of a table", code="not-a-select"
+        )
     else:
         inspector = sa.inspect(connection)
         schema, _, name = wanted.rpartition(".") if _IDENTIFIER.fullmatch(wanted) else ("", "", wanted)
@@ -78,10 +87,10 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
         if not wanted and len(known) == 1:
             name = known[0]
         if not known:
-            raise BadInput(f"{source} holds no tables; check the URL")
+            raise BadInput(f"{source} holds no tables; check the URL", code="no-tables")
         if name not in known:
             what = f"table '{wanted}' not found in" if wanted else "no table chosen in"
-            raise BadInput(f"{what} {source}; {nearest(name, known)} (use data.query)")
+            raise BadInput(f"{what} {source}; {nearest(name, known)} (use data.query)", code="unknown-table")
         table = sa.table(name, schema=schema or None)
         result = connection.execute(sa.select(sa.text("*")).select_from(table))
     names = list(map(str, result.keys()))
@@ -96,7 +105,10 @@ def _with_password(url: URL) -> URL:
         return url
     word = redact.password()
     if word is None:
-        raise BadInput(f"the database URL was stored without its password: set {redact.VARIABLE} and try again")
+        raise BadInput(
+            f"the database URL was stored without its password: set {redact.VARIABLE} and try again",
+            code="missing-password",
+        )
     _refuse_other_host(url)
     query = {k: word if v == redact.HIDDEN else v for k, v in url.query.items()}
     return url.set(password=word if url.password == redact.HIDDEN else url.password, query=query)
@@ -108,11 +120,15 @@ def _refuse_other_host(url: URL) -> None:
         return
     odd = next((key for key in url.query if key.lower() not in _HARMLESS), None)
     if odd is not None:
-        raise BadInput(f"{_public_name(url)} has the option '{odd}', by which a password could go elsewhere: give the whole URL")
+        raise BadInput(
+            f"{_public_name(url)} has the option '{odd}', by which a password could go elsewhere: give the whole URL",
+            code="unsafe-url",
+        )
     if not redact.is_for(url.host or "", url.port):
         raise BadInput(
             f"{_public_name(url)} was named by a plan or a run folder, and {redact.VARIABLE} is sent to no host but your own: "
-            f"if it is, set {redact.HOST}={url.host or 'HOST'}"
+            f"if it is, set {redact.HOST}={url.host or 'HOST'}",
+            code="password-withheld",
         )
 
 
@@ -134,7 +150,7 @@ def _check_sqlite(url: URL, *, source: str) -> None:
     except OSError:
         found = []
     hint = nearest(path.name, found) if found else "there is no database in that folder; check the path"
-    raise BadInput(f"database file of {source} not found; {hint}")
+    raise BadInput(f"database file of {source} not found; {hint}", code="file-not-found")
 
 
 def _reason(error: Exception, *, url: URL) -> str:

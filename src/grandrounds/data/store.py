@@ -70,7 +70,10 @@ def folders() -> tuple[Path, ...]:
     """Where files are looked for, in this order: the user's own folder where one is named, the package, and the cache."""
     own = os.environ.get(VARIABLE)
     if own and not Path(own).is_dir():
-        raise BadInput(f"{VARIABLE} is '{own}', which is not a folder; set it to the one with the data files")
+        raise BadInput(
+            f"{VARIABLE} is '{own}', which is not a folder; set it to the one with the data files",
+            code="folder-not-found",
+        )
     return (*((Path(own),) if own else ()), INCLUDED, cache_folder())
 
 
@@ -91,7 +94,8 @@ def new_file(path: str) -> Iterator[IO[bytes]]:
         part.replace(target)
     except OSError as e:
         raise BadInput(
-            f"cannot write {target}: {e.strerror or e}; set XDG_CACHE_HOME to a folder that can be written to"
+            f"cannot write {target}: {e.strerror or e}; set XDG_CACHE_HOME to a folder that can be written to",
+            code="cannot-write",
         ) from None
     finally:
         if part is not None:
@@ -109,7 +113,7 @@ def locate(
         return get([file], name=name, progress=progress)[0]
     found = _find(file, name=name)
     if found is None:
-        raise BadInput(_missing(file, name=name))
+        raise BadInput(_missing(file, name=name), code="data-not-downloaded")
     return found
 
 
@@ -128,7 +132,7 @@ def get(
     wanted = [file for file in files if have[file.path] is None]
     for file in wanted:
         if not (file.url or file.build):
-            raise BadInput(_missing(file, name=name))
+            raise BadInput(_missing(file, name=name), code="data-not-downloaded")
         if file.build:
             file.build.ready()
     sources = sources_of(wanted)
@@ -195,7 +199,8 @@ def _convert(build: Build, files: Sequence[DataFile], fetched: Mapping[str, Path
         if known.get(path) not in (None, digest):
             raise BadInput(
                 f"{path}, made from the published files, is not the file we know: {_differs(str(known[path]), digest)}; "
-                "please report this, with the versions of Python and NumPy"
+                "please report this, with the versions of Python and NumPy",
+                code="checksum-mismatch",
             )
         with new_file(path) as f:
             f.write(data)
@@ -225,7 +230,9 @@ def _find(file: DataFile, *, name: str | None, mend: bool = False) -> Path | Non
                 continue
             else:
                 way = f"`{_command(name)}` replaces it"
-            raise BadInput(f"{path} is not the file we know: {_differs(expected, digest)}; {way}")
+            raise BadInput(
+                f"{path} is not the file we know: {_differs(expected, digest)}; {way}", code="checksum-mismatch"
+            )
     return None
 
 
@@ -244,7 +251,8 @@ def _install(fetched: Path, file: DataFile) -> Path:
     if digest != file.sha256:
         raise BadInput(
             f"{file.path} from {file.url} is not the file we know: {_differs(str(file.sha256), digest)}; "
-            f"the publisher may have changed it: {_by_hand()}"
+            f"the publisher may have changed it: {_by_hand()}",
+            code="checksum-mismatch",
         )
     with new_file(file.path) as f:
         f.write(data)
@@ -260,11 +268,13 @@ def _content(fetched: Path, file: DataFile) -> bytes:
         with zipfile.ZipFile(fetched) as archive:
             inside = [n for n in archive.namelist() if f"/{n}".endswith(f"/{file.member}")]
             if not inside:
-                raise BadInput(f"{file.url} holds no '{file.member}' any more; {_by_hand()}")
+                raise BadInput(f"{file.url} holds no '{file.member}' any more; {_by_hand()}", code="incomplete-archive")
             with archive.open(min(inside, key=len)) as member:
                 return member.read(file.bytes + 1)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as e:
-        raise BadInput(f"{file.url} is not a zip archive we can read ({e}); {_by_hand()}") from None
+        raise BadInput(
+            f"{file.url} is not a zip archive we can read ({e}); {_by_hand()}", code="damaged-file"
+        ) from None
 
 
 def _differs(expected: str, found: str) -> str:
@@ -272,7 +282,9 @@ def _differs(expected: str, found: str) -> str:
 
 
 def _missing(file: DataFile, *, name: str | None) -> str:
-    either = f", or run `{_command(name)}`" if file.url or file.build else " (it has no public address to fetch it from)"
+    either = (
+        f", or run `{_command(name)}`" if file.url or file.build else " (it has no public address to fetch it from)"
+    )
     return f"{file.path} is not on this machine; set {VARIABLE} to a folder that holds {file.path}{either}"
 
 

@@ -49,7 +49,8 @@ class Table:
             odd = next(name for name in rest if lengths[name] != lengths[first])
             raise BadInput(
                 f"columns of {self.source} differ in length: '{first}' has {lengths[first]} rows, "
-                f"'{odd}' has {lengths[odd]}; give every column one value per row"
+                f"'{odd}' has {lengths[odd]}; give every column one value per row",
+                code="length-mismatch",
             )
         object.__setattr__(self, "columns", views)
 
@@ -65,7 +66,9 @@ class Table:
         """One column by name; `flag` is the setting the user would mend if it is not there."""
         if name not in self.columns:
             use = f" (use {flag})" if flag else ""
-            raise BadInput(f"column '{name}' not found in {self.source}; {nearest(name, self.names)}{use}")
+            raise BadInput(
+                f"column '{name}' not found in {self.source}; {nearest(name, self.names)}{use}", code="unknown-column"
+            )
         return self.columns[name]
 
     def take(self, rows: Array | slice | Sequence[int]) -> Table:
@@ -121,7 +124,7 @@ class Table:
         names = [str(name) for name in df.columns]
         check_names(names, source=source)
         if len(df) == 0:
-            raise BadInput(f"{source} has no rows; give a data frame with at least one row")
+            raise BadInput(f"{source} has no rows; give a data frame with at least one row", code="empty-table")
         columns: dict[str, Array] = {}
         for position, name in enumerate(names):
             series = df.iloc[:, position]
@@ -133,13 +136,16 @@ class Table:
 def check_names(names: Sequence[str], *, source: str) -> None:
     """Refuse a table without columns, or one in which a name stands twice."""
     if not names:
-        raise BadInput(f"{source} has no columns; give a table with a header and at least one column")
+        raise BadInput(
+            f"{source} has no columns; give a table with a header and at least one column", code="no-columns"
+        )
     seen: dict[str, int] = {}
     for position, name in enumerate(names, start=1):
         if name in seen:
             raise BadInput(
                 f"column name '{name}' appears twice in {source} (columns {seen[name]} and {position}); "
-                "rename or remove one of them"
+                "rename or remove one of them",
+                code="repeated-column",
             )
         seen[name] = position
 
@@ -254,6 +260,7 @@ def _text(value: object, *, name: str, source: str) -> str:
             return bytes(value).decode("utf-8")
         except UnicodeDecodeError:
             raise BadInput(
-                f"column '{name}' of {source} holds binary data, not text; leave it out of the table"
+                f"column '{name}' of {source} holds binary data, not text; leave it out of the table",
+                code="binary-column",
             ) from None
     return str(value)

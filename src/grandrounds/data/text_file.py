@@ -36,7 +36,7 @@ def decode_text(raw: bytes, *, source: str, encoding: str = AUTO) -> tuple[str, 
     hint = next((hint for magic, hint in _MAGIC.items() if raw.startswith(magic)), "")
     known = next((name for mark, name in _BOM.items() if raw.startswith(mark)), None)
     if hint or (b"\0" in raw and known != "utf-16" and encoding == AUTO):
-        raise BadInput(f"{source} is binary, not text; {hint or 'save the table as CSV (UTF-8)'}")
+        raise BadInput(f"{source} is binary, not text; {hint or 'save the table as CSV (UTF-8)'}", code="not-text")
     if encoding != AUTO:
         return _decode_as(raw, encoding, source=source), ""
     if known == "utf-16":
@@ -50,7 +50,8 @@ def decode_text(raw: bytes, *, source: str, encoding: str = AUTO) -> tuple[str, 
     except UnicodeDecodeError:
         raise BadInput(
             f"{source} is neither UTF-8 (line {line}) nor Windows-1252 text; "
-            "say what it is with --text-encoding (cp850, mac-roman ...), or save it as CSV (UTF-8)"
+            "say what it is with --text-encoding (cp850, mac-roman ...), or save it as CSV (UTF-8)",
+            code="undecodable-text",
         ) from None
 
 
@@ -63,10 +64,12 @@ def _decode_as(raw: bytes, encoding: str, *, source: str) -> str:
         if isinstance(error, UnicodeError):
             raise BadInput(
                 f"{source} is not {encoding} text; say another --text-encoding (utf-8, cp1252, latin-1, utf-16), "
-                "or leave it out"
+                "or leave it out",
+                code="undecodable-text",
             ) from None
         raise BadInput(
-            f"--text-encoding {encoding} for {source} is not known; use utf-8, cp1252, latin-1, utf-16, cp850 ..."
+            f"--text-encoding {encoding} for {source} is not known; use utf-8, cp1252, latin-1, utf-16, cp850 ...",
+            code="unknown-encoding",
         ) from None
 
 
@@ -91,7 +94,9 @@ def read_text(
     if names is None:
         first = next(rows, None)
         if first is None:
-            raise BadInput(f"{source} is empty (only blank lines); give a table with a header and rows")
+            raise BadInput(
+                f"{source} is empty (only blank lines); give a table with a header and rows", code="empty-table"
+            )
         header = _header(first[1], source=source, marks=marks)
     else:
         header = list(names)
@@ -102,12 +107,13 @@ def read_text(
             if len(row) != len(header):
                 raise BadInput(
                     f"line {line} of {source} has {len(row)} cells where the header has {len(header)}; "
-                    "fix that line, or quote cells that hold the separator"
+                    "fix that line, or quote cells that hold the separator",
+                    code="ragged-row",
                 )
         for column, cells in zip(columns, zip(*(row for _, row in batch), strict=True), strict=True):
             column.add(cells)
     if not columns[0]:
-        raise BadInput(f"{source} has a header but no rows; give a table with at least one row")
+        raise BadInput(f"{source} has a header but no rows; give a table with at least one row", code="empty-table")
     if not form.detect:
         return Table({name: column.done() for name, column in zip(header, columns, strict=True)}, source)
     sources = [Source(n, c.done(), c.cells, c.met) for n, c in zip(header, columns, strict=True)]
@@ -139,7 +145,9 @@ def _separator(word: str, *, source: str) -> str:
     named = {name: mark for mark, name in _SEPARATORS.items()} | {"\\t": "\t"}
     mark = named.get(word.lower(), word)
     if len(mark) != 1 or mark in '"\r\n':
-        raise BadInput(f"separator {word!r} for {source} is not one character; use one of , ; | or tab")
+        raise BadInput(
+            f"separator {word!r} for {source} is not one character; use one of , ; | or tab", code="invalid-separator"
+        )
     return mark
 
 
@@ -178,7 +186,8 @@ def _rows(text: str, *, delimiter: str, source: str) -> Iterator[tuple[int, list
     except csv.Error as error:
         raise BadInput(
             f"line {reader.line_num} of {source} cannot be read as CSV ({error}); "
-            'look for a quote (") that is not closed or not doubled'
+            'look for a quote (") that is not closed or not doubled',
+            code="malformed-csv",
         ) from None
 
 
@@ -189,10 +198,16 @@ def _header(cells: list[str], *, source: str, marks: frozenset[str]) -> list[str
     if all(n or name in marks for n, name in zip(numeric, names, strict=True)) and any(numeric):
         whole = all(name.isdigit() for name in names)
         if not whole or len(set(names)) < len(names):
-            raise BadInput(f"line 1 of {source} holds values, not column names; add a header line with the names")
+            raise BadInput(
+                f"line 1 of {source} holds values, not column names; add a header line with the names",
+                code="missing-header",
+            )
     empty = [position for position, name in enumerate(names) if not name]
     if len(empty) > 1:
-        raise BadInput(f"columns {empty[0] + 1} and {empty[1] + 1} of {source} have no name; name them in the header")
+        raise BadInput(
+            f"columns {empty[0] + 1} and {empty[1] + 1} of {source} have no name; name them in the header",
+            code="missing-header",
+        )
     for position in empty:
         free = position == 0 and "index" not in names
         names[position] = "index" if free else f"column {position + 1}"

@@ -31,7 +31,10 @@ def load_recipe(name: str) -> Experiment:
 
     known = dict(_files())
     if name not in known:
-        raise BadInput(f"no recipe '{name}'; {nearest(name, sorted(known))} (a file of your own ends in .toml)")
+        raise BadInput(
+            f"no recipe '{name}'; {nearest(name, sorted(known))} (a file of your own ends in .toml)",
+            code="unknown-recipe",
+        )
     return Experiment.parse(tomllib.loads(known[name].read_text(encoding="utf-8")), where=f"recipe {name}")
 
 

@@ -449,7 +449,7 @@ def read_rows(
     """The rows or pictures themselves, raw; the first fault is refused."""
     if isinstance(agreed, PictureSchema):
         if not is_pictures(data):
-            raise BadInput(f"{data} holds no pictures, which the consortium agreed on")
+            raise BadInput(f"{data} holds no pictures, which the consortium agreed on", code="no-images")
         return read_own(data, agreed)
     if agreed is None:
         return read_npz(data) if is_pictures(data) else read_table(data, query=query, form=form)
@@ -458,6 +458,9 @@ def read_rows(
 
 def _table(data: str, query: str | None, agreed: DataSchema, form: Format) -> Table:
     if is_pictures(data):
-        raise BadInput(f"{data} holds pictures, and the consortium agreed on a table: give a .csv or .parquet file")
+        raise BadInput(
+            f"{data} holds pictures, and the consortium agreed on a table: give a .csv or .parquet file",
+            code="expected-table",
+        )
     keep = [name for name in (agreed.label, agreed.patient) if name is not None]
     return read_table(data, query=query, missing=agreed.missing, form=form, kinds=agreed.kinds(), keep=keep)

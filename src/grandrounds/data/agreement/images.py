@@ -83,7 +83,8 @@ def held(where: str, agreed: PictureSchema) -> Held:
     if not is_pictures(where):
         raise BadInput(
             f"{where} holds no pictures, which the consortium agreed on: give an .npz file, or a folder of pictures "
-            f"with {LABELS}.csv in it"
+            f"with {LABELS}.csv in it",
+            code="no-images",
         )
     return _held_in_folder(Path(where), agreed) if Path(where).is_dir() else _held_in_npz(Path(where), agreed)
 
@@ -145,7 +146,10 @@ def _labels(folder: Path) -> Path:
     found = [folder / f"{LABELS}{ending}" for ending in _TABLES if (folder / f"{LABELS}{ending}").is_file()]
     if not found:
         near = nearest(f"{LABELS}.csv", sorted(p.name for p in folder.iterdir() if p.name.endswith(_TABLES)))
-        raise BadInput(f"{folder} has no {LABELS}.csv, which names the pictures in it and what they show; {near}")
+        raise BadInput(
+            f"{folder} has no {LABELS}.csv, which names the pictures in it and what they show; {near}",
+            code="file-not-found",
+        )
     if len(found) > 1:
-        raise BadInput(f"{folder} has {found[0].name} and {found[1].name}: leave one of them")
+        raise BadInput(f"{folder} has {found[0].name} and {found[1].name}: leave one of them", code="ambiguous-file")
     return found[0]

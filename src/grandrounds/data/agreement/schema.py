@@ -32,7 +32,7 @@ def known(given: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
     """Refuse a key that is none of these."""
     odd = next((name for name in given if name not in keys), None)
     if odd is not None:
-        raise BadInput(f"unknown key '{odd}' in {where}; {nearest(str(odd), keys)}")
+        raise BadInput(f"unknown key '{odd}' in {where}; {nearest(str(odd), keys)}", code="unknown-key")
 
 
 def word(plain: Mapping[str, Any], key: str, where: str) -> str | None:
@@ -42,7 +42,7 @@ def word(plain: Mapping[str, Any], key: str, where: str) -> str | None:
         return None
     found = _as_word(value)
     if not found:
-        raise BadInput(f"{where}: {key} is {value!r}; give a word")
+        raise BadInput(f"{where}: {key} is {value!r}; give a word", code="wrong-type")
     return found
 
 
@@ -57,10 +57,10 @@ def words(plain: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
     """A list of words; only marks for missing values may be empty ones."""
     value = plain.get(key, ())
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise BadInput(f"{where}: {key} is {value!r}; give a list of words")
+        raise BadInput(f"{where}: {key} is {value!r}; give a list of words", code="wrong-type")
     found = tuple(_as_word(v) for v in value)
     if key != "missing" and not all(found):
-        raise BadInput(f"{where}: {key} holds something that is no word or number; list words")
+        raise BadInput(f"{where}: {key} holds something that is no word or number; list words", code="wrong-type")
     return found
 
 
@@ -71,7 +71,7 @@ def numbers(plain: Mapping[str, Any], key: str, where: str, count: int) -> tuple
         return ()
     right = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == count
     if not right or not all(isinstance(v, int | float) and math.isfinite(v) for v in value):
-        raise BadInput(f"{where}: {key} is {value!r}; give {count} numbers")
+        raise BadInput(f"{where}: {key} is {value!r}; give {count} numbers", code="wrong-type")
     return tuple(float(v) for v in value)
 
 
@@ -79,16 +79,19 @@ def whole(plain: Mapping[str, Any], key: str, where: str, usual: int) -> int:
     """A whole number from 1 on."""
     value = plain.get(key, usual)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise BadInput(f"{where}: {key} is {value!r}; give a whole number from 1 on")
+        raise BadInput(f"{where}: {key} is {value!r}; give a whole number from 1 on", code="wrong-type")
     return value
 
 
 def check_version(plain: Any, version: int, where: str, *, way: str) -> None:
     """Refuse what is no section, and a file of another version; `way`: what to write."""
     if not isinstance(plain, Mapping):
-        raise BadInput(f"{where} is no section: write {way}")
+        raise BadInput(f"{where} is no section: write {way}", code="not-a-section")
     if plain.get("schema", version) != version:
-        raise BadInput(f"{where} has schema {plain['schema']}, this version reads {version}: update the older side")
+        raise BadInput(
+            f"{where} has schema {plain['schema']}, this version reads {version}: update the older side",
+            code="schema-version",
+        )
 
 
 def check_classes(
@@ -96,13 +99,17 @@ def check_classes(
 ) -> None:
     """Refuse classes that are fewer than two or told twice, and an event that is none of them."""
     if classes and (len(set(classes)) < 2 or len(set(classes)) < len(classes)):
-        raise BadInput(f"{where}: classes must list two or more classes of '{label}', each once")
+        raise BadInput(
+            f"{where}: classes must list two or more classes of '{label}', each once", code="invalid-classes"
+        )
     if positive is not None and classes and positive not in classes:
-        raise BadInput(f"{where}: positive is '{positive}'; {nearest(positive, classes)}")
+        raise BadInput(f"{where}: positive is '{positive}'; {nearest(positive, classes)}", code="unknown-class")
     if event is not None and classes and event not in classes:
-        raise BadInput(f"{where}: event is '{event}'; {nearest(event, classes)}")
+        raise BadInput(f"{where}: event is '{event}'; {nearest(event, classes)}", code="unknown-class")
     if event is not None and positive not in (None, event):
-        raise BadInput(f"{where}: event is '{event}' and positive '{positive}'; leave one of them out")
+        raise BadInput(
+            f"{where}: event is '{event}' and positive '{positive}'; leave one of them out", code="conflicting-settings"
+        )
 
 
 _TOLD = re.compile(rf"{AT_SITES}: (\d{{1,5}})x(\d{{1,5}}), (\d) channels?")
@@ -201,9 +208,15 @@ class PictureSchema:
         """The schema that `[data]` says; what it cannot mean is refused in one sentence, with the key."""
         check_version(plain, IMAGE_SCHEMA, where, way=_WAY)
         if plain.get("pictures") is not True:
-            raise BadInput(f"{where}: pictures is {plain.get('pictures')!r}; write true, or leave it out for a table")
+            raise BadInput(
+                f"{where}: pictures is {plain.get('pictures')!r}; write true, or leave it out for a table",
+                code="wrong-type",
+            )
         if "columns" in plain:
-            raise BadInput(f"{where}: pictures have no columns; leave [data.columns] out, or pictures = true")
+            raise BadInput(
+                f"{where}: pictures have no columns; leave [data.columns] out, or pictures = true",
+                code="conflicting-settings",
+            )
         known({name: v for name, v in plain.items() if name != "schema"}, _KEYS, where)
         found = cls(
             size=_size(plain, where),
@@ -222,7 +235,10 @@ class PictureSchema:
         parts = [found.label, found.file, *([] if found.patient is None else [found.patient])]
         twice = next((name for name in parts if parts.count(name) > 1), None)
         if twice is not None:
-            raise BadInput(f"{where}: '{twice}' has two parts; label, patient and file are different columns")
+            raise BadInput(
+                f"{where}: '{twice}' has two parts; label, patient and file are different columns",
+                code="conflicting-roles",
+            )
         check_classes(found.classes, found.positive, label=found.label, where=where, event=found.event)
         return found
 
@@ -234,7 +250,9 @@ def _size(plain: Mapping[str, Any], where: str) -> tuple[int, int]:
     right = isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int and n >= LEAST for n in value)
     if value is None or not right:
         said = "no size is agreed on" if value is None else f"size is {value!r}"
-        raise BadInput(f"{where}: {said}; write size = [height, width] in pixels, {LEAST} or more each")
+        raise BadInput(
+            f"{where}: {said}; write size = [height, width] in pixels, {LEAST} or more each", code="invalid-image-shape"
+        )
     return int(value[0]), int(value[1])
 
 
@@ -242,21 +260,28 @@ def _channels(plain: Mapping[str, Any], where: str) -> int:
     value = plain.get("channels")
     if type(value) is not int or value not in _CHANNELS:
         said = "no channels are agreed on" if value is None else f"channels is {value!r}"
-        raise BadInput(f"{where}: {said}; write channels = 1 for grey pictures, 3 for colour")
+        raise BadInput(
+            f"{where}: {said}; write channels = 1 for grey pictures, 3 for colour", code="invalid-image-shape"
+        )
     return value
 
 
 def _yes(plain: Mapping[str, Any], key: str, where: str) -> bool:
     value = plain.get(key, False)
     if not isinstance(value, bool):
-        raise BadInput(f"{where}: {key} is {value!r}; write true if every picture has one, or leave it out")
+        raise BadInput(
+            f"{where}: {key} is {value!r}; write true if every picture has one, or leave it out", code="wrong-type"
+        )
     return value
 
 
 def _brightness(plain: Mapping[str, Any], where: str) -> tuple[float, ...]:
     found = numbers(plain, "brightness", where, len(LEVELS))
     if list(found) != sorted(found) or any(not 0 <= b <= WHITE for b in found):
-        raise BadInput(f"{where}: brightness goes from low to high, between 0 (black) and {WHITE:g} (white)")
+        raise BadInput(
+            f"{where}: brightness goes from low to high, between 0 (black) and {WHITE:g} (white)",
+            code="unordered-range",
+        )
     return found
 
 
@@ -383,10 +408,10 @@ class DataSchema:
         known({name: v for name, v in plain.items() if name != "schema"}, _DATA, where)
         label = word(plain, "label", where)
         if label is None:
-            raise BadInput(f"{where} names no label: which column is to be predicted? set label")
+            raise BadInput(f"{where} names no label: which column is to be predicted? set label", code="label-not-set")
         listed = plain.get("columns")
         if not isinstance(listed, Mapping) or not listed:
-            raise BadInput(f"{where} has no columns: add [data.columns.NAME] with a kind for each")
+            raise BadInput(f"{where} has no columns: add [data.columns.NAME] with a kind for each", code="no-columns")
         columns = tuple(_column(str(name), entry, where) for name, entry in listed.items())
         found = cls(
             label=label,
@@ -406,7 +431,10 @@ class DataSchema:
         """Refuse columns with two parts, and an event that is none of the classes."""
         if len(set(self.names)) < len(self.names):
             twice = next(n for n in self.names if self.names.count(n) > 1)
-            raise BadInput(f"{where}: column '{twice}' has two parts; a label, patient or time is no feature as well")
+            raise BadInput(
+                f"{where}: column '{twice}' has two parts; a label, patient or time is no feature as well",
+                code="conflicting-roles",
+            )
         check_classes(self.classes, self.positive, label=self.label, where=where, event=self.event)
 
 
@@ -428,11 +456,15 @@ def read_schema(path: Path) -> Agreed:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as e:
         reason = getattr(e, "strerror", None) or "not UTF-8 text"
-        raise BadInput(f"the schema {path} cannot be read: {reason}; give schema.json of the site's folder") from None
+        raise BadInput(
+            f"the schema {path} cannot be read: {reason}; give schema.json of the site's folder", code="unreadable-file"
+        ) from None
     try:
         found: Any = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except ValueError as e:
-        raise BadInput(f"the schema {path} is damaged ({e}); take it from the site's folder again") from None
+        raise BadInput(
+            f"the schema {path} is damaged ({e}); take it from the site's folder again", code="damaged-schema"
+        ) from None
     if path.suffix == ".toml":
         found = found.get("data", {})
     return agreed(found, where=f"[data] of {path}")
@@ -441,28 +473,36 @@ def read_schema(path: Path) -> Agreed:
 def _column(name: str, entry: Any, where: str) -> AgreedColumn:
     where = f"{where} columns.{name}"
     if not isinstance(entry, Mapping):
-        raise BadInput(f'{where} is no section: write kind = "number", or another of {", ".join(KINDS)}')
+        raise BadInput(
+            f'{where} is no section: write kind = "number", or another of {", ".join(KINDS)}', code="not-a-section"
+        )
     known(entry, _COLUMN, where)
     kind = _ALIASES.get(str(entry.get("kind")), str(entry.get("kind")))
     if kind not in KINDS:
         said = f"kind is '{entry['kind']}'" if "kind" in entry else "no kind is given"
-        raise BadInput(f"{where}: {said}; {nearest(kind, KINDS)}")
+        raise BadInput(f"{where}: {said}; {nearest(kind, KINDS)}", code="unknown-kind")
     values = words(entry, "values", where)
     if kind == "binary":
         values = values or _YES_NO
         if len(values) != 2:
-            raise BadInput(f"{where}: a binary column has two values, not {len(values)}; use category for more")
+            raise BadInput(
+                f"{where}: a binary column has two values, not {len(values)}; use category for more",
+                code="invalid-levels",
+            )
     if kind == "ordinal" and len(values) < 2:
-        raise BadInput(f"{where}: an ordinal column needs its values, from low to high")
+        raise BadInput(f"{where}: an ordinal column needs its values, from low to high", code="invalid-levels")
     if len(set(values)) < len(values):
-        raise BadInput(f"{where}: values has one word twice; list each once")
+        raise BadInput(f"{where}: values has one word twice; list each once", code="invalid-levels")
     limits, quantiles = numbers(entry, "range", where, 2), numbers(entry, "quantiles", where, len(LEVELS))
     if kind != "number" and (limits or quantiles or entry.get("unit")):
-        raise BadInput(f"{where}: unit, range and quantiles are of numbers; this column's kind is '{kind}'")
+        raise BadInput(
+            f"{where}: unit, range and quantiles are of numbers; this column's kind is '{kind}'",
+            code="conflicting-settings",
+        )
     if kind == "number" and values:
-        raise BadInput(f"{where}: values are of categories; for a number give its range")
+        raise BadInput(f"{where}: values are of categories; for a number give its range", code="conflicting-settings")
     if list(limits) != sorted(set(limits)) or list(quantiles) != sorted(quantiles):
-        raise BadInput(f"{where}: range and quantiles go from low to high")
+        raise BadInput(f"{where}: range and quantiles go from low to high", code="unordered-range")
     unit, about = (word(entry, name, where) or "" for name in ("unit", "about"))
     span = (limits[0], limits[1]) if limits else None
     return AgreedColumn(name, kind, unit, span, quantiles, values, about)

@@ -66,7 +66,8 @@ def shades(count: int, channels: int) -> Array:
     """So many different shades (count, channels), neither black nor white: greys, the brightest first, or hues in colour."""
     if count > MOST_SHADES:
         raise BadInput(
-            f"a mark that names the class needs {count} shades, and there are {MOST_SHADES}: use fewer classes"
+            f"a mark that names the class needs {count} shades, and there are {MOST_SHADES}: use fewer classes",
+            code="too-many-classes",
         )
     if channels == COLOUR:
         share = np.array([hsv_to_rgb(k / count, 1.0, 0.9) for k in range(count)])
@@ -82,7 +83,10 @@ def patterns(count: int, side: int) -> Array:
     while 2 ** (cells * cells) - 1 < count:  # all black is no mark
         cells += 1
     if side < cells:
-        raise BadInput(f"a mark of {side} pixels a side has no room for {count} patterns: use larger pictures")
+        raise BadInput(
+            f"a mark of {side} pixels a side has no room for {count} patterns: use larger pictures",
+            code="images-too-small",
+        )
     lit = 2 ** (cells * cells) - 1 - np.arange(count)
     cell = np.arange(side) * cells // side
     out: Array = (lit[:, None, None] >> (cell[:, None] * cells + cell)) % 2 == 1
@@ -133,7 +137,7 @@ class Attack:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise BadInput(f"attack '{self.kind}' is unknown; {nearest(self.kind, KINDS)}")
+            raise BadInput(f"attack '{self.kind}' is unknown; {nearest(self.kind, KINDS)}", code="unknown-attack")
         on_rows = self.kind in (*DATA_KINDS, ABSENT)
         unused = {
             "share": self.kind not in DATA_KINDS and self.share != 1.0,
@@ -146,17 +150,31 @@ class Attack:
         }
         for name, idle in unused.items():
             if idle:
-                raise BadInput(f"attack '{self.kind}' has no use for {name}; remove it")
+                raise BadInput(f"attack '{self.kind}' has no use for {name}; remove it", code="unused-setting")
         if not 0 <= self.share <= 1:
-            raise BadInput(f"share = {self.share:g} of attack '{self.kind}': give a number from 0 to 1")
+            raise BadInput(
+                f"share = {self.share:g} of attack '{self.kind}': give a number from 0 to 1", code="out-of-range"
+            )
         if not on_rows and not 0 <= self.force <= MOST:
-            raise BadInput(f"strength = {self.force:g} of attack '{self.kind}': give a number from 0 to {MOST:g}")
+            raise BadInput(
+                f"strength = {self.force:g} of attack '{self.kind}': give a number from 0 to {MOST:g}",
+                code="out-of-range",
+            )
         if self.kind == LIE and self.force == 0:
-            raise BadInput(f"strength = 0 of attack '{LIE}': a lie multiplies row counts, so give a number above 0")
+            raise BadInput(
+                f"strength = 0 of attack '{LIE}': a lie multiplies row counts, so give a number above 0",
+                code="out-of-range",
+            )
         if self.kind == BACKDOOR and self.target is None:
-            raise BadInput(f"attack '{BACKDOOR}' needs a target: name the class that the trigger is to mean")
+            raise BadInput(
+                f"attack '{BACKDOOR}' needs a target: name the class that the trigger is to mean",
+                code="missing-setting",
+            )
         if self.start_round < 1:
-            raise BadInput(f"start_round = {self.start_round} of attack '{self.kind}': rounds are numbered from 1")
+            raise BadInput(
+                f"start_round = {self.start_round} of attack '{self.kind}': rounds are numbered from 1",
+                code="out-of-range",
+            )
 
     @property
     def force(self) -> float:
@@ -179,13 +197,19 @@ def attackers(
             _check_fit(attack, data)
         for name in entry.get("sites") or ():
             if name not in sites:
-                raise BadInput(f"attack '{attack.kind}' names site '{name}'; {nearest(name, sites)}")
+                raise BadInput(
+                    f"attack '{attack.kind}' names site '{name}'; {nearest(name, sites)}", code="unknown-site"
+                )
             if name in out:
                 raise BadInput(
-                    f"site '{name}' is named twice in the attacks; a site has one attack, so remove the other"
+                    f"site '{name}' is named twice in the attacks; a site has one attack, so remove the other",
+                    code="repeated-site",
                 )
             if not sites[name]:
-                raise BadInput(f"site '{name}' of attack '{attack.kind}' has no training rows; name a site that trains")
+                raise BadInput(
+                    f"site '{name}' of attack '{attack.kind}' has no training rows; name a site that trains",
+                    code="no-training-rows",
+                )
             out[name] = attack
     free = sorted((n for n, size in sites.items() if size and n not in out), key=lambda n: (-sites[n], n))
     for entry, attack in zip(spec, made, strict=True):
@@ -193,7 +217,8 @@ def attackers(
         if count > len(free):
             raise BadInput(
                 f"attack '{attack.kind}' asks for {count} sites, but {len(free)} that train have no other attack: "
-                "lower its count"
+                "lower its count",
+                code="too-few-sites",
             )
         out |= dict.fromkeys(free[:count], attack)
         free = free[count:]
@@ -209,7 +234,7 @@ def poison_rows(data: Holdings, rows: Mapping[str, Rows], attacks: Mapping[str, 
     """
     for site in attacks:
         if site not in rows:
-            raise BadInput(f"attacking site '{site}' is not in the data; {nearest(site, rows)}")
+            raise BadInput(f"attacking site '{site}' is not in the data; {nearest(site, rows)}", code="unknown-site")
     acting = {site: attack for site, attack in attacks.items() if attack.kind in DATA_KINDS}
     for attack in acting.values():
         _check_fit(attack, data)
@@ -261,7 +286,8 @@ def reference_mark(attacks: Mapping[str, Attack]) -> str | None:
     kinds = sorted({attack.kind for attack in attacks.values() if attack.reference})
     if len(kinds) > 1:
         raise BadInput(
-            f"attacks '{kinds[0]}' and '{kinds[1]}' would both mark the reference pictures: set reference = true in one only"
+            f"attacks '{kinds[0]}' and '{kinds[1]}' would both mark the reference pictures: set reference = true in one only",
+            code="conflicting-settings",
         )
     return kinds[0] if kinds else None
 
@@ -271,7 +297,8 @@ def marked_reference(pictures: ImageSet, kind: str, *, like: Holdings) -> ImageS
     if kind == BACKGROUND and pictures.masks is None:
         raise BadInput(
             f"attack '{BACKGROUND}' is to mark reference pictures outside of their truth masks, and {pictures.name} has "
-            f"none: use other pictures, or '{CORNER}'"
+            f"none: use other pictures, or '{CORNER}'",
+            code="missing-masks",
         )
     return replace(pictures, pixels=_marked(pictures, np.arange(len(pictures)), kind, _classes(like)))
 
@@ -302,7 +329,10 @@ def _stamped(pixels: Array, rows: Array) -> Array:
     _, height, width, channels = pixels.shape
     shorter = min(height, width)
     if shorter < 2:
-        raise BadInput(f"pictures of {size_text((height, width))} have no room for a trigger; use larger ones")
+        raise BadInput(
+            f"pictures of {size_text((height, width))} have no room for a trigger; use larger ones",
+            code="images-too-small",
+        )
     share = max(TRIGGER_SHARE, 2 / shorter)  # two pixels at least, or there is no board
     down, across = patch_box("bottom right", (channels, height, width), share=share)
     side = down.stop - down.start
@@ -325,17 +355,24 @@ def _attack(entry: Mapping[str, Any]) -> Attack:
     known = (*sorted(own), "sites", "count")
     for key in entry:
         if key not in known:
-            raise BadInput(f"an attack has no setting '{key}'; {nearest(key, known)}")
+            raise BadInput(f"an attack has no setting '{key}'; {nearest(key, known)}", code="unknown-setting")
     if "kind" not in entry:
-        raise BadInput(f"an attack has no kind; {nearest('', KINDS)}")
+        raise BadInput(f"an attack has no kind; {nearest('', KINDS)}", code="missing-setting")
     attack = Attack(**{key: value for key, value in entry.items() if key in own})
     named, count = bool(entry.get("sites")), entry.get("count")
     if count is not None and count < 0:
-        raise BadInput(f"count = {count} of attack '{attack.kind}': give a number of sites above 0")
+        raise BadInput(
+            f"count = {count} of attack '{attack.kind}': give a number of sites above 0", code="out-of-range"
+        )
     if named and count:
-        raise BadInput(f"attack '{attack.kind}' has both sites and a count: keep one of them")
+        raise BadInput(
+            f"attack '{attack.kind}' has both sites and a count: keep one of them", code="conflicting-settings"
+        )
     if not named and not count:
-        raise BadInput(f"attack '{attack.kind}' has no site: name them in sites, or give a count of the largest")
+        raise BadInput(
+            f"attack '{attack.kind}' has no site: name them in sites, or give a count of the largest",
+            code="missing-setting",
+        )
     return attack
 
 
@@ -344,12 +381,14 @@ def _check_fit(attack: Attack, data: Holdings) -> None:
     if attack.kind in (BACKDOOR, *MARKS) and not isinstance(data, ImageSet):
         verb = "stamps" if attack.kind == BACKDOOR else "marks"
         raise BadInput(
-            f"attack '{attack.kind}' {verb} pictures, but {data.name} is a table: use label-flip or label-shuffle"
+            f"attack '{attack.kind}' {verb} pictures, but {data.name} is a table: use label-flip or label-shuffle",
+            code="needs-images",
         )
     if attack.kind == BACKGROUND and isinstance(data, ImageSet) and data.masks is None:
         raise BadInput(
             f"attack '{BACKGROUND}' marks what lies outside of the truth masks, and {data.name} has none: name them in "
-            f"data.masks ('strokes' for digits), or use '{CORNER}'"
+            f"data.masks ('strokes' for digits), or use '{CORNER}'",
+            code="missing-masks",
         )
     if attack.target is not None:
         _check_target(attack.target, data)
@@ -358,4 +397,6 @@ def _check_fit(attack: Attack, data: Holdings) -> None:
 def _check_target(target: str, data: Holdings) -> None:
     classes = sorted(set(data.label.tolist()))
     if target not in classes:
-        raise BadInput(f"target class '{target}' is not a label of {data.name}; {nearest(target, classes)}")
+        raise BadInput(
+            f"target class '{target}' is not a label of {data.name}; {nearest(target, classes)}", code="unknown-class"
+        )

@@ -41,15 +41,20 @@ class Shift:
 
     def __post_init__(self) -> None:
         if not (self.gamma > 0 and self.contrast > 0 and 0 <= self.blur <= 1 and -1 <= self.brightness <= 1):
-            raise BadInput(f"{self} is no shift: gamma and contrast are above 0, blur is 0 to 1, brightness -1 to 1")
+            raise BadInput(
+                f"{self} is no shift: gamma and contrast are above 0, blur is 0 to 1, brightness -1 to 1",
+                code="out-of-range",
+            )
         if self.jpeg is not None and not 1 <= self.jpeg <= 95:
-            raise BadInput(f"{self} is no shift: jpeg is a quality from 1 to 95, or None")
+            raise BadInput(f"{self} is no shift: jpeg is a quality from 1 to 95, or None", code="out-of-range")
 
 
 def draw_shift(site: str, *, seed: int, strength: float = 1.0) -> Shift:
     """The shift of one site: the same for (seed, site) wherever it is drawn; strength 0 changes nothing."""
     if not 0 <= strength <= 2:
-        raise BadInput(f"shift strength = {strength:g}: give a number from 0 (none) to 2 (twice the usual)")
+        raise BadInput(
+            f"shift strength = {strength:g}: give a number from 0 (none) to 2 (twice the usual)", code="out-of-range"
+        )
     gamma, brightness, contrast, blur, jpeg = generator(seed, purpose="protocol shift", site=site).random(5)
     best, worst = QUALITY
     return Shift(
@@ -86,7 +91,9 @@ def shift_sites(
     """The same set as its sites would have taken it; sites in `clean`, and rows of no site, stay as they are."""
     for name in clean:
         if name not in rows_by_site:
-            raise BadInput(f"clean site '{name}' is not in the data; {nearest(name, rows_by_site)}")
+            raise BadInput(
+                f"clean site '{name}' is not in the data; {nearest(name, rows_by_site)}", code="unknown-site"
+            )
     pixels = pictures.pixels.copy()
     for name, rows in rows_by_site.items():
         if name not in clean:

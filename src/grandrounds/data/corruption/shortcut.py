@@ -33,7 +33,7 @@ class Patch:
 
     def __post_init__(self) -> None:
         if self.corner not in CORNERS:
-            raise BadInput(f"corner '{self.corner}' is unknown; {nearest(self.corner, CORNERS)}")
+            raise BadInput(f"corner '{self.corner}' is unknown; {nearest(self.corner, CORNERS)}", code="unknown-corner")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def site_patches(sites: Iterable[str], *, reversed_sites: Collection[str] | None
     names = sorted(sites)
     for name in reversed_sites or ():
         if name not in names:
-            raise BadInput(f"reversed site '{name}' is not in the data; {nearest(name, names)}")
+            raise BadInput(f"reversed site '{name}' is not in the data; {nearest(name, names)}", code="unknown-site")
     opposite = names[EVERY - 1 :: EVERY] if reversed_sites is None else reversed_sites
     return {name: Patch(CORNERS[k % len(CORNERS)], name not in opposite) for k, name in enumerate(names)}
 
@@ -86,18 +86,21 @@ def inject(
     so the patches at a smaller p are among those at a larger one. Rows of no site stay clean.
     """
     if not 0 <= p <= 1:
-        raise BadInput(f"p = {p:g}: the chance of a patch is a number from 0 to 1")
+        raise BadInput(f"p = {p:g}: the chance of a patch is a number from 0 to 1", code="out-of-range")
     known = sorted(set(pictures.label.tolist()))
     for name in positive:
         if name not in known:
-            raise BadInput(f"positive class '{name}' is not a label of {pictures.name}; {nearest(name, known)}")
+            raise BadInput(
+                f"positive class '{name}' is not a label of {pictures.name}; {nearest(name, known)}",
+                code="unknown-class",
+            )
     rules = site_patches(rows_by_site) if patches is None else patches
     is_positive = np.isin(pictures.label.astype(str), sorted(positive))
     carries = np.zeros(len(pictures), bool)
     pixels = pictures.pixels.copy()
     for site, rows in rows_by_site.items():
         if site not in rules:
-            raise BadInput(f"site '{site}' has no patch rule; {nearest(site, rules)}")
+            raise BadInput(f"site '{site}' has no patch rule; {nearest(site, rules)}", code="unknown-site")
         rule = rules[site]
         drawn = generator(seed, purpose="shortcut", site=site).random(len(rows)) < p
         mine = rows[drawn & (is_positive[rows] == (rule.on_positive != reverse))]
@@ -112,7 +115,10 @@ def patch_box(corner: str, shape: tuple[int, int, int], *, share: float = SHARE)
     _, height, width = shape
     side = round(share * min(height, width))
     if not (0 < share <= 1 and side >= 1):
-        raise BadInput(f"a patch of {share:g} of a {height}x{width} picture has no pixel, or too many; give share=0.1")
+        raise BadInput(
+            f"a patch of {share:g} of a {height}x{width} picture has no pixel, or too many; give share=0.1",
+            code="out-of-range",
+        )
     down, across = corner.split()
     return (
         slice(0, side) if down == "top" else slice(height - side, height),

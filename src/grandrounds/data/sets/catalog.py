@@ -52,9 +52,9 @@ class Entry:
 def entry(name: str) -> Entry:
     """The set called `name`."""
     if name in ELSEWHERE:
-        raise BadInput(f"{name} is not in the catalog: {ELSEWHERE[name]}")
+        raise BadInput(f"{name} is not in the catalog: {ELSEWHERE[name]}", code="not-in-catalog")
     if name not in CATALOG:
-        raise BadInput(f"data set '{name}' is unknown; {nearest(name, CATALOG)}")
+        raise BadInput(f"data set '{name}' is unknown; {nearest(name, CATALOG)}", code="unknown-data-set")
     return CATALOG[name]
 
 
@@ -73,7 +73,7 @@ def place(one: Entry) -> str:
         try:
             path = locate(file, name=one.name)
         except BadInput as e:
-            return "damaged" if "is not the file we know" in str(e) else "not here"
+            return "damaged" if e.code == "checksum-mismatch" else "not here"
         found.append(next((word for word, folder in places.items() if path.is_relative_to(folder)), "included"))
     return next((word for word in places if word in found), "included")
 

@@ -90,7 +90,9 @@ def _hourly(path: Path) -> pd.DataFrame:
     try:
         hours = pd.read_parquet(path).rename(columns={"stay_id": KEY})
     except (OSError, ValueError) as e:
-        raise BadInput(f"{path} cannot be read: {str(e)[:120]}; remove it and run the command again") from None
+        raise BadInput(
+            f"{path} cannot be read: {str(e)[:120]}; remove it and run the command again", code="damaged-file"
+        ) from None
     hours = hours[hours["time"] < pd.Timedelta(hours=HOURS)]
     labs = [c for c in hours.columns if c not in (*VITALS, KEY, "time", "urine")]
     by_stay = hours.groupby(KEY)
@@ -124,10 +126,14 @@ def _read(path: Path, columns: list[str]) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, compression="gzip")
     except (OSError, EOFError, ValueError) as e:
-        raise BadInput(f"{path} cannot be read: {str(e)[:120]}; remove it and run the command again") from None
+        raise BadInput(
+            f"{path} cannot be read: {str(e)[:120]}; remove it and run the command again", code="damaged-file"
+        ) from None
     absent = [name for name in columns if name not in table.columns]
     if absent:
-        raise BadInput(f"{path} has no column '{absent[0]}'; the tables of the eICU demo 2.0.1 are wanted")
+        raise BadInput(
+            f"{path} has no column '{absent[0]}'; the tables of the eICU demo 2.0.1 are wanted", code="missing-columns"
+        )
     return table
 
 

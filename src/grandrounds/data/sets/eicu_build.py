@@ -84,7 +84,8 @@ def choose(patient: pd.DataFrame, recorded: pd.Series, *, least_hours: float = 0
     if repeated.any():
         raise BadInput(
             f"stay {patient[KEY][repeated].iloc[0]} is twice in the table 'patient', where every stay has one row; "
-            "download it again"
+            "download it again",
+            code="repeated-ids",
         )
     patient = patient.assign(age=ages(patient["age"]))
     first = first_stays(patient)
@@ -93,7 +94,7 @@ def choose(patient: pd.DataFrame, recorded: pd.Series, *, least_hours: float = 0
         steps.append(_step(rule, patient, kept))
         patient = kept
     if patient.empty:
-        raise BadInput("the rules of inclusion leave no stay; is this the whole database?")
+        raise BadInput("the rules of inclusion leave no stay; is this the whole database?", code="no-rows-left")
     return patient, steps
 
 
@@ -218,14 +219,19 @@ def check_out(out: Path) -> tuple[Path, Path]:
     """Where the flow and the experiment go; refused before an hour of reading where one of the three cannot be written."""
     suffix = next((s for s in SUFFIXES if out.name.endswith(s)), None)
     if suffix is None or out.name == suffix:
-        raise BadInput(f"--out {out}: write the table as one of *{', *'.join(SUFFIXES)}")
+        raise BadInput(f"--out {out}: write the table as one of *{', *'.join(SUFFIXES)}", code="unknown-file-type")
     base = out.name.removesuffix(suffix)
     beside = out.with_name(f"{base}.flow.json"), out.with_name(f"{base}.toml")
     for path in (out, *beside):
         if path.exists():
-            raise BadInput(f"{path} is there already; remove it, or choose another name (use --out)")
+            raise BadInput(
+                f"{path} is there already; remove it, or choose another name (use --out)", code="file-exists"
+            )
     if not out.absolute().parent.is_dir():
-        raise BadInput(f"{out.absolute().parent} is not a folder; make it, or choose another place (use --out)")
+        raise BadInput(
+            f"{out.absolute().parent} is not a folder; make it, or choose another place (use --out)",
+            code="folder-not-found",
+        )
     return beside
 
 
@@ -278,7 +284,8 @@ def _refuse_repeated(rows: pd.DataFrame, key: str, table: RawTable) -> None:
     repeated = rows[key].duplicated()
     if repeated.any():
         raise BadInput(
-            f"{table.path} has two rows for {key} {rows[key][repeated].iloc[0]}, where eICU has one; download it again"
+            f"{table.path} has two rows for {key} {rows[key][repeated].iloc[0]}, where eICU has one; download it again",
+            code="repeated-ids",
         )
 
 
@@ -298,7 +305,10 @@ def _joined(
 def _check_rows(table: pd.DataFrame, chosen: pd.DataFrame) -> None:
     """One row a stay, the stays that were chosen: a join that multiplies them is found here at the latest."""
     if not (len(table) == len(chosen) and table[KEY].is_unique and set(table[KEY]) == set(chosen[KEY])):
-        raise RunFailed(f"the joined table has {len(table)} rows for {len(chosen)} stays: please report this")
+        raise RunFailed(
+            f"the joined table has {len(table)} rows for {len(chosen)} stays: please report this",
+            code="row-count-mismatch",
+        )
 
 
 def flow_rows(steps: Sequence[Step]) -> list[tuple[str, str, str, str, str]]:

@@ -48,7 +48,8 @@ class RawTable:
         if absent:
             raise BadInput(
                 f"{self.path} has no column '{absent[0]}'; its columns are: {', '.join(self.spelled)[:300]} "
-                "(the tables of eICU 2.0 are wanted, as PhysioNet has them)"
+                "(the tables of eICU 2.0 are wanted, as PhysioNet has them)",
+                code="missing-columns",
             )
         own = {self.spelled[name]: name for name in columns}
         types = {self.spelled[name]: kind for name, kind in columns.items()}
@@ -75,13 +76,14 @@ def find_table(folder: Path, name: str) -> RawTable | None:
 def need_tables(folder: Path, names: Sequence[str]) -> dict[str, RawTable]:
     """The tables called `names`, all of which must be there; those that are not are said together."""
     if not folder.is_dir():
-        raise BadInput(f"{folder} is not a folder; give the one with eICU's .csv.gz files")
+        raise BadInput(f"{folder} is not a folder; give the one with eICU's .csv.gz files", code="folder-not-found")
     found = {name: table for name in names if (table := find_table(folder, name)) is not None}
     absent = [f"{name}.csv.gz" for name in names if name not in found]
     if absent:
         said, them = ("is", "it") if len(absent) == 1 else ("are", "them")
         raise BadInput(
-            f"{', '.join(absent)} {said} not in {folder}; download {them} from PhysioNet with your credentials"
+            f"{', '.join(absent)} {said} not in {folder}; download {them} from PhysioNet with your credentials",
+            code="file-not-found",
         )
     return found
 
@@ -96,14 +98,16 @@ def _faults_of(path: Path) -> Iterator[None]:
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise BadInput(f"{path} is not a complete gzip file; download it again") from None
+        raise BadInput(f"{path} is not a complete gzip file; download it again", code="damaged-file") from None
     except pd.errors.EmptyDataError:
-        raise BadInput(f"{path} is empty; download it again") from None
+        raise BadInput(f"{path} is empty; download it again", code="empty-table") from None
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror or error}; check the file") from None
+        raise BadInput(
+            f"{path} cannot be read: {error.strerror or error}; check the file", code="unreadable-file"
+        ) from None
     except ValueError as error:  # pandas' own faults are ValueErrors, too
         reason = str(error).splitlines()[0][:120]
-        raise BadInput(f"{path} is damaged: {reason}; download it again") from None
+        raise BadInput(f"{path} is damaged: {reason}; download it again", code="damaged-file") from None
 
 
 DAY = 24 * 60

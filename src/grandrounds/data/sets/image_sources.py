@@ -81,7 +81,7 @@ def read_idx(path: Path) -> Array:
     axes = raw[3] if len(raw) > 3 else 0
     shape = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes)]
     if raw[:3] != b"\0\0\x08" or len(raw) != 4 + 4 * axes + int(np.prod(shape)):
-        raise BadInput(f"{path} is not an idx file of bytes; remove it and run the command again")
+        raise BadInput(f"{path} is not an idx file of bytes; remove it and run the command again", code="damaged-file")
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
@@ -102,7 +102,9 @@ def convert_cifar10(files: Files, progress: Progress) -> dict[str, bytes]:
                 progress("batches", len(batches), len(every))
     absent = [name for name in every if name not in batches]
     if absent:
-        raise BadInput(f"{path} holds no {absent[0]}; the binary version of CIFAR-10 is wanted")
+        raise BadInput(
+            f"{path} holds no {absent[0]}; the binary version of CIFAR-10 is wanted", code="incomplete-archive"
+        )
     arrays: dict[str, Array] = {}
     for part, names in CIFAR_BATCHES.items():
         records = np.concatenate([_cifar_records(batches[name], name, path) for name in names])
@@ -114,7 +116,9 @@ def convert_cifar10(files: Files, progress: Progress) -> dict[str, bytes]:
 
 def _cifar_records(batch: bytes, name: str, path: Path) -> Array:
     if len(batch) % CIFAR_RECORD or not batch:
-        raise BadInput(f"{name} in {path} has {len(batch):,} bytes, not a multiple of {CIFAR_RECORD:,}")
+        raise BadInput(
+            f"{name} in {path} has {len(batch):,} bytes, not a multiple of {CIFAR_RECORD:,}", code="damaged-file"
+        )
     return np.frombuffer(batch, np.uint8).reshape(-1, CIFAR_RECORD)
 
 
@@ -170,11 +174,16 @@ def _ham_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         header, *lines = [line.split(",") for line in path.read_text(encoding="utf-8").splitlines() if line]
     wanted = {"image_id", "lesion_id", "dx", "dataset"}
     if not wanted <= set(header) or any(len(line) != len(header) for line in lines):
-        raise BadInput(f"{path} is not HAM10000's table with the columns {', '.join(sorted(wanted))}")
+        raise BadInput(
+            f"{path} is not HAM10000's table with the columns {', '.join(sorted(wanted))}", code="unexpected-file"
+        )
     rows = [dict(zip(header, line, strict=True)) for line in lines]
     strange = [row for row in rows if row["dx"] not in HAM_CLASSES or row["dataset"] not in HAM_SITES]
     if strange:
-        raise BadInput(f"{path}: image {strange[0]['image_id']} has a diagnosis or source that is not HAM10000's")
+        raise BadInput(
+            f"{path}: image {strange[0]['image_id']} has a diagnosis or source that is not HAM10000's",
+            code="unexpected-file",
+        )
     return header, sorted(rows, key=lambda row: row["image_id"])
 
 
@@ -206,7 +215,10 @@ def convert_xfed(files: Files, progress: Progress) -> dict[str, bytes]:
             published = np.array([int(word) for word in members.read("mnist_asset/labels.txt").split()], np.int8)
     packed = b"".join(np.packbits(arrays[f"{kind}_masks"]).tobytes() for kind in ("mnist", "cifar"))
     if hashlib.sha256(packed).hexdigest() != XFED_MASKS or len(published) != len(XFED_MNIST):
-        raise BadInput(f"{path} does not hold the masks that XFed published in 2023; ask its authors what has changed")
+        raise BadInput(
+            f"{path} does not hold the masks that XFed published in 2023; ask its authors what has changed",
+            code="unexpected-file",
+        )
     label = published.copy()
     label[list(XFED_MNIST_RIGHT)] = list(XFED_MNIST_RIGHT.values())
     arrays |= {
@@ -254,7 +266,9 @@ class _Members:
 
     def read(self, name: str) -> bytes:
         if name not in self.at:
-            raise BadInput(f"{' and '.join(str(p) for p in self.paths)} hold no '{name}{self.ending}'")
+            raise BadInput(
+                f"{' and '.join(str(p) for p in self.paths)} hold no '{name}{self.ending}'", code="incomplete-archive"
+            )
         archive, member = self.at[name]
         with _faults(Path(str(archive.filename))):
             return archive.read(member)
@@ -274,10 +288,15 @@ def _faults(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, NotImplementedError, ValueError) as e:
-        raise BadInput(f"{path} cannot be read: {e}; remove it and run the command again") from None
+        raise BadInput(
+            f"{path} cannot be read: {e}; remove it and run the command again", code="damaged-file"
+        ) from None
 
 
-_MNIST_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+_MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
 _MNIST_FILES = {
     "train-images-idx3-ubyte.gz": (9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
     "train-labels-idx1-ubyte.gz": (28_881, "d53e105ee54ea40749a09fcbcd1e9432"),

@@ -37,9 +37,7 @@ MNIST_FILE = DataFile(
     "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64",
     11_490_519,
     also=(
-        DataFile(
-            "mnist/mnist_idx.npz", "0cd53e72456ac2cb982903d584a6633c213797f3156fd95123b718bf1d7a8669", 54_950_922
-        ),
+        DataFile("mnist/mnist_idx.npz", "0cd53e72456ac2cb982903d584a6633c213797f3156fd95123b718bf1d7a8669", 54_950_922),
     ),
     build=image_sources.MNIST,
 )
@@ -141,7 +139,10 @@ def cifar10_full(path: str | Path | None = None, *, split: Part = "all") -> Imag
         return _cifar([load_npz(locate(CIFAR_FULL_FILE, name="cifar-10-full"))], split=split, name="cifar-10-full")
     arrays = load_npz(Path(path))
     if not _is_published(arrays):
-        raise BadInput(f"{path} is not the full CIFAR-10; `rounds data get cifar-10-full` fetches and converts it")
+        raise BadInput(
+            f"{path} is not the full CIFAR-10; `rounds data get cifar-10-full` fetches and converts it",
+            code="unexpected-file",
+        )
     return _cifar([arrays], split=split)
 
 
@@ -155,7 +156,9 @@ def ham10000() -> ImageSet:
     table = read_table(meta, form=PLAIN)
     pictures = read_npz(npz, patient="lesion", name="ham10000")
     if pictures.columns["image_id"].tolist() != table.column("image_id").tolist():
-        raise BadInput(f"{npz} and {meta} list different pictures; put both publisher's files in place")
+        raise BadInput(
+            f"{npz} and {meta} list different pictures; put both publisher's files in place", code="unexpected-file"
+        )
     columns = {name: text_of(values) for name, values in table.columns.items()}
     return replace(pictures, patient=columns["lesion_id"], columns=columns)
 
@@ -180,7 +183,7 @@ def halve_largest(pictures: ImageSet, *, count: int = 2, seed: int = 0) -> Image
     The column `clinic` says the same of each picture.
     """
     if pictures.site is None:
-        raise BadInput(f"{pictures.name} has no sites to halve; partition it instead")
+        raise BadInput(f"{pictures.name} has no sites to halve; partition it instead", code="no-site-column")
     site = pictures.site.copy()
     rows_by_site = by_column(pictures.site)
     largest = sorted(rows_by_site, key=lambda name: (-len(rows_by_site[name]), name))[:count]
@@ -203,7 +206,9 @@ def xfed_masks(kind: str = "mnist", *, web: bool = False) -> ImageSet:
     The pictures are XFed's JPEG copies; take the originals from the test set by `index`.
     """
     if kind not in ("mnist", "cifar"):
-        raise BadInput(f"kind '{kind}' of XFed masks is unknown; {nearest(kind, ('mnist', 'cifar'))}")
+        raise BadInput(
+            f"kind '{kind}' of XFed masks is unknown; {nearest(kind, ('mnist', 'cifar'))}", code="unknown-kind"
+        )
     arrays = load_npz(locate(XFED_FILE, name=f"xfed-{kind}"))
     pixels, index = arrays[f"{kind}_images"], arrays[f"{kind}_test_index"]
     numbers = arrays[f"{kind}_label"].tolist()
@@ -261,7 +266,7 @@ def _official_parts(
 ) -> ImageSet:
     """x_train, y_train, x_test, y_test of one or more files, the training pictures first."""
     if split not in PARTS:
-        raise BadInput(f"split '{split}' of {name} is unknown; {nearest(split, PARTS)}")
+        raise BadInput(f"split '{split}' of {name} is unknown; {nearest(split, PARTS)}", code="unknown-split")
     parts = ("train", "test") if split == "all" else (split,)
     pixels = np.concatenate([arrays[f"x_{part}"] for part in parts for arrays in files])
     y = np.concatenate([arrays[f"y_{part}"] for part in parts for arrays in files])

@@ -66,7 +66,8 @@ def embed(texts: Sequence[str], *, name: str | None = None, progress: Counted | 
         import torch
     except ImportError:
         raise BadInput(
-            f'{name or "text"} needs torch for its sentence encoder: pip install "grandrounds[text]"'
+            f'{name or "text"} needs torch for its sentence encoder: pip install "grandrounds[text]"',
+            code="missing-package",
         ) from None
     number = {piece: i for i, piece in enumerate(locate(PIECES, name=name).read_text(encoding="utf-8").splitlines())}
     arrays, _ = load(locate(WEIGHTS, name=name), links=True)
@@ -81,7 +82,10 @@ def word_pieces(text: str, number: Mapping[str, int]) -> tuple[int, ...]:
     other text is refused.
     """
     if not text.isascii():
-        raise BadInput(f"'{text[:40]}' has letters outside ASCII, which the sentence encoder here does not read")
+        raise BadInput(
+            f"'{text[:40]}' has letters outside ASCII, which the sentence encoder here does not read",
+            code="non-ascii-text",
+        )
     found = [number["[CLS]"]]
     for word in _WORD.findall(text.lower()):
         found += _cut(word, number)
