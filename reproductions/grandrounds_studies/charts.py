@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from grandrounds.metrics.names import range_of
 from grandrounds.metrics.statistics import describe_within
 from grandrounds.report import figures
+from grandrounds.report.explanations import Block, ExplainedRound, Explanations
 from grandrounds.report.figure import Figure
 from grandrounds_studies.results import Results
 from grandrounds_studies.study import Cell
@@ -24,7 +25,7 @@ def lines(results: Results, measure: str, groups: Sequence[str], *, x: str) -> l
             for arm in results.arms_at(p.label):
                 found.setdefault(arm, {})[p.x] = triple(results, p.label, arm, measure)
         if found:
-            out.append(figures.by_setting(found, measure, x=x, title=group))
+            out.append(figures.setting_curves(found, measure, x=x, title=group))
     return out
 
 
@@ -47,8 +48,8 @@ def heat_maps(results: Results, point: str, arms: Sequence[str], *, seed: int = 
     for arm in arms:
         reading = results.readings.get(Cell(point, arm, seed))
         if reading is not None and reading.kept.get("pairs"):
-            told = {"training": {"pairs": reading.kept["pairs"]}, "round": reading.kept["round"]}
-            out.append(figures.pairwise_drift({"rounds": [told]}, of=arm))
+            last = ExplainedRound(round=reading.kept["round"], training=Block(pairs=reading.kept["pairs"]))
+            out.append(figures.pairwise_drift(Explanations(rounds=[last]), label=arm))
     for figure in out:
         figure["data"][0]["zmax"] = max(f["data"][0]["zmax"] for f in out)
     return out

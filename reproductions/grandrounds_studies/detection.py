@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.comparison import colour_of
-from grandrounds.report.paint import QUIET, layout, safe
+from grandrounds.report.figures.comparison import arm_colour
+from grandrounds.report.style import QUIET, layout, safe
 from grandrounds_studies.results import Results
 from grandrounds_studies.study import Cell
 
@@ -73,7 +73,7 @@ def _figure(held: Sequence[tuple[str, list[float], list[float]]], what: str, poi
     for k, (arm, bad, honest) in enumerate(held):
         x, y = curve(bad, honest)
         name = f"{safe(arm)}: {area(bad, honest):.2f}"
-        line = {"color": colour_of(k), "shape": "hv"}
+        line = {"color": arm_colour(k), "shape": "hv"}
         traces.append({"type": "scatter", "mode": "lines", "x": x, "y": y, "name": name, "line": line})
     return Figure(
         traces,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from grandrounds.metrics.names import words
 from grandrounds_studies.study import Measure
 
 if TYPE_CHECKING:
+    from grandrounds.report.explanations import Block
     from grandrounds.runs.run import Run
 
 LAST = 10
@@ -66,7 +67,7 @@ def _entries(run: Run) -> float:
     return float(np.mean(counts)) if counts else nan
 
 
-def _last_blocks(run: Run) -> Iterator[Mapping[str, Any]]:
+def _last_blocks(run: Run) -> Iterator[Block]:
     told = [r for r in run.explanations["rounds"] if "training" in r]
     yield from (r["training"] for r in told if r["round"] > told[-1]["round"] - LAST)
 

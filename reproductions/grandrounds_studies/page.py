@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from grandrounds.report.document import Charts, document, said, table, td
+from grandrounds.report.document import Charts, document, table, td, text_cell
 from grandrounds.report.figure import Figure, packed_script
 from grandrounds_studies.study import FAILS, HOLDS
 from grandrounds_studies.wording import (
@@ -57,9 +57,9 @@ def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
     for c in claims:
         again = c["claim"] == before
         before = c["claim"]
-        first = [said(""), td("")] if again else [said(c["claim"]), td(escape(c["where"]))]
+        first = [text_cell(""), td("")] if again else [text_cell(c["claim"]), td(escape(c["where"]))]
         verdict = f"<td class='{_SHADE.get(c['verdict'], 'quiet')}'>{escape(c['verdict'])}</td>"
-        rows.append([*first, said(c["arm"]), verdict, said(c["why"])])
+        rows.append([*first, text_cell(c["arm"]), verdict, text_cell(c["why"])])
     return table([left[0], "where", left[1], "verdict", left[2]], rows)
 
 

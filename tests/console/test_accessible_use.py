@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from grandrounds.report.paint import COLOURS, INK, MORE, SIGNED
+from grandrounds.report.style import COLOURS, INK, MORE_COLOURS, SIGNED
 from grandrounds.runs.run import load_run
 from tests.report import EVIL
 
@@ -210,7 +210,7 @@ def test_lab_is_that_of_the_books():
 @pytest.mark.parametrize("blind", BLIND)
 def test_series_of_a_figure_are_told_apart_by_the_colour_blind(blind):
     """A difference of 2.3 is just noticeable side by side (Mahy et al. 1994); lines and marks lie apart and are small."""
-    drawn = [*COLOURS, *MORE, "#000000", "#c3c9cf"]
+    drawn = [*COLOURS, *MORE_COLOURS, "#000000", "#c3c9cf"]
     seen = {colour: lab(np.array(BLIND[blind]) @ linear(colour)) for colour in drawn}
     near = {(a, b): round(float(np.linalg.norm(seen[a] - seen[b])), 1) for a, b in combinations(drawn, 2)}
     assert min(near.values()) >= 16, min(near, key=near.__getitem__)

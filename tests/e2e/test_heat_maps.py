@@ -15,9 +15,10 @@ from grandrounds.analysis.case.heat_maps import map_sheet
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.cli.images import show_all
 from grandrounds.core.errors import BadInput
+from grandrounds.core.records import Decision, RoundRecord
 from grandrounds.core.rng import generator
 from grandrounds.explain.mapped import LIKE, NUMBERS, OF_ONE, SIZE, MapRule, likeness, looked
-from grandrounds.report.figures import maps_alike, maps_sharp
+from grandrounds.report.figures import map_concentration, map_similarity
 from grandrounds.site.host import SiteHost
 from grandrounds.site.map_files import read_maps
 from tests.cli.test_commands import refused
@@ -321,12 +322,12 @@ def test_a_file_at_a_site_that_lacks_something_is_refused(done, tmp_path):
 def test_the_report_and_the_screen_tell_of_them(done):
     page = (done.folder / "report.html").read_text()
     assert "<h2>Heat maps</h2>" in page and "How sharply models look" in page and "How alike heat maps are" in page
-    lines = {line["name"]: line for line in maps_alike(done.rounds)["data"]}
+    lines = {line["name"]: line for line in map_similarity(done.rounds)["data"]}
     told = [maps(done)[r]["means"]["saliency"]["alike"]["ssim"] for r in (1, 3)]
     assert (lines["saliency, own and common"]["x"], lines["saliency, own and common"]["y"]) == ([1, 3], told)
     assert lines["saliency, own and its last"]["y"][0] is None
     with pytest.raises(BadInput, match="set explain.maps"):
-        maps_sharp([{"round": 1}])
+        map_concentration([RoundRecord(1, Decision())])
     line = next(text for text in rounds("show", done.folder).stdout.splitlines() if "heat maps (saliency" in text)
     assert f"{done.summary['maps']['last']['saliency']['common']['concentration']:.3f} (common)" in line
 

@@ -14,6 +14,7 @@ from grandrounds.analysis.compare import compare, known_metrics
 from grandrounds.cli.screen import show_summary
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
+from grandrounds.core.records import RunSummary
 from grandrounds.core.rng import generator
 from grandrounds.data.corruption.shortcut import fits_one_tile
 from grandrounds.data.image_files import read_npz
@@ -192,7 +193,7 @@ def test_people_are_told(studied):
     assert f"{block['sam_deployed']:.3f} of the model in use on sites' own (by chance 0.0625)" in text
     page = report_page(studied.summary, studied.rounds, json.loads((studied.folder / "environment.json").read_text()))
     assert "<h2>Shortcut</h2>" in page and "without (OOD)" in page and "bottom left" in page
-    before = {k: v for k, v in studied.summary.items() if k != "shortcut"}  # a run of an older version
+    before = RunSummary.from_dict({k: v for k, v in studied.summary.items() if k != "shortcut"})  # of an older version
     show_summary(screen, before)
     assert "Shortcut" not in report_page(before, studied.rounds, {"packages": {}, **_machine()})
 

@@ -19,8 +19,8 @@ import grandrounds as gr
 from grandrounds.audit.head import SignedHead
 from grandrounds.core.errors import BadInput
 from grandrounds.integrations.mlflow import NotLogged, Target, track
-from grandrounds.integrations.mlflow.contents import LONGEST_VALUE, params
-from grandrounds.integrations.mlflow.target import shown
+from grandrounds.integrations.mlflow.contents import LONGEST_VALUE, build_tags, flatten_plan, identify
+from grandrounds.integrations.mlflow.target import hide_credentials
 from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.runs.model import TrainedModel
 from tests.command import rounds
@@ -166,15 +166,14 @@ def test_logged_again_it_is_the_same_mlflow_run(run, store, client):
     again = track(gr.load_run(run.folder), f"mlflow:{store}")
     assert (first.again, again.again) == (False, True)
     assert again.id == first.id
-    assert again.kept == ()
+    assert again.unchanged == ()
     assert history(client, first.id, "test/accuracy") == before
 
 
 def test_one_that_was_logged_half_is_finished(run, store, client):
-    from grandrounds.integrations.mlflow.contents import identity, tags
 
     place = client.create_experiment(f"half {run.folder.name}")
-    begun = client.create_run(place, tags=tags(run, identity(run)))
+    begun = client.create_run(place, tags=build_tags(run, identify(run)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_EXPERIMENT_NAME", f"half {run.folder.name}")
         told = track(run, f"mlflow:{store}")
@@ -188,7 +187,7 @@ def test_a_run_that_went_on_is_the_same_one_and_what_mlflow_cannot_change_is_sai
     root = client.get_run(first.id).data.tags["grandrounds.ledger.root"]
     again = track(gr.resume(tmp_path / "grows", settings=["method.rounds=2"]), f"mlflow:{store}")
     assert again.id == first.id
-    assert again.kept == ("method.rounds",)
+    assert again.unchanged == ("method.rounds",)
     held = client.get_run(first.id)
     assert held.data.params["method.rounds"] == "1", "MLflow never changes a parameter"
     assert held.data.tags["grandrounds.now.method.rounds"] == "2"
@@ -290,7 +289,7 @@ def test_an_experiment_that_was_deleted_is_said(run, store, client, monkeypatch)
 
 
 def test_settings_become_names_that_mlflow_takes():
-    said = params(
+    said = flatten_plan(
         {
             "seed": 0,
             "method": {"rounds": 3, "lambdas": {"data": 0.5}, "reference": None},
@@ -315,5 +314,5 @@ def test_settings_become_names_that_mlflow_takes():
     ],
 )
 def test_a_uri_is_printed_without_its_secrets(uri, printed):
-    assert shown(uri) == printed
+    assert hide_credentials(uri) == printed
     assert str(Target(uri, named=True)) == f"mlflow:{printed}"

@@ -6,8 +6,22 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.core.records import RoundRecord, RunSummary
+
 EVIL = '<script>alert(1)</script></script><i>&"sloping"'
 """A name from data that would like to be more than a name."""
+
+
+def typed(rounds: list[dict[str, Any]]) -> list[RoundRecord]:
+    """Round records as `Run.rounds` has them; what a study keeps has no Decision."""
+    return [RoundRecord.from_dict({"decision": {}, **values}) for values in rounds]
+
+
+def summary(**values: Any) -> RunSummary:
+    """A summary with these values and nothing else."""
+    names = dict.fromkeys(("name", "method", "model", "data"), "")
+    numbers = {key: {} for key in ("sites", "final", "per_site", "rows", "privacy", "cost")}
+    return RunSummary.from_dict({**names, **numbers, "seed": 0, "rounds": 0, **values})
 
 
 def block(sketches: dict[str, list[float]], *, k: int = 2, before: list[float] | None = None, **more: Any) -> dict:

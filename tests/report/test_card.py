@@ -6,14 +6,16 @@ import re
 import shutil
 import sqlite3
 import zlib
+from dataclasses import replace
 from html import unescape
 
 import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
+from grandrounds.core.plan_types import Plan
 from grandrounds.report.card import NO_USE, model_card
-from grandrounds.report.pdf import BROWSERS
+from grandrounds.report.figure import BROWSERS
 from tests.command import rounds
 from tests.report import EVIL
 from tests.support import patients
@@ -40,7 +42,7 @@ def text(parts) -> str:
 
 def test_the_card_has_the_figures_of_the_run_and_the_head_of_its_ledger(run):
     found = audit(run.folder)
-    card = model_card(run.summary, run.plan, found, use="To triage.", made="today")
+    card = model_card(run.summary, Plan(run.plan), found, use="To triage.", date="today")
     said, s = text(card), run.summary
     assert "To triage." in said and NO_USE[:20] not in said
     assert f"{s['final']['auroc']:.3f} {s['final']['auroc_low']:.3f} to {s['final']['auroc_high']:.3f}" in said
@@ -55,7 +57,7 @@ def test_the_card_has_the_figures_of_the_run_and_the_head_of_its_ledger(run):
 
 
 def test_the_card_says_what_is_missing_and_what_is_broken(run, tmp_path):
-    bare = text(model_card({**run.summary, "subgroups": {}}, run.plan, None))
+    bare = text(model_card(replace(run.summary, subgroups={}), Plan(run.plan), None))
     assert "None was stated" in bare and "None was looked at" in bare and "no ledger" in bare
     copy = shutil.copytree(run.folder, tmp_path / "copy")
     with sqlite3.connect(copy / "ledger.db") as held:
@@ -63,7 +65,7 @@ def test_the_card_says_what_is_missing_and_what_is_broken(run, tmp_path):
         for (trigger,) in held.execute("select name from sqlite_master where type = 'trigger'").fetchall():
             held.execute(f"drop trigger {trigger}")
         held.execute(f"delete from {table} where rowid = (select max(rowid) from {table})")
-    said = text(model_card(run.summary, run.plan, audit(copy)))
+    said = text(model_card(run.summary, Plan(run.plan), audit(copy)))
     assert "does NOT verify" in said and "It verifies" not in said
 
 

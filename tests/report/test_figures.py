@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.records import Decision
 from grandrounds.report import figures
 from grandrounds.report.figure import MIME, Figure
-from tests.report import EVIL, RULE, explanations, many, records, trusting
+from tests.report import EVIL, RULE, explanations, many, records, summary, trusting, typed
 from tests.support import refused
 
 BINS = {
@@ -103,14 +104,14 @@ def gallery(name: str) -> dict[str, Figure]:
     return {
         "arm_curves": figures.arm_curves({name: [{1: 0.5, 2: 0.6}, {1: 0.6, 2: 0.7}]}, "accuracy"),
         "beeswarm": figures.beeswarm([name, "b"], np.array([[1.0, 0], [2, 0]]), np.array([[1.0, np.nan], [2, 3]])),
-        "bytes_over_rounds": figures.bytes_over_rounds(attended(name)),
-        "cohorts_over_rounds": figures.cohorts_over_rounds(weighed(name)),
-        "by_setting": figures.by_setting(
+        "bytes_over_rounds": figures.bytes_over_rounds(typed(attended(name))),
+        "cohorts_over_rounds": figures.cohorts_over_rounds(typed(weighed(name))),
+        "setting_curves": figures.setting_curves(
             {name: {0.05: (0.4, 0.3, 0.5), 1.0: (0.2, 0.1, 0.3)}}, name, x=name, title=name
         ),
-        "curves": figures.curves(rounds),
+        "curves": figures.curves(typed(rounds)),
         "decision_curve": figures.decision_curve(CURVE),
-        "disagreement_over_rounds": figures.disagreement_over_rounds(weighed(name)),
+        "disagreement_over_rounds": figures.disagreement_over_rounds(typed(weighed(name))),
         "distance_to_consensus": figures.distance_to_consensus(told),
         "drift_over_rounds": figures.drift_over_rounds(told),
         "epsilon_over_rounds": figures.epsilon_over_rounds(
@@ -121,30 +122,32 @@ def gallery(name: str) -> dict[str, Figure]:
         "importances": figures.importances([name, "b"], [0.2, 0.8], [0.01, 0.02]),
         "intervals": figures.intervals(arms),
         "jaccard_over_rounds": figures.jaccard_over_rounds(told),
-        "lent_curves": figures.lent_curves(scored_locally(name), {"a": {"train": 30}, name: {"train": 10}}),
-        "local_curves": figures.local_curves(scored_locally(name)),
-        "maps_alike": figures.maps_alike(mapped()),
-        "maps_sharp": figures.maps_sharp(mapped()),
-        "nsds_over_rounds": figures.nsds_over_rounds(trusting(("a", "b", name)), 1.0),
+        "crossed_curves": figures.crossed_curves(
+            typed(scored_locally(name)), {"a": {"train": 30}, name: {"train": 10}}
+        ),
+        "local_curves": figures.local_curves(typed(scored_locally(name))),
+        "map_similarity": figures.map_similarity(typed(mapped())),
+        "map_concentration": figures.map_concentration(typed(mapped())),
+        "nsds_over_rounds": figures.nsds_over_rounds(typed(trusting(("a", "b", name))), 1.0),
         "pairwise_drift": figures.pairwise_drift(told),
         "pareto": figures.pareto(points, y=name),
-        "presence_over_rounds": figures.presence_over_rounds(attended(name)),
+        "presence_over_rounds": figures.presence_over_rounds(typed(attended(name))),
         "radar": figures.radar(["accuracy", "auroc", name], {name: {"accuracy": 0.5, "auroc": 0.6, name: None}}),
-        "reasons_over_rounds": figures.reasons_over_rounds(
-            [{"round": r, "reasons": {"accuracy": 0.5, "xai": 0.6, "grid": None}} for r in (1, 2)],
+        "rationale_over_rounds": figures.rationale_over_rounds(
+            typed([{"round": r, "reasons": {"accuracy": 0.5, "xai": 0.6, "grid": None}} for r in (1, 2)]),
             {"shuffled weights": {"accuracy": 0.1, "xai": None}},
         ),
         "reliability": figures.reliability(BINS),
-        "rewards_over_rounds": figures.rewards_over_rounds(trusting(("a", "b", name))),
-        "seconds_over_rounds": figures.seconds_over_rounds(attended(name)),
-        "site_curves": figures.site_curves(rounds),
+        "rewards_over_rounds": figures.rewards_over_rounds(typed(trusting(("a", "b", name)))),
+        "seconds_over_rounds": figures.seconds_over_rounds(typed(attended(name))),
+        "site_curves": figures.site_curves(typed(rounds)),
         "spurious_masses": figures.spurious_masses({"training": {"a": 0.1}, "deployed": {"a": 0.3, name: 0.2}}, 1 / 16),
         "trade_off": figures.trade_off({name: [{"label": name, "drift": 0.1, "accuracy": 0.9}]}),
-        "trust_over_rounds": figures.trust_over_rounds(trusting(("a", "b", name))),
-        "trust_parts": figures.trust_parts(trusting(("a", "b", name))[-1]["decision"], RULE),
+        "trust_over_rounds": figures.trust_over_rounds(typed(trusting(("a", "b", name)))),
+        "trust_parts": figures.trust_parts(Decision.from_dict(trusting(("a", "b", name))[-1]["decision"]), RULE),
         "waterfall": figures.waterfall([name, "b"], [1.0, -0.5], 0.0, 0.5, [name, 3.5]),
-        "weights": figures.weights(rounds),
-        "weights_by_signal": figures.weights_by_signal(signals),
+        "weights": figures.weights(typed(rounds)),
+        "weights_by_signal": figures.weights_by_signal(Decision.from_dict(signals)),
     }
 
 
@@ -153,13 +156,13 @@ NAMELESS = (
     "bytes_over_rounds",
     "curves",
     "decision_curve",
-    "reasons_over_rounds",
+    "rationale_over_rounds",
     "reliability",
     "drift_over_rounds",
     "jaccard_over_rounds",
-    "lent_curves",
-    "maps_alike",
-    "maps_sharp",
+    "crossed_curves",
+    "map_similarity",
+    "map_concentration",
     "seconds_over_rounds",
 )
 """Figures in which no name from data occurs."""
@@ -200,25 +203,25 @@ def test_a_name_from_data_cannot_become_markup(name):
 
 def test_local_models_are_drawn_beside_the_common_one():
     """Means weigh a by 30 training rows and c by 10; a site that was away leaves a gap."""
-    each = figures.local_curves(scored_locally())
+    each = figures.local_curves(typed(scored_locally()))
     assert trace(each, "a")["y"] == [0.8, 0.9] and trace(each, "c")["y"] == [1.0, None]
     common = trace(each, "common model")
     assert common["x"] == [1, 3] and common["y"] == pytest.approx([0.81, 0.83])
-    lent = figures.lent_curves(scored_locally(), {"a": {"train": 30}, "c": {"train": 10}})
+    lent = figures.crossed_curves(typed(scored_locally()), {"a": {"train": 30}, "c": {"train": 10}})
     assert trace(lent, "own training rows")["y"] == pytest.approx([0.85, 0.9])
     assert trace(lent, "other sites' training rows")["y"] == [pytest.approx(0.6), None]
     assert trace(lent, "test rows of all sites")["y"] == pytest.approx([0.5, 0.5])
     with refused("nothing-to-draw"):
-        figures.local_curves(records())
+        figures.local_curves(typed(records()))
     own = [{**r, "local": {"train_accuracy": {"a": 0.5}}} for r in records()]
     with refused("nothing-to-draw"):
-        figures.lent_curves(own, {"a": {"train": 1}})
+        figures.crossed_curves(typed(own), {"a": {"train": 1}})
 
 
 def test_records_that_a_study_keeps_have_no_decisions_and_are_drawn_the_same():
     whole = scored_locally()
     short = [{key: r[key] for key in ("round", "test", "local")} for r in whole if "local" in r]
-    assert figures.local_curves(short) == figures.local_curves(whole)
+    assert figures.local_curves(typed(short)) == figures.local_curves(typed(whole))
 
 
 def test_no_text_in_a_figure_ends_the_script_that_holds_it():
@@ -311,31 +314,31 @@ def test_sketches_that_were_not_kept_leave_the_consensus():
 
 
 def test_curves_hold_what_the_rounds_say():
-    figure = figures.curves(records())
+    figure = figures.curves(typed(records()))
     assert trace(figure, "accuracy")["y"] == pytest.approx([0.81, 0.82, 0.83])
     assert trace(figure, "lowest accuracy of a site")["y"] == pytest.approx([0.501, 0.502, 0.503])
     assert trace(figure, "log loss, test")["y"] == pytest.approx([1, 1 / 2, 1 / 3])
     with refused("nothing-to-draw"):
-        figures.curves([{"round": 1}])
+        figures.curves(typed([{"round": 1}]))
 
 
 def test_the_consortium_is_bold_and_the_worst_sites_are_named():
-    figure = figures.site_curves(records())
+    figure = figures.site_curves(typed(records()))
     widths = {t["name"]: t["line"]["width"] for t in figure["data"]}
     assert max(widths, key=widths.get) == "all sites together"
     assert trace(figure, "b")["y"] == pytest.approx([0.511, 0.512, 0.513])
     worst = [t["name"] for t in sorted(figure["data"], key=lambda t: t["legendrank"]) if t.get("showlegend")]
     assert worst == ["a", "b", "c"]
-    loss = figures.site_curves(records(), "log_loss")
+    loss = figures.site_curves(typed(records()), "log_loss")
     worst = [t["name"] for t in sorted(loss["data"], key=lambda t: t["legendrank"]) if t.get("showlegend")]
     assert worst == ["c", "b", "a"], "the highest loss is the worst"
     with refused("unknown-metric", match="no metric 'harm' is recorded of each site; recorded are: accuracy, log_loss"):
-        figures.site_curves(records(), "harm")
+        figures.site_curves(typed(records()), "harm")
 
 
 def test_a_thousand_sites_stay_readable():
     rounds = records(tuple(f"h{k:04d}" for k in range(1000)), rounds=300)
-    curves, bars = figures.site_curves(rounds), figures.weights(rounds)
+    curves, bars = figures.site_curves(typed(rounds)), figures.weights(typed(rounds))
     assert len(curves["data"]) == 31
     assert {t["name"] for t in curves["data"]} == {"all sites together", *(f"h{k:04d}" for k in range(30))}
     assert "30 of 1000 sites" in curves["layout"]["title"]["text"]
@@ -350,7 +353,7 @@ def test_a_thousand_sites_stay_readable():
 
 def test_weights_need_weights():
     with refused("nothing-to-draw"):
-        figures.weights([{"round": 1, "decision": {"weights": {}}}])
+        figures.weights(typed([{"round": 1, "decision": {"weights": {}}}]))
 
 
 def test_signals_of_both_signs_are_shown_as_they_are_and_no_two_in_one_colour():
@@ -358,7 +361,7 @@ def test_signals_of_both_signs_are_shown_as_they_are_and_no_two_in_one_colour():
     signals = {f"signal_{k}": dict.fromkeys(sites, float(k)) for k in range(8)}
     signals["reward"] = {"a": 0.02, "b": -0.021, "c": 0.0012}
     decision = {"round": 1, "weights": dict.fromkeys(sites, 1 / 3), "signals": signals}
-    figure = figures.weights_by_signal(decision)
+    figure = figures.weights_by_signal(Decision.from_dict(decision))
     assert trace(figure, "reward")["y"] == [0.02, -0.021, 0.0012]
     assert len({t["marker"]["color"] for t in figure["data"]}) == len(figure["data"]) == 10
 
@@ -366,7 +369,11 @@ def test_signals_of_both_signs_are_shown_as_they_are_and_no_two_in_one_colour():
 def test_a_site_has_one_colour_in_every_figure_of_a_page():
     rounds = records(("va", "cleveland", "swiss", "hungarian"))
     rounds[-1]["sites"]["log_loss"] = {"va": 0.9, "cleveland": 0.1, "swiss": 0.5, "hungarian": 0.3}
-    drawn = [figures.site_curves(rounds, "accuracy"), figures.site_curves(rounds, "log_loss"), figures.weights(rounds)]
+    drawn = [
+        figures.site_curves(typed(rounds), "accuracy"),
+        figures.site_curves(typed(rounds), "log_loss"),
+        figures.weights(typed(rounds)),
+    ]
     seen: dict[str, set[str]] = {}
     for figure in drawn:
         for t in figure["data"]:
@@ -378,7 +385,9 @@ def test_a_site_has_one_colour_in_every_figure_of_a_page():
 
 def test_highlighted_sites_that_share_a_colour_differ_in_their_dash():
     rounds = records(tuple(f"h{k:02d}" for k in range(40)))
-    lines = [t for t in figures.site_curves(rounds)["data"] if t.get("showlegend") and "all sites" not in t["name"]]
+    lines = [
+        t for t in figures.site_curves(typed(rounds))["data"] if t.get("showlegend") and "all sites" not in t["name"]
+    ]
     assert len({(t["line"]["color"], t["line"]["dash"]) for t in lines}) == 3
 
 
@@ -387,15 +396,15 @@ def test_an_arm_keeps_its_colour_where_others_have_no_point():
     points = [{"label": "c", "drift": 0.1, "accuracy": 0.8}, {"label": "b", "drift": 0.2, "accuracy": 0.9}]
     drawn = figures.pareto(points, arms=arms)["data"][1:]
     assert [t["marker"]["line"]["color"] for t in drawn] == [
-        figures.comparison.colour_of(2),
-        figures.comparison.colour_of(1),
+        figures.comparison.arm_colour(2),
+        figures.comparison.arm_colour(1),
     ]
 
 
 def test_curves_say_why_their_ends_are_not_the_final_figures():
-    title = lambda summary: figures.curves(records(), summary)["layout"]["title"]["text"]  # noqa: E731
-    assert "final figures differ" not in title({"threshold": 0.5})
-    said = title({"threshold": 0.087, "platt": {"slope": 1.2}})
+    title = lambda told: figures.curves(typed(records()), told)["layout"]["title"]["text"]  # noqa: E731
+    assert "final figures differ" not in title(summary(threshold=0.5))
+    said = title(summary(threshold=0.087, platt=[1.2, 0.0]))
     assert "before calibration" in said and "not at 0.087" in said
 
 
@@ -405,7 +414,7 @@ def test_signals_with_shares_stack_up_to_the_weight():
         "weights": {"a": 0.44, "b": 0.56},
         "signals": {"data_size": {"a": 60, "b": 40}, "agreement": {"a": 0.2, "b": 0.8}},
     }
-    apart = figures.weights_by_signal(decision)
+    apart = figures.weights_by_signal(Decision.from_dict(decision))
     assert apart["data"][0]["x"] == ["b", "a"]
     assert [t["y"] for t in apart["data"]] == [[0.56, 0.44], [40, 60], [0.8, 0.2]], "as they were told"
     assert len({t["yaxis"] for t in apart["data"]}) == 3, "each on a scale of its own"
@@ -415,7 +424,7 @@ def test_signals_with_shares_stack_up_to_the_weight():
         "val_loss": {"a": 2, "b": None},
     }
     parts = {"data": {"a": 0.3, "b": 0.2}, "agreement": {"a": 0.04, "b": 0.16}, "worst_site": {"a": 0.1, "b": 0.2}}
-    stacked = figures.weights_by_signal({**decision, "signals": signals, "shares": parts})
+    stacked = figures.weights_by_signal(Decision.from_dict({**decision, "signals": signals, "shares": parts}))
     assert stacked["layout"]["barmode"] == "stack"
     *bars, rows, marks = stacked["data"]
     assert [t["name"] for t in bars] == ["data size", "agreement of reasons", "worst site"]
@@ -425,33 +434,39 @@ def test_signals_with_shares_stack_up_to_the_weight():
     assert bars[2]["customdata"] == ["val loss unknown", "val loss 2"]
     assert (rows["name"], rows["y"]) == ("by rows alone", [0.4, 0.6]), "of the sites that have a weight"
     signals["in_line"] = {"a": 0.1, "b": 1.0}
-    outlier = figures.weights_by_signal({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
+    outlier = figures.weights_by_signal(
+        Decision.from_dict({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
+    )
     assert outlier["data"][0]["name"] == "rows, as far as reasons are in line"
     assert outlier["data"][0]["customdata"][1] == "disagreement 0.5, in line 0.1"
     signals["standing"] = {"a": 1.78, "b": 0.5}
-    minded = figures.weights_by_signal({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
+    minded = figures.weights_by_signal(
+        Decision.from_dict({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
+    )
     assert minded["data"][0]["customdata"][1] == "disagreement 0.5, standing 1.78, in line 0.1"
     assert minded["data"][0]["y"] == outlier["data"][0]["y"]
     signals["standing"] = {"a": None, "b": 0.5}
-    told = figures.weights_by_signal({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
+    told = figures.weights_by_signal(
+        Decision.from_dict({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
+    )
     assert told["data"][0]["customdata"][1] == "disagreement 0.5, standing unknown, in line 0.1"
-    beside = figures.weights_by_signal({**decision, "signals": {"standing": signals["standing"]}})
+    beside = figures.weights_by_signal(Decision.from_dict({**decision, "signals": {"standing": signals["standing"]}}))
     assert (beside["data"][1]["y"], beside["data"][1]["customdata"]) == ([0.5, None], ["0.5", "unknown"])
 
 
 def test_disagreement_is_drawn_for_the_rounds_that_looked_at_it():
-    figure = figures.disagreement_over_rounds(weighed())
+    figure = figures.disagreement_over_rounds(typed(weighed()))
     heat = figure["data"][0]
     assert (heat["x"], heat["y"]) == (["1", "3"], ["c", "a", "b"]), "the farthest first"
     assert heat["z"] == [[0.9, None], [0.1, 0.3], [0.2, 0.0]], "nobody was there to compare c with in round 3"
     assert heat["customdata"][0] == [0.1, 0.1] and (heat["zmin"], heat["zmax"]) == (0, 0.9)
     assert "blank: alone in its cohort" in figure["layout"]["title"]["text"]
     with refused("nothing-to-draw"):
-        figures.disagreement_over_rounds(records())
+        figures.disagreement_over_rounds(typed(records()))
 
 
 def test_cohorts_have_a_colour_each_and_their_consistency():
-    figure = figures.cohorts_over_rounds(weighed())
+    figure = figures.cohorts_over_rounds(typed(weighed()))
     heat = figure["data"][0]
     assert (heat["x"], heat["y"]) == (["1", "2", "3"], ["a", "b", "c"])
     assert heat["z"] == [[1, 1, 1], [1, 2, 1], [1, 2, 2]]
@@ -462,7 +477,7 @@ def test_cohorts_have_a_colour_each_and_their_consistency():
         in figure["layout"]["title"]["text"]
     )
     with refused("nothing-to-draw"):
-        figures.cohorts_over_rounds(records())
+        figures.cohorts_over_rounds(typed(records()))
 
 
 def test_of_many_sites_those_that_change_cohorts_are_shown():
@@ -471,7 +486,7 @@ def test_of_many_sites_those_that_change_cohorts_are_shown():
     for r, record in enumerate(made):
         record["decision"]["cohorts"]["of"] = {s: 1 + (s == "s39" and r == 1) for s in sites}
         record["decision"]["signals"] = {"disagreement": {s: 0.01 * k for k, s in enumerate(sites)}}
-    drawn, away = figures.cohorts_over_rounds(made), figures.disagreement_over_rounds(made)
+    drawn, away = figures.cohorts_over_rounds(typed(made)), figures.disagreement_over_rounds(typed(made))
     assert len(drawn["data"][0]["y"]) == 30 and drawn["data"][0]["y"][-1] == "s39"
     assert away["data"][0]["y"][:2] == ["s39", "s38"]
     for figure in (drawn, away):
@@ -710,7 +725,7 @@ def test_spurious_mass_is_drawn_beside_chance_for_the_sites_that_have_most():
 
 def test_a_line_over_a_setting_has_its_intervals_and_leaves_out_what_is_undefined():
     told = {"fedavg": {1.0: (0.2, 0.1, 0.4), 0.05: (0.5, math.nan, math.nan)}, "other": {1.0: (math.nan, 0, 1)}}
-    figure = figures.by_setting(told, "training_drift", x="alpha", title="digits")
+    figure = figures.setting_curves(told, "training_drift", x="alpha", title="digits")
     line, empty = figure["data"]
     assert (line["x"], line["y"]) == ([0.05, 1.0], [0.5, 0.2]) and empty["x"] == []
     assert line["error_y"]["array"] == pytest.approx([0, 0.2])
@@ -718,7 +733,7 @@ def test_a_line_over_a_setting_has_its_intervals_and_leaves_out_what_is_undefine
     assert figure["layout"]["xaxis"]["ticktext"] == ["0.05", "1"] and figure.title == "Training drift: digits"
     assert "less is better" in figure["layout"]["yaxis"]["title"]["text"]
     with refused("nothing-to-draw"):
-        figures.by_setting({}, "accuracy", x="alpha")
+        figures.setting_curves({}, "accuracy", x="alpha")
 
 
 def test_a_trade_off_is_a_line_through_its_strengths():
@@ -735,25 +750,25 @@ def test_a_trade_off_is_a_line_through_its_strengths():
 
 def test_the_parts_of_trust_add_up_to_it():
     decision = trusting()[-1]["decision"]
-    drawn = figures.trust_parts(decision, RULE)
+    drawn = figures.trust_parts(Decision.from_dict(decision), RULE)
     sites = drawn["data"][0]["x"]
     assert sites[0] == "c", "the least trusted comes first"
     total = np.sum([t["y"] for t in drawn["data"]], axis=0)
     assert total == pytest.approx([decision["signals"]["trust"][s] for s in sites], abs=1e-5)
     assert trace(drawn, "agreement")["y"][0] == pytest.approx(0.3 * math.exp(-1.2), abs=1e-6)
     decision["signals"]["alignment"] = {"a": 1.0, "b": 0.5, "c": -0.9}
-    signed = figures.trust_parts(decision, {**RULE, "signed": True})
+    signed = figures.trust_parts(Decision.from_dict(decision), {**RULE, "signed": True})
     assert trace(signed, "agreement")["y"][0] == 0, "reasons that point the other way are no agreement"
 
 
 def test_trust_and_divergence_have_the_numbers_and_the_alarm():
     rounds = trusting()
-    trust = figures.trust_over_rounds(rounds)
+    trust = figures.trust_over_rounds(typed(rounds))
     known = rounds[0]["decision"]["signals"]["trust"]
     assert trace(trust, "c")["y"] == pytest.approx([known["c"]] * 3, rel=1e-4)
     assert trace(trust, "mean")["y"] == pytest.approx([sum(known.values()) / 3] * 3, rel=1e-4)
     rounds[1]["decision"]["signals"]["nsds"]["a"] = 0.0
-    away = figures.nsds_over_rounds(rounds, 1.0)
+    away = figures.nsds_over_rounds(typed(rounds), 1.0)
     assert trace(away, "alarm")["y"] == [1.0, 1.0] and trace(away, "c")["y"] == [1.2] * 3
     assert min(trace(away, "a")["y"]) > 0, "a logarithm has no zero"
     low, high = away["layout"]["yaxis"]["range"]
@@ -764,20 +779,20 @@ def test_rewards_are_summed_and_a_site_that_was_away_keeps_what_it_had():
     rounds = trusting()
     own = rounds[0]["decision"]["signals"]["reward"]["b"]
     rounds[1]["decision"]["signals"]["reward"].pop("b")
-    drawn = figures.rewards_over_rounds(rounds)
+    drawn = figures.rewards_over_rounds(typed(rounds))
     assert trace(drawn, "b")["y"] == pytest.approx([own, own, 2 * own], rel=1e-4)
 
 
 def test_of_many_sites_those_that_matter_are_drawn():
     sites = tuple(f"site-{k:03}" for k in range(150))
     rounds = trusting(sites)
-    for drawn in (figures.trust_over_rounds(rounds), figures.nsds_over_rounds(rounds, 1.0)):
+    for drawn in (figures.trust_over_rounds(typed(rounds)), figures.nsds_over_rounds(typed(rounds), 1.0)):
         names = [t["name"] for t in drawn["data"]]
         assert len(names) == 31 and "site-149" in names
         assert sum(t.get("showlegend", True) for t in drawn["data"]) == 4
         assert "of 150 sites" in drawn["layout"]["title"]["text"]
-    assert len(figures.rewards_over_rounds(rounds)["data"]) == 30
-    assert len(figures.trust_parts(rounds[-1]["decision"], RULE)["data"][0]["x"]) == 30
+    assert len(figures.rewards_over_rounds(typed(rounds))["data"]) == 30
+    assert len(figures.trust_parts(Decision.from_dict(rounds[-1]["decision"]), RULE)["data"][0]["x"]) == 30
 
 
 def test_a_run_without_trust_has_none_to_draw():
@@ -786,19 +801,19 @@ def test_a_run_without_trust_has_none_to_draw():
         record["decision"]["signals"]["trust"] = {"a": 0.1, "b": 0.2, "c": 0.3}
     for drawn in (figures.trust_over_rounds, figures.rewards_over_rounds, lambda r: figures.nsds_over_rounds(r, 1.0)):
         with refused("nothing-to-draw"):
-            drawn(robust)
+            drawn(typed(robust))
     with refused("nothing-to-draw"):
-        figures.trust_parts(robust[0]["decision"], RULE)
+        figures.trust_parts(Decision.from_dict(robust[0]["decision"]), RULE)
 
 
 def test_who_took_part_and_what_rounds_cost():
-    presence = figures.presence_over_rounds(attended())
+    presence = figures.presence_over_rounds(typed(attended()))
     heat = presence["data"][0]
     assert heat["y"] == ["c", "a", "b"]  # most often missing first
     assert heat["z"] == [[2, 1], [2, 2], [2, 0]] and heat["text"][0] == ["took part", "missing (c)"]
-    down, up = figures.bytes_over_rounds(attended())["data"]
+    down, up = figures.bytes_over_rounds(typed(attended()))["data"]
     assert (down["y"], up["y"]) == ([3.0, 2.0], [1.0, 0.5])
-    assert figures.seconds_over_rounds(attended())["data"][0]["y"] == [2.0, 4.0]
+    assert figures.seconds_over_rounds(typed(attended()))["data"][0]["y"] == [2.0, 4.0]
     many = [{"round": 1, "decision": {**attended()[0]["decision"], "asked": [f"s{k:03d}" for k in range(40)]}}]
-    shown = figures.presence_over_rounds(many)
+    shown = figures.presence_over_rounds(typed(many))
     assert len(shown["data"][0]["y"]) == 30 and "30 of 40 sites" in shown["layout"]["title"]["text"]

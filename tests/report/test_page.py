@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -21,9 +22,9 @@ from grandrounds.core.errors import BadInput
 from grandrounds.report import figure as plotly_js
 from grandrounds.report.document import Charts
 from grandrounds.report.page import report_page
-from grandrounds.report.sections.trust import limits, trust_section
+from grandrounds.report.sections.trust import trust_limits, trust_section
 from tests.command import rounds
-from tests.report import EVIL, RULE, explanations, many, trusting
+from tests.report import EVIL, RULE, explanations, many, trusting, typed
 from tests.support import patients
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
@@ -242,10 +243,10 @@ def test_a_run_without_trust_has_no_section_on_it(evil_page):
 )
 def test_what_trust_cannot_see_follows_from_who_measured(told, words, never):
     held = {"accuracy_at": "reference", "explained": "own", "secure": False, "rule": RULE, **told}
-    text = " ".join(limits(held))
+    text = " ".join(trust_limits(held))
     assert words in text and never not in text
     assert "every sign turned has the same reasons" in text
-    assert "every sign turned" not in " ".join(limits({**held, "rule": {**RULE, "signed": True}}))
+    assert "every sign turned" not in " ".join(trust_limits({**held, "rule": {**RULE, "signed": True}}))
 
 
 def test_of_many_sites_the_least_trusted_are_listed(trust_run):
@@ -257,7 +258,7 @@ def test_of_many_sites_the_least_trusted_are_listed(trust_run):
         "alarmed": {"site-149": [1, 2, 3]},
         "refused": {"site-002": [2]},
     }
-    text = "".join(trust_section({**trust_run.summary, "trust": told}, rounds, Charts(None)))
+    text = "".join(trust_section(replace(trust_run.summary, trust=told), typed(rounds), Charts(None)))
     page = Page(text)
     listed = [row for row in page.rows if row and row[0].startswith("site-")]
     assert len(listed) == 40 and listed[0][0] == "site-149" and "The 40 least trusted of 150 sites." in page.text

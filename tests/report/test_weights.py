@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
-from grandrounds.report.weights.record import listed, parts, percent, whole
-from grandrounds.report.weights.sentences import weight_in_words
+from grandrounds.core.records import RoundRecord
+from grandrounds.report.weights import sentences
+from grandrounds.report.weights.record import join_names, percent, percent_parts, whole_percent
 
 OUTLIER = "a site's weight is its share of the rows, less where its reasons stand out from the others'"
 PLAN = {"method": {"cohorts": {"consensus": "cohort"}, "robust": {"rule": "none"}}}
+
+
+def weight_sentences(values, site, **more):
+    return sentences.weight_sentences(RoundRecord.from_dict(values), site, **more)
 
 
 def record(weights, signals, *, why="by the rule", **more):
@@ -52,7 +57,7 @@ def sketches(values, flat=()):
 
 
 def test_fedavg_is_the_share_of_rows():
-    assert weight_in_words(fedavg(), "site-02") == [
+    assert weight_sentences(fedavg(), "site-02") == [
         "round 7, site-02: weight 40.0 %, number 2 of 2.",
         "That is its share of the training rows: 4,000 of 10,000.",
         "Weighing: by rows.",
@@ -61,7 +66,7 @@ def test_fedavg_is_the_share_of_rows():
 
 def test_a_record_from_before_there_were_stages():
     old = record({"a": 0.25, "b": 0.75}, {"data_size": {"a": 1.0, "b": 3.0}}, why="a share of rows")
-    assert weight_in_words(old, "a") == [
+    assert weight_sentences(old, "a") == [
         "round 7, a: weight 25.0 %, number 2 of 2.",
         "That is its share of the training rows: 1 of 4.",
         "Why: a share of rows.",
@@ -76,7 +81,7 @@ def test_reasons_that_stand_out():
     signals = held["decision"]["signals"]
     signals["importance"] = {"a": 2.0, "b": 2.0, "c": 2.0, "bad": 1.0}
     signals["disagreement"] = {"a": 0.0, "b": 0.0, "c": 0.0, "bad": (0.95 + 0.55 + 0.5) / 2}
-    assert weight_in_words(held, "bad", explanations=told) == [
+    assert weight_sentences(held, "bad", explanations=told) == [
         "round 7, bad: weight 9.1 %, number 4 of 4.",
         "By its rows alone (300 of 600) it would have had 50.0 %.",
         "Its reasons lie 1.00 from the consensus of the sites (0 the same, 1 as far off as a model that uses no feature); "
@@ -89,9 +94,9 @@ def test_reasons_that_stand_out():
         f"Weighing: {OUTLIER}.",
     ]
     signals["disagreement"]["bad"] = 0.9
-    lines = weight_in_words(held, "bad", explanations=told)
+    lines = weight_sentences(held, "bad", explanations=told)
     assert "(others 10.0 %)" in lines[4], "a consensus that does not give the recorded distance is not named"
-    assert not any("differently" in line for line in weight_in_words(held, "bad")), "without sketches nothing is said"
+    assert not any("differently" in line for line in weight_sentences(held, "bad")), "without sketches nothing is said"
 
 
 def remembered(distance, standing, kept):
@@ -122,7 +127,7 @@ ALL = "it keeps all that its rows give it."
     ids=["before", "only now", "both", "this round alone", "neither", "sharpness 0"],
 )  # fmt: skip
 def test_what_rounds_before_made_of_this_one(distance, standing, kept, said, over):
-    lines = weight_in_words(remembered(distance, standing, kept), "bad", plan=WEIGHED)
+    lines = weight_sentences(remembered(distance, standing, kept), "bad", plan=WEIGHED)
     assert lines[2].endswith(f"the usual distance (their median) is 0.10. {said}")
     number = f"Over the rounds its reasons lie {over} times as far off as passes unnoticed."
     assert [line for line in lines if line.startswith("Over the rounds")] == ([number] if over else [])
@@ -133,10 +138,10 @@ def test_where_this_round_alone_cannot_be_told_only_the_rounds_are_spoken_of():
     """Without the plan; and of a site alone in its cohort, which is compared with all by distances that are not kept."""
     held = remembered(0.12, 1.8, 0.1)
     over = "Over the rounds its reasons lie 1.8 times as far off as passes unnoticed."
-    lines = weight_in_words(held, "bad")
+    lines = weight_sentences(held, "bad")
     assert lines[2].endswith(f"They stand out: {TENTH}") and lines[3] == over
     held["decision"]["cohorts"] = cohorts({"a": 1, "b": 1, "c": 1, "bad": 2})
-    alone = weight_in_words(held, "bad", plan={"method": {**PLAN["method"], **WEIGHED["method"]}})
+    alone = weight_sentences(held, "bad", plan={"method": {**PLAN["method"], **WEIGHED["method"]}})
     assert alone[3].endswith(f"They stand out: {TENTH}") and alone[4] == over
 
 
@@ -146,20 +151,20 @@ def test_this_round_is_told_by_those_a_site_was_compared_with():
     held = remembered(0.35, 1.8, 0.1)
     held["decision"]["signals"]["disagreement"] |= {"d": 0.24, "e": 0.1, "f": 0.1, "g": 0.1}
     of = {**dict.fromkeys("abcfg", 1), "bad": 2, "d": 2, "e": 2}
-    assert "They stand out: " in weight_in_words(held, "bad", plan=WEIGHED)[2]
+    assert "They stand out: " in weight_sentences(held, "bad", plan=WEIGHED)[2]
     within = {**held, "decision": {**held["decision"], "cohorts": cohorts(of)}}
     assert (
         "They do not stand out in this round, but did in rounds before: "
-        in weight_in_words(within, "bad", plan=both)[3]
+        in weight_sentences(within, "bad", plan=both)[3]
     )
 
 
 def test_models_that_use_no_feature_do_not_make_it_usual_to_be_off():
     held = remembered(0.35, 1.8, 0.1)
     held["decision"]["signals"]["disagreement"] |= {"d": 0.9, "e": 0.9}
-    assert "They do not stand out in this round" in weight_in_words(held, "bad", plan=WEIGHED)[2]
+    assert "They do not stand out in this round" in weight_sentences(held, "bad", plan=WEIGHED)[2]
     held["decision"]["signals"]["flat"] = {"a": 0.0, "b": 0.0, "c": 0.0, "bad": 0.0, "d": 1.0, "e": 1.0}
-    assert "They stand out: " in weight_in_words(held, "bad", plan=WEIGHED)[2]
+    assert "They stand out: " in weight_sentences(held, "bad", plan=WEIGHED)[2]
 
 
 def too_far_apart(standing, kept, distance=0.9):
@@ -179,7 +184,7 @@ def too_far_apart(standing, kept, distance=0.9):
     ids=["bad before", "in line before", "never known"],
 )  # fmt: skip
 def test_where_reasons_lie_too_far_apart_only_the_rounds_before_speak(standing, kept, said):
-    lines = weight_in_words(too_far_apart(standing, kept), "bad", plan=WEIGHED)
+    lines = weight_sentences(too_far_apart(standing, kept), "bad", plan=WEIGHED)
     assert lines[2].endswith(f"the usual distance (their median) is 0.40. {said}")
     over = "Over the rounds its reasons lie 1.8 times as far off as passes unnoticed."
     assert [line for line in lines if line.startswith("Over the rounds")] == ([over] if standing == 1.8 else [])
@@ -188,7 +193,7 @@ def test_where_reasons_lie_too_far_apart_only_the_rounds_before_speak(standing, 
 
 def test_what_is_out_of_all_proportion_stands_out_however_far_apart_reasons_lie():
     """12 is 2.4 times the 5 beyond which a model is broken."""
-    lines = weight_in_words(too_far_apart(2.4, 0.1, distance=12.0), "bad", plan=WEIGHED)
+    lines = weight_sentences(too_far_apart(2.4, 0.1, distance=12.0), "bad", plan=WEIGHED)
     assert lines[2].endswith(f"They stand out: {TENTH}")
     assert not any(line.startswith("Over the rounds") for line in lines), "this round alone says the same"
 
@@ -196,21 +201,21 @@ def test_what_is_out_of_all_proportion_stands_out_however_far_apart_reasons_lie(
 def test_nothing_known_of_a_site_needs_no_plan_and_holds_for_a_site_alone():
     said = f"Reasons lie too far apart to say whose stand out: {ALL}"
     held = too_far_apart(None, 1.0)
-    assert weight_in_words(held, "bad")[2].endswith(said)
+    assert weight_sentences(held, "bad")[2].endswith(said)
     held["decision"]["cohorts"] = cohorts({"a": 1, "b": 1, "c": 1, "bad": 2})
-    alone = weight_in_words(held, "bad", plan={"method": {**PLAN["method"], **WEIGHED["method"]}})
+    alone = weight_sentences(held, "bad", plan={"method": {**PLAN["method"], **WEIGHED["method"]}})
     assert alone[3].endswith(said)
 
 
 def test_what_others_lose_is_said_of_those_who_gain():
-    lines = weight_in_words(outlier(), "b")
+    lines = weight_sentences(outlier(), "b")
     assert lines[:2] == [
         "round 7, b: weight 30.3 %, number 1 of 4, level with 2 others.",
         "By its rows alone (100 of 600) it would have had 16.7 %.",
     ]
     assert "They do not stand out: it keeps all that its rows give it." in lines[2]
     assert "Others lost weight for their reasons, which leaves it more than its rows alone would." in lines
-    assert weight_in_words(outlier(), "bad").count(lines[3]) == 0
+    assert weight_sentences(outlier(), "bad").count(lines[3]) == 0
 
 
 def test_a_floor_is_said_of_whom_it_raised():
@@ -221,9 +226,9 @@ def test_a_floor_is_said_of_whom_it_raised():
     held["decision"]["shares"] = {"agreement": raised}
     plan = {"method": {"weigh": {"floor": 0.2}}}
     said = "It was raised to the least weight there is, 0.2, before all were made to sum to 1."
-    assert said in weight_in_words(held, "bad", plan=plan)
-    assert said not in weight_in_words(held, "a", plan=plan)
-    assert said not in weight_in_words(held, "bad", plan={"method": {"weigh": {"floor": 0.1}}}), "it had more anyway"
+    assert said in weight_sentences(held, "bad", plan=plan)
+    assert said not in weight_sentences(held, "a", plan=plan)
+    assert said not in weight_sentences(held, "bad", plan={"method": {"weigh": {"floor": 0.1}}}), "it had more anyway"
 
 
 def test_what_a_site_counts_in_a_model_that_its_cohort_keeps():
@@ -231,8 +236,8 @@ def test_what_a_site_counts_in_a_model_that_its_cohort_keeps():
     apart = {"method": {"cohorts": {"consensus": "cohort", "models": "separate"}}}
     share = held["decision"]["weights"]["bad"] / (held["decision"]["weights"]["bad"] + held["decision"]["weights"]["c"])
     said = f"Cohorts keep models of their own: in that of its cohort it counts {100 * share:.1f} %."
-    assert said in weight_in_words(held, "bad", plan=apart)
-    assert said not in weight_in_words(held, "bad", plan=PLAN)
+    assert said in weight_sentences(held, "bad", plan=apart)
+    assert said not in weight_sentences(held, "bad", plan=PLAN)
 
 
 def test_an_agreement_that_is_even_says_nothing_of_who_is_nearest():
@@ -240,7 +245,7 @@ def test_an_agreement_that_is_even_says_nothing_of_who_is_nearest():
     held = outlier()
     signals = held["decision"]["signals"]
     signals["agreement"] = dict.fromkeys(signals.pop("in_line"), 1.0)
-    assert weight_in_words(held, "bad")[2].endswith(" By agreement none counts more.")
+    assert weight_sentences(held, "bad")[2].endswith(" By agreement none counts more.")
 
 
 def test_the_papers_form_counts_by_the_nearest():
@@ -249,28 +254,28 @@ def test_the_papers_form_counts_by_the_nearest():
     signals["agreement"] = {"a": 1.0, "b": 0.85, "c": 1.0, "bad": 0.12}
     del signals["in_line"]
     held["decision"]["shares"] = {"data": {"bad": 0.03}, "agreement": {"bad": 0.06}}
-    lines = weight_in_words(held, "bad")
+    lines = weight_sentences(held, "bad")
     assert lines[2].endswith(
         "from the consensus of the sites (0 the same, 2 nothing in common); the usual distance (their median) is 0.11. By "
         "agreement it counts 12 % of "
         "what the site nearest to the consensus counts."
     )
     assert lines[3] == "Of its weight, 33 % comes from data size and 67 % from agreement."
-    assert "None lies nearer to the consensus, so by agreement none counts more." in weight_in_words(held, "a")[2]
+    assert "None lies nearer to the consensus, so by agreement none counts more." in weight_sentences(held, "a")[2]
 
 
 def test_a_model_without_reasons():
     held = outlier(notes=["bad: its model uses no feature", "a: something of its own", "the device is small"])
     held["decision"]["signals"]["flat"] = {"a": 0.0, "b": 0.0, "c": 0.0, "bad": 1.0}
-    lines = weight_in_words(held, "bad")
+    lines = weight_sentences(held, "bad")
     assert lines[2] == (
         "Its model used no feature at all, so its reasons say nothing: it counts no more than the site that agrees least, "
         "and keeps 10 % of what its rows would give it (before weights are made to sum to 1)."
     )
     assert [line for line in lines if "Note" in line] == ["Note: the device is small."]
-    assert "Note: a: something of its own." in weight_in_words(held, "a")
+    assert "Note: a: something of its own." in weight_sentences(held, "a")
     held["decision"]["signals"]["flat"] = dict.fromkeys("abc", 1.0) | {"bad": 1.0}
-    assert "No site's model used any feature at all, so reasons say nothing of any of them." in weight_in_words(
+    assert "No site's model used any feature at all, so reasons say nothing of any of them." in weight_sentences(
         held, "a"
     )
 
@@ -278,11 +283,11 @@ def test_a_model_without_reasons():
 def test_rounds_in_which_reasons_were_not_asked_for():
     held = outlier()
     del held["decision"]["signals"]["disagreement"]
-    assert weight_in_words(held, "bad")[2] == (
+    assert weight_sentences(held, "bad")[2] == (
         "Reasons were not asked for in this round; how far it was last found in line with the others stands: 10 %."
     )
     held["decision"]["signals"]["agreement"] = held["decision"]["signals"].pop("in_line")
-    lines = weight_in_words(held, "bad")
+    lines = weight_sentences(held, "bad")
     assert lines[2] == (
         "Reasons were not asked for in this round; by the last known agreement it counts 10 % of what the site nearest to "
         "the consensus did."
@@ -301,14 +306,14 @@ def test_a_cohort_is_compared_within():
     signals = held["decision"]["signals"]
     signals["disagreement"] = {"a": 0.4, "b": 0.2, "bad": 0.6, "c": 1.5}
     signals["agreement"] = signals.pop("in_line")
-    lines = weight_in_words(held, "bad", explanations=told, plan=PLAN)
+    lines = weight_sentences(held, "bad", explanations=told, plan=PLAN)
     assert lines[2:5] == [
         "It is in cohort 1 of 2 with a and b; its reasons were compared with theirs only.",
         "Its reasons lie 0.60 from the consensus of its cohort (0 the same, 2 nothing in common); the usual distance (their "
         "median) is 0.40. By agreement it counts 10 % of what the site of its cohort nearest to the consensus counts.",
         "What it goes by differently: age 50.0 % (consensus 80.0 %), lactate 50.0 % (consensus 20.0 %).",
     ]
-    alone = weight_in_words(held, "c", explanations=told, plan=PLAN)
+    alone = weight_sentences(held, "c", explanations=told, plan=PLAN)
     assert alone[2:4] == [
         "It is alone in cohort 2 of 2, so its reasons were compared with all sites'.",
         "Its reasons lie 1.50 from the consensus of the sites (0 the same, 2 nothing in common). By agreement none counts more.",
@@ -318,23 +323,23 @@ def test_a_cohort_is_compared_within():
         "lactate 0 % (consensus 15.0 %)."
     ), "the consensus of all, which its distance is to"
     everywhere = {"method": {"cohorts": {"consensus": "global"}}}
-    lines = weight_in_words(held, "c", plan=everywhere)
+    lines = weight_sentences(held, "c", plan=everywhere)
     assert lines[2] == "It is alone in cohort 2 of 2." and "the consensus of the sites" in lines[3]
-    assert weight_in_words(held, "bad", plan=everywhere)[2] == "It is in cohort 1 of 2 with a and b."
+    assert weight_sentences(held, "bad", plan=everywhere)[2] == "It is in cohort 1 of 2 with a and b."
     one = outlier(cohorts=cohorts(dict.fromkeys(("a", "b", "c", "bad"), 1)))
-    assert "All sites that answered form one cohort." in weight_in_words(one, "a", plan=PLAN)
+    assert "All sites that answered form one cohort." in weight_sentences(one, "a", plan=PLAN)
 
 
 def test_losses_and_calibration():
     weights = {"a": 0.5, "b": 0.3, "c": 0.2}
     signals = {"val_loss": {"a": 1.5, "b": 0.25, "c": None}, "ece": {"a": 0.1, "b": 0.3, "c": None}}
     held = record(weights, signals, shares={"worst_site": {"a": 0.4}, "calibration": {"a": 0.1}})
-    assert weight_in_words(held, "a")[1:4] == [
+    assert weight_sentences(held, "a")[1:4] == [
         "Its validation loss is 1.500, number 1 of 2 (1 the highest); sites that do badly count more.",
         "Its calibration error is 0.100, number 2 of 2 (1 the highest); sites that are ill calibrated count more.",
         "Of its weight, 80 % comes from its validation loss and 20 % from its calibration error.",
     ]
-    assert weight_in_words(held, "c")[1:3] == [
+    assert weight_sentences(held, "c")[1:3] == [
         "It has no validation rows, so its validation loss counts as the mean of the others'.",
         "It has no validation rows, so its calibration error counts as the mean of the others'.",
     ]
@@ -346,7 +351,7 @@ def judged(rule, after, **signals):
     held = {"data_size": {"a": 20.0, "b": 10.0, "c": 10.0}, "norm": {"a": 4.0, "b": 1.0, "c": 2.0}}
     held |= {name: dict(zip("abc", values, strict=True)) for name, values in signals.items()}
     made = record(after, held, stages=stages, why="as it judges; by rows")
-    return weight_in_words(made, "a", plan={"method": {"robust": {"rule": rule}}})
+    return weight_sentences(made, "a", plan={"method": {"robust": {"rule": rule}}})
 
 
 LONG = "Its update is 4 long, number 1 of 3 (1 the longest); the usual length was 2."
@@ -391,13 +396,13 @@ def test_an_update_without_an_end_is_left_out():
 
 def test_the_other_ways_of_weighing():
     weights, far = {"a": 0.7, "b": 0.3}, {"a": 0.5, "b": 1.5}
-    near = weight_in_words(record(weights, {"distance": far}), "b", plan=PLAN)
+    near = weight_sentences(record(weights, {"distance": far}), "b", plan=PLAN)
     assert near[1] == (
         "Its model lies 1.5 from the mean of all models, number 2 of 2 (1 the nearest); the nearer, the more it counts."
     )
-    right = weight_in_words(record(weights, {"reference_accuracy": {"a": 0.875, "b": 0.375}}), "a")
+    right = weight_sentences(record(weights, {"reference_accuracy": {"a": 0.875, "b": 0.375}}), "a")
     assert right[1] == "Its model is right on 87.5 % of the server's reference rows, number 1 of 2 (1 the most)."
-    own = weight_in_words(record(weights, {"my_signal": far, "loss": far}), "a")
+    own = weight_sentences(record(weights, {"my_signal": far, "loss": far}), "a")
     assert own[1:3] == [
         "Its my signal is 0.5, number 2 of 2 (1 the highest).",
         "Its loss is 0.5, number 2 of 2 (1 the highest).",
@@ -407,21 +412,21 @@ def test_the_other_ways_of_weighing():
 def test_who_took_part_and_who_did_not():
     weights, drawn = {"a": 0.5, "b": 0.5}, "2 of 4 sites were drawn at random"
     held = record(weights, {}, stages=[stage("select", drawn)], why=drawn, missing={"c": "dropped out"})
-    assert weight_in_words(held, "a") == [
+    assert weight_sentences(held, "a") == [
         "round 7, a: weight 50.0 %, as every site that answered.",
         "2 of 4 sites were drawn at random; it was one of them.",
     ]
-    assert weight_in_words(held, "c") == [
+    assert weight_sentences(held, "c") == [
         "round 7, c: no weight, because it dropped out.",
         "2 of 4 sites were drawn at random.",
     ]
-    assert weight_in_words(held, "d") == [
+    assert weight_sentences(held, "d") == [
         "round 7, d: no weight, because it was not asked to take part.",
         "2 of 4 sites were drawn at random; it was not one of them.",
     ]
     worst = "of 3 sites that reported their loss, the 2 with the highest take part"
     held = record(weights, {"loss": {"a": 3.0, "b": 2.0, "d": 1.0}}, stages=[stage("select", worst)], why=worst)
-    assert weight_in_words(held, "d") == [
+    assert weight_sentences(held, "d") == [
         "round 7, d: no weight, because it was asked for its loss only.",
         "Of 3 sites that reported their loss, the 2 with the highest take part; it was not one of them.",
         "Before training, the model's loss on its rows was 1.000, number 3 of 3 (1 the highest).",
@@ -432,45 +437,45 @@ def test_a_site_that_trained_and_was_not_chosen_is_told_its_place():
     held = trusted()
     held["decision"]["signals"] = {"place": {"a": 1.0, "b": 2.0, "bad": 3.0}, "data_size": {"a": 10.0, "b": 10.0}}
     held["decision"]["weights"] = {"a": 0.5, "b": 0.5}
-    lines = weight_in_words(held, "bad")
+    lines = weight_sentences(held, "bad")
     assert "trained and was ranked number 3, and was not asked for its model" in lines[0]
 
 
 def test_what_holds_sites_together_and_answers_that_come_late():
     held = fedavg(stages=[stage("weigh", "by rows"), stage("stability", "variates")], why="by rows; 2 answers were in")
     held["decision"]["signals"]["staleness"] = {"site-01": 0.0, "site-02": 2.0}
-    assert weight_in_words(held, "site-02")[2:] == [
+    assert weight_sentences(held, "site-02")[2:] == [
         "Its answer started from the model of 2 rounds before.",
         "Weighing: by rows.",
         "While training: variates.",
         "Why: 2 answers were in.",
     ]
-    assert "Its answer started from the newest model." in weight_in_words(held, "site-01")
-    assert weight_in_words(held, "site-03") == ["round 7, site-03: no weight, because it had sent no answer by then."]
+    assert "Its answer started from the newest model." in weight_sentences(held, "site-01")
+    assert weight_sentences(held, "site-03") == ["round 7, site-03: no weight, because it had sent no answer by then."]
 
 
 def test_weights_that_are_no_shares_of_one_model():
     rows = {"a": 10.0, "b": 30.0, "c": 40.0}
     local = record({"a": 1.0, "b": 1.0, "c": 1.0}, {"data_size": rows}, why="every site keeps its own")
-    assert weight_in_words(local, "a") == [
+    assert weight_sentences(local, "a") == [
         "round 7, a: weight 100.0 %, as every site that answered.",
         "Why: every site keeps its own.",
     ]
     signals = {"data_size": rows, "cluster": {"a": 1.0, "b": 1.0, "c": 2.0}}
     clustered = record({"a": 0.25, "b": 0.75, "c": 1.0}, signals)
-    assert weight_in_words(clustered, "a")[:2] == [
+    assert weight_sentences(clustered, "a")[:2] == [
         "round 7, a: weight 25.0 % in cluster 1, number 2 of 2.",
         "That is its share of the training rows: 10 of 40.",
     ]
-    assert weight_in_words(clustered, "c")[0] == "round 7, c: weight 100.0 % in cluster 2, the only answer there."
+    assert weight_sentences(clustered, "c")[0] == "round 7, c: weight 100.0 % in cluster 2, the only answer there."
     mixed = record({"a": 0.6}, {"staleness": {"a": 0.0}, "data_size": {"a": 10.0}})
-    assert weight_in_words(mixed, "a")[0] == "round 7, a: weight 60.0 %, the only answer."
+    assert weight_sentences(mixed, "a")[0] == "round 7, a: weight 60.0 %, the only answer."
 
 
 def test_joining_cohorts_changes_weights():
     before, after = {"a": 0.25, "b": 0.75}, {"a": 0.5, "b": 0.5}
     held = record(before | after, {}, stages=[stage("weigh", "w", before), stage("cohorts", "c", after)], why="w; c")
-    assert weight_in_words(held, "a")[1:] == [
+    assert weight_sentences(held, "a")[1:] == [
         "Its weight was 25.0 % after weighing and 50.0 % after joining cohorts.",
         "Weighing: w.",
         "Cohorts: c.",
@@ -483,7 +488,7 @@ def test_joining_cohorts_changes_weights():
 def test_the_parts_said_add_up_to_all(held):
     shares = {name: {"a": value} for name, value in held.items()}
     weight = sum(held.values())
-    lines = weight_in_words(record({"a": weight, "b": 1.0}, {}, shares=shares), "a")
+    lines = weight_sentences(record({"a": weight, "b": 1.0}, {}, shares=shares), "a")
     said = [line for line in lines if "comes from" in line]
     some = [name for name, value in held.items() if value]
     assert len(said) == (1 if some else 0)
@@ -497,7 +502,7 @@ def test_the_parts_said_add_up_to_all(held):
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=9))
 def test_parts_are_off_by_less_than_one(values):
     named = {str(k): v for k, v in enumerate(values)}
-    found = parts(named)
+    found = percent_parts(named)
     assert sum(found.values()) == 100
     exact = np.array(values) / sum(values) * 100
     assert np.abs(np.array(list(found.values())) - exact).max() < 1
@@ -506,9 +511,9 @@ def test_parts_are_off_by_less_than_one(values):
 def test_numbers_and_names_as_sentences_have_them():
     said = {0: "0 %", 3e-6: "under 0.001 %", 0.00042: "0.042 %", 0.041: "4.1 %", 0.30154: "30.2 %", 1: "100.0 %"}
     assert {share: percent(share) for share in said} == said
-    assert [whole(v) for v in (0, 0.001, 0.14, 1)] == ["0 %", "under 1 %", "14 %", "100 %"]
-    assert listed(["a"]) == "a" and listed(["a", "b", "c"]) == "a, b and c"
-    assert listed([f"s{k}" for k in range(20)]) == "s0, s1, s2, s3, s4, s5, s6, s7 and 12 others"
+    assert [whole_percent(v) for v in (0, 0.001, 0.14, 1)] == ["0 %", "under 1 %", "14 %", "100 %"]
+    assert join_names(["a"]) == "a" and join_names(["a", "b", "c"]) == "a, b and c"
+    assert join_names([f"s{k}" for k in range(20)]) == "s0, s1, s2, s3, s4, s5, s6, s7 and 12 others"
 
 
 def test_a_number_is_a_site():
@@ -555,7 +560,7 @@ def by_trust(rule="trust", **changed):
 
 def test_trust_in_words_has_every_part_and_what_nsds_took():
     note = "bad: its reasons diverge from the consortium's, NSDS 1.000 over method.trust.alarm = 0.9"
-    assert weight_in_words(trusted(notes=[note]), "bad", plan=by_trust()) == [
+    assert weight_sentences(trusted(notes=[note]), "bad", plan=by_trust()) == [
         "round 7, bad: weight 15.0 %, number 3 of 3.",
         "By its rows alone (20 of 40) it would have had 50.0 %.",
         "It is trusted 0.390 of at most 1, number 3 of 3 (1 the most): 0.100 for accuracy, 0.110 for agreement of its reasons, "
@@ -577,53 +582,53 @@ def test_trust_in_words_has_every_part_and_what_nsds_took():
 
 def test_under_masks_a_site_speaks_for_itself():
     hidden = trusted(privacy={"secure": True})
-    lines = weight_in_words(hidden, "a", plan=by_trust())
+    lines = weight_sentences(hidden, "a", plan=by_trust())
     assert sum("as it says itself" in line for line in lines) == 3, "accuracy, NSDS and contribution"
-    own = weight_in_words(trusted(), "a", plan=by_trust(accuracy_at="site"))
+    own = weight_sentences(trusted(), "a", plan=by_trust(accuracy_at="site"))
     assert "right on 90.0 % of its own validation rows, as it says itself" in own[3]
 
 
 def test_signs_that_point_the_other_way_are_said_to_be_no_agreement():
     held = trusted()
     held["decision"]["signals"]["alignment"] = {"a": 0.5, "b": 1.0, "bad": -0.7}
-    bad = weight_in_words(held, "bad", plan=by_trust(signed=True))
+    bad = weight_sentences(held, "bad", plan=by_trust(signed=True))
     assert "0.000 for agreement" in bad[2] and "by a cosine of -0.70, so that they do not agree at all" in bad[4]
-    half = weight_in_words(held, "a", plan=by_trust(signed=True))
+    half = weight_sentences(held, "a", plan=by_trust(signed=True))
     assert "by a cosine of 0.50, which leaves 0.452; times beta = 0.3 that is 0.136" in half[4]
     assert any("agree by -0.70, so that nothing is left of it" in line for line in bad)
     assert any("agree by 0.50, which leaves 50.0 % of it" in line for line in half)
 
 
 def test_the_printed_form_and_trust_alone():
-    off = weight_in_words(trusted(), "bad", plan=by_trust(form="printed", tau=1.0))
+    off = weight_sentences(trusted(), "bad", plan=by_trust(form="printed", tau=1.0))
     assert "100.0 % is taken off what it would weigh by trust alone (1 - 1 x 1.000, at least 0 = 0.000)" in off[6]
-    none = weight_in_words(trusted(), "bad", plan=by_trust(form="printed", tau=10.0))
+    none = weight_sentences(trusted(), "bad", plan=by_trust(form="printed", tau=10.0))
     assert none[6] == "For NSDS no site would have any weight left, so trust alone decides."
 
 
 def test_a_site_without_an_accuracy_counts_as_the_others_do():
     held = trusted()
     held["decision"]["signals"]["accuracy"]["b"] = None
-    lines = weight_in_words(held, "b", plan=by_trust(accuracy_at="site"))
+    lines = weight_sentences(held, "b", plan=by_trust(accuracy_at="site"))
     assert lines[3] == "Accuracy: it has no validation rows of its own, so it counts as the mean of the others'."
     assert "0.400 for accuracy" in lines[2], "what the other two parts leave of its trust"
     assert "no earlier reasons to compare with" in lines[5] and not any("None" in line for line in lines)
 
 
 def test_trust_that_is_watched_takes_nothing_off():
-    lines = weight_in_words(trusted(), "bad", plan=by_trust("data_size"))
+    lines = weight_sentences(trusted(), "bad", plan=by_trust("data_size"))
     assert not any("taken off" in line or "went along" in line for line in lines)
 
 
 def test_who_refused_the_weights_is_named_with_the_meaning_of_its_code():
     held = trusted(missing={"x": "refused (weights-wrong)", "y": "dropped out"}, asked=["a", "b", "bad", "x", "y"])
-    lines = weight_in_words(held, "a", plan=by_trust())
+    lines = weight_sentences(held, "a", plan=by_trust())
     assert "x refused: the weights do not follow from everybody's numbers." in lines
     assert not any("went along" in line for line in lines)
-    assert weight_in_words(held, "x", plan=by_trust())[0] == (
+    assert weight_sentences(held, "x", plan=by_trust())[0] == (
         "round 7, x: no weight, because it refused the round's weights: the weights do not follow from everybody's numbers."
     )
-    assert weight_in_words(held, "y", plan=by_trust())[0] == "round 7, y: no weight, because it dropped out."
+    assert weight_sentences(held, "y", plan=by_trust())[0] == "round 7, y: no weight, because it dropped out."
 
 
 def test_every_code_that_a_site_refuses_with_is_said_in_words():
@@ -636,6 +641,6 @@ def test_every_code_that_a_site_refuses_with_is_said_in_words():
 
 
 def test_trust_without_the_plan_still_has_its_numbers():
-    lines = weight_in_words(trusted(), "bad")
+    lines = weight_sentences(trusted(), "bad")
     assert lines[2] == "It is trusted 0.390 of at most 1, number 3 of 3 (1 the most)."
     assert "times" not in lines[3] and "taken off" not in " ".join(lines)

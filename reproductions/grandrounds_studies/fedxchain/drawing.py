@@ -8,8 +8,8 @@ from typing import Any
 
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.comparison import colour_of
-from grandrounds.report.paint import QUIET, layout, safe
+from grandrounds.report.figures.comparison import arm_colour
+from grandrounds.report.style import QUIET, layout, safe
 from grandrounds_studies.fedxchain.measures import pearson
 from grandrounds_studies.results import Results
 from grandrounds_studies.study import Cell
@@ -92,7 +92,7 @@ def _scatter(marks: Sequence[tuple[str, float, float, bool]]) -> Figure:
                     "x": [m[1] for m in own],
                     "y": [m[2] for m in own],
                     "text": [safe(m[0]) for m in own],
-                    "marker": {"size": 9, "color": colour_of(k), "line": {"color": QUIET, "width": 0.5}},
+                    "marker": {"size": 9, "color": arm_colour(k), "line": {"color": QUIET, "width": 0.5}},
                     "hovertemplate": "%{text}: trust %{x:.3f}, reward %{y:.5f}<extra></extra>",
                 }
             )

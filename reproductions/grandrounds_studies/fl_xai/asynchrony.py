@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.comparison import colour_of
-from grandrounds.report.paint import layout, safe
+from grandrounds.report.figures.comparison import arm_colour
+from grandrounds.report.style import layout, safe
 from grandrounds_studies.claims import falls, worse
 from grandrounds_studies.fedxchain.drawing import Drawn
 from grandrounds_studies.fl_xai.measures import FIRST_LOCAL, LOCAL, SPREAD, number
@@ -76,7 +76,7 @@ def _over(results: Results, column: int, x: str) -> Figure | None:
                     "name": safe(arm),
                     "x": [row[column] for row in told],
                     "y": [row[2] for row in told],
-                    "line": {"color": colour_of(k), "width": 2},
+                    "line": {"color": arm_colour(k), "width": 2},
                     "marker": {"size": 5},
                     "hovertemplate": f"{x} %{{x:.1f}}: %{{y:.4f}}<extra>%{{fullData.name}}</extra>",
                 }

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from grandrounds.core.records import RoundRecord
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
-from grandrounds.report.paint import heading, safe
+from grandrounds.report.style import heading, safe
 from grandrounds_studies import charts
 from grandrounds_studies.fedxchain.drawing import Drawn, bars, over_rounds
 from grandrounds_studies.results import Results
 from grandrounds_studies.study import Cell, Measure
+
+
+def round_record(values: Mapping[str, Any]) -> RoundRecord:
+    """Read a round that a study kept: scores, without the Decision."""
+    return RoundRecord.from_dict({"decision": {}, **values})
 
 
 def accuracy(results: Results, where: str) -> list[Drawn]:
@@ -26,7 +33,7 @@ def sites(results: Results, where: str, *, seed: int = 0) -> list[Drawn]:
             reading = results.readings.get(Cell(point, arm, seed))
             told = None if reading is None else reading.kept.get("rounds")
             if told:
-                figure = figures.local_curves(told)
+                figure = figures.local_curves([round_record(record) for record in told])
                 figure["layout"]["title"] = heading(safe(arm), f"seed {seed}; the worst sites in colour")
                 figure["layout"]["yaxis"]["range"] = [0, 1]
                 drawn.append(figure)
@@ -45,4 +52,4 @@ def over(results: Results, at: str, measure: Measure, values: Mapping[str, float
         for arm, value in values.items()
         if arm in results.arms_at(at)
     }
-    return [figures.by_setting({"FedAvg": found}, measure.name, x=x, title=at)] if found else []
+    return [figures.setting_curves({"FedAvg": found}, measure.name, x=x, title=at)] if found else []

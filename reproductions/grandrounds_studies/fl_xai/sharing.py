@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from grandrounds.report import figures
-from grandrounds.report.paint import heading, safe
+from grandrounds.report.style import heading, safe
 from grandrounds_studies.claims import worse
 from grandrounds_studies.fedxchain.claims import under
 from grandrounds_studies.fedxchain.drawing import Drawn
 from grandrounds_studies.fl_xai.claims import agree, beyond
 from grandrounds_studies.fl_xai.distributions import dealt
+from grandrounds_studies.fl_xai.drawing import round_record
 from grandrounds_studies.fl_xai.measures import FIRST, accuracies, number
 from grandrounds_studies.fl_xai.setting import AT, BASE, FEW_STEPS, HERE, INTERVALS, OURS, SEEDS, SETTLED, source
 from grandrounds_studies.measures import ACCURACY
@@ -64,7 +65,7 @@ def _draws(results: Results) -> list[Drawn]:
     for arm in results.arms_at(AT):
         reading = results.readings.get(Cell(AT, arm, 0))
         if reading is not None and reading.kept.get("lent"):
-            figure = figures.lent_curves(reading.kept["lent"], reading.kept["rows"])
+            figure = figures.crossed_curves([round_record(r) for r in reading.kept["lent"]], reading.kept["rows"])
             figure["layout"]["title"] = heading(safe(arm), "seed 0; means over sites")
             figure["layout"]["yaxis"]["range"] = [0, 1]
             drawn.append(figure)

@@ -42,7 +42,7 @@ def _by_epsilon(results: Results, point: str, measure: str) -> list[Figure]:
         held = {e: pair[k].label for e, pair in PRIVATE.items() if pair[k].label in run}
         drawn[f"{free.label}, DP-SGD"] = {e: charts.triple(results, point, arm, measure) for e, arm in held.items()}
         drawn[f"{free.label}, no promise"] = dict.fromkeys(held, charts.triple(results, point, free.label, measure))
-    return [figures.by_setting(drawn, measure, x="epsilon", title=point)]
+    return [figures.setting_curves(drawn, measure, x="epsilon", title=point)]
 
 
 def _draws(results: Results) -> Sequence[tuple[str, Sequence[Figure]]]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.comparison import colour_of
-from grandrounds.report.paint import INK, heading, safe, words
+from grandrounds.report.figures.comparison import arm_colour
+from grandrounds.report.style import INK, heading, safe, words
 from grandrounds_studies import charts
 from grandrounds_studies.measures import AUPRC, AUROC, ECE
 from grandrounds_studies.results import Results
@@ -47,7 +47,7 @@ def _by_arm(drawn: Figure, held: Sequence[Place]) -> Figure:
     points, arms = (list(dict.fromkeys(place[k] for place in held)) for k in (0, 1))
     for trace, (point, arm) in zip(drawn["data"], held, strict=True):
         dash = "dash" if point == NO_EPSILON else _DASHES[points.index(point) % len(_DASHES)]
-        trace["line"] |= {"color": colour_of(arms.index(arm)), "dash": dash}
+        trace["line"] |= {"color": arm_colour(arms.index(arm)), "dash": dash}
     drawn["layout"]["height"] = 640
     return drawn
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from grandrounds.metrics import describe
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.comparison import capital
-from grandrounds.report.paint import COLOURS, QUIET, layout, safe
+from grandrounds.report.figures.comparison import capitalise
+from grandrounds.report.style import COLOURS, QUIET, layout, safe
 from grandrounds_studies.results import Results
 from grandrounds_studies.study import Measure
 from grandrounds_studies.xfed.courses import by_round, by_seed
@@ -93,7 +93,7 @@ def over_rounds(
                 traces.append(_line(f"{arm}, printed", printed[arm], _colour(k), "dot"))
         if traces:
             note = "mean over seeds" + ("; dotted: printed" if printed else "")
-            title = f"{capital(WORDS[name])}: {safe(point)}"
+            title = f"{capitalise(WORDS[name])}: {safe(point)}"
             shape = layout(title, note=note, x="round", height=440, xaxis={"dtick": 1}, yaxis={"ticksuffix": "%"})
             out.append(Figure(traces, shape))
     return out
@@ -128,7 +128,7 @@ def columns(results: Results, name: str, rounds: Sequence[int]) -> list[Figure]:
         if traces:
             note = "mean over seeds with its 95% interval"
             shape = layout(
-                f"{capital(WORDS[name])}: {safe(point)}", note=note, height=440, barmode="group", yaxis=_PERCENT
+                f"{capitalise(WORDS[name])}: {safe(point)}", note=note, height=440, barmode="group", yaxis=_PERCENT
             )
             out.append(Figure(traces, shape))
     return out

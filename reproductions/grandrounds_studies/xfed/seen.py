@@ -11,8 +11,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import image_grid
-from grandrounds.report.figures.comparison import colour_of
-from grandrounds.report.paint import layout, safe
+from grandrounds.report.figures.comparison import arm_colour
+from grandrounds.report.style import layout, safe
 from grandrounds_studies.results import NotRun, Results
 from grandrounds_studies.study import FAILS, HOLDS, Cell, Claim, Headline, Measure, Quick, Study, Verdict
 from grandrounds_studies.xfed import looked
@@ -93,7 +93,7 @@ def quarters(results: Results) -> list[Drawn]:
             "name": safe(m.words.removesuffix(" (%)")),
             "x": [safe(a) for a in arms],
             "y": [results.summary(_AT, a, m.name).mean for a in arms],
-            "marker": {"color": colour_of(k)},
+            "marker": {"color": arm_colour(k)},
             "hovertemplate": "%{x}: %{y:.1f}%<extra>%{fullData.name}</extra>",
         }
         for k, m in enumerate(QUARTERS)

@@ -15,7 +15,7 @@ from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, table, td
 from grandrounds.report.figure import Figure, packed_script
 from grandrounds.report.figures.comparison import lower_is_better
-from grandrounds.report.paint import words
+from grandrounds.report.style import words
 
 if TYPE_CHECKING:
     from grandrounds.runs.run import Run

@@ -54,7 +54,7 @@ def report(
         raise BadInput(f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})")
     echo(str(_write(folder, page)))
     if pdf:
-        from grandrounds.report.pdf import write_pdf
+        from grandrounds.report.page import write_pdf
 
         page, carried = _run(folder, use=use, card=True)
         write_pdf(page, folder / "report.pdf", carried)
@@ -121,12 +121,13 @@ def _card(run: Run, use: str) -> list[str]:
     from datetime import UTC, datetime
 
     from grandrounds.analysis.audit.report import audit
+    from grandrounds.core.plan_types import Plan
     from grandrounds.report.card import model_card
 
     has = any((run.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
     made = f"made on {datetime.now(UTC):%d %B %Y}"
     found = audit(run.folder, deep=True, reports=False) if has else None
-    return model_card(run.summary, run.plan, found, use=use, made=made)
+    return model_card(run.summary, Plan(run.plan), found, use=use, date=made)
 
 
 def report_run(folder: Path) -> Path:

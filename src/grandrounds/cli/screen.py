@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.table import Table
 
 from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
+from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import (
     decided,
@@ -136,7 +137,7 @@ class Watch:
             self._console.print(warn(f"without {site} ({why})", f"round {event['round']}:"))
 
 
-def show_summary(console: Console, summary: Mapping[str, Any], *, sites: int = 12) -> None:
+def show_summary(console: Console, summary: RunSummary, *, sites: int = 12) -> None:
     """The final figures of a run, overall and by site."""
     final, gap = summary["final"], summary["generalisation_gap"]
     rounds = f"{summary['rounds']} {'round' if summary['rounds'] == 1 else 'rounds'}"

@@ -13,7 +13,8 @@ from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.report.model_table import Readable
+    from grandrounds.core.records import Decision
+    from grandrounds.report.model_table import ReadableModel
     from grandrounds.runs.run import Run
 
 
@@ -247,18 +248,18 @@ _OVER_ROUNDS = {"disagreement": "disagreement", "trust": "trust", "nsds": "NSDS"
 """Signals that a site's course shows, where the run knows them."""
 
 
-def round_lines(decision: Mapping[str, Any]) -> Iterator[str]:
+def round_lines(decision: Decision) -> Iterator[str]:
     """Who answered, each site's weight with the signals beside it, what each part of the method says, and the cohorts."""
-    from grandrounds.report.weights.sentences import rules
-    from grandrounds.report.weights.signals import refused
+    from grandrounds.report.weights.sentences import stage_reasons
+    from grandrounds.report.weights.signals import missing_reason
 
     asked, sent = len(decision["asked"]), len(decision["weights"])
     answered = len(set(decision["asked"]) - set(decision["missing"])) if "place" in decision["signals"] else sent
     less = f", {sent} sent {'its' if sent == 1 else 'their'} model" if answered > sent else ""
     yield f"round {decision['round']}: {asked} site{'s' * (asked != 1)} asked, {answered} answered{less}"
-    yield from (f"  without {name}: {refused(why)}" for name, why in decision["missing"].items())
+    yield from (f"  without {name}: {missing_reason(why)}" for name, why in decision["missing"].items())
     yield from _weights(decision)
-    yield from (f"{part.lower()}: {why}" for part, why in rules(decision))
+    yield from (f"{part.lower()}: {why}" for part, why in stage_reasons(decision))
     yield from _cohorts(decision.get("cohorts") or {})
     yield from _reasons(decision.get("reasons") or {})
     yield from (f"note: {note}" for note in decision.get("notes", ()))
@@ -343,7 +344,7 @@ def _cell(value: float | None) -> str:
     return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
 
 
-def model_lines(model: Readable) -> Iterator[str]:
+def model_lines(model: ReadableModel) -> Iterator[str]:
     """A table of the weights that are not zero, the largest first, and what else decides a risk."""
     from grandrounds.report.model_table import HEADS, cells, sentences
 

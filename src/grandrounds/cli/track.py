@@ -73,5 +73,5 @@ def log_run(done: Run, target: Target | None, *, quiet: bool) -> None:
     except GrandRoundsError as e:
         echo(f"not tracked: {e}; log it later with `rounds track {done.folder} --to {target}`", err=True)
     else:
-        if not quiet or told.kept:
+        if not quiet or told.unchanged:
             echo(f"tracked: {told}", err=True)

@@ -20,7 +20,7 @@ from grandrounds.console.auth.users import Area
 from grandrounds.core.errors import visible
 from grandrounds.metrics import Place, shown_in
 from grandrounds.report.figure import script_file
-from grandrounds.report.paint import words
+from grandrounds.report.style import words
 
 PLACES = (("/", "Runs", Area.RUNS), ("/compare", "Compare", Area.COMPARE), ("/case", "Cases", Area.CASES),
           ("/audit", "Audit", Area.AUDIT), ("/privacy", "Privacy", Area.PRIVACY))  # fmt: skip

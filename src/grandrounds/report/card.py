@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from grandrounds.core.plan_types import DataSettings, Plan
+from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import decided, group_lines, intervals, majority_lines, worst_site
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME, Place, shown_in
-from grandrounds.report.document import number, said, sites_line, span, table, td
+from grandrounds.report.document import number, sites_line, span, table, td, text_cell
 from grandrounds.report.page import subgroup_table
-from grandrounds.report.paint import words
+from grandrounds.report.style import words
 
 if TYPE_CHECKING:
     from grandrounds.audit.verdict import Audited
@@ -24,17 +26,28 @@ NO_USE = (
 
 
 def model_card(
-    summary: Mapping[str, Any],
-    plan: Mapping[str, Any],
+    summary: RunSummary,
+    plan: Plan,
     audited: Audited | None,
     *,
     use: str = "",
-    made: str = "",
+    date: str = "",
 ) -> list[str]:
-    """The card's sections. `use`: what the model is for; `made`: when; `audited`: what a check of the ledger found just now."""
+    """Write the sections of the model card.
+
+    Args:
+        summary: The summary of a finished run.
+        plan: The run's plan.
+        audited: The result of checking the ledger just now; None for a run without one.
+        use: The intended use of the model; empty where none was stated.
+        date: The sentence that says when the card was made.
+
+    Returns:
+        HTML, part by part.
+    """
     return [
         "<h1>Model card</h1>",
-        f"<p class='quiet'>{escape(str(summary['name']))}, {escape(made)}</p>",
+        f"<p class='quiet'>{escape(str(summary.name))}, {escape(date)}</p>",
         "<h2>Intended use</h2>",
         f"<p{'' if use else ' class=warn'}>{escape(use or NO_USE)}</p>",
         "<h2>Model and data</h2>",
@@ -46,7 +59,7 @@ def model_card(
         "<h2>Calibration</h2>",
         f"<p>{_calibration(summary)}</p>",
         "<h2>Privacy</h2>",
-        f"<p>{escape(summary['privacy']['statement'])}</p>",
+        f"<p>{escape(summary.privacy['statement'])}</p>",
         "<h2>Record</h2>",
         *_record(audited),
         "<h2>Known limits</h2>",
@@ -55,42 +68,42 @@ def model_card(
     ]
 
 
-def _facts(summary: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
-    rows = summary["rows"].values()
+def _facts(summary: RunSummary, plan: Plan) -> str:
+    rows = summary.rows.values()
     counts = {part: sum(r[part] for r in rows) for part in ("train", "val", "test")}
-    data, inputs = plan["data"], " x ".join(map(str, summary["inputs"]))
+    data, inputs = plan.data, " x ".join(map(str, summary.inputs))
     facts = {
-        "model": f"{summary['model']} with {summary['parameters']:,} parameters from {inputs} inputs",
-        "trained by": f"{summary['method']}, {summary['rounds']} rounds, seed {summary['seed']}",
-        "data": str(summary["data"]),
-        "what it predicts": str(data.get("label") or "the class of a picture"),
-        **_event(summary, data),
+        "model": f"{summary.model} with {summary.parameters:,} parameters from {inputs} inputs",
+        "trained by": f"{summary.method}, {summary.rounds} rounds, seed {summary.seed}",
+        "data": str(summary.data),
+        "what it predicts": str(data.label or "the class of a picture"),
+        **_event_facts(summary, data),
         "sites": sites_line(summary),
         "rows": f"{counts['train']:,} for training, {counts['val']:,} for validation, {counts['test']:,} for test",
-        "decision": f"from a probability of {summary['threshold']:g} on a patient counts as {_decided(summary)}",
+        "decision": f"from a probability of {summary.threshold:g} on a patient counts as {_decision_class(summary)}",
     }
-    return table(["", "<th class='text'></th>"], [[td(escape(name)), said(text)] for name, text in facts.items()])
+    return table(["", "<th class='text'></th>"], [[td(escape(name)), text_cell(text)] for name, text in facts.items()])
 
 
-def _event(summary: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, str]:
-    """The event and its share of rows; of a run of version 0.1 what its plan says of it."""
-    held = summary.get("event")
-    if held:
-        return {"event": Event.from_dict(held).line.removeprefix("event: ")}
-    if summary.get("classes"):
-        return {"classes": ", ".join(summary["classes"])}
-    if summary["final"].get("sensitivity") is None:
+def _event_facts(summary: RunSummary, data: DataSettings) -> dict[str, str]:
+    """Name the event and its share of rows; for a run of version 0.1 read them from its plan."""
+    event = summary.event
+    if event:
+        return {"event": Event.from_dict(event).line.removeprefix("event: ")}
+    if summary.classes:
+        return {"classes": ", ".join(summary.classes)}
+    if summary.final.get("sensitivity") is None:
         return {}
-    return {"event": str(data.get("positive") or "the last of two classes, as version 0.1 chose it")}
+    return {"event": str(data.positive or "the last of two classes, as version 0.1 chose it")}
 
 
-def _decided(summary: Mapping[str, Any]) -> str:
-    held = summary.get("event")
-    return Event.from_dict(held).title if held else "an event"
+def _decision_class(summary: RunSummary) -> str:
+    event = summary.event
+    return Event.from_dict(event).title if event else "an event"
 
 
-def _metrics(summary: Mapping[str, Any]) -> str:
-    final, rows = summary["final"], []
+def _metrics(summary: RunSummary) -> str:
+    final, rows = summary.final, []
     ends = intervals(final)
     for name in shown_in(Place.CARD):
         key = decided(name, final)
@@ -98,28 +111,28 @@ def _metrics(summary: Mapping[str, Any]) -> str:
         if final.get(key) is None:
             continue
         two = final.get("sensitivity") is not None and (key != name or not both)
-        at = f" at {summary['threshold']:.3g}" if (both or BY_NAME[name].at_threshold) and two else ""
-        told = "; ".join(text for text in (span(ends.get(key)), binning_note(final, name)) if text)
-        rows.append([td(escape(words(name) + at)), td(number(final[key], 3)), td(told)])
+        threshold = f" at {summary.threshold:.3g}" if (both or BY_NAME[name].at_threshold) and two else ""
+        note = "; ".join(text for text in (span(ends.get(key)), binning_note(final, name)) if text)
+        rows.append([td(escape(words(name) + threshold)), td(number(final[key], 3)), td(note)])
     return table(["test rows of all sites", "value", "95% CI"], rows) + _worst(summary)
 
 
-def _worst(summary: Mapping[str, Any]) -> str:
-    """The site with the lowest AUROC, and sites below their own majority class."""
-    worst = worst_site(summary["per_site"])
-    told = "<p>No site has enough test rows to be called the worst.</p>"
+def _worst(summary: RunSummary) -> str:
+    """Name the site with the lowest AUROC, and sites below their own majority class."""
+    worst = worst_site(summary.per_site)
+    text = "<p>No site has enough test rows to be called the worst.</p>"
     if worst:
         ends = span(intervals(worst).get("auroc"), 2)
-        told = (
+        text = (
             f"<p>Lowest AUROC of a site: {escape(str(worst['site']))}, {number(worst['auroc'], 3)}"
             f"{f' (95% CI {ends})' if ends else ''}, {worst['count']:.0f} test rows.</p>"
         )
     lines = [f"Worse than a constant answer at {line}." for line in majority_lines(summary)]
-    return told + "".join(f"<p class='warn'>{escape(line)}</p>" for line in lines)
+    return text + "".join(f"<p class='warn'>{escape(line)}</p>" for line in lines)
 
 
-def _subgroups(summary: Mapping[str, Any]) -> str:
-    if not summary["subgroups"]:
+def _subgroups(summary: RunSummary) -> str:
+    if not summary.subgroups:
         return (
             "<p class='warn'>None was looked at: name a column with evaluation.subgroup before this model is used.</p>"
         )
@@ -127,54 +140,54 @@ def _subgroups(summary: Mapping[str, Any]) -> str:
     return subgroup_table(summary) + "".join(lines)
 
 
-def _calibration(summary: Mapping[str, Any]) -> str:
-    final = summary["final"]
-    told = [f"Expected calibration error {number(final.get('ece'), 3)}."]
+def _calibration(summary: RunSummary) -> str:
+    final = summary.final
+    sentences = [f"Expected calibration error {number(final.get('ece'), 3)}."]
     if final.get("calibration_slope") is not None:
-        told.append(
+        sentences.append(
             f"Slope {number(final['calibration_slope'], 3)} (1 is right, below it risks are too extreme), intercept "
             f"{number(final.get('calibration_intercept'), 3)} (0 is right)."
         )
-    told.append("The reliability figure is further down." if summary.get("reliability") else "")
-    return " ".join(t for t in told if t)
+    sentences.append("The reliability figure is further down." if summary.reliability else "")
+    return " ".join(t for t in sentences if t)
 
 
 def _record(audited: Audited | None) -> list[str]:
-    """What the ledger says, what was checked of it and of the files, and what was not."""
+    """Write what the ledger records, what was checked of it and of the files, and what was not."""
     if audited is None:
-        return [_line("This run has no ledger: its figures and who weighed how much cannot be checked.", "warn")]
-    out = [_line(f"Ledger of {audited.entries} entries over {audited.rounds} rounds; its head is {audited.root}.")]
+        return [_paragraph("This run has no ledger: its figures and who weighed how much cannot be checked.", "warn")]
+    out = [_paragraph(f"Ledger of {audited.entries} entries over {audited.rounds} rounds; its head is {audited.root}.")]
     if audited.findings:
         whose = "The run's files do NOT match the ledger" if audited.files else "The ledger does NOT verify"
-        return [*out, *(_line(f"{whose}: {f.where}: {f.what}", "warn bad") for f in audited.findings)]
+        return [*out, *(_paragraph(f"{whose}: {f.where}: {f.what}", "warn bad") for f in audited.findings)]
     if audited.unfinished:
-        return [*out, _line(f"The ledger is UNFINISHED: {audited.unfinished}.", "warn bad")]
+        return [*out, _paragraph(f"The ledger is UNFINISHED: {audited.unfinished}.", "warn bad")]
     if audited.simulated:
-        said = (
+        warning = (
             "The keys are simulated: they follow from the experiment's seed, and whoever knows it can sign as anybody."
         )
-        out.append(_line(f"{said} This record finds accidents, and no dishonest owner of the seed.", "warn"))
-    out += [_line(f"Valid: {audited.close}.")] if audited.close else []
-    out += ["<h3>Checked when this file was made</h3>", _listed(audited.checked)] if audited.checked else []
+        out.append(_paragraph(f"{warning} This record finds accidents, and no dishonest owner of the seed.", "warn"))
+    out += [_paragraph(f"Valid: {audited.close}.")] if audited.close else []
+    out += ["<h3>Checked when this file was made</h3>", _bullet_list(audited.checked)] if audited.checked else []
     unchecked = (*audited.unchecked, "the truth of what sites sent about their data, which no ledger can know")
-    out += ["<h3>Not checked</h3>", _listed(unchecked)]
+    out += ["<h3>Not checked</h3>", _bullet_list(unchecked)]
     notes = [note for note in audited.notes if not note.startswith("keys are simulated")]
-    return [*out, *(_line(f"{note[:1].upper()}{note[1:]}.") for note in notes)]
+    return [*out, *(_paragraph(f"{note[:1].upper()}{note[1:]}.") for note in notes)]
 
 
-def _line(text: str, kind: str = "") -> str:
+def _paragraph(text: str, kind: str = "") -> str:
     return f"<p{f' class={kind!r}' if kind else ''}>{escape(text)}</p>"
 
 
-def _listed(lines: Sequence[str]) -> str:
+def _bullet_list(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
-def _limits(summary: Mapping[str, Any]) -> str:
-    told: Sequence[str] = [
-        *[str(w) for w in summary["warnings"]],
-        *[f"Assumed to read the table: {note}." for note in summary.get("assumed", ())],
+def _limits(summary: RunSummary) -> str:
+    lines: Sequence[str] = [
+        *[str(w) for w in summary.warnings],
+        *[f"Assumed to read the table: {note}." for note in summary.assumed],
         "Figures are of the sites of this run. At another hospital they can be worse: check there first (rounds evaluate).",
         "An explanation says what the model goes by, not what causes an outcome.",
     ]
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in told)}</ul>"
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"

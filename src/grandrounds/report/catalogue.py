@@ -1,168 +1,193 @@
-"""Which figures a run has, by name and section: for the console, which draws them one by one as they are scrolled to.
+"""Figures of a run by name and section, for the console, which draws them one by one as they are scrolled to.
 
-A figure whose numbers a run does not have is None. Conditions that the report has as well are asked here, and there.
+A figure whose numbers a run does not have is None. The report checks some of these conditions as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.methods.fedxchain.summary import trust_decisions
+from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
+from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, newest_block
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.importance import KINDS, blocks, newest
+from grandrounds.report.figures.trust import trust_decisions
 from grandrounds.report.sections.privacy import spending_figure
+from grandrounds.report.sections.trust import TrustRecord, trust_record
 
 _TOP = 15
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder says. `summary`: None of a run that has not finished; `explanations`: None where none were made."""
+    """The content of a run folder that figures are drawn from.
 
-    rounds: Sequence[Mapping[str, Any]]
-    summary: Mapping[str, Any] | None = None
-    explanations: Mapping[str, Any] | None = None
+    Attributes:
+        rounds: The record of each round.
+        summary: The summary; None for a run that has not finished.
+        explanations: explanations.json; None where there is none.
+    """
+
+    rounds: Sequence[RoundRecord]
+    summary: RunSummary | None = None
+    explanations: Explanations | None = None
 
     def explained(self, kind: str) -> int:
-        """Rounds with sketches of a kind."""
-        return 0 if self.explanations is None else len(blocks(self.explanations, kind))
+        """Count the rounds with sketches of a kind."""
+        return 0 if self.explanations is None else len(blocks_by_round(self.explanations, kind))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One figure. `section`: where it belongs; `wide`: over the whole page; `there`: whether a run has it, where making it
-    takes long."""
+    """One figure of the catalogue.
+
+    Attributes:
+        section: The section that it belongs to.
+        make: Draws it; None for a run without its numbers.
+        wide: It takes the whole width of a page.
+        available: Tells whether a run has it, where drawing it takes long.
+    """
 
     section: str
     make: Callable[[RunRecord], Figure | None]
     wide: bool = False
-    there: Callable[[RunRecord], bool] | None = None
+    available: Callable[[RunRecord], bool] | None = None
 
-    def is_there(self, told: RunRecord) -> bool:
-        return self.make(told) is not None if self.there is None else self.there(told)
-
-
-def list_figures(told: RunRecord) -> dict[str, Entry]:
-    """The figures that this run has, in order."""
-    return {name: entry for name, entry in FIGURES.items() if entry.is_there(told)}
+    def is_available(self, run: RunRecord) -> bool:
+        """Tell whether a run has this figure."""
+        return self.make(run) is not None if self.available is None else self.available(run)
 
 
-def _curves(told: RunRecord) -> Figure | None:
-    return figures.curves(told.rounds, told.summary) if any("test" in r for r in told.rounds) else None
+def list_figures(run: RunRecord) -> dict[str, Entry]:
+    """List the figures that a run has.
+
+    Returns:
+        Name -> entry, in the order they are shown in.
+    """
+    return {name: entry for name, entry in FIGURES.items() if entry.is_available(run)}
 
 
-def _at_sites(metric: str) -> Callable[[RunRecord], Figure | None]:
-    def make(told: RunRecord) -> Figure | None:
-        judged = [r for r in told.rounds if "test" in r]
-        if not judged or not any(v is not None for v in judged[-1]["sites"].get(metric, {}).values()):
+def _curves(run: RunRecord) -> Figure | None:
+    return figures.curves(run.rounds, run.summary) if any(r.test is not None for r in run.rounds) else None
+
+
+def _site_metric(metric: str) -> Callable[[RunRecord], Figure | None]:
+    def make(run: RunRecord) -> Figure | None:
+        judged = [r for r in run.rounds if r.test is not None]
+        if not judged or not any(v is not None for v in judged[-1].sites.get(metric, {}).values()):
             return None
-        return figures.site_curves(told.rounds, metric)
+        return figures.site_curves(run.rounds, metric)
 
     return make
 
 
-def _weights(told: RunRecord) -> Figure | None:
-    return figures.weights(told.rounds) if any(r["decision"]["weights"] for r in told.rounds) else None
+def _weights(run: RunRecord) -> Figure | None:
+    return figures.weights(run.rounds) if any(r.decision.weights for r in run.rounds) else None
 
 
-def _by_signal(told: RunRecord) -> Figure | None:
-    weighed = [r["decision"] for r in told.rounds if r["decision"]["weights"] and r["decision"]["signals"]]
+def _by_signal(run: RunRecord) -> Figure | None:
+    weighed = [r.decision for r in run.rounds if r.decision.weights and r.decision.signals]
     return figures.weights_by_signal(weighed[-1]) if weighed else None
 
 
-def _signal(name: str, make: Callable[[Sequence[Mapping[str, Any]]], Figure]) -> Callable[[RunRecord], Figure | None]:
-    return lambda told: make(told.rounds) if any(r["decision"]["signals"].get(name) for r in told.rounds) else None
+def _signal(name: str, make: Callable[[Sequence[RoundRecord]], Figure]) -> Callable[[RunRecord], Figure | None]:
+    return lambda run: make(run.rounds) if any(r.decision.signals.get(name) for r in run.rounds) else None
 
 
-def _cohorts(told: RunRecord) -> Figure | None:
-    grouped = any((r["decision"].get("cohorts") or {}).get("of") for r in told.rounds)
-    return figures.cohorts_over_rounds(told.rounds) if grouped else None
+def _cohorts(run: RunRecord) -> Figure | None:
+    grouped = any((r.decision.cohorts or {}).get("of") for r in run.rounds)
+    return figures.cohorts_over_rounds(run.rounds) if grouped else None
 
 
-def _of_summary(key: str, make: Callable[[Any], Figure]) -> Callable[[RunRecord], Figure | None]:
-    return lambda told: make(told.summary[key]) if told.summary is not None and told.summary.get(key) else None
+def _from_summary(key: str, make: Callable[[Any], Figure]) -> Callable[[RunRecord], Figure | None]:
+    return lambda run: make(run.summary[key]) if run.summary is not None and run.summary.get(key) else None
 
 
-def _over_rounds(make: Callable[[Mapping[str, Any]], Figure]) -> Callable[[RunRecord], Figure | None]:
-    def drawn(told: RunRecord) -> Figure | None:
-        return make(told.explanations) if told.explanations and any(told.explained(k) > 1 for k in KINDS) else None
+def _drift_figure(make: Callable[[Explanations], Figure]) -> Callable[[RunRecord], Figure | None]:
+    def drawn(run: RunRecord) -> Figure | None:
+        return make(run.explanations) if run.explanations and any(run.explained(k) > 1 for k in KINDS) else None
 
     return drawn
 
 
-def _importances(told: RunRecord) -> Figure | None:
-    if told.explanations is None or not told.explained("deployed"):
+def _importances(run: RunRecord) -> Figure | None:
+    if run.explanations is None or not run.explained("deployed"):
         return None
-    shares = newest(told.explanations, "deployed")["consensus"]
-    return figures.importances(told.explanations["features"], shares, top=_TOP, title="What the common model goes by")
+    shares = newest_block(run.explanations, "deployed")["consensus"]
+    return figures.importances(run.explanations["features"], shares, top=_TOP, title="What the common model goes by")
 
 
 def _heat(kind: str) -> Callable[[RunRecord], Figure | None]:
-    def make(told: RunRecord) -> Figure | None:
-        return (
-            figures.importance_heatmap(told.explanations, kind) if told.explanations and told.explained(kind) else None
-        )
+    def make(run: RunRecord) -> Figure | None:
+        return figures.importance_heatmap(run.explanations, kind) if run.explanations and run.explained(kind) else None
 
     return make
 
 
-def _apart(kind: str) -> Callable[[RunRecord], Figure | None]:
-    """Pair by pair where pairs were kept, else each site's distance to the consensus."""
+def _distances(kind: str) -> Callable[[RunRecord], Figure | None]:
+    """Draw distances pair by pair where pairs were kept, else each site's distance to the consensus."""
 
-    def make(told: RunRecord) -> Figure | None:
-        if told.explanations is None or not told.explained(kind):
+    def make(run: RunRecord) -> Figure | None:
+        if run.explanations is None or not run.explained(kind):
             return None
-        if any(b.get("pairs") for b in blocks(told.explanations, kind).values()):
-            return figures.pairwise_drift(told.explanations, kind)
-        return figures.distance_to_consensus(told.explanations, kind)
+        if any(b.get("pairs") for b in blocks_by_round(run.explanations, kind).values()):
+            return figures.pairwise_drift(run.explanations, kind)
+        return figures.distance_to_consensus(run.explanations, kind)
 
     return make
 
 
-def _trust(make: Callable[[RunRecord], Figure], *, course: bool = True) -> Callable[[RunRecord], Figure | None]:
-    def drawn(told: RunRecord) -> Figure | None:
-        kept = trust_decisions(told.rounds)
-        return make(told) if kept and told.summary and told.summary.get("trust") and len(kept) > course else None
+def _trust(
+    make: Callable[[RunRecord, TrustRecord], Figure], *, rounds: int = 2
+) -> Callable[[RunRecord], Figure | None]:
+    """Draw a figure of trust for runs that keep it in so many rounds or more."""
+
+    def draw(run: RunRecord) -> Figure | None:
+        trust = trust_record(run.summary) if run.summary is not None else None
+        return make(run, trust) if trust and len(trust_decisions(run.rounds)) >= rounds else None
+
+    return draw
+
+
+def _trust_parts(run: RunRecord, trust: TrustRecord) -> Figure:
+    return figures.trust_parts(trust_decisions(run.rounds)[-1], trust["rule"])
+
+
+def _rewards(run: RunRecord) -> Figure | None:
+    decisions = trust_decisions(run.rounds)
+    rewarded = len(decisions) > 1 and any(d.signals.get("reward") for d in decisions)
+    return figures.rewards_over_rounds(run.rounds) if rewarded else None
+
+
+def _rationale(run: RunRecord) -> Figure | None:
+    scored = [r for r in run.rounds if r.reasons]
+    reasons = run.summary.reasons if run.summary is not None else None
+    return figures.rationale_over_rounds(scored, reasons["baselines"]) if reasons and len(scored) > 1 else None
+
+
+def _maps(make: Callable[[Sequence[RoundRecord]], Figure]) -> Callable[[RunRecord], Figure | None]:
+    def drawn(run: RunRecord) -> Figure | None:
+        mapped = [r for r in run.rounds if r.maps]
+        return make(mapped) if len(mapped) > 1 else None
 
     return drawn
 
 
-def _rewards(told: RunRecord) -> Figure | None:
-    kept = trust_decisions(told.rounds)
-    rewarded = len(kept) > 1 and any(d["signals"].get("reward") for d in kept)
-    return figures.rewards_over_rounds(told.rounds) if rewarded else None
-
-
-def _watched(told: RunRecord) -> Figure | None:
-    scored = [r for r in told.rounds if r.get("reasons")]
-    held = (told.summary or {}).get("reasons")
-    return figures.reasons_over_rounds(scored, held["baselines"]) if held and len(scored) > 1 else None
-
-
-def _maps(make: Callable[[Sequence[Mapping[str, Any]]], Figure]) -> Callable[[RunRecord], Figure | None]:
-    def drawn(told: RunRecord) -> Figure | None:
-        seen = [r for r in told.rounds if r.get("maps")]
-        return make(seen) if len(seen) > 1 else None
-
-    return drawn
-
-
-def _local(told: RunRecord) -> Figure | None:
-    scored = [r for r in told.rounds if r.get("local")]
+def _local(run: RunRecord) -> Figure | None:
+    scored = [r for r in run.rounds if r.local]
     return figures.local_curves(scored) if scored else None
 
 
-def _spent(told: RunRecord) -> bool:
-    said = (told.summary or {}).get("privacy", {})
-    return bool(said.get("events")) and promised(said)
+def _has_spending(run: RunRecord) -> bool:
+    privacy = run.summary.privacy if run.summary is not None else {}
+    return bool(privacy.get("events")) and promised(privacy)
 
 
-def _spending(told: RunRecord) -> Figure | None:
-    return spending_figure(told.summary["privacy"], told.rounds) if told.summary is not None and _spent(told) else None
+def _spending(run: RunRecord) -> Figure | None:
+    return spending_figure(run.summary.privacy, run.rounds) if run.summary is not None and _has_spending(run) else None
 
 
 COURSE, JUDGED, WEIGHTS, REASONS, TRUST, PICTURES, COST, PRIVACY = (
@@ -171,39 +196,33 @@ COURSE, JUDGED, WEIGHTS, REASONS, TRUST, PICTURES, COST, PRIVACY = (
 
 FIGURES: dict[str, Entry] = {
     "curves": Entry(COURSE, _curves, wide=True),
-    "sites-accuracy": Entry(COURSE, _at_sites("accuracy")),
-    "sites-auroc": Entry(COURSE, _at_sites("auroc")),
-    "sites-log-loss": Entry(COURSE, _at_sites("log_loss")),
-    "sites-ece": Entry(COURSE, _at_sites("ece")),
+    "sites-accuracy": Entry(COURSE, _site_metric("accuracy")),
+    "sites-auroc": Entry(COURSE, _site_metric("auroc")),
+    "sites-log-loss": Entry(COURSE, _site_metric("log_loss")),
+    "sites-ece": Entry(COURSE, _site_metric("ece")),
     "local": Entry(COURSE, _local, wide=True),
-    "reliability": Entry(JUDGED, _of_summary("reliability", figures.reliability)),
-    "decision-curve": Entry(JUDGED, _of_summary("decision_curve", figures.decision_curve)),
+    "reliability": Entry(JUDGED, _from_summary("reliability", figures.reliability)),
+    "decision-curve": Entry(JUDGED, _from_summary("decision_curve", figures.decision_curve)),
     "weights": Entry(WEIGHTS, _weights, wide=True),
     "weights-by-signal": Entry(WEIGHTS, _by_signal, wide=True),
     "disagreement": Entry(WEIGHTS, _signal("disagreement", figures.disagreement_over_rounds)),
     "cohorts": Entry(WEIGHTS, _cohorts),
-    "drift": Entry(REASONS, _over_rounds(figures.drift_over_rounds)),
-    "jaccard": Entry(REASONS, _over_rounds(figures.jaccard_over_rounds)),
+    "drift": Entry(REASONS, _drift_figure(figures.drift_over_rounds)),
+    "jaccard": Entry(REASONS, _drift_figure(figures.jaccard_over_rounds)),
     "importances": Entry(REASONS, _importances, wide=True),
     "heat-training": Entry(REASONS, _heat("training"), wide=True),
     "heat-deployed": Entry(REASONS, _heat("deployed"), wide=True),
-    "pairs-training": Entry(REASONS, _apart("training")),
-    "pairs-deployed": Entry(REASONS, _apart("deployed")),
-    "trust": Entry(TRUST, _trust(lambda t: figures.trust_over_rounds(t.rounds))),
-    "nsds": Entry(TRUST, _trust(lambda t: figures.nsds_over_rounds(t.rounds, (t.summary or {})["trust"]["alarm"]))),
-    "trust-parts": Entry(
-        TRUST,
-        _trust(
-            lambda t: figures.trust_parts(trust_decisions(t.rounds)[-1], (t.summary or {})["trust"]["rule"]), course=False
-        ),
-        wide=True,
-    ),
+    "pairs-training": Entry(REASONS, _distances("training")),
+    "pairs-deployed": Entry(REASONS, _distances("deployed")),
+    "trust": Entry(TRUST, _trust(lambda run, _: figures.trust_over_rounds(run.rounds))),
+    "nsds": Entry(TRUST, _trust(lambda run, trust: figures.nsds_over_rounds(run.rounds, trust["alarm"]))),
+    "trust-parts": Entry(TRUST, _trust(_trust_parts, rounds=1), wide=True),
     "rewards": Entry(TRUST, _rewards, wide=True),
-    "right-reasons": Entry(PICTURES, _watched, wide=True),
-    "maps-sharp": Entry(PICTURES, _maps(figures.maps_sharp)),
-    "maps-alike": Entry(PICTURES, _maps(figures.maps_alike)),
+    "right-reasons": Entry(PICTURES, _rationale, wide=True),
+    "maps-sharp": Entry(PICTURES, _maps(figures.map_concentration)),
+    "maps-alike": Entry(PICTURES, _maps(figures.map_similarity)),
     "presence": Entry(COST, lambda t: figures.presence_over_rounds(t.rounds) if t.rounds else None, wide=True),
     "bytes": Entry(COST, lambda t: figures.bytes_over_rounds(t.rounds) if t.rounds else None),
     "seconds": Entry(COST, lambda t: figures.seconds_over_rounds(t.rounds) if t.rounds else None),
-    "epsilon": Entry(PRIVACY, _spending, wide=True, there=_spent),
+    "epsilon": Entry(PRIVACY, _spending, wide=True, available=_has_spending),
 }

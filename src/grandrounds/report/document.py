@@ -1,4 +1,4 @@
-"""One self-contained page: its style, its tables, and the script that draws its figures. Nothing comes from outside."""
+"""One self-contained page: its style, its tables, and the script that draws its figures. Nothing is fetched."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from html import escape
 from typing import Any, Protocol
 
 from grandrounds.core.errors import visible
+from grandrounds.core.records import RunSummary
 
 CONFIG = {"displayModeBar": False, "displaylogo": False, "responsive": True}
 """How figures behave in a page: without Plotly's tool bar."""
@@ -87,8 +88,8 @@ _LEFT_OUT = (
 _WITHOUT = "<noscript><p class='warn'>Charts need JavaScript; the tables do not.</p></noscript>"
 
 
-class Drawn(Protocol):
-    """What can be placed on a page: a `Figure`."""
+class Drawable(Protocol):
+    """A figure that can be placed on a page."""
 
     def html(self, div_id: str) -> str: ...
 
@@ -101,18 +102,26 @@ class Charts:
 
     @property
     def script(self) -> str | None:
-        """What draws the figures, if there are any."""
+        """Return the script that draws the figures; None where there are none."""
         return self._script if self._count else None
 
     @property
     def note(self) -> str:
-        """What the page says of charts before the first of them."""
+        """Return the page's note about charts, which comes before the first of them."""
         if self._script is None:
             return f"<p class='warn'>{_LEFT_OUT}</p>"
         return f"{_WITHOUT}<p class='warn' id='no-charts' hidden></p>"
 
-    def place(self, *figures: Drawn, wide: bool = False) -> str:
-        """The figures in two columns, or each over both."""
+    def place(self, *figures: Drawable, wide: bool = False) -> str:
+        """Place figures in two columns, or each over both.
+
+        Args:
+            figures: The figures.
+            wide: Give each the whole width.
+
+        Returns:
+            HTML; empty where figures are left out.
+        """
         if self._script is None or not figures:
             return ""
         out = []
@@ -123,9 +132,17 @@ class Charts:
 
 
 def document(title: str, body: Iterable[str], script: str | None, *, style: str = "", head: str = "") -> str:
-    """The whole page from parts that are already HTML; `script` is `plotly_js.packed()` if it has figures.
+    """Assemble a page from parts that are already HTML.
 
-    `style` is laid over the common one; `head` is added to the page's head.
+    Args:
+        title: The title of the page.
+        body: The parts of the body.
+        script: Plotly's packed script (`packed_script`) if the page has figures, else None.
+        style: CSS that is added to the common style.
+        head: HTML that is added to the page's head.
+
+    Returns:
+        The page.
     """
     head = (
         f"<meta charset='utf-8'><meta http-equiv='Content-Security-Policy' content=\"{_POLICY}\">"
@@ -134,54 +151,63 @@ def document(title: str, body: Iterable[str], script: str | None, *, style: str 
     )
     draw = ""
     if script is not None:
-        kept = f"<script type='text/plain' id='plotly-packed'>{script}</script>"
-        draw = f"{kept}<script type='module'>{_DRAW % json.dumps(CONFIG)}</script>"
+        packed = f"<script type='text/plain' id='plotly-packed'>{script}</script>"
+        draw = f"{packed}<script type='module'>{_DRAW % json.dumps(CONFIG)}</script>"
     return f"<!doctype html><html lang='en'><head>{head}</head><body>{visible(''.join(body))}{draw}</body></html>"
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """A figure, or a dash where there is none."""
+    """Format a number; a dash where there is none."""
     return "&ndash;" if value is None else f"{value:.{digits}f}"
 
 
 def span(ends: tuple[float, float] | None, digits: int = 3) -> str:
-    """An interval as '0.801 to 0.874', or nothing."""
+    """Format an interval as '0.801 to 0.874'; empty where there is none."""
     return "" if ends is None else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f}"
 
 
-def sites_line(summary: Mapping[str, Any]) -> str:
-    """The number of sites, and how many of them trained: '31 sites (25 train)'; a pooled run says that it is one."""
+def sites_line(summary: RunSummary) -> str:
+    """Count the sites, and those that train: '31 sites (25 train)'; a pooled run is named as such."""
     from grandrounds.methods.baselines import POOL
 
-    if POOL in summary["rows"]:
-        hospitals = len(summary["rows"]) - 1
+    if POOL in summary.rows:
+        hospitals = len(summary.rows) - 1
         return f"{hospitals} sites, their training rows pooled in one place"
-    return f"{summary['sites']['all']} sites ({summary['sites']['training']} train)"
+    return f"{summary.sites['all']} sites ({summary.sites['training']} train)"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are already HTML; a heading may be a cell already, to stand to the left."""
+    """Write a table.
+
+    Args:
+        head: Column headings; one that starts with <th is used as it is, to be aligned left.
+        rows: Cells that are already HTML, row by row.
+
+    Returns:
+        HTML.
+    """
     top = "".join(h if h.startswith("<th") else f"<th>{h}</th>" for h in head)
     inner = "".join("<tr>" + "".join(row) + "</tr>" for row in rows)
     return f"<div class='scroll'><table><thead><tr>{top}</tr></thead><tbody>{inner}</tbody></table></div>"
 
 
 def td(text: str) -> str:
+    """Write a cell from HTML."""
     return f"<td>{text}</td>"
 
 
-def said(text: Any) -> str:
-    """A cell of words from data."""
+def text_cell(text: Any) -> str:
+    """Write a left-aligned cell from text, which is escaped."""
     return f"<td class='text'>{escape(str(text))}</td>"
 
 
-def machine_line(cost: Mapping[str, Any]) -> str:
-    """CPU and memory of a summary's cost; nothing of runs of earlier versions, which did not look."""
+def machine_line(cost: Mapping[str, float]) -> str:
+    """Summarise the CPU time and memory of a run; empty for runs of versions that did not measure them."""
     if "cpu_seconds" not in cost:
         return ""
-    others = cost["children_peak_memory"]
-    beside = f", {others / 1e6:.0f} MB in the largest process beside it" if others else ""
+    children = cost["children_peak_memory"]
+    largest_child = f", {children / 1e6:.0f} MB in the largest process beside it" if children else ""
     return (
         f"{cost['round_seconds']:.3g} s a round; {cost['cpu_seconds']:.2f} CPU seconds ({cost['cpu_share']:.0%} of the cores); "
-        f"at most {cost['peak_memory'] / 1e6:.0f} MB in memory ({cost['memory_share']:.1%} of the machine's){beside}"
+        f"at most {cost['peak_memory'] / 1e6:.0f} MB in memory ({cost['memory_share']:.1%} of the machine's){largest_child}"
     )

@@ -1,10 +1,10 @@
 """Plotly figures made without Plotly: plain data, drawn by the browser.
 
-Importing plotly costs half a second and a bare machine has none; a figure is only a dict of `data` and `layout`, so it is made
-without. With plotly installed `Figure.plotly()` gives the real thing, checked.
+Importing plotly costs half a second, and a bare machine has none. A figure is only a dict of `data` and `layout`, so it is
+made without. With plotly installed, `Figure.plotly()` returns a checked plotly figure.
 
-A page has the script plotly.min.js in it. The file is 4.8 MB; packed it is 1.5 MB, and the browser unpacks it. Packing takes a
-fifth of a second, so it is done once a machine and kept in the user's cache folder.
+A page contains the script plotly.min.js. The file is 4.8 MB; packed it is 1.5 MB, and the browser unpacks it. Packing takes a
+fifth of a second, so it is done once per machine and stored in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import gzip
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from html import escape, unescape
 from importlib import import_module
@@ -27,12 +27,12 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.store import cache_folder
 from grandrounds.report.document import CONFIG, Charts, document
 
-_LEVEL = 6
-_QUICK = 1  # where nothing can be kept, and every page pays
+_CACHED_LEVEL = 6
+_UNCACHED_LEVEL = 1  # where nothing can be kept, and every page pays
 
 
 def script_file() -> Path | None:
-    """plotly.min.js of the installed plotly; None where there is none."""
+    """Find plotly.min.js of the installed plotly; None where there is none."""
     try:
         spec = find_spec("plotly")
     except (ImportError, ValueError):
@@ -46,61 +46,77 @@ def script_file() -> Path | None:
 
 @lru_cache(maxsize=1)
 def packed_script() -> str | None:
-    """The script as gzip in base64; None where plotly is not installed."""
+    """Return plotly.min.js as gzip in base64; None where plotly is not installed."""
     path = script_file()
-    return None if path is None else base64.b64encode(_gzip(path)).decode()
+    return None if path is None else base64.b64encode(_packed_bytes(path)).decode()
 
 
-def _gzip(path: Path) -> bytes:
+def _packed_bytes(path: Path) -> bytes:
     facts = path.stat()
-    kept = cache_folder() / f"plotly-{facts.st_size}-{facts.st_mtime_ns}.js.gz"
-    found = _read(kept, size=facts.st_size)
-    if found is not None:
-        return found
+    cached = cache_folder() / f"plotly-{facts.st_size}-{facts.st_mtime_ns}.js.gz"
+    data_cached = _read_cached(cached, size=facts.st_size)
+    if data_cached is not None:
+        return data_cached
     text = path.read_bytes()
     part: Path | None = None
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=kept.parent, prefix=".part-", delete=False) as f:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=cached.parent, prefix=".part-", delete=False) as f:
             part = Path(f.name)
-            data = gzip.compress(text, _LEVEL, mtime=0)
+            data = gzip.compress(text, _CACHED_LEVEL, mtime=0)
             f.write(data)
-        part.replace(kept)
+        part.replace(cached)
     except OSError:
         if part is not None:
             part.unlink(missing_ok=True)
-        return gzip.compress(text, _QUICK, mtime=0)
+        return gzip.compress(text, _UNCACHED_LEVEL, mtime=0)
     return data
 
 
-def _read(path: Path, *, size: int) -> bytes | None:
-    """What is kept, if it is whole: gzip's last four bytes say how long the text was."""
+def _read_cached(path: Path, *, size: int) -> bytes | None:
+    """Read the packed script from the cache if it is complete: gzip's last four bytes hold the length of the text."""
     try:
         data = path.read_bytes()
     except OSError:
         return None
-    whole = data[:2] == b"\x1f\x8b" and int.from_bytes(data[-4:], "little") == size % 2**32
-    return data if whole else None
+    complete = data[:2] == b"\x1f\x8b" and int.from_bytes(data[-4:], "little") == size % 2**32
+    return data if complete else None
 
+
+Trace = dict[str, Any]
+"""One trace of a figure, as Plotly reads it."""
+
+Layout = dict[str, Any]
+"""The layout of a figure or a part of it (an axis, a legend), as Plotly reads it."""
 
 MIME = "application/vnd.plotly.v1+json"
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+"""Commands of a browser that prints pages and draws images of figures."""
+
+
+def find_browser() -> str | None:
+    """Return the path of a Chrome or Chromium of this machine; None where there is none."""
+    return next((path for path in map(shutil.which, BROWSERS) if path), None)
 
 
 class Figure(dict[str, Any]):
-    """`data` and `layout` as Plotly reads them, in JSON's own types."""
+    """A figure: `data` and `layout` as Plotly reads them, in JSON's own types."""
 
-    def __init__(self, data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) -> None:
+    def __init__(self, data: Sequence[Trace], layout: Layout) -> None:
         super().__init__(data=plain(list(data)), layout=plain(layout))
 
     @property
     def title(self) -> str:
-        """The title without its markup."""
+        """Return the title without its markup."""
         text = str(self["layout"]["title"]["text"])
         return unescape(text.partition("</b>")[0].removeprefix("<b>"))
 
     def plotly(self) -> Any:
-        """The same as a checked plotly.graph_objects.Figure."""
+        """Convert to a checked plotly.graph_objects.Figure.
+
+        Raises:
+            BadInput: plotly is not installed.
+        """
         try:
             from plotly.graph_objects import Figure as Drawn
         except ImportError:
@@ -111,19 +127,23 @@ class Figure(dict[str, Any]):
         return {MIME: {**self, "config": CONFIG}, "text/plain": f"Figure: {self.title}"}
 
     def html(self, div_id: str) -> str:
-        """Its place in a page and its data; `document.document` brings the script that draws it there."""
+        """Write the figure's element and its data; `document.document` adds the script that draws it."""
         name = escape(div_id)
         head = f'<div class="plot" id="{name}" role="img" aria-label="{escape(self.title)}"'
         style = f'style="height:{self["layout"]["height"]}px"'
         return f'{head} {style}></div><script type="application/json" data-figure="{name}">{self._json()}</script>'
 
     def _json(self) -> str:
-        """JSON that can stand inside a script element: no name in it can end the element or begin a comment."""
+        """Write JSON that is safe inside a script element: no name in it can end the element or begin a comment."""
         text = json.dumps(self, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
         return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
     def write_html(self, path: str | Path) -> None:
-        """One page with this figure and all it takes to draw it."""
+        """Write one page with this figure and all it takes to draw it.
+
+        Raises:
+            BadInput: plotly is not installed, or the file cannot be written.
+        """
         script = packed_script()
         if script is None:
             raise BadInput(
@@ -134,7 +154,16 @@ class Figure(dict[str, Any]):
         _write(Path(path), document(self.title, body, script).encode())
 
     def write_png(self, path: str | Path, *, width: int = 900, height: int | None = None) -> None:
-        """A picture of it, at twice the pixels; kaleido draws it in a Chrome or Chromium of this machine."""
+        """Write an image of the figure, at twice the pixels; kaleido draws it in a Chrome or Chromium of this machine.
+
+        Args:
+            path: The file.
+            width: Its width in CSS pixels.
+            height: Its height in CSS pixels; by default the figure's own.
+
+        Raises:
+            BadInput: kaleido, plotly or a browser is missing, or the file cannot be written.
+        """
         script = script_file()
         try:
             kaleido = import_module("kaleido")
@@ -147,10 +176,9 @@ class Figure(dict[str, Any]):
             raise BadInput(
                 "plotly is not installed, and its script draws the figure: `pip install plotly`", code="plotly-missing"
             )
-        found = next((at for at in map(shutil.which, _BROWSERS) if at), None)
         size = {"format": "png", "width": width, "height": height or self["layout"]["height"], "scale": 2}
         # no MathJax, no script from a content network: nothing is fetched
-        browser = {"path": found, "mathjax": False, "plotlyjs": script.as_uri()}
+        browser = {"path": find_browser(), "mathjax": False, "plotlyjs": script.as_uri()}
         try:
             drawn = draw({"data": self["data"], "layout": self["layout"]}, opts=size, kopts=browser)
         except missing:

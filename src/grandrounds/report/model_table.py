@@ -1,4 +1,4 @@
-"""A linear model as people read it: each feature with its odds ratio, what that is per, and the risk it starts from."""
+"""A linear model as a table that people can read: each feature with its odds ratio and unit, and the baseline risk."""
 
 from __future__ import annotations
 
@@ -11,15 +11,23 @@ import numpy as np
 from grandrounds.report.document import table, td
 
 SCHEMA = 1
-MOST = 200
+MAX_LISTED_INPUTS = 200
 """Inputs up to which a report lists them; `rounds show RUN --model` lists any number."""
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One input: `odds_ratio` is e^weight, what the odds are multiplied by `per` that much of it.
+    """One input of a linear model.
 
-    `step` is that much of a number in its own unit, and `odds_ratio_per_unit` what one such unit does; None otherwise.
+    Attributes:
+        feature: The name of the input.
+        column: The clinical column that it comes from.
+        kind: "number", "missing" or "category".
+        weight: Its weight in the log-odds.
+        odds_ratio: e^weight, the factor on the odds for `per` that much of it.
+        per: The amount that the odds ratio is for, in words.
+        step: That amount of a number in its own unit; None otherwise.
+        odds_ratio_per_unit: The factor on the odds for one such unit; None otherwise.
     """
 
     feature: str
@@ -33,12 +41,13 @@ class Weight:
 
     @property
     def effect(self) -> str:
+        """Return the direction in which the input moves the risk."""
         return "raises" if self.weight > 0 else "lowers"
 
 
 @dataclass(frozen=True)
-class Readable:
-    """The whole model: the weights that are not zero, the largest first, and what else decides a risk."""
+class ReadableModel:
+    """A linear model: the weights that are not zero, the largest first, and what else decides a risk."""
 
     label: str
     positive: str
@@ -50,17 +59,18 @@ class Readable:
 
     @property
     def baseline(self) -> float:
-        """The risk of a patient whose numbers lie at their centres and whose categories are those that read 0."""
+        """Return the risk of a patient whose numbers lie at their centres and whose categories are those that read 0."""
         with np.errstate(over="ignore"):  # a model that diverged
             return float(1 / (1 + np.exp(-self.intercept)))
 
     def to_dict(self) -> dict[str, Any]:
+        """Write the model as a JSON object."""
         rows = [{**asdict(w), "effect": w.effect} for w in self.weights]
         return {"schema": SCHEMA, **asdict(self), "baseline_risk": self.baseline, "weights": rows}
 
 
-def sentences(model: Readable) -> list[str]:
-    """What stands under the table."""
+def sentences(model: ReadableModel) -> list[str]:
+    """Write the sentences under the table."""
     zeros = [f"{model.zeros} weights are zero and not listed."] if model.zeros > 1 else []
     zeros += ["One weight is zero and not listed."] if model.zeros == 1 else []
     return [
@@ -76,18 +86,18 @@ HEADS = ("feature", "weight", "odds ratio", "per", "risk")
 
 
 def cells(w: Weight) -> tuple[str, str, str, str, str]:
-    """A row of the table as text."""
+    """Write a row of the table as text."""
     return w.feature, f"{w.weight:+.3f}", f"{w.odds_ratio:#.3g}", w.per, w.effect
 
 
-def model_section(model: Readable | None) -> list[str]:
-    """The report's section, where the model can be read."""
+def model_section(model: ReadableModel | None) -> list[str]:
+    """Write the report's section on a readable model; empty where there is none."""
     if model is None:
         return []
     rows = [[td(escape(text)) for text in cells(w)] for w in model.weights]
-    said = " ".join(sentences(model))
+    notes = " ".join(sentences(model))
     intro = (
         f"The log-odds of {model.label} = {model.positive} are the intercept and the sum of the weights below, each times its "
         "input. An odds ratio is what the odds are multiplied by."
     )
-    return ["<h2>The model, readable</h2>", f"<p>{escape(intro)}</p>", table(HEADS, rows), f"<p>{escape(said)}</p>"]
+    return ["<h2>The model, readable</h2>", f"<p>{escape(intro)}</p>", table(HEADS, rows), f"<p>{escape(notes)}</p>"]

@@ -1,13 +1,19 @@
-"""report.html: one self-contained page about a run, for a laptop or for paper."""
+"""The report of a run: report.html, one self-contained page for the screen or for paper, and its PDF."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import BadInput
+from grandrounds.core.records import RoundRecord, RunSummary, Scores
 from grandrounds.data.event import Event, event_line
-from grandrounds.methods.fedxchain.summary import trust_decisions
 from grandrounds.metrics import DESCRIPTIONS, Place, shown_in
 from grandrounds.metrics.fairness import (
     clearly_worse,
@@ -24,51 +30,64 @@ from grandrounds.metrics.fairness import (
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME
 from grandrounds.report import figures
-from grandrounds.report.document import Charts, document, machine_line, number, said, sites_line, span, table, td
-from grandrounds.report.figure import Figure, packed_script
-from grandrounds.report.model_table import Readable, model_section
-from grandrounds.report.paint import words
+from grandrounds.report.document import Charts, document, machine_line, number, sites_line, span, table, td, text_cell
+from grandrounds.report.explanations import Explanations
+from grandrounds.report.figure import Figure, find_browser, packed_script
+from grandrounds.report.figures.trust import trust_decisions
+from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.provenance import Provenance
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.images import maps_section, rationale_section
 from grandrounds.report.sections.local_models import local_section
 from grandrounds.report.sections.privacy import membership_section, privacy_section
 from grandrounds.report.sections.trust import trust_section
+from grandrounds.report.style import words
 
 
 def report_page(
-    summary: Mapping[str, Any],
-    rounds: Sequence[Mapping[str, Any]],
+    summary: RunSummary,
+    rounds: Sequence[RoundRecord],
     environment: Mapping[str, Any],
-    explanations: Mapping[str, Any] | None = None,
+    explanations: Explanations | None = None,
     attacks: Mapping[str, Any] | None = None,
-    model: Readable | None = None,
+    model: ReadableModel | None = None,
     card: Sequence[str] = (),
-    carried: Provenance | None = None,
+    provenance: Provenance | None = None,
 ) -> str:
-    """The whole page. Every name that came from data is escaped.
+    """Write the page. Every name that came from data is escaped.
 
-    `card`: a model card to begin with; `carried`: the facts about ledger and inputs that the page is to carry.
+    Args:
+        summary: The summary of a finished run.
+        rounds: The record of each round.
+        environment: The machine and the packages of the run (environment.json).
+        explanations: explanations.json; None where there is none.
+        attacks: attacks.json of `rounds attack`; None where there is none.
+        model: The model as a table, where it can be read.
+        card: A model card to begin with.
+        provenance: The ledger's state and the hashes of inputs that the page carries.
+
+    Returns:
+        HTML.
     """
-    title = f"{summary['data']}: {summary['method']}"
+    title = f"{summary.data}: {summary.method}"
     charts = Charts(packed_script())
     body = [
         *card,
         f"<h1>{escape(title)}</h1>",
         f"<p class='quiet'>{sites_line(summary)}, "
-        f"{summary['rounds']} rounds, {escape(summary['model'])} with {summary['parameters']} parameters, "
-        f"seed {summary['seed']}</p>",
-        *_event(summary),
-        *[f"<p class='warn'>{escape(w)}</p>" for w in summary["warnings"]],
-        *[f"<p class='warn'>{escape(line)}</p>" for line in badly_served(summary)],
-        *[f"<p class='quiet'>Assumed to read the table: {escape(note)}</p>" for note in summary.get("assumed", ())],
+        f"{summary.rounds} rounds, {escape(summary.model)} with {summary.parameters} parameters, "
+        f"seed {summary.seed}</p>",
+        *_event_lines(summary),
+        *[f"<p class='warn'>{escape(w)}</p>" for w in summary.warnings],
+        *[f"<p class='warn'>{escape(line)}</p>" for line in fairness_lines(summary)],
+        *[f"<p class='quiet'>Assumed to read the table: {escape(note)}</p>" for note in summary.assumed],
         charts.note,
         _tiles(summary),
         "<h2>Rounds</h2>",
         _rounds(rounds, charts, summary),
         "<h2>Final model, test rows of all sites</h2>",
         _metrics(summary),
-        _judged(summary, charts),
+        _calibration_figures(summary, charts),
         *local_section(summary, rounds, charts),
         *model_section(model),
         *explanations_section(explanations, charts),
@@ -77,35 +96,35 @@ def report_page(
         *maps_section(summary, rounds, charts),
         *trust_section(summary, rounds, charts),
         "<h2>Sites, lowest AUROC first</h2>",
-        _sites(summary),
+        _site_table(summary),
         *_subgroups(summary),
-        *_tasks(summary),
-        *_separate(summary),
+        *_task_table(summary),
+        *_separate_models(summary),
         *privacy_section(summary, rounds, charts),
         *membership_section(attacks),
         "<h2>Who was missing, and what rounds cost</h2>",
-        _missing(rounds),
+        _missing_sites(rounds),
         charts.place(figures.presence_over_rounds(rounds), wide=True) if rounds else "",
         charts.place(figures.bytes_over_rounds(rounds), figures.seconds_over_rounds(rounds)) if rounds else "",
         "<h2>Cost, privacy, provenance</h2>",
         _provenance(summary, environment),
-        "" if carried is None else carried.line,
+        "" if provenance is None else provenance.line,
     ]
-    return document(title, body, charts.script, head="" if carried is None else carried.tag)
+    return document(title, body, charts.script, head="" if provenance is None else provenance.tag)
 
 
-def _event(summary: Mapping[str, Any]) -> list[str]:
-    """The event, or the classes of more than two; a run of version 0.1 says neither."""
+def _event_lines(summary: RunSummary) -> list[str]:
+    """Name the event, or the classes where there are more than two; a run of version 0.1 records neither."""
     if "event" not in summary:
-        if summary["final"].get("sensitivity") is None:
+        if summary.final.get("sensitivity") is None:
             return []
         return ["<p class='quiet'>event: the last of two classes, as version 0.1 chose it</p>"]
-    event = Event.from_dict(summary["event"]) if summary["event"] else None
-    return [f"<p><b>{escape(event_line(event, summary['classes']))}</b></p>"]
+    event = Event.from_dict(summary.event) if summary.event else None
+    return [f"<p><b>{escape(event_line(event, summary.classes))}</b></p>"]
 
 
-def _tiles(summary: Mapping[str, Any]) -> str:
-    final = summary["final"]
+def _tiles(summary: RunSummary) -> str:
+    final = summary.final
     tiles = [
         (
             accuracy_name(summary),
@@ -115,61 +134,65 @@ def _tiles(summary: Mapping[str, Any]) -> str:
         ("AUROC", number(final["auroc"], 3), _interval(final)),
         ("log loss", number(final["log_loss"], 3), f"ECE {number(final['ece'], 3)}"),
     ]
-    worst = worst_site(summary["per_site"])
+    worst = worst_site(summary.per_site)
     if worst:
         ends = span(intervals(worst).get("auroc"), 2)
         tiles.append(("worst site, AUROC", number(worst["auroc"], 3), f"{escape(str(worst['site']))} {ends}"))
     for kind, name in (("training", "training drift"), ("deployed", "deployed divergence")):
-        if kind in summary["explanation"]:
-            found = summary["explanation"][kind]
-            by_chance = "of at most 2" if found["sampling"] is None else f"by sampling {number(found['sampling'], 3)}"
-            tiles.append((name, number(found["drift"], 3), by_chance))
+        if kind in summary.explanation:
+            explanation = summary.explanation[kind]
+            by_chance = (
+                "of at most 2"
+                if explanation["sampling"] is None
+                else f"by sampling {number(explanation['sampling'], 3)}"
+            )
+            tiles.append((name, number(explanation["drift"], 3), by_chance))
     inner = "".join(f"<div class='tile'>{n}<b>{v}</b><span class='quiet'>{note}</span></div>" for n, v, note in tiles)
     return f"<div class='tiles'>{inner}</div>"
 
 
-def _interval(final: Mapping[str, Any]) -> str:
+def _interval(final: Scores) -> str:
     if final["auroc_low"] is None:
-        told = "one against the rest"
+        text = "one against the rest"
     else:
-        told = f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
+        text = f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
     binned = binning_note(final, "auroc")
-    return f"{told}; {binned}" if binned else told
+    return f"{text}; {binned}" if binned else text
 
 
-def _rounds(rounds: Sequence[Mapping[str, Any]], charts: Charts, summary: Mapping[str, Any]) -> str:
-    """The course of training: all sites together, each site, and who weighed how much."""
+def _rounds(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary) -> str:
+    """Draw the course of training: all sites together, each site, and the weights of sites."""
     out = []
-    if any("test" in r for r in rounds):
+    if any(r.test is not None for r in rounds):
         out += [charts.place(figures.curves(rounds, summary), wide=True)]
-        beside = [figures.site_curves(rounds)]
+        paired = [figures.site_curves(rounds)]
     else:
-        beside = []
-    weighed = [r for r in rounds if r["decision"]["weights"]]
+        paired = []
+    weighed = [r for r in rounds if r.decision.weights]
     if weighed:
-        beside.append(figures.weights(rounds))
-    out.append(charts.place(*beside))
-    if weighed and len(weighed[-1]["decision"]["signals"]) > 1 and not trust_decisions(rounds):  # trust has a section
-        out.append(charts.place(figures.weights_by_signal(weighed[-1]["decision"]), wide=True))
-    drawn = _agreement(rounds)
+        paired.append(figures.weights(rounds))
+    out.append(charts.place(*paired))
+    if weighed and len(weighed[-1].decision.signals) > 1 and not trust_decisions(rounds):  # trust has a section
+        out.append(charts.place(figures.weights_by_signal(weighed[-1].decision), wide=True))
+    drawn = _agreement_figures(rounds)
     out.append(charts.place(*drawn, wide=len(drawn) == 1))
     return "".join(out)
 
 
-def _agreement(rounds: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """Whose reasons stood apart when sites were weighed, and who was grouped with whom, where a method looks at it."""
-    decisions = [r["decision"] for r in rounds]
+def _agreement_figures(rounds: Sequence[RoundRecord]) -> list[Figure]:
+    """Draw how far sites' explanations disagreed and how sites were grouped, where the method uses it."""
+    decisions = [r.decision for r in rounds]
     drawn = []
-    if any(d["signals"].get("disagreement") for d in decisions):
+    if any(d.signals.get("disagreement") for d in decisions):
         drawn.append(figures.disagreement_over_rounds(rounds))
-    if any((d.get("cohorts") or {}).get("of") for d in decisions):
+    if any((d.cohorts or {}).get("of") for d in decisions):
         drawn.append(figures.cohorts_over_rounds(rounds))
     return drawn
 
 
-def _metrics(summary: Mapping[str, Any]) -> str:
-    final, train = summary["final"], summary["training"]
-    own = {name: "A metric of this experiment's own." for name in final if name not in DESCRIPTIONS}
+def _metrics(summary: RunSummary) -> str:
+    final, train = summary.final, summary.training
+    custom = {name: "A metric of this experiment's own." for name in final if name not in DESCRIPTIONS}
     same = {f"decision_{m}" for m in final if final.get(f"decision_{m}") == final[m]}  # at 0.5: told once
     rows = [
         [
@@ -177,47 +200,47 @@ def _metrics(summary: Mapping[str, Any]) -> str:
             *[td(number(part.get(name), BY_NAME[name].digits if name in BY_NAME else 4)) for part in (final, train)],
             f"<td class='text'>{text}</td>",
         ]
-        for name, text in (DESCRIPTIONS | own).items()
+        for name, text in (DESCRIPTIONS | custom).items()
         if final.get(name) is not None and name != "count" and name not in same
     ]
     return table(["metric", "test", "train", ""], rows)
 
 
-def _judged(summary: Mapping[str, Any], charts: Charts) -> str:
-    """Whether its probabilities can be trusted, and what acting on them is worth."""
+def _calibration_figures(summary: RunSummary, charts: Charts) -> str:
+    """Draw calibration, and the net benefit of acting on predictions."""
     drawn = []
-    if summary.get("reliability"):
-        drawn.append(figures.reliability(summary["reliability"]))
-    if summary["decision_curve"]:
-        drawn.append(figures.decision_curve(summary["decision_curve"]))
+    if summary.reliability:
+        drawn.append(figures.reliability(summary.reliability))
+    if summary.decision_curve:
+        drawn.append(figures.decision_curve(summary.decision_curve))
     return charts.place(*drawn)
 
 
-def badly_served(summary: Mapping[str, Any]) -> list[str]:
-    """A sentence for each site below its own majority class and for each subgroup that is clearly worse."""
+def fairness_lines(summary: RunSummary) -> list[str]:
+    """Write a sentence for each site below its own majority class and for each subgroup that is clearly worse."""
     lines = [f"Worse than a constant answer at {line}." for line in majority_lines(summary)]
     return [*lines, *(f"Subgroup {line}." for line in group_lines(summary))]
 
 
-def accuracy_name(summary: Mapping[str, Any]) -> str:
-    """'accuracy', with the threshold where decisions are not made at 0.5."""
-    threshold = summary["threshold"]
+def accuracy_name(summary: RunSummary) -> str:
+    """Name the accuracy: with its threshold where decisions are not made at 0.5."""
+    threshold = summary.threshold
     if threshold in (None, 0.5):
         return "accuracy"
-    return f"accuracy at {threshold if decided('accuracy', summary['final']) != 'accuracy' else 0.5:.3g}"
+    return f"accuracy at {threshold if decided('accuracy', summary.final) != 'accuracy' else 0.5:.3g}"
 
 
-def _sites(summary: Mapping[str, Any]) -> str:
-    per_site = summary["per_site"]
+def _site_table(summary: RunSummary) -> str:
+    per_site = summary.per_site
     events = any(known(m.get("events")) for m in per_site.values())
     rows, columns = [], shown_in(Place.REPORT_SITES)
     for site in rank_sites(per_site):
         m = per_site[site]
-        cells = [td(escape(site)), td(str(summary["rows"][site]["train"])), td(f"{m['count']:.0f}")]
+        cells = [td(escape(site)), td(str(summary.rows[site]["train"])), td(f"{m['count']:.0f}")]
         cells += [td(number(m.get("events"), 0))] if events else []
         cells += [td(number(m["auroc"], 3)), td(span(intervals(m).get("auroc"), 2))]
         cells += [td(number(decision("accuracy", m), 3)), *[td(number(m.get(c), 3)) for c in columns]]
-        rows.append([*cells, said("; ".join([*site_flags(m), *summary["notes"].get(site, [])[:2]]))])
+        rows.append([*cells, text_cell("; ".join([*site_flags(m), *summary.notes.get(site, [])[:2]]))])
     head = [
         "site",
         "train rows",
@@ -230,48 +253,48 @@ def _sites(summary: Mapping[str, Any]) -> str:
     return table([*head, *map(words, columns), ""], rows)
 
 
-def _subgroups(summary: Mapping[str, Any]) -> list[str]:
-    if not summary["subgroups"]:
+def _subgroups(summary: RunSummary) -> list[str]:
+    if not summary.subgroups:
         return []
     return ["<h2>Subgroups</h2>", subgroup_table(summary)]
 
 
-def subgroup_table(summary: Mapping[str, Any]) -> str:
-    """Test rows by subgroup: rows, events, AUROC, sensitivity, specificity and accuracy with 95% intervals."""
+def subgroup_table(summary: RunSummary) -> str:
+    """Tabulate test rows by subgroup: rows, events, AUROC, sensitivity, specificity and accuracy with 95% intervals."""
     rows, columns = [], shown_in(Place.SUBGROUPS)
-    for name, m in summary["subgroups"].items():
+    for name, m in summary.subgroups.items():
         ends, right = intervals(m), decided("accuracy", m)
         cells = [td(escape(name)), td(f"{m['count']:.0f}"), td(number(m.get("events"), 0))]
         for metric in (*columns, right):
             low_high = span(ends.get(metric), 2)
             cells.append(td(f"{number(m.get(metric), 3)} <span class='quiet'>{low_high}</span>"))
-        worse = clearly_worse(m, summary["final"])
+        worse = clearly_worse(m, summary.final)
         rows.append(
-            [*cells, td(number(m.get("ece"), 3)), said(f"worse: {', '.join(map(words, worse))}" if worse else "")]
+            [*cells, td(number(m.get("ece"), 3)), text_cell(f"worse: {', '.join(map(words, worse))}" if worse else "")]
         )
     named = [*map(words, columns), accuracy_name(summary)]
     return table(["subgroup", "rows", "events", *named, "ECE", ""], rows)
 
 
-def _tasks(summary: Mapping[str, Any]) -> list[str]:
-    if not summary["tasks"]:
+def _task_table(summary: RunSummary) -> list[str]:
+    if not summary.tasks:
         return []
     columns = ("sites", "classes", "count")
     measures = shown_in(Place.REPORT_TASKS)
     rows = [
         [td(escape(name)), *[td(f"{m[c]:.0f}") for c in columns], *[td(number(m.get(c), 3)) for c in measures]]
-        for name, m in summary["tasks"].items()
+        for name, m in summary.tasks.items()
     ]
     return ["<h2>Tasks</h2>", table(["task", *columns, *map(words, measures)], rows)]
 
 
-def _separate(summary: Mapping[str, Any]) -> list[str]:
-    """Fine-tuned sites, models that stay apart, attackers: where there are any."""
+def _separate_models(summary: RunSummary) -> list[str]:
+    """List fine-tuned sites, models that stay separate and attackers, where there are any."""
     out = []
-    if summary["finetuned"]:
-        tuned = summary["finetuned"]
+    if summary.finetuned:
+        tuned = summary.finetuned
         columns = shown_in(Place.COURSE)
-        before = summary["per_site"]
+        before = summary.per_site
         rows = [
             [
                 td(escape(site)),
@@ -282,19 +305,19 @@ def _separate(summary: Mapping[str, Any]) -> list[str]:
         ]
         title = f"<h2>After {tuned['epochs']} epochs of fine-tuning at each site</h2>"
         out += [title, table(["site", *map(words, columns)], rows)]
-    if summary["models"]:
-        held = [[td(escape(s)), said(file)] for s, file in summary["models"].items()]
-        out += ["<h2>Models that stay separate</h2>", table(["site", "model"], held)]
-    if summary["attacks"]:
-        kinds = [[td(escape(s)), said(k)] for s, k in summary["attacks"]["sites"].items()]
+    if summary.models:
+        models = [[td(escape(s)), text_cell(file)] for s, file in summary.models.items()]
+        out += ["<h2>Models that stay separate</h2>", table(["site", "model"], models)]
+    if summary.attacks:
+        kinds = [[td(escape(s)), text_cell(k)] for s, k in summary.attacks["sites"].items()]
         out += ["<h2>Attackers in this study</h2>", table(["site", "attack"], kinds)]
-        for target, hit in summary["attacks"].get("backdoor_success", {}).items():
+        for target, hit in summary.attacks.get("backdoor_success", {}).items():
             out.append(f"<p>Stamped test pictures taken for {escape(target)}: {number(hit, 3)}</p>")
     return out
 
 
-def _missing(rounds: Sequence[Mapping[str, Any]]) -> str:
-    gaps = [(r["round"], site, why) for r in rounds for site, why in r["decision"]["missing"].items()]
+def _missing_sites(rounds: Sequence[RoundRecord]) -> str:
+    gaps = [(r.round, site, why) for r in rounds for site, why in r.decision.missing.items()]
     if not gaps:
         return "<p>Nobody: every site that was asked answered in every round.</p>"
     items = "".join(f"<li>round {r}: {escape(site)} ({escape(why)})</li>" for r, site, why in gaps[:200])
@@ -302,14 +325,14 @@ def _missing(rounds: Sequence[Mapping[str, Any]]) -> str:
     return f"<ul>{items}</ul>{more}"
 
 
-def _provenance(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    cost = summary["cost"]
+def _provenance(summary: RunSummary, environment: Mapping[str, Any]) -> str:
+    cost = summary.cost
     packages = ", ".join(f"{name} {v}" for name, v in environment["packages"].items())
     sent = f"{cost['bytes_down'] / 1e6:.2f} MB to sites, {cost['bytes_up'] / 1e6:.2f} MB from them"
     lines = [
         f"{sent}, in {cost['messages']:.0f} messages (rounds, setup and the final evaluation); {cost['seconds']:.2f} s of rounds",
         *([machine_line(cost)] if machine_line(cost) else []),
-        escape(summary["privacy"]["statement"]),
+        escape(summary.privacy["statement"]),
         escape(
             f"Python {environment['python']} ({packages}); {environment['processor']}, "
             f"{environment['cores']} cores, {environment['memory_gib']} GiB"
@@ -317,3 +340,50 @@ def _provenance(summary: Mapping[str, Any], environment: Mapping[str, Any]) -> s
         "The experiment is in experiment.toml beside this page; running it again gives the same bits.",
     ]
     return "".join(f"<p>{line}</p>" for line in lines)
+
+
+_PRINT_SECONDS = 120
+_DRAWING_MILLISECONDS = 20_000
+"""Milliseconds of the page's own time that drawing may take; the browser does not wait them out."""
+
+
+def write_pdf(page: str, path: Path, provenance: Provenance) -> None:
+    """Print a self-contained page in a Chrome or Chromium of this machine. The page's policy forbids it to fetch anything.
+
+    Args:
+        page: The page.
+        path: The PDF to write.
+        provenance: The facts about ledger and inputs that the file's information dictionary holds.
+
+    Raises:
+        BadInput: There is no browser, it fails, or the file cannot be written.
+    """
+    browser = find_browser()
+    if browser is None:
+        raise BadInput(
+            "a PDF needs Chrome or Chromium on this machine: install one, or print report.html yourself",
+            code="browser-missing",
+        )
+    with tempfile.TemporaryDirectory(prefix="rounds-pdf-") as folder:
+        source, printed = Path(folder) / "report.html", Path(folder) / "report.pdf"
+        source.write_text(page, "utf-8")
+        command = [
+            browser, "--headless", "--disable-gpu", "--no-first-run", "--disable-extensions", "--disable-background-networking",
+            f"--user-data-dir={folder}/profile", "--no-pdf-header-footer", f"--virtual-time-budget={_DRAWING_MILLISECONDS}",
+            f"--print-to-pdf={printed}", source.as_uri(),
+        ]  # fmt: skip
+        if os.geteuid() == 0:
+            command.insert(1, "--no-sandbox")  # root has none; the page is our own
+        try:
+            subprocess.run(command, capture_output=True, timeout=_PRINT_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise BadInput(
+                f"{browser} did not print the page within {_PRINT_SECONDS} s: try again on an idle machine",
+                code="browser-timeout",
+            ) from None
+        if not printed.exists() or not printed.read_bytes().startswith(b"%PDF"):
+            raise BadInput(f"{browser} could not print the page: print report.html yourself", code="browser-failed")
+        try:
+            write_atomic(path, provenance.stamp_pdf(printed.read_bytes()), durable=False)
+        except OSError as e:
+            raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write") from None

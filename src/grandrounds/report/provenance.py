@@ -1,7 +1,7 @@
-"""Facts that a report carries about itself: the ledger as it was when the page was drawn, and the hashes of its inputs.
+"""Provenance of a report: the state of the ledger when the page was drawn, and the hashes of its inputs.
 
-In a page they are a meta tag and one line for people; in a PDF an entry of its information dictionary. `rounds audit verify RUN
---report FILE` reads them back and compares them with the run folder.
+A page carries them in a meta tag and one line for people, a PDF in an entry of its information dictionary. `rounds audit
+verify RUN --report FILE` reads them back and compares them with the run folder.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ from typing import Any
 from grandrounds.core.errors import BadInput
 
 NAME = "grandrounds"
-_TAG = re.compile(rf"<meta name='{NAME}' content='([^']*)'>")
-_ENTRY = re.compile(rb"/GrandRounds \(((?:[^()\\]|\\.)*)\)")
-_UPDATE = b" 0 obj\n<< /Producer (Grand Rounds) /GrandRounds "
+_META_TAG = re.compile(rf"<meta name='{NAME}' content='([^']*)'>")
+_PDF_ENTRY = re.compile(rb"/GrandRounds \(((?:[^()\\]|\\.)*)\)")
+_PDF_UPDATE = b" 0 obj\n<< /Producer (Grand Rounds) /GrandRounds "
 _HEX = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True)
 class LedgerState:
-    """A ledger at one moment: its run, its entries and their root; `simulated`: its keys follow from the seed."""
+    """A ledger at one moment.
+
+    Attributes:
+        run: The name of its run.
+        entries: The number of its entries.
+        root: The root of their Merkle tree, in hex.
+        simulated: Its keys follow from the seed.
+    """
 
     run: str
     entries: int
@@ -35,9 +42,13 @@ class LedgerState:
 
 @dataclass(frozen=True)
 class Provenance:
-    """The facts. `ledger`: None for a run without one; `inputs`: SHA-256 of each file that the report was drawn from.
+    """The ledger and the inputs that a report was drawn from.
 
-    `pages`: of a PDF the SHA-256 of its bytes as the browser printed them.
+    Attributes:
+        ledger: The ledger's state; None for a run without one.
+        inputs: SHA-256 of each file that the report was drawn from.
+        version: The version that drew it.
+        pages: For a PDF, the SHA-256 of its bytes as the browser printed them.
     """
 
     ledger: LedgerState | None
@@ -47,32 +58,33 @@ class Provenance:
 
     @property
     def tag(self) -> str:
-        """The meta tag of a page."""
+        """Write the meta tag of a page."""
         return f"<meta name='{NAME}' content='{escape(self._json())}'>"
 
     @property
     def line(self) -> str:
-        """One line for people, as HTML; yellow for keys that follow from the seed."""
+        """Write one line for people, as HTML; yellow for keys that follow from the seed."""
         drawn = ", ".join(f"{name} {digest[:16]}" for name, digest in sorted(self.inputs.items()))
         inputs = f"Drawn from (SHA-256, first 16 digits): {escape(drawn)}."
         if self.ledger is None:
             return f"<p class='warn'>No ledger: these figures cannot be checked against a record. {inputs}</p>"
-        at = self.ledger
-        keys = "; its keys are simulated, so whoever knows the seed can sign it" if at.simulated else ""
-        said = (
-            f"Ledger of {escape(at.run)} when this page was drawn: {at.entries} entries, root {escape(at.root)}{keys}. {inputs} "
+        ledger = self.ledger
+        keys = "; its keys are simulated, so whoever knows the seed can sign it" if ledger.simulated else ""
+        text = (
+            f"Ledger of {escape(ledger.run)} when this page was drawn: {ledger.entries} entries, "
+            f"root {escape(ledger.root)}{keys}. {inputs} "
             "<code>rounds audit verify RUN --report FILE</code> compares this page with the run folder."
         )
-        return f"<p{' class=warn' if at.simulated else ''}>{said}</p>"
+        return f"<p{' class=warn' if ledger.simulated else ''}>{text}</p>"
 
     def stamp_pdf(self, data: bytes) -> bytes:
-        """Add the facts to a PDF's information dictionary, by an incremental update at its end.
+        """Add the provenance to a PDF's information dictionary, by an incremental update at its end.
 
         Raises:
             BadInput: The file has no trailer of the plain kind that browsers write.
         """
-        size, root = _last(rb"/Size (\d+)", data), _last(rb"/Root (\d+ \d+ R)", data)
-        before = _last(rb"startxref\s+(\d+)\s+%%EOF", data)
+        size, root = _last_match(rb"/Size (\d+)", data), _last_match(rb"/Root (\d+ \d+ R)", data)
+        before = _last_match(rb"startxref\s+(\d+)\s+%%EOF", data)
         if not (size and root and before):
             raise BadInput(
                 "the browser printed a PDF of an unknown kind: print report.html yourself", code="unknown-pdf-kind"
@@ -80,7 +92,7 @@ class Provenance:
         number, start = int(size), len(data) + 1
         text = replace(self, pages=hashlib.sha256(data).hexdigest())._json()
         text = text.replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)")
-        entry = f"{number}".encode() + _UPDATE + f"({text}) >>\nendobj\n".encode()
+        entry = f"{number}".encode() + _PDF_UPDATE + f"({text}) >>\nendobj\n".encode()
         table = f"xref\n{number} 1\n{start:010d} 00000 n \n".encode()
         trailer = b"trailer\n<< /Size %d /Root %s /Info %d 0 R /Prev %s >>\n" % (number + 1, root, number, before)
         return data + b"\n" + entry + table + trailer + b"startxref\n%d\n%%%%EOF\n" % (start + len(entry))
@@ -90,16 +102,19 @@ class Provenance:
 
 
 def read_provenance(data: bytes) -> Provenance:
-    """Read the facts of a page or PDF.
+    """Read the provenance of a page or PDF.
+
+    Args:
+        data: The bytes of the file.
 
     Raises:
         BadInput: The file carries none, carries several, or they are damaged.
     """
     if data.startswith(b"%PDF"):
-        found = [re.sub(rb"\\(.)", rb"\1", m) for m in _ENTRY.findall(data)]
-        texts = [m.decode("utf-8", "replace") for m in found]
+        entries = [re.sub(rb"\\(.)", rb"\1", m) for m in _PDF_ENTRY.findall(data)]
+        texts = [m.decode("utf-8", "replace") for m in entries]
     else:
-        texts = [unescape(m) for m in _TAG.findall(data.decode("utf-8", "replace"))]
+        texts = [unescape(m) for m in _META_TAG.findall(data.decode("utf-8", "replace"))]
     if not texts:
         raise BadInput(
             "carries no facts about its inputs: an earlier version drew it, or they were removed", code="no-provenance"
@@ -112,9 +127,9 @@ def read_provenance(data: bytes) -> Provenance:
         raise BadInput("carries facts about its inputs that cannot be read", code="damaged-provenance") from None
 
 
-def _parse(said: Mapping[str, Any]) -> Provenance:
-    held, inputs, version, pages = said["ledger"], said["inputs"], said["version"], said["pages"]
-    ledger = None if held is None else LedgerState(**held)
+def _parse(values: Mapping[str, Any]) -> Provenance:
+    ledger_values, inputs, version, pages = values["ledger"], values["inputs"], values["version"], values["pages"]
+    ledger = None if ledger_values is None else LedgerState(**ledger_values)
     if ledger is not None and not (
         isinstance(ledger.run, str)
         and type(ledger.entries) is int
@@ -130,18 +145,18 @@ def _parse(said: Mapping[str, Any]) -> Provenance:
     return Provenance(ledger, dict(inputs), version, pages)
 
 
-def is_as_printed(data: bytes, carried: Provenance) -> bool:
-    """Tell that nothing of a PDF was changed, or added after its facts, since it was printed.
+def is_as_printed(data: bytes, provenance: Provenance) -> bool:
+    """Tell whether a PDF is unchanged since it was printed, with nothing added after its provenance.
 
-    Facts are not signed: who changes pages and writes new facts as well is not found by this.
+    Provenance is not signed: this does not detect somebody who changes pages and writes new provenance as well.
     """
-    at = data.rfind(b"\n", 0, data.find(_UPDATE))
+    end = data.rfind(b"\n", 0, data.find(_PDF_UPDATE))
     try:
-        return at > 0 and carried.stamp_pdf(data[:at]) == data
+        return end > 0 and provenance.stamp_pdf(data[:end]) == data
     except (BadInput, ValueError):  # a number of more digits than one is read of
         return False
 
 
-def _last(pattern: bytes, data: bytes) -> bytes:
-    found = re.findall(pattern, data)
-    return found[-1] if found else b""
+def _last_match(pattern: bytes, data: bytes) -> bytes:
+    matches = re.findall(pattern, data)
+    return matches[-1] if matches else b""

@@ -30,6 +30,7 @@ from grandrounds.core.arrays import (
 )
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plugins import STAMP
+from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.schema import Schema
 from grandrounds.explain.percentiles import Population
@@ -301,13 +302,13 @@ class RunFolder:
 
     def write_report(self, summary: bytes, ledger: LedgerState | None) -> None:
         """Draw report.html from the files that are there and the summary to come; it carries the hashes of all of them."""
-        told = json.loads(summary)
+        record = RunSummary.from_dict(json.loads(summary))
         reasons = self.read(self.explanations) if self.explanations.exists() else None
         inputs = {"summary.json": hashlib.sha256(summary).hexdigest(), **self.input_hashes()}
         carried = Provenance(ledger, inputs, own_version())
-        rounds = self.read(self.rounds)["rounds"]
+        rounds = [RoundRecord.from_dict(values) for values in self.read(self.rounds)["rounds"]]
         model = readable_file(self.model)
-        page = report_page(told, rounds, told["environment"], reasons, model=model, carried=carried)
+        page = report_page(record, rounds, record.environment, reasons, model=model, provenance=carried)
         write_atomic(self.report, page.encode(), durable=False)
 
     def input_hashes(self) -> dict[str, str]:

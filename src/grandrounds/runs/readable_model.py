@@ -9,11 +9,11 @@ import numpy as np
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Encoding
-from grandrounds.report.model_table import MOST, Readable, Weight
+from grandrounds.report.model_table import MAX_LISTED_INPUTS, ReadableModel, Weight
 from grandrounds.runs.model import TrainedModel
 
 
-def readable(model: TrainedModel) -> Readable:
+def readable(model: TrainedModel) -> ReadableModel:
     """The table of a linear model of two classes; any other is refused, with what to use instead."""
     net, encoding = model.net, model.encoding
     linear = model.spec["name"] == "logistic" and isinstance(encoding, Encoding)
@@ -28,7 +28,7 @@ def readable(model: TrainedModel) -> Readable:
     sign = 1.0 if event.word == encoding.classes[1] else -1.0  # the net's own output is the log-odds of class 1
     values = sign * parameters["layer0.weight"][:, 0].astype(float)
     found = [_weight(w, *told) for w, told in zip(values, _inputs(encoding), strict=True) if w != 0]
-    return Readable(
+    return ReadableModel(
         label="" if model.schema is None else model.schema.label,
         positive=event.word,
         weights=tuple(sorted(found, key=lambda w: (-abs(w.weight), w.feature))),
@@ -39,7 +39,7 @@ def readable(model: TrainedModel) -> Readable:
     )
 
 
-def readable_file(path: Path) -> Readable | None:
+def readable_file(path: Path) -> ReadableModel | None:
     """What a report shows of a model file; nothing of a model that is not linear or is too long to read."""
     if not path.exists():
         return None
@@ -47,7 +47,7 @@ def readable_file(path: Path) -> Readable | None:
         found = readable(TrainedModel.load(path, trust_code=None))  # a module of one's own is not linear
     except BadInput:
         return None
-    return found if len(found.weights) + found.zeros <= MOST else None
+    return found if len(found.weights) + found.zeros <= MAX_LISTED_INPUTS else None
 
 
 def _weight(weight: float, feature: str, column: str, kind: str, per: str, step: float | None) -> Weight:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput
@@ -15,6 +15,7 @@ from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.event import Event
 from grandrounds.data.loading import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.report.explanations import Explanations
 from grandrounds.runs.explanations import written
 from grandrounds.runs.folder import InUse, RunFolder
 from grandrounds.runs.model import TrainedModel
@@ -79,7 +80,7 @@ class Run:
         return [RoundRecord.from_dict(record, where=str(self._files.rounds)) for record in records]
 
     @cached_property
-    def explanations(self) -> dict[str, Any]:
+    def explanations(self) -> Explanations:
         """Sketches and drift of each explained round, and of the final model (explanations.json)."""
         if not self._files.explanations.exists():
             raise BadInput(
@@ -91,7 +92,7 @@ class Run:
                 f"{self._files.explanations} is damaged: it lacks its sketches; run the experiment again",
                 code="damaged-file",
             )
-        return told
+        return cast(Explanations, told)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
@@ -189,11 +190,11 @@ class Run:
     def why(self, round: int, site: str | int) -> str:
         """Why a site had its weight in a round, in plain words; a number is the site whose name ends in it."""
         from grandrounds.core.names import site_named
-        from grandrounds.report.weights.sentences import weight_in_words
+        from grandrounds.report.weights.sentences import weight_sentences
 
         name = site_named(site, self.site_names, where=self.folder)
         told = self.explanations if self._files.explanations.exists() else None
-        return "\n".join(weight_in_words(self.record(round), name, explanations=told, plan=self.plan))
+        return "\n".join(weight_sentences(self.record(round), name, explanations=told, plan=self.plan))
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"

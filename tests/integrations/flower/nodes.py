@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 
-from grandrounds.integrations.flower.reports import key_of
+from grandrounds.integrations.flower.client import metric_key
 from tests.integrations.flower.grid import app_grid
 
 
@@ -27,7 +27,8 @@ def vector(arrays: ArrayRecord) -> np.ndarray:
 def ours(**columns: Any) -> dict[str, Any]:
     """Columns of reports (dots written as double underscores) as a MetricRecord has them."""
     return {
-        key_of(name.replace("__", ".")): v.tolist() if isinstance(v, np.ndarray) else v for name, v in columns.items()
+        metric_key(name.replace("__", ".")): v.tolist() if isinstance(v, np.ndarray) else v
+        for name, v in columns.items()
     }
 
 

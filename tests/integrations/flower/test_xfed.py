@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.integrations.flower import XFed, answer_with, kept
+from grandrounds.integrations.flower import XFed, answer_with, send_kept_model
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.protocol.messages import UPLOAD, Answers
@@ -32,7 +32,7 @@ def keeps(theta, **metrics) -> ClientApp:
         content = RecordDict({"arrays": model(theta), "metrics": MetricRecord(metrics)})
         return answer_with(message, context, content)
 
-    app.train("grandrounds_upload")(kept)
+    app.train("grandrounds_upload")(send_kept_model)
     return app
 
 
@@ -147,7 +147,7 @@ def test_after_the_last_round_with_a_choice_it_is_fedavg_in_one_exchange():
 def test_a_model_of_another_round_is_not_sent():
     client = keeps(np.ones(2), **{"num-examples": 10})
     grid = app_grid({11: client})
-    from grandrounds.integrations.flower.reports import KEEP, ROUND
+    from grandrounds.integrations.flower.client import KEEP, ROUND
 
     def send(kind, **config):
         content = RecordDict({"config": ConfigRecord(config)})

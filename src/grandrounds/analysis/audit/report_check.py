@@ -134,7 +134,9 @@ def draw_again(folder: Path, carried: Provenance) -> str:
     held = run.explanations if "explanations.json" in carried.inputs else None
     attacks = read_attacks(run) if FILE in carried.inputs else None
     model = readable_file(folder / "model.safetensors") if _is_linear(folder / "model.safetensors") else None
-    return report_page(run.summary, run.rounds, run.summary["environment"], held, attacks, model, carried=carried)
+    return report_page(
+        run.summary, run.rounds, run.summary["environment"], held, attacks, model, provenance=carried
+    )
 
 
 def _is_linear(path: Path) -> bool:

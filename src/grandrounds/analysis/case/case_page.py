@@ -14,9 +14,9 @@ from grandrounds.analysis.case.site import SiteReasons
 from grandrounds.analysis.case.table import Reason, TableCase
 from grandrounds.analysis.case.values import WHY, quality_lines, share_text, short
 from grandrounds.report import figures
-from grandrounds.report.document import Charts, document, number, said, table, td
+from grandrounds.report.document import Charts, document, number, table, td, text_cell
 from grandrounds.report.figure import Figure, packed_script
-from grandrounds.report.paint import COLOURS, QUIET, category, heading, labels, layout
+from grandrounds.report.style import COLOURS, QUIET, category, heading, labels, layout
 
 PARTS = {"train": "training row", "val": "validation row", "test": "test row", "reference": "reference row"}
 _SEEN = 0.005
@@ -140,7 +140,7 @@ def site_page(reasons: SiteReasons, *, top: int) -> str:
             td(f"{c.others:.1%}"),
             td(f"{c.consensus:.1%}"),
             td(f"{100 * c.difference:+.1f}"),
-            said(("more here" if c.difference > 0 else "less here") if c.sure else "within sampling error"),
+            text_cell(("more here" if c.difference > 0 else "less here") if c.sure else "within sampling error"),
         ]
         for c in reasons.columns
     ]
@@ -425,7 +425,7 @@ def near_misses_page(found: NearMisses) -> str:
     """The list of near misses."""
     title = near_misses_title(found)
     rows = [
-        [td(str(m.case)), said(m.site), td(f"{m.risk:.1%}"), td(f"{100 * (found.threshold - m.risk):.1f}")]
+        [td(str(m.case)), text_cell(m.site), td(f"{m.risk:.1%}"), td(f"{100 * (found.threshold - m.risk):.1f}")]
         for m in found.cases
     ]
     body = [
@@ -487,7 +487,7 @@ def _list(case: TableCase, reasons: Sequence[Reason], title: str, kind: str) -> 
     rows = []
     for r in reasons:
         value = "<span class='mark'>imputed</span>" if r.imputed else escape(value_text(r))
-        row = [td(breakable(r.column)), td(value), *([said(standing(r))] if known else [])]
+        row = [td(breakable(r.column)), td(value), *([text_cell(standing(r))] if known else [])]
         row += [td(f"{r.contribution:+.3f}")]
         row += [f"<td class='ratio'>{r.odds_ratio:.2f}</td>"] if r.odds_ratio is not None else []
         row += [td(points_text(r))] if r.points is not None else []

@@ -2,7 +2,7 @@
 // Plotly's own sliders do not hear the keyboard, so a figure's slider is one of the page's.
 "use strict";
 (() => {
-  const INK = "#1b1f24", QUIET = "#57606a"; // as report/paint.py has them
+  const INK = "#1b1f24", QUIET = "#57606a"; // as report/style.py has them
   const PAPER = {width: 680, height: 300}; // pixels: the width of a printed page, and three figures on it
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const config = {displayModeBar: false, displaylogo: false, responsive: true};

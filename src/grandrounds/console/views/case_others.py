@@ -18,8 +18,8 @@ from grandrounds.analysis.case.table import TableCase
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.cases import reasons_by_model, weight_elsewhere
-from grandrounds.report.weights.record import listed
+from grandrounds.report.figures.cases import attribution_shares, attributions_by_model
+from grandrounds.report.weights.record import join_names
 from grandrounds.runs.run import Run
 
 MODELS = 12
@@ -120,12 +120,12 @@ def figure(run_index: RunIndex, name: str, patients: Patients, number: int, whic
     if which == BY_MODEL and found.kind == "separate":
         shown = [_names(m.sites) + (" (own)" if m.own else "") for m in found.models]
         held = [[m.reasons[c] for c in found.columns] for m in found.models]
-        return reasons_by_model(found.columns, shown, held, unit=case.unit)
+        return attributions_by_model(found.columns, shown, held, unit=case.unit)
     kind = next((k for k, fig in BLOCKS.items() if fig == which), "")
     block = None if found.kind == "separate" else _blocks(run_index, name).get(kind)
     if block is None:
         raise NotFound(f"run '{name}' has no figure '{which}'")
-    return weight_elsewhere(
+    return attribution_shares(
         found.columns,
         [_shares(case)[c] for c in found.columns],
         block.of(patients.site, found.columns) if patients.site in block.sketches else None,
@@ -183,7 +183,7 @@ def _separate(patients: Patients, apart: Mapping[str, list[str]]) -> list[str]:
     ]
     if shown < count:
         lines.append(
-            f"{shown} of them are shown; the others belong to {listed([s for v in list(apart.values())[shown:] for s in v])}."
+            f"{shown} of them are shown; the others belong to {join_names([s for v in list(apart.values())[shown:] for s in v])}."
         )
     if patients.user is None:
         lines.append(f"{patients.site} took no part in the run and has none: above, the mean of them speaks.")
@@ -235,8 +235,9 @@ def _read(run: Run) -> dict[str, _Block]:
     told = run.explanations
     features = tuple(str(f) for f in told["features"])
     rounds = [r for r in told["rounds"] if isinstance(r, dict)]
-    last = {kind: next((r[kind] for r in reversed(rounds) if r.get(kind)), None) for kind in BLOCKS}
-    last["deployed"] = told.get("final") or last["deployed"]
+    trained = next((r["training"] for r in reversed(rounds) if r.get("training")), None)
+    deployed = next((r["deployed"] for r in reversed(rounds) if r.get("deployed")), None)
+    last = {"training": trained, "deployed": told.get("final") or deployed}
     out = {}
     for kind, block in last.items():
         held = {str(s): np.array(v, float) for s, v in (block or {}).get("sketches", {}).items()}

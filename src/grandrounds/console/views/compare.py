@@ -19,7 +19,7 @@ from grandrounds.metrics.fairness import worst_site
 from grandrounds.report import figures
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.comparison import lower_is_better
-from grandrounds.report.paint import words
+from grandrounds.report.style import words
 
 
 class Cell(BaseModel):

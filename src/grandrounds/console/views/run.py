@@ -16,7 +16,7 @@ from grandrounds.report.catalogue import FIGURES, RunRecord, list_figures
 from grandrounds.report.document import sites_line
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import weights_by_signal
-from grandrounds.report.page import accuracy_name, badly_served
+from grandrounds.report.page import accuracy_name, fairness_lines
 from grandrounds.runs.run import Run
 
 BY_SIGNAL = "weights-by-signal"
@@ -132,7 +132,7 @@ def _head(name: str, run: Run, all_told: RunRecord) -> RunHead:
             "worst_accuracy": decision("accuracy", worst),
             "worst_auroc": worst.get("auroc"),
             "worst_interval": intervals(worst).get("auroc"),
-            "served_badly": badly_served(summary),
+            "served_badly": fairness_lines(summary),
             "drift": {
                 kind: summary["explanation"][kind]["drift"] for kind in summary["explanation"] if _drift(summary, kind)
             },

@@ -1,10 +1,10 @@
-"""SSE-AGG, FedXChain and XFed as strategies for Flower apps that exist already.
+"""SSE-AGG, FedXChain and XFed as strategies for existing Flower apps.
 
 from grandrounds.integrations.flower import SSEAgg
 strategy = SSEAgg(fraction_train=0.5)          # where the app had FedAvg(fraction_train=0.5)
 
-A strategy drives the package's own method, so its weights are those of `grandrounds.run`. What clients add to their replies is
-made by `grandrounds.flower.client`, which needs NumPy alone and imports no Flower.
+A strategy runs the package's own method, so its weights are those of `grandrounds.run`. `grandrounds.flower.client` computes
+what clients add to their replies; it needs NumPy alone and imports no Flower.
 """
 
 from __future__ import annotations
@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grandrounds.integrations.flower.fedxchain import FedXChain
-    from grandrounds.integrations.flower.keeping import answer_with, kept
-    from grandrounds.integrations.flower.sse_agg import SSEAgg
+    from grandrounds.integrations.flower.strategy import SSEAgg
+    from grandrounds.integrations.flower.uploads import answer_with, send_kept_model
     from grandrounds.integrations.flower.xfed import XFed
 
-__all__ = ["FedXChain", "SSEAgg", "XFed", "answer_with", "kept"]
+__all__ = ["FedXChain", "SSEAgg", "XFed", "answer_with", "send_kept_model"]
 
-_HOME = {"SSEAgg": "sse_agg", "FedXChain": "fedxchain", "XFed": "xfed", "answer_with": "keeping", "kept": "keeping"}
+_HOME = {
+    "SSEAgg": "strategy",
+    "FedXChain": "fedxchain",
+    "XFed": "xfed",
+    "answer_with": "uploads",
+    "send_kept_model": "uploads",
+    "kept": "uploads",  # send_kept_model by its first name
+}
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
-"""What the three strategies share: Flower's FedAvg, with the package's own method between replies and model.
+"""The base of the three strategies, Flower's FedAvg with the package's own method between replies and model; and SSE-AGG.
 
 A method's round is a generator that yields Asks. Here replies of Flower nodes are its Answers, so weights, signals and the
-record of a round are the method's own, and nothing is worked out twice.
+record of a round are the method's own, and nothing is computed twice.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import MethodSettings, TrainSettings
 from grandrounds.core.records import Decision
 from grandrounds.experiment.experiment import Experiment
-from grandrounds.integrations.flower.parameters import Parameters
-from grandrounds.integrations.flower.reading import Explain, Heard, Mail, Reader, Wanted, without_ours
-from grandrounds.integrations.flower.reports import REPORTS, SITE
+from grandrounds.integrations.flower.client import REPORTS, SITE
+from grandrounds.integrations.flower.replies import (
+    Explain,
+    Parameters,
+    Reader,
+    Replies,
+    ReplyContent,
+    UsableReplies,
+    without_own_metrics,
+)
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Outcome, Round, Server
 from grandrounds.protocol.messages import Answers, Ask
@@ -32,149 +39,158 @@ from grandrounds.protocol.messages import Answers, Ask
 _ANY_DATA = {"data": {"name": "breast-cancer"}}
 """An experiment names its data, so that its settings can be filled in. None is read here: an app's nodes have their own."""
 
-_OF_ALL = ("pooled",)
+_CONSORTIUM_STATE = ("pooled",)
 """What methods remember of the consortium, and not of its sites one by one."""
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A round that nodes were asked to train in: the model they were sent, and who was asked."""
+class TrainingRound:
+    """A round that nodes were asked to train in: the model that they were sent, and the nodes."""
 
     round: int
     reader: Reader
     model: Array
-    asked: tuple[str, ...]
+    nodes: tuple[str, ...]
 
 
-class ByMethod(FedAvg):
-    """FedAvg's sampling, messages and evaluation; the mean is a method's of this package.
+class MethodStrategy(FedAvg):
+    """Flower's FedAvg with the aggregation of a method of this package; sampling, messages and evaluation are FedAvg's.
 
-    `settings`: the method's own section of an experiment, with the same names and defaults. `explain`: where the server holds
-    reference rows it can explain nodes' models itself; it is given a node's ArrayRecord and returns what a helper of
-    `grandrounds.flower.client` makes, and clients need no change. All else is Flower's FedAvg's.
+    Args:
+        settings: The method's own section of an experiment, with the same names and defaults.
+        explain: Explains nodes' models at the server, where it holds reference rows: takes a node's ArrayRecord and returns
+            what a helper of `grandrounds.flower.client` computes. Clients then need no change.
+        fedavg: Arguments of Flower's FedAvg.
 
-    `decisions` is the record: one dict of plain JSON values a round, as `round_logs.json` of a run has them, with nodes by
-    their ids. `names` says what nodes call themselves, where they do: by a ConfigRecord with 'grandrounds.site'.
+    Attributes:
+        decisions: The record: one dict of plain JSON values per round, as `round_logs.json` of a run has them, with nodes by
+            their ids.
+        names: The names that nodes give themselves, in a ConfigRecord with 'grandrounds.site'.
     """
 
     method_name: ClassVar[str] = ""
     section: ClassVar[str] = ""  # the method's own section of [method]
 
-    def __init__(self, settings: Mapping[str, Any] | None, *, explain: Explain | None, **fedavg: Any) -> None:
+    def __init__(self, settings: Mapping[str, object] | None, *, explain: Explain | None, **fedavg: Any) -> None:
         super().__init__(**fedavg)
         who = type(self).__name__
-        said = {"name": self.method_name, "stability": "none", self.section: dict(settings or {})}
-        plan = Experiment.parse({**_ANY_DATA, "method": said}, where=who).plan()
+        section = {"name": self.method_name, "stability": "none", self.section: dict(settings or {})}
+        plan = Experiment.parse({**_ANY_DATA, "method": section}, where=who).plan()
         self.method = build_method(MethodSettings(plan["method"]), TrainSettings(plan["train"]))
         self.explain = explain
         self.decisions: list[dict[str, Any]] = []
         self.names: dict[str, str] = {}
         self._nodes: tuple[str, ...] = ()
         self._state: dict[str, Array] = {}
-        self._begun: Begun | None = None
+        self._training: TrainingRound | None = None
 
     def summary(self) -> None:
         """Log the strategy's settings."""
         super().summary()
-        said = getattr(self.method.settings, self.section).plain()
-        log(INFO, "\t└──> %s: %s", self.method.title, ", ".join(f"{k} {v}" for k, v in said.items()))
+        section = getattr(self.method.settings, self.section).plain()
+        log(INFO, "\t└──> %s: %s", self.method.title, ", ".join(f"{k} {v}" for k, v in section.items()))
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As FedAvg; what nodes are sent is remembered."""
+        """Sample nodes as FedAvg does, and remember what they are sent."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
-        parameters = Parameters.of(arrays)
+        parameters = Parameters.from_record(arrays)
         reader = Reader(parameters, self.weighted_by_key, self.arrayrecord_key, self.explain)
-        asked = tuple(str(m.metadata.dst_node_id) for m in messages)
-        self._begun = Begun(server_round, reader, parameters.pack(arrays), tuple(sorted(asked, key=int)))
+        nodes = tuple(str(m.metadata.dst_node_id) for m in messages)
+        self._training = TrainingRound(server_round, reader, parameters.pack(arrays), tuple(sorted(nodes, key=int)))
         return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next model by the method, and the app's own metrics with every node's weight and signals beside them."""
-        begun = self.begun(server_round)
-        heard = self.heard(begun, replies)
-        if not len(heard.answers):
-            return self.lost(begun, heard)
-        outcome = self._drive(begun, heard.answers)
-        return self.ended(begun, heard, outcome)
+        """Return the next model by the method, and the app's own metrics with every node's weight and signals."""
+        training = self.current_round(server_round)
+        usable = self.read_replies(training, replies)
+        if not len(usable.answers):
+            return self.abandon_round(training, usable)
+        outcome = self._drive(training, usable.answers)
+        return self.finish_round(training, usable, outcome)
 
     # What a strategy of its own may say otherwise
 
-    def wanted(self, ask: Ask) -> Wanted:
-        """What is read of replies to the method's training Ask."""
-        return Wanted(tuple(r for r in ask.report if r in REPORTS), model="model" in ask.report)
+    def expected_content(self, ask: Ask) -> ReplyContent:
+        """Return the content that is read from replies to the method's training Ask."""
+        return ReplyContent(tuple(r for r in ask.report if r in REPORTS), model="model" in ask.report)
 
-    def completed(self, answers: Answers) -> Answers:
-        """The answers with what the server adds to them, since nodes of a Flower app do not say it."""
+    def complete(self, answers: Answers) -> Answers:
+        """Add to the answers what the server computes, since nodes of a Flower app do not report it."""
         return answers
 
     def reply(self, ask: Ask, answers: Answers) -> Answers:
-        """The Answers to a further Ask of the round, after training."""
+        """Answer a further Ask of the round, after training."""
         raise TypeError(f"{type(self).__name__} does not know the task '{ask.task}'")
 
     def notes(self) -> Sequence[str]:
-        """What stands in every round's record besides."""
+        """Return notes for every round's record."""
         return ()
 
     # The round
 
-    def begun(self, server_round: int) -> Begun:
-        """The round that nodes were asked in."""
-        if self._begun is None or self._begun.round != server_round:
+    def current_round(self, server_round: int) -> TrainingRound:
+        """Return the round that nodes were asked in.
+
+        Raises:
+            BadInput: configure_train was not called for this round.
+        """
+        if self._training is None or self._training.round != server_round:
             raise BadInput(
                 f"aggregate_train of round {server_round} has no model to begin with: call configure_train for it first",
                 code="round-not-configured",
             )
-        return self._begun
+        return self._training
 
-    def server(self, begun: Begun, answers: Answers | None = None) -> Server:
-        """What the method may know; `answers`: those of its nodes and how many features they tell of."""
-        new = sorted(set(begun.asked) - set(self._nodes), key=int)
-        self._state = {n: a if n in _OF_ALL else _longer(a, len(new)) for n, a in self._state.items()}
+    def server(self, training: TrainingRound, answers: Answers | None = None) -> Server:
+        """Build the method's server; `answers` tell its number of features."""
+        new = sorted(set(training.nodes) - set(self._nodes), key=int)
+        self._state = {n: a if n in _CONSORTIUM_STATE else _extend(a, len(new)) for n, a in self._state.items()}
         self._nodes = (*self._nodes, *new)
         features = 0 if answers is None or "shap.shares" not in answers else answers["shap.shares"].shape[1]
         return Server(
-            round=begun.round,
-            model=begun.model,
+            round=training.round,
+            model=training.model,
             sites=self._nodes,
             seed=0,
             state=self._state,
-            present=begun.asked,
+            present=training.nodes,
             background=np.zeros((1, 1)),  # clients have agreed on theirs
             features=tuple(f"feature {f + 1}" for f in range(features)),
         )
 
-    def heard(self, begun: Begun, replies: Iterable[Message]) -> Heard:
-        """What nodes that trained say, as far as it can be used; the rest is logged."""
-        heard = begun.reader.read(Mail.of(replies), begun.asked, self.wanted(self._first_ask(begun)))
-        log(INFO, "aggregate_train: %s answers can be used", len(heard.answers))
-        for node, why in heard.answers.missing.items():
+    def read_replies(self, training: TrainingRound, replies: Iterable[Message]) -> UsableReplies:
+        """Read the replies of nodes that trained, and log those that cannot be used."""
+        content = self.expected_content(self._first_ask(training))
+        usable = training.reader.read(Replies.from_messages(replies), training.nodes, content)
+        log(INFO, "aggregate_train: %s answers can be used", len(usable.answers))
+        for node, why in usable.answers.missing.items():
             log(WARNING, "\t> left out: node %s %s", node, why)
-        said = [(node, r[SITE]) for node, c in heard.contents.items() for r in c.config_records.values() if SITE in r]
-        self.names |= {node: str(name) for node, name in said if isinstance(name, str)}
-        return heard
+        names = [(node, r[SITE]) for node, c in usable.contents.items() for r in c.config_records.values() if SITE in r]
+        self.names |= {node: str(name) for node, name in names if isinstance(name, str)}
+        return usable
 
-    def _first_ask(self, begun: Begun) -> Ask:
-        """What the method asks of nodes that train in this round."""
-        work = self.method.round(self.server(begun))
+    def _first_ask(self, training: TrainingRound) -> Ask:
+        """Return the method's Ask of nodes that train in this round."""
+        work = self.method.round(self.server(training))
         ask = next(work)
         work.close()
         if not isinstance(ask, Ask):
             raise TypeError(f"{self.method.title} does not wait for its sites")
         return ask
 
-    def _drive(self, begun: Begun, answers: Answers) -> Outcome:
+    def _drive(self, training: TrainingRound, answers: Answers) -> Outcome:
         """Run the method's round to its end."""
-        answers = self.completed(answers)
-        work = self.method.round(self.server(begun, answers))
+        answers = self.complete(answers)
+        work = self.method.round(self.server(training, answers))
         next(work)
         return self.finish(work, answers, answers)
 
-    def finish(self, work: Round, answers: Answers, heard: Answers) -> Outcome:
-        """Go on with a round that waits for these answers; `heard`: those to training."""
+    def finish(self, work: Round, answers: Answers, trained: Answers) -> Outcome:
+        """Continue a round that waits for these answers; `trained` are those to training."""
         while True:
             try:
                 effect = work.send(answers)
@@ -183,31 +199,34 @@ class ByMethod(FedAvg):
                 return outcome
             if not isinstance(effect, Ask):
                 raise TypeError(f"{self.method.title} does not wait for its sites")
-            answers = self.reply(effect, heard)
+            answers = self.reply(effect, trained)
 
-    def ended(self, begun: Begun, heard: Heard, outcome: Outcome) -> tuple[ArrayRecord, MetricRecord]:
+    def finish_round(
+        self, training: TrainingRound, usable: UsableReplies, outcome: Outcome
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Record the round, and return its model and metrics."""
         self._state = dict(outcome.state)
-        decision = self._record(begun, heard.answers.missing, outcome.decision)
-        metrics = self._metrics(heard, decision)
-        return begun.reader.parameters.unpack(outcome.model), metrics
+        decision = self._record(training, usable.answers.missing, outcome.decision)
+        metrics = self._metrics(usable, decision)
+        return training.reader.parameters.unpack(outcome.model), metrics
 
-    def lost(self, begun: Begun, heard: Heard) -> tuple[None, None]:
-        """A round of which no answer can be used: the model stays, and the record says why."""
-        if begun.asked:
+    def abandon_round(self, training: TrainingRound, usable: UsableReplies) -> tuple[None, None]:
+        """Keep the model in a round without usable answers, and record why."""
+        if training.nodes:
             why = "no answer could be used, so the model stays as it was"
             log(WARNING, "aggregate_train: %s", why)
-            self._record(begun, heard.answers.missing, Decision(why=why))
+            self._record(training, usable.answers.missing, Decision(why=why))
         return None, None
 
-    def _record(self, begun: Begun, missing: Mapping[str, str], decision: Decision) -> Decision:
+    def _record(self, training: TrainingRound, missing: Mapping[str, str], decision: Decision) -> Decision:
         notes = (*decision.notes, *self.notes())
-        full = replace(decision, notes=notes).recorded(round=begun.round, asked=begun.asked, missing=missing)
+        full = replace(decision, notes=notes).recorded(round=training.round, asked=training.nodes, missing=missing)
         self.decisions.append(plain(full.to_dict()))
         return full
 
-    def _metrics(self, heard: Heard, decision: Decision) -> MetricRecord:
-        """The mean of the app's own metrics by rows, as in FedAvg, then weight and signals of every node."""
-        contents = [without_ours(content) for content in heard.contents.values()]
+    def _metrics(self, usable: UsableReplies, decision: Decision) -> MetricRecord:
+        """Average the app's own metrics by rows, as in FedAvg, and add weight and signals of every node."""
+        contents = [without_own_metrics(content) for content in usable.contents.values()]
         out = self.train_metrics_aggr_fn(contents, self.weighted_by_key)
         for name, by_node in {"weight": decision.weights, **decision.signals}.items():
             for node, value in by_node.items():
@@ -215,9 +234,29 @@ class ByMethod(FedAvg):
         return out
 
 
-def _longer(values: Array, more: int) -> Array:
-    """What is remembered of nodes, with so many more of which nothing is."""
+def _extend(values: Array, more: int) -> Array:
+    """Add NaN rows for `more` nodes to what is remembered of nodes."""
     if not more:
         return values
     out: Array = np.concatenate([values, np.full((more, *values.shape[1:]), np.nan)])
     return out
+
+
+class SSEAgg(MethodStrategy):
+    """Flower's FedAvg, weighed by the agreement of nodes' explanations (SSE-AGG eq. 4-8, 20-21).
+
+    Clients add `grandrounds.flower.client.sse_report` to their metrics; or the server computes it (`explain`), and they add
+    nothing. Local regularisation (SCAFFOLD, anchors) is part of training, which is the app's own: only weights are set here.
+
+    Args:
+        weigh: The section [method.weigh] of an experiment: form, explanation_weight or lambdas, sharpness, floor and so on.
+        explain: Explains nodes' models at the server.
+        fedavg: Arguments of Flower's FedAvg.
+    """
+
+    method_name, section = "sse-agg", "weigh"
+
+    def __init__(
+        self, weigh: Mapping[str, object] | None = None, *, explain: Explain | None = None, **fedavg: Any
+    ) -> None:
+        super().__init__(weigh, explain=explain, **fedavg)

@@ -1,4 +1,4 @@
-"""XFed as a Flower strategy: nodes say how right they are, and for which reasons; only those that are chosen send a model."""
+"""XFed as a Flower strategy: nodes report accuracy and rationale scores; only selected nodes send a model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from grandrounds.core.errors import BadInput
-from grandrounds.integrations.flower.reading import Heard, Mail, Wanted
-from grandrounds.integrations.flower.reports import KEEP, ROUND, UPLOAD
-from grandrounds.integrations.flower.strategy import Begun, ByMethod
+from grandrounds.integrations.flower.client import KEEP, ROUND, UPLOAD
+from grandrounds.integrations.flower.replies import Replies, ReplyContent, UsableReplies
+from grandrounds.integrations.flower.strategy import MethodStrategy, TrainingRound
 from grandrounds.methods.base import Round
 from grandrounds.protocol.messages import Ask
 
@@ -20,102 +20,110 @@ _NEEDS = {"grid": "rationale.grid", "masks": "rationale.xai"}
 
 
 @dataclass
-class _Chosen:
-    """A round in the middle: nodes have said their scores, and those that are chosen have been asked for their models."""
+class _Selection:
+    """A round between its exchanges: nodes have reported scores, and the selected ones have been asked for their models."""
 
     round: int
     work: Round
-    heard: Heard
+    scored: UsableReplies
     nodes: tuple[str, ...]
     early: Mapping[str, RecordDict]  # replies of nodes that sent their models with their scores
 
 
-class XFed(ByMethod):
+class XFed(MethodStrategy):
     """Flower's FedAvg of the nodes that are right for the right reasons.
 
-    `xfed` is the section [method.xfed] of an experiment: keep, xai_share, score, measure, until, weights. Unlike there `score`
-    is "masks" where it is not said: heat maps against truth masks, which `grandrounds.flower.client.xfed_report` does.
+    A round has two exchanges. `configure_train` has nodes train and report scores; the messages it returns ask the selected nodes
+    for their models, which saves the others' uploads. Clients keep their model meanwhile (`grandrounds.flower.answer_with`,
+    `send_kept_model`). Where a client sends its model with its scores, it is used and nothing is saved; the record says so.
 
-    A round has two exchanges. `configure_train` has nodes train and say their scores, for which it waits at most
-    `score_timeout` seconds; the messages it returns ask the chosen for their models, and the others' uploads are saved.
-    Clients keep their model meanwhile (`grandrounds.flower.answer_with` and `kept`). From a client that sends its model with its
-    scores it is taken as it is, and nothing is saved; the record says so.
+    Args:
+        xfed: The section [method.xfed] of an experiment: keep, xai_share, score, measure, until, weights. Unlike there, `score`
+            is "masks" by default: heat maps against truth masks, as `grandrounds.flower.client.xfed_report` computes them.
+        score_timeout: Seconds to wait for scores.
+        fedavg: Arguments of Flower's FedAvg.
+
+    Raises:
+        BadInput: A setting needs what a Flower app does not have.
     """
 
     method_name, section = "xfed", "xfed"
 
-    def __init__(self, xfed: Mapping[str, Any] | None = None, *, score_timeout: float = 3600, **fedavg: Any) -> None:
+    def __init__(self, xfed: Mapping[str, object] | None = None, *, score_timeout: float = 3600, **fedavg: Any) -> None:
         super().__init__({"score": "masks", **(xfed or {})}, explain=None, **fedavg)
-        told = self.method.settings.xfed
-        if told.score_at != "site":
+        settings = self.method.settings.xfed
+        if settings.score_at != "site":
             raise BadInput(
                 "XFed: xfed.score_at can be 'site' alone in a Flower app: the server holds no scoring pictures",
                 code="unsupported-setting",
             )
-        self.until = int(told.until)
+        self.until = int(settings.until)
         self.score_timeout = score_timeout
-        self._chosen: _Chosen | None = None
+        self._chosen: _Selection | None = None
         self._notes: tuple[str, ...] = ()
 
-    def wanted(self, ask: Ask) -> Wanted:
-        """The scores that sites are ranked by must be there."""
-        wanted = super().wanted(ask)
+    def expected_content(self, ask: Ask) -> ReplyContent:
+        """Require the scores that sites are ranked by."""
+        content = super().expected_content(ask)
         needs = frozenset({"rationale.accuracy", "rationale.loss", _NEEDS[self.method.settings.xfed.score]})
-        return replace(wanted, must=needs if wanted.reports else frozenset())
+        return replace(content, required=needs if content.reports else frozenset())
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Have nodes train and say their scores, and ask the chosen for their models."""
+        """Have nodes train and report scores, and ask the selected nodes for their models."""
         choosing = not (self.until and server_round > self.until)
         config[KEEP] = choosing
         messages = list(super().configure_train(server_round, arrays, config, grid))
         self._chosen = None
         if not choosing or not messages:
             return messages
-        begun = self.begun(server_round)
-        heard = self.heard(begun, grid.send_and_receive(messages=messages, timeout=self.score_timeout))
-        if not len(heard.answers):
-            self.lost(begun, heard)
-            self._begun = replace(begun, asked=())
+        training = self.current_round(server_round)
+        usable = self.read_replies(training, grid.send_and_receive(messages=messages, timeout=self.score_timeout))
+        if not len(usable.answers):
+            self.abandon_round(training, usable)
+            self._training = replace(training, nodes=())
             return []
-        return self._choose(begun, heard)
+        return self._choose(training, usable)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The mean of the models of the chosen."""
+        """Average the models of the selected nodes."""
         chosen = self._chosen
         if chosen is None or chosen.round != server_round:
             return super().aggregate_train(server_round, replies)
-        begun, self._chosen = self.begun(server_round), None
-        mail = Mail.of(replies)
-        mail = replace(mail, contents={n: c for n, c in {**chosen.early, **mail.contents}.items() if n in chosen.nodes})
-        models = begun.reader.read(mail, chosen.nodes, Wanted((), rows=False)).answers
-        trained = chosen.heard.answers
-        heard = replace(chosen.heard, answers=trained.only(range(len(trained)), models.missing))
+        training, self._chosen = self.current_round(server_round), None
+        uploads = Replies.from_messages(replies)
+        contents = {n: c for n, c in {**chosen.early, **uploads.contents}.items() if n in chosen.nodes}
+        models = training.reader.read(
+            replace(uploads, contents=contents), chosen.nodes, ReplyContent((), rows=False)
+        ).answers
+        trained = chosen.scored.answers
+        usable = replace(chosen.scored, answers=trained.only(range(len(trained)), models.missing))
         if not len(models):
-            return self.lost(begun, heard)
+            return self.abandon_round(training, usable)
         ordered = models.only([models.sites.index(n) for n in chosen.nodes if n in models.sites], {})
-        return self.ended(begun, heard, self.finish(chosen.work, ordered, trained))
+        return self.finish_round(training, usable, self.finish(chosen.work, ordered, trained))
 
     def notes(self) -> Sequence[str]:
+        """Note in the record which uploads were not saved."""
         return self._notes
 
-    def _choose(self, begun: Begun, heard: Heard) -> list[Message]:
-        """Go on with the method's round up to its second Ask, and word that for the nodes it is to."""
-        work = self.method.round(self.server(begun, heard.answers))
+    def _choose(self, training: TrainingRound, usable: UsableReplies) -> list[Message]:
+        """Continue the method's round up to its second Ask, and write its messages."""
+        work = self.method.round(self.server(training, usable.answers))
         next(work)
-        ask = work.send(heard.answers)
+        ask = work.send(usable.answers)
         assert isinstance(ask, Ask)
         nodes = ask.to or ()
-        early = {n: c for n, c in heard.contents.items() if begun.reader.arrays(c) is not None}
-        count = f"{len(early)} of {len(heard.contents)} nodes"
+        early = {n: c for n, c in usable.contents.items() if training.reader.arrays(c) is not None}
+        count = f"{len(early)} of {len(usable.contents)} nodes"
         self._notes = (
             (f"{count} sent their models with their scores, so those uploads were not saved",) if early else ()
         )
-        self._chosen = _Chosen(begun.round, work, heard, nodes, early)
-        told = ConfigRecord({"server-round": begun.round, ROUND: begun.round})
-        content = RecordDict({self.configrecord_key: told})
+        self._chosen = _Selection(training.round, work, usable, nodes, early)
+        config = ConfigRecord({"server-round": training.round, ROUND: training.round})
+        content = RecordDict({self.configrecord_key: config})
         rest = [int(n) for n in nodes if n not in early]
         return list(self._construct_messages(content, rest, f"{MessageType.TRAIN}.{UPLOAD}"))

@@ -1,4 +1,4 @@
-"""What a tracker is told of a run: parameters, metrics by round and final ones, tags, files. Plain values, no tracker.
+"""The content of a run for a tracker: parameters, metrics by round and final ones, tags, files. Plain values, no tracker.
 
 Files are named here one by one. What is not named is not sent: no patient's page (explain/), no heat map (at_sites/), no
 summaries of columns (percentiles.json), no state of sites (checkpoint/), no key.
@@ -16,6 +16,7 @@ from typing import Any
 
 from grandrounds.audit.head import SignedHead
 from grandrounds.core.errors import BadInput
+from grandrounds.core.records import RoundRecord, RunSummary, Scores
 from grandrounds.metrics import HIGHER_IS_BETTER, Place, shown_in
 from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.report.figure import Figure
@@ -34,12 +35,19 @@ LONGEST_VALUE, LONGEST_TAG, LONGEST_NAME = 6000, 5000, 250
 """What MLflow takes, in characters: values of parameters and tags, names of anything."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
-_CUT = " ..."
+_ELLIPSIS = " ..."
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A number of a round. `ends`: seconds from the round's end to the run's."""
+class Metric:
+    """A metric of one round.
+
+    Attributes:
+        name: The name.
+        value: The value.
+        round: The round.
+        ends: Seconds from the round's end to the run's.
+    """
 
     name: str
     value: float
@@ -47,82 +55,88 @@ class Measured:
     ends: float
 
 
-def params(plan: Mapping[str, Any]) -> dict[str, str]:
-    """The plan in flat names, `method.rounds`; lists, and dicts by names of somebody's columns, as JSON. No nulls."""
-    return {name: cut(_text(value), LONGEST_VALUE) for name, value in _flat(plan) if value not in (None, [], {})}
+def flatten_plan(plan: Mapping[str, object]) -> dict[str, str]:
+    """Flatten the plan to names such as `method.rounds`.
+
+    Lists, and dicts by names of somebody's columns, become JSON. Nulls and empty values are left out.
+    """
+    return {
+        name: cut(_as_text(value), LONGEST_VALUE) for name, value in _flat_settings(plan) if value not in (None, [], {})
+    }
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flat_settings(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
     for key, value in values.items():
         name = f"{above}{key}"
-        if isinstance(value, Mapping) and value and all(_fits(f"{name}.{k}", k) for k in value):
-            yield from _flat(value, f"{name}.")
+        if isinstance(value, Mapping) and value and all(_is_plain_name(f"{name}.{k}", k) for k in value):
+            yield from _flat_settings(value, f"{name}.")
         else:
             yield name, value
 
 
-def _fits(name: str, key: str) -> bool:
+def _is_plain_name(name: str, key: str) -> bool:
     return _PLAIN.fullmatch(key) is not None and len(name) <= LONGEST_NAME // 2
 
 
-def _text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - len(_CUT)] + _CUT
+    """Cut a text to at most `most` characters."""
+    return text if len(text) <= most else text[: most - len(_ELLIPSIS)] + _ELLIPSIS
 
 
-def metrics(run: Run) -> list[Measured]:
-    """Numbers by round, and the final ones at the last round."""
+def list_metrics(run: Run) -> list[Metric]:
+    """List the metrics of each round, and the final ones at the last round."""
     records = run.rounds
-    seconds = [float(r["decision"]["cost"].get("seconds", 0.0)) for r in records]
+    seconds = [float(r.decision.cost.get("seconds", 0.0)) for r in records]
     out = []
-    for at, record in enumerate(records):
-        ends = sum(seconds[at + 1 :])
-        out += [Measured(_name(n), v, int(record["round"]), ends) for n, v in _numbers(_of_round(record))]
-    last = int(records[-1]["round"]) if records else 0
-    final = {"final": _of_summary(run.summary)}
-    return out + [Measured(_name(n), v, last, 0.0) for n, v in _numbers(final)]
+    for position, record in enumerate(records):
+        ends = sum(seconds[position + 1 :])
+        out += [Metric(_metric_name(n), v, record.round, ends) for n, v in _flatten_numbers(_round_metrics(record))]
+    last = records[-1].round if records else 0
+    final = {"final": _final_metrics(run.summary)}
+    return out + [Metric(_metric_name(n), v, last, 0.0) for n, v in _flatten_numbers(final)]
 
 
-def _of_round(record: Mapping[str, Any]) -> dict[str, Any]:
-    decision = record["decision"]
+def _round_metrics(record: RoundRecord) -> dict[str, object]:
+    decision = record.decision
     return {
-        "test": record.get("test"),
-        "val": record.get("val"),
-        "worst_site": _worst(record.get("sites") or {}),
-        **_drift(record.get("explanation") or {}),
-        "reasons": record.get("reasons"),
-        "privacy": {"epsilon": decision["privacy"].get("epsilon_spent")},
-        "cost": decision["cost"],
-        "sites": {"asked": len(decision["asked"]), "missing": len(decision["missing"])},
+        "test": record.test,
+        "val": record.val,
+        "worst_site": _worst_scores(record.sites),
+        **_drift_metrics(record.explanation),
+        "reasons": record.reasons,
+        "privacy": {"epsilon": decision.privacy.get("epsilon_spent")},
+        "cost": decision.cost,
+        "sites": {"asked": len(decision.asked), "missing": len(decision.missing)},
     }
 
 
-def _of_summary(summary: Mapping[str, Any]) -> dict[str, Any]:
+def _final_metrics(summary: RunSummary) -> dict[str, object]:
     return {
-        **summary["final"],
-        "worst_site": summary["worst_site"],
-        "gap": summary["generalisation_gap"],
-        **_drift(summary["explanation"]),
-        "privacy": {"epsilon": summary["privacy"].get("epsilon")},
-        "parameters": summary["parameters"],
-        "bytes": summary["cost"]["bytes_down"] + summary["cost"]["bytes_up"],
+        **summary.final,
+        "worst_site": summary.worst_site,
+        "gap": summary.generalisation_gap,
+        **_drift_metrics(summary.explanation),
+        "privacy": {"epsilon": summary.privacy.get("epsilon")},
+        "parameters": summary.parameters,
+        "bytes": summary.cost["bytes_down"] + summary.cost["bytes_up"],
     }
 
 
-def _worst(sites: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Each metric where it is worst; which site that is can differ from metric to metric."""
+def _worst_scores(sites: Mapping[str, Scores]) -> dict[str, float]:
+    """Return each metric at its worst site, which can differ from metric to metric."""
     out = {}
     for name in shown_in(Place.ROUND_SITES):
-        held = [v for v in sites.get(name, {}).values() if v is not None]
-        if held and HIGHER_IS_BETTER[name] is not None:
-            out[name] = min(held) if HIGHER_IS_BETTER[name] else max(held)
+        values = [v for v in sites.get(name, {}).values() if v is not None]
+        if values and HIGHER_IS_BETTER[name] is not None:
+            out[name] = min(values) if HIGHER_IS_BETTER[name] else max(values)
     return out
 
 
-def _drift(explanation: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _drift_metrics(explanation: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     kinds = {kind: explanation[kind] for kind in ("training", "deployed") if explanation.get(kind)}
     return {
         "drift": {kind: block["drift"] for kind, block in kinds.items()},
@@ -130,60 +144,69 @@ def _drift(explanation: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _numbers(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers among nested values, as `test/auroc`; words, and what is not defined, are left out."""
+def _flatten_numbers(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers among nested values, as `test/auroc`; text and what is not defined are left out."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from _numbers(value, f"{above}{key}/")
+            yield from _flatten_numbers(value, f"{above}{key}/")
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             yield f"{above}{key}", float(value)
 
 
-def _name(name: str) -> str:
-    """A name that MLflow takes; a metric of one's own may be called anything."""
+def _metric_name(name: str) -> str:
+    """Replace characters that MLflow refuses; a user's own metric may have any name."""
     return re.sub(r"[^A-Za-z0-9_./ -]", "_", name)[:LONGEST_NAME]
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Which run this is. `name`: its folder's; `began`: a hash that stays when a run goes on for more rounds."""
+    """The identity of a run.
+
+    Attributes:
+        name: The name of its folder.
+        began: A hash that stays when a run continues for more rounds.
+    """
 
     name: str
     began: str
 
     @property
     def digest(self) -> str:
-        """One word for both: what is looked for in a tracker."""
+        """Return one hash of both, to look a run up in a tracker."""
         return hashlib.sha256(f"{self.name}\n{self.began}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Contents:
-    """All that is told of a run. `ended`: when it was done, in seconds since 1970."""
+    """The content of a run for a tracker; `ended` is in seconds since 1970."""
 
     experiment: str
     identity: Identity
     params: Mapping[str, str]
-    metrics: Sequence[Measured]
+    metrics: Sequence[Metric]
     tags: Mapping[str, str]
     files: Sequence[tuple[Path, str]]
     figures: Mapping[str, Figure]
     ended: float
 
 
-def contents(run: Run) -> Contents:
-    """Read a finished run. One whose files do not fit together is said to be damaged."""
+def read_contents(run: Run) -> Contents:
+    """Read a finished run.
+
+    Raises:
+        BadInput: The run is not finished, or its files are damaged.
+    """
     _ = run.summary  # one that is not finished says so itself
     try:
-        who = identity(run)
+        identity = identify(run)
         return Contents(
             experiment=str(run.plan["name"]),
-            identity=who,
-            params=params(run.plan),
-            metrics=metrics(run),
-            tags=tags(run, who),
-            files=list(files(run)),
-            figures=dict(drawn(run)),
+            identity=identity,
+            params=flatten_plan(run.plan),
+            metrics=list_metrics(run),
+            tags=build_tags(run, identity),
+            files=list(list_files(run)),
+            figures=dict(draw_figures(run)),
             ended=(run.folder / "summary.json").stat().st_mtime,
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OSError) as e:
@@ -192,8 +215,8 @@ def contents(run: Run) -> Contents:
         ) from None
 
 
-def identity(run: Run) -> Identity:
-    """The folder's name with the hash of the ledger's first entry, or of the seed and the data where there is no ledger.
+def identify(run: Run) -> Identity:
+    """Identify a run by its folder's name and the hash of its ledger's first entry, or of its seed and data without a ledger.
 
     The ledger's root will not do: it grows with every round, and a run that was resumed for more would be another one.
     """
@@ -206,49 +229,49 @@ def identity(run: Run) -> Identity:
     return Identity(name, _digest({"seed": run.plan["seed"], "data": run.plan["data"].get("sha256")}))
 
 
-def _digest(values: Any) -> str:
+def _digest(values: object) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def tags(run: Run, who: Identity) -> dict[str, str]:
-    """What a run can be found by, and what must be read with its figures."""
+def build_tags(run: Run, identity: Identity) -> dict[str, str]:
+    """Build the tags that a run is found by, and those that must be read with its scores."""
     from grandrounds import __version__
 
     summary = run.summary
-    said = {
+    tags = {
         "grandrounds.version": __version__,
-        "grandrounds.run": who.name,
-        "grandrounds.identity": who.digest,
-        "grandrounds.method": str(summary["method"]),
-        "grandrounds.data": str(summary["data"]),
-        "grandrounds.privacy": str(summary["privacy"]["statement"]),
+        "grandrounds.run": identity.name,
+        "grandrounds.identity": identity.digest,
+        "grandrounds.method": str(summary.method),
+        "grandrounds.data": str(summary.data),
+        "grandrounds.privacy": str(summary.privacy["statement"]),
     }
     head = run.folder / "ledger.head.json"
     if head.exists():
-        kept = SignedHead.read(head).head
-        said |= {"grandrounds.ledger.root": kept.root.hex(), "grandrounds.ledger.size": str(kept.size)}
-    return {name: cut(value, LONGEST_TAG) for name, value in said.items()}
+        signed = SignedHead.read(head).head
+        tags |= {"grandrounds.ledger.root": signed.root.hex(), "grandrounds.ledger.size": str(signed.size)}
+    return {name: cut(value, LONGEST_TAG) for name, value in tags.items()}
 
 
-def files(run: Run) -> Iterator[tuple[Path, str]]:
-    """Files of the folder that are there, each with where it goes; models that stay separate too."""
-    for name, to in FILES.items():
+def list_files(run: Run) -> Iterator[tuple[Path, str]]:
+    """Yield the files of the folder, each with its folder at the tracker; separate models too."""
+    for name, destination in FILES.items():
         if (run.folder / name).exists():
-            yield run.folder / name, to
-    for name in sorted(set(_models(run.summary.get("models") or {}))):
+            yield run.folder / name, destination
+    for name in sorted(set(_model_files(run.summary.models))):
         yield run.folder / name, "model/models"
 
 
-def _models(named: Mapping[str, Any]) -> Sequence[str]:
-    """The separate models' files as the summary names them; a name that leads out of models/ is none."""
+def _model_files(named: Mapping[str, str]) -> Sequence[str]:
+    """Return the files of separate models that the summary names; a name that leads out of models/ is left out."""
     return [n for n in named.values() if isinstance(n, str) and re.fullmatch(r"models/[0-9]+\.safetensors", n)]
 
 
-def drawn(run: Run) -> Iterator[tuple[str, Figure]]:
-    """The figures that the console and the report show of this run, by name."""
+def draw_figures(run: Run) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures that the console and the report show of this run, by name."""
     has = (run.folder / "explanations.json").exists()
-    told = RunRecord(run.rounds, run.summary, run.explanations if has else None)
-    for name, entry in list_figures(told).items():
-        figure = entry.make(told)
+    run_record = RunRecord(run.rounds, run.summary, run.explanations if has else None)
+    for name, entry in list_figures(run_record).items():
+        figure = entry.make(run_record)
         if figure is not None:
             yield name, figure

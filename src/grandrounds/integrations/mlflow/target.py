@@ -1,4 +1,4 @@
-"""Where a run is logged: `mlflow`, or `mlflow:URI`; and what came of it, without the secrets that a URI can hold."""
+"""The place that a run is logged to, `mlflow` or `mlflow:URI`, and the result, without the secrets that a URI can hold."""
 
 from __future__ import annotations
 
@@ -22,63 +22,80 @@ _SECRET_VARIABLES = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 
 
 class NotLogged(GrandRoundsError):
-    """The tracker did not take it; the run is as it was."""
+    """The tracker refused or failed; the run is unchanged."""
 
 
 @dataclass(frozen=True)
-class Logged:
-    """A run in a tracker. `kept`: parameters that the tracker holds as they were first logged, and that differ now."""
+class LoggedRun:
+    """A run in a tracker.
+
+    Attributes:
+        id: The tracker's id of the run.
+        experiment: The experiment there.
+        where: The place, without secrets.
+        again: It had been logged before.
+        unchanged: Parameters that the tracker holds as they were first logged, and that differ now.
+    """
 
     id: str
     experiment: str
     where: str
     again: bool
-    kept: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         verb = "brought up to date" if self.again else "logged"
         line = f"{verb} as run {self.id} of experiment '{self.experiment}' in MLflow at {self.where}"
-        if self.kept:
-            line += f"; MLflow keeps parameters as first logged, and these differ now: {', '.join(self.kept)}"
+        if self.unchanged:
+            line += f"; MLflow keeps parameters as first logged, and these differ now: {', '.join(self.unchanged)}"
         return line
 
 
 @dataclass(frozen=True)
 class Target:
-    """A tracker. `uri`: None for what MLflow itself falls back on; `named`: whether the URI was given on the spot."""
+    """A tracker.
+
+    Attributes:
+        uri: The URI; None for MLflow's own default.
+        named: The URI was given by the user, not by the environment.
+    """
 
     uri: str | None = None
     named: bool = False
 
     @classmethod
-    def parse(cls, said: str) -> Target:
-        """From `mlflow` (MLFLOW_TRACKING_URI, or MLflow's own default) or `mlflow:URI`; refused where MLflow is missing."""
-        name, _, uri = said.partition(":")
+    def parse(cls, text: str) -> Target:
+        """Read `mlflow` (MLFLOW_TRACKING_URI, or MLflow's own default) or `mlflow:URI`.
+
+        Raises:
+            BadInput: The tracker is unknown, or MLflow is not installed.
+        """
+        name, _, uri = text.partition(":")
         if name not in _KNOWN:
             raise BadInput(
-                f"unknown tracker '{hide(said)}'; {nearest(name, _KNOWN)} (or mlflow:URI)", code="unknown-tracker"
+                f"unknown tracker '{hide(text)}'; {nearest(name, _KNOWN)} (or mlflow:URI)", code="unknown-tracker"
             )
         if find_spec("mlflow") is None:
             raise BadInput("logging a run needs MLflow: `pip install 'grandrounds[tracking]'`", code="mlflow-missing")
         return cls(uri or os.environ.get(_URI) or None, named=bool(uri))
 
     def __str__(self) -> str:
-        """As it was said, but for secrets."""
-        return f"mlflow:{shown(self.uri)}" if self.named and self.uri else "mlflow"
+        """Write it as it was given, without secrets."""
+        return f"mlflow:{hide_credentials(self.uri)}" if self.named and self.uri else "mlflow"
 
     def without_secrets(self, text: str) -> str:
-        """A text in which no secret of this target stands: not the URI's, and not those that MLflow reads for it."""
+        """Hide this target's secrets in a text: those of the URI, and those that MLflow reads from the environment."""
         secrets = {value for name in _SECRET_VARIABLES if (value := os.environ.get(name))}
         if self.uri is not None and "://" in self.uri:
-            text = text.replace(self.uri, shown(self.uri))
+            text = text.replace(self.uri, hide_credentials(self.uri))
             secrets |= _secrets_of(self.uri)
         for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
         return hide(text)
 
 
-def shown(uri: str) -> str:
-    """A URI as it may be printed: nobody's name or password, no query."""
+def hide_credentials(uri: str) -> str:
+    """Remove user, password and query from a URI, so that it can be printed."""
     return re.sub(r"(://)[^/?#]*@", rf"\1{HIDDEN}@", uri).partition("?")[0]
 
 
@@ -89,15 +106,22 @@ def _secrets_of(uri: str) -> set[str]:
     return {p for part in parts for p in (part, unquote(part)) if p}
 
 
-def track(run: Run, to: str | Target = "mlflow", *, figures: Figures = "json") -> Logged:
-    """Log a finished run, or bring what was logged of it up to date.
+def track(run: Run, target: str | Target = "mlflow", *, figures: Figures = "json") -> LoggedRun:
+    """Log a finished run, or update what was logged of it.
 
-    `figures`: "json" as Plotly reads it, "html" for a page each (2 MB), "png" where kaleido and a browser are there.
+    Args:
+        run: The run.
+        target: The tracker: "mlflow", "mlflow:URI" or a Target.
+        figures: "json" as Plotly reads it, "html" for a page each (2 MB), "png" where kaleido and a browser are installed.
+
+    Raises:
+        BadInput: The tracker or the format is unknown, or the run is not finished.
+        NotLogged: The tracker failed.
     """
-    target = to if isinstance(to, Target) else Target.parse(to)
+    place = target if isinstance(target, Target) else Target.parse(target)
     if figures not in FORMS:
         raise BadInput(f"unknown form of figures '{figures}'; {nearest(figures, FORMS)}", code="unknown-figure-format")
-    from grandrounds.integrations.mlflow.contents import contents
-    from grandrounds.integrations.mlflow.in_mlflow import log
+    from grandrounds.integrations.mlflow.client import log
+    from grandrounds.integrations.mlflow.contents import read_contents
 
-    return log(contents(run), target, figures=figures)
+    return log(read_contents(run), place, figures=figures)

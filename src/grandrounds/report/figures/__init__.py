@@ -1,21 +1,26 @@
 """Figures of runs and explanations: plain data in, a `Figure` out. One function a figure."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from grandrounds.report.figure import Figure
 from grandrounds.report.figures.calibration import decision_curve, reliability
 from grandrounds.report.figures.cases import beeswarm, waterfall
-from grandrounds.report.figures.comparison import arm_curves, by_setting, intervals, pareto, radar, trade_off
+from grandrounds.report.figures.comparison import arm_curves, intervals, pareto, radar, setting_curves, trade_off
 from grandrounds.report.figures.drift import (
     distance_to_consensus,
     drift_over_rounds,
     jaccard_over_rounds,
     pairwise_drift,
 )
-from grandrounds.report.figures.images import image_grid, maps_alike, maps_sharp, reasons_over_rounds
+from grandrounds.report.figures.images import image_grid, map_concentration, map_similarity, rationale_over_rounds
 from grandrounds.report.figures.importance import importance_heatmap, importances, spurious_masses
 from grandrounds.report.figures.privacy import epsilon_over_rounds
 from grandrounds.report.figures.training import (
     bytes_over_rounds,
+    crossed_curves,
     curves,
-    lent_curves,
     local_curves,
     presence_over_rounds,
     seconds_over_rounds,
@@ -32,7 +37,7 @@ from grandrounds.report.figures.weighting import (
 __all__ = [
     "arm_curves",
     "beeswarm",
-    "by_setting",
+    "setting_curves",
     "bytes_over_rounds",
     "cohorts_over_rounds",
     "curves",
@@ -46,16 +51,16 @@ __all__ = [
     "importances",
     "intervals",
     "jaccard_over_rounds",
-    "maps_alike",
-    "maps_sharp",
-    "lent_curves",
+    "map_similarity",
+    "map_concentration",
+    "crossed_curves",
     "local_curves",
     "nsds_over_rounds",
     "pairwise_drift",
     "pareto",
     "presence_over_rounds",
     "radar",
-    "reasons_over_rounds",
+    "rationale_over_rounds",
     "reliability",
     "rewards_over_rounds",
     "seconds_over_rounds",
@@ -68,3 +73,19 @@ __all__ = [
     "weights",
     "weights_by_signal",
 ]
+
+_OLD_NAMES = {
+    "by_setting": "setting_curves",
+    "lent_curves": "crossed_curves",
+    "maps_alike": "map_similarity",
+    "maps_sharp": "map_concentration",
+    "reasons_over_rounds": "rationale_over_rounds",
+}
+
+
+def __getattr__(name: str) -> Callable[..., Figure]:
+    """Find a figure by the name that it had in version 0.1."""
+    if name not in _OLD_NAMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    figure: Callable[..., Figure] = globals()[_OLD_NAMES[name]]
+    return figure

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics.statistics import share_interval
 from grandrounds.report.figure import Figure
-from grandrounds.report.paint import COLOURS, INK, QUIET, layout
+from grandrounds.report.style import COLOURS, INK, QUIET, layout
 
 _FLOOR = -0.05
 """Net benefit under which treating everyone leaves the chart."""
 
 
 def reliability(bins: Mapping[str, Any]) -> Figure:
-    """Said probability against what happened, bin by bin, with Wilson's 95% interval; rows of each bin below.
+    """Draw predicted probability against observed frequency, bin by bin, with Wilson's 95% interval; rows of each bin below.
 
-    `bins`: `edges` (B + 1), `count`, `confidence` (mean said) and `outcome` (share that came true), B each; `of` says
-    whether the probability is of the positive class or of the class with the highest one.
+    Args:
+        bins: `edges` (B + 1), `count`, `confidence` (mean predicted) and `outcome` (share that came true), B each; `of` tells
+            whether the probability is of the positive class or of the class with the highest one.
+
+    Raises:
+        BadInput: No row fell into any bin.
     """
-    held = [b for b, n in enumerate(bins["count"]) if n]
-    if not held:
+    occupied = [b for b, n in enumerate(bins["count"]) if n]
+    if not occupied:
         raise BadInput("no row fell into any bin: a reliability diagram needs test rows", code="nothing-to-draw")
-    said = [bins["confidence"][b] for b in held]
-    came = [bins["outcome"][b] for b in held]
-    rows = [bins["count"][b] for b in held]
+    predicted = [bins["confidence"][b] for b in occupied]
+    came = [bins["outcome"][b] for b in occupied]
+    rows = [bins["count"][b] for b in occupied]
     ends = [share_interval(p, n) for p, n in zip(came, rows, strict=True)]
     points = {
         "type": "scatter",
         "mode": "lines+markers",
         "name": "the model",
-        "x": said,
+        "x": predicted,
         "y": came,
         "customdata": [[int(n), *e] for n, e in zip(rows, ends, strict=True)],
         "line": {"color": COLOURS[0], "width": 2},
@@ -82,21 +86,25 @@ def reliability(bins: Mapping[str, Any]) -> Figure:
     return Figure([ideal, points, bars], shape)
 
 
-def decision_curve(curve: Mapping[str, Any]) -> Figure:
-    """Net benefit of acting on the model at each threshold, against treating everyone and nobody."""
-    at = curve["thresholds"]
+def decision_curve(curve: Mapping[str, Sequence[float | None]]) -> Figure:
+    """Draw the net benefit of acting on the model at each threshold, against treating everyone and nobody.
+
+    Args:
+        curve: The summary's `decision_curve`: `thresholds`, `model`, `treat_all`.
+    """
+    thresholds = curve["thresholds"]
     everyone = [v if v is not None and v >= _FLOOR else None for v in curve["treat_all"]]
     lines = (
         ("the model", curve["model"], COLOURS[0], "solid", 3),
         ("treat everyone", everyone, COLOURS[1], "dash", 2),
-        ("treat nobody", [0.0] * len(at), INK, "dot", 1),
+        ("treat nobody", [0.0] * len(thresholds), INK, "dot", 1),
     )
     traces = [
         {
             "type": "scatter",
             "mode": "lines",
             "name": name,
-            "x": at,
+            "x": thresholds,
             "y": y,
             "line": {"color": colour, "dash": dash, "width": width},
             "hovertemplate": "at %{x:.2f}: %{y:.3f}<extra>%{fullData.name}</extra>",

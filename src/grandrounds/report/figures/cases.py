@@ -10,8 +10,8 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.report.figure import Figure
-from grandrounds.report.paint import COLOURS, INK, QUIET, SIGNED, category, labels, layout, safe
+from grandrounds.report.figure import Figure, Trace
+from grandrounds.report.style import COLOURS, INK, QUIET, SIGNED, category, labels, layout, safe
 
 _VALUES = [[0, "#0072B2"], [0.5, "#c9c9c9"], [1, "#D55E00"]]
 """From a feature's low values to its high ones."""
@@ -30,10 +30,19 @@ def waterfall(
     *,
     top: int = 10,
 ) -> Figure:
-    """From the base log-odds to one case's, feature by feature; the probability of each step is on hover.
+    """Draw the way from the base log-odds to one case's, feature by feature; the probability of each step is on hover.
 
-    The `top` contributions are shown and the rest as one. What they leave of `prediction` - `base` (an explainer that
-    samples does not add up exactly) has a bar of its own.
+    Args:
+        names: The features.
+        contributions: The contribution of each, in log-odds.
+        base: The log-odds of the typical case.
+        prediction: The log-odds of this case. What contributions leave of `prediction` - `base` has a bar of its own: an
+            explainer that samples does not add up exactly.
+        values: The value of each feature, where it is shown.
+        top: Features that are shown; the rest is one bar.
+
+    Raises:
+        BadInput: Names, contributions and values differ in length.
     """
     if len(names) != len(contributions) or (values is not None and len(values) != len(names)):
         raise BadInput(
@@ -45,17 +54,17 @@ def waterfall(
         order, rest = order[:top], order[top:]
     else:
         rest = []
-    told = [f"{names[f]} = {_value(values[f])}" if values is not None else str(names[f]) for f in order]
+    names_shown = [f"{names[f]} = {_value(values[f])}" if values is not None else str(names[f]) for f in order]
     steps = [float(contributions[f]) for f in order]
     if rest:
-        told.append(f"{len(rest)} others")
+        names_shown.append(f"{len(rest)} others")
         steps.append(float(sum(contributions[f] for f in rest)))
-    left = prediction - base - sum(steps)
-    if abs(left) > _EXACT * (1 + abs(prediction - base)):
-        told.append("not accounted for")
-        steps.append(left)
+    residual = prediction - base - sum(steps)
+    if abs(residual) > _EXACT * (1 + abs(prediction - base)):
+        names_shown.append("not accounted for")
+        steps.append(residual)
     reached = [base, *(base + np.cumsum(steps)).tolist()]
-    shown = labels([*told, "prediction"], width=40)
+    shown = labels([*names_shown, "prediction"], width=40)
     chances = [_probability(z) for z in reached]
     trace = {
         "type": "waterfall",
@@ -102,9 +111,16 @@ def _value(value: Any) -> str:
 
 
 def beeswarm(names: Sequence[str], attributions: Array, values: Array, *, top: int = 15) -> Figure:
-    """Every case's attribution (n, F) of each feature, coloured by the feature's value (n, F), low to high.
+    """Draw every case's attribution of each feature, coloured by the feature's value, low to high; a missing value is grey.
 
-    The `top` features by mean absolute attribution; of many cases evenly chosen ones. A missing value is grey.
+    Args:
+        names: The features.
+        attributions: Attributions (n, F); of many cases evenly chosen ones are shown.
+        values: Values of the features (n, F).
+        top: Features that are shown, by mean absolute attribution.
+
+    Raises:
+        BadInput: The shapes do not fit.
     """
     a, v = np.asarray(attributions, float), np.asarray(values, float)
     if a.ndim != 2 or a.shape != v.shape or a.shape[1] != len(names) or not len(a):
@@ -120,16 +136,24 @@ def beeswarm(names: Sequence[str], attributions: Array, values: Array, *, top: i
     heights = np.stack([_swarm(a[:, f], low, high) for f in range(len(order))], axis=1)
     middle = np.arange(len(order))
     level = _level(v)
-    gone = np.isnan(v)
+    missing_mask = np.isnan(v)
     # one trace for all: thousands of points are one path for the browser, not a trace a feature
     feature = np.broadcast_to(middle, a.shape)
-    known = _points(a[~gone], (feature + heights)[~gone], feature[~gone], v[~gone], shown)
-    known["marker"] |= {"color": level[~gone], "colorscale": _VALUES, "cmin": 0, "cmax": 1, "showscale": True}
+    points = _points(
+        a[~missing_mask], (feature + heights)[~missing_mask], feature[~missing_mask], v[~missing_mask], shown
+    )
+    points["marker"] |= {"color": level[~missing_mask], "colorscale": _VALUES, "cmin": 0, "cmax": 1, "showscale": True}
     bar = {"title": {"text": "feature's value", "side": "right"}, "tickvals": [0, 1], "ticktext": ["low", "high"]}
-    known["marker"]["colorbar"] = {**bar, "thickness": 12}
-    traces = [known]
-    if gone.any():
-        missing = _points(a[gone], (feature + heights)[gone], feature[gone], np.full(int(gone.sum()), np.nan), shown)
+    points["marker"]["colorbar"] = {**bar, "thickness": 12}
+    traces = [points]
+    if missing_mask.any():
+        missing = _points(
+            a[missing_mask],
+            (feature + heights)[missing_mask],
+            feature[missing_mask],
+            np.full(int(missing_mask.sum()), np.nan),
+            shown,
+        )
         missing["marker"]["color"] = "#9aa1a8"
         missing["hovertemplate"] = "%{text}: %{x:.3f} (value missing)<extra></extra>"
         traces.append(missing)
@@ -160,7 +184,7 @@ def beeswarm(names: Sequence[str], attributions: Array, values: Array, *, top: i
     )
 
 
-def _points(x: Array, y: Array, feature: Array, value: Array, names: Sequence[str]) -> dict[str, Any]:
+def _points(x: Array, y: Array, feature: Array, value: Array, names: Sequence[str]) -> Trace:
     return {
         "type": "scatter",
         "mode": "markers",
@@ -174,7 +198,7 @@ def _points(x: Array, y: Array, feature: Array, value: Array, names: Sequence[st
 
 
 def _swarm(x: Array, low: float, high: float) -> Array:
-    """Heights (n,) within half a lane either way, so that points of like x stand side by side."""
+    """Compute heights (n,) within half a lane either way, so that points of like x stand side by side."""
     lane = np.floor((x - low) / ((high - low) or 1.0) * (_LANES - 1)).astype(int)
     order = np.argsort(lane, kind="stable")
     starts = np.searchsorted(lane[order], lane[order], side="left")
@@ -186,23 +210,30 @@ def _swarm(x: Array, low: float, high: float) -> Array:
 
 
 def _level(values: Array) -> Array:
-    """Where each value stands among its feature's, from 0 to 1; by rank, so that one outlier does not grey the rest."""
+    """Rank each value within its feature, from 0 to 1, so that one outlier does not grey the rest."""
     out = np.full(values.shape, 0.5)
     for f in range(values.shape[1]):
-        seen = ~np.isnan(values[:, f])
-        column = values[seen, f]
+        present = ~np.isnan(values[:, f])
+        column = values[present, f]
         steps = np.unique(column)
         if len(steps) > 1:
             below, upto = (np.searchsorted(np.sort(column), column, side=side) for side in ("left", "right"))
             middle = (below + upto - 1) / 2
-            out[seen, f] = (middle - middle.min()) / (middle.max() - middle.min())
+            out[present, f] = (middle - middle.min()) / (middle.max() - middle.min())
     return out
 
 
-def reasons_by_model(
+def attributions_by_model(
     columns: Sequence[str], models: Sequence[str], contributions: Sequence[Sequence[float]], *, unit: str
 ) -> Figure:
-    """What each model (rows) says each column (columns) adds to one patient's score."""
+    """Draw the contribution of each column to one patient's score, one row per model.
+
+    Args:
+        columns: The columns.
+        models: The models.
+        contributions: The contributions, one row per model.
+        unit: The unit of the contributions.
+    """
     across, down = labels(columns, width=22), labels(models, width=26)
     far = max((abs(v) for row in contributions for v in row), default=0.0) or 1.0
     trace = {
@@ -233,34 +264,44 @@ def reasons_by_model(
     )
 
 
-def weight_elsewhere(
+def attribution_shares(
     columns: Sequence[str],
     patient: Sequence[float],
-    here: Sequence[float] | None,
-    others: Mapping[str, Sequence[float]],
+    at_site: Sequence[float] | None,
+    elsewhere: Mapping[str, Sequence[float]],
     *,
     site: str,
     title: str,
     note: str,
 ) -> Figure:
-    """The share that columns have of one patient's reasons, of those at this site, and of those at each other site."""
+    """Draw the share of each column in one patient's attributions, in those of this site, and in those of each other site.
+
+    Args:
+        columns: The columns.
+        patient: The shares for this patient.
+        at_site: The shares at this site; None where they are not known.
+        elsewhere: Other site -> shares there.
+        site: The name of this site.
+        title: The title.
+        note: The note under it.
+    """
     names = labels(columns, width=30)
     dots = {
         "type": "scatter",
         "mode": "markers",
         "name": "other sites",
-        "x": [v for shares in others.values() for v in shares],
-        "y": [name for _ in others for name in names],
-        "customdata": [safe(other) for other in others for _ in names],
+        "x": [v for shares in elsewhere.values() for v in shares],
+        "y": [name for _ in elsewhere for name in names],
+        "customdata": [safe(other) for other in elsewhere for _ in names],
         "marker": {"color": QUIET, "size": 7, "opacity": 0.45},
         "hovertemplate": "%{customdata}, %{y}: %{x:.1%}<extra></extra>",
     }
-    own = {
+    site_marks = {
         "type": "scatter",
         "mode": "markers",
         "name": f"at {safe(site)}",
-        "x": list(here or ()),
-        "y": names if here is not None else [],
+        "x": list(at_site or ()),
+        "y": names if at_site is not None else [],
         "marker": {"color": COLOURS[0], "size": 13, "symbol": "line-ns-open", "line": {"width": 3}},
         "hovertemplate": "%{y}: %{x:.1%}<extra>this site</extra>",
     }
@@ -274,7 +315,7 @@ def weight_elsewhere(
         "hovertemplate": "%{y}: %{x:.1%}<extra>this patient</extra>",
     }
     return Figure(
-        [dots, *([own] if here is not None else []), patients],
+        [dots, *([site_marks] if at_site is not None else []), patients],
         layout(
             title,
             note=note,

@@ -10,8 +10,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.metrics.names import bare, range_of
 from grandrounds.metrics.scores import BY_NAME
 from grandrounds.metrics.statistics import LEAST_RUNS, describe_within
-from grandrounds.report.figure import Figure
-from grandrounds.report.paint import COLOURS, FAINT, QUIET, category, labels, layout, safe, words
+from grandrounds.report.figure import Figure, Trace
+from grandrounds.report.style import COLOURS, FAINT, QUIET, category, labels, layout, safe, words
 
 LOWER = ("drift", "nsds", "spurious_gap", "sketch_entries", "megabytes", "payload", "bad_weight", "epsilon")
 """Figures of explanations and traffic of which less is better; metrics know their own direction."""
@@ -20,6 +20,7 @@ _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 
 
 def lower_is_better(name: str) -> bool:
+    """Tell whether less of a figure is better."""
     metric = BY_NAME.get(bare(name))
     return name in LOWER or (metric is not None and metric.higher_is_better is False)
 
@@ -32,19 +33,26 @@ def pareto(
     called: Mapping[str, str] | None = None,
     arms: Sequence[str] = (),
 ) -> Figure:
-    """Arms by two figures with their 95% intervals, and the front: the arms that none beats in both.
+    """Draw arms by two figures with their 95% intervals, and the front: the arms that no other arm beats in both.
 
-    A point has a `label` and, by their names, its two figures: a number, or (mean, low, high). `called`: their words, where
-    they are no metrics. `arms`: all arms of the page in order, from which each has its colour; by default these points.
+    Args:
+        points: For each arm its `label` and, by their names, its two figures: a number, or (mean, low, high).
+        x: The figure on the x axis.
+        y: The figure on the y axis.
+        called: Words for figures that are not metrics.
+        arms: All arms of the page in order, which sets the colour of each; by default these points.
+
+    Raises:
+        BadInput: No arm has both figures.
     """
     across, up = (safe((called or {}).get(name) or words(name)) for name in (x, y))
-    read = [(str(p["label"]), triple(p[x]), triple(p[y])) for p in points]
+    read = [(str(p["label"]), as_triple(p[x]), as_triple(p[y])) for p in points]
     placed = [(label, a, b) for label, a, b in read if a is not None and b is not None]
     if not placed:
         raise BadInput(f"no arm has both {x} and {y}: there is nothing to draw", code="nothing-to-draw")
     front = _front([(a[0], b[0]) for _, a, b in placed], lower=(lower_is_better(x), lower_is_better(y)))
     ordered = sorted((placed[i] for i in front), key=lambda p: p[1][0])
-    traces: list[dict[str, Any]] = [
+    traces: list[Trace] = [
         {
             "type": "scatter",
             "mode": "lines",
@@ -58,7 +66,7 @@ def pareto(
     for k, (label, a, b) in enumerate(placed):
         ends = f"{a[0]:.4f} ({a[1]:.4f} to {a[2]:.4f})", f"{b[0]:.4f} ({b[1]:.4f} to {b[2]:.4f})"
         place = list(arms).index(label) if label in arms else k
-        colour = colour_of(place)
+        colour = arm_colour(place)
         traces.append(
             {
                 "type": "scatter",
@@ -83,7 +91,7 @@ def pareto(
     return Figure(
         traces,
         layout(
-            f"{capital(up)} against {across}",
+            f"{capitalise(up)} against {across}",
             note="filled marks: no other arm is better in both",
             x=f"{across} ({better[0]})",
             y=f"{up} ({better[1]})",
@@ -93,9 +101,12 @@ def pareto(
 
 
 def trade_off(curves: Mapping[str, Sequence[Mapping[str, Any]]], x: str = "drift", y: str = "accuracy") -> Figure:
-    """A line for each way of doing it through its strengths: what each buys of one figure, and at which price in the other.
+    """Draw two figures against each other, one line per method through its strengths.
 
-    A point has a `label` (its strength) and, by their names, its two figures.
+    Args:
+        curves: Method -> points, each with a `label` (the strength) and, by their names, the two figures.
+        x: The figure on the x axis.
+        y: The figure on the y axis.
     """
     across, up = safe(words(x)), safe(words(y))
     traces = [
@@ -107,19 +118,19 @@ def trade_off(curves: Mapping[str, Sequence[Mapping[str, Any]]], x: str = "drift
             "y": [p[y] for p in points],
             "text": [safe(str(p["label"])) for p in points],
             "textposition": "top center",
-            "textfont": {"size": 10, "color": colour_of(k)},
-            "line": {"color": colour_of(k), "width": 2},
+            "textfont": {"size": 10, "color": arm_colour(k)},
+            "line": {"color": arm_colour(k), "width": 2},
             "marker": {"size": 8 if len(points) > 1 else 13, "symbol": _SYMBOLS[k % len(_SYMBOLS)]},
             "hovertemplate": f"strength %{{text}}<br>{across} %{{x:.4f}}<br>{up} %{{y:.4f}}<extra>%{{fullData.name}}</extra>",
         }
         for k, (name, points) in enumerate(curves.items())
     ]
-    title = f"{capital(up)} against {across}"
+    title = f"{capitalise(up)} against {across}"
     return Figure(traces, layout(title, note="marks: strengths", x=across, y=up, height=460))
 
 
-def triple(value: Any) -> tuple[float, float, float] | None:
-    """(mean, low, high) of a figure; without an interval all three are the figure."""
+def as_triple(value: Any) -> tuple[float, float, float] | None:
+    """Return (mean, low, high) of a figure; without an interval all three are the figure. None where it is not finite."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value, value, value)
     if values[0] is None or not isfinite(values[0]):
         return None
@@ -128,36 +139,45 @@ def triple(value: Any) -> tuple[float, float, float] | None:
 
 
 def _front(points: Sequence[tuple[float, float]], *, lower: tuple[bool, bool]) -> set[int]:
-    """Which points no other beats: at least as good in both figures and better in one."""
+    """Find the points that no other point beats: at least as good in both figures and better in one."""
     turned = [tuple(-v if low else v for v, low in zip(p, lower, strict=True)) for p in points]
     return {i for i, a in enumerate(turned) if not any(b[0] >= a[0] and b[1] >= a[1] and b != a for b in turned)}
 
 
-def _whiskers(value: tuple[float, float, float], colour: str) -> dict[str, Any]:
+def _whiskers(value: tuple[float, float, float], colour: str) -> Trace:
     mean, low, high = value
     return {"type": "data", "symmetric": False, "array": [high - mean], "arrayminus": [mean - low], "color": colour,
             "thickness": 1}  # fmt: skip
 
 
-def colour_of(k: int) -> str:
+def arm_colour(k: int) -> str:
+    """Return the colour of the k-th arm."""
     return COLOURS[k % len(COLOURS)]
 
 
-def capital(text: str) -> str:
+def capitalise(text: str) -> str:
+    """Capitalise the first letter, and leave the others as they are."""
     return text[:1].upper() + text[1:]
 
 
 def radar(axes: Sequence[str], methods: Mapping[str, Mapping[str, float | None]]) -> Figure:
-    """Methods over several figures at once: each axis runs from the worst of them (centre) to the best (rim).
+    """Draw methods over several figures at once: each axis runs from the worst of them (centre) to the best (rim).
 
     The scale is the range among these methods, so distances on one axis mean nothing on another; the figures
     themselves are on hover.
+
+    Args:
+        axes: The figures, three or more.
+        methods: Method -> figure -> value.
+
+    Raises:
+        BadInput: There are fewer than three axes.
     """
     if len(axes) < 3:
         raise BadInput(
             f"a radar needs three axes or more, not {len(axes)}: use pareto or intervals", code="too-few-axes"
         )
-    scaled = {axis: _scaled({m: v.get(axis) for m, v in methods.items()}, lower=lower_is_better(axis)) for axis in axes}
+    scaled = {axis: _scale({m: v.get(axis) for m, v in methods.items()}, lower=lower_is_better(axis)) for axis in axes}
     shown = [safe(words(a)) for a in axes]
     traces = []
     for k, (method, values) in enumerate(methods.items()):
@@ -171,7 +191,7 @@ def radar(axes: Sequence[str], methods: Mapping[str, Mapping[str, float | None]]
                 "theta": [*shown, shown[0]],
                 "customdata": [*raw, raw[0]],
                 "mode": "lines+markers",
-                "line": {"color": colour_of(k), "width": 2, "dash": "solid" if k < len(COLOURS) else "dash"},
+                "line": {"color": arm_colour(k), "width": 2, "dash": "solid" if k < len(COLOURS) else "dash"},
                 "hovertemplate": "%{theta}: %{customdata}<extra>%{fullData.name}</extra>",
             }
         )
@@ -190,10 +210,10 @@ def radar(axes: Sequence[str], methods: Mapping[str, Mapping[str, float | None]]
     return Figure(traces, {**shape, "margin": {"t": 90, "l": 90, "r": 90, "b": 40}, "legend": {"y": -0.1}})
 
 
-def _scaled(values: Mapping[str, float | None], *, lower: bool) -> dict[str, float | None]:
-    """From 0 for the worst to 1 for the best; 1 for all where they are the same."""
-    known = [v for v in values.values() if v is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+def _scale(values: Mapping[str, float | None], *, lower: bool) -> dict[str, float | None]:
+    """Scale values from 0 for the worst to 1 for the best; 1 for all where they are the same."""
+    defined = [v for v in values.values() if v is not None]
+    low, high = min(defined, default=0.0), max(defined, default=0.0)
 
     def place(v: float) -> float:
         share = (v - low) / (high - low)
@@ -202,14 +222,18 @@ def _scaled(values: Mapping[str, float | None], *, lower: bool) -> dict[str, flo
     return {m: None if v is None else (1.0 if high == low else place(v)) for m, v in values.items()}
 
 
-_BESIDE = 0.05
+_PANEL_GAP = 0.05
 """Between two panels, of the figure's width."""
 
 
 def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Mean and 95% interval of every arm, one panel a metric: each with a scale of its own.
+    """Draw mean and 95% interval of every arm, one panel per metric, each with its own scale.
 
-    `rows` are those of comparison.json: `arm`, `metric`, `mean`, `low`, `high`, `n`.
+    Args:
+        rows: The rows of comparison.json: `arm`, `metric`, `mean`, `low`, `high`, `n`.
+
+    Raises:
+        BadInput: There are no rows.
     """
     metrics = list(dict.fromkeys(r["metric"] for r in rows))
     arms = list(dict.fromkeys(r["arm"] for r in rows))
@@ -220,40 +244,40 @@ def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
     down = -(-len(metrics) // across)
     height = 100 + down * (96 + 24 * len(arms))
     below = 76 / (height - 100)
-    wide, tall = (1 - _BESIDE * (across - 1)) / across, (1 - below * (down - 1)) / down
+    wide, tall = (1 - _PANEL_GAP * (across - 1)) / across, (1 - below * (down - 1)) / down
     traces, axes, notes = [], {}, []
     for k, metric in enumerate(metrics):
         number = "" if k == 0 else str(k + 1)
         row, column = divmod(k, across)
-        own = {r["arm"]: r for r in rows if r["metric"] == metric and r["mean"] is not None}
-        found = {a: triple((r["mean"], r.get("low"), r.get("high"))) for a, r in own.items()}
-        held = {a: t for a, t in found.items() if t is not None}
+        by_arm = {r["arm"]: r for r in rows if r["metric"] == metric and r["mean"] is not None}
+        triples = {a: as_triple((r["mean"], r.get("low"), r.get("high"))) for a, r in by_arm.items()}
+        drawn = {a: t for a, t in triples.items() if t is not None}
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "x": [t[0] for t in held.values()],
-                "y": [names[a] for a in held],
+                "x": [t[0] for t in drawn.values()],
+                "y": [names[a] for a in drawn],
                 "xaxis": f"x{number}",
                 "yaxis": f"y{number}",
                 "showlegend": False,
-                "marker": {"size": 9, "color": [colour_of(arms.index(a)) for a in held]},
+                "marker": {"size": 9, "color": [arm_colour(arms.index(a)) for a in drawn]},
                 "error_x": {
                     "type": "data",
                     "symmetric": False,
-                    "array": [t[2] - t[0] for t in held.values()],
-                    "arrayminus": [t[0] - t[1] for t in held.values()],
+                    "array": [t[2] - t[0] for t in drawn.values()],
+                    "arrayminus": [t[0] - t[1] for t in drawn.values()],
                     "color": QUIET,
                     "thickness": 1.4,
                 },
-                "customdata": [[t[1], t[2], own[a]["n"]] for a, t in held.items()],
+                "customdata": [[t[1], t[2], by_arm[a]["n"]] for a, t in drawn.items()],
                 "hovertemplate": "%{y}: %{x:.4f}, 95% CI %{customdata[0]:.4f} to %{customdata[1]:.4f}, "
                 "%{customdata[2]} runs<extra></extra>",
             }
         )
-        left, top = column * (wide + _BESIDE), 1 - row * (tall + below)
-        right, bottom = left + wide, top - tall
-        axes[f"xaxis{number}"] = {"domain": [left, right], "anchor": f"y{number}", "nticks": 5}
+        start, top = column * (wide + _PANEL_GAP), 1 - row * (tall + below)
+        right, bottom = start + wide, top - tall
+        axes[f"xaxis{number}"] = {"domain": [start, right], "anchor": f"y{number}", "nticks": 5}
         axes[f"yaxis{number}"] = category(
             list(names.values()), domain=[bottom, top], anchor=f"x{number}", autorange="reversed",
             showticklabels=column == 0,
@@ -261,7 +285,7 @@ def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
         better = "less is better" if lower_is_better(metric) else "more is better"
         notes.append(
             {"text": f"{safe(words(metric))} <span style='color:{QUIET}'>({better})</span>", "showarrow": False,
-             "xref": "paper", "yref": "paper", "x": left, "xanchor": "left", "y": top, "yanchor": "bottom",
+             "xref": "paper", "yref": "paper", "x": start, "xanchor": "left", "y": top, "yanchor": "bottom",
              "font": {"size": 12}}
         )  # fmt: skip
     note = "over seeds and folds, of three runs or more; every panel has its own scale"
@@ -270,27 +294,32 @@ def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric: str) -> Figure:
-    """A metric over the rounds, one line an arm: the mean of its runs, with its 95% interval as a band.
+    """Draw a metric over the rounds, one line per arm: the mean of its runs, with its 95% interval as a band.
 
-    `arms`: arm -> for each of its runs, round -> value. A round counts where every run of the arm has it.
+    Args:
+        arms: Arm -> for each of its runs, round -> value. A round counts where every run of the arm has it.
+        metric: The metric.
+
+    Raises:
+        BadInput: No arm has the metric by round.
     """
-    traces: list[dict[str, Any]] = []
+    traces: list[Trace] = []
     for k, (arm, runs) in enumerate(arms.items()):
         shared = sorted(set.intersection(*[set(r) for r in runs])) if runs else []
-        found = {r: [run[r] for run in runs] for r in shared}
-        known = {r: [v for v in vs if v is not None] for r, vs in found.items() if None not in vs}
-        held = {r: describe_within(vs, range_of(metric)) for r, vs in known.items()}
-        if not held:
+        by_round = {r: [run[r] for run in runs] for r in shared}
+        complete = {r: [v for v in vs if v is not None] for r, vs in by_round.items() if None not in vs}
+        means = {r: describe_within(vs, range_of(metric)) for r, vs in complete.items()}
+        if not means:
             continue
-        rounds, colour = list(held), colour_of(k)
+        rounds, colour = list(means), arm_colour(k)
         line = {"color": colour, "width": 2, "dash": "solid" if k < len(COLOURS) else "dash"}
         group = f"arm {k}"
         if len(runs) >= LEAST_RUNS and len(rounds) > 1:
-            band = [*(held[r].high for r in rounds), *(held[r].low for r in reversed(rounds))]
+            band = [*(means[r].high for r in rounds), *(means[r].low for r in reversed(rounds))]
             traces.append(
                 {
                     "type": "scatter", "mode": "lines", "x": [*rounds, *reversed(rounds)], "y": band, "fill": "toself",
-                    "fillcolor": _transparent(colour), "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False,
+                    "fillcolor": _transparent_fill(colour), "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False,
                     "legendgroup": group,
                 }
             )  # fmt: skip
@@ -300,7 +329,7 @@ def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric:
                 "mode": "lines" if len(rounds) > 1 else "markers",
                 "name": safe(arm),
                 "x": rounds,
-                "y": [held[r].mean for r in rounds],
+                "y": [means[r].mean for r in rounds],
                 "line": line,
                 "marker": {"size": 9, "color": colour},
                 "legendgroup": group,
@@ -312,7 +341,7 @@ def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric:
     return Figure(
         traces,
         layout(
-            f"{capital(words(metric))}, round by round",
+            f"{capitalise(words(metric))}, round by round",
             note=f"mean over runs, with its 95% interval where there are {LEAST_RUNS} or more",
             x="round",
             y=words(metric),
@@ -321,30 +350,37 @@ def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric:
     )
 
 
-def by_setting(
+def setting_curves(
     arms: Mapping[str, Mapping[float, tuple[float, float, float]]], metric: str, *, x: str, title: str = ""
 ) -> Figure:
-    """A metric over values of a setting (on a logarithmic axis), one line an arm, with 95% intervals as whiskers.
+    """Draw a metric over values of a setting (on a logarithmic axis), one line per arm, with 95% intervals as whiskers.
 
-    `arms`: arm -> value of the setting `x` -> (mean, low, high).
+    Args:
+        arms: Arm -> value of the setting -> (mean, low, high).
+        metric: The metric.
+        x: The setting.
+        title: An addition to the title.
+
+    Raises:
+        BadInput: There are no arms.
     """
     traces = []
-    for k, (arm, found) in enumerate(arms.items()):
-        read = {value: triple(figure) for value, figure in sorted(found.items())}
-        held = {value: t for value, t in read.items() if t is not None}
-        colour = colour_of(k)
+    for k, (arm, by_value) in enumerate(arms.items()):
+        read = {value: as_triple(figure) for value, figure in sorted(by_value.items())}
+        drawn = {value: t for value, t in read.items() if t is not None}
+        colour = arm_colour(k)
         traces.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
                 "name": safe(arm),
-                "x": list(held),
-                "y": [t[0] for t in held.values()],
+                "x": list(drawn),
+                "y": [t[0] for t in drawn.values()],
                 "error_y": {
                     "type": "data",
                     "symmetric": False,
-                    "array": [t[2] - t[0] for t in held.values()],
-                    "arrayminus": [t[0] - t[1] for t in held.values()],
+                    "array": [t[2] - t[0] for t in drawn.values()],
+                    "arrayminus": [t[0] - t[1] for t in drawn.values()],
                     "color": colour,
                     "thickness": 1.2,
                 },
@@ -353,7 +389,7 @@ def by_setting(
                 "hovertemplate": f"{safe(x)} %{{x}}: %{{y:.4f}}<extra>%{{fullData.name}}</extra>",
             }
         )
-    values = sorted({value for found in arms.values() for value in found})
+    values = sorted({value for by_value in arms.values() for value in by_value})
     if not values:
         raise BadInput("there is no arm to draw", code="nothing-to-draw")
     better = "less is better" if lower_is_better(metric) else "more is better"
@@ -362,7 +398,7 @@ def by_setting(
     return Figure(
         traces,
         layout(
-            f"{capital(name)}{f': {safe(title)}' if title else ''}",
+            f"{capitalise(name)}{f': {safe(title)}' if title else ''}",
             note="mean over runs, with its 95% interval",
             x=safe(x),
             y=f"{name} ({better})",
@@ -372,6 +408,6 @@ def by_setting(
     )
 
 
-def _transparent(colour: str) -> str:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+def _transparent_fill(colour: str) -> str:
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.12)"

@@ -1,4 +1,4 @@
-"""How far apart sites reason, over rounds and pair by pair."""
+"""Drift of explanations between sites, over rounds and pair by pair."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.report.figure import Figure
-from grandrounds.report.figures.importance import COLOUR, KINDS, MEANING, MEASURE, blocks, farthest, needed
-from grandrounds.report.paint import COLOURS, DISTANCE, MANY, QUIET, category, labels, largest, layout, safe
+from grandrounds.report.explanations import (
+    KINDS,
+    Explanations,
+    Pairs,
+    blocks_by_round,
+    farthest_sites,
+    require_blocks,
+)
+from grandrounds.report.figure import Figure, Trace
+from grandrounds.report.figures.importance import COLOUR, MEANING, MEASURE
+from grandrounds.report.style import COLOURS, DISTANCE, MAX_SITES, QUIET, category, labels, largest, layout, safe
 
 _STEPS = 60
 """Stops of a slider."""
@@ -16,51 +24,61 @@ _L1 = "L1 distance of sketches (0 to 2)"
 _SHORT = {"training": "own models, same rows", "deployed": "one model, own patients"}
 
 
-def drift_over_rounds(explanations: Mapping[str, Any]) -> Figure:
-    """Mean distance between sites' sketches, and what sampling alone would give; apart for each question asked."""
-    lines: list[dict[str, Any]] = []
+def drift_over_rounds(explanations: Explanations) -> Figure:
+    """Draw the mean distance between sites' sketches, and what sampling alone would give, for each kind.
+
+    Raises:
+        BadInput: No round has sketches.
+    """
+    lines: list[Trace] = []
     for kind in KINDS:
-        found = blocks(explanations, kind)
-        if not found:
+        by_round = blocks_by_round(explanations, kind)
+        if not by_round:
             continue
         name = MEASURE[kind]
-        lines.append(_line(found, "drift", f"{name} ({_SHORT[kind]})", COLOUR[kind], width=3))
-        noise = _line(found, "sampling", f"{name} by sampling alone", COLOUR[kind], dash="dot")
+        lines.append(_line(by_round, "drift", f"{name} ({_SHORT[kind]})", COLOUR[kind], width=3))
+        noise = _line(by_round, "sampling", f"{name} by sampling alone", COLOUR[kind], dash="dot")
         if any(v is not None for v in noise["y"]):
             lines.append(noise)
         if kind == "training" or len(lines) <= 2:
-            lines.append(_line(found, "consensus_drift", f"consensus drift ({kind}, from round to round)", COLOURS[2]))
+            lines.append(
+                _line(by_round, "consensus_drift", f"consensus drift ({kind}, from round to round)", COLOURS[2])
+            )
     return _over_rounds(lines, "How far apart sites reason", _L1)
 
 
-def jaccard_over_rounds(explanations: Mapping[str, Any]) -> Figure:
-    """How much of their top k features two sites share, and how alike they rank all features."""
+def jaccard_over_rounds(explanations: Explanations) -> Figure:
+    """Draw how much of their top k features two sites share, and how alike they rank all features.
+
+    Raises:
+        BadInput: No round has sketches.
+    """
     lines = []
     for kind in KINDS:
-        found = blocks(explanations, kind)
-        if found:
-            k = next(iter(found.values()))["k"]
-            lines.append(_line(found, "jaccard", f"Jaccard of the top {k}, {kind}", COLOUR[kind], width=3))
-            lines.append(_line(found, "rank_correlation", f"rank correlation, {kind}", COLOUR[kind], dash="dash"))
+        by_round = blocks_by_round(explanations, kind)
+        if by_round:
+            k = next(iter(by_round.values()))["k"]
+            lines.append(_line(by_round, "jaccard", f"Jaccard of the top {k}, {kind}", COLOUR[kind], width=3))
+            lines.append(_line(by_round, "rank_correlation", f"rank correlation, {kind}", COLOUR[kind], dash="dash"))
     return _over_rounds(lines, "How much sites' reasons overlap", "mean over pairs of sites", height=340)
 
 
 def _line(
-    found: Mapping[int, Mapping[str, Any]], key: str, name: str, colour: str, *, dash: str = "solid", width: int = 2
-) -> dict[str, Any]:
+    by_round: Mapping[int, Mapping[str, Any]], key: str, name: str, colour: str, *, dash: str = "solid", width: int = 2
+) -> Trace:
     return {
         "type": "scatter",
-        "mode": "lines+markers" if dash == "solid" and len(found) <= 40 else "lines",
+        "mode": "lines+markers" if dash == "solid" and len(by_round) <= 40 else "lines",
         "name": name,
-        "x": list(found),
-        "y": [b.get(key) for b in found.values()],
+        "x": list(by_round),
+        "y": [b.get(key) for b in by_round.values()],
         "line": {"color": colour, "dash": dash, "width": width},
         "marker": {"size": 5},
         "hovertemplate": "round %{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
     }
 
 
-def _over_rounds(lines: Sequence[dict[str, Any]], title: str, y: str, *, height: int = 400) -> Figure:
+def _over_rounds(lines: Sequence[Trace], title: str, y: str, *, height: int = 400) -> Figure:
     drawn = [line for line in lines if any(v is not None for v in line["y"])]
     if not drawn:
         raise BadInput(
@@ -69,22 +87,31 @@ def _over_rounds(lines: Sequence[dict[str, Any]], title: str, y: str, *, height:
     return Figure(drawn, layout(title, x="round", y=y, height=height, yaxis={"rangemode": "tozero"}))
 
 
-def pairwise_drift(explanations: Mapping[str, Any], kind: str = "training", *, of: str = "") -> Figure:
-    """The distance of every two sites' sketches as a heat map, with a slider over the rounds.
+def pairwise_drift(explanations: Explanations, kind: str = "training", *, label: str = "") -> Figure:
+    """Draw the distance of every two sites' sketches as a heat map, with a slider over the rounds.
 
-    Of many sites it shows those farthest from the consensus in the last round. `of` says whose they are, among others.
+    With many sites it shows those farthest from the consensus in the last round.
+
+    Args:
+        explanations: explanations.json.
+        kind: "training" or "deployed".
+        label: An addition to the title that tells figures of several runs apart.
+
+    Raises:
+        BadInput: No round has pairs of this kind.
     """
-    found = {r: b for r, b in needed(explanations, kind).items() if b.get("pairs")}
-    if not found:
+    blocks = require_blocks(explanations, kind)
+    by_round = {r: pairs for r, b in blocks.items() if (pairs := b.get("pairs"))}
+    if not by_round:
         raise BadInput(
             "distances of single pairs are not kept for so many sites: use distance_to_consensus",
             code="nothing-to-draw",
         )
-    last = found[max(found)]
-    known = list(dict.fromkeys(s for b in found.values() for s in b["pairs"]["sites"]))
-    worst = set(farthest(last, MANY)) if len(known) > MANY else set(known)
-    sites = [s for s in known if s in worst]
-    stops = {r: _matrix(found[r]["pairs"], sites) for r in _some(list(found))}
+    last = blocks[max(by_round)]
+    every = list(dict.fromkeys(s for b in by_round.values() for s in b["sites"]))
+    worst = set(farthest_sites(last, MAX_SITES)) if len(every) > MAX_SITES else set(every)
+    sites = [s for s in every if s in worst]
+    stops = {r: _matrix(by_round[r], sites) for r in _slider_rounds(list(by_round))}
     names = labels(sites)
     trace = {
         "type": "heatmap",
@@ -100,7 +127,7 @@ def pairwise_drift(explanations: Mapping[str, Any], kind: str = "training", *, o
         "hovertemplate": "%{y} and %{x}: %{z:.3f}<extra></extra>",
     }
     note = MEANING[kind] + (
-        f"; the {len(sites)} of {len(known)} sites farthest from the consensus" if len(known) > MANY else ""
+        f"; the {len(sites)} of {len(every)} sites farthest from the consensus" if len(every) > MAX_SITES else ""
     )
     steps = [{"label": str(r), "method": "restyle", "args": [{"z": [m]}, [0]]} for r, m in stops.items()]
     slider = {
@@ -119,7 +146,7 @@ def pairwise_drift(explanations: Mapping[str, Any], kind: str = "training", *, o
     return Figure(
         [trace],
         layout(
-            f"{MEASURE[kind].capitalize()}, pair by pair{f': {safe(of)}' if of else ''}",
+            f"{MEASURE[kind].capitalize()}, pair by pair{f': {safe(label)}' if label else ''}",
             note=note,
             height=(270 if slid else 190) + 20 * max(6, len(sites)),
             margin={"t": 132 if slid else 62},
@@ -130,13 +157,17 @@ def pairwise_drift(explanations: Mapping[str, Any], kind: str = "training", *, o
     )
 
 
-def distance_to_consensus(explanations: Mapping[str, Any], kind: str = "training") -> Figure:
-    """Each site's distance to the consensus in every round; of many sites those farthest from it in the last."""
-    found = needed(explanations, kind)
-    last = found[max(found)]
-    sites = farthest(last, MANY)
-    names, rounds = labels(sites), _some(list(found))
-    z = [[_short(found[r]["to_consensus"].get(s)) for r in rounds] for s in sites]
+def distance_to_consensus(explanations: Explanations, kind: str = "training") -> Figure:
+    """Draw each site's distance to the consensus in every round; with many sites, those farthest from it in the last.
+
+    Raises:
+        BadInput: No round has sketches of this kind.
+    """
+    by_round = require_blocks(explanations, kind)
+    last = by_round[max(by_round)]
+    sites = farthest_sites(last, MAX_SITES)
+    names, rounds = labels(sites), _slider_rounds(list(by_round))
+    z = [[_shorten(by_round[r]["to_consensus"].get(s)) for r in rounds] for s in sites]
     trace = {
         "type": "heatmap",
         "x": [str(r) for r in rounds],
@@ -165,18 +196,21 @@ def distance_to_consensus(explanations: Mapping[str, Any], kind: str = "training
     )
 
 
-def _matrix(pairs: Mapping[str, Any], sites: Sequence[str]) -> list[list[float | None]]:
-    """The distances of these sites; a site that was not there has none."""
-    at = {s: k for k, s in enumerate(pairs["sites"])}
-    return [[_short(pairs["drift"][at[a]][at[b]]) if a in at and b in at else None for b in sites] for a in sites]
+def _matrix(pairs: Pairs, sites: Sequence[str]) -> list[list[float | None]]:
+    """Return the distances of these sites; None for a site that was absent."""
+    index = {s: k for k, s in enumerate(pairs["sites"])}
+    return [
+        [_shorten(pairs["drift"][index[a]][index[b]]) if a in index and b in index else None for b in sites]
+        for a in sites
+    ]
 
 
-def _short(value: float | None) -> float | None:
+def _shorten(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _some(rounds: Sequence[int]) -> list[int]:
-    """Rounds for a slider: all, or evenly chosen with the first and the last."""
+def _slider_rounds(rounds: Sequence[int]) -> list[int]:
+    """Choose rounds for a slider: all, or evenly chosen ones with the first and the last."""
     if len(rounds) <= _STEPS:
         return list(rounds)
     return sorted({rounds[round(i * (len(rounds) - 1) / (_STEPS - 1))] for i in range(_STEPS)})

@@ -1,4 +1,4 @@
-"""Images beside heat maps, and how heat maps change over rounds."""
+"""Images beside heat maps, and the change of heat maps over rounds."""
 
 from __future__ import annotations
 
@@ -6,43 +6,55 @@ import base64
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.core.records import RoundRecord
 from grandrounds.explain.mapped import COMMON, LOCAL, REPORT, TITLES
-from grandrounds.report.figure import Figure
-from grandrounds.report.paint import AMOUNT, COLOURS, SIGNED, layout, safe
+from grandrounds.report.figure import Figure, Layout, Trace
+from grandrounds.report.style import AMOUNT, COLOURS, SIGNED, layout, safe
 
-_ACROSS = 4
+_COLUMNS = 4
 _CELL = 240
 _GAP = 0.03
 
 
-def image_grid(panels: Sequence[tuple[str, Array]], *, title: str = "Pictures", across: int = _ACROSS) -> Figure:
-    """Panels (title, array) in rows of `across`.
+def image_grid(panels: Sequence[tuple[str, Array]], *, title: str = "Pictures", across: int = _COLUMNS) -> Figure:
+    """Draw images and heat maps in a grid.
 
-    Arrays of whole numbers (uint8), and those of three channels, are pictures; floats (H, W) are heat maps, from blue
-    over white to red where some are negative. Floats of three channels lie between 0 and 1.
+    Args:
+        panels: (title, array) of each panel. Arrays of whole numbers (uint8), and those of three channels, are images; floats
+            (H, W) are heat maps, from blue over white to red where some are negative. Floats of three channels lie between 0
+            and 1.
+        title: The title.
+        across: Panels in a row.
+
+    Raises:
+        BadInput: There are no panels, or an array has another shape.
     """
     if not panels:
         raise BadInput("there is no picture to show: give at least one (title, array)", code="nothing-to-draw")
     columns = min(across, len(panels))
     down = -(-len(panels) // columns)
     traces, notes = [], []
-    axes: dict[str, Any] = {}
-    for k, (name, given) in enumerate(panels):
+    axes: Layout = {}
+    for k, (name, pixels) in enumerate(panels):
         number = "" if k == 0 else str(k + 1)
         row, column = divmod(k, columns)
-        array = np.asarray(given)
+        array = np.asarray(pixels)
         panel = _panel(name, array)
-        left, top = column / columns, 1 - row / down
-        right, bottom = left + 1 / columns - _GAP, top - 1 / down + 2 * _GAP
+        start, top = column / columns, 1 - row / down
+        right, bottom = start + 1 / columns - _GAP, top - 1 / down + 2 * _GAP
         bare = {"visible": False, "constrain": "domain"}
         height, width = array.shape[:2]
-        axes[f"xaxis{number}"] = {**bare, "domain": [left, right], "anchor": f"y{number}", "range": [-0.5, width - 0.5]}
+        axes[f"xaxis{number}"] = {
+            **bare,
+            "domain": [start, right],
+            "anchor": f"y{number}",
+            "range": [-0.5, width - 0.5],
+        }
         axes[f"yaxis{number}"] = {
             **bare,
             "domain": [bottom, top],
@@ -52,7 +64,7 @@ def image_grid(panels: Sequence[tuple[str, Array]], *, title: str = "Pictures", 
         }
         traces.append({**panel, "xaxis": f"x{number}", "yaxis": f"y{number}"})
         notes.append(
-            {"text": safe(name), "showarrow": False, "xref": "paper", "yref": "paper", "x": (left + right) / 2,
+            {"text": safe(name), "showarrow": False, "xref": "paper", "yref": "paper", "x": (start + right) / 2,
              "y": top, "yanchor": "bottom", "font": {"size": 12}}
         )  # fmt: skip
     return Figure(
@@ -61,14 +73,14 @@ def image_grid(panels: Sequence[tuple[str, Array]], *, title: str = "Pictures", 
     )
 
 
-def _panel(name: str, array: Array) -> dict[str, Any]:
+def _panel(name: str, array: Array) -> Trace:
     if array.ndim == 2 and array.dtype.kind == "f":
         return _heat(array)
     if array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3):
-        whole = array if array.dtype == np.uint8 else np.clip(np.round(255 * array), 0, 255).astype(np.uint8)
+        pixels = array if array.dtype == np.uint8 else np.clip(np.round(255 * array), 0, 255).astype(np.uint8)
         return {
             "type": "image",
-            "source": f"data:image/png;base64,{base64.b64encode(_png(whole)).decode()}",
+            "source": f"data:image/png;base64,{base64.b64encode(_png(pixels)).decode()}",
             "hoverinfo": "skip",
         }
     raise BadInput(
@@ -77,7 +89,7 @@ def _panel(name: str, array: Array) -> dict[str, Any]:
     )
 
 
-def _heat(array: Array) -> dict[str, Any]:
+def _heat(array: Array) -> Trace:
     signed = bool((array < 0).any())
     far = float(np.nanmax(np.abs(array))) if array.size else 1.0
     return {
@@ -92,7 +104,7 @@ def _heat(array: Array) -> dict[str, Any]:
 
 
 def _png(pixels: Array) -> bytes:
-    """A PNG of uint8 pixels, grey (H, W) or in colour (H, W, 3)."""
+    """Encode uint8 pixels, grey (H, W) or in colour (H, W, 3), as a PNG."""
     height, width = pixels.shape[:2]
     kind = 0 if pixels.ndim == 2 else 2
     lines = np.ascontiguousarray(pixels).reshape(height, -1)
@@ -104,47 +116,60 @@ def _png(pixels: Array) -> bytes:
     )
 
 
-_SHARP = {(LOCAL, "concentration"): ("own models", "dash"), (COMMON, "concentration"): ("common model", "solid")}
-_ALIKE = {
+_CONCENTRATION_LINES = {
+    (LOCAL, "concentration"): ("own models", "dash"),
+    (COMMON, "concentration"): ("common model", "solid"),
+}
+_SIMILARITY_LINES = {
     ("alike", "ssim"): ("own and common", "solid"),
     ("since", "local_ssim"): ("own and its last", "dash"),
     ("since", "common_ssim"): ("common and its last", "dot"),
 }
 
 
-def maps_sharp(rounds: Sequence[Mapping[str, Any]]) -> Figure:
-    """Concentration of heat, means over sites: of the models that sites trained, and of the common one."""
+def map_concentration(rounds: Sequence[RoundRecord]) -> Figure:
+    """Draw the concentration of heat maps, means over sites: of the models that sites trained, and of the common one.
+
+    Raises:
+        BadInput: No round has heat maps.
+    """
     note = "mean over sites; 0 spread evenly, 1 on one pixel"
-    return _drawn(rounds, _SHARP, "How sharply models look", note, "concentration", {"rangemode": "tozero"})
+    return _map_figure(
+        rounds, _CONCENTRATION_LINES, "How sharply models look", note, "concentration", {"rangemode": "tozero"}
+    )
 
 
-def maps_alike(rounds: Sequence[Mapping[str, Any]]) -> Figure:
-    """SSIM of maps: a site's own model with the common one, and either with itself the last time."""
+def map_similarity(rounds: Sequence[RoundRecord]) -> Figure:
+    """Draw the SSIM of heat maps: a site's own model with the common one, and either with itself the last time.
+
+    Raises:
+        BadInput: No round has heat maps.
+    """
     note = "mean over sites; 1 is the same map"
-    return _drawn(rounds, _ALIKE, "How alike heat maps are", note, "SSIM", {"range": [None, 1.02]})
+    return _map_figure(rounds, _SIMILARITY_LINES, "How alike heat maps are", note, "SSIM", {"range": [None, 1.02]})
 
 
-def _drawn(
-    rounds: Sequence[Mapping[str, Any]],
+def _map_figure(
+    rounds: Sequence[RoundRecord],
     wanted: Mapping[tuple[str, str], tuple[str, str]],
     title: str,
     note: str,
     y: str,
-    axis: Mapping[str, Any],
+    axis: Layout,
 ) -> Figure:
-    told = {r["round"]: r[REPORT]["means"] for r in rounds if r.get(REPORT)}
-    if not told:
+    means_by_round = {r.round: r[REPORT]["means"] for r in rounds if r.get(REPORT)}
+    if not means_by_round:
         raise BadInput("no round of this run has heat maps: set explain.maps and run it again", code="nothing-to-draw")
     lines = []
-    for name, colour in zip(next(iter(told.values())), COLOURS, strict=False):
+    for name, colour in zip(next(iter(means_by_round.values())), COLOURS, strict=False):
         for (block, key), (words, dash) in wanted.items():
             lines.append(
                 {
                     "type": "scatter",
                     "mode": "lines+markers",
                     "name": f"{TITLES[name]}, {words}",
-                    "x": list(told),
-                    "y": [means[name][block][key] for means in told.values()],
+                    "x": list(means_by_round),
+                    "y": [means[name][block][key] for means in means_by_round.values()],
                     "line": {"color": colour, "dash": dash, "width": 2},
                     "hovertemplate": "round %{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
                 }
@@ -159,32 +184,40 @@ _LINES = {
     "grid": "grid accuracy",
     "in_mask": "in-mask share",
 }
-_COMPARED = "shuffled weights"
+_SHUFFLED = "shuffled weights"
 
 
-def reasons_over_rounds(
-    rounds: Sequence[Mapping[str, Any]], baselines: Mapping[str, Mapping[str, float | None]] | None = None
+def rationale_over_rounds(
+    rounds: Sequence[RoundRecord], baselines: Mapping[str, Mapping[str, float | None]] | None = None
 ) -> Figure:
-    """Accuracy, XAI accuracy, grid accuracy and in-mask share; dotted: the final net with its weights shuffled."""
-    told = [r for r in rounds if r.get("reasons")]
-    if not told:
+    """Draw accuracy, XAI accuracy, grid accuracy and in-mask share over the rounds.
+
+    Args:
+        rounds: The record of each round.
+        baselines: The baselines in the summary's `reasons`; the final net with shuffled weights is dotted.
+
+    Raises:
+        BadInput: No round was scored.
+    """
+    scored = [r for r in rounds if r.reasons]
+    if not scored:
         raise BadInput(
             "no round of this run was scored for its reasons: set evaluation.rationale_set and run it again",
             code="nothing-to-draw",
         )
-    x = [r["round"] for r in told]
-    kept = [key for key in _LINES if any(key in r["reasons"] for r in told)]
-    shuffled = (baselines or {}).get(_COMPARED, {})
-    lines: list[dict[str, Any]] = []
+    x = [r.round for r in scored]
+    keys = [key for key in _LINES if any(key in r.reasons for r in scored)]
+    shuffled = (baselines or {}).get(_SHUFFLED, {})
+    lines: list[Trace] = []
     shapes = []
-    for key, colour in zip(kept, COLOURS, strict=False):
+    for key, colour in zip(keys, COLOURS, strict=False):
         lines.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
                 "name": _LINES[key],
                 "x": x,
-                "y": [r["reasons"].get(key) for r in told],
+                "y": [r.reasons.get(key) for r in scored],
                 "line": {"color": colour, "width": 2},
                 "hovertemplate": "round %{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
             }

@@ -1,58 +1,20 @@
-"""Feature importances by site and over all, and the share of them on spurious features.
-
-Reads `explanations.json`, which answers two questions about a round. *Training*: how different are the explanations of
-the sites' own models on the same reference rows? *Deployed*: how different are the explanations of the one common
-model for each site's own patients?
-"""
+"""Feature importances by site and over all, and the share of them on spurious features."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.report.figure import Figure
-from grandrounds.report.paint import AMOUNT, COLOURS, MANY, QUIET, category, labels, largest, layout
+from grandrounds.report.explanations import KINDS, Explanations, farthest_sites, require_blocks
+from grandrounds.report.figure import Figure, Trace
+from grandrounds.report.style import AMOUNT, COLOURS, MAX_SITES, QUIET, category, labels, largest, layout
 
-KINDS = ("training", "deployed")
 COLOUR = {"training": COLOURS[0], "deployed": COLOURS[1]}
 MEASURE = {"training": "training drift", "deployed": "deployed divergence"}
 MEANING = {
     "training": "the sites' own models on the same reference rows",
     "deployed": "the common model on each site's own patients",
 }
-
-
-def blocks(explanations: Mapping[str, Any], kind: str) -> dict[int, Mapping[str, Any]]:
-    """Round -> what was found of this kind, in the order of rounds."""
-    if kind not in KINDS:
-        raise BadInput(f"kind is '{kind}': explanations are of kind {' or '.join(KINDS)}", code="unknown-kind")
-    return {int(r["round"]): r[kind] for r in explanations["rounds"] if r.get(kind)}
-
-
-def newest(explanations: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The newest of a kind, of which there is some: of the model in use that of the final one, where it was explained
-    once more."""
-    found = blocks(explanations, kind)
-    final: Mapping[str, Any] = explanations.get("final") or {}
-    return final if kind == "deployed" and final else found[max(found)]
-
-
-def needed(explanations: Mapping[str, Any], kind: str) -> dict[int, Mapping[str, Any]]:
-    """The same, of which there must be some."""
-    found = blocks(explanations, kind)
-    if not found:
-        raise BadInput(
-            f"no round of these explanations has sketches of kind '{kind}': set explain.sketch and run again",
-            code="nothing-to-draw",
-        )
-    return found
-
-
-def farthest(block: Mapping[str, Any], sites: int) -> list[str]:
-    """The sites whose sketch is farthest from the consensus, that one first."""
-    away = block["to_consensus"]
-    return sorted(away, key=lambda s: (-(away[s] or 0.0), s))[:sites]
 
 
 CONSENSUS = "consensus"
@@ -63,29 +25,40 @@ _TITLE = {
 
 
 def importance_heatmap(
-    explanations: Mapping[str, Any], kind: str = "training", round: int | None = None, top: int = 20
+    explanations: Explanations, kind: str = "training", round: int | None = None, top: int = 20
 ) -> Figure:
-    """Sketches of one round (the last, if none is named): sites by the `top` features of the consensus.
+    """Draw the sketches of one round: sites by the most important features of the consensus.
 
     The first row is the consensus; sites follow from the farthest to the nearest, at most thirty of them.
+
+    Args:
+        explanations: explanations.json.
+        kind: "training" or "deployed".
+        round: The round; by default the last.
+        top: Features that are shown.
+
+    Raises:
+        BadInput: The round has no sketches of this kind.
     """
-    found = needed(explanations, kind)
-    at = max(found) if round is None else round
-    if at not in found:
-        known = ", ".join(map(str, found))
-        raise BadInput(f"round {at} has no sketches of kind '{kind}'; rounds that have: {known}", code="unknown-round")
-    block = found[at]
+    by_round = require_blocks(explanations, kind)
+    chosen = max(by_round) if round is None else round
+    if chosen not in by_round:
+        explained = ", ".join(map(str, by_round))
+        raise BadInput(
+            f"round {chosen} has no sketches of kind '{kind}'; rounds that have: {explained}", code="unknown-round"
+        )
+    block = by_round[chosen]
     consensus, every = block["consensus"], explanations["features"]
     shown = sorted(range(len(every)), key=lambda f: (-consensus[f], f))[:top]
-    held = block["sketches"]
-    sites = [s for s in farthest(block, len(block["to_consensus"])) if s in held][:MANY]
+    sketches = block["sketches"]
+    sites = [s for s in farthest_sites(block, len(block["to_consensus"])) if s in sketches][:MAX_SITES]
     flat = set(block.get("flat", ()))
     names = [CONSENSUS, *labels([f"{s} (flat)" if s in flat else s for s in sites])]
-    rows = [consensus, *[held[s] for s in sites]]
+    rows = [consensus, *[sketches[s] for s in sites]]
     error = block.get("error", {})
-    spread = [[None] * len(shown), *[[_short(error[s][f]) if s in error else None for f in shown] for s in sites]]
+    spread = [[None] * len(shown), *[[_shorten(error[s][f]) if s in error else None for f in shown] for s in sites]]
     features = labels([every[f] for f in shown])
-    z = [[_short(row[f]) for f in shown] for row in rows]
+    z = [[_shorten(row[f]) for f in shown] for row in rows]
     trace = {
         "type": "heatmap",
         "x": features,
@@ -102,8 +75,8 @@ def importance_heatmap(
     }
     rest = len(every) - len(shown)
     total = len(block["to_consensus"])
-    notes = [f"round {at}: {MEANING[kind]}"]
-    if not held:
+    notes = [f"round {chosen}: {MEANING[kind]}"]
+    if not sketches:
         notes.append(f"sketches of each of {total} sites are not kept")
     elif total > len(sites):
         notes.append(f"the {len(sites)} of {total} sites farthest from the consensus")
@@ -128,7 +101,18 @@ def importances(
     top: int = 20,
     title: str = "Importance of features",
 ) -> Figure:
-    """Importance of each feature over all rows, the greatest on top, with one standard error either way."""
+    """Draw the importance of each feature over all rows, the greatest on top, with one standard error either way.
+
+    Args:
+        names: The features.
+        values: Their importances.
+        errors: Their standard errors.
+        top: Features that are shown.
+        title: The title.
+
+    Raises:
+        BadInput: Names, values and errors differ in length.
+    """
     if len(names) != len(values) or (errors is not None and len(errors) != len(values)):
         raise BadInput(
             f"{len(names)} names, {len(values)} importances: give one of each (and of errors) for a feature",
@@ -136,7 +120,7 @@ def importances(
         )
     order = sorted(range(len(values)), key=lambda f: (-abs(values[f]), f))[:top]
     shown = labels([names[f] for f in order], width=34)
-    trace: dict[str, Any] = {
+    trace: Trace = {
         "type": "bar",
         "orientation": "h",
         "x": [values[f] for f in order],
@@ -159,23 +143,28 @@ def importances(
     )
 
 
-def _short(value: float | None) -> float | None:
+def _shorten(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
 def spurious_masses(masses: Mapping[str, Mapping[str, float]], chance: float) -> Figure:
-    """The share of each site's sketch on the tile with its patch (SSE-AGG eq. 25), one bar a question, and chance.
+    """Draw the share of each site's sketch on the tile with its patch (SSE-AGG eq. 25), one bar per kind, and chance.
 
-    `masses`: kind ("training", "deployed") -> site -> share. Of many sites it shows those with the largest.
+    Args:
+        masses: Kind ("training", "deployed") -> site -> share. With many sites it shows those with the largest.
+        chance: The share of a sketch that prefers no tile.
+
+    Raises:
+        BadInput: There are no shares.
     """
-    held = {kind: masses[kind] for kind in KINDS if masses.get(kind)}
-    if not held:
+    by_kind = {kind: masses[kind] for kind in KINDS if masses.get(kind)}
+    if not by_kind:
         raise BadInput(
             "no sketch was read at the tile with a patch: set data.shortcut.p and explain.sketch, run again",
             code="nothing-to-draw",
         )
-    every = sorted({site for own in held.values() for site in own})
-    top = sorted(every, key=lambda s: -max(own.get(s, 0.0) for own in held.values()))[:MANY]
+    every = sorted({site for by_site in by_kind.values() for site in by_site})
+    top = sorted(every, key=lambda s: -max(by_site.get(s, 0.0) for by_site in by_kind.values()))[:MAX_SITES]
     sites = [s for s in every if s in set(top)]
     names = labels(sites)
     bars = [
@@ -183,19 +172,19 @@ def spurious_masses(masses: Mapping[str, Mapping[str, float]], chance: float) ->
             "type": "bar",
             "name": MEANING[kind],
             "x": names,
-            "y": [own.get(s) for s in sites],
+            "y": [by_site.get(s) for s in sites],
             "marker": {"color": COLOUR[kind]},
             "hovertemplate": "%{x}: %{y:.3f}<extra>%{fullData.name}</extra>",
         }
-        for kind, own in held.items()
+        for kind, by_site in by_kind.items()
     ]
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": chance, "y1": chance}
-    said = f"dotted: by chance, {chance:.4f}"
+    note = f"dotted: by chance, {chance:.4f}"
     return Figure(
         bars,
         layout(
             "Spurious mass: reasons on the tile with the patch",
-            note=said + (f"; the {len(sites)} largest of {len(every)} sites" if len(every) > len(sites) else ""),
+            note=note + (f"; the {len(sites)} largest of {len(every)} sites" if len(every) > len(sites) else ""),
             y="share of the sketch",
             height=380,
             xaxis=category(names),

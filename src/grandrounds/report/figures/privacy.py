@@ -6,85 +6,96 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.report.figure import Figure
-from grandrounds.report.paint import COLOURS, INK, MANY, QUIET, category, labels, layout, safe
+from grandrounds.report.figure import Figure, Trace
+from grandrounds.report.style import COLOURS, INK, MAX_SITES, QUIET, category, labels, layout, safe
 
 _SYMBOLS = ("square", "diamond", "triangle-up", "cross", "x", "star")
 
 
 def epsilon_by_site(sites: Mapping[str, Mapping[str, float]], budget: float | None, *, together: str) -> Figure:
-    """A row for each site: epsilon of all that it released, and of each mechanism alone, beside the budget.
+    """Draw epsilon of all that each site released, and of each mechanism alone, beside the budget.
 
-    `sites`: site -> mechanism -> epsilon; `together` is the name of all. Of many sites those that spent most are shown.
+    Args:
+        sites: Site -> mechanism -> epsilon. With many sites, those that spent most are shown.
+        budget: The budget; None where there is none.
+        together: The name under which `sites` has all mechanisms together.
+
+    Raises:
+        BadInput: There are no sites.
     """
     if not sites:
         raise BadInput("no site released anything under a promise: there is nothing to draw", code="nothing-to-draw")
-    ranked = sorted(sites, key=lambda s: (-sites[s].get(together, 0.0), s))[:MANY]
+    ranked = sorted(sites, key=lambda s: (-sites[s].get(together, 0.0), s))[:MAX_SITES]
     names = labels(ranked)
-    kinds = list(dict.fromkeys(kind for own in sites.values() for kind in own))
-    traces: list[dict[str, Any]] = []
+    kinds = list(dict.fromkeys(kind for by_kind in sites.values() for kind in by_kind))
+    traces: list[Trace] = []
     if budget is not None:
-        traces.append(_upright(budget, names, "budget", "dot"))
+        traces.append(_vertical_line(budget, names, "budget", "dot"))
     alone = [k for k in kinds if k != together]
     for k, kind in enumerate([*(alone if len(alone) > 1 else []), together]):
-        held = [(n, sites[s][kind]) for s, n in zip(ranked, names, strict=True) if kind in sites[s]]
-        whole = kind == together
+        points = [(n, sites[s][kind]) for s, n in zip(ranked, names, strict=True) if kind in sites[s]]
+        is_total = kind == together
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": safe(kind if whole else f"{kind} alone"),
-                "x": [v for _, v in held],
-                "y": [n for n, _ in held],
+                "name": safe(kind if is_total else f"{kind} alone"),
+                "x": [v for _, v in points],
+                "y": [n for n, _ in points],
                 "marker": {
-                    "size": 11 if whole else 9,
-                    "symbol": "circle" if whole else _SYMBOLS[k % len(_SYMBOLS)],
-                    "color": COLOURS[0] if whole else COLOURS[1 + k % (len(COLOURS) - 1)],
+                    "size": 11 if is_total else 9,
+                    "symbol": "circle" if is_total else _SYMBOLS[k % len(_SYMBOLS)],
+                    "color": COLOURS[0] if is_total else COLOURS[1 + k % (len(COLOURS) - 1)],
                 },
                 "hovertemplate": "%{y}: epsilon %{x:.4g}<extra>%{fullData.name}</extra>",
             }
         )
-    few = f"the {MANY} of {len(sites)} sites that spent most" if len(sites) > MANY else ""
+    few = f"the {MAX_SITES} of {len(sites)} sites that spent most" if len(sites) > MAX_SITES else ""
     parts = "parts do not add up: together they tell less" if len(alone) > 1 else ""
     shape = layout(
         "Epsilon by site and mechanism",
         note="; ".join(n for n in (few, parts) if n),
         x="epsilon",
-        height=_tall(len(ranked)),
+        height=_height(len(ranked)),
         yaxis=category(names, autorange="reversed"),
-        legend=_below(len(ranked)),
+        legend=_legend_below(len(ranked)),
     )
     shape["xaxis"]["rangemode"] = "tozero"
     return Figure(traces, shape)
 
 
 def attack_areas(attacks: Sequence[Mapping[str, Any]], bound: float | None) -> Figure:
-    """The area under the ROC curve of each attack with its 95% interval, beside guessing and the most that epsilon allows.
+    """Draw the AUC of each membership attack with its 95% interval, beside guessing and the most that epsilon allows.
 
-    An attack has its name as `attack`, and `auc`, `low` and `high`.
+    Args:
+        attacks: For each attack its name as `attack`, and `auc`, `low` and `high`.
+        bound: The highest AUC that epsilon allows; None where there is no bound.
+
+    Raises:
+        BadInput: No attack has an AUC.
     """
-    held = [a for a in attacks if a["auc"] is not None]
-    if not held:
+    scored = [a for a in attacks if a["auc"] is not None]
+    if not scored:
         raise BadInput("no attack has an AUC: there is nothing to draw", code="nothing-to-draw")
-    names = labels([a["attack"] for a in held], width=40)
-    low = [a["auc"] if a["low"] is None else a["low"] for a in held]
-    high = [a["auc"] if a["high"] is None else a["high"] for a in held]
-    traces: list[dict[str, Any]] = [_upright(0.5, names, "guessing", "dot")]
+    names = labels([a["attack"] for a in scored], width=40)
+    low = [a["auc"] if a["low"] is None else a["low"] for a in scored]
+    high = [a["auc"] if a["high"] is None else a["high"] for a in scored]
+    traces: list[Trace] = [_vertical_line(0.5, names, "guessing", "dot")]
     if bound is not None:
-        traces.append(_upright(bound, names, "the most that epsilon allows", "dash", colour=COLOURS[1]))
+        traces.append(_vertical_line(bound, names, "the most that epsilon allows", "dash", colour=COLOURS[1]))
     traces.append(
         {
             "type": "scatter",
             "mode": "markers",
             "name": "attack, with its 95% interval",
-            "x": [a["auc"] for a in held],
+            "x": [a["auc"] for a in scored],
             "y": names,
             "marker": {"size": 11, "color": COLOURS[0]},
             "error_x": {
                 "type": "data",
                 "symmetric": False,
-                "array": [b - a["auc"] for a, b in zip(held, high, strict=True)],
-                "arrayminus": [a["auc"] - b for a, b in zip(held, low, strict=True)],
+                "array": [b - a["auc"] for a, b in zip(scored, high, strict=True)],
+                "arrayminus": [a["auc"] - b for a, b in zip(scored, low, strict=True)],
                 "color": QUIET,
                 "thickness": 1.4,
             },
@@ -95,30 +106,30 @@ def attack_areas(attacks: Sequence[Mapping[str, Any]], bound: float | None) -> F
     shape = layout(
         "Who was trained on? Attacks against the promise",
         x="AUC (0.5 is guessing)",
-        height=_tall(len(held)),
+        height=_height(len(scored)),
         yaxis=category(names, autorange="reversed"),
-        legend=_below(len(held)),
+        legend=_legend_below(len(scored)),
     )
     shape["xaxis"]["range"] = [0.35, 1.02]
     return Figure(traces, shape)
 
 
-def _tall(rows: int) -> int:
+def _height(rows: int) -> int:
     return 210 + 24 * rows
 
 
-def _below(rows: int) -> dict[str, Any]:
-    """A legend under the axis' title, however low the figure is."""
-    return {"y": -60 / (_tall(rows) - 130)}
+def _legend_below(rows: int) -> Trace:
+    """Place a legend under the axis' title, however low the figure is."""
+    return {"y": -60 / (_height(rows) - 130)}
 
 
-def _upright(at: float, names: Sequence[str], name: str, dash: str, *, colour: str = QUIET) -> dict[str, Any]:
-    """A line across all rows; with one row, over the whole height of it."""
+def _vertical_line(value: float, names: Sequence[str], name: str, dash: str, *, colour: str = QUIET) -> Trace:
+    """Draw a line across all rows; with one row, over the whole height of it."""
     return {
         "type": "scatter",
         "mode": "lines+markers" if len(names) == 1 else "lines",
-        "name": f"{name} ({at:.3g})",
-        "x": [at] * len(names),
+        "name": f"{name} ({value:.3g})",
+        "x": [value] * len(names),
         "y": list(names),
         "line": {"color": colour, "dash": dash, "width": 2},
         "marker": {"symbol": "line-ns-open", "size": 40, "color": colour, "line": {"width": 2, "color": colour}},
@@ -129,9 +140,15 @@ def _upright(at: float, names: Sequence[str], name: str, dash: str, *, colour: s
 def epsilon_over_rounds(
     rounds: Sequence[int], total: Sequence[float], alone: Mapping[str, Sequence[float]], budget: float | None
 ) -> Figure:
-    """Epsilon so far after each round, of all releases and of each kind of them alone, under the budget if there is one.
+    """Draw epsilon so far after each round, of all releases and of each kind of them alone, under the budget.
 
-    Parts do not add up to the whole: several releases together tell less than the sum of what each tells.
+    Parts do not add up to the whole: several releases together disclose less than the sum of what each discloses.
+
+    Args:
+        rounds: The rounds.
+        total: Epsilon of all releases after each round.
+        alone: Kind of release -> its epsilon alone after each round.
+        budget: The budget; None where there is none.
     """
     lines = [_line(rounds, total, "all together", INK, width=3)]
     if len(alone) > 1:

@@ -6,56 +6,66 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from grandrounds.core.records import RunSummary, Scores
 from grandrounds.metrics.scores import Place, shown_in
 from grandrounds.report import figures
-from grandrounds.report.document import Charts, number, said, table, td
+from grandrounds.report.document import Charts, number, table, td, text_cell
+from grandrounds.report.explanations import (
+    KINDS,
+    Block,
+    Explanations,
+    SketchRecord,
+    blocks_by_round,
+    farthest_sites,
+    newest_block,
+)
 from grandrounds.report.figure import Figure
-from grandrounds.report.figures.importance import KINDS, MEASURE, blocks, farthest, newest
-from grandrounds.report.paint import words
+from grandrounds.report.figures.importance import MEASURE
+from grandrounds.report.style import words
 
 _ROWS = 40
-_BESIDE = 15
+_MOST_SIDE_BY_SIDE = 15
 """Sites up to which two heat maps of pairs stand side by side."""
 _TOP = 3
 _NUMBERS = ("drift", "sampling", "consensus_drift", "jaccard", "rank_correlation")
 
 
-def explanations_section(explanations: Mapping[str, Any] | None, charts: Charts) -> list[str]:
-    """The section, if the run has explanations."""
-    if explanations is None or not any(blocks(explanations, kind) for kind in KINDS):
+def explanations_section(explanations: Explanations | None, charts: Charts) -> list[str]:
+    """Write the section on drift and importances; empty for a run without explanations."""
+    if explanations is None or not any(blocks_by_round(explanations, kind) for kind in KINDS):
         return []
-    held = [kind for kind in KINDS if blocks(explanations, kind)]
-    last = {kind: newest(explanations, kind) for kind in held}
-    out = ["<h2>Reasons</h2>", _explained(explanations["sketch"], held), _numbers(last)]
-    if any(len(blocks(explanations, kind)) > 1 for kind in held):
+    kinds = [kind for kind in KINDS if blocks_by_round(explanations, kind)]
+    last = {kind: newest_block(explanations, kind) for kind in kinds}
+    out = ["<h2>Reasons</h2>", _intro(explanations["sketch"], kinds), _drift_table(last)]
+    if any(len(blocks_by_round(explanations, kind)) > 1 for kind in kinds):
         out.append(charts.place(figures.drift_over_rounds(explanations), figures.jaccard_over_rounds(explanations)))
-    for kind in held:
+    for kind in kinds:
         out.append(charts.place(figures.importance_heatmap(explanations, kind), wide=True))
-    apart = [_apart(explanations, kind) for kind in held]
+    apart = [_distance_figure(explanations, kind) for kind in kinds]
     if "deployed" in last:
         words, shares = "What the common model goes by", last["deployed"]["consensus"]
         apart.insert(0, figures.importances(explanations["features"], shares, top=12, title=words))
-    beside = all(len(block["to_consensus"]) <= _BESIDE for block in last.values())
-    out.append(charts.place(*apart, wide=not beside))
-    return [*out, "<h3>Sites, farthest from the consensus first</h3>", _sites(explanations["features"], last)]
+    side_by_side = all(len(block["to_consensus"]) <= _MOST_SIDE_BY_SIDE for block in last.values())
+    out.append(charts.place(*apart, wide=not side_by_side))
+    return [*out, "<h3>Sites, farthest from the consensus first</h3>", _site_table(explanations["features"], last)]
 
 
-def _apart(explanations: Mapping[str, Any], kind: str) -> Figure:
-    """Pair by pair where pairs were kept, else each site's distance to the consensus."""
-    if any(b.get("pairs") for b in blocks(explanations, kind).values()):
+def _distance_figure(explanations: Explanations, kind: str) -> Figure:
+    """Draw distances pair by pair where pairs were kept, else each site's distance to the consensus."""
+    if any(b.get("pairs") for b in blocks_by_round(explanations, kind).values()):
         return figures.pairwise_drift(explanations, kind)
     return figures.distance_to_consensus(explanations, kind)
 
 
-def _explained(sketch: Mapping[str, Any], held: Sequence[str]) -> str:
-    """What the numbers are numbers of."""
-    said = {
+def _intro(sketch: SketchRecord, kinds: Sequence[str]) -> str:
+    """Define the measures of the section."""
+    meaning = {
         "training": "<b>Training drift</b> compares the sites' own models of a round on the same reference rows: "
         "it says how differently hospitals learn.",
         "deployed": "<b>Deployed divergence</b> compares what the model in use goes by on each site's own "
         "patients: it says how differently patients are reasoned about from hospital to hospital.",
     }
-    both = "The two answer different questions and are not to be compared with one another." if len(held) > 1 else ""
+    both = "The two answer different questions and are not to be compared with one another." if len(kinds) > 1 else ""
     how = f"Sketches are by {escape(str(sketch['explainer']).replace('_', ' '))}"
     if sketch.get("score"):
         score = escape(str(sketch["score"]).replace("_", " "))
@@ -65,12 +75,12 @@ def _explained(sketch: Mapping[str, Any], held: Sequence[str]) -> str:
         "(nothing in common). A divergence not well above what sampling alone would give says nothing about the sites; "
         "training drift is measured on the same rows for all, so sampling puts no site apart."
     )
-    parts = [*[said[kind] for kind in held], both, f"{how}.", scale]
+    parts = [*[meaning[kind] for kind in kinds], both, f"{how}.", scale]
     return f"<p>{' '.join(p for p in parts if p)}</p>"
 
 
-def _numbers(last: Mapping[str, Mapping[str, Any]]) -> str:
-    """The newest numbers, a line for each question."""
+def _drift_table(last: Mapping[str, Block]) -> str:
+    """Tabulate the newest numbers, one row per kind."""
     k = next(iter(last.values()))["k"]
     head = ["", "distance of two sites", "by sampling alone", "change of consensus", f"Jaccard of top {k}"]
     rows = [
@@ -83,10 +93,10 @@ def _numbers(last: Mapping[str, Mapping[str, Any]]) -> str:
     return table([*head, "rank correlation"], rows)
 
 
-def _sites(features: Sequence[str], last: Mapping[str, Mapping[str, Any]]) -> str:
-    """Of each site, farthest first: how far from the consensus it is, and the features that count most."""
+def _site_table(features: Sequence[str], last: Mapping[str, Block]) -> str:
+    """Tabulate each site's distance from the consensus and its most important features, the farthest site first."""
     first = next(iter(last.values()))
-    every = list(dict.fromkeys([*farthest(first, 10**9), *[s for b in last.values() for s in b["to_consensus"]]]))
+    every = list(dict.fromkeys([*farthest_sites(first, 10**9), *[s for b in last.values() for s in b["to_consensus"]]]))
     head = ["site"]
     for kind in last:
         head += [f"{kind}: distance", f"<th class='text'>{kind}: goes by</th>"]
@@ -94,47 +104,55 @@ def _sites(features: Sequence[str], last: Mapping[str, Mapping[str, Any]]) -> st
     for site in every[:_ROWS]:
         cells = [td(escape(site))]
         for block in last.values():
-            cells += [td(number(block["to_consensus"].get(site), 3)), _top(features, block, site)]
+            cells += [td(number(block["to_consensus"].get(site), 3)), _top_features(features, block, site)]
         rows.append(cells)
     more = f"<p class='quiet'>The {_ROWS} farthest of {len(every)} sites.</p>" if len(every) > _ROWS else ""
     return table(head, rows) + more
 
 
-def _top(features: Sequence[str], block: Mapping[str, Any], site: str) -> str:
-    """The features that count most at a site; a flat sketch (a model that uses none of them) names none."""
+def _top_features(features: Sequence[str], block: Block, site: str) -> str:
+    """Name the most important features of a site; a flat sketch (a model that uses none of them) names none."""
     if site in block.get("flat", ()):
         return "<td class='text'>flat: no feature counts</td>"
     sketch = block.get("sketches", {}).get(site)
     if sketch is None:
         return "<td class='text'>&ndash;</td>"
     order = sorted(range(len(sketch)), key=lambda f: (-sketch[f], f))[:_TOP]
-    told = ", ".join(f"{escape(str(features[f]))} {sketch[f]:.0%}" for f in order)
-    return f"<td class='text'>{told}</td>"
+    names = ", ".join(f"{escape(str(features[f]))} {sketch[f]:.0%}" for f in order)
+    return f"<td class='text'>{names}</td>"
 
 
 _SHORTCUT_ROWS = 40
 
 
-def shortcut_section(summary: Mapping[str, Any], explanations: Mapping[str, Any] | None, charts: Charts) -> list[str]:
-    """The section, if the run studied a shortcut."""
-    block = summary.get("shortcut")
+def shortcut_section(summary: RunSummary, explanations: Explanations | None, charts: Charts) -> list[str]:
+    """Write the section on a planted shortcut; empty for a run without one."""
+    block = summary.shortcut
     if not block:
         return []
-    held = {} if explanations is None else {k: _masses(explanations, k) for k in KINDS if blocks(explanations, k)}
-    masses = {kind: own for kind, own in held.items() if own}
-    out = ["<h2>Shortcut</h2>", _shortcut_words(block, measured=bool(masses)), _judged(summary["final"], block["ood"])]
+    by_kind = (
+        {}
+        if explanations is None
+        else {k: _spurious_masses(explanations, k) for k in KINDS if blocks_by_round(explanations, k)}
+    )
+    masses = {kind: by_site for kind, by_site in by_kind.items() if by_site}
+    out = [
+        "<h2>Shortcut</h2>",
+        _shortcut_intro(block, measured=bool(masses)),
+        _shortcut_scores(summary.final, block["ood"]),
+    ]
     if masses:
         out.append(charts.place(figures.spurious_masses(masses, block["chance"]), wide=True))
-    return [*out, "<h3>Where each site's patch sits</h3>", _patches(block["patches"], masses)]
+    return [*out, "<h3>Where each site's patch sits</h3>", _patch_table(block["patches"], masses)]
 
 
-def _masses(explanations: Mapping[str, Any], kind: str) -> Mapping[str, float]:
-    found: Mapping[str, float] = newest(explanations, kind).get("spurious_masses", {})
-    return found
+def _spurious_masses(explanations: Explanations, kind: str) -> Mapping[str, float]:
+    masses: Mapping[str, float] = newest_block(explanations, kind).get("spurious_masses", {})
+    return masses
 
 
-def _shortcut_words(block: Mapping[str, Any], *, measured: bool) -> str:
-    """What was planted, and how to read what follows."""
+def _shortcut_intro(block: Mapping[str, Any], *, measured: bool) -> str:
+    """Describe the planted patch, and how to read the numbers."""
     parts = [
         f"A patch was painted in a corner of the pictures of one class with a chance of {block['p']:g}; the corner is "
         "each site's own, and every third site ties it to the other class. The test rows are judged twice: as the model "
@@ -152,21 +170,22 @@ def _shortcut_words(block: Mapping[str, Any], *, measured: bool) -> str:
     return f"<p>{' '.join(parts)}</p>"
 
 
-def _judged(final: Mapping[str, Any], ood: Mapping[str, Any]) -> str:
-    """The same test rows with and without patches."""
+def _shortcut_scores(final: Scores, ood: Scores) -> str:
+    """Compare scores on the same test rows with and without patches."""
     rows = []
     for m in shown_in(Place.REPORT_SHORTCUT):
-        if final.get(m) is not None and ood.get(m) is not None:
-            cells = [number(final[m], 3), number(ood[m], 3), f"{ood[m] - final[m]:+.3f}"]
+        with_patches, without = final.get(m), ood.get(m)
+        if with_patches is not None and without is not None:
+            cells = [number(with_patches, 3), number(without, 3), f"{without - with_patches:+.3f}"]
             rows.append([td(escape(words(m))), *map(td, cells)])
     return table(["", "with patches (ID)", "without (OOD)", "difference"], rows)
 
 
-def _patches(patches: Mapping[str, Mapping[str, Any]], masses: Mapping[str, Mapping[str, float]]) -> str:
+def _patch_table(patches: Mapping[str, Mapping[str, Any]], masses: Mapping[str, Mapping[str, float]]) -> str:
     head = ["site", "<th class='text'>corner</th>", "<th class='text'>on pictures of</th>"]
     rows = [
-        [td(escape(site)), said(patch["corner"]), said(", ".join(patch["on"]))]
-        + [td(number(own.get(site), 3)) for own in masses.values()]
+        [td(escape(site)), text_cell(patch["corner"]), text_cell(", ".join(patch["on"]))]
+        + [td(number(by_site.get(site), 3)) for by_site in masses.values()]
         for site, patch in list(patches.items())[:_SHORTCUT_ROWS]
     ]
     more = f"<p class='quiet'>{_SHORTCUT_ROWS} of {len(patches)} sites.</p>" if len(patches) > _SHORTCUT_ROWS else ""

@@ -1,14 +1,15 @@
-"""The report's section on trust (FedXChain): who is trusted how far, from what, and what trust cannot see."""
+"""Report section on trust (FedXChain): how far each site is trusted, from what, and what trust cannot detect."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TypedDict, cast
 
-from grandrounds.methods.fedxchain.summary import trust_decisions
+from grandrounds.core.records import Decision, RoundRecord, RunSummary
 from grandrounds.report import figures
-from grandrounds.report.document import Charts, number, said, table, td
+from grandrounds.report.document import Charts, number, table, td, text_cell
+from grandrounds.report.figures.trust import TrustRuleRecord, trust_decisions
 
 _ROWS = 40
 _TOP = 15
@@ -18,43 +19,62 @@ _HEADS = {"nsds": "NSDS"}
 _DIGITS = {"nsds": 4, "contribution": 5, "reward": 5, "weight": 4}
 
 
-def trust_section(summary: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], charts: Charts) -> list[str]:
-    """The section, if trust was kept of sites."""
-    told, held = trust_decisions(rounds), summary.get("trust")
-    if not told or not held:
+class TrustRecord(TypedDict):
+    """Trust in the summary of a run: its rule, where accuracy is measured, alarms and refusals."""
+
+    rule: TrustRuleRecord
+    weighs: bool
+    accuracy_at: str
+    explained: str
+    secure: bool
+    alarm: float
+    alarmed: Mapping[str, Sequence[int]]
+    refused: Mapping[str, Sequence[int]]
+    reward_correlation: float | None
+
+
+def trust_record(summary: RunSummary) -> TrustRecord | None:
+    """Return what the summary says about trust; None for a run that keeps none."""
+    return cast(TrustRecord, summary.trust) if summary.trust else None
+
+
+def trust_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
+    """Write the section on trust; empty for a run that keeps none."""
+    decisions, trust = trust_decisions(rounds), trust_record(summary)
+    if not decisions or not trust:
         return []
-    course = len(told) > 1
-    rewarded = course and any(d["signals"].get("reward") for d in told)
-    beside = [figures.rewards_over_rounds(rounds)] if rewarded else []
-    pooled = told[-1].get("reasons") or {}
+    course = len(decisions) > 1
+    rewarded = course and any(d.signals.get("reward") for d in decisions)
+    paired = [figures.rewards_over_rounds(rounds)] if rewarded else []
+    pooled = decisions[-1].reasons
     if pooled:
-        title = f"The consortium's reasons, round {told[-1]['round']}"
-        beside.append(figures.importances(list(pooled), list(pooled.values()), top=_TOP, title=title))
-    over = [figures.trust_over_rounds(rounds), figures.nsds_over_rounds(rounds, held["alarm"])] if course else []
+        title = f"The consortium's reasons, round {decisions[-1].round}"
+        paired.append(figures.importances(list(pooled), list(pooled.values()), top=_TOP, title=title))
+    over = [figures.trust_over_rounds(rounds), figures.nsds_over_rounds(rounds, trust["alarm"])] if course else []
     return [
         "<h2>Trust</h2>",
-        f"<p>{_made(held)}</p>",
+        f"<p>{_trust_formula(trust)}</p>",
         charts.place(*over),
-        charts.place(figures.trust_parts(told[-1], held["rule"]), wide=True),
-        f"<h3>Round {told[-1]['round']}, least trusted first</h3>",
-        _table(told[-1], summary),
-        charts.place(*beside, wide=len(beside) == 1),
-        *_correlation(held),
+        charts.place(figures.trust_parts(decisions[-1], trust["rule"]), wide=True),
+        f"<h3>Round {decisions[-1].round}, least trusted first</h3>",
+        _trust_table(decisions[-1], summary),
+        charts.place(*paired, wide=len(paired) == 1),
+        *_correlation(trust),
         "<h3>Alarms and refusals</h3>",
-        _alarms(told, held),
+        _alarms(decisions, trust),
         "<h3>What trust can and cannot see here</h3>",
-        *[f"<p>{line}</p>" for line in limits(held)],
+        *[f"<p>{line}</p>" for line in trust_limits(trust)],
     ]
 
 
-def limits(held: Mapping[str, Any]) -> list[str]:
-    """What trust catches and misses in this run, by where accuracy is measured and what the server sees."""
-    at_site, secure, signed = held["accuracy_at"] == "site", held["secure"], held["rule"]["signed"]
+def trust_limits(trust: TrustRecord) -> list[str]:
+    """Write what trust detects and misses in this run, by where accuracy is measured and what the server sees."""
+    at_site, secure, signed = trust["accuracy_at"] == "site", trust["secure"], trust["rule"]["signed"]
     if secure:
-        own = "its own validation rows" if at_site else "reference rows that every site was sent"
+        rows = "its own validation rows" if at_site else "reference rows that every site was sent"
         first = (
             "Models and SHAP values were hidden from the server. So accuracy, NSDS and contribution are what each site says "
-            f"of itself, accuracy on {own}. "
+            f"of itself, accuracy on {rows}. "
         )
         first += (
             "A site whose labels are wrong in its validation rows too finds itself right, and is trusted."
@@ -74,7 +94,7 @@ def limits(held: Mapping[str, Any]) -> list[str]:
             "does one that lies about its accuracy. A model that is right on these rows and wrong on other patients, as a "
             "backdoor makes it, is not seen by it."
         )
-    if not secure and held["explained"] == "reference":
+    if not secure and trust["explained"] == "reference":
         first += " It worked SHAP values out on these rows itself, so that NSDS cannot be made up."
     elif not secure:
         first += (
@@ -92,10 +112,10 @@ def limits(held: Mapping[str, Any]) -> list[str]:
     return [escape(first), escape(f"{signs} {other}")]
 
 
-def _made(held: Mapping[str, Any]) -> str:
-    r = held["rule"]
+def _trust_formula(trust: TrustRecord) -> str:
+    r = trust["rule"]
     agreed = "exp(-NSDS) x agreement of signs" if r["signed"] else "exp(-NSDS)"
-    left = f"exp(-{r['tau']:g} NSDS)" if r["form"] == "exponential" else f"(1 - {r['tau']:g} NSDS), at least 0"
+    penalty = f"exp(-{r['tau']:g} NSDS)" if r["form"] == "exponential" else f"(1 - {r['tau']:g} NSDS), at least 0"
     rows = f"rows^{r['kappa']:g} x " if r["kappa"] else ""
     more = " x agreement of signs" if r["signed"] else ""
     more += " x how far its sketch is in line with the others'" if r["reasons"] else ""
@@ -104,64 +124,64 @@ def _made(held: Mapping[str, Any]) -> str:
         "NSDS is how far the features that a site's model goes by (SHAP values) diverge from the consortium's: 0 is the same. "
     )
     words += (
-        f"A site's weight is in proportion to {rows}trust x {left}{more}; "
+        f"A site's weight is in proportion to {rows}trust x {penalty}{more}; "
         "every site works all weights out again before it goes along."
-        if held["weighs"]
+        if trust["weighs"]
         else "Here trust was watched and had no say in weights."
     )
     return escape(words)
 
 
-def _table(decision: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    signals = {**decision["signals"], "weight": decision["weights"]}
+def _trust_table(decision: Decision, summary: RunSummary) -> str:
+    signals = {**decision.signals, "weight": decision.weights}
     columns = [c for c in _COLUMNS if c in signals]
     trust = {s: v for s, v in signals["trust"].items() if v is not None}
     order = sorted(trust, key=lambda s: (trust[s], s))
-    attackers = summary["attacks"].get("sites", {})
-    alarm = summary["trust"]["alarm"]
+    attackers = summary.attacks.get("sites", {})
+    alarm = summary.trust["alarm"]
     rows = []
     for site in order[:_ROWS]:
         notes = [f"attacks ({attackers[site]})"] if site in attackers else []
         notes += ["alarm"] if (signals["nsds"].get(site) or 0.0) > alarm else []
         cells = [td(number(signals[c].get(site), _DIGITS.get(c, 3))) for c in columns]
-        rows.append([td(escape(site)), *cells, said("; ".join(notes))])
+        rows.append([td(escape(site)), *cells, text_cell("; ".join(notes))])
     more = f"<p class='quiet'>The {_ROWS} least trusted of {len(order)} sites.</p>" if len(order) > _ROWS else ""
     return table(["site", *[_HEADS.get(c, c) for c in columns], ""], rows) + more
 
 
-def _correlation(held: Mapping[str, Any]) -> list[str]:
-    """Whether rewards go to the trusted; contribution is what is measured, reward only follows."""
-    if held["reward_correlation"] is None:
+def _correlation(trust: TrustRecord) -> list[str]:
+    """Write how rewards correlate with trust; contribution is measured, and reward follows from it."""
+    if trust["reward_correlation"] is None:
         return []
-    hidden = ", as the sites say themselves" if held["secure"] else ""
+    hidden = ", as the sites say themselves" if trust["secure"] else ""
     return [
         "<p>A site's contribution is by how much lower the log loss on the reference rows is with it, at the share of its rows, "
         f"than without it{hidden}; its reward is contribution x trust. Mean trust and mean reward over sites: Pearson's r = "
-        f"{held['reward_correlation']:.2f}. Trust is a factor of the reward, so some of that is by construction.</p>"
+        f"{trust['reward_correlation']:.2f}. Trust is a factor of the reward, so some of that is by construction.</p>"
     ]
 
 
-def _alarms(told: Sequence[Mapping[str, Any]], held: Mapping[str, Any]) -> str:
-    """Who passed the alarm's line, and who refused weights, in words."""
+def _alarms(decisions: Sequence[Decision], trust: TrustRecord) -> str:
+    """List the sites that passed the alarm's line, and those that refused weights."""
     items = []
-    found: Mapping[str, Sequence[int]] = held["alarmed"]
-    for site in sorted(found, key=lambda s: (-len(found[s]), s))[:_ROWS]:
-        highest = max((d["signals"]["nsds"].get(site) or 0.0, d["round"]) for d in told)
+    alarmed: Mapping[str, Sequence[int]] = trust["alarmed"]
+    for site in sorted(alarmed, key=lambda s: (-len(alarmed[s]), s))[:_ROWS]:
+        highest = max((d.signals["nsds"].get(site) or 0.0, d.round) for d in decisions)
         items.append(
-            f"{escape(site)}: its reasons diverged by more than {held['alarm']:g} in {_rounds(found[site])}, at most by "
+            f"{escape(site)}: its reasons diverged by more than {trust['alarm']:g} in {_round_list(alarmed[site])}, at most by "
             f"{highest[0]:.3f} (round {highest[1]})"
         )
-    if len(found) > _ROWS:
-        items.append(f"and {len(found) - _ROWS} more sites")
-    refused: Mapping[str, Sequence[int]] = held["refused"]
-    items += [f"{escape(s)} refused the weights of {_rounds(refused[s])}" for s in sorted(refused)]
-    none = [] if found else [f"No site's NSDS passed the alarm's line of {held['alarm']:g} in any round."]
-    none += [] if refused or not held["weighs"] else ["No site refused the weights of a round."]
+    if len(alarmed) > _ROWS:
+        items.append(f"and {len(alarmed) - _ROWS} more sites")
+    refused: Mapping[str, Sequence[int]] = trust["refused"]
+    items += [f"{escape(s)} refused the weights of {_round_list(refused[s])}" for s in sorted(refused)]
+    none = [] if alarmed else [f"No site's NSDS passed the alarm's line of {trust['alarm']:g} in any round."]
+    none += [] if refused or not trust["weighs"] else ["No site refused the weights of a round."]
     inner = f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
     return inner + (f"<p>{' '.join(none)}</p>" if none else "")
 
 
-def _rounds(rounds: Sequence[int]) -> str:
+def _round_list(rounds: Sequence[int]) -> str:
     if len(rounds) > _LISTED:
         return f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
     return f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"

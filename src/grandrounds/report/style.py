@@ -1,4 +1,4 @@
-"""How every figure looks: colours that colour-blind readers tell apart, one layout, names made harmless.
+"""The look of every figure: colours that colour-blind readers tell apart, one layout, escaped names.
 
 Plotly reads `<b>`, `<a href>` and `&lt;` in any text as a small HTML of its own, so a name that came from data is
 escaped before it goes into a figure.
@@ -11,11 +11,13 @@ from html import escape
 from typing import Any
 
 from grandrounds.core.errors import visible
+from grandrounds.core.records import RoundRecord
 from grandrounds.metrics import names
+from grandrounds.report.figure import Layout
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette."""
-MORE = ("#003377", "#994422", "#AAEEAA", "#663333", "#DDBB66", "#554466")
+MORE_COLOURS = ("#003377", "#994422", "#AAEEAA", "#663333", "#DDBB66", "#554466")
 """For the seventh series of a figure to the twelfth. Any two of the twelve, black and the grey of other sites lie at
 least 16 apart in CIELAB, also for those who see no red, no green or no blue."""
 INK, QUIET, FAINT = "#1b1f24", "#57606a", "#e5e8eb"
@@ -26,7 +28,7 @@ DISTANCE = [[0, "#ffffff"], [0.5, "#f4a261"], [1, "#8c2d04"]]
 SIGNED = [[0, "#2f8ecb"], [0.5, "#f7f7f7"], [1, "#e0690f"]]
 """From against to in favour; numbers in ink can be read on all of it."""
 
-MANY = 30
+MAX_SITES = 30
 """Sites a figure shows by name; of more it shows those that matter most and says so."""
 
 _AXIS = {
@@ -47,68 +49,83 @@ _TEMPLATE = {
     }
 }  # fmt: skip
 
-SITES = (*COLOURS, *MORE, "#000000")
+SITE_COLOURS = (*COLOURS, *MORE_COLOURS, "#000000")
 """The colours of sites."""
 
 
-def site_colours(rounds: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """One colour for each site, the same in every figure of these rounds.
+def site_colours(rounds: Sequence[RoundRecord]) -> dict[str, str]:
+    """Assign a colour to each site, the same in every figure of these rounds.
 
-    Up to thirteen sites have one each, in order of their names. Of more the heaviest have one each and the others share them.
-    A study keeps records without Decisions: its sites are those with figures of their own.
+    Up to thirteen sites have one each, in order of their names. With more sites, the heaviest have one each and the others share
+    them. Studies keep records without Decisions: their sites are those with scores.
+
+    Args:
+        rounds: The record of each round.
+
+    Returns:
+        Site -> colour.
     """
     weight: dict[str, float] = {}
     for record in rounds:
-        decision = record.get("decision") or {"weights": {}, "signals": {}}
-        figures = (*(record.get("sites") or {}).values(), (record.get("local") or {}).get("train_accuracy", ()))
-        seen = (*decision.get("asked", ()), *next(iter(figures)))
-        for site in (*seen, *decision["weights"], *next(iter(decision["signals"].values()), ())):
+        decision = record.decision
+        scores = (*record.sites.values(), record.local.get("train_accuracy", ()))
+        names = (*decision.asked, *next(iter(scores)))
+        for site in (*names, *decision.weights, *next(iter(decision.signals.values()), ())):
             weight.setdefault(site, 0.0)
-        for site, own in decision["weights"].items():
-            weight[site] += own or 0.0
-    order = sorted(weight) if len(weight) <= len(SITES) else sorted(weight, key=lambda s: (-weight[s], s))
-    return {site: SITES[k % len(SITES)] for k, site in enumerate(order)}
+        for site, share in decision.weights.items():
+            weight[site] += share or 0.0
+    order = sorted(weight) if len(weight) <= len(SITE_COLOURS) else sorted(weight, key=lambda s: (-weight[s], s))
+    return {site: SITE_COLOURS[k % len(SITE_COLOURS)] for k, site in enumerate(order)}
 
 
-def apart(coloured: Sequence[str], colours: Mapping[str, str]) -> dict[str, str]:
-    """The dash of each site's line in one figure: sites that share a colour there differ in it."""
-    dashes, seen, out = ("solid", "dash", "dot", "dashdot"), dict[str, int](), dict[str, str]()
+def line_dashes(coloured: Sequence[str], colours: Mapping[str, str]) -> dict[str, str]:
+    """Assign a dash to each site's line in one figure, so that sites that share a colour differ."""
+    dashes, used, out = ("solid", "dash", "dot", "dashdot"), dict[str, int](), dict[str, str]()
     for site in coloured:
         colour = colours.get(site, "")
-        out[site] = dashes[seen.get(colour, 0) % len(dashes)]
-        seen[colour] = seen.get(colour, 0) + 1
+        out[site] = dashes[used.get(colour, 0) % len(dashes)]
+        used[colour] = used.get(colour, 0) + 1
     return out
 
 
 def safe(name: Any) -> str:
-    """A name from data, so that Plotly shows it letter by letter."""
+    """Escape a name from data, so that Plotly shows it character by character."""
     return escape(visible(str(name)), quote=False)
 
 
 def labels(names: Sequence[Any], *, width: int = 26) -> list[str]:
-    """Names for an axis: harmless, cut to `width` letters where they stay distinct."""
+    """Escape names for an axis, cut to `width` characters where they stay distinct."""
     words = [str(n) for n in names]
     short = [w if len(w) <= width else f"{w[: width - 1]}…" for w in words]
     return [safe(w) for w in (short if len(set(short)) == len(set(words)) else words)]
 
 
 def words(metric: str) -> str:
-    """A metric's name for a page, which has more room than a screen."""
+    """Name a metric for a page, which has more room than a screen."""
     long = {"auroc_low": "AUROC, lower end", "auroc_high": "AUROC, upper end", "brier": "Brier score"}
     long |= {"training_jaccard": "training Jaccard", "deployed_jaccard": "deployed Jaccard"}
     return long.get(metric, names.words(metric))
 
 
-def heading(title: str, note: str = "") -> dict[str, Any]:
-    """A figure's title, with a note in small print under it."""
+def heading(title: str, note: str = "") -> Layout:
+    """Build a figure's title, with a note in small print under it."""
     text = f"<b>{title}</b>" + (f"<br><span style='font-size:11px;color:{QUIET}'>{note}</span>" if note else "")
     return {"text": text, "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container",
             "yanchor": "top", "pad": {"t": 16 if note else 7, "l": 6}, "font": {"size": 14}}  # fmt: skip
 
 
-def layout(title: str, *, note: str = "", x: str = "", y: str = "", height: int = 360, **more: Any) -> dict[str, Any]:
-    """The layout of a figure with one pair of axes; `more` is Plotly's own and is laid over it."""
-    out: dict[str, Any] = {
+def layout(title: str, *, note: str = "", x: str = "", y: str = "", height: int = 360, **more: Any) -> Layout:
+    """Build the layout of a figure with one pair of axes.
+
+    Args:
+        title: The title.
+        note: A note under it.
+        x: The title of the x axis.
+        y: The title of the y axis.
+        height: The height in pixels.
+        more: Plotly's own keys, merged into the layout.
+    """
+    out: Layout = {
         "template": _TEMPLATE,
         "title": heading(title, note),
         "height": height,
@@ -122,11 +139,11 @@ def layout(title: str, *, note: str = "", x: str = "", y: str = "", height: int 
     return out
 
 
-def category(names: Sequence[str], **more: Any) -> dict[str, Any]:
-    """An axis of names in this order; names such as "7" stay names."""
+def category(names: Sequence[str], **more: Any) -> Layout:
+    """Build an axis of names in this order; names such as "7" stay names."""
     return {"type": "category", "categoryorder": "array", "categoryarray": list(names), **more}
 
 
 def largest(matrix: Sequence[Sequence[float | None]]) -> float:
-    """The end of a colour scale that begins at 0."""
+    """Return the end of a colour scale that begins at 0."""
     return max((v for row in matrix for v in row if v is not None), default=0.0) or 1.0
