@@ -13,8 +13,16 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.records import Decision, RoundRecord
-from grandrounds.methods.sse_agg.weights import HALVES
-from grandrounds.methods.weigh import HALVED, HARM, HARM_ALONE, MATERIAL, NEIGHBOURS, comparable, stand_out
+from grandrounds.methods.sse_agg.weights import HARM_BY_HALF
+from grandrounds.methods.weigh import (
+    HARM,
+    HARM_ALONE,
+    MATERIAL_HARM,
+    MIN_NEIGHBOURS,
+    MIN_ROWS_TO_HALVE,
+    is_comparable,
+    outlier_ratio_beyond_sampling,
+)
 from grandrounds.report.explanations import Block, Explanations
 from grandrounds.report.weights.record import SiteView, as_sentence, join_names, percent, percent_parts, whole_percent
 from grandrounds.report.weights.signals import (
@@ -151,9 +159,7 @@ def _harm_sentences(view: SiteView) -> list[str]:
         return []
     out = standing is not None and standing > 1
     if harm is not None and harm > (HARM if out else HARM_ALONE):
-        worse = (
-            f"With it the model is worse on the reference rows, by {harm:.1f} standard errors more than {MATERIAL_HARM:.0%}"
-        )
+        worse = f"With it the model is worse on the reference rows, by {harm:.1f} standard errors more than {MATERIAL_HARM:.0%}"
         if _harm_is_confirmed(view):
             return [f"{worse}: it was demoted."]
         spared = f"at least {whole_percent(least)} of its weight" if out and least else "its weight"
@@ -170,8 +176,8 @@ def _harm_is_confirmed(view: SiteView) -> bool:
     """Tell whether the model is worse with either half of its own patients, where that was to be tried."""
     if not view.setting("weigh", "own_halves"):
         return True
-    halves = [view.value(name) for name in HALVES]
-    return (view.value("data_size") or 0) < HALVED or all(half is not None and half > 0 for half in halves)
+    halves = [view.value(name) for name in HARM_BY_HALF]
+    return (view.value("data_size") or 0) < MIN_ROWS_TO_HALVE or all(half is not None and half > 0 for half in halves)
 
 
 def _outlier_ratio_now(view: SiteView) -> float | None:
@@ -185,13 +191,11 @@ def _outlier_ratio_now(view: SiteView) -> float | None:
         return None
     peers = np.array([away[s] for s in _compared_sites(view) if s in away and not flat.get(s)])
     near, margin = view.value("neighbours"), view.value("sampling") or 0.0
-    near = float(NEIGHBOURS) if near is None else near
-    now = float(
-        stand_out(np.array([away[view.site]]), np.array([margin]), np.array([near]), tolerance=tolerance, among=peers)[
-            0
-        ]
-    )
-    return now if comparable(peers) or (view.value("standing") or 0.0) > 1 else float("nan")
+    near = float(MIN_NEIGHBOURS) if near is None else near
+    distance, sampling, neighbours = (np.array([value]) for value in (away[view.site], margin, near))
+    ratio = outlier_ratio_beyond_sampling(distance, sampling, neighbours, tolerance=tolerance, among=peers)
+    now = float(ratio[0])
+    return now if is_comparable(peers) or (view.value("standing") or 0.0) > 1 else float("nan")
 
 
 def _remaining_share(share: float) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Collection
 import numpy as np
 
 from grandrounds.explain.trust import DOUBTS, agreement, left
-from grandrounds.methods.fedxchain.summary import doubt
-from grandrounds.methods.sse_agg.weights import HALVES
+from grandrounds.methods.fedxchain.summary import rejection_code
+from grandrounds.methods.sse_agg.weights import HARM_BY_HALF
 from grandrounds.report.weights.record import SiteView, as_sentence, join_names, percent, whole_percent
 
 TRUST_SIGNALS = ("accuracy", "nsds", "steadiness", "consistency", "trust", "alignment", "contribution", "reward")
@@ -41,7 +41,7 @@ def trust_sentences(view: SiteView) -> list[str]:
 
 def refusal_sentences(view: SiteView) -> list[str]:
     """Name the sites that rejected the weights, and their reasons; or that every site accepted them."""
-    codes = {s: code for s, why in view.decision.missing.items() if (code := doubt(why))}
+    codes = {s: code for s, why in view.decision.missing.items() if (code := rejection_code(why))}
     if not codes and uses_trust(view) and view.setting("weigh", "rule") == "trust":
         return ["Every site that answered was shown all numbers, worked the weights out again and went along."]
     return [
@@ -52,7 +52,7 @@ def refusal_sentences(view: SiteView) -> list[str]:
 
 def missing_reason(why: str) -> str:
     """Return why a site is missing, with the code of a refusal in words."""
-    code = doubt(why)
+    code = rejection_code(why)
     return f"refused the round's weights: {DOUBTS[code]}" if code else why
 
 
