@@ -21,9 +21,9 @@ import torch
 from grandrounds.core.plan import Settings
 from grandrounds.engine.local import LocalEngine
 from grandrounds.methods import build_method
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.metrics import scores
 from grandrounds.runs.evaluation import SITE_METRICS, round_scores
 from grandrounds.runs.federation import assemble
@@ -52,7 +52,7 @@ def ours(plan: Settings, engine: LocalEngine) -> tuple[float, np.ndarray]:
     for r in range(1, plan.method.rounds + 1):
         outcome = engine.drive(method.round(Server(r, theta, engine.sites, plan.seed)), round=r)
         theta = outcome.model
-        round_scores(engine.drive(evaluate(outcome.served, ("val", "test"), figures=SITE_METRICS), round=r), {})
+        round_scores(engine.drive(evaluate(outcome.assignment, ("val", "test"), figures=SITE_METRICS), round=r), {})
         marks.append(time.perf_counter() - began)
     print(f"our rounds: first {marks[0]:.2f} s (records the graph), then {np.median(np.diff(marks)):.3f} s each")
     return marks[-1], theta

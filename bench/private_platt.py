@@ -23,8 +23,8 @@ import numpy as np
 import grandrounds as gr
 from grandrounds.core.plan import Settings
 from grandrounds.data.sets.cohort import generate
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.platt import PlattLine, PrivatePlatt, fit_counts
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.privacy.accounting import noise_for
 from grandrounds.privacy.secagg import fewest_honest
 from grandrounds.runs.federation import assemble

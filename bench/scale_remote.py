@@ -42,9 +42,9 @@ from grandrounds.engine.post import Reply
 from grandrounds.engine.remote import RemoteEngine
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.metrics.classification import BINS
 from grandrounds.metrics.tally import RELIABILITY_BINS, Tally
 from grandrounds.models.dense import Dense

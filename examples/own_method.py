@@ -41,7 +41,7 @@ class LossWeighted(Method):
             weights=dict(zip(answers.sites, weights.tolist(), strict=True)),
             why=f"a site's weight is its rows times its loss to the power {self.options['q']:g}, as a share of all",
         )
-        return server.next(server.combine(answers, weights), decision, **self.stability.learns(server, answers))
+        return server.next(server.combine(answers, weights), decision, **self.regularizer.update(server, answers))
 
 
 def main() -> None:

@@ -131,10 +131,10 @@ def rounds(engine, *, count=3, theta=None, start=0, method=None, state=None, ref
     counts = {name: int(h.stack.parts["train"].counts[k]) for h in engine.hosts for k, name in enumerate(h.stack.names)}
     decisions = []
     for r in range(start + 1, start + count + 1):
-        server = Server(r, theta, engine.sites, 0, held.get("state", {}), rows=counts, served=held.get("served"))
+        server = Server(r, theta, engine.sites, 0, held.get("state", {}), rows=counts, assignment=held.get("served"))
         outcome = engine.drive(made.round(replace(server, reference=reference)), round=r)
         engine.commit()
-        theta, held["served"], held["state"] = outcome.model, outcome.served, outcome.state
+        theta, held["served"], held["state"] = outcome.model, outcome.assignment, outcome.state
         decisions.append(outcome.decision.recorded(asked=tuple(engine.asked), missing=dict(engine.missing)))
     return theta, decisions
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grandrounds.metrics.names import range_of
-from grandrounds.metrics.statistics import describe_within
+from grandrounds.metrics.names import metric_range
+from grandrounds.metrics.statistics import describe_bounded
 from grandrounds.report import figures
 from grandrounds.report.explanations import Block, ExplainedRound, Explanations
 from grandrounds.report.figure import Figure
@@ -57,5 +57,5 @@ def heat_maps(results: Results, point: str, arms: Sequence[str], *, seed: int = 
 
 def triple(results: Results, point: str, arm: str, measure: str) -> Triple:
     """A mean with the ends of its 95% interval."""
-    s = describe_within(results.values(point, arm, measure), range_of(measure))
+    s = describe_bounded(results.values(point, arm, measure), metric_range(measure))
     return s.mean, s.low, s.high

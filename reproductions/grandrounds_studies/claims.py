@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import inf
 
-from grandrounds.metrics import Paired, Summary
+from grandrounds.metrics import PairedTest, Summary
 from grandrounds_studies.results import NotRun, Results
 from grandrounds_studies.study import FAILS, HOLDS, NOT_CLEAR, UNCOUNTED, Verdict
 
@@ -36,21 +36,21 @@ def verdict(holds: bool, why: str, *, clear: bool = True, refuted: bool = True) 
     return Verdict(FAILS, f"{NOT_CLEAR}{why}" if holds or not refuted else why)
 
 
-def up(pair: Paired | Summary, why: str, *, by: float = 0.0) -> Verdict:
+def up(pair: PairedTest | Summary, why: str, *, by: float = 0.0) -> Verdict:
     """Verdict on "it is above zero, on average by at least `by`"."""
     mean = _mean(pair)
     enough = mean >= by if by else mean > 0
     return verdict(enough, why, clear=pair.low > 0, refuted=pair.high < by or pair.high <= 0)
 
 
-def down(pair: Paired | Summary, why: str, *, by: float = 0.0) -> Verdict:
+def down(pair: PairedTest | Summary, why: str, *, by: float = 0.0) -> Verdict:
     """Verdict on "it is below zero, on average by at least `by`"."""
     mean = _mean(pair)
     enough = mean <= -by if by else mean < 0
     return verdict(enough, why, clear=pair.high < 0, refuted=pair.low > -by or pair.low >= 0)
 
 
-def inside(pair: Paired | Summary, why: str, *, low: float, high: float = inf) -> Verdict:
+def inside(pair: PairedTest | Summary, why: str, *, low: float, high: float = inf) -> Verdict:
     """Verdict on "it lies between these two": all of the interval does; refuted where none of it does."""
     return verdict(
         low <= _mean(pair) <= high,
@@ -60,12 +60,12 @@ def inside(pair: Paired | Summary, why: str, *, low: float, high: float = inf) -
     )
 
 
-def all_within(pairs: Iterable[Paired | Summary], why: str, *, low: float, high: float) -> Verdict:
+def all_within(pairs: Iterable[PairedTest | Summary], why: str, *, low: float, high: float) -> Verdict:
     """Verdict on "each of them lies between these two", in the same words for all."""
     return _all([inside(p, why, low=low, high=high) for p in pairs])
 
 
-def steps(pairs: Sequence[Paired], end: Paired, why: str, *, falling: bool) -> Verdict:
+def steps(pairs: Sequence[PairedTest], end: PairedTest, why: str, *, falling: bool) -> Verdict:
     """Verdict on "it falls (or rises) from step to step", of the differences of each step and of the last to the first.
 
     A step the other way that its interval does not show is noise, and no refutation.
@@ -88,8 +88,8 @@ def cannot_fail(test: Test, because: str) -> Test:
     return shown
 
 
-def _mean(pair: Paired | Summary) -> float:
-    return pair.difference if isinstance(pair, Paired) else pair.mean
+def _mean(pair: PairedTest | Summary) -> float:
+    return pair.difference if isinstance(pair, PairedTest) else pair.mean
 
 
 def falls(measure: str, *points: str, by: float = 0.0) -> Test:
@@ -235,7 +235,7 @@ def changed(found: Results, point: str, arm: str, measure: str, c: Summary) -> s
 
 
 def differs(
-    found: Results, point: str, arm: str, measure: str, pair: Paired, *, to: str | None = None, worst: bool = False
+    found: Results, point: str, arm: str, measure: str, pair: PairedTest, *, to: str | None = None, worst: bool = False
 ) -> str:
     """A paired difference in words."""
     a, b = (found.summary(point, name, measure).mean for name in (to or found.first, arm))
@@ -244,11 +244,11 @@ def differs(
     return f"{m.words} {a:.{m.digits}f} -> {b:.{m.digits}f} against {to or found.first}, {signed(pair)}, {at}"
 
 
-def signed(pair: Paired) -> str:
+def signed(pair: PairedTest) -> str:
     return f"{pair.difference:+.3f}, 95% CI {pair.low:+.3f} to {pair.high:+.3f}"
 
 
-def _way(found: Results, measure: str, *, worse: bool = False) -> Callable[[Paired, str], Verdict]:
+def _way(found: Results, measure: str, *, worse: bool = False) -> Callable[[PairedTest, str], Verdict]:
     """The test of a difference for the better (or the worse) in this measure."""
     return down if bool(found.study.measure(measure).lower) != worse else up
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.metrics import Paired, Summary, describe, paired_t
-from grandrounds.metrics.names import range_of
-from grandrounds.metrics.statistics import bound_pair, describe_within
+from grandrounds.metrics import PairedTest, Summary, describe, paired_t
+from grandrounds.metrics.names import metric_range
+from grandrounds.metrics.statistics import clip_pair, describe_bounded
 from grandrounds_studies.machine import machines
 from grandrounds_studies.study import OPEN, Cell, Claim, Study, Verdict
 
@@ -44,7 +44,7 @@ class Compared:
     published: float | None
     values: Mapping[int, float]  # seed -> figure
     ours: Summary
-    to_first: Paired | None
+    to_first: PairedTest | None
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Results:
     def summary(self, point: str, arm: str, measure: str) -> Summary:
         return describe(self.values(point, arm, measure))
 
-    def difference(self, point: str, arm: str, measure: str, to: str | None = None) -> Paired:
+    def difference(self, point: str, arm: str, measure: str, to: str | None = None) -> PairedTest:
         """The paired difference to another arm, by default the first."""
         pair = paired_t(self.values(point, arm, measure), self.values(point, to or self.first, measure))
         self._must_be_known(pair.difference, f"{measure} of {arm} at {point}")
@@ -169,9 +169,10 @@ class Results:
         values = self.values(point, arm, measure)
         pair = None
         if arm != self.first and self.first in self.arms_at(point) and self.seeds > 1:
-            pair = bound_pair(paired_t(values, self.values(point, self.first, measure)), range_of(measure))
+            pair = clip_pair(paired_t(values, self.values(point, self.first, measure)), metric_range(measure))
         published = self.study.published.get((point, arm), {}).get(measure)
-        return Compared(point, arm, measure, published, dict(enumerate(values)), describe_within(values, range_of(measure)), pair)
+        summary = describe_bounded(values, metric_range(measure))
+        return Compared(point, arm, measure, published, dict(enumerate(values)), summary, pair)
 
     def _verdict(self, claim: Claim, arm: str) -> Verdict:
         try:

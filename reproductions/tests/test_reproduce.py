@@ -13,7 +13,7 @@ from tests.report.test_page import Page
 
 import grandrounds as gr
 from grandrounds.core.errors import BadInput
-from grandrounds.metrics import Paired, Summary
+from grandrounds.metrics import PairedTest, Summary
 from grandrounds.recipes import load_recipe, recipes
 from grandrounds_studies import charts, claims, load_study, studies
 from grandrounds_studies.__main__ import main as run_plans
@@ -482,7 +482,7 @@ def test_a_reversal_within_its_interval_does_not_refute_a_fall():
 
 def _paired(low, high):
     mean = (low + high) / 2
-    return Paired(difference=mean, low=low, high=high, t=0.0, p=0.5, n=5)
+    return PairedTest(difference=mean, low=low, high=high, t=0.0, p=0.5, n=5)
 
 
 def test_a_claim_that_cannot_fail_is_shown_and_not_counted():

@@ -16,7 +16,7 @@ from grandrounds.cli.show import model_lines, register
 from grandrounds.core.arrays import save
 from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
-from grandrounds.metrics.names import with_ranking
+from grandrounds.metrics.names import with_auroc
 from grandrounds.report.model_table import model_section
 from grandrounds.report.weights.record import percent
 from grandrounds.runs.model import TrainedModel
@@ -360,8 +360,8 @@ def test_other_models_are_refused_with_exit_2(tmp_path):
 
 
 def test_calibration_error_is_never_compared_alone():
-    assert with_ranking(["ece"]) == ("auroc", "ece")
-    assert with_ranking(["ood_ece", "accuracy", "ece", "auroc"]) == ("ood_auroc", "ood_ece", "accuracy", "ece", "auroc")
+    assert with_auroc(["ece"]) == ("auroc", "ece")
+    assert with_auroc(["ood_ece", "accuracy", "ece", "auroc"]) == ("ood_auroc", "ood_ece", "accuracy", "ece", "auroc")
 
 
 def test_a_figure_that_binning_may_have_moved_says_by_how_much(held, shown, tmp_path):

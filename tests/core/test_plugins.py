@@ -22,7 +22,7 @@ from grandrounds.data.sets.catalog import entry
 from grandrounds.methods import METHODS, build_method, is_variant_of, method_class
 from grandrounds.methods.base import Server
 from grandrounds.metrics import tally
-from grandrounds.metrics.own import own_metrics
+from grandrounds.metrics.custom import custom_metrics
 from grandrounds.models import build_model
 from grandrounds.protocol.messages import Answers, Ask, AskId
 from grandrounds.runs.run import folder_name
@@ -509,7 +509,7 @@ def test_a_metric_of_ones_own_is_in_every_record(tmp_path):
 
 def test_a_metric_of_ones_own_by_hand():
     logits, y = np.array([[2.0], [2.0], [-2.0], [-2.0]]), np.array([0, 1, 1, 0])
-    measure = own_metrics([own(mine.harm)])["harm"]
+    measure = custom_metrics([own(mine.harm)])["harm"]
     assert measure(tally(logits, y, classes=2)) == (1 + 10) / 4
 
 

@@ -17,8 +17,8 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import LocalEngine
 from grandrounds.explain.trust import Said, TrustRule, trusted
+from grandrounds.methods.exchanges import intercept
 from grandrounds.methods.fedxchain.server import FedXChain
-from grandrounds.methods.relay import intercept
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
 from grandrounds.recipes import load_recipe
@@ -166,7 +166,7 @@ def test_through_bytes_and_back_it_is_the_same_to_the_bit(privacy, tmp_path):
 
 def cheating(monkeypatch, change, *, round=2, task=WEIGHTS) -> None:
     """From this round on the server's questions of this name are changed on their way to the sites."""
-    joined = FedXChain.joined
+    joined = FedXChain.train_and_aggregate
 
     def tampered(self, server, ask):
         def through(effect):
@@ -176,7 +176,7 @@ def cheating(monkeypatch, change, *, round=2, task=WEIGHTS) -> None:
 
         return (yield from intercept(joined(self, server, ask), through))
 
-    monkeypatch.setattr(FedXChain, "joined", tampered)
+    monkeypatch.setattr(FedXChain, "train_and_aggregate", tampered)
 
 
 def in_its_mouth(site: str, nsds: float):

@@ -18,7 +18,7 @@ from grandrounds.core.records import RunSummary
 from grandrounds.core.rng import generator
 from grandrounds.data.corruption.shortcut import fits_one_tile
 from grandrounds.data.image_files import read_npz
-from grandrounds.metrics.names import words
+from grandrounds.metrics.names import metric_label
 from grandrounds.report.figures.comparison import lower_is_better
 from grandrounds.report.page import report_page
 from grandrounds.runs.evaluation import class_weight
@@ -180,7 +180,7 @@ def test_comparisons_know_the_numbers(studied, noise, tmp_path):
     for wrong in ("ood_acuracy", "ood_training_drift"):
         with pytest.raises(BadInput, match=f"no metric '{wrong}'"):
             known_metrics((wrong,), ())
-    assert [words(m) for m in metrics[:2]] == ["spurious gap", "OOD AUROC"]
+    assert [metric_label(m) for m in metrics[:2]] == ["spurious gap", "OOD AUROC"]
     assert [lower_is_better(m) for m in (*metrics, "ood_log_loss")] == [True, False, False, False, True, True, True]
 
 

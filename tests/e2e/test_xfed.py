@@ -171,10 +171,10 @@ def test_a_site_that_is_not_chosen_goes_on_from_the_last_round_that_counted(wire
 @pytest.mark.parametrize("stability", [{}, {"stability": "proximal", "mu": 0.5}], ids=["fedavg", "fedprox"])
 def test_after_until_every_round_is_the_other_methods_to_the_bit(stability, squares, monkeypatch, heard, tmp_path):
     """A run that thinks it is ten rounds further on, so that all of its rounds come after the last choice."""
-    joined = XFed.joined
+    joined = XFed.train_and_aggregate
     later = {"name": "xfed", "xfed": {**QUICK, "until": 9}, **stability}
     theirs = run(squares, tmp_path / "theirs", method={"name": "fedavg", **stability})
-    monkeypatch.setattr(XFed, "joined", lambda self, at, ask: joined(self, replace(at, round=at.round + 9), ask))
+    monkeypatch.setattr(XFed, "train_and_aggregate", lambda self, at, ask: joined(self, replace(at, round=at.round + 9), ask))
     ours = run(squares, tmp_path / "ours", method=later)
     assert ours.model.theta.tobytes() == theirs.model.theta.tobytes()
     assert UPLOAD not in {a.task for a, _ in heard}

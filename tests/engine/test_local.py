@@ -8,9 +8,9 @@ import pytest
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.faults import DROPPED, LATE, NOT_FINITE, Faults
 from grandrounds.methods import build_method
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Ask, AskId, Receive, Send
 from grandrounds.protocol.tasks import SUM_STEPS
 from tests.support import ready, refused, rounds, sections, stack

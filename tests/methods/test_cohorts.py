@@ -14,9 +14,9 @@ import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.methods import build_method
 from grandrounds.methods.aggregate import Aggregation, aggregate
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.cohorts import choose_cohorts, cluster_updates, cohort_consistency, cohort_shares
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.model import TrainedModel
 from tests.methods.test_separate import accuracy, rows_for_test, two_kinds
@@ -118,7 +118,7 @@ def joined(
 ) -> Aggregation:
     made = build_method(*sections({"name": "fedavg", **method}))
     told = {"model": np.asarray(models), "count": np.asarray(rows), **(columns or {})}
-    return aggregate(Server(round, np.zeros(2), SITES, 0, state or {}, served=served), Answers(sites, told), made)
+    return aggregate(Server(round, np.zeros(2), SITES, 0, state or {}, assignment=served), Answers(sites, told), made)
 
 
 def test_what_a_cohort_counts_by_by_hand():
@@ -218,21 +218,21 @@ def test_a_robust_rule_judges_each_cohort_by_itself():
 def test_cohorts_that_keep_their_models_keep_their_sites():
     own = {"count": 2, "models": "separate"}
     first = joined(cohorts=own)
-    assert first.served.of == {"a": 0, "b": 0, "c": 0, "d": 1}
-    np.testing.assert_allclose(first.served.models, [INNER @ MODELS[:3], MODELS[3]])
+    assert first.assignment.index_by_site == {"a": 0, "b": 0, "c": 0, "d": 1}
+    np.testing.assert_allclose(first.assignment.models, [INNER @ MODELS[:3], MODELS[3]])
     np.testing.assert_allclose(first.model, ROWS / 100 @ MODELS)
     crossed = MODELS[[0, 3, 1, 2]]
-    again = joined(crossed, cohorts=own, round=2, served=first.served, state=first.memory)
-    assert again.served.of == first.served.of
-    np.testing.assert_allclose(again.served.models, [INNER @ crossed[:3], crossed[3]])
+    again = joined(crossed, cohorts=own, round=2, served=first.assignment, state=first.memory)
+    assert again.assignment.index_by_site == first.assignment.index_by_site
+    np.testing.assert_allclose(again.assignment.models, [INNER @ crossed[:3], crossed[3]])
     assert again.cohorts["consistency"] == 1 and "keep their own models and their sites" in again.stages[1].why
 
 
 def test_a_site_that_was_not_there_when_cohorts_were_formed_is_named():
     own = {"count": 2, "models": "separate"}
     first = joined(MODELS[1:], rows=ROWS[1:], sites=SITES[1:], cohorts=own)
-    later = joined(cohorts=own, round=2, served=first.served, state=first.memory)
-    assert later.served.of["a"] == 0
+    later = joined(cohorts=own, round=2, served=first.assignment, state=first.memory)
+    assert later.assignment.index_by_site["a"] == 0
     assert "(a: not there when they were formed, so in the first)" in later.stages[1].why
 
 
@@ -250,13 +250,13 @@ def test_what_is_no_number_of_cohorts_is_refused(count):
 def test_a_cohort_that_nobody_answers_for_keeps_its_model():
     own = {"count": 2, "models": "separate"}
     first = joined(cohorts=own)
-    gone = joined(MODELS[:3] + 1, rows=ROWS[:3], sites=SITES[:3], cohorts=own, round=2, served=first.served)
-    np.testing.assert_array_equal(gone.served.models[1], first.served.models[1])
-    np.testing.assert_allclose(gone.served.models[0], INNER @ (MODELS[:3] + 1))
-    assert gone.cohorts["count"] == 2 and gone.served.of["d"] == 1
-    alone = joined(MODELS[3:] + 1, rows=ROWS[3:], sites=SITES[3:], cohorts=own, round=2, served=first.served)
-    np.testing.assert_array_equal(alone.served.models[0], first.served.models[0])
-    np.testing.assert_allclose(alone.served.models[1], MODELS[3] + 1)
+    gone = joined(MODELS[:3] + 1, rows=ROWS[:3], sites=SITES[:3], cohorts=own, round=2, served=first.assignment)
+    np.testing.assert_array_equal(gone.assignment.models[1], first.assignment.models[1])
+    np.testing.assert_allclose(gone.assignment.models[0], INNER @ (MODELS[:3] + 1))
+    assert gone.cohorts["count"] == 2 and gone.assignment.index_by_site["d"] == 1
+    alone = joined(MODELS[3:] + 1, rows=ROWS[3:], sites=SITES[3:], cohorts=own, round=2, served=first.assignment)
+    np.testing.assert_array_equal(alone.assignment.models[0], first.assignment.models[0])
+    np.testing.assert_allclose(alone.assignment.models[1], MODELS[3] + 1)
     np.testing.assert_allclose(alone.weights, [1.0])
 
 
@@ -270,7 +270,7 @@ def test_a_robust_rule_starts_from_each_cohorts_own_model():
         "weigh": "uniform",
     }
     got = joined(models, served=served, **method)
-    np.testing.assert_allclose(got.served.models, [[10.25, 0.5], [-10.25, -0.5]])
+    np.testing.assert_allclose(got.assignment.models, [[10.25, 0.5], [-10.25, -0.5]])
 
 
 BASE = {

@@ -13,9 +13,9 @@ from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
 from grandrounds.engine.faults import Faults
 from grandrounds.methods import build_method
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import evaluate
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.setup import set_up_run

@@ -14,9 +14,9 @@ import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
 from grandrounds.core.errors import BadInput
 from grandrounds.data.split import Rows
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.platt import EXCHANGES, PlattSums, PrivatePlatt, fit_counts, fit_platt, score_moments
 from grandrounds.methods.secure import SecureRule, exchange_identities
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.models import Dense
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.secagg import Secret

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.methods.base import Method, Server
-from grandrounds.methods.private import PrivacyTerms, aggregate_dp, expected_sites, round_events
+from grandrounds.methods.dp import PrivacyTerms, aggregate_dp, expected_sites, round_events
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Answers, Ask
 from tests.support import refused
 
 PRIVATE = PrivacyTerms(
-    "client", 3.0, 1e-5, clip=1.0, noise=2.0, rate=1.0, secure=False, secret=Secret.simulated(0, "server")
+    "client", 3.0, 1e-5, clip=1.0, noise=2.0, sampling_rate=1.0, secure=False, secret=Secret.simulated(0, "server")
 )
 
 

@@ -14,10 +14,10 @@ from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import DROPPED, Faults
 from grandrounds.methods import build_method
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.baselines import POOL
 from grandrounds.methods.clustered import cluster_by_direction
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.model import TrainedModel
 from tests.support import patients, ready, rounds, sections, slow, stack
@@ -330,7 +330,7 @@ def test_fine_tuning_goes_on_from_the_model_a_site_has(name, tmp_path):
     plan = Settings({**tuned.plan, "data": {**tuned.plan["data"], "sha256": None}})
     engine, _ = ready(assemble(plan, table).stack)
     server = Server(
-        4, starts[0], engine.sites, 0, served=ModelAssignment(starts[0], starts, {s: k for k, s in enumerate(engine.sites)})
+        4, starts[0], engine.sites, 0, assignment=ModelAssignment(starts[0], starts, {s: k for k, s in enumerate(engine.sites)})
     )
     made = build_method(*sections({"name": "local"}, **{**QUICK, "epochs": 3}))
     served = engine.drive(made.round(server), round=4).served

@@ -41,13 +41,13 @@ VOTES = np.array([[0, 1], [0, 5], [4, 3], [0, 2]], np.uint8)
 
 
 def test_a_ballot_has_signs_where_entries_were_proposed():
-    assert Ballot.of(VOTES, 4).signs.tolist() == [[1, 1, 0, 0], [1, -1, 0, 0], [-1, 0, 0, 1], [1, 0, 1, 0]]
-    both = Ballot.of(np.array([[2, 6]]), 4)
+    assert Ballot.from_votes(VOTES, 4).signs.tolist() == [[1, 1, 0, 0], [1, -1, 0, 0], [-1, 0, 0, 1], [1, 0, 1, 0]]
+    both = Ballot.from_votes(np.array([[2, 6]]), 4)
     assert not both.signs.any(), "a feature proposed both ways says nothing"
 
 
 def test_net_votes_by_hand():
-    change, why = net_votes(Ballot.of(VOTES, 4), np.array([1.0, 2.0, 3.0, 4.0]))
+    change, why = net_votes(Ballot.from_votes(VOTES, 4), np.array([1.0, 2.0, 3.0, 4.0]))
     # (1 + 2 - 3 + 4) / 10, (1 - 2) / 10, 4 / 10, 3 / 10
     assert change.tolist() == pytest.approx([0.4, -0.1, 0.4, 0.3])
     assert why == "net votes of 4 sites for 3 features"
@@ -55,34 +55,34 @@ def test_net_votes_by_hand():
 
 def test_quorum_and_mean_sign_by_hand():
     """Eq. 3: who was proposed by half of the sites; eq. 4: the mean of the signs with which."""
-    change, why = quorum_votes(Ballot.of(VOTES, 4), quorum=0.5)
+    change, why = quorum_votes(Ballot.from_votes(VOTES, 4), quorum=0.5)
     assert change.tolist() == pytest.approx([(1 + 1 - 1 + 1) / 4, 0, 0, 0])
     assert why == "2 features of 3 that were proposed passed the quorum of 50%"
-    assert quorum_votes(Ballot.of(VOTES, 4), quorum=0.25)[0].tolist() == pytest.approx([0.5, 0, 1, 1])
+    assert quorum_votes(Ballot.from_votes(VOTES, 4), quorum=0.25)[0].tolist() == pytest.approx([0.5, 0, 1, 1])
 
 
 @pytest.mark.parametrize(("share", "of"), [(0.07, 100), (0.14, 50), (0.55, 100), (0.1, 30), (0.3, 10)])
 def test_a_quorum_is_met_by_exactly_so_many(share, of):
     votes = np.ones((of, 1), np.uint8)  # all others for the second entry
     votes[: round(share * of)] = 0
-    assert quorum_votes(Ballot.of(votes, 3), quorum=share)[0][0] == 1
+    assert quorum_votes(Ballot.from_votes(votes, 3), quorum=share)[0][0] == 1
     votes[0] = 1
-    assert quorum_votes(Ballot.of(votes, 3), quorum=share)[0][0] == 0
+    assert quorum_votes(Ballot.from_votes(votes, 3), quorum=share)[0][0] == 0
 
 
 def test_a_quorum_above_what_even_draws_give_lets_nothing_pass():
     """tau > k / d: four hundred sites that draw 5 of 90 features, whose shares are all near 1/18."""
     rng = np.random.default_rng(0)
     votes = np.array([rng.choice(90, 5, replace=False) + 91 * rng.integers(0, 2, 5) for _ in range(400)])
-    assert not quorum_votes(Ballot.of(votes, 91), quorum=0.12)[0].any()
-    assert quorum_votes(Ballot.of(votes, 91), quorum=0.03)[0].any()
+    assert not quorum_votes(Ballot.from_votes(votes, 91), quorum=0.12)[0].any()
+    assert quorum_votes(Ballot.from_votes(votes, 91), quorum=0.03)[0].any()
 
 
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 999), st.floats(0, 1))
 @settings(max_examples=60, deadline=None)
 def test_a_step_by_votes_is_never_longer_than_one(sites, k, seed, quorum):
     rng = np.random.default_rng(seed)
-    ballot = Ballot.of(np.array([rng.choice(12, k, replace=False) for _ in range(sites)]), 6)
+    ballot = Ballot.from_votes(np.array([rng.choice(12, k, replace=False) for _ in range(sites)]), 6)
     for change in (net_votes(ballot, rng.uniform(0.1, 9, sites))[0], quorum_votes(ballot, quorum=quorum)[0]):
         assert np.abs(change).max() <= 1 + 1e-12
         assert not change[~ballot.signs.any(axis=0)].any(), "what nobody proposed stays"

@@ -40,7 +40,7 @@ class Pictures:
 
 
 def server(round=1, *, reference=None) -> Server:
-    return Server(round, np.zeros(2), SITES, 0, lent="scoring", reference=reference)
+    return Server(round, np.zeros(2), SITES, 0, shared_reference="scoring", reference=reference)
 
 
 def answers(accuracy, grid, *, xai=np.nan, loss=1.0, sites=SITES) -> Answers:

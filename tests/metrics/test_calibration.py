@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from grandrounds.metrics import Tally, bin_centres, scores, tally
-from grandrounds.metrics.classification import bin_of
+from grandrounds.metrics.classification import bin_index
 
 from .cohort import binary_cohort, log_odds
 
@@ -105,7 +105,7 @@ def test_the_fit_solves_its_equations_or_says_it_cannot(seed, rows, prevalence, 
     rng = np.random.default_rng(seed)
     y = (rng.random(rows) < prevalence).astype(int)
     noise = rng.standard_cauchy(rows) if wild else rng.normal(size=rows)
-    z = bin_centres()[bin_of(scale * (noise + separation * y))]
+    z = bin_centres()[bin_index(scale * (noise + separation * y))]
     s = scores(tally(z[:, None], y, classes=2))
     exists = 0 < y.sum() < rows and bool(z[y == 1].min() < z[y == 0].max() and z[y == 0].min() < z[y == 1].max())
     assert np.isfinite(s["calibration_slope"]) == np.isfinite(s["calibration_intercept"]) == exists

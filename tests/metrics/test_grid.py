@@ -3,7 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from grandrounds.metrics.classification import BINS, LIMIT, bin_centres, bin_edges, bin_of, edge_probability, place_of
+from grandrounds.metrics.classification import (
+    BINS,
+    LIMIT,
+    bin_centres,
+    bin_edges,
+    bin_index,
+    edge_probability,
+    grid_position,
+)
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -14,7 +22,7 @@ def test_centres_lie_inside_their_bins():
     assert centres.shape == (BINS,)
     assert np.all(edges[:-1] < centres)
     assert np.all(centres < edges[1:])
-    assert np.array_equal(bin_of(centres), np.arange(BINS))
+    assert np.array_equal(bin_index(centres), np.arange(BINS))
 
 
 def test_the_grid_runs_from_limit_to_limit_and_is_symmetric():
@@ -26,7 +34,7 @@ def test_the_grid_runs_from_limit_to_limit_and_is_symmetric():
 
 def test_zero_is_exactly_an_edge():
     assert bin_edges()[BINS // 2] == 0.0
-    assert bin_of(np.array([0.0, -0.0, 5e-324, -5e-324, -1e-300])).tolist() == [
+    assert bin_index(np.array([0.0, -0.0, 5e-324, -5e-324, -1e-300])).tolist() == [
         BINS // 2,
         BINS // 2,
         BINS // 2,
@@ -36,7 +44,7 @@ def test_zero_is_exactly_an_edge():
 
 
 def test_what_lies_beyond_goes_to_the_end_bins():
-    assert bin_of(np.array([-1e300, -101.0, 101.0, 1e300])).tolist() == [0, 0, BINS - 1, BINS - 1]
+    assert bin_index(np.array([-1e300, -101.0, 101.0, 1e300])).tolist() == [0, 0, BINS - 1, BINS - 1]
 
 
 def test_bins_are_fine_where_models_score():
@@ -48,16 +56,16 @@ def test_bins_are_fine_where_models_score():
 
 def test_an_edge_survives_the_way_through_its_probability():
     for edge in [700, 900, 1000, 1024, 1025, 1200, 1400]:
-        assert place_of(edge_probability(edge)) == edge
+        assert grid_position(edge_probability(edge)) == edge
     assert edge_probability(0) == 0.0
     assert edge_probability(BINS) == 1.0
-    assert place_of(0.0) == 0.0
-    assert place_of(1.0) == BINS
-    assert place_of(0.5) == BINS // 2
-    assert np.isnan(place_of(float("nan")))
+    assert grid_position(0.0) == 0.0
+    assert grid_position(1.0) == BINS
+    assert grid_position(0.5) == BINS // 2
+    assert np.isnan(grid_position(float("nan")))
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.5])
 def test_a_place_needs_a_probability(wrong):
     with pytest.raises(ValueError, match="between 0 and 1"):
-        place_of(wrong)
+        grid_position(wrong)

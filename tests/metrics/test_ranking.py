@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from grandrounds.metrics import Scored, Tally, bin_centres, scores, tally
+from grandrounds.metrics import ScoredRows, Tally, bin_centres, scores, tally
 from grandrounds.metrics.classification import Z_95
 
 from .cohort import binary_cohort, log_odds
@@ -101,8 +101,8 @@ def test_a_site_scores_its_own_rows_exactly():
     site = rng.integers(0, 4, 400)
     y = (rng.random(400) < 0.2).astype(int)
     z = -6 + 0.1 * (rng.normal(size=400) + y)  # a rare outcome in the first rounds: many rows share a bin
-    scored = Scored.of(z[:, None], y, classes=2)
-    own, binned = scores(scored.apart(site, (4,)), threshold=0.0025), scores(scored.tally(site, (4,)))
+    scored = ScoredRows.from_logits(z[:, None], y, classes=2)
+    own, binned = scores(scored.exact_tally(site, (4,)), threshold=0.0025), scores(scored.tally(site, (4,)))
     for k in range(4):
         held, there = z[site == k], y[site == k]
         area, error = exact_delong(there, held)
@@ -119,7 +119,7 @@ def test_a_site_scores_its_own_rows_exactly():
 
 def test_equal_rows_whose_scores_were_rounded_apart_are_a_tie():
     z = np.float32(0.7) * (1 + np.float32(1.2e-7) * np.arange(4))
-    own = scores(Scored.of(z[:, None], np.array([0, 1, 0, 1]), classes=2).apart(np.zeros(4, np.intp), (1,)))
+    own = scores(ScoredRows.from_logits(z[:, None], np.array([0, 1, 0, 1]), classes=2).exact_tally(np.zeros(4, np.intp), (1,)))
     assert own["auroc"] == 0.5
     assert own["auprc"] == 0.5
 

@@ -98,24 +98,24 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_intervals_for_people_stay_within_the_possible_and_need_three_runs():
-    from grandrounds.metrics.names import range_of
-    from grandrounds.metrics.statistics import bound_pair, describe_within
+    from grandrounds.metrics.names import metric_range
+    from grandrounds.metrics.statistics import clip_pair, describe_bounded
 
-    two = describe_within([0.88, 0.92], range_of("accuracy"))
+    two = describe_bounded([0.88, 0.92], metric_range("accuracy"))
     assert two.mean == pytest.approx(0.90) and np.isnan(two.low) and np.isnan(two.high)
-    high = describe_within([0.99, 1.0, 0.97], range_of("finetuned_auroc"))
+    high = describe_bounded([0.99, 1.0, 0.97], metric_range("finetuned_auroc"))
     assert high.high == 1.0 and high.low == describe([0.99, 1.0, 0.97]).low
-    assert describe_within([0.01, 0.05, 0.001], range_of("log_loss")).low == 0.0
-    assert describe_within([3.0, 5.0, 9.0], range_of("a_metric_of_our_own")) == describe([3.0, 5.0, 9.0])
+    assert describe_bounded([0.01, 0.05, 0.001], metric_range("log_loss")).low == 0.0
+    assert describe_bounded([3.0, 5.0, 9.0], metric_range("a_metric_of_our_own")) == describe([3.0, 5.0, 9.0])
     pair = paired_t([1.0, 0.0, 1.0], [0.0, 1.0, 0.0])
-    assert pair.low < -1 and bound_pair(pair, (0.0, 1.0)).low == -1.0
-    assert np.isnan(bound_pair(paired_t([0.9, 0.8], [0.7, 0.7]), (0.0, 1.0)).low)
+    assert pair.low < -1 and clip_pair(pair, (0.0, 1.0)).low == -1.0
+    assert np.isnan(clip_pair(paired_t([0.9, 0.8], [0.7, 0.7]), (0.0, 1.0)).low)
 
 
 def test_every_metric_of_a_summary_has_a_range_or_is_known_to_have_none():
     from grandrounds.analysis.compare import BESIDE, GAP, WORST, WORST_AUROC
     from grandrounds.metrics import DESCRIPTIONS
-    from grandrounds.metrics.names import range_of
+    from grandrounds.metrics.names import metric_range
 
-    without = {m for m in (*DESCRIPTIONS, *BESIDE, GAP, WORST, WORST_AUROC) if range_of(m) is None}
+    without = {m for m in (*DESCRIPTIONS, *BESIDE, GAP, WORST, WORST_AUROC) if metric_range(m) is None}
     assert without == {"calibration_slope", "calibration_intercept"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix
 
 from grandrounds.metrics import BINS, Tally, tally
-from grandrounds.metrics.classification import bin_of
+from grandrounds.metrics.classification import bin_index
 
 from .cohort import binary_cohort, log_odds, sigmoid, softmax
 
@@ -93,7 +93,7 @@ def test_four_rows_by_hand():
     occupied = np.flatnonzero(t.reliability[:, 0])
     assert occupied.tolist() == [1, 6, 9, 13]
     np.testing.assert_allclose(t.reliability[occupied], [[1, 0.1, 0], [1, 0.4, 1], [1, 0.6, 0], [1, 0.9, 1]])
-    where = bin_of(log_odds([0.1, 0.4, 0.6, 0.9])[:, 0])
+    where = bin_index(log_odds([0.1, 0.4, 0.6, 0.9])[:, 0])
     assert t.histogram[0, :, where].tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
 
 
@@ -106,7 +106,7 @@ def test_three_classes_by_hand():
     np.testing.assert_allclose(t.reliability[10], [1, 0.7, 1])
     np.testing.assert_allclose(t.reliability[6], [1, 0.4, 0])
     for c in range(3):
-        where = bin_of(np.log(p[:, c] / (1 - p[:, c])))
+        where = bin_index(np.log(p[:, c] / (1 - p[:, c])))
         truth = [int(c == 0), int(c == 1)]
         assert t.histogram[c, truth[0], where[0]] == 1
         assert t.histogram[c, truth[1], where[1]] == 1
@@ -153,9 +153,9 @@ def test_small_losses_are_not_rounded_to_zero():
 
 def test_log_odds_of_a_sure_class_do_not_cancel():
     t = tally(np.array([[38.0, 0.0, 0.0]]), np.array([0]), classes=3)
-    assert t.histogram[0, 1].argmax() == bin_of(np.array([38.0 - np.log(2.0)]))[0]
+    assert t.histogram[0, 1].argmax() == bin_index(np.array([38.0 - np.log(2.0)]))[0]
     assert t.histogram[0, 1].argmax() < BINS - 1
-    assert t.histogram[1, 0].argmax() == bin_of(np.array([-38.0]))[0]
+    assert t.histogram[1, 0].argmax() == bin_index(np.array([-38.0]))[0]
 
 
 def test_empty_groups_are_zeros():

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import roc_curve
 
 from grandrounds.metrics import choose_threshold, scores, tally
-from grandrounds.metrics.classification import edge_probability, place_of
+from grandrounds.metrics.classification import edge_probability, grid_position
 from tests.support import refused
 
 from .cohort import binary_cohort, log_odds, sigmoid
@@ -31,7 +31,7 @@ def test_a_target_specificity_is_kept_and_one_bin_lower_it_is_not(target):
     cohort = binary_cohort(3)
     at = choose_threshold(cohort.federated(), specificity=target)
     p = sigmoid(cohort.logits[cohort.y == 0, 0])
-    one_lower = edge_probability(round(place_of(at)) - 1)
+    one_lower = edge_probability(round(grid_position(at)) - 1)
     assert (p < one_lower).mean() < target <= (p < at).mean()
     assert scores(cohort.federated(), threshold=at)["specificity"] == pytest.approx((p < at).mean(), abs=1e-9)
 

@@ -15,8 +15,8 @@ from grandrounds.analysis.audit.report import audit
 from grandrounds.core.plan import Settings
 from grandrounds.core.records import Decision
 from grandrounds.data.corruption.attacks import Attack
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Outcome
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.metrics.local_models import local_means, local_summary
 from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.runs.federation import assemble

@@ -84,8 +84,8 @@ def run(
     theta, notes = held.hosts[0].model.init(0, np.float64), []
     state, served, counts = {}, None, {n: len(r.train) for n, r in zip(names, rows, strict=True)}
     for r in (1, 2, 3):
-        outcome = held.drive(made.round(Server(r, theta, names, 0, state, rows=counts, served=served)), round=r)
-        theta, state, served = outcome.model, outcome.state, outcome.served
+        outcome = held.drive(made.round(Server(r, theta, names, 0, state, rows=counts, assignment=served)), round=r)
+        theta, state, served = outcome.model, outcome.state, outcome.assignment
         held.commit()
         notes += held.notes
     return theta, notes

@@ -14,8 +14,8 @@ from grandrounds.experiment.experiment import Experiment
 from grandrounds.experiment.tune_section import Tune
 from grandrounds.methods import METHODS
 from grandrounds.recipes import load_recipe, recipes
-from grandrounds.tuning.defaults import usual_space
-from grandrounds.tuning.space import Choices, Range, from_text, own_values, read_space, with_values
+from grandrounds.tuning.defaults import default_space
+from grandrounds.tuning.space import Choices, Range, current_values, parse_space, read_space, with_values
 from tests.support import refused
 
 CANCER = Experiment.parse({"data": {"name": "breast-cancer"}})
@@ -31,7 +31,7 @@ def test_a_file_and_flags_say_the_same():
     """
     flags = ["train.lr=1e-3..1:log", "train.epochs=1..8", "train.batch=16,32", "model.hidden=[64],[32,16]"]
     from_file = read_space(tomllib.loads(text)["tune"]["space"], CANCER)
-    assert from_file == read_space(from_text(flags), CANCER)
+    assert from_file == read_space(parse_space(flags), CANCER)
     assert from_file == {
         "train.lr": Range(0.001, 1.0, log=True),
         "train.epochs": Range(1, 8, whole=True),
@@ -41,7 +41,7 @@ def test_a_file_and_flags_say_the_same():
 
 
 def test_bare_words_are_text():
-    space = read_space(from_text(["train.optimizer=sgd,adam", "train.keep_optimizer=true,false"]), CANCER)
+    space = read_space(parse_space(["train.optimizer=sgd,adam", "train.keep_optimizer=true,false"]), CANCER)
     assert space["train.optimizer"] == Choices(("sgd", "adam"))
     assert space["train.keep_optimizer"] == Choices((True, False))
 
@@ -74,7 +74,7 @@ def test_bare_words_are_text():
 )
 def test_what_cannot_be_searched_is_refused_in_a_sentence(flag, words):
     with pytest.raises(BadInput) as caught:
-        read_space(from_text([flag]), CANCER)
+        read_space(parse_space([flag]), CANCER)
     for word in words:
         assert word in str(caught.value)
 
@@ -111,20 +111,20 @@ def test_settings_reach_the_experiment():
 
 
 def test_own_values_are_those_that_are_set_in_the_space_or_not():
-    space = read_space(from_text(["train.lr=1e-3..0.05", "train.epochs=1..4", "method.server.lr=0.1,1.0"]), CANCER)
-    assert own_values(space, CANCER) == {"train.lr": 0.1, "train.epochs": 2}
+    space = read_space(parse_space(["train.lr=1e-3..0.05", "train.epochs=1..4", "method.server.lr=0.1,1.0"]), CANCER)
+    assert current_values(space, CANCER) == {"train.lr": 0.1, "train.epochs": 2}
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_has_a_usual_space_that_its_experiment_accepts(method):
     experiment = CANCER.with_settings([f"method.name={method}"])
-    space = read_space(usual_space(experiment), experiment)
+    space = read_space(default_space(experiment), experiment)
     assert len(space) >= 3
 
 
 def test_usual_spaces_know_the_methods_own_settings():
     def usual(*settings):
-        return set(usual_space(CANCER.with_settings(list(settings))))
+        return set(default_space(CANCER.with_settings(list(settings))))
 
     assert {"train.lr", "train.epochs", "train.batch"} <= usual()
     assert "method.mu" in usual("method.name=fedprox") - usual()
@@ -155,5 +155,5 @@ def test_recipes_of_veil_are_tuned_as_its_paper_does_and_their_own_settings_are_
     recipe = load_recipe(name)
     assert (recipe.tune.trials, recipe.tune.share, recipe.tune.metric) == (50, 0.2, "auroc")
     assert recipe.plan() == recipe.model_copy(update={"tune": Tune()}).plan()
-    space = read_space(usual_space(recipe), recipe)
+    space = read_space(default_space(recipe), recipe)
     assert space["method.rounds"].stored(recipe.method.rounds) is not None

@@ -21,8 +21,8 @@ from grandrounds.experiment.experiment import Experiment
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.runs.federation import assemble
 from grandrounds.tuning import tune
-from grandrounds.tuning.rows import rows_for
-from grandrounds.tuning.spent import cost
+from grandrounds.tuning.privacy_cost import privacy_cost
+from grandrounds.tuning.rows import prepare_rows
 from grandrounds.tuning.trial import Outcome, Trial
 from tests.support import patients, refused
 
@@ -197,7 +197,7 @@ def test_trials_see_a_share_of_each_site_and_never_a_test_row(tmp_path, scheme, 
     trained = {
         s: len(r.train) + len(r.val) for s, r in zip(held.stack.names, held.stack.rows, strict=True) if len(r.train)
     }
-    rows = rows_for(plan, tmp_path, share=0.5, secret=None, table=table)
+    rows = prepare_rows(plan, tmp_path, share=0.5, secret=None, table=table)
     drawn = read_bundle(str(rows.file))
     seen = {int(r) for r in drawn.column("row")}
     assert seen.isdisjoint(tested)
@@ -255,7 +255,7 @@ def gaussian(number: int, *, sigma: float, same_as: int | None = None, failed: s
 
 def test_what_failed_has_spent_and_what_was_not_run_has_not():
     one, broken, again = gaussian(0, sigma=4.0), gaussian(1, sigma=3.0, failed="no"), gaussian(2, sigma=4.0, same_as=0)
-    told = cost([one, broken, again], one, validation=50)
+    told = privacy_cost([one, broken, again], one, validation=50)
     both = [Event("gaussian", "a model", sigma=4.0), Event("gaussian", "a model", sigma=3.0)]
     assert told["trials"] == 2
     assert told["epsilon"] == pytest.approx(epsilon_of(both, 1e-5))
@@ -264,6 +264,6 @@ def test_what_failed_has_spent_and_what_was_not_run_has_not():
 def test_a_raw_release_of_training_rows_leaves_no_epsilon():
     raw = Event("raw", "signs", of="training").to_dict()
     trial = Trial(0, {}, Outcome(0.8, privacy={"delta": 1e-5, "events": [raw]}))
-    told = cost([trial], trial, validation=50)
+    told = privacy_cost([trial], trial, validation=50)
     assert told["epsilon"] is None
     assert told["statement"].startswith("Not private: 1 trial told something of patients as it is (epsilon = infinity)")

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from grandrounds.metrics import Paired, describe, paired_t
+from grandrounds.metrics import PairedTest, describe, paired_t
 from grandrounds_studies.claims import Test, differs, down, inside, signed, steps, up, verdict
 from grandrounds_studies.fedxchain.claims import known
 from grandrounds_studies.results import NotRun, Results
@@ -92,7 +92,7 @@ def agree(measure: str, at: str, *, with_: str, within: float) -> Test:
     return test
 
 
-def _two(found: Results, at: str, arm: str, names: tuple[str, str]) -> tuple[Paired, str]:
+def _two(found: Results, at: str, arm: str, names: tuple[str, str]) -> tuple[PairedTest, str]:
     """The first figure less the second, seed by seed, and both in words."""
     a, b = (_of_seeds(found, at, arm, name) for name in names)
     pair = paired_t(a, b)

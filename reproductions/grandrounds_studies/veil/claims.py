@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from grandrounds.metrics import Paired, paired_t
+from grandrounds.metrics import PairedTest, paired_t
 from grandrounds_studies.claims import Test, down, inside, signed, up, verdict
 from grandrounds_studies.measures import AUROC, ECE, MEGABYTES
 from grandrounds_studies.results import NotRun, Results
@@ -19,7 +19,7 @@ from grandrounds_studies.veil.setting import PRINTED
 Place = tuple[str, str]
 
 
-def apart(found: Results, one: Place, other: Place, measure: str = AUROC.name) -> Paired:
+def apart(found: Results, one: Place, other: Place, measure: str = AUROC.name) -> PairedTest:
     """The paired difference of one place to another."""
     if found.seeds < 2:
         raise NotRun(f"one {found.study.repeats.word} has no interval; give --seeds 2 or more")
@@ -29,7 +29,7 @@ def apart(found: Results, one: Place, other: Place, measure: str = AUROC.name) -
     return pair
 
 
-def said(found: Results, one: Place, other: Place, pair: Paired, measure: str = AUROC.name) -> str:
+def said(found: Results, one: Place, other: Place, pair: PairedTest, measure: str = AUROC.name) -> str:
     """Both means and their difference in words."""
     a, b = (found.summary(*place, measure).mean for place in (other, one))
     m = found.study.measure(measure)

@@ -16,14 +16,14 @@ from typing import Any
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import TrainSettings
 from grandrounds.core.plugins import is_path, last_word
+from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.fedxchain.server import TRUST
-from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.sse_agg.method import choose_regularizer
 from grandrounds.methods.weigh import EXPLANATIONS
-from grandrounds.metrics import DESCRIPTIONS, METRICS, Paired, Place, Summary, paired_t, shown_in
+from grandrounds.metrics import DESCRIPTIONS, METRICS, PairedTest, Place, Summary, paired_t, shown_in
 from grandrounds.metrics.fairness import lowest_accuracy, worst_site
-from grandrounds.metrics.names import OOD, TUNED, bare, range_of
-from grandrounds.metrics.statistics import bound_pair, describe_within
+from grandrounds.metrics.names import FINETUNED_PREFIX, OOD_PREFIX, base_metric, metric_range
+from grandrounds.metrics.statistics import clip_pair, describe_bounded
 from grandrounds.runs.run import Run
 
 WORST = "worst_site_accuracy"
@@ -65,15 +65,15 @@ class Comparison:
     metrics: tuple[str, ...]
 
     def summary(self, arm: Arm, metric: str) -> Summary:
-        return describe_within(arm.values(metric), range_of(metric))
+        return describe_bounded(arm.values(metric), metric_range(metric))
 
-    def paired(self, arm: Arm, metric: str) -> Paired | None:
+    def paired(self, arm: Arm, metric: str) -> PairedTest | None:
         """The paired difference to the first arm over shared seeds and folds; None under two pairs."""
         first = self.arms[0]
         keys = [k for k in arm.runs if k in first.runs]
         if arm is first or len(keys) < 2:
             return None
-        return bound_pair(paired_t(arm.values(metric, keys), first.values(metric, keys)), range_of(metric))
+        return clip_pair(paired_t(arm.values(metric, keys), first.values(metric, keys)), metric_range(metric))
 
     @property
     def warnings(self) -> list[str]:
@@ -137,17 +137,17 @@ def _at(run: Run, metric: str, seconds: float) -> float:
 
 def _final(run: Run, metric: str) -> float:
     summary = run.summary
-    if metric.startswith(TUNED) and summary["finetuned"]:
-        value = summary["finetuned"]["final"].get(metric.removeprefix(TUNED))
+    if metric.startswith(FINETUNED_PREFIX) and summary["finetuned"]:
+        value = summary["finetuned"]["final"].get(metric.removeprefix(FINETUNED_PREFIX))
         return float("nan") if value is None else float(value)
     if metric in BESIDE:
         value = summary
         for key in BESIDE[metric]:
             value = value.get(key, {}) if isinstance(value, Mapping) else {}
         return float(value) if isinstance(value, int | float) else float("nan")
-    if metric == GAP or (metric.startswith(OOD) and metric.removeprefix(OOD) in summary["final"]):
+    if metric == GAP or (metric.startswith(OOD_PREFIX) and metric.removeprefix(OOD_PREFIX) in summary["final"]):
         block = summary.get("shortcut", {})
-        value = block.get(GAP) if metric == GAP else block.get("ood", {}).get(metric.removeprefix(OOD))
+        value = block.get(GAP) if metric == GAP else block.get("ood", {}).get(metric.removeprefix(OOD_PREFIX))
         return float("nan") if value is None else float(value)
     if metric in (WORST, WORST_AUROC):
         per_site = summary["per_site"]
@@ -165,7 +165,7 @@ def known_metrics(chosen: Sequence[str], own: Sequence[str]) -> None:
     figures = [*DESCRIPTIONS, *map(last_word, own)]
     known = [*figures, WORST, WORST_AUROC, GAP, *BESIDE]
     for metric in chosen:
-        if metric not in known and bare(metric) not in figures:
+        if metric not in known and base_metric(metric) not in figures:
             raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}", code="unknown-metric")
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics import Place, shown_in
-from grandrounds.metrics.names import range_of
-from grandrounds.metrics.statistics import describe_within
+from grandrounds.metrics.names import metric_range
+from grandrounds.metrics.statistics import describe_bounded
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, document, number, table, td
 from grandrounds.report.figure import Figure, packed_script
@@ -101,7 +101,7 @@ def _reasons(runs: Sequence[Run]) -> dict[str, Triple]:
     for name, (kind, key) in _REASONS.items():
         values = [run.summary["explanation"].get(kind, {}).get(key) for run in runs]
         if values and None not in values:
-            s = describe_within([float(v) for v in values], range_of(name))
+            s = describe_bounded([float(v) for v in values], metric_range(name))
             out[name] = (s.mean, s.low if isfinite(s.low) else s.mean, s.high if isfinite(s.high) else s.mean)
     return out
 

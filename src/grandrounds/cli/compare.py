@@ -61,10 +61,10 @@ def compare(
     from grandrounds.analysis.compare import compare as join
     from grandrounds.analysis.compare import known_metrics
     from grandrounds.core.errors import BadInput
-    from grandrounds.metrics.names import with_ranking
+    from grandrounds.metrics.names import with_auroc
     from grandrounds.runs.run import Run
 
-    chosen = with_ranking([m.strip() for m in metrics.split(",")]) if metrics else None
+    chosen = with_auroc([m.strip() for m in metrics.split(",")]) if metrics else None
     if methods is None:
         if len(runs) < 2:
             raise BadInput(
@@ -170,14 +170,14 @@ def _show(result: Comparison) -> None:
 
     from grandrounds.cli.screen import number
     from grandrounds.cli.terminal import Terminal, warn
-    from grandrounds.metrics.names import words
+    from grandrounds.metrics.names import metric_label
 
     console = Terminal()
     console = Terminal(width=max(console.width, 110))
     for sentence in result.warnings:
         console.print(warn(sentence))
     for metric in result.metrics:
-        table = Table(title=words(metric), title_justify="left")
+        table = Table(title=metric_label(metric), title_justify="left")
         for column in ("", "n", "mean", "std", "95% CI", "CV %", f"difference to {result.arms[0].label} (paired)", "p"):
             table.add_column(column, justify="left" if not column else "right")
         for arm in result.arms:

@@ -114,17 +114,17 @@ def evaluate(
     from grandrounds.cli.screen import HEADLINES, number, with_interval
     from grandrounds.cli.terminal import Terminal, warn
     from grandrounds.data.event import Event
-    from grandrounds.metrics.fairness import decision
-    from grandrounds.metrics.names import words
+    from grandrounds.metrics.fairness import decision_metric
+    from grandrounds.metrics.names import metric_label
 
     console, here = Terminal(), held.summary["final"]
     view = Table(title=f"{table}: {result['overall']['count']:.0f} rows")
     for column in ("metric", "here", "in the run's own test"):
         view.add_column(column, justify="left" if column == "metric" else "right")
     for metric in HEADLINES:
-        value = decision(metric, result["overall"])
+        value = decision_metric(metric, result["overall"])
         if value is not None:
-            view.add_row(words(metric), number(value), number(decision(metric, here)))
+            view.add_row(metric_label(metric), number(value), number(decision_metric(metric, here)))
     console.print(view)
     if result["event"]:
         console.print(Event.from_dict(result["event"]).line, soft_wrap=True)
@@ -132,7 +132,7 @@ def evaluate(
         for site, m in result["per_site"].items():
             console.print(
                 f"{site}: {m['count']:.0f} rows, AUROC {with_interval(m, 'auroc')}, "
-                f"accuracy {number(decision('accuracy', m))} (majority {number(m['majority'])})"
+                f"accuracy {number(decision_metric('accuracy', m))} (majority {number(m['majority'])})"
             )
     for note in result["notes"]:
         console.print(f"note: {note}", style="dim", highlight=False)

@@ -14,16 +14,16 @@ from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
 from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import (
-    decided,
-    decision,
+    decision_key,
+    decision_metric,
     enough_rows,
     group_lines,
     intervals,
-    known,
+    is_defined,
     majority_lines,
     rank_sites,
 )
-from grandrounds.metrics.names import binning_note, words
+from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import DESCRIPTIONS, Place, shown_in
 from grandrounds.report.document import machine_line
 from grandrounds.report.sections.images import maps_lines, rationale_line
@@ -156,10 +156,10 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12) -> N
         "sensitivity": at,
     }
     for metric in (*HEADLINES, *own_metrics(final)):
-        value = decision(metric, final)
+        value = decision_metric(metric, final)
         if value is not None:
             told = (notes.get(metric, ""), binning_note(final, metric))
-            table.add_row(words(metric), number(value), "; ".join(note for note in told if note))
+            table.add_row(metric_label(metric), number(value), "; ".join(note for note in told if note))
     console.print(table)
     if summary.get("event"):
         console.print(Event.from_dict(summary["event"]).line, soft_wrap=True)
@@ -282,7 +282,7 @@ def _show_shortcut(console: Console, summary: Mapping[str, Any]) -> None:
     if not block:
         return
     final, ood = summary["final"], block["ood"]
-    pairs = [f"{words(m)} {number(final.get(m), 3)} -> {number(ood.get(m), 3)}" for m in shown_in(Place.SCREEN_SHORTCUT)]
+    pairs = [f"{metric_label(m)} {number(final.get(m), 3)} -> {number(ood.get(m), 3)}" for m in shown_in(Place.SCREEN_SHORTCUT)]
     console.print(
         f"shortcut (a corner patch tied to the label at {len(block['patches'])} sites), test rows with it -> without: "
         f"{', '.join(pairs)} (majority {number(ood['majority'], 3)}); spurious gap {number(block['spurious_gap'], 3)}",
@@ -302,16 +302,16 @@ def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> No
     """Sites, the lowest AUROC first, and those below their own majority class in words."""
     per_site = summary["per_site"]
     order = rank_sites(per_site)
-    events = any(known(per_site[s].get("events")) for s in order)
+    events = any(is_defined(per_site[s].get("events")) for s in order)
     columns = shown_in(Place.SCREEN_SITES)
     table = Table(title="test rows by site, lowest AUROC first")
     table.add_column("site")
-    for column in ("rows", *(("events",) if events else ()), "AUROC, 95% CI", "accuracy", *map(words, columns)):
+    for column in ("rows", *(("events",) if events else ()), "AUROC, 95% CI", "accuracy", *map(metric_label, columns)):
         table.add_column(column, justify="right")
     for site in order[:most]:
         m = per_site[site]
-        count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if known(m.get("events")) else "-"] if events else [])]
-        figures = [number(m.get(k), 3) for k in (decided("accuracy", m), *columns)]
+        count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if is_defined(m.get("events")) else "-"] if events else [])]
+        figures = [number(m.get(k), 3) for k in (decision_key("accuracy", m), *columns)]
         table.add_row(site, *count, with_interval(m, "auroc"), *figures)
     console.print(table)
     if len(order) > most:
@@ -328,7 +328,7 @@ def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> No
 def with_interval(figures: Mapping[str, Any], metric: str) -> str:
     """A figure and the ends of its 95% interval: '0.831 0.70-0.91'; a dash where it is undefined."""
     ends = intervals(figures).get(metric)
-    value = number(figures.get(metric) if known(figures.get(metric)) else None, 3)
+    value = number(figures.get(metric) if is_defined(figures.get(metric)) else None, 3)
     return value if ends is None else f"{value} {ends[0]:.2f}-{ends[1]:.2f}"
 
 
@@ -341,15 +341,15 @@ def show_groups(console: Console, summary: Mapping[str, Any]) -> None:
     if not summary["subgroups"]:
         return
     held = summary["subgroups"]
-    events = any(known(m.get("events")) for m in held.values())
+    events = any(is_defined(m.get("events")) for m in held.values())
     table = Table(title="test rows by subgroup, with 95% CI")
     table.add_column("subgroup")
     columns = ("AUROC", "sensitivity", "accuracy", "ECE")
     for column in ("rows", *(("events",) if events else ()), *columns):
         table.add_column(column, justify="right")
     for name, m in held.items():
-        count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if known(m.get("events")) else "-"] if events else [])]
-        figures = [with_interval(m, k) for k in ("auroc", "sensitivity", decided("accuracy", m))]
+        count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if is_defined(m.get("events")) else "-"] if events else [])]
+        figures = [with_interval(m, k) for k in ("auroc", "sensitivity", decision_key("accuracy", m))]
         table.add_row(name, *count, *figures, number(m.get("ece"), 3))
     console.print(table)
     for line in group_lines(summary):

@@ -300,10 +300,10 @@ def course(rounds: Sequence[Mapping[str, Any]], site: str) -> list[dict[str, Any
 def _weights(decision: Mapping[str, Any]) -> Iterator[str]:
     """A table of sites, the heaviest first: weight, signals, cohort; then those that were ranked and not chosen."""
     from grandrounds.cli.screen import number
-    from grandrounds.metrics.names import words
+    from grandrounds.metrics.names import metric_label
 
     signals, of = decision["signals"], (decision.get("cohorts") or {}).get("of", {})
-    heads = ["site", "weight", *("rows" if name == "data_size" else words(name) for name in signals)]
+    heads = ["site", "weight", *("rows" if name == "data_size" else metric_label(name) for name in signals)]
     heads += ["cohort"] if of else []
     rows = []
     ranked = dict.fromkeys(signals.get("place", {}))

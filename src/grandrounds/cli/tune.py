@@ -14,7 +14,7 @@ from grandrounds.cli.options import Columns, Reading, Set, TableFile, build_expe
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from grandrounds.tuning import Trial, Tuned
+    from grandrounds.tuning import Trial, TuningResult
 
 
 _SHOWN = 5
@@ -65,13 +65,13 @@ def tune(
     """
     from grandrounds.core.errors import BadInput
     from grandrounds.tuning import tune as search
-    from grandrounds.tuning.space import from_text
+    from grandrounds.tuning.space import parse_space
 
     given = [name for name, value in vars(columns).items() if value is not None]
     if table is None and given:
         raise BadInput(f"--{given[0]} goes with --table; in an experiment write it as --set data.{given[0]}=...")
     experiment = build_experiment(source, table=table, columns=columns, reading=reading, settings=settings, seed=seed)
-    sought = {**experiment.tune.space, **from_text(space)} if space else None
+    sought = {**experiment.tune.space, **parse_space(space)} if space else None
     with _bar(quiet=quiet or as_json) as progress:
         tuned = search(
             experiment,
@@ -117,17 +117,17 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
             bar.stop()
 
 
-def _show(tuned: Tuned) -> None:
+def _show(tuned: TuningResult) -> None:
     """The best five, what mattered, what it cost patients, and where the experiment is."""
     from rich.table import Table
 
     from grandrounds.cli.screen import number
     from grandrounds.cli.terminal import Terminal, warn
-    from grandrounds.metrics.names import words
+    from grandrounds.metrics.names import metric_label
 
     console = Terminal(soft_wrap=True)
     ranking, failures = tuned.ranking, tuned.failures
-    name = words(tuned.goal.metric)
+    name = metric_label(tuned.goal.metric)
     title = f"{tuned.experiment.name}: best of {len(tuned.trials)} trials, by {name} of {tuned.rows} validation rows"
     console.print(title, style="bold")
     shown = Table()
@@ -151,7 +151,7 @@ def _show(tuned: Tuned) -> None:
     console.print(f"run the best: rounds run {tuned.folder / 'best.toml'}")
 
 
-def _remarks(tuned: Tuned) -> Iterator[str]:
+def _remarks(tuned: TuningResult) -> Iterator[str]:
     if tuned.importance:
         parts = ", ".join(f"{name} {share:.0%}" for name, share in tuned.importance.items())
         yield f"what mattered (share of the differences): {parts}"

@@ -16,7 +16,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.data.image_encoding import KIND, ImageSummary
 from grandrounds.data.summary import Moments, Summary
-from grandrounds.metrics.names import range_of
+from grandrounds.metrics.names import metric_range
 from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.protocol.tasks import EVALUATE, PREPARE, SUMMARISE, spec_of
 from grandrounds.site.stack import CLEAN, PARTS
@@ -152,7 +152,7 @@ def _possible_tallies(block: Answers, agreed: Rows) -> Array:
         most = [agreed.get(site, {}).get("test" if part == CLEAN else part, MOST_ROWS) for site in block.sites]
         good &= fields["count"].reshape(len(block), -1).sum(axis=1) <= np.array(most)
     for name, column in block.columns.items():
-        limits = range_of(name.rpartition(".")[2]) if name.startswith("figures.") else None
+        limits = metric_range(name.rpartition(".")[2]) if name.startswith("figures.") else None
         if limits is not None and isinstance(column, np.ndarray) and column.ndim == 1:
             good &= np.isnan(column) | ((column >= limits[0] - 1e-9) & (column <= limits[1] + 1e-9))
     return good

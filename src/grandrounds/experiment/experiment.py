@@ -40,9 +40,9 @@ from grandrounds.experiment.sections import (
 from grandrounds.experiment.tune_section import Tune
 from grandrounds.methods import METHODS, is_variant_of
 from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
+from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.fedxchain.server import TRUST
-from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.sse_agg.method import choose_regularizer
 from grandrounds.methods.sse_agg.weights import DEFAULT_LEAST_SHARE
 from grandrounds.methods.weigh import EXPLANATIONS

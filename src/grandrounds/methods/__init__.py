@@ -68,7 +68,7 @@ def is_variant_of(name: str, known: str) -> bool:
 def regularizer_class(settings: Any) -> type[LocalRegularizer]:
     """What the experiment's method holds sites together with: its own, or the one that is named."""
     named = "none" if settings.stability == "auto" else settings.stability
-    return REGULARIZERS[method_class(settings.name).holds or named]
+    return REGULARIZERS[method_class(settings.name).regularizer_name or named]
 
 
 def build_method(settings: Any, train: Any) -> Method:

@@ -11,12 +11,12 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.records import Decision, Stage
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.cohorts import WEIGHTS as COHORT_WEIGHTS
 from grandrounds.methods.cohorts import CohortAssignment, assign_cohorts, cohort_consistency, cohort_shares
 from grandrounds.methods.robust import RobustResult, RobustRule, aggregate_robust
 from grandrounds.methods.robust_kernels import model_updates, update_norms
 from grandrounds.methods.select import Selection
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.models.combine import average
 from grandrounds.protocol.messages import Answers
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Aggregation:
     """What answers were joined to, with how much each site counted and why."""
 
-    served: ModelAssignment
+    assignment: ModelAssignment
     sites: tuple[str, ...]
     weights: Array
     signals: Mapping[str, Mapping[str, float]]
@@ -38,11 +38,11 @@ class Aggregation:
     cohorts: Mapping[str, Any] = field(default_factory=dict)
     memory: Mapping[str, Array] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    reasons: Mapping[str, float] = field(default_factory=dict)
+    attributions: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def model(self) -> Array:
-        return self.served.model
+        return self.assignment.model
 
     def decision(self, chosen: Selection, held: str = "") -> Decision:
         """The record of how it came about, with how sites were chosen and what held them together."""
@@ -56,7 +56,7 @@ class Aggregation:
             shares=self.shares,
             stages=(*first, *self.stages, *last),
             cohorts=self.cohorts,
-            reasons=self.reasons,
+            reasons=self.attributions,
             notes=self.notes,
         )
 
@@ -68,7 +68,7 @@ def aggregate(server: Server, answers: Answers, method: Method, weighed: Weighti
     guard = float(settings.robust.plain().get("guard", 0.0))  # plans of 0.1 have none
     cut = shorten_updates(answers, _starting_models(server, answers), guard)
     groups = assign_cohorts(settings.cohorts, server, answers)
-    within = groups.of if groups is not None and settings.cohorts.consensus == "cohort" else None
+    within = groups.labels if groups is not None and settings.cohorts.consensus == "cohort" else None
     weighed = weigh(settings.weigh, server, answers, within) if weighed is None else weighed
     case = _RoundAggregator(server, answers, method, weighed, _starting_models(server, answers))
     served, weights, stages, signals, notes = case.whole() if groups is None else case.by_cohort(groups)
@@ -78,13 +78,13 @@ def aggregate(server: Server, answers: Answers, method: Method, weighed: Weighti
         served,
         answers.sites,
         weights,
-        weighed.signals_of_all({**count, **_name_signals(answers, {**weighed.signals, **signals})}),
+        weighed.merge_signals({**count, **_name_signals(answers, {**weighed.signals, **signals})}),
         (Stage("weigh", weighed.why, _name_weights(answers, weighed.weights)), *stages),
         _name_signals(answers, _rescale_shares(weighed, weights)),
         told,
         {**weighed.memory, **case.memory, **remembered},
         (*weighed.notes, *notes, *cut),
-        weighed.reasons,
+        weighed.attributions,
     )
 
 
@@ -154,14 +154,14 @@ class _RoundAggregator:
     def by_cohort(self, groups: CohortAssignment) -> Result:
         """Each cohort's answers as one model (eq. 10), and those as one (eq. 11) unless cohorts keep their own."""
         settings, answers = self.method.settings, self.answers
-        each = cohort_shares(settings.cohorts.weight, groups.of, self.weighed.weights, np.asarray(answers["count"]))
-        before = self.server.served.models if self.server.served is not None else None
+        each = cohort_shares(settings.cohorts.weight, groups.labels, self.weighed.weights, np.asarray(answers["count"]))
+        before = self.server.assignment.models if self.server.assignment is not None else None
         models = [self.server.model] * groups.count if before is None else list(before)
         first, weights = np.zeros(len(answers)), np.zeros(len(answers))
         signals: dict[str, Array] = {}
         notes: list[str] = []
         for c in range(groups.count):
-            mine = np.flatnonzero(groups.of == c)
+            mine = np.flatnonzero(groups.labels == c)
             if len(mine):
                 inner = self._within(mine)
                 first[mine] = each[c] * inner
@@ -183,8 +183,8 @@ class _RoundAggregator:
             mean = average(np.stack([models[c] for c in range(groups.count)]), _present_shares(each, groups))
         if settings.cohorts.models == "combined":
             return ModelAssignment(mean), weights, stages, signals, tuple(notes)
-        held = dict(self.server.served.of) if self.server.served is not None else {}
-        of = {**held, **dict(zip(answers.sites, groups.of.tolist(), strict=True))}
+        held = dict(self.server.assignment.index_by_site) if self.server.assignment is not None else {}
+        of = {**held, **dict(zip(answers.sites, groups.labels.tolist(), strict=True))}
         return ModelAssignment(mean, np.stack(models), of), weights, stages, signals, tuple(notes)
 
     def _within(self, mine: Array) -> Array:
@@ -226,7 +226,7 @@ class _RoundAggregator:
     def _root(self, start: Array) -> Array:
         """FLTrust's own update: the server trains the model on its reference rows as a site would, without a stability."""
         assert self.server.reference is not None
-        work = self.method.work(replace(self.server, private=None))  # the server's own rows are not sites' patients
+        work = self.method.train_config(replace(self.server, private=None))  # the server's own rows are not sites' patients
         return self.server.reference.train(start, work) - start
 
     def _history(self, mine: Array, updates: Array) -> Array:
@@ -256,13 +256,13 @@ def with_batchnorm_statistics(server: Server, model: Array, answers: Answers, we
 
 def _starting_models(server: Server, answers: Answers) -> Array:
     """What the sites began with: the common model, or where cohorts keep their own each site its cohort's."""
-    if server.served is None or server.served.models is None:
+    if server.assignment is None or server.assignment.models is None:
         return server.model
-    return np.stack([server.served.for_site(s) for s in answers.sites])
+    return np.stack([server.assignment.for_site(s) for s in answers.sites])
 
 
 def _present_shares(each: Array, groups: CohortAssignment) -> Array:
-    there = np.bincount(groups.of, minlength=len(each)) > 0
+    there = np.bincount(groups.labels, minlength=len(each)) > 0
     out: Array = np.where(there, each, 0.0) / each[there].sum()
     return out
 
@@ -272,11 +272,11 @@ def _describe_cohorts(server: Server, answers: Answers, groups: CohortAssignment
 
     Only the round before is remembered: cohorts are numbered anew each round, so numbers of two rounds do not mix.
     """
-    now = dict(zip(answers.sites, groups.of.tolist(), strict=True))
+    now = dict(zip(answers.sites, groups.labels.tolist(), strict=True))
     held = server.state.get("cohorts", np.full(len(server.sites), -1))
     before = {s: int(c) for s, c in zip(server.sites, held, strict=True) if c >= 0}
     remembered = np.array([now.get(s, -1) for s in server.sites], np.int64)
-    kept = 0 if server.served is None or server.served.models is None else len(server.served.models)
+    kept = 0 if server.assignment is None or server.assignment.models is None else len(server.assignment.models)
     told = {
         "of": {s: c + 1 for s, c in now.items()},
         "count": max(groups.count, kept),

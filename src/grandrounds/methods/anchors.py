@@ -55,7 +55,7 @@ class ReferenceAnchor(LocalRegularizer):
     site: ClassVar[tuple[type[SitePlugin], ...]] = (AnchorRows,)
     permuted = False
 
-    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+    def site_config(self, server: Server, lr: float) -> dict[str, Value]:
         rows = self.settings.anchor_rows or ""
         strength = DEFAULT_STRENGTH if self.settings.anchor is None else self.settings.anchor
         return {"anchor": ramp_up(strength, server.round), "anchor_rows": rows, "permuted": self.permuted}
@@ -84,10 +84,10 @@ class AnchoredScaffold(ControlVariates, PermutedAnchor):
     needs = ControlVariates.needs | PermutedAnchor.needs
     site = (SiteVariates, AnchorRows)
 
-    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+    def site_config(self, server: Server, lr: float) -> dict[str, Value]:
         assert server.anchors is not None
         strength = min(self.settings.anchor_gain * server.anchors.doubt(server.model) ** 4, 1 / lr)
-        both = {**ControlVariates.tells(self, server, lr), **PermutedAnchor.tells(self, server, lr)}
+        both = {**ControlVariates.site_config(self, server, lr), **PermutedAnchor.site_config(self, server, lr)}
         return {**both, "anchor": ramp_up(strength, server.round), "steady": True}
 
 
@@ -104,12 +104,12 @@ class AttributionAlignment(LocalRegularizer):
     needs = frozenset({"reference"})
     site = (AnchorRows,)
 
-    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+    def site_config(self, server: Server, lr: float) -> dict[str, Value]:
         told: dict[str, Value] = {"alignment": self.settings.alignment, "anchor_rows": self.settings.anchor_rows or ""}
         held = server.state.get("consensus")
         return told if held is None else {**told, "consensus": held}
 
-    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+    def update(self, server: Server, answers: Answers) -> dict[str, Array]:
         if "reasons" not in answers:  # of weight 0: nothing was aligned
             return {}
         rows = np.array([server.rows[s] for s in answers.sites], float)

@@ -41,15 +41,15 @@ class InFlight:
     draws: int = 0
 
     @classmethod
-    def of(cls, server: Server) -> InFlight:
+    def from_server(cls, server: Server) -> InFlight:
         return cls(server.sites, server.state.get("busy", np.zeros(len(server.sites), np.int8)).copy())
 
-    def fill(self, server: Server, settings: Any, *, but: Collection[str] = ()) -> tuple[str, ...]:
+    def fill(self, server: Server, settings: Any, *, exclude: Collection[str] = ()) -> tuple[str, ...]:
         """Idle sites to set to work: all, or as many as keep [method.select]'s share of sites at work.
 
-        `but` had their turn in this round, as had those that failed.
+        `exclude` had their turn in this round, as had those that failed.
         """
-        idle = [k for k, s in enumerate(self.sites) if not self.busy[k] and s not in but and s not in self.failed]
+        idle = [k for k, s in enumerate(self.sites) if not self.busy[k] and s not in exclude and s not in self.failed]
         room = len(self.sites) if settings.rule == "all" else count_sites(settings.fraction, len(self.sites))
         room = min(len(idle), room - int(self.busy.sum()))
         if room <= 0:
@@ -71,7 +71,7 @@ class InFlight:
         return arrival
 
     @property
-    def any(self) -> bool:
+    def is_busy(self) -> bool:
         return bool(self.busy.any())
 
 
@@ -93,7 +93,7 @@ class FedAsync(Method):
     parts = frozenset({"select", "stability"})
 
     def round(self, server: Server) -> Round:
-        work, arrival = InFlight.of(server), None
+        work, arrival = InFlight.from_server(server), None
         while arrival is None:
             yield from send_ask(self.ask_to_train(server, work.fill(server, self.settings.select)))
             arrival = yield from work.next()
@@ -123,13 +123,13 @@ class FedBuff(Method):
     family = "async"
 
     def round(self, server: Server) -> Round:
-        s, work = self.settings, InFlight.of(server)
+        s, work = self.settings, InFlight.from_server(server)
         arrived: dict[str, dict[str, object]] = {}
         late: dict[str, int] = {}
         while len(arrived) < s.buffer:
-            ask = self.ask_to_train(server, work.fill(server, s.select, but=arrived))
+            ask = self.ask_to_train(server, work.fill(server, s.select, exclude=arrived))
             yield from send_ask(replace(ask, report=("update", "count", "steps")))
-            if arrived and not work.any:
+            if arrived and not work.is_busy:
                 break
             arrival = yield from work.next()
             if arrival is not None:

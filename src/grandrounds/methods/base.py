@@ -21,9 +21,9 @@ from grandrounds.core.rng import generator
 from grandrounds.explain.noised_percentiles import ColumnCells
 from grandrounds.explain.rationale import RationaleRule
 from grandrounds.explain.rule import SketchRule
-from grandrounds.methods.private import PrivacyTerms, round_events
+from grandrounds.methods.assignment import ModelAssignment
+from grandrounds.methods.dp import PrivacyTerms, round_events
 from grandrounds.methods.secure import SecureRule
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.models.combine import average
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.privacy.events import Event
@@ -41,13 +41,13 @@ PARTS = frozenset({"select", "weigh", "robust", "stability", "cohorts"})
 class Outcome:
     """What a round gives: what sites are to use next, the record, and what the method remembers."""
 
-    served: ModelAssignment
+    assignment: ModelAssignment
     decision: Decision
     state: Mapping[str, Array] = field(default_factory=dict)
 
     @property
     def model(self) -> Array:
-        return self.served.model
+        return self.assignment.model
 
 
 Round = Generator[Ask | Send | Receive, Any, Outcome]
@@ -79,12 +79,12 @@ class Server:
     seed: int
     state: Mapping[str, Array] = field(default_factory=dict)
     class_weight: Array | None = None
-    join: Callable[[Answers, Array], Array] | None = None  # how the model at hand joins answers, where not by a mean
+    combiner: Callable[[Answers, Array], Array] | None = None  # how the model at hand joins answers, where not by a mean
     rows: Mapping[str, int] = field(default_factory=dict)  # training rows, as sites said when they prepared
-    served: ModelAssignment | None = None  # where models stay separate: who uses which
+    assignment: ModelAssignment | None = None  # where models stay separate: who uses which
     reference: ReferenceSet | None = None
     anchors: ReferenceSet | None = None  # the rows that sites are anchored to
-    averages: bool = True  # whether models of several sites can be made one
+    can_average: bool = True  # whether models of several sites can be made one
     secure: SecureRule | None = None  # where no single model may be seen: how their sum is had
     statistics: int = 0  # how many of the model's last entries are measured and not learnt (BatchNorm)
     private: PrivacyTerms | None = None  # what is promised of patients or sites, where anything is
@@ -92,18 +92,18 @@ class Server:
     features: tuple[str, ...] = ()  # what explanations speak of, by name
     explainer: str = "shap"  # what suits the rows: of tables SHAP, of pictures integrated gradients
     present: tuple[str, ...] = ()  # those of them that are there in this round; none named: all
-    lent: str = ""  # the reference rows that sites were sent to judge themselves on, by name
-    labelled: bool = True  # whether a model can be judged on the reference rows
+    shared_reference: str = ""  # the reference rows that sites were sent to judge themselves on, by name
+    reference_labelled: bool = True  # whether a model can be judged on the reference rows
     columns: tuple[ColumnCells, ...] = ()  # the cells that patients may be counted in for percentiles, agreed beforehand
 
     @property
-    def here(self) -> tuple[str, ...]:
+    def available_sites(self) -> tuple[str, ...]:
         """The sites that can be asked in this round."""
         return self.present or self.sites
 
     def combine(self, answers: Answers, weights: Array) -> Array:
         """The models of these answers, weighted, as one: a mean, a union of trees, or head by head."""
-        return average(answers["model"], weights) if self.join is None else self.join(answers, weights)
+        return average(answers["model"], weights) if self.combiner is None else self.combiner(answers, weights)
 
     def rng(self, purpose: str) -> np.random.Generator:
         return generator(self.seed, purpose=purpose, round=self.round)
@@ -129,15 +129,15 @@ class LocalRegularizer:
     def __init__(self, settings: Any) -> None:
         self.settings = settings
 
-    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+    def site_config(self, server: Server, lr: float) -> dict[str, Value]:
         """What sites are told besides the model and the work, which they do at this learning rate."""
         return {}
 
-    def sums(self, server: Server) -> dict[str, dict[str, float]]:
+    def secure_weights(self, server: Server) -> dict[str, dict[str, float]]:
         """The weights, by report and site, of what it learns from a sum alone, where single answers may not be seen."""
         return {}
 
-    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+    def update(self, server: Server, answers: Answers) -> dict[str, Array]:
         """What the server remembers for the next round."""
         return {}
 
@@ -148,7 +148,7 @@ class Method:
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     family: ClassVar[str] = ""  # what a model that cannot do it refuses it by, where not by its name
-    holds: ClassVar[str] = ""  # the stability that makes this method what it is
+    regularizer_name: ClassVar[str] = ""  # the stability that makes this method what it is
     parts: ClassVar[frozenset[str]] = PARTS  # what of [method] it makes use of
     site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
     defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # settings of its own, for [method.options]
@@ -156,7 +156,7 @@ class Method:
     def __init__(self, settings: Any, train: Any, stability: LocalRegularizer | None = None) -> None:
         self.settings = settings
         self.train = train
-        self.stability = LocalRegularizer(settings) if stability is None else stability
+        self.regularizer = LocalRegularizer(settings) if stability is None else stability
         self.options = {**self.defaults, **settings.options.plain()}
         unknown = next((name for name in self.options if name not in self.defaults), None)
         if unknown is not None and is_path(settings.name):  # others leave options alone, as FedAvg does mu
@@ -202,7 +202,7 @@ class Method:
         name = plan.method.name
         yield f"and method '{name}' does not go by their sum alone: use fedavg, fedopt, scaffold or another averaging one"
 
-    def work(self, server: Server, **more: Value) -> dict[str, Value]:
+    def train_config(self, server: Server, **more: Value) -> dict[str, Value]:
         """One round of local training in numbers and words; `more` adds to or replaces what the site is told."""
         t = self.train
         told: dict[str, Value] = {
@@ -226,20 +226,20 @@ class Method:
         if server.class_weight is not None:
             told["class_weight"] = server.class_weight
         if server.private is not None:
-            told |= server.private.tells()
+            told |= server.private.site_config()
         return {**told, **more}
 
     def ask_to_train(
         self, server: Server, sites: tuple[str, ...], *, each: Mapping[str, Payload] | None = None, **more: Value
     ) -> Ask:
         """The Ask for one round of local training; `each` has what single sites are told besides."""
-        work = self.work(server)
+        work = self.train_config(server)
         refused = () if server.private is None else server.private.report
-        shared = {"model": server.model, **work, **self.stability.tells(server, float(work["lr"])), **more}
+        shared = {"model": server.model, **work, **self.regularizer.site_config(server, float(work["lr"])), **more}
         return Ask(
             "train",
             shared=shared,
             each=each or {},
             to=sites,
-            report=("model", "count", "steps", *self.stability.report, *refused),
+            report=("model", "count", "steps", *self.regularizer.report, *refused),
         )

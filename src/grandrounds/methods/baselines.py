@@ -8,9 +8,9 @@ from typing import Any
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Decision
 from grandrounds.data.corruption.attacks import ABSENT, DATA_KINDS
+from grandrounds.methods.assignment import ModelAssignment, stack_models
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.served import ModelAssignment, stack_models
 from grandrounds.methods.weigh import data_size
 from grandrounds.protocol.messages import Answers
 
@@ -23,13 +23,13 @@ class Local(Method):
     parts = frozenset()
 
     def round(self, server: Server) -> Round:
-        served = server.served or ModelAssignment(server.model)
-        each = served.each()
+        served = server.assignment or ModelAssignment(server.model)
+        each = served.payloads()
         answers: Answers = yield self.ask_to_train(server, server.sites, each=each)
         own = {site: answers["model"][k] for k, site in enumerate(answers.sites)}
         models = [own.get(s, served.for_site(s)) for s in server.sites]
         weights = data_size(answers["count"])
-        mean = server.combine(answers, weights) if server.averages else server.model
+        mean = server.combine(answers, weights) if server.can_average else server.model
         after = ModelAssignment(mean, stack_models(models), {s: k for k, s in enumerate(server.sites)})
         decision = Decision(
             signals={"data_size": answers.by_site("count")},

@@ -14,8 +14,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Decision
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Method, Outcome, Round, Server
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.methods.weigh import data_size
 from grandrounds.models.combine import average
 from grandrounds.protocol.messages import Answers, Ask
@@ -37,12 +37,12 @@ class Clustered(Method):
             yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
 
     def round(self, server: Server) -> Round:
-        if server.served is None or server.served.models is None:
+        if server.assignment is None or server.assignment.models is None:
             answers: Answers = yield self.ask_to_train(server, server.sites)
             models = np.repeat(server.model[None], min(self.settings.clusters, len(answers)), axis=0)
             of = cluster_by_direction(answers["model"] - server.model, count=len(models), rng=server.rng("clusters"))
             return self._next(server, models, answers, of, "sites are grouped by the direction of their first updates")
-        models = np.asarray(server.served.models)
+        models = np.asarray(server.assignment.models)
         scored: Answers = yield Ask("score", shared={"models": models}, to=server.sites, report=("losses",))
         best = dict(zip(scored.sites, np.argmin(scored["losses"], axis=1).tolist(), strict=True))
         each = {site: {"model": models[c]} for site, c in best.items()}
@@ -58,7 +58,7 @@ class Clustered(Method):
                 weights[mine] = data_size(answers["count"][mine])
                 after[c] = average(answers["model"][mine], weights[mine])
         mean = average(answers["model"], data_size(answers["count"]))
-        held = dict(server.served.of) if server.served is not None else {}
+        held = dict(server.assignment.index_by_site) if server.assignment is not None else {}
         served = ModelAssignment(mean, after, {**held, **dict(zip(answers.sites, of.tolist(), strict=True))})
         decision = Decision(
             signals={

@@ -35,21 +35,21 @@ _RESTARTS = 10
 class CohortAssignment:
     """The cohort of each answer (K,), from 0, largest first, and how it was found."""
 
-    of: Array
+    labels: Array
     why: str
     silhouette: float | None = None
 
     @property
     def count(self) -> int:
-        return int(self.of.max()) + 1
+        return int(self.labels.max()) + 1
 
 
 def assign_cohorts(settings: Any, server: Server, answers: Answers) -> CohortAssignment | None:
     """The cohorts of these answers; None where the experiment has none, or not yet in this round."""
     if settings.count == 1 or server.round < settings.start:
         return None
-    if settings.models == "separate" and server.served is not None and server.served.models is not None:
-        return _keep_cohorts(server.served.of, answers.sites)
+    if settings.models == "separate" and server.assignment is not None and server.assignment.models is not None:
+        return _keep_cohorts(server.assignment.index_by_site, answers.sites)
     updates = np.asarray(answers["model"]) - server.model
     seed = int(server.rng("cohorts").integers(2**31))
     if settings.count == "auto":

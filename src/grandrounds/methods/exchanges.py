@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from grandrounds.data.summary import Moments, Summary
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches
-from grandrounds.methods.served import ModelAssignment
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.metrics import Tally
 from grandrounds.protocol.messages import Answers, Ask, Value
 
@@ -124,7 +124,7 @@ def evaluate(
     answers = yield Ask(
         "evaluate",
         shared={"model": served.model, "figures": ",".join(figures), "threshold": threshold},
-        each=served.each(),
+        each=served.payloads(),
         to=to,
         report=(*parts, "figures"),
         total=tuple(parts),
@@ -144,7 +144,7 @@ def fit_temperature(served: ModelAssignment) -> Generator[Ask, Answers, float | 
     None where the best point is an end of the grid: the validation rows are separable and set no temperature.
     """
     shared = {"model": served.model, "grid": TEMPERATURES}
-    answers = yield Ask("calibrate", shared=shared, each=served.each(), report=("losses",), total=("losses",))
+    answers = yield Ask("calibrate", shared=shared, each=served.payloads(), report=("losses",), total=("losses",))
     best = int(np.argmin(answers.totals["losses"]))
     return None if best in (0, len(TEMPERATURES) - 1) else float(TEMPERATURES[best])
 
@@ -156,7 +156,7 @@ def explain_locally(
     shared: dict[str, Value] = {"model": served.model, "explain": rule.to_json()}
     if background is not None:
         shared["background"] = background
-    answers = yield Ask("explain", shared=shared, each=served.each(), to=to, report=("sketch",))
+    answers = yield Ask("explain", shared=shared, each=served.payloads(), to=to, report=("sketch",))
     held = answers.only(np.flatnonzero(np.asarray(answers["sketch.rows"])), {})
     values, error, flat, blur, rows = (
         np.asarray(held[f"sketch{part}"]) for part in ("", ".error", ".flat", ".blur", ".rows")
@@ -176,3 +176,24 @@ def share_reference(
     if masks is not None:
         shared["masks"] = masks
     yield Ask("lend", shared=shared, to=to, report=("held",))
+
+
+def intercept(
+    generator: Generator[Any, Any, Any], handler: Callable[[Any], Generator[Any, Any, Any]]
+) -> Generator[Any, Any, Any]:
+    """Run a generator of effects through a handler, which sees each effect and gives the reply.
+
+    Args:
+        generator: A method's round, or an exchange.
+        handler: Called with each effect; it may yield effects of its own and returns the reply to the generator.
+
+    Returns:
+        The return value of the generator.
+    """
+    reply: Any = None
+    while True:
+        try:
+            effect = generator.send(reply)
+        except StopIteration as end:
+            return end.value
+        reply = yield from handler(effect)

@@ -8,7 +8,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods.aggregate import Aggregation, aggregate, with_batchnorm_statistics
 from grandrounds.methods.base import Method, Round, Server
-from grandrounds.methods.private import CLIENT, aggregate_dp
+from grandrounds.methods.dp import CLIENT, aggregate_dp
 from grandrounds.methods.secure import aggregate_secure
 from grandrounds.methods.select import choose
 from grandrounds.methods.sse_agg.weights import choose_halves, requested_reports
@@ -23,21 +23,21 @@ class FedAvg(Method):
 
     def round(self, server: Server) -> Round:
         chosen = yield from choose(server, self.settings.select)
-        each = dict({} if server.served is None else server.served.each())
+        each = dict({} if server.assignment is None else server.assignment.payloads())
         for site, half in choose_halves(self.settings.weigh, server).items():
             each[site] = {**each.get(site, {}), OWN_HALF: half}
         ask = self.ask_to_train(server, chosen.sites, each={s: own for s, own in each.items() if s in chosen.sites})
         ask = ask.reporting(*requested_reports(self.settings.weigh, server.round))
-        joined, answers = yield from self.joined(server, ask)
-        decision = joined.decision(chosen, "" if self.stability.name == "none" else self.stability.title)
-        remembered = {**joined.memory, **self.stability.learns(server, answers)}
-        if joined.served.models is not None:
-            return server.next(joined.served, decision, **remembered)
+        joined, answers = yield from self.train_and_aggregate(server, ask)
+        decision = joined.decision(chosen, "" if self.regularizer.name == "none" else self.regularizer.title)
+        remembered = {**joined.memory, **self.regularizer.update(server, answers)}
+        if joined.assignment.models is not None:
+            return server.next(joined.assignment, decision, **remembered)
         model, memory = self.step(server, joined.model)
         model = with_batchnorm_statistics(server, model, answers, joined.weights)
         return server.next(model, decision, **remembered, **memory)
 
-    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
+    def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
         """Train as asked and join the answers: with noise, under masks, or as they are."""
         if server.private is not None and server.private.mechanism == CLIENT:
             return (yield from aggregate_dp(server, ask, self))

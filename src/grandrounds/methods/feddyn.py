@@ -19,9 +19,9 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods.aggregate import Aggregation
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import PARTS, Server
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
 from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
 from grandrounds.site.work import Trained
@@ -71,14 +71,14 @@ class FedDyn(FedAvg):
         alpha = float(self.options["alpha"])
         return super().ask_to_train(server, sites, each=each, **{"proximal": alpha, "dynamic": True, **more})
 
-    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
-        joined, answers = yield from super().joined(server, ask)
+    def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
+        joined, answers = yield from super().train_and_aggregate(server, ask)
         alpha, change = float(self.options["alpha"]), joined.model - server.model.astype(float)
         if server.statistics:
             change[-server.statistics :] = 0  # measured by BatchNorm, not learnt
         dual = server.state.get("dual", np.zeros_like(change)) - alpha * self._share(server, joined.sites) * change
         served = ModelAssignment(joined.model - dual / alpha)
-        return replace(joined, served=served, memory={**joined.memory, "dual": dual}), answers
+        return replace(joined, assignment=served, memory={**joined.memory, "dual": dual}), answers
 
     def _share(self, server: Server, sites: tuple[str, ...]) -> float:
         """Return the share of the consortium that took part: of its sites where they count alike, else of its rows."""

@@ -13,11 +13,11 @@ class Proximal(LocalRegularizer):
     name = "proximal"
     title = "FedProx's pull of each local model to the global one (method.mu)"
 
-    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+    def site_config(self, server: Server, lr: float) -> dict[str, Value]:
         return {"proximal": self.settings.mu}
 
 
 class FedProx(FedAvg):
     name = "fedprox"
     title = "FedProx: FedAvg with a proximal term (method.mu) that holds sites together"
-    holds = "proximal"
+    regularizer_name = "proximal"

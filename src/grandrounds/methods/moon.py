@@ -41,11 +41,11 @@ class Contrastive(LocalRegularizer):
     needs = frozenset({"features"})
     site = (PreviousModels,)
 
-    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+    def site_config(self, server: Server, lr: float) -> dict[str, Value]:
         return {"contrast": self.settings.moon_mu, "contrast_temperature": self.settings.temperature}
 
 
 class Moon(FedAvg):
     name = "moon"
     title = "MOON: FedAvg with a contrastive local loss (nets with a hidden layer)"
-    holds = "moon"
+    regularizer_name = "moon"

@@ -16,8 +16,8 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.secure import STATISTIC_BITS, SecureRule, secure_sum
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import PLATT, SPECS, TALLIES
 from grandrounds.site import platt as site
@@ -114,7 +114,7 @@ def fit_platt(served: ModelAssignment) -> Generator[Ask, Answers, PlattLine]:
     lines = next(work)
     while True:
         shared: dict[str, Value] = {"model": served.model, "lines": lines}
-        answers = yield Ask("platt", shared=shared, each=served.each(), report=("sums",), total=("sums",))
+        answers = yield Ask("platt", shared=shared, each=served.payloads(), report=("sums",), total=("sums",))
         found = PlattSums(*(np.asarray(answers.totals[f"sums.{part}"], float) for part in ("outcomes", "lines")))
         if not found.outcomes[:2].all():
             return PlattLine(0.0, 0.0, 1, _ONE_CLASS)
@@ -201,7 +201,7 @@ class PrivatePlatt:
     ) -> Generator[Ask, Answers, tuple[Array, float]]:
         """The consortium's counts with their noise, and the noise's deviation."""
         shared: dict[str, Value] = {"model": served.model, "edges": edges, "by_outcome": by_outcome}
-        ask = Ask("platt", shared=shared, each=served.each(), report=("counts",))
+        ask = Ask("platt", shared=shared, each=served.payloads(), report=("counts",))
         if self.secure:
             return (yield from self._hidden(ask, self._sigma(share), rule))
         e = share * self.epsilon

@@ -80,18 +80,18 @@ class ControlVariates(LocalRegularizer):
     needs = frozenset({"sgd"})
     site: ClassVar[tuple[type[SitePlugin], ...]] = (SiteVariates,)
 
-    def tells(self, server: Server, lr: float) -> dict[str, Value]:
+    def site_config(self, server: Server, lr: float) -> dict[str, Value]:
         return {"variate": self._variate(server)}
 
-    def sums(self, server: Server) -> dict[str, dict[str, float]]:
+    def secure_weights(self, server: Server) -> dict[str, dict[str, float]]:
         total = sum(server.rows[s] for s in server.sites)
         return {"variate": {s: server.rows[s] / total for s in server.sites}}
 
-    def learns(self, server: Server, answers: Answers) -> dict[str, Array]:
+    def update(self, server: Server, answers: Answers) -> dict[str, Array]:
         if "variate" in answers.totals:
             change = answers.totals["variate"]
         else:
-            shares = np.array([self.sums(server)["variate"][s] for s in answers.sites])
+            shares = np.array([self.secure_weights(server)["variate"][s] for s in answers.sites])
             change = np.tensordot(shares, np.asarray(answers["variate"]), 1)
         return {"variate": (self._variate(server) + change).astype(server.model.dtype)}
 
@@ -102,4 +102,4 @@ class ControlVariates(LocalRegularizer):
 class Scaffold(FedAvg):
     name = "scaffold"
     title = "SCAFFOLD: FedAvg with control variates that take out the sites' drift"
-    holds = "scaffold"
+    regularizer_name = "scaffold"

@@ -20,8 +20,8 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.records import Stage
 from grandrounds.methods.aggregate import Aggregation
-from grandrounds.methods.relay import intercept
-from grandrounds.methods.served import ModelAssignment
+from grandrounds.methods.assignment import ModelAssignment
+from grandrounds.methods.exchanges import intercept
 from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
 from grandrounds.protocol.packing import HELD, length, narrowed, reports, unpacked
@@ -162,7 +162,7 @@ def aggregate_secure(
     The weights are public and each site multiplies before it masks. Who drops out after that is not in the sum, so
     the weights of those that stayed are made to sum to 1.
     """
-    shares = method.stability.sums(server)
+    shares = method.regularizer.secure_weights(server)
     answers = yield ask.holding("model", *shares)
     weighed = weigh(method.settings.weigh, server, answers)
     return (yield from secure_weighted_sum(server, rule, answers, weighed, shares))
@@ -187,13 +187,13 @@ def secure_weighted_sum(
         ModelAssignment(mean),
         kept.sites,
         weights,
-        weighed.signals_of_all({"data_size": answers.by_site("count"), **of}),
+        weighed.merge_signals({"data_size": answers.by_site("count"), **of}),
         (Stage("weigh", weighed.why, own), Stage("secure", said, dict(zip(kept.sites, weights.tolist(), strict=True)))),
         _rescale_shares(answers, kept, weighed.shares, summed.weights["model"]),
         {},
         weighed.memory,
         (*weighed.notes, *summed.notes),
-        weighed.reasons,
+        weighed.attributions,
     )
     return joined, kept
 

@@ -40,7 +40,7 @@ def count_sites(fraction: float, sites: int) -> int:
 
 def choose(server: Server, settings: Any) -> Generator[Ask, Answers, Selection]:
     """The sites that train in this round, by the rule that [method.select] names."""
-    sites, rule = server.here, settings.rule
+    sites, rule = server.available_sites, settings.rule
     if rule == "all":
         return Selection(sites)
     keep = count_sites(settings.fraction, len(sites))
@@ -62,6 +62,6 @@ def choose(server: Server, settings: Any) -> Generator[Ask, Answers, Selection]:
 
 def _draw_candidates(server: Server, count: int) -> tuple[str, ...]:
     """Sites drawn without replacement, with chances that follow their training rows."""
-    rows = np.array([server.rows[s] for s in server.here], float)
+    rows = np.array([server.rows[s] for s in server.available_sites], float)
     drawn = server.rng("candidates").choice(len(rows), count, replace=False, p=rows / rows.sum())
-    return tuple(server.here[k] for k in np.sort(drawn))
+    return tuple(server.available_sites[k] for k in np.sort(drawn))

@@ -319,16 +319,16 @@ class WeightingResult:
     shares: Mapping[str, Array] = field(default_factory=dict)
     memory: Mapping[str, Array] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    reasons: Mapping[str, float] = field(
+    attributions: Mapping[str, float] = field(
         default_factory=dict
     )  # the consortium's, by feature, where sites are held to them
-    refused: Mapping[str, Mapping[str, float]] = field(
+    rejected_signals: Mapping[str, Mapping[str, float]] = field(
         default_factory=dict
     )  # signals, by site, of those that were weighed too and did not go along
 
-    def signals_of_all(self, signals: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    def merge_signals(self, signals: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         """Signals by site, with those of the sites that did not go along."""
-        return {name: {**values, **self.refused.get(name, {})} for name, values in signals.items()}
+        return {name: {**values, **self.rejected_signals.get(name, {})} for name, values in signals.items()}
 
 
 RULES = {

@@ -11,8 +11,8 @@ from grandrounds.metrics.scores import (
     scores,
     shown_in,
 )
-from grandrounds.metrics.statistics import Paired, Summary, describe, paired_t
-from grandrounds.metrics.tally import Scored, Tally, tally
+from grandrounds.metrics.statistics import PairedTest, Summary, describe, paired_t
+from grandrounds.metrics.tally import ScoredRows, Tally, tally
 
 __all__ = [
     "BINS",
@@ -23,9 +23,9 @@ __all__ = [
     "SOFTNESS",
     "DecisionCurve",
     "MetricSpec",
-    "Paired",
+    "PairedTest",
     "Place",
-    "Scored",
+    "ScoredRows",
     "Summary",
     "Tally",
     "bin_centres",

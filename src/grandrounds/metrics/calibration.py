@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from grandrounds.metrics.classification import Array, Floats, Occupied, ratio, sum_by
+from grandrounds.metrics.classification import Array, Floats, OccupiedBins, ratio, sum_by_cell
 
 _STEPS = 100
 _HALVINGS = 40
@@ -17,7 +17,7 @@ def calibration_error(reliability: Array) -> Floats:
     return ratio(gap, reliability[..., 0].sum(axis=-1))
 
 
-def calibration_line(o: Occupied) -> tuple[Floats, Floats]:
+def calibration_line(o: OccupiedBins) -> tuple[Floats, Floats]:
     """Slope and intercept (...) of the logistic regression of y on the log-odds (of bins: at their centres).
 
     Perfect calibration is slope 1 and intercept 0; a slope below 1 is overconfidence. The two are fitted
@@ -35,7 +35,7 @@ def calibration_line(o: Occupied) -> tuple[Floats, Floats]:
     x = o.scores[kept]
 
     def add(values: Floats) -> Floats:
-        return sum_by(cell, values, cells=cells)
+        return sum_by_cell(cell, values, cells=cells)
 
     mean = add(rows * x) / add(rows)
     scale = np.sqrt(add(rows * (x - mean[cell]) ** 2) / add(rows))
@@ -46,7 +46,7 @@ def calibration_line(o: Occupied) -> tuple[Floats, Floats]:
     return slope, intercept
 
 
-def _overlap(o: Occupied) -> Array:
+def _overlap(o: OccupiedBins) -> Array:
     """Where each class reaches past the other in both directions, (...).
 
     This is exactly when the maximum of the likelihood is finite and unique (Albert and Anderson, 1984).
@@ -67,7 +67,7 @@ def _newton(x: Floats, rows: Floats, hits: Floats, cell: Array, *, cells: int) -
     """Intercept and slope (cells,) of each cell's logistic regression of hits out of rows on x, all (m,)."""
 
     def add(values: Floats) -> Floats:
-        return sum_by(cell, values, cells=cells)
+        return sum_by_cell(cell, values, cells=cells)
 
     def likelihood(a: Floats, b: Floats) -> Floats:
         eta = a[cell] + b[cell] * x

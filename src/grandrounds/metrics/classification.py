@@ -36,7 +36,7 @@ def mean_defined(values: Array) -> Floats:
     return ratio(np.where(defined, values, 0.0).sum(axis=-1), defined.sum(axis=-1))
 
 
-def sum_by(cell: Array, values: Array, *, cells: int) -> Floats:
+def sum_by_cell(cell: Array, values: Array, *, cells: int) -> Floats:
     """Sum of values (m,) for each index in cell (m,), (cells,): zero for a cell with none."""
     return np.bincount(cell, values, minlength=cells).astype(np.float64, copy=False)
 
@@ -57,7 +57,7 @@ def bin_edges() -> Floats:
     return _log_odds(np.arange(BINS + 1, dtype=np.float64))
 
 
-def bin_of(log_odds: Array) -> Array:
+def bin_index(log_odds: Array) -> Array:
     """Index of the bin `[edge, next edge)` that holds each log-odds, any shape."""
     whole = np.floor(np.arcsinh(log_odds * (1.0 / SOFTNESS)) * _PER_UNIT)
     return np.clip(whole, -(BINS // 2), BINS // 2 - 1).astype(np.intp) + BINS // 2
@@ -72,7 +72,7 @@ def edge_probability(edge: int) -> float:
     return float(0.5 + 0.5 * np.tanh(0.5 * bin_edges()[edge]))
 
 
-def place_of(probability: float) -> float:
+def grid_position(probability: float) -> float:
     """Place of a probability on the grid, in units of bins within [0, BINS]; NaN stays NaN."""
     if probability < 0.0 or probability > 1.0:
         raise ValueError(f"a threshold is a probability between 0 and 1, not {probability}")
@@ -83,14 +83,14 @@ def place_of(probability: float) -> float:
     return float(np.clip(place, 0.0, BINS).round(6))
 
 
-def exact_place(log_odds: Floats) -> Floats:
-    """Place of each log-odds on the grid, as `place_of` has it for probabilities, within [0, BINS): none is beyond 1."""
+def exact_grid_position(log_odds: Floats) -> Floats:
+    """Place of each log-odds on the grid, as `grid_position` has it for probabilities, within [0, BINS): none is beyond 1."""
     place: Floats = (np.arcsinh(log_odds / SOFTNESS) * _PER_UNIT + BINS // 2).round(6)
     return np.clip(place, 0.0, np.nextafter(BINS, 0.0))
 
 
 def _log_odds(place: Floats) -> Floats:
-    """Log-odds at a place on the grid, the inverse of what `bin_of` computes; any shape."""
+    """Log-odds at a place on the grid, the inverse of what `bin_index` computes; any shape."""
     unbent: Floats = SOFTNESS * np.sinh((place - BINS // 2) / _PER_UNIT)
     return unbent
 
@@ -99,7 +99,7 @@ _TINY = np.finfo(np.float64).tiny
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class RowScores:
     """What each row adds: log_loss, brier, predicted, confidence, hit (n,) and log_odds (H, n)."""
 
     log_loss: Array
@@ -110,13 +110,13 @@ class Measured:
     log_odds: Array
 
 
-def two_classes(logits: Array, y: Array) -> Measured:
+def score_two_classes(logits: Array, y: Array) -> RowScores:
     """Rows of a two-class model, in the form that neither overflows nor rounds a small loss to zero."""
     z = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
     small = np.exp(-np.abs(z))
     p = np.where(z >= 0, 1.0, small) / (1.0 + small)
     wrong_way = np.where(y == 1, -z, z)
-    return Measured(
+    return RowScores(
         log_loss=np.maximum(wrong_way, 0.0) + np.log1p(small),
         brier=(p - y) ** 2,
         predicted=(z >= 0).astype(np.intp),
@@ -126,14 +126,14 @@ def two_classes(logits: Array, y: Array) -> Measured:
     )
 
 
-def turned(rows: Measured) -> Measured:
+def swap_event(rows: RowScores) -> RowScores:
     """The same rows of a two-class model with the other class as the event: losses stay as they are, to the last bit."""
     return replace(
         rows, predicted=1 - rows.predicted, confidence=1.0 - rows.confidence, hit=1 - rows.hit, log_odds=-rows.log_odds
     )
 
 
-def several_classes(logits: Array, y: Array) -> Measured:
+def score_several_classes(logits: Array, y: Array) -> RowScores:
     """Rows of a softmax model; the top class's rivals are summed apart, as 1 - p would cancel."""
     z = np.ascontiguousarray(logits.T)
     rows = np.arange(z.shape[1])
@@ -147,7 +147,7 @@ def several_classes(logits: Array, y: Array) -> Measured:
     others = total - weight
     others[top, rows] = np.maximum(rivals, _TINY)
     p = weight / total
-    return Measured(
+    return RowScores(
         log_loss=np.log1p(rivals) - z[y, rows],
         brier=(p * p).sum(axis=0) - 2.0 * p[y, rows] + 1.0,
         predicted=top,
@@ -163,7 +163,7 @@ equal rows unequal last digits."""
 
 
 @dataclass(frozen=True, eq=False)
-class Occupied:
+class OccupiedBins:
     """Histograms (..., 2, BINS) without their empty bins; a cell is one histogram, flattened over (...).
 
     cell, column          (m,) where each occupied bin lies; cells in order, columns rising within each.
@@ -182,17 +182,17 @@ class Occupied:
     log_odds: Floats | None = None
 
     @classmethod
-    def of(cls, histogram: Array) -> Occupied:
+    def from_histogram(cls, histogram: Array) -> OccupiedBins:
         """The occupied bins of histograms (..., 2, BINS)."""
         lead = histogram.shape[:-2]
         negative, positive = np.moveaxis(histogram, -2, 0).reshape(2, -1, histogram.shape[-1])
         cell, column = np.nonzero(negative + positive)
         kinds = [kind[cell, column].astype(np.float64) for kind in (negative, positive)]
-        totals = [sum_by(cell, kind, cells=len(negative)).reshape(lead) for kind in kinds]
+        totals = [sum_by_cell(cell, kind, cells=len(negative)).reshape(lead) for kind in kinds]
         return cls(cell, column, kinds[0], kinds[1], totals[0], totals[1])
 
     @classmethod
-    def from_rows(cls, cell: Array, log_odds: Floats, positive: Array, *, lead: tuple[int, ...]) -> Occupied:
+    def from_rows(cls, cell: Array, log_odds: Floats, positive: Array, *, lead: tuple[int, ...]) -> OccupiedBins:
         """Group rows (n,) by their exact scores, given the cell, the log-odds and the kind of each; cells are numbered
         over `lead`. Figures of such groups are those of the rows, without the error of a grid.
         """
@@ -201,9 +201,9 @@ class Occupied:
         starts = np.ones(len(order), bool)
         starts[1:] = (np.diff(cell) > 0) | (np.diff(score) > _TIE * (1.0 + np.abs(score[1:])))
         number, at = np.cumsum(starts) - 1, cell[starts]
-        kinds = [sum_by(number, kind, cells=len(at)) for kind in (~positive, positive)]
+        kinds = [sum_by_cell(number, kind, cells=len(at)) for kind in (~positive, positive)]
         cells = int(np.prod(lead, dtype=np.int64))
-        totals = [sum_by(at, kind, cells=cells).reshape(lead) for kind in kinds]
+        totals = [sum_by_cell(at, kind, cells=cells).reshape(lead) for kind in kinds]
         return cls(at, np.arange(len(at)), kinds[0], kinds[1], totals[0], totals[1], score[starts])
 
     @property
@@ -213,7 +213,7 @@ class Occupied:
 
     def add(self, values: Array) -> Floats:
         """Sum of values (m,) over the bins of each cell, (...)."""
-        return sum_by(self.cell, values, cells=self.negatives.size).reshape(self.negatives.shape)
+        return sum_by_cell(self.cell, values, cells=self.negatives.size).reshape(self.negatives.shape)
 
     def spread(self, values: Array) -> Floats:
         """Values (...) of the cells, given to each of their bins, (m,)."""
@@ -228,28 +228,28 @@ class Occupied:
         under: Floats = running - 0.5 * kind - start[self.cell]
         return under
 
-    def reaching(self, probability: float) -> tuple[Floats, Floats]:
+    def count_at_least(self, probability: float) -> tuple[Floats, Floats]:
         """Negatives and positives (...) whose probability is at least this one.
 
         A threshold inside a bin takes the matching share of that bin; on an edge, and of exact scores, the count is exact.
         """
-        place = place_of(probability)
+        place = grid_position(probability)
         if self.log_odds is None:
             share = np.clip(self.column + 1.0 - place, 0.0, 1.0)
         else:
-            share = np.where(np.isnan(place), np.nan, exact_place(self.log_odds) >= place)
+            share = np.where(np.isnan(place), np.nan, exact_grid_position(self.log_odds) >= place)
         return self.add(self.negative * share), self.add(self.positive * share)
 
 
 Z_95 = 1.959964
 
 
-def roc_area(o: Occupied) -> Floats:
+def roc_area(o: OccupiedBins) -> Floats:
     """Chance that a positive scores above a negative, (...); NaN without both kinds."""
     return ratio(o.add(o.positive * o.below(o.negative)), o.positives * o.negatives)
 
 
-def roc_interval(o: Occupied) -> tuple[Floats, Floats]:
+def roc_interval(o: OccupiedBins) -> tuple[Floats, Floats]:
     """DeLong's 95% interval of the ROC area, each end (...), kept within [0, 1].
 
     The variance is that of the placements (the share of the other kind that a row beats, ties half),
@@ -267,13 +267,13 @@ def roc_interval(o: Occupied) -> tuple[Floats, Floats]:
     return np.clip(area - half, 0.0, 1.0), np.clip(area + half, 0.0, 1.0)
 
 
-def average_precision(o: Occupied) -> Floats:
+def average_precision(o: OccupiedBins) -> Floats:
     """Average precision, (...): over the positives, the precision at the end of each one's tie; NaN without both kinds."""
-    hits, misses = _reached(o)
-    return _over_positives(o, hits / (hits + misses))
+    hits, misses = _cumulative_counts(o)
+    return _mean_over_positives(o, hits / (hits + misses))
 
 
-def roc_resolution(o: Occupied) -> Floats:
+def roc_resolution(o: OccupiedBins) -> Floats:
     """Largest error (...) that `roc_area` can have because rows share a bin; 0 of exact scores.
 
     Every pair of a positive and a negative in one bin counts half and could count 0 or 1.
@@ -282,34 +282,34 @@ def roc_resolution(o: Occupied) -> Floats:
     return ratio(0.5 * o.add(shared), o.positives * o.negatives)
 
 
-def precision_resolution(o: Occupied) -> Floats:
+def precision_resolution(o: OccupiedBins) -> Floats:
     """Largest error (...) that `average_precision` can have because rows share a bin; 0 of exact scores.
 
     At best a bin's positives come before its negatives, as one tie. At worst they come after them one by one: the
     precision then rises along a concave curve, whose mean is at least that of its two ends.
     """
-    hits, misses = _reached(o)
+    hits, misses = _cumulative_counts(o)
     if o.log_odds is not None:
-        return _over_positives(o, np.zeros(len(hits)))
+        return _mean_over_positives(o, np.zeros(len(hits)))
     here, first = hits / (hits + misses), hits - o.positive + 1.0
     best = hits / np.maximum(hits + misses - o.negative, 1.0)
     worst = 0.5 * (here + first / (first + misses))
-    up, down = _over_positives(o, best - here), _over_positives(o, here - worst)
+    up, down = _mean_over_positives(o, best - here), _mean_over_positives(o, here - worst)
     return np.maximum(up, down)
 
 
-def _reached(o: Occupied) -> tuple[Floats, Floats]:
+def _cumulative_counts(o: OccupiedBins) -> tuple[Floats, Floats]:
     """Positives and negatives (m,) with a score as high as that of each group or higher."""
     hits = o.spread(o.positives) - o.below(o.positive) + 0.5 * o.positive
     return hits, o.spread(o.negatives) - o.below(o.negative) + 0.5 * o.negative
 
 
-def _over_positives(o: Occupied, values: Floats) -> Floats:
+def _mean_over_positives(o: OccupiedBins, values: Floats) -> Floats:
     """Mean over the positives of values (m,) of their groups, (...); NaN without both kinds."""
     return ratio(o.add(o.positive * values), np.where(o.negatives > 0, o.positives, 0.0))
 
 
-def recall_at_specificity(o: Occupied, *, specificity: float = 0.9) -> Floats:
+def recall_at_specificity(o: OccupiedBins, *, specificity: float = 0.9) -> Floats:
     """Most positives found while at least `specificity` of negatives are spared, (...)."""
     above = o.spread(o.negatives) - o.below(o.negative) - 0.5 * o.negative
     left = o.spread(o.negatives) * (1.0 - specificity) + 1e-9 - above

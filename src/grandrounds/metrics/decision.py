@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.metrics.classification import BINS, Array, Floats, Occupied, edge_probability, ratio
+from grandrounds.metrics.classification import BINS, Array, Floats, OccupiedBins, edge_probability, ratio
 from grandrounds.metrics.tally import Tally
 
 
@@ -72,8 +72,8 @@ def decision_curve(tally: Tally, thresholds: npt.ArrayLike) -> DecisionCurve:
     t = np.atleast_1d(np.asarray(thresholds, np.float64))
     if t.ndim != 1 or not np.all((t > 0) & (t < 1)):
         raise ValueError("decision thresholds are probabilities strictly between 0 and 1")
-    held = Occupied.of(tally.histogram[..., 0, :, :])
-    reached = np.array([held.reaching(float(at)) for at in t]).reshape(len(t), 2, *tally.shape)
+    held = OccupiedBins.from_histogram(tally.histogram[..., 0, :, :])
+    reached = np.array([held.count_at_least(float(at)) for at in t]).reshape(len(t), 2, *tally.shape)
     false_alarms, caught = np.moveaxis(reached, 0, -1)
     negatives, positives = held.negatives[..., None], held.positives[..., None]
     odds = t / (1.0 - t)

@@ -15,18 +15,18 @@ from grandrounds.metrics.statistics import share_interval
 
 Figures = Mapping[str, Any]
 
-LEAST_ROWS = 20
+MIN_ROWS = 20
 """Test rows that a site needs before it is ranked or called the worst."""
-LEAST_EACH = 5
+MIN_PER_CLASS = 5
 """Test rows outside its most common class that a site needs for the same: with two classes, events and non-events."""
 
-_NAMED = 6
+_MAX_LISTED = 6
 """Sites below their majority class that are named one by one."""
 _CLOSE = 1e-9
 
 
 @dataclass(frozen=True)
-class Below:
+class BelowMajority:
     """A site where always answering its most common class is right more often than the model's decisions.
 
     `answer`: that class; empty where it is not known (three classes or more, runs of version 0.1).
@@ -47,42 +47,42 @@ class Below:
         return f"{self.site}: accuracy {self.accuracy:.2f}{at} ({self.rows} test rows), {constant} gives {self.majority:.2f}"
 
 
-def known(value: Any) -> bool:
+def is_defined(value: Any) -> bool:
     """Tell whether a figure is defined: neither None nor NaN."""
     return value is not None and value == value
 
 
-def decided(metric: str, figures: Figures) -> str:
+def decision_key(metric: str, figures: Figures) -> str:
     """The key of a metric of the model's decisions; `metric` itself (at 0.5) in runs of version 0.1."""
     key = f"decision_{metric}"
-    return key if known(figures.get(key)) else metric
+    return key if is_defined(figures.get(key)) else metric
 
 
-def decision(metric: str, figures: Figures) -> float | None:
+def decision_metric(metric: str, figures: Figures) -> float | None:
     """A metric of the model's decisions, None where it is undefined."""
-    value = figures.get(decided(metric, figures))
-    return float(value) if value is not None and known(value) else None
+    value = figures.get(decision_key(metric, figures))
+    return float(value) if value is not None and is_defined(value) else None
 
 
 def enough_rows(figures: Figures) -> bool:
-    """Tell whether a site has the rows to be ranked: `LEAST_ROWS`, and `LEAST_EACH` outside its most common class."""
+    """Tell whether a site has the rows to be ranked: `MIN_ROWS`, and `MIN_PER_CLASS` outside its most common class."""
     count, majority = figures.get("count"), figures.get("majority")
-    if not known(count) or not known(majority):
+    if not is_defined(count) or not is_defined(majority):
         return False
-    return float(count) >= LEAST_ROWS and (1 - float(majority)) * float(count) >= LEAST_EACH - 1e-6  # type: ignore[arg-type]
+    return float(count) >= MIN_ROWS and (1 - float(majority)) * float(count) >= MIN_PER_CLASS - 1e-6  # type: ignore[arg-type]
 
 
 def rank_sites(per_site: Mapping[str, Figures]) -> list[str]:
     """Sites with test rows, the lowest AUROC first; those with too few rows to rank come last, by name."""
-    tested = [s for s, m in per_site.items() if known(m.get("count")) and m["count"] > 0]
-    ranked = [s for s in tested if enough_rows(per_site[s]) and known(per_site[s].get("auroc"))]
+    tested = [s for s, m in per_site.items() if is_defined(m.get("count")) and m["count"] > 0]
+    ranked = [s for s in tested if enough_rows(per_site[s]) and is_defined(per_site[s].get("auroc"))]
     rest = sorted(set(tested) - set(ranked))
     return [*sorted(ranked, key=lambda s: (per_site[s]["auroc"], s)), *rest]
 
 
 def worst_site(per_site: Mapping[str, Figures]) -> dict[str, Any]:
     """The site with the lowest AUROC among those with enough rows, with its figures; empty where none has enough."""
-    ranked = [s for s in rank_sites(per_site) if enough_rows(per_site[s]) and known(per_site[s].get("auroc"))]
+    ranked = [s for s in rank_sites(per_site) if enough_rows(per_site[s]) and is_defined(per_site[s].get("auroc"))]
     if not ranked:
         return {}
     figures = per_site[ranked[0]]
@@ -90,63 +90,63 @@ def worst_site(per_site: Mapping[str, Figures]) -> dict[str, Any]:
 
 
 def lowest_accuracy(per_site: Mapping[str, Figures]) -> float | None:
-    """The lowest accuracy (by the largest probability) of a site with `LEAST_ROWS` test rows; None without such a site."""
-    held = [m["accuracy"] for m in per_site.values() if known(m.get("accuracy")) and m["count"] >= LEAST_ROWS]
+    """The lowest accuracy (by the largest probability) of a site with `MIN_ROWS` test rows; None without such a site."""
+    held = [m["accuracy"] for m in per_site.values() if is_defined(m.get("accuracy")) and m["count"] >= MIN_ROWS]
     return min(held, default=None)
 
 
-def below_majority(per_site: Mapping[str, Figures], *, classes: Sequence[str] = ()) -> list[Below]:
+def below_majority(per_site: Mapping[str, Figures], *, classes: Sequence[str] = ()) -> list[BelowMajority]:
     """Sites whose decisions are right less often than their most common class is true, the largest gap first.
 
     `classes`: the names of the negative and of the positive class, where there are two.
     """
     found = []
     for site, m in per_site.items():
-        right = decision("accuracy", m)
-        if right is not None and known(m.get("majority")) and right < m["majority"] - _CLOSE:
-            found.append(Below(site, round(m["count"]), right, float(m["majority"]), majority_class(m, classes)))
+        right = decision_metric("accuracy", m)
+        if right is not None and is_defined(m.get("majority")) and right < m["majority"] - _CLOSE:
+            found.append(BelowMajority(site, round(m["count"]), right, float(m["majority"]), majority_class(m, classes)))
     return sorted(found, key=lambda b: (b.accuracy - b.majority, b.site))
 
 
 def majority_class(figures: Figures, classes: Sequence[str]) -> str:
     """The more common of two classes (negative, positive) in these rows; empty where it is not known."""
-    if len(classes) != 2 or not known(figures.get("events")):
+    if len(classes) != 2 or not is_defined(figures.get("events")):
         return ""
     return classes[int(2 * figures["events"] > figures["count"])]
 
 
 def majority_lines(summary: Mapping[str, Any]) -> list[str]:
-    """A sentence for each site of a run below its own majority class; of fewer than `LEAST_ROWS` rows it says nothing.
+    """A sentence for each site of a run below its own majority class; of fewer than `MIN_ROWS` rows it says nothing.
 
     A threshold chosen for sensitivity costs accuracy everywhere. Where all sites together are below their majority class,
     one sentence says so, and only sites that are below it at 0.5 as well are named.
     """
     final, per_site, threshold = summary["final"], summary["per_site"], float(summary["threshold"] or 0.5)
     answers = {b["site"]: str(b["answer"]) for b in summary.get("below_majority") or ()}
-    found = [replace(b, answer=answers.get(b.site, "")) for b in below_majority(per_site) if b.rows >= LEAST_ROWS]
-    overall = decision("accuracy", final)
+    found = [replace(b, answer=answers.get(b.site, "")) for b in below_majority(per_site) if b.rows >= MIN_ROWS]
+    overall = decision_metric("accuracy", final)
     lines, at = [], ""
     if found and overall is not None and overall < final["majority"] - _CLOSE:
-        tested = sum(known(m["count"]) and m["count"] >= LEAST_ROWS for m in per_site.values())
+        tested = sum(is_defined(m["count"]) and m["count"] >= MIN_ROWS for m in per_site.values())
         lines.append(
             f"all sites together: accuracy {overall:.2f} at a threshold of {threshold:.3g}, always answering the most common "
-            f"class gives {final['majority']:.2f}; so it is at {len(found)} of {tested} sites with {LEAST_ROWS} test rows or more"
+            f"class gives {final['majority']:.2f}; so it is at {len(found)} of {tested} sites with {MIN_ROWS} test rows or more"
         )
         if threshold != 0.5:
             lines[0] += ". The threshold trades accuracy for sensitivity or specificity: judge the model by these and AUROC"
             at = " at 0.5"
             found = [replace(b, accuracy=float(per_site[b.site]["accuracy"])) for b in found]
             found = sorted((b for b in found if b.accuracy < b.majority - _CLOSE), key=lambda b: b.accuracy - b.majority)
-    lines += [b.sentence(at) for b in found[:_NAMED]]
-    if len(found) > _NAMED:
-        lines.append(f"and {len(found) - _NAMED} more sites below their most common class")
+    lines += [b.sentence(at) for b in found[:_MAX_LISTED]]
+    if len(found) > _MAX_LISTED:
+        lines.append(f"and {len(found) - _MAX_LISTED} more sites below their most common class")
     return lines
 
 
 def site_flags(figures: Figures) -> list[str]:
     """Remarks on one site for a table: below its majority class, too few rows to rank."""
-    right = decision("accuracy", figures)
-    below = right is not None and known(figures.get("majority")) and right < figures["majority"] - _CLOSE
+    right = decision_metric("accuracy", figures)
+    below = right is not None and is_defined(figures.get("majority")) and right < figures["majority"] - _CLOSE
     few = not enough_rows(figures)
     return [*(["below its majority class"] if below else []), *(["too few rows to rank"] if few else [])]
 
@@ -154,23 +154,23 @@ def site_flags(figures: Figures) -> list[str]:
 def intervals(figures: Figures) -> dict[str, tuple[float, float]]:
     """95% intervals by metric: DeLong's of the AUROC, Wilson's of the shares whose rows are known."""
     out: dict[str, tuple[float, float]] = {}
-    if known(figures.get("auroc_low")) and known(figures.get("auroc_high")):
+    if is_defined(figures.get("auroc_low")) and is_defined(figures.get("auroc_high")):
         out["auroc"] = (float(figures["auroc_low"]), float(figures["auroc_high"]))
-    for metric, rows in _rows_of(figures).items():
-        if known(figures.get(metric)) and rows >= 1:
+    for metric, rows in _rows_by_metric(figures).items():
+        if is_defined(figures.get(metric)) and rows >= 1:
             out[metric] = share_interval(float(figures[metric]), rows)
     return out
 
 
-def _rows_of(figures: Figures) -> dict[str, float]:
+def _rows_by_metric(figures: Figures) -> dict[str, float]:
     """The rows that each share is taken of."""
-    count = float(figures["count"]) if known(figures.get("count")) else 0.0
+    count = float(figures["count"]) if is_defined(figures.get("count")) else 0.0
     out = {"decision_accuracy": count, "accuracy": count}
-    if known(figures.get("events")):
+    if is_defined(figures.get("events")):
         events = float(figures["events"])
         out |= {"sensitivity": events, "specificity": count - events}
-        caught = events * (figures["sensitivity"] if known(figures.get("sensitivity")) else 0.0)
-        spared = (count - events) * (figures["specificity"] if known(figures.get("specificity")) else 0.0)
+        caught = events * (figures["sensitivity"] if is_defined(figures.get("sensitivity")) else 0.0)
+        spared = (count - events) * (figures["specificity"] if is_defined(figures.get("specificity")) else 0.0)
         flagged = caught + (count - events) - spared
         out |= {"ppv": flagged, "npv": count - flagged}
     return out
@@ -182,21 +182,22 @@ def clearly_worse(figures: Figures, overall: Figures) -> list[str]:
     return [
         metric
         for metric in shown_in(Place.SUBGROUPS)
-        if metric in ends and known(overall.get(metric)) and ends[metric][1] < overall[metric] - _CLOSE
+        if metric in ends and is_defined(overall.get(metric)) and ends[metric][1] < overall[metric] - _CLOSE
     ]
 
 
 def group_lines(summary: Mapping[str, Any]) -> list[str]:
     """A sentence for each subgroup that is clearly worse than all rows, or has too few events to tell."""
-    from grandrounds.metrics.names import words
+    from grandrounds.metrics.names import metric_label
 
     lines = []
     for name, m in summary["subgroups"].items():
         ends = intervals(m)
         for metric in clearly_worse(m, summary["final"]):
             (low, high), overall = ends[metric], summary["final"][metric]
-            lines.append(f"{name}: {words(metric)} {m[metric]:.2f} (95% CI {low:.2f} to {high:.2f}), all rows {overall:.2f}")
-        if known(m.get("events")) and min(m["events"], m["count"] - m["events"]) < LEAST_EACH:
+            interval = f"(95% CI {low:.2f} to {high:.2f})"
+            lines.append(f"{name}: {metric_label(metric)} {m[metric]:.2f} {interval}, all rows {overall:.2f}")
+        if is_defined(m.get("events")) and min(m["events"], m["count"] - m["events"]) < MIN_PER_CLASS:
             fewer = "events" if m["events"] <= m["count"] - m["events"] else "rows without the event"
             least = min(m["events"], m["count"] - m["events"])
             lines.append(f"{name}: {least:.0f} {fewer} among {m['count']:.0f} test rows, too few to judge")

@@ -9,7 +9,7 @@ from typing import Any
 FIGURES = ("train_accuracy", "train_loss", "test_accuracy", "others_train", "external")
 """What a round's `local` may have of each site's own model."""
 
-_WEIGHED_BY = {"test_accuracy": "test"}
+_WEIGHTED_BY = {"test_accuracy": "test"}
 """Sites weigh by their training rows, but for what is said of test rows of their own."""
 
 Rows = Mapping[str, Mapping[str, int]]
@@ -32,14 +32,14 @@ def local_means(local: Mapping[str, Mapping[str, float | None]], rows: Rows) -> 
     """Each figure's mean over the sites that have it, weighed by their rows; None where no site has."""
     out: dict[str, float | None] = {}
     for name in (n for n in FIGURES if n in local):
-        part = _WEIGHED_BY.get(name, "train")
+        part = _WEIGHTED_BY.get(name, "train")
         known = {site: v for site, v in local[name].items() if v is not None and isfinite(v) and rows[site][part]}
         total = sum(rows[site][part] for site in known)
         out[name] = sum(v * rows[site][part] for site, v in known.items()) / total if total else None
     return out
 
 
-def with_models_sent(privacy: Mapping[str, Any], local: Mapping[str, Any]) -> Mapping[str, Any]:
+def disclose_shared_models(privacy: Mapping[str, Any], local: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a run says of its privacy; where local models were scored by others, that they went there as well."""
     number = local.get("crossed_rounds", 0)
     if not number:

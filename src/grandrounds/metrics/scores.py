@@ -17,7 +17,7 @@ from grandrounds.metrics.calibration import calibration_error, calibration_line
 from grandrounds.metrics.classification import (
     Array,
     Floats,
-    Occupied,
+    OccupiedBins,
     average_precision,
     mean_defined,
     precision_resolution,
@@ -27,7 +27,7 @@ from grandrounds.metrics.classification import (
     roc_interval,
     roc_resolution,
 )
-from grandrounds.metrics.tally import Apart, Tally
+from grandrounds.metrics.tally import ExactTally, Tally
 
 Range = tuple[float, float]
 SHARE: Range = (0.0, 1.0)
@@ -100,41 +100,41 @@ class MetricSpec:
 class Figures:
     """A tally at a threshold on P(y=1), with what several metrics share worked out once."""
 
-    def __init__(self, tally: Tally | Apart, threshold: float) -> None:
+    def __init__(self, tally: Tally | ExactTally, threshold: float) -> None:
         self.tally, self.threshold = tally, threshold
 
     @property
-    def held(self) -> Occupied:
-        return self.tally.held
+    def bins(self) -> OccupiedBins:
+        return self.tally.bins
 
     @cached_property
-    def reaching(self) -> tuple[Floats, Floats]:
+    def counts_at_threshold(self) -> tuple[Floats, Floats]:
         """Negatives and positives (...) whose probability is at least the threshold."""
-        return self.held.reaching(self.threshold)
+        return self.bins.count_at_least(self.threshold)
 
     @cached_property
     def decisions(self) -> Array:
         """Confusion matrix (..., C, C) [true, decided]; with three classes or more a decision is the top class.
 
         Exact where the threshold is an edge of the grid, as 0.5 and every chosen one are; else the threshold's bin is shared
-        out (`Occupied.reaching`).
+        out (`OccupiedBins.count_at_least`).
         """
         if not self.tally.binary:
             return self.tally.confusion
-        false_alarms, caught = (reached[..., 0] for reached in self.reaching)
-        negatives, positives = self.held.negatives[..., 0], self.held.positives[..., 0]
+        false_alarms, caught = (reached[..., 0] for reached in self.counts_at_threshold)
+        negatives, positives = self.bins.negatives[..., 0], self.bins.positives[..., 0]
         rows = [np.stack([negatives - false_alarms, false_alarms], -1), np.stack([positives - caught, caught], -1)]
         return np.stack(rows, axis=-2)
 
     @cached_property
     def interval(self) -> tuple[Floats, Floats]:
         """Ends of DeLong's interval of the AUROC."""
-        return roc_interval(self.held)
+        return roc_interval(self.bins)
 
     @cached_property
     def line(self) -> tuple[Floats, Floats]:
         """Slope and intercept of the calibration line."""
-        return calibration_line(self.held)
+        return calibration_line(self.bins)
 
 
 def accuracy(confusion: Array) -> Floats:
@@ -175,20 +175,20 @@ def matthews(confusion: Array) -> Floats:
 
 
 def _sensitivity(f: Figures) -> Floats:
-    return ratio(f.reaching[1], f.held.positives)
+    return ratio(f.counts_at_threshold[1], f.bins.positives)
 
 
 def _specificity(f: Figures) -> Floats:
-    return ratio(f.held.negatives - f.reaching[0], f.held.negatives)
+    return ratio(f.bins.negatives - f.counts_at_threshold[0], f.bins.negatives)
 
 
 def _ppv(f: Figures) -> Floats:
-    false_alarms, caught = f.reaching
+    false_alarms, caught = f.counts_at_threshold
     return ratio(caught, caught + false_alarms)
 
 
 def _npv(f: Figures) -> Floats:
-    spared, missed = f.held.negatives - f.reaching[0], f.held.positives - f.reaching[1]
+    spared, missed = f.bins.negatives - f.counts_at_threshold[0], f.bins.positives - f.counts_at_threshold[1]
     return ratio(spared, spared + missed)
 
 
@@ -205,7 +205,7 @@ SCORES: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "events", "Rows of the positive class (two classes only).", None,
-        lambda f: np.where(f.tally.count > 0, f.held.positives[..., 0], np.nan),
+        lambda f: np.where(f.tally.count > 0, f.bins.positives[..., 0], np.nan),
         two_classes=True, limits=POSITIVE, digits=0, shown=_shown(worst_site=2),
     ),
     MetricSpec(
@@ -252,7 +252,7 @@ SCORES: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "auroc", "Chance that a positive scores above a negative; several classes: mean of one against the rest.", True,
-        lambda f: mean_defined(roc_area(f.held)), called="AUROC",
+        lambda f: mean_defined(roc_area(f.bins)), called="AUROC",
         shown=_shown(
             P.ROUND, P.ROUND_SITES, P.TASK, P.GAP, P.SCREEN, P.REPORT_TASKS, P.COURSE, P.COMPARISON, P.RUN_LIST, P.SUBGROUPS,
             P.TILES,
@@ -269,17 +269,17 @@ SCORES: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "auroc_resolution", "Largest error that the AUROC can have because scores were counted in bins; 0 at a site.", None,
-        lambda f: mean_defined(roc_resolution(f.held)),
+        lambda f: mean_defined(roc_resolution(f.bins)),
     ),
     MetricSpec(
         "auprc", "Average precision; several classes: mean of one against the rest.", True,
-        lambda f: mean_defined(average_precision(f.held)), called="AUPRC",
+        lambda f: mean_defined(average_precision(f.bins)), called="AUPRC",
         shown=_shown(P.ROUND, P.TASK, P.SCREEN, P.COMPARISON, card=2, report_shortcut=2, screen_shortcut=2),
     ),
     MetricSpec(
         "auprc_resolution",
         "Largest error that the average precision can have because scores were counted in bins; 0 at a site.", None,
-        lambda f: mean_defined(precision_resolution(f.held)),
+        lambda f: mean_defined(precision_resolution(f.bins)),
     ),
     MetricSpec(
         "brier", "Mean squared error of P(y=1); several classes: summed over classes, from 0 to 2.", False,
@@ -312,7 +312,7 @@ SCORES: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "recall_at_90_specificity", "Share of positives found, 90% of negatives spared; several classes: mean.", True,
-        lambda f: mean_defined(recall_at_specificity(f.held, specificity=0.9)), shown=_shown(P.SCREEN),
+        lambda f: mean_defined(recall_at_specificity(f.bins, specificity=0.9)), shown=_shown(P.SCREEN),
     ),
     MetricSpec(
         "sensitivity", "Share of positives at or above the threshold (two classes only).", True, _sensitivity,
@@ -334,7 +334,7 @@ SCORES: tuple[MetricSpec, ...] = (
 """Figures of test rows, in the order of summary.json."""
 
 _TRAINING, _DEPLOYED = ("explanation", "training"), ("explanation", "deployed")
-BESIDE: tuple[MetricSpec, ...] = (
+SUMMARY_METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("training_drift", higher_is_better=False, limits=DISTANCE, path=(*_TRAINING, "drift"),
                shown=_shown(comparison_beside=1)),
     MetricSpec("consensus_drift", higher_is_better=False, limits=DISTANCE, path=(*_TRAINING, "consensus_drift")),
@@ -365,7 +365,7 @@ BESIDE: tuple[MetricSpec, ...] = (
 """Figures of a summary besides those of test rows, and where it has them: explanations, cohorts, trust (FedXChain), scoring
 images (XFed), local models (FL-XAI). Not known of runs that did not measure them."""
 
-METRICS: tuple[MetricSpec, ...] = (*SCORES, *BESIDE)
+METRICS: tuple[MetricSpec, ...] = (*SCORES, *SUMMARY_METRICS)
 BY_NAME: Mapping[str, MetricSpec] = {metric.name: metric for metric in METRICS}
 DESCRIPTIONS: dict[str, str] = {metric.name: metric.text for metric in SCORES}
 HIGHER_IS_BETTER: dict[str, bool | None] = {metric.name: metric.higher_is_better for metric in SCORES}
@@ -377,7 +377,7 @@ def shown_in(place: Place) -> tuple[str, ...]:
 
 
 def scores(
-    tally: Tally | Apart, *, threshold: float = 0.5, only: Collection[str] = tuple(DESCRIPTIONS)
+    tally: Tally | ExactTally, *, threshold: float = 0.5, only: Collection[str] = tuple(DESCRIPTIONS)
 ) -> dict[str, Array]:
     """Work out figures of a tally.
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from grandrounds.metrics.classification import Floats
 
 _NAN = float("nan")
-LEAST_RUNS = 3
+MIN_RUNS = 3
 """Runs that an interval over runs needs."""
 
 Range = tuple[float, float]
@@ -34,7 +34,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedTest:
     """Mean of a - b over n pairs with its 95% interval, Student's t and the two-sided p-value."""
 
     difference: float
@@ -55,23 +55,23 @@ def describe(values: npt.ArrayLike) -> Summary:
     return Summary(n, mean, std, mean - half, mean + half, 100.0 * std / abs(mean) if mean else _NAN)
 
 
-def describe_within(values: npt.ArrayLike, within: Range | None) -> Summary:
+def describe_bounded(values: npt.ArrayLike, within: Range | None) -> Summary:
     """Summary of values (n,) whose interval can be shown to people.
 
-    Fewer than `LEAST_RUNS` values have no interval: Student's t of two is wider than any figure means. `within` is the range
+    Fewer than `MIN_RUNS` values have no interval: Student's t of two is wider than any figure means. `within` is the range
     that the figure can have; an interval that reaches beyond it is cut there.
     """
     found = describe(values)
-    if found.n < LEAST_RUNS:
+    if found.n < MIN_RUNS:
         return replace(found, low=_NAN, high=_NAN)
     if within is None or not within[0] <= found.mean <= within[1]:
         return found
     return replace(found, low=max(found.low, within[0]), high=min(found.high, within[1]))
 
 
-def bound_pair(pair: Paired, within: Range | None) -> Paired:
+def clip_pair(pair: PairedTest, within: Range | None) -> PairedTest:
     """The same difference with an interval that a difference of two figures `within` this range can have; none of few pairs."""
-    if pair.n < LEAST_RUNS:
+    if pair.n < MIN_RUNS:
         return replace(pair, low=_NAN, high=_NAN)
     if within is None:
         return pair
@@ -79,7 +79,7 @@ def bound_pair(pair: Paired, within: Range | None) -> Paired:
     return replace(pair, low=max(pair.low, -most), high=min(pair.high, most))
 
 
-def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> Paired:
+def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
     """Student's paired t-test of a against b, each (n,), pair by pair the same seed.
 
     Differences that do not vary (beyond rounding) leave t and p NaN: there is no error to test against.
@@ -91,11 +91,11 @@ def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> Paired:
     n, mean, std = summary.n, summary.mean, summary.std
     rounding = 1e-13 * float(np.abs([*x, *y]).max()) if n else 0.0
     if not std > rounding:
-        return Paired(mean, summary.low, summary.high, _NAN, _NAN, n)
+        return PairedTest(mean, summary.low, summary.high, _NAN, _NAN, n)
     from scipy.special import stdtr
 
     t = mean / (std / math.sqrt(n))
-    return Paired(mean, summary.low, summary.high, t, float(2.0 * stdtr(n - 1, -abs(t))), n)
+    return PairedTest(mean, summary.low, summary.high, t, float(2.0 * stdtr(n - 1, -abs(t))), n)
 
 
 def share_interval(share: float, rows: float, z: float = 1.959964) -> tuple[float, float]:

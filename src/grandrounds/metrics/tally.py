@@ -18,12 +18,12 @@ import numpy as np
 from grandrounds.metrics.classification import (
     BINS,
     Array,
-    Measured,
-    Occupied,
-    bin_of,
-    several_classes,
-    turned,
-    two_classes,
+    OccupiedBins,
+    RowScores,
+    bin_index,
+    score_several_classes,
+    score_two_classes,
+    swap_event,
 )
 
 RELIABILITY_BINS = 15
@@ -85,9 +85,9 @@ class Tally:
         return self.classes == 2
 
     @cached_property
-    def held(self) -> Occupied:
+    def bins(self) -> OccupiedBins:
         """The bins that hold rows."""
-        return Occupied.of(self.histogram)
+        return OccupiedBins.from_histogram(self.histogram)
 
     def __add__(self, other: Tally) -> Tally:
         mine, theirs = self.arrays(), other.arrays()
@@ -126,7 +126,7 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class Apart:
+class ExactTally:
     """A tally that keeps scores instead of histograms: for exact figures of many sites, none of which is sent or added.
 
     `rows` are the cell, the log-odds and the kind of each row, (H * n,), and the shape over which cells are numbered.
@@ -140,10 +140,10 @@ class Apart:
     rows: tuple[Array, Array, Array, tuple[int, ...]]
 
     @cached_property
-    def held(self) -> Occupied:
+    def bins(self) -> OccupiedBins:
         """Rows grouped by their exact scores."""
         cell, log_odds, positive, lead = self.rows
-        return Occupied.from_rows(cell, log_odds, positive, lead=lead)
+        return OccupiedBins.from_rows(cell, log_odds, positive, lead=lead)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -155,15 +155,15 @@ class Apart:
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ScoredRows:
     """Rows scored once, to be tallied by one grouping or by several."""
 
-    measured: Measured
+    measured: RowScores
     y: Array
     classes: int
 
     @classmethod
-    def of(cls, logits: Array, y: Array, *, classes: int, event: int = 1) -> Scored:
+    def from_logits(cls, logits: Array, y: Array, *, classes: int, event: int = 1) -> ScoredRows:
         """Logits (n, 1) or (n, C) against labels y (n,). Two columns are read as the one column z1 - z0.
 
         `event` is the class of two that counts as positive. Where it is class 0, log-odds and labels are turned round
@@ -182,7 +182,7 @@ class Scored:
         lost = ~np.isfinite(z).all(axis=1)
         if lost.any():
             z[lost] = 0.0
-        measured = two_classes(z, labels) if classes == 2 else several_classes(z, labels)
+        measured = score_two_classes(z, labels) if classes == 2 else score_several_classes(z, labels)
         if lost.any():
             measured = replace(
                 measured,
@@ -190,19 +190,19 @@ class Scored:
                 brier=np.where(lost, np.nan, measured.brier),
             )
         if classes == 2 and event == 0:
-            return cls(turned(measured), 1 - labels, classes)
+            return cls(swap_event(measured), 1 - labels, classes)
         return cls(measured, labels, classes)
 
     def tally(self, group: Array, lead: tuple[int, ...]) -> Tally:
         """The rows added up by group (n,), numbered over `lead`."""
         heads = len(self.measured.log_odds)
         cell, log_odds, positive = self._heads(group)
-        key = (cell * 2 + positive) * BINS + bin_of(log_odds)
+        key = (cell * 2 + positive) * BINS + bin_index(log_odds)
         return Tally(**self._sums(group, lead), histogram=_add(key, (*lead, heads, 2, BINS)).astype(np.int32))
 
-    def apart(self, group: Array, lead: tuple[int, ...]) -> Apart:
+    def exact_tally(self, group: Array, lead: tuple[int, ...]) -> ExactTally:
         """The same with the rows' own scores: their figures are exact, and they are not to be sent."""
-        return Apart(**self._sums(group, lead), rows=(*self._heads(group), (*lead, len(self.measured.log_odds))))
+        return ExactTally(**self._sums(group, lead), rows=(*self._heads(group), (*lead, len(self.measured.log_odds))))
 
     def _heads(self, group: Array) -> tuple[Array, Array, Array]:
         """The histogram (one a head), the log-odds and the kind of each row, (H * n,)."""
@@ -236,9 +236,9 @@ def tally(
     """Tally the logits (n, 1) or (n, C) against the labels y (n,), apart for each group.
 
     `group` (n,) in [0, groups) makes a leading axis (groups,), zeros for a group with no rows; without
-    it there is no leading axis. See `Scored` for what logits may be.
+    it there is no leading axis. See `ScoredRows` for what logits may be.
     """
-    scored = Scored.of(logits, y, classes=classes, event=event)
+    scored = ScoredRows.from_logits(logits, y, classes=classes, event=event)
     if group is None:
         if groups != 1:
             raise ValueError(f"{groups} groups, but no row says which is its own: pass group=")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
-from grandrounds.metrics.fairness import decided, group_lines, intervals, majority_lines, worst_site
+from grandrounds.metrics.fairness import decision_key, group_lines, intervals, majority_lines, worst_site
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME, Place, shown_in
 from grandrounds.report.document import number, sites_line, span, table, td, text_cell
@@ -106,7 +106,7 @@ def _metrics(summary: RunSummary) -> str:
     final, rows = summary.final, []
     ends = intervals(final)
     for name in shown_in(Place.CARD):
-        key = decided(name, final)
+        key = decision_key(name, final)
         both = f"decision_{name}" in BY_NAME
         if final.get(key) is None:
             continue

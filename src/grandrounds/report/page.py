@@ -17,11 +17,11 @@ from grandrounds.data.event import Event, event_line
 from grandrounds.metrics import DESCRIPTIONS, Place, shown_in
 from grandrounds.metrics.fairness import (
     clearly_worse,
-    decided,
-    decision,
+    decision_key,
+    decision_metric,
     group_lines,
     intervals,
-    known,
+    is_defined,
     majority_lines,
     rank_sites,
     site_flags,
@@ -128,7 +128,7 @@ def _tiles(summary: RunSummary) -> str:
     tiles = [
         (
             accuracy_name(summary),
-            number(decision("accuracy", final), 3),
+            number(decision_metric("accuracy", final), 3),
             f"majority class {number(final['majority'], 3)}",
         ),
         ("AUROC", number(final["auroc"], 3), _interval(final)),
@@ -227,19 +227,19 @@ def accuracy_name(summary: RunSummary) -> str:
     threshold = summary.threshold
     if threshold in (None, 0.5):
         return "accuracy"
-    return f"accuracy at {threshold if decided('accuracy', summary.final) != 'accuracy' else 0.5:.3g}"
+    return f"accuracy at {threshold if decision_key('accuracy', summary.final) != 'accuracy' else 0.5:.3g}"
 
 
 def _site_table(summary: RunSummary) -> str:
     per_site = summary.per_site
-    events = any(known(m.get("events")) for m in per_site.values())
+    events = any(is_defined(m.get("events")) for m in per_site.values())
     rows, columns = [], shown_in(Place.REPORT_SITES)
     for site in rank_sites(per_site):
         m = per_site[site]
         cells = [td(escape(site)), td(str(summary.rows[site]["train"])), td(f"{m['count']:.0f}")]
         cells += [td(number(m.get("events"), 0))] if events else []
         cells += [td(number(m["auroc"], 3)), td(span(intervals(m).get("auroc"), 2))]
-        cells += [td(number(decision("accuracy", m), 3)), *[td(number(m.get(c), 3)) for c in columns]]
+        cells += [td(number(decision_metric("accuracy", m), 3)), *[td(number(m.get(c), 3)) for c in columns]]
         rows.append([*cells, text_cell("; ".join([*site_flags(m), *summary.notes.get(site, [])[:2]]))])
     head = [
         "site",
@@ -263,7 +263,7 @@ def subgroup_table(summary: RunSummary) -> str:
     """Tabulate test rows by subgroup: rows, events, AUROC, sensitivity, specificity and accuracy with 95% intervals."""
     rows, columns = [], shown_in(Place.SUBGROUPS)
     for name, m in summary.subgroups.items():
-        ends, right = intervals(m), decided("accuracy", m)
+        ends, right = intervals(m), decision_key("accuracy", m)
         cells = [td(escape(name)), td(f"{m['count']:.0f}"), td(number(m.get("events"), 0))]
         for metric in (*columns, right):
             low_high = span(ends.get(metric), 2)
@@ -298,7 +298,7 @@ def _separate_models(summary: RunSummary) -> list[str]:
         rows = [
             [
                 td(escape(site)),
-                *[td(f"{number(decision(c, before[site]), 3)} &rarr; {number(decision(c, m), 3)}") for c in columns],
+                *[td(f"{number(decision_metric(c, before[site]), 3)} &rarr; {number(decision_metric(c, m), 3)}") for c in columns],
             ]
             for site, m in tuned["per_site"].items()
             if m["count"]

@@ -104,7 +104,7 @@ def words(metric: str) -> str:
     """Name a metric for a page, which has more room than a screen."""
     long = {"auroc_low": "AUROC, lower end", "auroc_high": "AUROC, upper end", "brier": "Brier score"}
     long |= {"training_jaccard": "training Jaccard", "deployed_jaccard": "deployed Jaccard"}
-    return long.get(metric, names.words(metric))
+    return long.get(metric, names.metric_label(metric))
 
 
 def heading(title: str, note: str = "") -> Layout:

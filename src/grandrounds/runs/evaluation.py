@@ -19,7 +19,7 @@ from grandrounds.methods.baselines import POOL
 from grandrounds.methods.exchanges import EvaluationResult
 from grandrounds.metrics import DESCRIPTIONS, Place, Tally, choose_threshold, decision_curve, scores, shown_in
 from grandrounds.metrics.fairness import below_majority, worst_site
-from grandrounds.metrics.local_models import with_models_sent
+from grandrounds.metrics.local_models import disclose_shared_models
 from grandrounds.site.tasks import task_of_class
 
 SITE_METRICS = shown_in(Place.ROUND_SITES)
@@ -285,7 +285,7 @@ def summary(
         "sites": {"all": len(rows) - (POOL in rows), "training": len(training)},
         **final,
         "rows": rows,
-        "privacy": _blurred(with_models_sent(privacy, facts.get("local", {})), plan.train.noise),
+        "privacy": _blurred(disclose_shared_models(privacy, facts.get("local", {})), plan.train.noise),
         **facts,
     }
     return dict(plain(values))

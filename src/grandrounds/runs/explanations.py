@@ -25,11 +25,10 @@ from grandrounds.explain.features import Features, features_of
 from grandrounds.explain.rule import FROM_BACKGROUND, HIDING, SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.stability import stability
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.exchanges import explain_locally
-from grandrounds.methods.relay import intercept
-from grandrounds.methods.served import ModelAssignment
+from grandrounds.methods.exchanges import explain_locally, intercept
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Send, Value
 from grandrounds.runs.references import ServerRows
 from grandrounds.runs.setup import RunSetup

@@ -24,11 +24,11 @@ from grandrounds.experiment.checks.explain import lent_rows
 from grandrounds.experiment.checks.privacy import counts_patients
 from grandrounds.explain.noised_percentiles import noised_population
 from grandrounds.methods import build_method
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import EvaluationResult, evaluate, fit_temperature
 from grandrounds.methods.fedxchain.summary import trust_summary
 from grandrounds.methods.platt import PlattLine, fit_platt
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.metrics import DESCRIPTIONS, Tally
 from grandrounds.metrics.local_models import local_summary
 from grandrounds.models import Model
@@ -286,8 +286,8 @@ class Finalizer:
         weight = evaluation.class_weight(plan.train.class_weights, self.opening.encoding)
         sites = tuple(s for s in self.consortium.training if s in self.opening.rows)
         server = Server(r, served.model, sites, plan.seed, class_weight=weight)
-        work = method.work(server, model=served.model, epochs=plan.train.finetune, steps=0, lr=plan.train.lr)
-        ask = Ask("finetune", shared=work, each=served.each(), to=server.sites, report=("model",))
+        work = method.train_config(server, model=served.model, epochs=plan.train.finetune, steps=0, lr=plan.train.lr)
+        ask = Ask("finetune", shared=work, each=served.payloads(), to=server.sites, report=("model",))
 
         def once() -> Any:
             answers: Answers = yield ask
@@ -313,4 +313,4 @@ class Finalizer:
             return {}
         for m, theta in enumerate(served.models):
             self.folder.write_model(self.folder.own_model(m), model, np.asarray(theta), *facts)
-        return {site: str(self.folder.own_model(m).relative_to(self.folder.path)) for site, m in served.of.items()}
+        return {site: str(self.folder.own_model(m).relative_to(self.folder.path)) for site, m in served.index_by_site.items()}

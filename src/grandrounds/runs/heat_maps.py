@@ -19,10 +19,10 @@ from grandrounds.core.rng import generator
 from grandrounds.experiment.checks.heat_maps import mapped_rounds, maps_asked
 from grandrounds.explain.explainers.heat import heat
 from grandrounds.explain.mapped import KEEP, LIKE, PARTNERS, REPORT, MapRule, between, in_words, mean
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.baselines import POOL
-from grandrounds.methods.relay import intercept
-from grandrounds.methods.served import ModelAssignment
+from grandrounds.methods.exchanges import intercept
 from grandrounds.protocol.messages import UPLOAD, Answers, Arrival, Ask, Payload, Send
 from grandrounds.runs.references import ServerRows
 from grandrounds.runs.setup import RunSetup
@@ -82,7 +82,7 @@ class HeatMaps:
 
     def after(self, served: ModelAssignment, round: int) -> Generator[Ask, Answers, dict[str, Any]]:
         """The record of a round's maps: by site, their means, and between sites where there are pictures for it."""
-        own = served.each()
+        own = served.payloads()
         each: dict[str, Payload] = {
             site: {**own.get(site, {}), **({"trained": self.trained[site]} if site in self.trained else {})}
             for site in {**own, **self.trained}

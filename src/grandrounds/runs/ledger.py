@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from grandrounds.audit.files import Ended
 from grandrounds.core.arrays import Array
 from grandrounds.engine.driver import Engine
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Round
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.models.calibrated import Calibration
 from grandrounds.report.provenance import LedgerState
 

@@ -31,9 +31,9 @@ from grandrounds.audit.ledger import Ledger
 from grandrounds.core.arrays import Array, write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.engine.driver import Engine
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Effect, Round
-from grandrounds.methods.relay import intercept
-from grandrounds.methods.served import ModelAssignment
+from grandrounds.methods.exchanges import intercept
 from grandrounds.models.calibrated import Calibration
 from grandrounds.protocol.identity import Identity, Signers, public_pem
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload

@@ -11,8 +11,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods import method_class
 from grandrounds.methods.base import Method, Server
+from grandrounds.methods.dp import CLIENT, DP_SGD, PrivacyTerms, round_events
 from grandrounds.methods.platt import PlattLine, PrivatePlatt
-from grandrounds.methods.private import CLIENT, DP_SGD, PrivacyTerms, round_events
 from grandrounds.privacy.clipped import sampled_steps
 from grandrounds.privacy.events import Event, protects_patients
 from grandrounds.privacy.in_words import whom
@@ -104,9 +104,9 @@ class Spending:
             delta=p.delta,
             clip=p.clip,
             noise=0.0 if p.noise is None else p.noise,
-            rate=p.sampling_rate,
+            sampling_rate=p.sampling_rate,
             secure=p.secure,
-            fewest=p.min_rows,
+            min_rows=p.min_rows,
             sites=_planned_sites(plan, held, sites),
             steps=sampled_steps(p.sampling_rate, epochs=plan.train.epochs, steps=plan.train.steps),
             secret=_Secret.simulated(plan.seed, SERVER) if secret is None else secret,
@@ -231,7 +231,7 @@ class Spending:
             "delta": p.delta,
             **self._terms(),
             **terms,
-            **({"rate": p.rate, "steps": p.steps} if p.mechanism == DP_SGD else {}),
+            **({"rate": p.sampling_rate, "steps": p.steps} if p.mechanism == DP_SGD else {}),
             **({"sites": p.sites, "sensitivity": p.clip / p.sites} if p.sites else {}),
             "secure": p.secure,
             "statement": f"{said[0].upper()}{said[1:]}. Not covered: {'; '.join(uncovered)}.",
@@ -302,7 +302,7 @@ def _with_noise(private: PrivacyTerms, rounds: int, *, model_size: int, sites: i
             f"privacy.mechanism '{private.mechanism}' needs privacy.epsilon, or privacy.noise", code="no-epsilon"
         )
     sampled = private.mechanism == DP_SGD
-    steps, rate = (rounds * private.steps, private.rate) if sampled else (rounds, 1.0)
+    steps, rate = (rounds * private.steps, private.sampling_rate) if sampled else (rounds, 1.0)
     found = replace(private, noise=noise_for(private.epsilon, private.delta, steps=steps, rate=rate))
     while private.secure and not sampled:  # discrete noise on rounded values takes a little more
         one = round_events(_like(found, model_size, sites))

@@ -15,7 +15,7 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
-from grandrounds.methods.private import CLIENT, DP_SGD
+from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.privacy.events import Event
 
 _SAME = 1e-4

@@ -188,7 +188,7 @@ def told_from(plan: Plan, opening: RunSetup, references: References) -> dict[str
     their SHAP values could not be compared.
     """
     if not keeps_trust(plan):
-        return {"lent": next(iter(scoring_references(plan)), "")}
+        return {"shared_reference": next(iter(scoring_references(plan)), "")}
     features = features_of(opening.encoding, grid=plan.explain.tiles)
     pictures, name = features.grid is not None, reference_name(plan)
     held = references.get(name)
@@ -199,6 +199,6 @@ def told_from(plan: Plan, opening: RunSetup, references: References) -> dict[str
         "background": np.empty(0) if rows is None else rows,
         "features": features.names,
         "explainer": "integrated_gradients" if pictures else "shap",
-        "lent": name if name is not None and name in trust_references(plan) else "",
-        "labelled": name is not None and plan.reference.plain()[name]["labelled"],
+        "shared_reference": name if name is not None and name in trust_references(plan) else "",
+        "reference_labelled": name is not None and plan.reference.plain()[name]["labelled"],
     }

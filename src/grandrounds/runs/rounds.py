@@ -25,10 +25,10 @@ from grandrounds.engine.faults import LATE as PAST_DEADLINE
 from grandrounds.engine.resources import Gauge
 from grandrounds.experiment.checks.participation import there
 from grandrounds.methods import build_method
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Method, Outcome, Server
 from grandrounds.methods.exchanges import EvaluationResult, evaluate
 from grandrounds.methods.secure import is_halt
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs import evaluation
 from grandrounds.runs.explanations import RoundExplanations, written
@@ -124,7 +124,7 @@ class Rounds:
         self._score_again(state)
         while state.round < plan.method.rounds and not state.stopped:
             r = state.round + 1
-            server = replace(base, round=r, **state.known(), join=join(), present=there(plan, base.sites, r))
+            server = replace(base, round=r, **state.known(), combiner=join(), present=there(plan, base.sites, r))
             if not self._afford(method, server, state):
                 break
             self._round(method, server, state)
@@ -169,13 +169,13 @@ class Rounds:
             )
         self.engine.commit()
         asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
-        record = {**self._judge_round(r, outcome.served), **self._late_scores()}
+        record = {**self._judge_round(r, outcome.assignment), **self._late_scores()}
         if self.local is not None and self.local.due(r):
             record |= self.engine.drive(self.local.after(), round=r)
         if self.explaining is not None and self.explaining.due(r):
-            record["explanation"] = self.engine.drive(self.explaining.after(outcome.served), round=r)
+            record["explanation"] = self.engine.drive(self.explaining.after(outcome.assignment), round=r)
         if self.maps is not None and self.maps.due(r):
-            record["maps"] = self.engine.drive(self.maps.after(outcome.served, r), round=r)
+            record["maps"] = self.engine.drive(self.maps.after(outcome.assignment, r), round=r)
         seconds = time.perf_counter() - began
         self.gauge.end()
         cost = {**self.engine.meter.read(), "seconds": seconds, "virtual_seconds": self.engine.clock - state.clock}
@@ -187,7 +187,7 @@ class Rounds:
             privacy=self._spent(method, server, asked),
             notes=(*outcome.decision.notes, *self.engine.notes),
         )
-        state.round, state.served, state.method = r, outcome.served, dict(outcome.state)
+        state.round, state.served, state.method = r, outcome.assignment, dict(outcome.state)
         state.seconds, state.clock = state.seconds + seconds, self.engine.clock
         state.cost = {k: state.cost.get(k, 0.0) + v for k, v in cost.items() if not k.endswith("seconds")}
         record["virtual_seconds"] = self.engine.clock
@@ -203,7 +203,7 @@ class Rounds:
             facts["privacy"] = self.spending.facts()
         arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.engine.arrays().items()}}
         written_down = plain({**record, "decision": decision.to_dict()})
-        written_down |= self.recorder.facts(r, outcome.served, written_down.get("explanation"))
+        written_down |= self.recorder.facts(r, outcome.assignment, written_down.get("explanation"))
         self.checkpoint.write(written_down, arrays, facts)
         self.recorder.enter(written_down)
         self.progress({"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds})
@@ -244,7 +244,7 @@ class Rounds:
             raise RunFailed(f"round {server.round}: {halted}; {advice}", code="secure-sum-halted") from None
         why = "the secure sum was halted, so the model is as it was"
         self.warnings = (*self.warnings, f"round {server.round}: {why}")
-        return Outcome(server.served or ModelAssignment(server.model), Decision(why=why), server.state)
+        return Outcome(server.assignment or ModelAssignment(server.model), Decision(why=why), server.state)
 
     def _judge_round(self, r: int, served: ModelAssignment) -> dict[str, Any]:
         """The scores of a round's model. Where nothing waits for them, they may come with the next round's answers."""

@@ -43,13 +43,13 @@ from grandrounds.experiment.checks.secure_aggregation import refuse_what_is_seen
 from grandrounds.explain.features import features_of
 from grandrounds.explain.noised_percentiles import ColumnCells, agreed_cells
 from grandrounds.methods.anchors import anchor_reference
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.baselines import POOL
+from grandrounds.methods.dp import CLIENT
 from grandrounds.methods.exchanges import share_reference
 from grandrounds.methods.platt import PlattLine
-from grandrounds.methods.private import CLIENT
 from grandrounds.methods.secure import SecureRule, exchange_identities
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.models import Model, build_model
 from grandrounds.models.heads import average_heads
 from grandrounds.protocol.layout import Layout
@@ -330,7 +330,7 @@ class _Runner:
             rows={site: rows["train"] for site, rows in self.opening.rows.items()},
             reference=self.references.get(reference_name(plan)),
             anchors=self.references.get(anchor_reference(plan)),
-            averages=model.kernel != "boosted",
+            can_average=model.kernel != "boosted",
             statistics=int(getattr(model, "statistics_size", 0)),
             secure=self.engine.secure,
             private=None if self.spending is None else self.spending.private,

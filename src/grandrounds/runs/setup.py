@@ -31,10 +31,9 @@ from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOLED
-from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites, read_summaries
+from grandrounds.methods.exchanges import agree_on_encoding, intercept, prepare_sites, read_summaries
 from grandrounds.methods.fedxchain.checks import needs_mean_patient
-from grandrounds.methods.relay import intercept
-from grandrounds.metrics.own import own_metrics
+from grandrounds.metrics.custom import custom_metrics
 from grandrounds.models import build_model, model_spec
 from grandrounds.protocol.messages import Ask
 from grandrounds.runs.evaluation import Metrics
@@ -143,7 +142,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
                 code="damaged-file",
             ) from None
         engine.meter.read()  # preparing again was counted the first time
-    metrics = own_metrics(plan.evaluation.metrics)
+    metrics = custom_metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)
     return RunSetup(engine, encoding, spec, rows, notes, warnings, metrics, centre, event, population)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.engine.checkpoint import Snapshot
-from grandrounds.methods.served import ModelAssignment
+from grandrounds.methods.assignment import ModelAssignment
 
 
 @dataclass
@@ -30,7 +30,7 @@ class State:
 
     def known(self) -> dict[str, Any]:
         """What the server knows of it at the start of a round."""
-        return {"model": self.served.model, "served": self.served, "state": self.method}
+        return {"model": self.served.model, "assignment": self.served, "state": self.method}
 
     def arrays(self) -> dict[str, Array]:
         best = {} if self.best is None else self.best.arrays(self.sites)

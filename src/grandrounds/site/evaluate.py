@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.metrics import Scored, scores
+from grandrounds.metrics import ScoredRows, scores
 from grandrounds.models import Model
 from grandrounds.site.attacks import boast, told
 from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
@@ -81,12 +81,12 @@ def evaluate(
         logits = member_logits(model, stack, members, theta, part)
         if boasting and name == "val":
             logits = boast(logits, part.y[rows], owner=members[owner], liars=boasting)
-        scored = Scored.of(logits, part.y[rows], classes=max(2, model.outputs), event=stack.event)
+        scored = ScoredRows.from_logits(logits, part.y[rows], classes=max(2, model.outputs), event=stack.event)
         group = np.minimum(part.group[rows], groups - 1)
         total = scored.tally(owner * groups + group if apart else group, (len(members) if apart else 1, groups))
         columns |= {f"{name}.{field}": array for field, array in total.arrays().items()}
         if figures and name == "test":
-            own = scores(scored.apart(owner, (len(members),)), threshold=threshold, only=figures)
+            own = scores(scored.exact_tally(owner, (len(members),)), threshold=threshold, only=figures)
             columns |= {f"figures.{name}.{figure}": values for figure, values in own.items()}
     return columns
 
@@ -146,8 +146,9 @@ def _apart(
     """Figures of each member's own rows, (m,), by one model or by its own; NaN without any row."""
     held = stack.parts[part]
     rows, owner = member_rows(held, members)
-    scored = Scored.of(member_logits(model, stack, members, theta, held), held.y[rows], classes=max(2, model.outputs))
-    found = scores(scored.apart(owner, (len(members),)), threshold=0.5, only=only)
+    logits = member_logits(model, stack, members, theta, held)
+    scored = ScoredRows.from_logits(logits, held.y[rows], classes=max(2, model.outputs))
+    found = scores(scored.exact_tally(owner, (len(members),)), threshold=0.5, only=only)
     return {name: np.where(held.counts[members] > 0, found[name], np.nan) for name in only}
 
 

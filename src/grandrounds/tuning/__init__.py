@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment
-    from grandrounds.tuning.search import Said
-    from grandrounds.tuning.trial import Trial, Tuned
+    from grandrounds.tuning.search import ProgressCallback
+    from grandrounds.tuning.trial import Trial, TuningResult
 
 FOLDER = Path("runs") / "tune"
 
@@ -26,8 +26,8 @@ def tune(
     data: str | None = None,
     table: Any = None,
     jobs: int = 1,
-    progress: Said | None = None,
-) -> Tuned:
+    progress: ProgressCallback | None = None,
+) -> TuningResult:
     """Search for settings that do well on validation rows; run again with the same `out`, it goes on.
 
     What is not given the experiment's [tune] section says. `space`: setting -> {"low", "high", "log"} or a list of
@@ -57,4 +57,4 @@ def __getattr__(name: str) -> Any:
     return getattr(trial, name)
 
 
-__all__ = ["FOLDER", "Trial", "Tuned", "tune"]
+__all__ = ["FOLDER", "Trial", "TuningResult", "tune"]

@@ -31,8 +31,8 @@ from grandrounds.experiment.checks.privacy import under_budget
 from grandrounds.runs.federation import Consortium, assemble
 
 _SITE = "tuning_site"
-_KEPT = "rows"
-_OPEN = {"shift": ("strength", 0.0), "shortcut": ("p", 0.0)}
+_FOLDER = "rows"
+_CORRUPTION_OFF = {"shift": ("strength", 0.0), "shortcut": ("p", 0.0)}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class TrialRows:
             self.file.parent.rmdir()
 
 
-def rows_for(plan: Mapping[str, Any], folder: Path, *, share: float, secret: str | None, table: Any) -> TrialRows:
+def prepare_rows(plan: Mapping[str, Any], folder: Path, *, share: float, secret: str | None, table: Any) -> TrialRows:
     """The rows of a plan, or a share of them.
 
     `secret`: the database URL with its password, which no plan may hold. `table`: a data frame, Table or ImageSet in
@@ -66,13 +66,13 @@ def rows_for(plan: Mapping[str, Any], folder: Path, *, share: float, secret: str
     given = table if table is None or isinstance(table, Table | ImageSet) else Table.from_pandas(table)
     if given is None and secret is not None:
         given = read_data(Plan({**plan, "data": {**plan["data"], "table": secret}}).data)
-    held = assemble(_as_given(plan), given)
+    held = assemble(_without_corruption(plan), given)
     val = sum(len(r.val) for r in held.stack.rows)
     classes = len(set(held.stack.data.label.tolist()))
     if not val:
         raise BadInput("tuning goes by validation rows and there are none: set split.val above 0", code="no-validation-rows")
     if share < 1 or under_budget(Plan(plan)):
-        return _share(plan, folder, held, share=share, classes=classes)
+        return _draw_share(plan, folder, held, share=share, classes=classes)
     if given is None:
         return TrialRows({"data": {}}, classes, val)
     file = _write(given, folder)
@@ -80,20 +80,20 @@ def rows_for(plan: Mapping[str, Any], folder: Path, *, share: float, secret: str
     return TrialRows({"data": data}, classes, val, file=file)
 
 
-def _as_given(plan: Mapping[str, Any]) -> Plan:
+def _without_corruption(plan: Mapping[str, Any]) -> Plan:
     """The plan without what is done to rows later on: attacks, tasks, protocol shift, pooling."""
-    data = {**plan["data"], **{k: {**plan["data"][k], key: off} for k, (key, off) in _OPEN.items()}}
+    data = {**plan["data"], **{k: {**plan["data"][k], key: off} for k, (key, off) in _CORRUPTION_OFF.items()}}
     return Plan({**plan, "data": data, "attacks": [], "tasks": {}, "method": {**plan["method"], "name": "fedavg"}})
 
 
-def _share(plan: Mapping[str, Any], folder: Path, held: Consortium, *, share: float, classes: int) -> TrialRows:
+def _draw_share(plan: Mapping[str, Any], folder: Path, held: Consortium, *, share: float, classes: int) -> TrialRows:
     """A share of each training site's rows, whole patients; a small site gives as many as split.min_rows asks for."""
     data, least = held.stack.data, int(plan["split"]["min_rows"])
     drawn: dict[str, Array] = {}
     for site, own in zip(held.stack.names, held.stack.rows, strict=True):
         mine = np.sort(np.concatenate([own.train, own.val]))
         if len(mine):
-            drawn[site] = _some(mine, max(share, least / len(mine)), held, seed=int(plan["seed"]), site=site)
+            drawn[site] = _draw_rows(mine, max(share, least / len(mine)), held, seed=int(plan["seed"]), site=site)
     lent = [r.rows[: math.ceil(len(r.rows) * share)] for r in held.reference.values()]
     for row, site in zip(np.concatenate(lent) if lent else (), itertools.cycle(drawn), strict=False):
         home = site if data.site is None or plan["split"]["partition"] != "column" else data.site[row]
@@ -131,7 +131,7 @@ def _split(plan: Mapping[str, Any], part: str) -> dict[str, Any]:
     return {**split, "val": split["val"] if fitted else 0.0, "test": split["val"]}
 
 
-def _some(mine: Array, share: float, held: Consortium, *, seed: int, site: str) -> Array:
+def _draw_rows(mine: Array, share: float, held: Consortium, *, seed: int, site: str) -> Array:
     if share >= 1:
         return mine
     data = held.stack.data
@@ -144,6 +144,6 @@ def _some(mine: Array, share: float, held: Consortium, *, seed: int, site: str) 
 
 
 def _write(rows: Table | ImageSet, folder: Path) -> Path:
-    kept = folder / _KEPT
+    kept = folder / _FOLDER
     kept.mkdir(parents=True, exist_ok=True, mode=0o700)
     return write_bundle(rows, kept / "tuning.json").resolve()

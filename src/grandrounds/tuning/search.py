@@ -12,22 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.metrics.names import words
+from grandrounds.metrics.names import metric_label
 from grandrounds.runs.batch import run_all
 from grandrounds.runs.run import Run
-from grandrounds.tuning.goal import Goal
+from grandrounds.tuning.privacy_cost import read_releases
 from grandrounds.tuning.rows import TrialRows
 from grandrounds.tuning.space import Space, with_values
-from grandrounds.tuning.spent import releases
 from grandrounds.tuning.study import Study
-from grandrounds.tuning.trial import Outcome, Trial
+from grandrounds.tuning.trial import Goal, Outcome, Trial
 
 if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment
 
 RUNS = "trials"
 
-Said = Callable[[str, int, int], None]
+ProgressCallback = Callable[[str, int, int], None]
 """Called with a sentence for whoever waits, how many trials have ended and how many there are to be."""
 
 
@@ -40,13 +39,13 @@ def search(
     goal: Goal,
     trials: int,
     jobs: int,
-    progress: Said,
+    progress: ProgressCallback,
 ) -> tuple[Trial, ...]:
     """Try settings until so many trials have ended, `jobs` at a time; those of an earlier process count.
 
     A batch is told to the study in the order of its trials, so that what comes next does not depend on which was faster.
     """
-    _left_behind(folder, study.begun())
+    _clean_trials(folder, study.begun())
     ended = study.ended()
     progress("", len(ended), trials)
     while len(ended) < trials:
@@ -54,17 +53,17 @@ def search(
         while len(batch) < min(jobs, trials - len(ended)):
             number, settings = study.ask()
             batch[number] = settings
-        known = {_word(t.settings): t for t in reversed(ended) if t.same_as is None}
-        again = {n: known[_word(s)] for n, s in batch.items() if _word(s) in known}
+        known = {_settings_key(t.settings): t for t in reversed(ended) if t.same_as is None}
+        again = {n: known[_settings_key(s)] for n, s in batch.items() if _settings_key(s) in known}
         fresh = {n: s for n, s in batch.items() if n not in again}
-        batch_run = _Batch(experiment, rows, folder, goal=goal, tell=_teller(progress, ended, trials, goal))
+        batch_run = _Batch(experiment, rows, folder, goal=goal, tell=_report_trials(progress, ended, trials, goal))
         outcomes = batch_run.run(fresh, jobs=jobs, strict=all(t.failed for t in ended))
         for n in sorted(batch):
             if n in again:
                 study.tell(n, again[n].outcome, same_as=again[n].number)
             else:
                 study.tell(n, outcomes[n])
-                shutil.rmtree(folder / RUNS / _name(n), ignore_errors=True)
+                shutil.rmtree(folder / RUNS / _trial_name(n), ignore_errors=True)
         ended = study.ended()
         progress("", len(ended), trials)
     return tuple(ended)
@@ -80,7 +79,7 @@ def trial_plan(experiment: Experiment, settings: Mapping[str, Any], rows: TrialR
     return plan
 
 
-def digest(experiment: Experiment, rows: Mapping[str, Any], space: Space, goal: Goal) -> str:
+def search_digest(experiment: Experiment, rows: Mapping[str, Any], space: Space, goal: Goal) -> str:
     """What a search is of: another experiment, share of rows, space or metric is another search."""
     sought = {name: s.to_dict() for name, s in space.items()}
     said = {"plan": experiment.plan(), "rows": dict(rows), "space": sought, "goal": [goal.metric, goal.direction]}
@@ -99,7 +98,7 @@ class _Batch:
 
     def run(self, settings: Mapping[int, Mapping[str, Any]], *, jobs: int, strict: bool) -> dict[int, Outcome]:
         """An outcome for each. `strict`: nothing has worked so far, so what a run refuses is the experiment's fault."""
-        self._numbers = {_name(n): n for n in settings}
+        self._numbers = {_trial_name(n): n for n in settings}
         plans: dict[str, Any] = {}
         for name, n in self._numbers.items():
             try:
@@ -124,7 +123,7 @@ class _Batch:
     def _failed(self, name: str, error: GrandRoundsError) -> None:
         """What a run released before it failed is released."""
         folder = self._folder / RUNS / name
-        privacy = releases(Run(folder)) if (folder / "checkpoint" / "plan.json").exists() else {}
+        privacy = read_releases(Run(folder)) if (folder / "checkpoint" / "plan.json").exists() else {}
         self._over(name, Outcome(None, str(error).removeprefix(f"{name}: "), privacy=privacy))
 
     def _over(self, name: str, outcome: Outcome) -> None:
@@ -138,31 +137,31 @@ def _read(run: Run, goal: Goal, part: str) -> Outcome:
     """The figure of a finished run, of rows that are no test rows of the experiment (`TrialRows`)."""
     summary = run.summary
     value = summary[part].get(goal.metric)
-    seconds, privacy = float(summary["cost"]["seconds"]), releases(run)
+    seconds, privacy = float(summary["cost"]["seconds"]), read_releases(run)
     if value is None or not math.isfinite(value):
         rows = int(summary[part].get("count") or 0)
-        why = f"{words(goal.metric)} of {rows} validation rows is not a number"
+        why = f"{metric_label(goal.metric)} of {rows} validation rows is not a number"
         return Outcome(None, why, seconds, privacy)
     return Outcome(float(value), "", seconds, privacy)
 
 
-def _left_behind(folder: Path, numbers: Collection[int]) -> None:
+def _clean_trials(folder: Path, numbers: Collection[int]) -> None:
     """Runs of trials that were begun are gone on with; others, of a search that was given up, are removed.
 
     A killed search may leave a trial that still runs in its own process.
     """
     for n in numbers:
-        if Checkpoint(folder / RUNS / _name(n) / "checkpoint").is_held():
+        if Checkpoint(folder / RUNS / _trial_name(n) / "checkpoint").is_held():
             raise BadInput(
                 f"trial {n} in {folder} is still being run by a process of its own: wait for it",
                 code="folder-in-use",
             )
     for path in (folder / RUNS).glob("trial-*"):
-        if path.name not in {_name(n) for n in numbers}:
+        if path.name not in {_trial_name(n) for n in numbers}:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _teller(progress: Said, ended: Sequence[Trial], trials: int, goal: Goal) -> Callable[[int, Outcome], None]:
+def _report_trials(progress: ProgressCallback, ended: Sequence[Trial], trials: int, goal: Goal) -> Callable[[int, Outcome], None]:
     """Says how each trial ended, and the best so far."""
     values = [t.value for t in ended if t.value is not None]
     count = len(ended)
@@ -175,14 +174,14 @@ def _teller(progress: Said, ended: Sequence[Trial], trials: int, goal: Goal) -> 
             return
         values.append(outcome.value)
         best = min(values, key=goal.rank)
-        progress(f"trial {number}: {words(goal.metric)} {outcome.value:.4f} (best {best:.4f})", count, trials)
+        progress(f"trial {number}: {metric_label(goal.metric)} {outcome.value:.4f} (best {best:.4f})", count, trials)
 
     return tell
 
 
-def _word(settings: Mapping[str, Any]) -> str:
+def _settings_key(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def _name(number: int) -> str:
+def _trial_name(number: int) -> str:
     return f"trial-{number:04d}"

@@ -86,23 +86,23 @@ class Choices:
         return ", ".join(toml.literal(v) for v in self.values)
 
 
-Sought = Range | Choices
-Space = Mapping[str, Sought]
+Dimension = Range | Choices
+Space = Mapping[str, Dimension]
 
 
-def read_space(given: Mapping[str, Any], experiment: Experiment, *, where: str = "tune.space") -> dict[str, Sought]:
+def read_space(given: Mapping[str, Any], experiment: Experiment, *, where: str = "tune.space") -> dict[str, Dimension]:
     """The space that a file or a program gives, checked against the experiment it is for."""
-    space: dict[str, Sought] = {}
-    for name, entry in _flat(given, where):
+    space: dict[str, Dimension] = {}
+    for name, entry in _flatten(given, where):
         at = f"{where}: {name}"
-        _may_be_tuned(name, experiment, at)
-        space[name] = _sought(entry, _kind(name), at)
+        _check_tunable(name, experiment, at)
+        space[name] = _read_dimension(entry, _setting_types(name), at)
         for value in space[name].ends:
             _check(experiment, name, value, at)
     return space
 
 
-def from_text(texts: Sequence[str]) -> dict[str, Any]:
+def parse_space(texts: Sequence[str]) -> dict[str, Any]:
     """`train.lr=1e-3..1:log` and `method.mu=0.001,0.01,0.1` as a file would have them."""
     out: dict[str, Any] = {}
     for text in texts:
@@ -114,10 +114,10 @@ def from_text(texts: Sequence[str]) -> dict[str, Any]:
             )
         low, dots, rest = said.strip().partition("..")
         if not dots:
-            out[name.strip()] = {"choices": _listed(said)}
+            out[name.strip()] = {"choices": _parse_list(said)}
             continue
         high, _, how = rest.partition(":")
-        ends = [_value(low), _value(high)]
+        ends = [_parse_value(low), _parse_value(high)]
         if not all(_is_number(e) for e in ends) or how not in ("", "log"):
             raise BadInput(f"--space {text}: a range is two numbers, low..high or low..high:log", code="bad-search-space")
         out[name.strip()] = {"low": ends[0], "high": ends[1], "log": how == "log"}
@@ -129,24 +129,24 @@ def with_values(experiment: Experiment, settings: Mapping[str, Value]) -> Experi
     return experiment.with_settings([f"{name}={toml.literal(value)}" for name, value in settings.items()])
 
 
-def own_values(space: Space, experiment: Experiment) -> dict[str, Value]:
+def current_values(space: Space, experiment: Experiment) -> dict[str, Value]:
     """What the experiment says itself of the settings of a space, in it or not; what it leaves unset is left out."""
     plain = experiment.model_dump(mode="json")
-    values = {name: _at(plain, name) for name in space}
+    values = {name: _lookup(plain, name) for name in space}
     return {name: v for name, v in values.items() if v is not None}
 
 
-def _at(values: Any, name: str) -> Any:
+def _lookup(values: Any, name: str) -> Any:
     for word in name.split("."):
         values = values.get(word) if isinstance(values, Mapping) else None
     return values
 
 
-def _flat(given: Mapping[str, Any], where: str, before: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _flatten(given: Mapping[str, Any], where: str, before: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Dotted name -> entry; TOML makes tables of a dotted key that is not in quotes."""
     for key, entry in given.items():
         name = f"{before}{key}"
-        if isinstance(entry, Sought):
+        if isinstance(entry, Dimension):
             entry = entry.to_dict()
         if isinstance(entry, list | tuple):
             entry = {"choices": list(entry)}
@@ -156,17 +156,17 @@ def _flat(given: Mapping[str, Any], where: str, before: str = "") -> Iterator[tu
                 code="bad-search-space"
             )
         if any(isinstance(v, Mapping) for v in entry.values()):
-            yield from _flat(entry, where, f"{name}.")
+            yield from _flatten(entry, where, f"{name}.")
         else:
             yield name, entry
 
 
-def _sought(entry: Mapping[str, Any], kinds: set[Any], at: str) -> Sought:
+def _read_dimension(entry: Mapping[str, Any], kinds: set[Any], at: str) -> Dimension:
     for key in entry:
         if key not in _KEYS:
             raise BadInput(f"{at}: unknown key '{key}'; {nearest(key, _KEYS)}", code="unknown-key")
     if "choices" in entry:
-        return _choices(entry, at)
+        return _read_choices(entry, at)
     if not {"low", "high"} <= set(entry):
         raise BadInput(f"{at}: give low and high, or choices", code="bad-search-space")
     low, high, log = entry["low"], entry["high"], entry.get("log", False)
@@ -184,7 +184,7 @@ def _sought(entry: Mapping[str, Any], kinds: set[Any], at: str) -> Sought:
     return Range(int(low), int(high), log, True) if whole else Range(float(low), float(high), log)
 
 
-def _choices(entry: Mapping[str, Any], at: str) -> Choices:
+def _read_choices(entry: Mapping[str, Any], at: str) -> Choices:
     values = entry["choices"]
     if len(entry) > 1 or not isinstance(values, list | tuple) or not values:
         raise BadInput(f"{at}: choices is a list of values and stands alone: {{ choices = [16, 32] }}", code="bad-search-space")
@@ -193,7 +193,7 @@ def _choices(entry: Mapping[str, Any], at: str) -> Choices:
     return Choices(tuple(values))
 
 
-def _may_be_tuned(name: str, experiment: Experiment, at: str) -> None:
+def _check_tunable(name: str, experiment: Experiment, at: str) -> None:
     """Refuse what would change the question: other rows to be judged on, or another promise to patients."""
     section, _, key = name.partition(".")
     if section in type(experiment).model_fields and section not in _SECTIONS:
@@ -218,7 +218,7 @@ def _may_be_tuned(name: str, experiment: Experiment, at: str) -> None:
         )
 
 
-def _kind(name: str) -> set[Any]:
+def _setting_types(name: str) -> set[Any]:
     """The plain types that a setting may have; none where the experiment leaves that open (options of own code)."""
     from pydantic import BaseModel
 
@@ -243,15 +243,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _listed(text: str) -> list[Value]:
+def _parse_list(text: str) -> list[Value]:
     """Values between commas; a list may be one of them."""
     try:
         return list(tomllib.loads(f"v = [{text}]")["v"])
     except tomllib.TOMLDecodeError:
-        return [_value(word) for word in text.split(",")]
+        return [_parse_value(word) for word in text.split(",")]
 
 
-def _value(text: str) -> Value:
+def _parse_value(text: str) -> Value:
     """A TOML value; a bare word is text, and 1e-3 or 1 are numbers as people write them."""
     try:
         return tomllib.loads(f"v = {text.strip()}")["v"]

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.tuning.goal import Goal
 from grandrounds.tuning.space import Space
-from grandrounds.tuning.trial import Outcome, Trial
+from grandrounds.tuning.trial import Goal, Outcome, Trial
 
 if TYPE_CHECKING:
     import optuna
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
 
 FILE = "study.db"
 _NAME = "tuning"
-_ENOUGH = 8  # trials below which nothing is said of what mattered
+_MIN_TRIALS = 8  # trials below which nothing is said of what mattered
 
 
-def needs_optuna() -> None:
+def require_optuna() -> None:
     """Say what to install where Optuna is missing, before anything is done."""
     from importlib.util import find_spec
 
@@ -76,12 +75,12 @@ class Study:
         try:
             held = load()
             before = held.user_attrs.get("digest", digest)
-            if before != digest and not _ended(held):
+            if before != digest and not _ended_trials(held):
                 optuna.delete_study(study_name=_NAME, storage=f"sqlite:///{file}")
                 held, before = load(), digest
             if before == digest and not held.trials:
                 held.set_user_attr("digest", digest)
-                held.enqueue_trial({name: space[name].stored(own[name]) for name in _inside(space, own)})
+                held.enqueue_trial({name: space[name].stored(own[name]) for name in _names_within(space, own)})
         except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as e:
             said = str(getattr(e, "orig", e) or e)
             raise BadInput(f"cannot use {file} ({said}): remove it, or choose another --out", code="damaged-file") from None
@@ -94,7 +93,7 @@ class Study:
 
     def ended(self) -> list[Trial]:
         """Trials that are over, in their order."""
-        return [_read(t) for t in _ended(self._study)]
+        return [_read_trial(t) for t in _ended_trials(self._study)]
 
     def begun(self) -> dict[int, dict[str, Any]]:
         """Trials that were begun and are not over: an earlier process was stopped."""
@@ -126,7 +125,7 @@ class Study:
         """How much of the differences between trials each setting accounts for; empty where that cannot be told."""
         import optuna
 
-        if len(self._space) < 2 or sum(not t.failed for t in self.ended()) < _ENOUGH:
+        if len(self._space) < 2 or sum(not t.failed for t in self.ended()) < _MIN_TRIALS:
             return {}
         try:
             with warnings.catch_warnings():
@@ -138,7 +137,7 @@ class Study:
 
     def _suggest(self, trial: optuna.Trial) -> dict[str, Any]:
         self._study.sampler = self._sampler(trial.number)
-        names = self._space if trial.number else _inside(self._space, self._own)
+        names = self._space if trial.number else _names_within(self._space, self._own)
         settings = {name: self._space[name].suggest(trial, name) for name in names}
         if trial.number == 0:
             settings = dict(self._own)  # to the last digit, and also what the space does not hold
@@ -154,18 +153,18 @@ class Study:
             return optuna.samplers.TPESampler(seed=seed, constant_liar=self._parallel)
 
 
-def _inside(space: Space, own: Mapping[str, Any]) -> list[str]:
+def _names_within(space: Space, own: Mapping[str, Any]) -> list[str]:
     """The settings whose own value is in the space."""
     return [name for name, value in own.items() if space[name].stored(value) is not None]
 
 
-def _ended(study: optuna.Study) -> list[FrozenTrial]:
+def _ended_trials(study: optuna.Study) -> list[FrozenTrial]:
     from optuna.trial import TrialState
 
     return study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
 
-def _read(t: FrozenTrial) -> Trial:
+def _read_trial(t: FrozenTrial) -> Trial:
     facts = t.user_attrs
     value = None if facts["failed"] else t.value
     outcome = Outcome(value, facts["failed"], facts["seconds"], facts["privacy"])

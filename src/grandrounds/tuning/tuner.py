@@ -15,18 +15,17 @@ from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.experiment.tune_section import Tune
-from grandrounds.tuning.defaults import usual_space
-from grandrounds.tuning.goal import check_metric, goal
-from grandrounds.tuning.rows import rows_for
-from grandrounds.tuning.search import RUNS, Said, digest, search
-from grandrounds.tuning.space import Sought, own_values, read_space, with_values
-from grandrounds.tuning.spent import cost
-from grandrounds.tuning.study import FILE, Study, needs_optuna
-from grandrounds.tuning.trial import Tuned
-from grandrounds.tuning.written import results, write
+from grandrounds.tuning.defaults import default_space
+from grandrounds.tuning.privacy_cost import privacy_cost
+from grandrounds.tuning.results import build_results, write
+from grandrounds.tuning.rows import prepare_rows
+from grandrounds.tuning.search import RUNS, ProgressCallback, search, search_digest
+from grandrounds.tuning.space import Dimension, current_values, read_space, with_values
+from grandrounds.tuning.study import FILE, Study, require_optuna
+from grandrounds.tuning.trial import TuningResult, check_metric, make_goal
 
-_PREPARED = ("scale", "impute", "clip", "max_categories", "encoding")
-_EARLY = "train.early_stop"
+_PREPARATION = ("scale", "impute", "clip", "max_categories", "encoding")
+_EARLY_STOP = "train.early_stop"
 
 
 def run_search(
@@ -37,23 +36,23 @@ def run_search(
     data: str | None,
     table: Any,
     jobs: int,
-    progress: Said | None,
-) -> Tuned:
+    progress: ProgressCallback | None,
+) -> TuningResult:
     """Search as the experiment's [tune] says, or what is `given` in its place; write results.json and best.toml."""
-    needs_optuna()
-    asked = _asked(experiment.tune, given)
-    judged = _first_fold(_in_memory(experiment, table) if data is None else _on(experiment, data))
-    space = space_of(judged, asked)
-    judged = _cheaper(judged, space)
+    require_optuna()
+    asked = _merge_settings(experiment.tune, given)
+    judged = _first_fold(_name_memory_rows(experiment, table) if data is None else _on_other_data(experiment, data))
+    space = resolve_space(judged, asked)
+    judged = _skip_reports(judged, space)
     check_metric(asked.metric, asked.direction, experiment.evaluation.metrics)
     plan = judged.plan()
     secret = judged.data.table if judged.data.table != plan["data"]["table"] else None
     lock = _lock(folder)
     try:
-        rows = rows_for(plan, folder, share=asked.share, secret=secret, table=table)
+        rows = prepare_rows(plan, folder, share=asked.share, secret=secret, table=table)
         try:
-            aim = goal(asked.metric, asked.direction, classes=rows.classes)
-            own = own_values(space, judged)
+            aim = make_goal(asked.metric, asked.direction, classes=rows.classes)
+            own = current_values(space, judged)
             study = Study.open(
                 folder,
                 space,
@@ -61,7 +60,7 @@ def run_search(
                 goal=aim,
                 seed=experiment.seed,
                 parallel=jobs > 1,
-                digest=digest(judged, {"share": asked.share}, space, aim),
+                digest=search_digest(judged, {"share": asked.share}, space, aim),
             )
             told = progress or (lambda text, ended, total: None)
             trials = search(study, judged, rows, folder, goal=aim, trials=asked.trials, jobs=jobs, progress=told)
@@ -72,24 +71,24 @@ def run_search(
         if not ended:
             raise RunFailed(f"all {len(trials)} trials failed; the first: {trials[0].failed}", code="all-trials-failed")
         best = min(ended, key=lambda t: (aim.rank(t.value), t.number))
-        privacy = cost(trials, best, validation=rows.validation, elsewhere=data or "")
-        tuned = Tuned(
+        privacy = privacy_cost(trials, best, validation=rows.validation, elsewhere=data or "")
+        tuned = TuningResult(
             best, trials, with_values(experiment, best.settings), aim, importance, privacy, folder, rows.validation
         )
-        write(tuned, results(tuned, space, share=asked.share, data=data))
+        write(tuned, build_results(tuned, space, share=asked.share, data=data))
     finally:
         _release(lock, folder)
     return tuned
 
 
-def space_of(experiment: Experiment, asked: Tune) -> dict[str, Sought]:
+def resolve_space(experiment: Experiment, asked: Tune) -> dict[str, Dimension]:
     """The space that is given, else what is usual for the method."""
     if asked.space:
         return read_space(asked.space, experiment)
-    return read_space(usual_space(experiment), experiment)
+    return read_space(default_space(experiment), experiment)
 
 
-def _asked(section: Tune, given: Mapping[str, Any]) -> Tune:
+def _merge_settings(section: Tune, given: Mapping[str, Any]) -> Tune:
     """[tune] with what was given in its place, checked by the same rules."""
     try:
         return Tune.model_validate({**section.model_dump(), **given})
@@ -102,11 +101,11 @@ def _asked(section: Tune, given: Mapping[str, Any]) -> Tune:
         ) from None
 
 
-def _on(experiment: Experiment, data: str) -> Experiment:
+def _on_other_data(experiment: Experiment, data: str) -> Experiment:
     """The experiment on another set. One with the same columns keeps what is said of them; the catalog's say their own."""
     values = experiment.model_dump(mode="json", exclude_unset=True)
     if data in CATALOG:
-        kept = experiment.data.model_dump(mode="json", include=set(_PREPARED))
+        kept = experiment.data.model_dump(mode="json", include=set(_PREPARATION))
         values["data"] = {**kept, "name": data}
     elif plugins.is_path(data) or Path(data).is_file():
         full = experiment.resolved()
@@ -120,7 +119,7 @@ def _on(experiment: Experiment, data: str) -> Experiment:
     return Experiment.parse(values, where=f"--data {data}")
 
 
-def _in_memory(experiment: Experiment, table: Any) -> Experiment:
+def _name_memory_rows(experiment: Experiment, table: Any) -> Experiment:
     """The experiment with rows from memory named as such, where it names no others."""
     unnamed = experiment.data.name is None and experiment.data.table is None
     return experiment.with_settings([f"data.table='{DATA_FRAME}'"]) if unnamed and table is not None else experiment
@@ -132,12 +131,12 @@ def _first_fold(experiment: Experiment) -> Experiment:
     return experiment.with_settings(["split.fold=0"]) if folds and experiment.split.fold else experiment
 
 
-def _cheaper(experiment: Experiment, space: Mapping[str, Any]) -> Experiment:
+def _skip_reports(experiment: Experiment, space: Mapping[str, Any]) -> Experiment:
     """Without what a trial need not do and that changes no model: figures and explanations of rounds."""
     out = ["explain.every=0"]
     if experiment.resolved().method.weigh.rule != "explanations":
         out.append("explain.sketch=none")
-    if not experiment.train.early_stop and _EARLY not in space:
+    if not experiment.train.early_stop and _EARLY_STOP not in space:
         out.append("evaluation.every=1000000")
     return experiment.with_settings(out)
 

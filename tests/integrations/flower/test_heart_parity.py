@@ -56,7 +56,7 @@ class Hospitals:
         @app.train()
         def train(message: Message, context: object) -> Message:
             round = int(message.content["config"]["server-round"])
-            work = self.method.work(Server(round, np.zeros(0), self.sites, self.plan.seed))
+            work = self.method.train_config(Server(round, np.zeros(0), self.sites, self.plan.seed))
             start = message.content["arrays"]["theta"].numpy()
             ask = Ask("train", shared={"model": start, **work}, to=(site,), report=("model", "count"))
             answers = self.engine.drive(_one(ask), round=round)

@@ -10,7 +10,7 @@ import pytest
 
 from grandrounds.core.plan import Settings
 from grandrounds.methods.base import Server
-from grandrounds.methods.private import PrivacyTerms, aggregate_dp, round_events
+from grandrounds.methods.dp import PrivacyTerms, aggregate_dp, round_events
 from grandrounds.privacy.accounting import epsilon_of, noise_for
 from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
@@ -78,4 +78,4 @@ def test_dividing_by_the_sites_at_hand_would_be_caught():
 
 
 def _private(planned: int) -> PrivacyTerms:
-    return PrivacyTerms("client", CLAIM, DELTA, clip=1.0, noise=NOISE, rate=1.0, secure=False, sites=planned)
+    return PrivacyTerms("client", CLAIM, DELTA, clip=1.0, noise=NOISE, sampling_rate=1.0, secure=False, sites=planned)

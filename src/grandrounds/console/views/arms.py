@@ -15,8 +15,8 @@ from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plugins import last_word
 from grandrounds.metrics import Place, shown_in
-from grandrounds.metrics.names import range_of
-from grandrounds.metrics.statistics import describe_within
+from grandrounds.metrics.names import metric_range
+from grandrounds.metrics.statistics import describe_bounded
 from grandrounds.runs.run import Run
 
 MOST = 60
@@ -149,7 +149,7 @@ def _rows(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = list(Comparison(tuple(arms), (*metrics, WORST_AUROC, *beside, GAP)).to_dict()["rows"])
     for name, read in ((MEGABYTES, _megabytes), (EPSILON, _epsilon)):
         for arm in arms:
-            s = describe_within([read(run) for run in arm.runs.values()], range_of(name))
+            s = describe_bounded([read(run) for run in arm.runs.values()], metric_range(name))
             rows.append({"arm": arm.label, "metric": name, **plain(vars(s)), "paired_to_first": None})
     return rows
 

@@ -11,7 +11,15 @@ from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.runs import data_name
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics import Place, shown_in
-from grandrounds.metrics.fairness import clearly_worse, decided, decision, intervals, rank_sites, site_flags, worst_site
+from grandrounds.metrics.fairness import (
+    clearly_worse,
+    decision_key,
+    decision_metric,
+    intervals,
+    rank_sites,
+    site_flags,
+    worst_site,
+)
 from grandrounds.report.catalogue import FIGURES, RunRecord, list_figures
 from grandrounds.report.document import sites_line
 from grandrounds.report.figure import Figure
@@ -125,11 +133,11 @@ def _head(name: str, run: Run, all_told: RunRecord) -> RunHead:
         worst, cost = worst_site(summary["per_site"]), summary["cost"]
         done = {
             "final": dict(summary["final"]),
-            "accuracy": decision("accuracy", summary["final"]),
+            "accuracy": decision_metric("accuracy", summary["final"]),
             "accuracy_name": accuracy_name(summary),
             "threshold": summary["threshold"],
             "worst_site": worst.get("site"),
-            "worst_accuracy": decision("accuracy", worst),
+            "worst_accuracy": decision_metric("accuracy", worst),
             "worst_auroc": worst.get("auroc"),
             "worst_interval": intervals(worst).get("auroc"),
             "served_badly": fairness_lines(summary),
@@ -187,7 +195,7 @@ def site_lines(library: RunIndex, name: str) -> list[SiteLine]:
             train_rows=summary["rows"].get(site, {}).get("train"),
             test_rows=int(m["count"]),
             events=_whole(m.get("events")),
-            metrics={key: m.get(key) for key in kept} | {"decision_accuracy": decision("accuracy", m)},
+            metrics={key: m.get(key) for key in kept} | {"decision_accuracy": decision_metric("accuracy", m)},
             notes=[*site_flags(m), *(str(n) for n in summary["notes"].get(site, []))],
         )
         for site, m in ((s, summary["per_site"][s]) for s in rank_sites(summary["per_site"]))
@@ -205,7 +213,7 @@ def group_lines(library: RunIndex, name: str) -> list[GroupLine]:
             group=group,
             rows=int(m["count"]),
             events=_whole(m.get("events")),
-            metrics={key: m.get(key) for key in kept} | {"decision_accuracy": decision("accuracy", m)},
+            metrics={key: m.get(key) for key in kept} | {"decision_accuracy": decision_metric("accuracy", m)},
             intervals=_intervals(m),
             worse=clearly_worse(m, summary["final"]),
         )
@@ -216,7 +224,7 @@ def group_lines(library: RunIndex, name: str) -> list[GroupLine]:
 def _intervals(figures: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Intervals by metric; that of accuracy is of the decisions."""
     ends = intervals(figures)
-    right = ends.get(decided("accuracy", figures))
+    right = ends.get(decision_key("accuracy", figures))
     return ends if right is None else {**ends, "decision_accuracy": right}
 
 

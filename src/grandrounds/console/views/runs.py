@@ -13,7 +13,7 @@ from grandrounds.core.plugins import last_word
 from grandrounds.core.redact import hide
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.metrics import Place, shown_in
-from grandrounds.metrics.fairness import decision, worst_site
+from grandrounds.metrics.fairness import decision_metric, worst_site
 from grandrounds.runs.run import Run
 
 SHOWN = shown_in(Place.RUN_LIST)
@@ -75,7 +75,7 @@ def _line(found: RunEntry) -> RunLine:
         **{**line, "data": str(summary["data"])},
         sites=int(summary["sites"]["all"]),
         rounds=int(summary["rounds"]),
-        metrics={name: decision(name, summary["final"]) for name in SHOWN},
+        metrics={name: decision_metric(name, summary["final"]) for name in SHOWN},
         worst_site=None if not worst else f"{worst['site']}",
         epsilon=spent if isinstance(spent, int | float) else None,
     )

@@ -46,14 +46,14 @@ def _parts(plan: Plan) -> Iterator[str]:
         "select": m.select.rule != "all",
         "weigh": m.weigh.rule in CHOSEN_RULES,
         "robust": m.robust.rule != "none",
-        "stability": m.stability not in ("auto", "none", kind.holds),
+        "stability": m.stability not in ("auto", "none", kind.regularizer_name),
         "cohorts": m.cohorts.count != 1,
     }
     for part, wanted in asked.items():
         if wanted and part not in kind.parts:
             yield f"method '{m.name}' has no use for method.{part}: leave it out, or use another method"
-    if kind.holds and m.stability not in ("auto", "none", kind.holds):
-        yield f"method '{m.name}' is stability '{kind.holds}' already: for '{m.stability}' set method.name = 'fedavg'"
+    if kind.regularizer_name and m.stability not in ("auto", "none", kind.regularizer_name):
+        yield f"method '{m.name}' is stability '{kind.regularizer_name}' already: for '{m.stability}' set method.name = 'fedavg'"
     if kind.family == "async" and m.select.rule in ASKS_FIRST:
         yield f"method '{m.name}' does not wait for all sites, so none can be chosen by '{m.select.rule}': use random"
     if kind.family == "async" and "sgd" in regularizer_class(m).needs:

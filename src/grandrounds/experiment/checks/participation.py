@@ -8,8 +8,8 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.secure_aggregation import FEWEST
 from grandrounds.methods import method_class
+from grandrounds.methods.dp import CLIENT
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.private import CLIENT
 
 
 def there(plan: Plan, sites: Sequence[str], round: int) -> tuple[str, ...]:

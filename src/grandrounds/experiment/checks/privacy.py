@@ -12,9 +12,9 @@ from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.base import Method
+from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedxchain.checks import keeps_trust
-from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.sse_agg.weights import confirms_on_halves, resolve_lambdas
 from grandrounds.methods.weigh import EXPLANATIONS

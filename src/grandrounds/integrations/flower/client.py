@@ -256,5 +256,5 @@ def _validation_report(model: _PredictModel, x: Array, y: Array) -> Report:
         return {metric_key("val_loss"): float("nan"), metric_key("ece"): float("nan")}
     classes = max(2, model.outputs)
     scored = Scored.of(model.logits(None, x), np.asarray(y).astype(np.int64), classes=classes)
-    figures = scores(scored.apart(np.zeros(len(x), np.int64), (1,)), only=("log_loss", "ece"))
+    figures = scores(scored.exact_tally(np.zeros(len(x), np.int64), (1,)), only=("log_loss", "ece"))
     return {metric_key("val_loss"): float(figures["log_loss"][0]), metric_key("ece"): float(figures["ece"][0])}

@@ -22,9 +22,9 @@ from grandrounds.explain.rule import FROM_BACKGROUND
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.keeper.policy.rules import Policy
 from grandrounds.methods import is_variant_of, regularizer_class
+from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
 from grandrounds.methods.platt import MAX_ROWS
-from grandrounds.methods.private import CLIENT, DP_SGD
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.select import ASKS_FIRST
 from grandrounds.methods.sse_agg.weights import confirms_on_halves, requested_reports

@@ -34,11 +34,11 @@ def with_rewards(server: Server, settings: Any, joined: Aggregation, answers: An
 
     What a robust rule makes of models is no mean of them, so there is no such model without one site.
     """
-    mean = settings.robust.rule == "none" and joined.served.models is None
-    if not settings.trust.rewards or not server.labelled or not mean or len(joined.sites) < 2:
+    mean = settings.robust.rule == "none" and joined.assignment.models is None
+    if not settings.trust.rewards or not server.reference_labelled or not mean or len(joined.sites) < 2:
         return joined
     if server.secure is not None:
-        if not server.lent:
+        if not server.shared_reference:
             return joined
         by_site = yield from _site_contributions(server, joined, answers, _row_shares(settings, joined, answers))
     elif server.reference is None:
@@ -61,7 +61,7 @@ def _server_contributions(server: Server, joined: Aggregation, answers: Answers,
     """Compute contributions at a server that has the models."""
     assert server.reference is not None
     whole, weights = joined.model, joined.weights
-    averages = isinstance(answers["model"], np.ndarray) and server.averages
+    averages = isinstance(answers["model"], np.ndarray) and server.can_average
     models: list[Array] = []
     for k, (own, share) in enumerate(zip(weights.tolist(), shares.tolist(), strict=True)):
         rest = np.delete(np.arange(len(weights)), k)
@@ -90,6 +90,6 @@ def _site_contributions(
     """Ask each site for its contribution, under masks: it alone knows what it added."""
     own = zip(joined.sites, joined.weights.tolist(), shares.tolist(), strict=True)
     each = {site: {"weight": weight, "share": share} for site, weight, share in own}
-    shared: dict[str, Value] = {"model": joined.model, "of": str(answers.id), "total": 1.0, "on": server.lent}
+    shared: dict[str, Value] = {"model": joined.model, "of": str(answers.id), "total": 1.0, "on": server.shared_reference}
     heard = yield Ask(CONTRIBUTE, shared=shared, each=each, to=joined.sites, report=("trust",))
     return heard.by_site("trust.contribution") if len(heard) else {}

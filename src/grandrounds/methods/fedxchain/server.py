@@ -60,10 +60,10 @@ class FedXChain(FedAvg):
 
         return checks.refusals(model, plan, sites=sites, pictures=pictures)
 
-    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
+    def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
         trust = TrustRound(server, self.settings)
         ask = trust.asks(ask)
-        shares = self.stability.sums(server)
+        shares = self.regularizer.secure_weights(server)
         answers: Answers = yield ask if server.secure is None else ask.holding("model", "shap", *shares)
         weighed, answers = yield from trust.weighed(answers)
         if server.secure is None:
@@ -125,13 +125,13 @@ class TrustRound:
             told |= {
                 "attribute": self.sketch.to_json(),
                 "attribute_from": server.background,
-                "attribute_on": server.lent if t.explained == "reference" else "",
+                "attribute_on": server.shared_reference if t.explained == "reference" else "",
                 "attribute_signed": self.rule.signed,
             }
             if self.kept is not None:
                 told["attribute_kept"] = self.kept
         if not self.judged_here:
-            told["attribute_judged"] = server.lent if t.accuracy_at == "reference" else ""
+            told["attribute_judged"] = server.shared_reference if t.accuracy_at == "reference" else ""
         more = ("sketch",) if self.rule.reasons else ()
         ask = ask.reporting(*more, *(("shap", "trust") if told else ()))
         return replace(ask, shared={**ask.shared, **told})
@@ -212,7 +212,7 @@ class TrustRound:
 
     def _said(self, answers: Answers, columns: Mapping[str, Array], found: _PooledAttributions) -> Said:
         """What the sites are weighed by."""
-        last = self._known(answers).of(_ACCURACIES, self.trust.window)
+        last = self._known(answers).get(_ACCURACIES, self.trust.window)
         accuracies = np.concatenate([last[:, 1:], columns["accuracy"][:, None]], axis=1)
         if self.rule.reasons:
             self.by_reasons = explanation_weights(self.settings.weigh, self.server, answers)
@@ -292,11 +292,11 @@ class TrustRound:
 
     def _before(self, answers: Answers) -> Array:
         """The trust of the round before (eq. 6); a site that is new is trusted fully."""
-        known = self._known(answers).of(TRUST)
+        known = self._known(answers).get(TRUST)
         return np.where(np.isfinite(known), known, 1.0)
 
     def _steady(self, answers: Answers, shares: Array) -> Array:
-        last = self._known(answers).of(_SHARES, shares.shape[1])
+        last = self._known(answers).get(_SHARES, shares.shape[1])
         return np.where(np.isfinite(last).all(axis=1), steadiness(shares, last), np.nan)
 
     def _known(self, answers: Answers) -> PerSiteState:
@@ -307,7 +307,7 @@ class TrustRound:
         found = {TRUST: judged.verdict.trust, _ACCURACIES: judged.said.accuracies}
         if "all" in judged.columns:
             found[_SHARES] = judged.columns["all"]
-        out = self._known(answers).after(**{name: values[judged.here] for name, values in found.items()})
+        out = self._known(answers).updated(**{name: values[judged.here] for name, values in found.items()})
         if self.by_reasons is not None:
             out |= {name: self.by_reasons.memory[name] for name in (STANDING, HARMS) if name in self.by_reasons.memory}
         out["pooled"] = self._spread(judged.found.shares)

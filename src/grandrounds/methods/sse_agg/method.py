@@ -9,8 +9,8 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
+from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.fedavg import FedAvg
-from grandrounds.methods.private import DP_SGD
 from grandrounds.methods.select import count_sites
 from grandrounds.methods.sse_agg.weights import is_explained_round, resolve_lambdas
 from grandrounds.protocol.messages import OWN_HALF

@@ -95,7 +95,7 @@ def explanation_weights(settings: Any, server: Server, answers: Answers, groups:
     asked = "agreement" in used and is_explained_round(settings, server.round)
     if "agreement" in used and not asked and (settings.between_rounds == "data_size" or not known.has(TRUST)):
         why = f"{_interval_text(settings)} a site's weight is its share of the rows"
-        return WeightingResult(rows, {}, why, {"data": rows}, known.after())
+        return WeightingResult(rows, {}, why, {"data": rows}, known.updated())
     signals: dict[str, Array] = {"data": rows}
     told: dict[str, Array] = {}
     notes: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ def explanation_weights(settings: Any, server: Server, answers: Answers, groups:
             settings, answers, rows, groups, known, choose_halves(settings, server)
         )
     elif "agreement" in used:
-        trust = np.nan_to_num(known.of(TRUST), nan=1.0)
+        trust = np.nan_to_num(known.get(TRUST), nan=1.0)
         told = {_TRUST[settings.form]: trust}
         held = trust * rows if settings.form == "outlier" else trust
         signals["agreement"] = held / held.sum()
@@ -123,7 +123,7 @@ def explanation_weights(settings: Any, server: Server, answers: Answers, groups:
         why = f"{_interval_text(settings)} the last known agreement stands: {why}"
     speaks = asked and not np.asarray(answers["sketch.flat"], bool).all()
     found = {TRUST: told[_TRUST[settings.form]]} if speaks else {}
-    memory = known.after(**found, **{name: told[name] for name in (STANDING, HARMS, *HARM_BY_HALF) if name in told})
+    memory = known.updated(**found, **{name: told[name] for name in (STANDING, HARMS, *HARM_BY_HALF) if name in told})
     return WeightingResult(weights, told, why, _signal_shares(signals, used, blended, weights), memory, notes)
 
 
@@ -176,9 +176,9 @@ def _agreement(
             said = f"reasons usually lie {usual:.2f} from their consensus, too far for a site to stand out by being different"
             notes.append(said if groups is None else f"cohort {cohort + 1}: {said}")
     if settings.form == "outlier":
-        out = smoothed_ratio(out, known.of(STANDING), settings.memory)
+        out = smoothed_ratio(out, known.get(STANDING), settings.memory)
         now = _read_column(answers, "sketch.harm", np.nan)
-        harm, least = remember_harm(now, known.of(HARMS)), resolve_least_share(settings)
+        harm, least = remember_harm(now, known.get(HARMS)), resolve_least_share(settings)
         tried = _harm_on_halves(answers.sites, now, halves, known)
         confirmed = confirm_harm(settings, tried, np.asarray(answers["count"], float))
         trust = np.ones(len(answers))
@@ -249,7 +249,7 @@ def confirm_harm(settings: Any, halves: Array, rows: Array) -> Array:
 def _harm_on_halves(sites: Sequence[str], now: Array, halves: Mapping[str, int], known: PerSiteState) -> Array:
     """Find the harm (2, K) of each site when it last trained on either half of its patients; NaN: it never did."""
     of = np.array([halves.get(s, 0) for s in sites])
-    found = [np.where((of == k) & np.isfinite(now), now, known.of(name)) for k, name in enumerate(HARM_BY_HALF, start=1)]
+    found = [np.where((of == k) & np.isfinite(now), now, known.get(name)) for k, name in enumerate(HARM_BY_HALF, start=1)]
     return np.stack(found)
 
 
@@ -354,12 +354,12 @@ class PerSiteState:
     def has(self, name: str) -> bool:
         return name in self._held
 
-    def of(self, name: str, width: int = 0) -> Array:
+    def get(self, name: str, width: int = 0) -> Array:
         """The value of each site that answered, (K,), or its values (K, width); NaN where none is known."""
         out: Array = self._all(name, (width,) if width else ())[self._here]
         return out
 
-    def after(self, **found: Array) -> dict[str, Array]:
+    def updated(self, **found: Array) -> dict[str, Array]:
         """What to keep of all sites, where this, (K,) or (K, width) each, was found of those that answered."""
         kept = dict(self._held)
         for name, values in found.items():

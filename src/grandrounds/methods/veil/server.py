@@ -126,7 +126,7 @@ class Veil(Method):
         told: dict[str, Value] = {"columns": json.dumps([server.columns[j].to_dict() for j in chosen.tolist()])}
         if not spent.secure:
             told["noise"] = spent.noise("percentiles")
-        ask = Ask(PERCENTILES, shared=told, to=server.here, report=("cells",))
+        ask = Ask(PERCENTILES, shared=told, to=server.available_sites, report=("cells",))
         try:
             summed = yield from sum_reports(server, ask, "cells", noise=spent.noise("percentiles"))
         except RunFailed as e:
@@ -187,7 +187,7 @@ class Veil(Method):
             told |= {"model": start.astype(server.model.dtype), "features": chosen.astype(np.uint16)}
         answers: Answers = yield Ask(PROPOSE, shared=told, to=sites, report=("votes",))
         weight = self._weights(server, answers.sites, known)
-        ballot = Ballot.of(np.asarray(answers["votes"]), len(server.model))
+        ballot = Ballot.from_votes(np.asarray(answers["votes"]), len(server.model))
         pace = 2 / (server.round + 2) if v.decay else 1.0
         if v.votes == "net":
             change, why = net_votes(ballot, weight)

@@ -23,7 +23,7 @@ class Ballot:
     signs: Array
 
     @classmethod
-    def of(cls, votes: Array, size: int) -> Ballot:
+    def from_votes(cls, votes: Array, size: int) -> Ballot:
         """`votes` (K, k): entry j is proposed with a plus as j and with a minus as j + size. Both at once cancel."""
         signs = np.zeros((len(votes), size))
         rows = np.repeat(np.arange(len(votes)), votes.shape[1])

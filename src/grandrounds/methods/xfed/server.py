@@ -71,12 +71,12 @@ class XFed(FedAvg):
 
         return checks.refusals(plan, sites=sites, pictures=pictures)
 
-    def joined(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
+    def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
         x = self.settings.xfed
         if x.until and server.round > x.until:
-            return (yield from super().joined(server, ask))
+            return (yield from super().train_and_aggregate(server, ask))
         rule = RationaleRule.of(server.seed, x)
-        told: dict[str, Value] = {REPORT: rule.to_json(), f"{REPORT}_on": server.lent, KEEP: True}
+        told: dict[str, Value] = {REPORT: rule.to_json(), f"{REPORT}_on": server.shared_reference, KEEP: True}
         report = tuple(r for r in ask.report if r != "model")
         answers: Answers = yield replace(ask, shared={**ask.shared, **told}, report=(*report, REPORT))
         scores = {name: np.asarray(answers[f"{REPORT}.{name}"], float) for name in _SCORES}

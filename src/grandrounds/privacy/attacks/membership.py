@@ -16,7 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.metrics.classification import Occupied, recall_at_specificity, roc_area, roc_interval
+from grandrounds.metrics.classification import OccupiedBins, recall_at_specificity, roc_area, roc_interval
 
 FPR = 0.01
 """The share of non-members that may be called members where the attack's hits are counted."""
@@ -79,7 +79,7 @@ def judged(attack: str, scores: Array, member: Array) -> Attack:
     values, column = np.unique(scores, return_inverse=True)
     kinds = [np.bincount(column[of], minlength=len(values)).astype(float) for of in (~member, member)]
     totals = [np.array(kind.sum()) for kind in kinds]
-    held = Occupied(np.zeros(len(values), np.intp), np.arange(len(values)), kinds[0], kinds[1], totals[0], totals[1])
+    held = OccupiedBins(np.zeros(len(values), np.intp), np.arange(len(values)), kinds[0], kinds[1], totals[0], totals[1])
     low, high = roc_interval(held)
     return Attack(
         attack,

@@ -7,9 +7,9 @@ from math import isfinite
 from typing import Any
 
 from grandrounds.core.errors import BadInput
-from grandrounds.metrics.names import bare, range_of
+from grandrounds.metrics.names import base_metric, metric_range
 from grandrounds.metrics.scores import BY_NAME
-from grandrounds.metrics.statistics import LEAST_RUNS, describe_within
+from grandrounds.metrics.statistics import MIN_RUNS, describe_bounded
 from grandrounds.report.figure import Figure, Trace
 from grandrounds.report.style import COLOURS, FAINT, QUIET, category, labels, layout, safe, words
 
@@ -21,7 +21,7 @@ _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 
 def lower_is_better(name: str) -> bool:
     """Tell whether less of a figure is better."""
-    metric = BY_NAME.get(bare(name))
+    metric = BY_NAME.get(base_metric(name))
     return name in LOWER or (metric is not None and metric.higher_is_better is False)
 
 
@@ -308,13 +308,13 @@ def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric:
         shared = sorted(set.intersection(*[set(r) for r in runs])) if runs else []
         by_round = {r: [run[r] for run in runs] for r in shared}
         complete = {r: [v for v in vs if v is not None] for r, vs in by_round.items() if None not in vs}
-        means = {r: describe_within(vs, range_of(metric)) for r, vs in complete.items()}
+        means = {r: describe_bounded(vs, metric_range(metric)) for r, vs in complete.items()}
         if not means:
             continue
         rounds, colour = list(means), arm_colour(k)
         line = {"color": colour, "width": 2, "dash": "solid" if k < len(COLOURS) else "dash"}
         group = f"arm {k}"
-        if len(runs) >= LEAST_RUNS and len(rounds) > 1:
+        if len(runs) >= MIN_RUNS and len(rounds) > 1:
             band = [*(means[r].high for r in rounds), *(means[r].low for r in reversed(rounds))]
             traces.append(
                 {
@@ -342,7 +342,7 @@ def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric:
         traces,
         layout(
             f"{capitalise(words(metric))}, round by round",
-            note=f"mean over runs, with its 95% interval where there are {LEAST_RUNS} or more",
+            note=f"mean over runs, with its 95% interval where there are {MIN_RUNS} or more",
             x="round",
             y=words(metric),
             height=400,

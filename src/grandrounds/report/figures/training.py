@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import Decision, RoundRecord, RunSummary
 from grandrounds.metrics import HIGHER_IS_BETTER
-from grandrounds.metrics.fairness import LEAST_ROWS
+from grandrounds.metrics.fairness import MIN_ROWS
 from grandrounds.metrics.local_models import local_means
 from grandrounds.report.figure import Figure, Trace
 from grandrounds.report.figures.weighting import bars, spread_positions
@@ -83,7 +83,7 @@ def _lowest_accuracy(sites: Mapping[str, Mapping[str, float | None]]) -> float |
     rows = sites.get("count")
     accuracies = {s: v for s, v in sites["accuracy"].items() if v is not None}
     if rows is not None:
-        accuracies = {s: v for s, v in accuracies.items() if (rows.get(s) or 0) >= LEAST_ROWS} or accuracies
+        accuracies = {s: v for s, v in accuracies.items() if (rows.get(s) or 0) >= MIN_ROWS} or accuracies
     return min(accuracies.values(), default=None)
 
 

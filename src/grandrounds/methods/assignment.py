@@ -20,17 +20,17 @@ class ModelAssignment:
 
     model: Array
     models: Array | Sequence[Array] | None = None
-    of: Mapping[str, int] = field(default_factory=dict)
+    index_by_site: Mapping[str, int] = field(default_factory=dict)
 
     def for_site(self, site: str) -> Array:
-        if self.models is None or site not in self.of:
+        if self.models is None or site not in self.index_by_site:
             return self.model
-        row: Array = self.models[self.of[site]]
+        row: Array = self.models[self.index_by_site[site]]
         return row
 
-    def each(self) -> dict[str, Payload]:
+    def payloads(self) -> dict[str, Payload]:
         """What single sites are to be told: their own model."""
-        return {site: {"model": self.for_site(site)} for site in self.of}
+        return {site: {"model": self.for_site(site)} for site in self.index_by_site}
 
     def map(self, change: Callable[[Array], Array]) -> ModelAssignment:
         """Every model changed in the same way."""
@@ -47,7 +47,7 @@ class ModelAssignment:
         """For a checkpoint: `of` as numbers in the order of `sites`, -1 for the common model."""
         if self.models is None:
             return {"model": self.model}
-        of = np.array([self.of.get(s, -1) for s in sites], np.int64)
+        of = np.array([self.index_by_site.get(s, -1) for s in sites], np.int64)
         return {"model": self.model, "of": of, **{f"models/{m}": a for m, a in enumerate(self.models)}}
 
     @classmethod

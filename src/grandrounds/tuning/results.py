@@ -8,15 +8,15 @@ from typing import Any
 from grandrounds.core import redact, toml
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import RunFailed
-from grandrounds.metrics.names import words
+from grandrounds.metrics.names import metric_label
 from grandrounds.tuning.space import Space
-from grandrounds.tuning.trial import Tuned
+from grandrounds.tuning.trial import TuningResult
 
 SCHEMA = 1
 RESULTS, BEST = "results.json", "best.toml"
 
 
-def results(tuned: Tuned, space: Space, *, share: float, data: str | None) -> dict[str, Any]:
+def build_results(tuned: TuningResult, space: Space, *, share: float, data: str | None) -> dict[str, Any]:
     """Everything about a search as plain values."""
     return {
         "schema": SCHEMA,
@@ -38,7 +38,7 @@ def results(tuned: Tuned, space: Space, *, share: float, data: str | None) -> di
     }
 
 
-def write(tuned: Tuned, values: dict[str, Any]) -> None:
+def write(tuned: TuningResult, values: dict[str, Any]) -> None:
     """Both files, each whole or not at all."""
     try:
         write_atomic(tuned.folder / RESULTS, json.dumps(values, indent=1, allow_nan=False).encode())
@@ -47,14 +47,14 @@ def write(tuned: Tuned, values: dict[str, Any]) -> None:
         raise RunFailed(f"cannot write to {tuned.folder}: {e.strerror or e}", code="folder-not-writable") from None
 
 
-def best_toml(tuned: Tuned) -> str:
+def best_toml(tuned: TuningResult) -> str:
     """The experiment with the best settings; a password in a database's URL is not written."""
     values = tuned.experiment.model_dump(mode="json", exclude_unset=True)
     if values.get("data", {}).get("table"):
         values["data"]["table"] = redact.hide(values["data"]["table"])
     best, goal = tuned.best, tuned.goal
     head = (
-        f"# The best of {len(tuned.trials)} trials (number {best.number}): {words(goal.metric)} {best.value:.4f} of "
+        f"# The best of {len(tuned.trials)} trials (number {best.number}): {metric_label(goal.metric)} {best.value:.4f} of "
         f"{tuned.rows} validation rows.\n# Test rows were not looked at: `rounds run best.toml` gives their figures."
     )
     return toml.dumps(values, head=head)

@@ -20,8 +20,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.records import Stage
+from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.select import count_sites
-from grandrounds.methods.served import ModelAssignment
 from grandrounds.methods.weigh import data_size
 from grandrounds.privacy.clipped import shortened
 from grandrounds.privacy.events import Event
@@ -45,17 +45,17 @@ class PrivacyTerms:
     delta: float
     clip: float
     noise: float  # deviation in units of the sensitivity; 0 where the method sets it itself
-    rate: float
+    sampling_rate: float
     secure: bool
-    fewest: int = 0
+    min_rows: int = 0
     steps: int = 1  # of DP-SGD in a round
     sites: int = 0  # that the client level divides by; 0: as many as there are
     secret: Secret | None = field(default=None, compare=False)
 
-    def tells(self) -> dict[str, Value]:
+    def site_config(self) -> dict[str, Value]:
         """What a site must know to train so."""
         if self.mechanism == DP_SGD:
-            return {"clip": self.clip, "noise": self.noise, "rate": self.rate, "fewest": self.fewest}
+            return {"clip": self.clip, "noise": self.noise, "rate": self.sampling_rate, "fewest": self.min_rows}
         return {"longest": self.clip} if self.mechanism == CLIENT else {}
 
     @property
@@ -70,7 +70,7 @@ def round_events(server: Server) -> tuple[Event, ...]:
     if p is None or p.mechanism not in (DP_SGD, CLIENT):
         return ()
     if p.mechanism == DP_SGD:
-        return (Event("sampled_gaussian", "models of the sites", count=p.steps, sigma=p.noise, rate=p.rate),)
+        return (Event("sampled_gaussian", "models of the sites", count=p.steps, sigma=p.noise, rate=p.sampling_rate),)
     if not p.secure:
         told = Event("gaussian", "mean update", sigma=p.noise, unit="site", trust="trusted server")
         return (told,)

@@ -11,7 +11,7 @@ from grandrounds.core.plugins import call, last_word, resolve
 from grandrounds.metrics import DESCRIPTIONS, Tally
 
 
-def own_metrics(paths: Sequence[str]) -> dict[str, Callable[[Tally], float]]:
+def custom_metrics(paths: Sequence[str]) -> dict[str, Callable[[Tally], float]]:
     """Metrics of the experiment's own, by the name of their function."""
     out: dict[str, Callable[[Tally], float]] = {}
     for path in paths:
@@ -23,11 +23,11 @@ def own_metrics(paths: Sequence[str]) -> dict[str, Callable[[Tally], float]]:
             )
         if not callable(resolve(path, key="evaluation.metrics")):
             raise BadInput(f"evaluation.metrics names '{path}', which is not a function", code="not-a-function")
-        out[name] = _metric(path)
+        out[name] = _checked_metric(path)
     return out
 
 
-def _metric(path: str) -> Callable[[Tally], float]:
+def _checked_metric(path: str) -> Callable[[Tally], float]:
     """The metric, checked each time: a figure that is no number must not reach a record."""
 
     def measure(tally: Tally) -> float:

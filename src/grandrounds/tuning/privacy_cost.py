@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
 
-def releases(run: Run) -> dict[str, Any]:
+def read_releases(run: Run) -> dict[str, Any]:
     """What a run released about patients under a mechanism, from its record; empty where it promised nothing."""
     if run.finished:
         events = run.summary["privacy"].get("events", [])
@@ -31,7 +31,7 @@ def releases(run: Run) -> dict[str, Any]:
     return {"delta": run.plan["privacy"]["delta"], "events": list(events), **unit} if events else {}
 
 
-def cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: str = "") -> dict[str, Any]:
+def privacy_cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: str = "") -> dict[str, Any]:
     """What all trials that were run told about patients: figures, and a statement in plain words.
 
     `elsewhere`: the set that trials ran on, where it is not the experiment's own.
@@ -48,17 +48,17 @@ def cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: st
         return {"trials": len(ran), "elsewhere": elsewhere, "epsilon": None, "statement": said}
     looked = f"the labels of {validation} validation rows were looked at as they are, {_times(len(ran))}"
     if len(private) < len(ran) or not private:
-        return _none(len(ran), f"trained on patients{' without noise' if not private else ''}", looked)
+        return _not_private(len(ran), f"trained on patients{' without noise' if not private else ''}", looked)
     delta = max(t.outcome.privacy["delta"] for t in private)
     of_trial = [_training(t) for t in private]
     each = [epsilon_of(events, delta) for events in of_trial]
     if not math.isfinite(max(each)):
-        return _none(len(ran), "told something of patients as it is (epsilon = infinity)", looked)
+        return _not_private(len(ran), "told something of patients as it is (epsilon = infinity)", looked)
     unit = str(private[0].outcome.privacy.get("unit", of_trial[0][0].unit))
-    return _composed(of_trial, each, _training(best), looked, delta, unit)
+    return _compose(of_trial, each, _training(best), looked, delta, unit)
 
 
-def _none(trials: int, how: str, looked: str) -> dict[str, Any]:
+def _not_private(trials: int, how: str, looked: str) -> dict[str, Any]:
     said = (
         f"Not private: {_trials(trials)} {how}, and {looked}. None of this is in the epsilon of the final run. To spend "
         "nothing, tune on public or generated rows: --data."
@@ -66,7 +66,7 @@ def _none(trials: int, how: str, looked: str) -> dict[str, Any]:
     return {"trials": trials, "epsilon": None, "statement": said}
 
 
-def _composed(
+def _compose(
     of_trial: Sequence[Sequence[Event]],
     each: Sequence[float],
     final: Sequence[Event],
