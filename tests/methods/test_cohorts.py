@@ -37,7 +37,7 @@ def test_opposite_directions_are_two_cohorts():
     updates = np.vstack([one, -one[:3]])
     assert cluster_updates(updates, count=2, seed=0).tolist() == [0, 0, 0, 0, 1, 1, 1]
     found = choose_cohorts(updates, most=5, seed=0)
-    assert found.of.tolist() == [0, 0, 0, 0, 1, 1, 1] and found.count == 2
+    assert found.labels.tolist() == [0, 0, 0, 0, 1, 1, 1] and found.count == 2
     assert found.silhouette > 0.5 and "2 cohorts (silhouette 0." in found.why
 
 
@@ -45,7 +45,7 @@ def test_opposite_directions_are_two_cohorts():
 def test_the_silhouette_finds_as_many_as_there_are(sizes):
     found = choose_cohorts(parted(sizes), most=5, seed=1)
     truth = np.repeat(np.arange(len(sizes)), sizes)
-    assert found.count == len(sizes) and adjusted_rand_score(truth, found.of) == 1
+    assert found.count == len(sizes) and adjusted_rand_score(truth, found.labels) == 1
     assert choose_cohorts(parted(sizes), most=2, seed=1).count <= 2
 
 
@@ -60,7 +60,7 @@ def test_one_group_is_one_cohort():
 @pytest.mark.parametrize("updates", [np.ones((4, 3)), np.ones((1, 3)), np.eye(2)])
 def test_where_there_is_nothing_to_part_there_is_one_cohort_and_no_silhouette(updates):
     found = choose_cohorts(updates, most=5, seed=0)
-    assert found.of.tolist() == [0] * len(updates) and found.silhouette is None
+    assert found.labels.tolist() == [0] * len(updates) and found.silhouette is None
     assert found.why == "the sites' updates form one group"
 
 
@@ -70,7 +70,7 @@ def test_equal_updates_are_never_parted(scale):
     rng = np.random.default_rng(0)
     updates = scale * np.repeat(rng.normal(size=(2, 50)), 3, axis=0)
     assert cluster_updates(updates, count=3, seed=1).tolist() == [0, 0, 0, 1, 1, 1]
-    assert choose_cohorts(updates, most=5, seed=1).of.tolist() == [0, 0, 0, 1, 1, 1]
+    assert choose_cohorts(updates, most=5, seed=1).labels.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 @given(

@@ -117,7 +117,7 @@ def test_what_a_round_spends():
     assert round_events(server(private=replace(PRIVATE, mechanism="none"))) == ()
     (one,) = round_events(server())
     assert (one.kind, one.sigma, one.unit, one.trust) == ("gaussian", 2.0, "site", "trusted server")
-    (step,) = round_events(server(private=replace(PRIVATE, mechanism="dp-sgd", rate=0.2, steps=5)))
+    (step,) = round_events(server(private=replace(PRIVATE, mechanism="dp-sgd", sampling_rate=0.2, steps=5)))
     assert (step.kind, step.count, step.rate, step.unit) == ("sampled_gaussian", 5, 0.2, "patient")
     (shares,) = round_events(server("abcdefgh", size=1000, private=replace(PRIVATE, secure=True)))
     plain, rounded = epsilon_of([one], 1e-5), epsilon_of([shares], 1e-5)

@@ -253,7 +253,7 @@ def test_more_clusters_than_sites_and_sites_that_drop_out_are_no_trouble():
     assert np.isfinite(theta).all() and np.isfinite(state["served"].models).all()
     assert len(state["served"].models) <= 4
     assert any(d.missing for d in decisions)
-    assert set(state["served"].of) == set("abcd"), "who was away in the first round has a model by now"
+    assert set(state["served"].index_by_site) == set("abcd"), "who was away in the first round has a model by now"
 
 
 # --- resume -----------------------------------------------------------------------------------------
