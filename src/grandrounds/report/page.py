@@ -298,7 +298,10 @@ def _separate_models(summary: RunSummary) -> list[str]:
         rows = [
             [
                 td(escape(site)),
-                *[td(f"{number(decision_metric(c, before[site]), 3)} &rarr; {number(decision_metric(c, m), 3)}") for c in columns],
+                *[
+                    td(f"{number(decision_metric(c, before[site]), 3)} &rarr; {number(decision_metric(c, m), 3)}")
+                    for c in columns
+                ],
             ]
             for site, m in tuned["per_site"].items()
             if m["count"]
