@@ -26,7 +26,7 @@ from grandrounds.explain.rationale import truth
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.trust import distribution
-from grandrounds.metrics import Scored, scores
+from grandrounds.metrics import ScoredRows, scores
 from grandrounds.site.explain import sketched
 
 PREFIX = "grandrounds."
@@ -255,6 +255,6 @@ def _validation_report(model: _PredictModel, x: Array, y: Array) -> Report:
     if not len(x):
         return {metric_key("val_loss"): float("nan"), metric_key("ece"): float("nan")}
     classes = max(2, model.outputs)
-    scored = Scored.of(model.logits(None, x), np.asarray(y).astype(np.int64), classes=classes)
+    scored = ScoredRows.from_logits(model.logits(None, x), np.asarray(y).astype(np.int64), classes=classes)
     figures = scores(scored.exact_tally(np.zeros(len(x), np.int64), (1,)), only=("log_loss", "ece"))
     return {metric_key("val_loss"): float(figures["log_loss"][0]), metric_key("ece"): float(figures["ece"][0])}
