@@ -3,14 +3,14 @@
     python bench/scale_remote.py [--grid 10x1e5,100x1e5,...] [--memory-up-to 1.2e9] [--spool FOLDER]
 
 One FedAvg round as a run has it: every site is sent one letter with two Asks (score the model in use; train it) and answers
-both. Letters, signatures (a key for each site), checks, the spool, the commitments for the ledger and the mean are the real
+both. Messages, signatures (a key for each site), checks, the spool, the commitments for the ledger and the mean are the real
 ones. All hospitals are one other process, which makes an answer when the server collects it, so that neither their memory
 nor their time is the server's. Every line runs in processes of its own.
 
 "in files" is the engine as it is; "in memory" is the same engine with the rows of all sites joined in memory instead.
 Memory is the most anonymous memory (RssAnon, every 5 ms) that the round added to what the process held before. Pages of
 mapped files are not in it: the system takes them back when it needs them. Seconds are processor seconds of the server's
-process without those spent in the post, and beside them seconds by the clock, which other work on the machine lengthens.
+process without those spent in the transport, and beside them seconds by the clock, which other work on the machine lengthens.
 
 Rounds an hour are worked out, not measured:
     seconds = server + exchange + max(bytes of one site / site's line, bytes of all sites / server's line)
@@ -38,8 +38,8 @@ import numpy as np
 
 from grandrounds.core.plan import Settings
 from grandrounds.engine.driver import Engine, EngineSettings
-from grandrounds.engine.post import Reply
 from grandrounds.engine.remote import RemoteEngine
+from grandrounds.engine.transport import Reply
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.methods import build_method
 from grandrounds.methods.assignment import ModelAssignment
@@ -106,7 +106,7 @@ def told(task: str, base: np.ndarray, site: str) -> dict[str, Any]:
 
 
 class Line:
-    """A post to the hospitals' process. It holds a few answers at a time and counts the seconds that it takes."""
+    """A transport to the hospitals' process. It holds a few answers at a time and counts the seconds that it takes."""
 
     def __init__(self, wire: Connection, sites: int) -> None:
         self._wire, self._sites = wire, names(sites)
@@ -118,10 +118,10 @@ class Line:
     def addresses(self) -> tuple[str, ...]:
         return tuple(self._sites)
 
-    def send(self, letters: Sequence[tuple[str, bytes]]) -> list[str]:
+    def send(self, messages: Sequence[tuple[str, bytes]]) -> list[str]:
         began = time.perf_counter(), time.process_time()
         made = []
-        for address, data in letters:
+        for address, data in messages:
             self._wire.send_bytes(json.dumps({"to": address}).encode())
             self._wire.send_bytes(data)
             self.bytes[0] += len(data)
@@ -189,7 +189,7 @@ def one(sites: int, size: int, how: str, spool: Path) -> dict[str, float]:
     line = Line(wire, sites)
     keys = {name: Identity.simulated(0, name).public for name in names(sites)}
     identity = Identity.simulated(0, SERVER)
-    engine = RemoteEngine(EngineSettings(RUN, 0), post=line, identity=identity, keys=keys, spool=spool)
+    engine = RemoteEngine(EngineSettings(RUN, 0), transport=line, identity=identity, keys=keys, spool=spool)
     if how == "memory":
         engine._joined = Engine._joined.__get__(engine)  # type: ignore[method-assign]
     spec = json.dumps({"name": "logistic", "inputs": [size - 1], "classes": 2, "hidden": []})
@@ -201,7 +201,7 @@ def one(sites: int, size: int, how: str, spool: Path) -> dict[str, float]:
     Path("/proc/self/clear_refs").write_text("5")  # begin VmHWM anew
     with Peak() as peak:
         wall, cpu = time.perf_counter(), time.process_time()
-        engine.along(evaluate(ModelAssignment(model), ("test",)), tallies.append)
+        engine.piggyback(evaluate(ModelAssignment(model), ("test",)), tallies.append)
         work = Commitments(identity, RUN).watched(method.round(Server(1, model, tuple(keys), 0)))
         found = engine.drive(work, round=1).served.model
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -23,7 +23,7 @@ from grandrounds.deploy.processes import Program, SupervisedProgram
 from grandrounds.deploy.run_worker import open_grid
 from grandrounds.deploy.scheduler import open_client, take_task
 from grandrounds.deploy.superlink import Link, flower_environment, gateway, superlink
-from grandrounds.engine.flower import FlowerPost
+from grandrounds.engine.transport import FlowerTransport
 from grandrounds.keeper.flower.launcher import command
 from grandrounds.keeper.flower.node import Handler, serve
 
@@ -184,19 +184,19 @@ class HeldRun:
         with open_client(link, secret=link.secret) as door:
             self.task, self._inside = until(lambda: take_task(door, link), seconds=30)
         self.grid = open_grid(self.task)
-        self.post = FlowerPost(self.grid, interval=0.05)
+        self.transport = FlowerTransport(self.grid, interval=0.05)
         self._over = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
 
     def addresses(self, n: int, *, seconds: float = 60.0) -> tuple[str, ...]:
-        return until(lambda: len(found := self.post.addresses()) == n and found, seconds=seconds)
+        return until(lambda: len(found := self.transport.addresses()) == n and found, seconds=seconds)
 
-    def exchange(self, letters: list[tuple[str, bytes]], *, seconds: float = 60.0) -> dict[str, object]:
+    def exchange(self, messages: list[tuple[str, bytes]], *, seconds: float = 60.0) -> dict[str, object]:
         """Send, and collect until every letter has its reply: address -> Reply."""
-        tickets = self.post.send(letters)
-        where, end, got = dict(zip(tickets, (to for to, _ in letters), strict=True)), time.monotonic() + seconds, {}
+        tickets = self.transport.send(messages)
+        where, end, got = dict(zip(tickets, (to for to, _ in messages), strict=True)), time.monotonic() + seconds, {}
         while where and time.monotonic() < end:
-            for reply in self.post.collect(list(where), wait=1.0):
+            for reply in self.transport.collect(list(where), wait=1.0):
                 got[where.pop(reply.ticket)] = reply
         return got
 

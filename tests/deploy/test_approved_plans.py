@@ -21,7 +21,7 @@ from grandrounds.keeper.policy.rules import RUN, plan_digest
 from tests.command import rounds
 from tests.deploy.real import write_csv
 from tests.engine.disturbed import Killed
-from tests.engine.letterbox import Letterbox
+from tests.engine.memory_transport import MemoryTransport
 from tests.support import patients
 
 EXPERIMENT = 'name = "study"\n[method]\nname = "fedavg"\nrounds = 2\n[explain]\nsketch = "none"\n'
@@ -73,12 +73,12 @@ def conducted(here: Path, *settings: str, run: str = "study", resume: bool = Fal
     keepers = [SiteFolder(out.site(name)).keeper(str(here / f"{name}.csv")) for name in "abc"]
     folder = out.server / "runs" / run
     plan = {} if resume else deployed_plan(here / "study.toml", settings)
-    post = Killing(keepers, folder) if killed else Letterbox(keepers)
-    _run_at_sites(plan, folder, post, out.server, resume)
+    transport = Killing(keepers, folder) if killed else MemoryTransport(keepers)
+    _run_at_sites(plan, folder, transport, out.server, resume)
     return folder
 
 
-class Killing(Letterbox):
+class Killing(MemoryTransport):
     """The server's process ends when letters of the second round would be delivered."""
 
     def __init__(self, keepers, run: Path) -> None:

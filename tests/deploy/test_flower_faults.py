@@ -17,7 +17,7 @@ pytest.importorskip("flwr")
 from grandrounds.deploy.control import Control, agree_on_nodes
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.keys import make_keys
-from grandrounds.engine.post import FAILED, UNAVAILABLE
+from grandrounds.engine.transport import FAILED, UNAVAILABLE
 from grandrounds.keeper.flower.node import BEAT
 from tests.deploy.flower_support import Consortium, start_node, until
 
@@ -78,13 +78,13 @@ def test_a_letter_that_was_with_a_killed_node_comes_back_as_unavailable(consorti
     with Control.local(consortium.link) as control:
         named = {str(node.id): node.name for node in control.nodes()}
     north = next(site for site in consortium.sites if site.name == named[who[0]])
-    ticket = run.post.send([(who[0], b"wait")])
+    ticket = run.transport.send([(who[0], b"wait")])
     until(lambda: "Received successfully" in north.node.program.log.read_text())
     kill(north.node)
     end = time.monotonic() + 120
     replies: list = []
     while not replies and time.monotonic() < end:
-        replies = run.post.collect(ticket, wait=1.0)
+        replies = run.transport.collect(ticket, wait=1.0)
     assert [reply.error for reply in replies] == [UNAVAILABLE]
 
 
@@ -125,7 +125,7 @@ def test_heartbeats_carry_a_letter_that_takes_longer_than_flower_waits(consortiu
 def test_a_run_that_is_stopped_while_a_letter_is_fetched_blocks_no_other_run(consortium, run):
     """The SuperNode announces a letter before it is there, and drops it without a word when its run is stopped."""
     who = run.addresses(2)
-    run.post.send([(node, os.urandom(40 * 2**20)) for node in who])
+    run.transport.send([(node, os.urandom(40 * 2**20)) for node in who])
     fetching = [site.node.program.log for site in consortium.sites]
     until(lambda: any("Receiving" in log.read_text() for log in fetching), every=0.01)
     with Control.local(consortium.link) as control:

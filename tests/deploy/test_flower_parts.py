@@ -1,4 +1,4 @@
-"""Parts of the Flower layer that need no Flower process: letters in messages, the post on any grid, records, programs."""
+"""Parts of the Flower layer that need no Flower process: letters in messages, the transport on any grid, records, programs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from grandrounds.deploy.run_worker import plan_at_sites
 from grandrounds.deploy.status import run_rows
 from grandrounds.deploy.submit import deployed_plan
 from grandrounds.deploy.superlink import Link, flower_environment, superlink
-from grandrounds.engine.flower import BATCH, FlowerPost
-from grandrounds.engine.post import FAILED, GONE, UNAVAILABLE
+from grandrounds.engine.transport import BATCH, FAILED, GONE, UNAVAILABLE, FlowerTransport
 from grandrounds.keeper.flower import launcher
 from grandrounds.keeper.flower.node import runtime_secret
 from grandrounds.keeper.runtime.site import GAVE_UP, gave_up
@@ -85,42 +84,42 @@ def grid():
 
 
 def test_a_post_gives_every_letter_a_ticket_and_its_answer_once(grid):
-    post = FlowerPost(grid, interval=0.01)
-    assert post.addresses() == ("1", "2")
-    tickets = post.send([("1", b"same"), ("1", b"same"), ("2", b"other")])
+    transport = FlowerTransport(grid, interval=0.01)
+    assert transport.addresses() == ("1", "2")
+    tickets = transport.send([("1", b"same"), ("1", b"same"), ("2", b"other")])
     assert len(set(tickets)) == 3
-    assert post.collect(tickets, wait=0.05) == []
+    assert transport.collect(tickets, wait=0.05) == []
     grid.reply(pack(b"yes"))
-    got = post.collect(tickets, wait=5)
+    got = transport.collect(tickets, wait=5)
     while len(got) < 3:
-        got += post.collect([t for t in tickets if t not in {r.ticket for r in got}], wait=5)
+        got += transport.collect([t for t in tickets if t not in {r.ticket for r in got}], wait=5)
     assert {r.ticket: (r.data, r.error) for r in got} == dict.fromkeys(tickets, (b"yes", ""))
-    assert post.collect(tickets, wait=0.05) == []
+    assert transport.collect(tickets, wait=0.05) == []
 
 
 @pytest.mark.parametrize(
     ("code", "word"), [(5, UNAVAILABLE), (3, UNAVAILABLE), (4, UNAVAILABLE), (2, FAILED), (8, FAILED), (0, FAILED)]
 )
 def test_flowers_errors_become_words_without_their_reason(grid, code, word):
-    post = FlowerPost(grid, interval=0.01)
-    [ticket] = post.send([("1", b"x")])
+    transport = FlowerTransport(grid, interval=0.01)
+    [ticket] = transport.send([("1", b"x")])
     grid.reply(Error(code, "a patient's value"))
-    [reply] = post.collect([ticket], wait=5)
+    [reply] = transport.collect([ticket], wait=5)
     assert (reply.ticket, reply.data, reply.error) == (ticket, None, word)
 
 
 def test_a_letter_that_flower_does_not_take_is_gone_and_a_reply_without_a_letter_failed(grid):
-    post = FlowerPost(grid, interval=0.01)
-    refused, sent = post.send([("9", b"x"), ("1", b"x")])
-    assert [(r.ticket, r.error) for r in post.collect([refused], wait=5)] == [(refused, GONE)]
+    transport = FlowerTransport(grid, interval=0.01)
+    refused, sent = transport.send([("9", b"x"), ("1", b"x")])
+    assert [(r.ticket, r.error) for r in transport.collect([refused], wait=5)] == [(refused, GONE)]
     grid.reply(RecordDict())
-    assert [r.error for r in post.collect([sent], wait=5)] == [FAILED]
+    assert [r.error for r in transport.collect([sent], wait=5)] == [FAILED]
 
 
 def test_large_letters_are_announced_alone_and_small_ones_together(grid):
-    post = FlowerPost(grid, interval=0.01)
+    transport = FlowerTransport(grid, interval=0.01)
     large = bytes(BATCH)
-    post.send([("1", b"a"), ("2", b"b"), ("1", large), ("2", large), ("1", b"c")])
+    transport.send([("1", b"a"), ("2", b"b"), ("1", large), ("2", large), ("1", b"c")])
     assert [len(batch) for batch in grid.pushed] == [2, 1, 1, 1]
 
 

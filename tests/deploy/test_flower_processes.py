@@ -14,7 +14,7 @@ from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.deploy.control import Control, agree_on_nodes
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.keys import make_keys
-from grandrounds.engine.post import FAILED
+from grandrounds.engine.transport import FAILED
 from grandrounds.keeper.flower.node import serve
 from tests.deploy.flower_support import Consortium, start_node, until
 
@@ -111,4 +111,4 @@ def test_a_run_that_is_stopped_says_so(consortium, run):
     with Control.local(consortium.link) as control:
         control.stop(run.task.run_id)
     with pytest.raises(RunFailed, match="stopped"):
-        run.post.send([(who[0], b"too late")])
+        run.transport.send([(who[0], b"too late")])

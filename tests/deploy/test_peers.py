@@ -21,7 +21,7 @@ from tests.command import rounds
 from tests.deploy.consortia import consortium_text, provisioned
 from tests.engine.disturbed import DATA, SIZES, decisions
 from tests.engine.hospitals import QUICK, Hospitals, _conducted
-from tests.engine.letterbox import Letterbox
+from tests.engine.memory_transport import MemoryTransport
 from tests.support import patients
 
 NAMES = ("a", "b", "c", "d")
@@ -242,7 +242,7 @@ class Consortium:
         """One secure round. Keepers start anew, as the folders are now."""
         self.runs += 1
         keepers = [SiteFolder(self.home / name).keeper(str(self.home / f"{name}.csv")) for name in NAMES]
-        venue = self.held.venue(Letterbox(keepers), patience=QUICK)
+        venue = self.held.venue(MemoryTransport(keepers), timeouts=QUICK)
         venue.identity, venue.keys = self.folders.identity(), on_the_servers_list(self.folders)
         venue.run = f"peers-{self.runs}"
         return decisions(_conducted(self.held.at_sites, self.home / venue.run, venue=venue))[0]

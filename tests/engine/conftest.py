@@ -1,10 +1,10 @@
-"""Keepers in this process behind a letterbox that things happen to."""
+"""Keepers in this process behind a transport that things happen to."""
 
 from __future__ import annotations
 
 import pytest
 
-from grandrounds.engine import courier
+from grandrounds.engine import dispatcher
 from tests.engine.disturbed import Clock, Disturbed
 
 
@@ -12,11 +12,11 @@ from tests.engine.disturbed import Clock, Disturbed
 def quick(monkeypatch):
     """A clock that moves only while nothing arrives."""
     clock = Clock()
-    monkeypatch.setattr(courier, "time", clock)
+    monkeypatch.setattr(dispatcher, "time", clock)
     return clock
 
 
 @pytest.fixture
 def disturbed(tmp_path, quick):
-    """`disturbed(hospitals)` gives the post; its waits take no time."""
+    """`disturbed(hospitals)` gives the transport; its waits take no time."""
     return lambda held, **hooks: Disturbed.of(held.keepers(tmp_path / "state"), quick, **hooks)

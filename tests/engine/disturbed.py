@@ -1,4 +1,4 @@
-"""A letterbox that things happen to: letters are watched on their way, keepers start again, answers are changed."""
+"""A letterbox that things happen to: messages are watched on their way, keepers start again, answers are changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.engine.post import UNAVAILABLE, Reply
+from grandrounds.engine.transport import UNAVAILABLE, Reply
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.keeper.runtime.run import SiteIdentity, SiteRun
 from grandrounds.protocol.codec import bundle, decode_answer, encode_answer, peek_answer, peek_ask, unbundle
@@ -17,7 +17,7 @@ from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.messages import Answer, AskId
 from grandrounds.runs.run import Run
 from tests.engine.hospitals import Hospitals, final_model
-from tests.engine.letterbox import Letterbox
+from tests.engine.memory_transport import MemoryTransport
 from tests.support import patients
 
 SIZES = [60, 50, 40, 45]
@@ -43,7 +43,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Passing:
-    """A letter that is about to be handed over to the keeper at an address."""
+    """A message that is about to be handed over to the keeper at an address."""
 
     address: str
     asks: tuple[tuple[str, AskId], ...]
@@ -59,12 +59,12 @@ class Passing:
 
 @dataclass
 class Disturbed:
-    """Keepers behind a letterbox, one answer at a time. `before` sees each letter first; `twist` may change each answer.
+    """Keepers behind a transport, one answer at a time. `before` sees each letter first; `twist` may change each answer.
 
-    `seen`: letters that were delivered or tried to be; `replies`: all that left the keepers.
+    `seen`: messages that were delivered or tried to be; `replies`: all that left the keepers.
     """
 
-    box: Letterbox
+    box: MemoryTransport
     clock: Clock
     before: Callable[[Passing], None] = lambda _: None
     twist: Callable[[Passing, bytes], bytes] = lambda _, data: data
@@ -73,13 +73,13 @@ class Disturbed:
 
     @classmethod
     def of(cls, keepers: Sequence[Keeper], clock: Clock, **hooks: Any) -> Disturbed:
-        return cls(Letterbox(keepers), clock, **hooks)
+        return cls(MemoryTransport(keepers), clock, **hooks)
 
     def addresses(self) -> tuple[str, ...]:
         return self.box.addresses()
 
-    def send(self, letters: Sequence[tuple[str, bytes]]) -> list[str]:
-        return self.box.send(letters)
+    def send(self, messages: Sequence[tuple[str, bytes]]) -> list[str]:
+        return self.box.send(messages)
 
     def collect(self, tickets: Collection[str], *, wait: float) -> list[Reply]:
         ticket = next((t for t in self.box._waiting if t in tickets), None)

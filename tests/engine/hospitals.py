@@ -1,4 +1,4 @@
-"""An experiment twice: all hospitals in one process, and each behind a keeper that is sent letters."""
+"""An experiment twice: all hospitals in one process, and each behind a keeper that is sent messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grandrounds.core.plan import Settings
 from grandrounds.data.images import ImageSet
 from grandrounds.data.loading import AT_SITES
 from grandrounds.data.table import Table
-from grandrounds.engine.courier import Patience
+from grandrounds.engine.dispatcher import Timeouts
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.policy.rules import Cells, Policy, Reports
@@ -26,12 +26,12 @@ from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.ledger import SERVER
 from grandrounds.runs.run import Run
 from grandrounds.runs.runner import execute_plan
-from tests.engine.letterbox import Letterbox, simulated_keeper
+from tests.engine.memory_transport import MemoryTransport, simulated_keeper
 
 PLAIN = AccessControl(Policy(cells=Cells(smallest=1), reports=Reports(notes=True)))
 """A policy that takes nothing away from answers, so that they are those of a simulation."""
 
-QUICK = Patience(answer=20.0, absent=0.3, again=0.02, poll=0.02)
+QUICK = Timeouts(answer=20.0, absent=0.3, retry=0.02, poll=0.02)
 
 
 @dataclass
@@ -73,18 +73,18 @@ class Hospitals:
             for name, rows in self.rows.items()
         ]
 
-    def venue(self, post: Any, **more: Any) -> Deployment:
+    def venue(self, transport: Any, **more: Any) -> Deployment:
         """The server's side."""
         keys = {name: Identity.simulated(self.seed, name).public for name in self.rows}
         identity = Identity.simulated(self.seed, SERVER)
-        return Deployment(post, identity, keys, self.run_name, patience=more.pop("patience", QUICK), **more)
+        return Deployment(transport, identity, keys, self.run_name, timeouts=more.pop("timeouts", QUICK), **more)
 
     def deployed(
-        self, folder: Path, post: Letterbox | None = None, *, patience: Patience = QUICK, **more: Any
+        self, folder: Path, transport: MemoryTransport | None = None, *, timeouts: Timeouts = QUICK, **more: Any
     ) -> Run:
         """Each behind a keeper."""
-        box = Letterbox(self.keepers(folder / "state")) if post is None else post
-        return _conducted(self.at_sites, folder / "run", venue=self.venue(box, patience=patience), **more)
+        box = MemoryTransport(self.keepers(folder / "state")) if transport is None else transport
+        return _conducted(self.at_sites, folder / "run", venue=self.venue(box, timeouts=timeouts), **more)
 
 
 def _conducted(plan: Mapping[str, Any], path: Path, **more: Any) -> Run:

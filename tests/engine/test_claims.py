@@ -32,13 +32,13 @@ def changed(name: str, value) -> callable:
 def lied_to(tmp_path, clock, change, *, method="fedavg"):
     """A run at four hospitals of which b lies, and what the run says of it."""
     held = hospitals(method, rounds=2)
-    post = Disturbed.of(held.keepers(tmp_path / "state"), clock)
+    transport = Disturbed.of(held.keepers(tmp_path / "state"), clock)
 
     def twist(passing: Passing, reply: bytes) -> bytes:
-        return lying(post.box.keepers[B], reply, change) if passing.address == B else reply
+        return lying(transport.box.keepers[B], reply, change) if passing.address == B else reply
 
-    post.twist = twist
-    return held.deployed(tmp_path, post)
+    transport.twist = twist
+    return held.deployed(tmp_path, transport)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every method, twice: all hospitals in one process, and each behind a keeper that reads its own file and answers letters.
+"""Every method, twice: all hospitals in one process, and each behind a keeper that reads its own file and answers messages.
 
 Letters travel as Flower messages over a Grid in this process, where Flower is installed.
 """
@@ -51,20 +51,20 @@ CASES = {
 def twice(tmp_path: Path, table, **settings):
     method = {"name": "fedavg", "rounds": 3, **settings.pop("method", {})}
     held = Hospitals.of(table, name="twice", data=settings.pop("data", DATA), method=method, **settings)
-    post = over_flower(held.keepers(tmp_path / "state"))
-    there = held.deployed(tmp_path / "there", post, patience=replace(QUICK, poll=20.0))
+    transport = over_flower(held.keepers(tmp_path / "state"))
+    there = held.deployed(tmp_path / "there", transport, timeouts=replace(QUICK, poll=20.0))
     return held.simulated(tmp_path / "here", table), there
 
 
 def over_flower(keepers):
-    """A post on Flower's Grid in this process; None, for a plain letterbox, where there is no Flower."""
+    """A transport on Flower's Grid in this process; None, for a plain transport in memory, where there is no Flower."""
     if importlib.util.find_spec("flwr") is None:
         return None
-    from grandrounds.engine.flower import FlowerPost
+    from grandrounds.engine.transport import FlowerTransport
     from tests.engine.grid import keeper_grid
 
     # FedBuff's model depends on the order of answers: no second one is fetched while the first is carried over
-    return FlowerPost(keeper_grid(keepers), interval=20.0)
+    return FlowerTransport(keeper_grid(keepers), interval=20.0)
 
 
 def alike(here, there, *, within: float = 1e-5) -> None:

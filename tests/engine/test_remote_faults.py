@@ -19,18 +19,18 @@ MLP = {"name": "mlp", "hidden": [4]}
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_site_that_goes_away_in_mid_round_is_missing_from_it_and_back_later(tmp_path, disturbed, elsewhere):
     held = hospitals()
-    post = disturbed(held)
+    transport = disturbed(held)
 
     def happens(passing) -> None:
         if passing.address == B and passing.asks_for("train", 2):
-            post.box.down.add(B)
-        if passing.asks_for("train", 3) and B in post.box.down:
-            post.box.down.clear()
+            transport.box.down.add(B)
+        if passing.asks_for("train", 3) and B in transport.box.down:
+            transport.box.down.clear()
             if elsewhere:
-                post.move(B, "9")
+                transport.move(B, "9")
 
-    post.before = happens
-    first, second, third = decisions(held.deployed(tmp_path, post))
+    transport.before = happens
+    first, second, third = decisions(held.deployed(tmp_path, transport))
     assert first["missing"] == {}
     assert second["missing"] == {"b": DROPPED}
     assert set(second["weights"]) == {"a", "c", "d"}
@@ -56,9 +56,9 @@ REMEMBERED = {
 @pytest.mark.parametrize("case", thinned(REMEMBERED, 3))
 def test_keepers_that_start_again_before_every_letter_give_the_same_answers(tmp_path, disturbed, case):
     held = hospitals(**REMEMBERED[case])
-    post = disturbed(held)
-    post.before = lambda passing: post.restart(passing.address)
-    there = held.deployed(tmp_path, post)
+    transport = disturbed(held)
+    transport.before = lambda passing: transport.restart(passing.address)
+    there = held.deployed(tmp_path, transport)
     here = held.simulated(tmp_path / "here", patients(SIZES))
     close_to(there, here)
     assert [set(d["weights"]) for d in decisions(there)] == [set(d["weights"]) for d in decisions(here)]
@@ -69,15 +69,15 @@ def test_keepers_that_start_again_before_every_letter_give_the_same_answers(tmp_
 def test_a_keeper_that_starts_again_within_a_secure_sum_is_left_out_of_that_sum_alone(tmp_path, disturbed, step):
     """Its masks are gone with the process. Once its masked values have left they count, and the others take its masks off."""
     held = hospitals(privacy={"secure": True}, rounds=3)
-    post, over = disturbed(held), set()
+    transport, over = disturbed(held), set()
 
     def happens(passing) -> None:
         if passing.address == B and passing.asks_for(f"secagg.{step}", 2) and not over:
             over.add(step)
-            post.restart(B)
+            transport.restart(B)
 
-    post.before = happens
-    first, second, third = decisions(held.deployed(tmp_path, post))
+    transport.before = happens
+    first, second, third = decisions(held.deployed(tmp_path, transport))
     assert over
     if step == "keys":  # what it was to add up is gone too, which shows when it is to be masked
         assert set(second["missing"]) == {"b"}
@@ -94,17 +94,17 @@ def test_a_keeper_that_starts_again_within_a_secure_sum_is_left_out_of_that_sum_
 # A server that is killed ----------------------------------------------------------------------------------------------
 
 
-def resumed(held, tmp_path, post, *, after=None) -> object:
-    """The run, killed by `post` or after a round, and gone on with by another server at the same keepers."""
+def resumed(held, tmp_path, transport, *, after=None) -> object:
+    """The run, killed by `transport` or after a round, and gone on with by another server at the same keepers."""
 
     def progress(event) -> None:
         if after is not None and event["event"] == "round" and event["round"] == after:
             raise Killed
 
     with pytest.raises(Killed):
-        held.deployed(tmp_path, post, progress=progress)
-    post.before = lambda _: None
-    return held.deployed(tmp_path, post, resume=True)
+        held.deployed(tmp_path, transport, progress=progress)
+    transport.before = lambda _: None
+    return held.deployed(tmp_path, transport, resume=True)
 
 
 @pytest.mark.parametrize("after", [slow(1), 2, slow(3)])
@@ -126,14 +126,14 @@ def test_a_server_killed_after_a_round_goes_on_with_the_run(tmp_path, disturbed,
 def test_a_server_killed_in_mid_round_is_answered_from_what_sites_kept(tmp_path, disturbed, monkeypatch, at):
     held = hospitals("scaffold")
     done = counting(monkeypatch)
-    post = disturbed(held)
+    transport = disturbed(held)
 
     def happens(passing) -> None:
         if passing.address == "2" and passing.asks_for(at, 2):
             raise Killed
 
-    post.before = happens
-    run = resumed(held, tmp_path, post)
+    transport.before = happens
+    run = resumed(held, tmp_path, transport)
     assert {site: n for (site, task), n in done.items() if task == "train"} == dict.fromkeys("abcd", 3)
     close_to(run, held.simulated(tmp_path / "here", patients(SIZES)))
     verified(run)
@@ -142,16 +142,16 @@ def test_a_server_killed_in_mid_round_is_answered_from_what_sites_kept(tmp_path,
 def test_server_and_keepers_that_both_start_again_go_on_together(tmp_path, disturbed, monkeypatch):
     held = hospitals("scaffold")
     done = counting(monkeypatch)
-    post = disturbed(held)
+    transport = disturbed(held)
 
     def happens(passing) -> None:
         if passing.address == "2" and passing.asks_for("train", 2):
-            for address in list(post.box.keepers):
-                post.restart(address)
+            for address in list(transport.box.keepers):
+                transport.restart(address)
             raise Killed
 
-    post.before = happens
-    run = resumed(held, tmp_path, post)
+    transport.before = happens
+    run = resumed(held, tmp_path, transport)
     assert {site: n for (site, task), n in done.items() if task == "train"} == dict.fromkeys("abcd", 3)
     close_to(run, held.simulated(tmp_path / "here", patients(SIZES)))
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from grandrounds.engine.faults import NOT_FINITE
-from grandrounds.engine.letters import FOREIGN, OTHER_VERSION, SHAPE, TOO_LARGE, UNREADABLE
+from grandrounds.engine.sealing import FOREIGN, OTHER_VERSION, SHAPE, TOO_LARGE, UNREADABLE
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.codec import bundle, unbundle
 from grandrounds.protocol.envelope import peek, seal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answer
 from tests.engine.disturbed import B, Disturbed, Passing, decisions, hospitals, lying
-from tests.engine.letterbox import simulated_keeper
+from tests.engine.memory_transport import simulated_keeper
 from tests.support import patients
 
 Twist = Callable[[Disturbed, Passing, bytes], bytes]
@@ -31,18 +31,18 @@ def model(change: Callable[[Any], Any]) -> Twist:
             return answer
         return replace(answer, values={**answer.values, "model": change(np.asarray(answer.values["model"]))})
 
-    return lambda post, passing, reply: lying(post.box.keepers[B], reply, lie)
+    return lambda transport, passing, reply: lying(transport.box.keepers[B], reply, lie)
 
 
-def resealed(post: Disturbed, reply: bytes, identity: Identity | None = None, **words: Any) -> bytes:
+def resealed(transport: Disturbed, reply: bytes, identity: Identity | None = None, **words: Any) -> bytes:
     """The reply with other words in its header, signed anew."""
-    return seal(identity or post.box.keepers[B].me.identity, replace(peek(reply), **words))
+    return seal(identity or transport.box.keepers[B].me.identity, replace(peek(reply), **words))
 
 
-def of_round_one(post: Disturbed, passing: Passing, reply: bytes) -> bytes:
+def of_round_one(transport: Disturbed, passing: Passing, reply: bytes) -> bytes:
     """What the site answered a round ago, as it was then."""
-    asked = [p for p in post.seen if p.address == B and p.asks_for("train", 1)]
-    return post.box.keepers[B].handle(asked[0].data)
+    asked = [p for p in transport.seen if p.address == B and p.asks_for("train", 1)]
+    return transport.box.keepers[B].handle(asked[0].data)
 
 
 LIES: dict[str, tuple[Twist, str]] = {
@@ -53,23 +53,23 @@ LIES: dict[str, tuple[Twist, str]] = {
     "nothing": (model(lambda m: m[:0]), SHAPE),
     "long": (model(lambda m: np.zeros(2_000_000, np.float32)), SHAPE),
     "huge": (model(lambda m: np.zeros(20_000_000, np.float32)), TOO_LARGE),
-    "no model": (lambda post, p, r: lying(post.box.keepers[B], r, lambda a: replace(a, values={})), ""),
-    "bytes": (lambda post, p, r: b"nothing that anybody could read", FOREIGN),
-    "no bytes": (lambda post, p, r: b"", FOREIGN),
-    "cut short": (lambda post, p, r: r[:-10], FOREIGN),
-    "one bit": (lambda post, p, r: r[:-100] + bytes([r[-100] ^ 1]) + r[-99:], FOREIGN),
-    "unreadable, signed": (lambda post, p, r: resealed(post, r, body=bundle([b"\x00" * 40] * len(p.asks))), UNREADABLE),
-    "one answer too few": (lambda post, p, r: resealed(post, r, body=unbundle(peek(r).body)[0]), FOREIGN),
-    "another's key": (lambda post, p, r: resealed(post, r, post.box.keepers["0"].me.identity), FOREIGN),
-    "another's name": (lambda post, p, r: resealed(post, r, sender="a"), FOREIGN),
-    "a stranger's key": (lambda post, p, r: resealed(post, r, Identity.simulated(99, "b")), FOREIGN),
-    "to another question": (lambda post, p, r: resealed(post, r, about="0" * 64), FOREIGN),
-    "of another run": (lambda post, p, r: resealed(post, r, run="another"), FOREIGN),
+    "no model": (lambda transport, p, r: lying(transport.box.keepers[B], r, lambda a: replace(a, values={})), ""),
+    "bytes": (lambda transport, p, r: b"nothing that anybody could read", FOREIGN),
+    "no bytes": (lambda transport, p, r: b"", FOREIGN),
+    "cut short": (lambda transport, p, r: r[:-10], FOREIGN),
+    "one bit": (lambda transport, p, r: r[:-100] + bytes([r[-100] ^ 1]) + r[-99:], FOREIGN),
+    "unreadable, signed": (lambda transport, p, r: resealed(transport, r, body=bundle([b"\x00" * 40] * len(p.asks))), UNREADABLE),
+    "one answer too few": (lambda transport, p, r: resealed(transport, r, body=unbundle(peek(r).body)[0]), FOREIGN),
+    "another's key": (lambda transport, p, r: resealed(transport, r, transport.box.keepers["0"].me.identity), FOREIGN),
+    "another's name": (lambda transport, p, r: resealed(transport, r, sender="a"), FOREIGN),
+    "a stranger's key": (lambda transport, p, r: resealed(transport, r, Identity.simulated(99, "b")), FOREIGN),
+    "to another question": (lambda transport, p, r: resealed(transport, r, about="0" * 64), FOREIGN),
+    "of another run": (lambda transport, p, r: resealed(transport, r, run="another"), FOREIGN),
     "a replay": (of_round_one, FOREIGN),
     "a replay, as if anew": (
-        lambda post, p, r: resealed(post, of_round_one(post, p, r), about=peek(r).about), FOREIGN,
+        lambda transport, p, r: resealed(transport, of_round_one(transport, p, r), about=peek(r).about), FOREIGN,
     ),
-    "another protocol": (lambda post, p, r: resealed(post, r, protocol=7), OTHER_VERSION),
+    "another protocol": (lambda transport, p, r: resealed(transport, r, protocol=7), OTHER_VERSION),
 }  # fmt: skip
 
 
@@ -78,9 +78,9 @@ LIES: dict[str, tuple[Twist, str]] = {
 def test_an_answer_that_is_not_to_be_believed_leaves_its_site_out_with_the_reason(tmp_path, disturbed, lie):
     twist, why = LIES[lie]
     held = hospitals(rounds=3)
-    post = disturbed(held)
-    post.twist = lambda p, r: twist(post, p, r) if p.address == B and p.asks_for("train", 2) else r
-    first, second, third = decisions(held.deployed(tmp_path, post))
+    transport = disturbed(held)
+    transport.twist = lambda p, r: twist(transport, p, r) if p.address == B and p.asks_for("train", 2) else r
+    first, second, third = decisions(held.deployed(tmp_path, transport))
     assert list(second["missing"]) == ["b"]
     assert second["missing"]["b"].startswith(why)
     assert set(second["weights"]) == {"a", "c", "d"}
@@ -91,14 +91,14 @@ def test_an_answer_that_is_not_to_be_believed_leaves_its_site_out_with_the_reaso
 def test_reports_that_nobody_asked_for_are_not_looked_at(tmp_path, disturbed):
     """A site cannot tell the server, or a method that reads signals, more than it was asked for."""
     held = hospitals(rounds=2)
-    post = disturbed(held)
+    transport = disturbed(held)
     extra = {"trust": 9.9, "shap": np.ones(3), "weights": np.ones(4), "loss.of": 1.0}
 
     def more(answer: Answer) -> Answer:
         return replace(answer, values={**answer.values, **extra})
 
-    post.twist = lambda p, r: lying(post.box.keepers[B], r, more) if p.address == B and p.asks_for("train") else r
-    lied = held.deployed(tmp_path, post)
+    transport.twist = lambda p, r: lying(transport.box.keepers[B], r, more) if p.address == B and p.asks_for("train") else r
+    lied = held.deployed(tmp_path, transport)
     honest = held.simulated(tmp_path / "here", patients([60, 50, 40, 45]))
     for told, known in zip(decisions(lied), decisions(honest), strict=True):
         assert told["weights"] == pytest.approx(known["weights"])
@@ -108,20 +108,20 @@ def test_reports_that_nobody_asked_for_are_not_looked_at(tmp_path, disturbed):
 def test_a_node_that_is_no_site_of_the_run_is_noted_and_not_asked(tmp_path, disturbed):
     """A keeper whose key the consortium does not know, one that calls itself by a site's name, and one that babbles."""
     held = hospitals(rounds=3)
-    post = disturbed(held)
-    rows, server = held.rows["a"], post.box.keepers["0"]._server
+    transport = disturbed(held)
+    rows, server = held.rows["a"], transport.box.keepers["0"]._server
 
     def happens(passing: Passing) -> None:
         if passing.address == B and passing.asks_for("train", 2):
-            post.move(B, "6")  # whoever is there is asked who they are
+            transport.move(B, "6")  # whoever is there is asked who they are
             for address, name in (("7", "zed"), ("8", "b")):
-                post.box.keepers[address] = simulated_keeper(name, rows, tmp_path / "others", seed=99, server=server)
-            post.box.keepers["9"] = Babbling()
+                transport.box.keepers[address] = simulated_keeper(name, rows, tmp_path / "others", seed=99, server=server)
+            transport.box.keepers["9"] = Babbling()
 
-    post.before = happens
-    run = held.deployed(tmp_path, post)
+    transport.before = happens
+    run = held.deployed(tmp_path, transport)
     assert [d["missing"] for d in decisions(run)] == [{}, {}, {}]
-    strangers = [p for p in post.seen if p.address in ("7", "8", "9")]
+    strangers = [p for p in transport.seen if p.address in ("7", "8", "9")]
     assert {p.address for p in strangers} == {"7", "8", "9"}
     assert {task for p in strangers for task, _ in p.asks} == {"hello"}
     assert [n for n in decisions(run)[1]["notes"] if "a node that no site of this run is at" in n]

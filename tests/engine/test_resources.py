@@ -51,7 +51,7 @@ def test_cpu_seconds_are_those_between_begin_and_end_with_childrens():
     burn(0.3)
     assert 0.24 < gauge.cpu_seconds < 0.5, "neither what came before nor what came after"
     assert gauge.children_peak_memory > 10 * MB
-    told = gauge.told(seconds=0.5, rounds=2)
+    told = gauge.summarise(seconds=0.5, rounds=2)
     assert told["cpu_share"] == pytest.approx(gauge.cpu_seconds / (0.5 * cores()))
     assert told["round_seconds"] == 0.25
 
@@ -84,12 +84,12 @@ def test_without_psutil_the_standard_library_stands_in(monkeypatch):
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
-    with_it = Gauge().told(seconds=1.0, rounds=1)
+    with_it = Gauge().summarise(seconds=1.0, rounds=1)
     monkeypatch.setattr(builtins, "__import__", bare)
     gauge = Gauge()
     gauge.begin()
     gauge.end()
-    told = gauge.told(seconds=1.0, rounds=1)
+    told = gauge.summarise(seconds=1.0, rounds=1)
     assert set(told) == set(with_it) == set(MACHINE)
     assert told["peak_memory"] > 10 * MB
     total = told["peak_memory"] / told["memory_share"]
@@ -119,11 +119,11 @@ def test_a_resumed_run_adds_up(tmp_path):
     assert longer["cpu_seconds"] > first["cpu_seconds"] and longer["seconds"] > first["seconds"]
     assert longer["peak_memory"] >= first["peak_memory"]
     gauge = Gauge()
-    gauge.go_on({"cpu_seconds": 100.0, "peak_memory": 10**15})
+    gauge.resume({"cpu_seconds": 100.0, "peak_memory": 10**15})
     gauge.begin()
     gauge.end()
     assert 100 <= gauge.cpu_seconds < 101 and gauge.peak_memory == 10**15
-    gauge.go_on({})  # a checkpoint of an earlier version says nothing of it
+    gauge.resume({})  # a checkpoint of an earlier version says nothing of it
     assert 100 <= gauge.cpu_seconds < 101
 
 

@@ -24,7 +24,7 @@ from grandrounds.protocol.tasks import MEET, SUM_STEPS
 from grandrounds.runs.ledger import SERVER
 from tests.engine.disturbed import SIZES, B, Clock, Disturbed, Passing, close_to, decisions, hospitals
 from tests.engine.hospitals import PLAIN, Hospitals, _conducted
-from tests.engine.letterbox import Letterbox, simulated_keeper
+from tests.engine.memory_transport import MemoryTransport, simulated_keeper
 from tests.support import patients, refused
 
 SECURE = {"privacy": {"secure": True}}
@@ -35,7 +35,7 @@ FAKE = 99
 @pytest.fixture
 def quick(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("grandrounds.engine.courier.time", clock)
+    monkeypatch.setattr("grandrounds.engine.dispatcher.time", clock)
     return clock
 
 
@@ -144,7 +144,7 @@ def test_a_list_of_nobody_refuses_everybody(tmp_path, quick):
 def test_sites_with_lists_train_the_model_of_a_simulation(tmp_path, method, privacy):
     held = hospitals(method, rounds=1, privacy=privacy)
     here = held.simulated(tmp_path / "here", patients(SIZES))
-    there = held.deployed(tmp_path, Letterbox(held.keepers(tmp_path / "state", gate=gate(keys(held)))))
+    there = held.deployed(tmp_path, MemoryTransport(held.keepers(tmp_path / "state", gate=gate(keys(held)))))
     close_to(there, here)
     assert [d["missing"] for d in decisions(there)] == [{}]
 
@@ -201,9 +201,9 @@ def letters(tmp_path_factory) -> tuple[Hospitals, list[bytes]]:
     """Four hospitals, and the letters that b got in an honest run of theirs."""
     held = hospitals(rounds=1, **SECURE)
     folder = tmp_path_factory.mktemp("honest")
-    box = Letterbox(held.keepers(folder / "state", gate=gate(keys(held))))
+    box = MemoryTransport(held.keepers(folder / "state", gate=gate(keys(held))))
     held.deployed(folder, box)
-    return held, [data for address, data in box.letters if address == B]
+    return held, [data for address, data in box.messages if address == B]
 
 
 @pytest.mark.parametrize("case", ["never met", "a stranger", "another key", "too few", "nobody listed"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from grandrounds.engine.claims import inconsistent_shapes
 from grandrounds.engine.cost import Meter
 from grandrounds.engine.faults import finite_rows
-from grandrounds.engine.shapes import odd_ones
 from grandrounds.keeper.accounting.ask_costs import READERS, ask_cost
 from grandrounds.keeper.accounting.terms import RowCounts, Terms
 from grandrounds.keeper.policy.rules import REPORT, SECURE, TASK, Policy, in_words, is_private
@@ -95,8 +95,8 @@ def test_a_new_task_is_declared_in_one_place(monkeypatch):
         SiteHost(stack([10, 10]), untold=("train",))._refuse_unaccounted("ward.census", {"beds": np.ones(2)})
 
     meter = Meter()
-    meter.carried("ward.census", 8, 16)
-    meter.carried("steal", 8, 16)
+    meter.count_payload("ward.census", 8, 16)
+    meter.count_payload("steal", 8, 16)
     assert meter.read()["payload_up"] == 16
     assert finite_rows(Answers(("a", "b"), {"beds": np.array([1.0, np.nan])})).all()
-    assert not odd_ones({site: {"beds": (2,)} for site in "abc"} | {"d": {"beds": (3,)}})
+    assert not inconsistent_shapes({site: {"beds": (2,)} for site in "abc"} | {"d": {"beds": (3,)}})

@@ -298,7 +298,7 @@ def test_the_newest_round_of_a_run_that_goes_on_may_be_on_its_way(folder):
     finally:
         checkpoint.unlock()
     assert not found.findings and any("its entry is still to come: the run is going on" in what for what in found.unchecked)
-    assert not checkpoint.is_held()
+    assert not checkpoint.is_locked()
 
 
 def test_a_key_that_is_none_is_refused_and_not_called_wrong(finished):

@@ -53,7 +53,7 @@ class RunEntry:
     def state(self) -> str:
         if (self.folder / "summary.json").exists():
             return FINISHED
-        return RUNNING if Checkpoint(self.folder / "checkpoint").is_held() else STOPPED
+        return RUNNING if Checkpoint(self.folder / "checkpoint").is_locked() else STOPPED
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
         """Changes when a file that is read changes."""

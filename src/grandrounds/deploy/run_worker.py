@@ -15,7 +15,7 @@ from grandrounds.keeper.runtime.worker import end_with_parent
 if TYPE_CHECKING:
     from flwr.superlink.grid import HttpGrid
 
-    from grandrounds.engine.post import Post
+    from grandrounds.engine.transport import Transport
 
 
 def main(given: IO[str] = sys.stdin) -> int:
@@ -44,17 +44,17 @@ def _run_task(task: Task) -> None:
         plan = None
     if not isinstance(plan, dict):
         raise BadInput("the run came without a plan: submit it with `rounds submit`", code="missing-plan")
-    from grandrounds.engine.flower import FlowerPost
+    from grandrounds.engine.transport import FlowerTransport
 
     server = Path(task.server)
     grid = open_grid(task)
     try:
-        _run_at_sites(plan, server / "runs" / task.name, FlowerPost(grid), server, task.resume)
+        _run_at_sites(plan, server / "runs" / task.name, FlowerTransport(grid), server, task.resume)
     finally:
         grid.close()
 
 
-def _run_at_sites(plan: Mapping[str, Any], folder: Path, post: Post, server: Path, resume: bool) -> None:
+def _run_at_sites(plan: Mapping[str, Any], folder: Path, transport: Transport, server: Path, resume: bool) -> None:
     """The run at the sites that take part now; it goes on if its folder holds a begun one, which only `resume` may."""
     from grandrounds.deploy.folders import Folders
     from grandrounds.protocol.identity import load_public
@@ -81,7 +81,7 @@ def _run_at_sites(plan: Mapping[str, Any], folder: Path, post: Post, server: Pat
     if begun:
         check_keys(folder, folders.identity().public, keys)
     spool = server / "state" / "spool" / folder.name
-    venue = Deployment(post, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
+    venue = Deployment(transport, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
     whole = load_started_plan(run.checkpoint) if begun else plan_at_sites(plan, folders.consortium().data)
     execute_plan(whole, run, resume=begun, venue=venue, progress=_say)
 
@@ -167,7 +167,7 @@ def open_grid(task: Task) -> HttpGrid:
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.superlink.grid import HttpGrid
 
-    from grandrounds.engine.flower import patient
+    from grandrounds.engine.transport import limit_retries
 
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task.task_id, task.run_id, SUPERLINK_NODE_ID
     grid = HttpGrid(
@@ -177,7 +177,7 @@ def open_grid(task: Task) -> HttpGrid:
         token=task.token,
     )
     grid.set_run(Run.create_empty(task.run_id))
-    return patient(grid)
+    return limit_retries(grid)
 
 
 if __name__ == "__main__":

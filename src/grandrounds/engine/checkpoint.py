@@ -1,4 +1,4 @@
-"""A run's state on disk after each round: written whole or not at all, so any instant is safe to be killed at.
+"""Checkpoint a run after each round: written whole or not at all, so that it may be killed at any instant.
 
 The journal gains one line a round and is synced first; then one atomic rename makes the round
 count. A crash in between leaves a journal line too many, which the next start cuts off.
@@ -30,7 +30,7 @@ from grandrounds.core.errors import BadInput
 
 SCHEMA = 1
 LATE = "late"
-"""What a round's record holds of earlier rounds: their scores, where these came with this round's answers."""
+"""Key of a round's record for scores of earlier rounds that came with this round's answers."""
 
 
 _PLAN = {
@@ -62,7 +62,7 @@ class Snapshot:
         return int(self.facts["journal"])
 
     def part(self, prefix: str) -> dict[str, Array]:
-        """Arrays whose names start with `prefix/`, without it."""
+        """Return the arrays whose names start with `prefix/`, without it."""
         return {n.removeprefix(f"{prefix}/"): a for n, a in self.arrays.items() if n.startswith(f"{prefix}/")}
 
 
@@ -90,7 +90,11 @@ class Checkpoint:
         return self.folder / "charges.json"
 
     def lock(self) -> None:
-        """Hold the run: a second process that resumes it is refused instead of mixing its rounds in."""
+        """Lock the run, so that a second process cannot mix its rounds in.
+
+        Raises:
+            BadInput: Another process has it.
+        """
         handle = open_file(self.folder / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,8 +105,8 @@ class Checkpoint:
             ) from None
         self._lock = handle
 
-    def is_held(self) -> bool:
-        """Whether some process is running this run now."""
+    def is_locked(self) -> bool:
+        """Check whether some process is running this run now."""
         try:
             handle = open_file(self.folder / "lock")
         except (OSError, BadInput):
@@ -121,13 +125,13 @@ class Checkpoint:
             self._lock = None
 
     def start(self, plan: Mapping[str, Any]) -> None:
-        """A fresh run."""
+        """Start a new run: write its plan and an empty journal."""
         self.rewrite(plan)
         write_atomic(self.journal, b"", durable=False)
         self.charges_file.unlink(missing_ok=True)
 
     def rewrite(self, plan: Mapping[str, Any]) -> None:
-        """Another plan for the rounds to come."""
+        """Replace the plan, for the rounds to come."""
         write_atomic(self.plan_file, json.dumps(plan, indent=1).encode())
 
     def plan(self) -> dict[str, Any]:
@@ -136,13 +140,13 @@ class Checkpoint:
                 f"{self.folder.parent} is not a run folder: it has no checkpoint/plan.json", code="not-a-run"
             )
         plan: dict[str, Any] = read_json(self.plan_file)
-        at = misfit(plan, _PLAN)
-        if at:
-            raise BadInput(f"{self.plan_file} is damaged: {at} is missing or of the wrong kind", code="damaged-file")
+        fault = misfit(plan, _PLAN)
+        if fault:
+            raise BadInput(f"{self.plan_file} is damaged: {fault} is missing or of the wrong kind", code="damaged-file")
         return plan
 
     def write(self, record: Mapping[str, Any], arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Make a round count: its record to the journal, then the state in one step."""
+        """Make a round count: append its record to the journal, then replace the state in one step."""
         with self._journal() as f:
             f.write(json.dumps(record, allow_nan=False).encode() + b"\n")
             f.flush()
@@ -157,7 +161,7 @@ class Checkpoint:
         return file
 
     def read(self) -> Snapshot | None:
-        """The last finished round, or None before the first."""
+        """Read the last finished round; None before the first."""
         if not self.state_file.is_symlink() and not self.state_file.exists():
             return None
         arrays, facts = load(self.state_file)
@@ -166,37 +170,37 @@ class Checkpoint:
                 f"{self.state_file} was written by another version of Grand Rounds and cannot be resumed",
                 code="other-version",
             )
-        at = misfit(facts, _FACTS) or ("journal" if facts["journal"] < 0 or facts["round"] < 1 else "")
-        if at or "served/model" not in arrays:
+        fault = misfit(facts, _FACTS) or ("journal" if facts["journal"] < 0 or facts["round"] < 1 else "")
+        if fault or "served/model" not in arrays:
             raise BadInput(
-                f"{self.state_file} is damaged: {at or 'its model'} is missing or of the wrong kind",
+                f"{self.state_file} is damaged: {fault or 'its model'} is missing or of the wrong kind",
                 code="damaged-file",
             )
         return Snapshot(arrays, facts)
 
-    def keep_charges(self, charges: Mapping[str, Any]) -> None:
-        """Have on disk what a release outside the rounds costs, before it is asked for."""
+    def write_charges(self, charges: Mapping[str, Any]) -> None:
+        """Write the cost of releases outside the rounds, before they are asked for."""
         write_atomic(self.charges_file, json.dumps(charges, indent=1).encode())
 
     def charges(self) -> dict[str, Any]:
-        """Releases outside the rounds, as `keep_charges` wrote them; empty where there was none."""
-        found = read_json(self.charges_file) if os.path.lexists(self.charges_file) else {}
-        if not isinstance(found, dict):
+        """Read releases outside the rounds, as `write_charges` wrote them; empty where there were none."""
+        charges = read_json(self.charges_file) if os.path.lexists(self.charges_file) else {}
+        if not isinstance(charges, dict):
             raise BadInput(
                 f"{self.charges_file} is damaged: it lists what was released; restore it from a copy",
                 code="damaged-file",
             )
-        return found
+        return charges
 
     def trim(self, snapshot: Snapshot | None) -> None:
-        """Cut off what the journal holds beyond the last finished round."""
+        """Cut off the journal after the last finished round."""
         size = 0 if snapshot is None else snapshot.journal
         with self._journal() as f:
             if f.tell() > size:
                 f.truncate(size)
 
     def records(self) -> list[dict[str, Any]]:
-        """The records of all finished rounds."""
+        """Read the records of all finished rounds."""
         snapshot = self.read()
         if snapshot is None:
             return []
@@ -207,16 +211,17 @@ class Checkpoint:
         text = read_file(self.journal)[: snapshot.journal]
         records = [parse_json(line, where=str(self.journal)) for line in text.splitlines()]
         for n, record in enumerate(records, start=1):
-            at = misfit(record, _RECORD)
-            if at:
+            fault = misfit(record, _RECORD)
+            if fault:
                 raise BadInput(
-                    f"{self.journal} is damaged: in line {n} {at} is missing or of the wrong kind", code="damaged-file"
+                    f"{self.journal} is damaged: in line {n} {fault} is missing or of the wrong kind",
+                    code="damaged-file",
                 )
-        return _whole(records)
+        return _merge_late(records)
 
 
-def _whole(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records with what came late put where it belongs."""
+def _merge_late(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Move scores that came late to the rounds that they are of."""
     by_round = {record["round"]: record for record in records}
     for record in records:
         for late in record.pop(LATE, ()):

@@ -1,4 +1,4 @@
-"""Claims of sites about themselves, checked before anything is made of them: summaries, row counts, tallies.
+"""Check claims of sites before they are used: summaries, row counts, tallies, shapes of arrays.
 
 A site may be wrong, broken or dishonest. Numbers that no rows can give, text that is no JSON, or another row count than at
 set-up leave that site out of the exchange, with a reason, and never stop the run. A claim that is possible and untrue
@@ -8,6 +8,7 @@ passes: rules against outlying answers (`method.robust`) are for those.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,13 +17,14 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.data.image_encoding import KIND, ImageSummary
 from grandrounds.data.summary import Moments, Summary
+from grandrounds.engine.sealing import SHAPE
 from grandrounds.metrics.names import metric_range
-from grandrounds.protocol.messages import Answers, Ask
-from grandrounds.protocol.tasks import EVALUATE, PREPARE, SUMMARISE, spec_of
+from grandrounds.protocol.messages import Answers, Ask, Payload
+from grandrounds.protocol.tasks import EVALUATE, PREPARE, SUMMARISE, named_like, spec_of
 from grandrounds.site.stack import CLEAN, PARTS
 
 MOST_ROWS = 2**31
-"""Rows of one site that are believed: beyond what a hospital holds."""
+"""Rows of one site that are accepted: beyond what a hospital has."""
 
 BAD_SUMMARY = "sent a summary of its columns that cannot be"
 BAD_ROWS = "sent row counts or notes that cannot be"
@@ -36,6 +38,7 @@ _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, Over
 """Raised where an answer is not of the agreed form; broken JSON is a ValueError."""
 
 Rows = Mapping[str, Mapping[str, int]]
+Shapes = dict[str, tuple[int, ...]]
 
 
 def doubt(ask: Ask, block: Answers, agreed: Rows) -> dict[int, str]:
@@ -44,7 +47,7 @@ def doubt(ask: Ask, block: Answers, agreed: Rows) -> dict[int, str]:
     Args:
         ask: The question that was answered.
         block: Answers of some sites, as they came.
-        agreed: By site, how many rows of each part it told at set-up; a site that is not named may tell any number.
+        agreed: By site, the rows of each part that it reported at set-up; a site that is not named may report any number.
 
     Returns:
         The place of each such site in the block, with the reason.
@@ -62,10 +65,10 @@ def doubt(ask: Ask, block: Answers, agreed: Rows) -> dict[int, str]:
     return {}
 
 
-def _each(block: Answers, check: Callable[[str, dict[str, Any]], bool], why: str) -> dict[int, str]:
-    """The places of sites whose values do not pass a check, or cannot be read by it."""
+def _each(block: Answers, check: Callable[[str, Payload], bool], why: str) -> dict[int, str]:
+    """Find the places of sites whose values do not pass a check, or cannot be read by it."""
 
-    def passes(site: str, values: dict[str, Any]) -> bool:
+    def passes(site: str, values: Payload) -> bool:
         try:
             return check(site, values)
         except _UNREADABLE:
@@ -74,50 +77,71 @@ def _each(block: Answers, check: Callable[[str, dict[str, Any]], bool], why: str
     return {k: why for k, (site, values) in enumerate(block) if not passes(site, values)}
 
 
-def _are_counts(values: Any, most: float = MOST_ROWS) -> bool:
-    """Tell whether all are whole numbers from 0 to `most`."""
-    found = np.asarray(values)
-    if found.dtype.kind not in "iuf":
+def inconsistent_shapes(shapes: Mapping[str, Shapes]) -> dict[str, str]:
+    """Find sites that sent an array of another shape than most, so that one site's mistake or malice stops no round.
+
+    Args:
+        shapes: By site, the shape of each array that it sent.
+
+    Returns:
+        The reason for each such site; none where there are two sites or fewer, or no majority.
+    """
+    reasons: dict[str, str] = {}
+    for name in {n for sent in shapes.values() for n in sent if not any(r.is_ragged for r in named_like(n))}:
+        usual, count = Counter(sent.get(name) for sent in shapes.values()).most_common(1)[0]
+        if len(shapes) > 2 and count > len(shapes) / 2:
+            reasons |= {site: SHAPE for site, sent in shapes.items() if sent.get(name) != usual}
+    return reasons
+
+
+def _are_counts(values: Any, largest: float = MOST_ROWS) -> bool:
+    """Check that all are whole numbers from 0 to `largest`."""
+    numbers = np.asarray(values)
+    if numbers.dtype.kind not in "iuf":
         return False
-    return bool(((found >= 0) & (found <= most) & (found == np.rint(found))).all())
+    return bool(((numbers >= 0) & (numbers <= largest) & (numbers == np.rint(numbers))).all())
 
 
-def _is_summary(values: Mapping[str, Any], ask: Ask) -> bool:
-    said = {name.removeprefix("summary."): value for name, value in values.items()}
-    if said.get("kind") == KIND:
-        images = ImageSummary.from_payload(said)
+def _is_summary(values: Payload, ask: Ask) -> bool:
+    payload = {name.removeprefix("summary."): value for name, value in values.items()}
+    if payload.get("kind") == KIND:
+        images = ImageSummary.from_payload(payload)
         sizes = _are_counts([images.rows, *images.shape]) and _are_counts(images.pixels, 2**53)
         sums = np.concatenate([np.ravel(images.sums), np.ravel(images.squares)]).astype(float)
         return sizes and bool((np.isfinite(sums) & (sums >= 0)).all()) and _are_words(images.classes, images.groups)
-    if "m2" in said:
-        return _are_moments(Moments.from_payload(said), ask)
-    found = Summary.from_payload(said)
-    columns = len(found.count)
-    if not (_are_counts(found.rows) and _are_counts(found.count, found.rows) and np.ndim(found.count) == 1):
+    if "m2" in payload:
+        return _are_moments(Moments.from_payload(payload), ask)
+    summary = Summary.from_payload(payload)
+    columns = len(summary.count)
+    if not (_are_counts(summary.rows) and _are_counts(summary.count, summary.rows) and np.ndim(summary.count) == 1):
         return False
-    column, cell, count = (np.asarray(part) for part in (found.cells.column, found.cells.cell, found.cells.count))
+    column, cell, count = (np.asarray(part) for part in (summary.cells.column, summary.cells.cell, summary.cells.count))
     if not (column.shape == cell.shape == count.shape and column.ndim == 1):
         return False
     if not (
-        _are_counts(column, columns - 1) and _are_counts(count, found.rows) and bool((np.abs(cell) < _CELLS).all())
+        _are_counts(column, columns - 1) and _are_counts(count, summary.rows) and bool((np.abs(cell) < _CELLS).all())
     ):
         return False
-    held = np.bincount(column.astype(np.int64), weights=count, minlength=columns)
-    scores, weight = found.leaks[0]
-    right = np.shape(scores)[-1] == columns + len(found.levels) and np.isfinite(weight) and weight >= 0
-    return right and bool((held <= found.count).all()) and _are_words(*found.levels, found.classes, found.groups)
+    in_cells = np.bincount(column.astype(np.int64), weights=count, minlength=columns)
+    scores, weight = summary.leaks[0]
+    right = np.shape(scores)[-1] == columns + len(summary.levels) and np.isfinite(weight) and weight >= 0
+    return (
+        right
+        and bool((in_cells <= summary.count).all())
+        and _are_words(*summary.levels, summary.classes, summary.groups)
+    )
 
 
 def _are_words(*tables: Mapping[str, int]) -> bool:
-    """Tell whether these are counts by word."""
+    """Check that these are counts by word."""
     return all(isinstance(w, str) for t in tables for w in t) and all(
         _are_counts(list(t.values()) or [0]) for t in tables
     )
 
 
-def _are_moments(found: Moments, ask: Ask) -> bool:
+def _are_moments(moments: Moments, ask: Ask) -> bool:
     low, high = (np.asarray(ask.shared[name], float) for name in ("low", "high"))
-    count, mean, m2 = (np.asarray(part, float) for part in (found.count, found.mean, found.m2))
+    count, mean, m2 = (np.asarray(part, float) for part in (moments.count, moments.mean, moments.m2))
     if not (count.shape == mean.shape == m2.shape == low.shape and _are_counts(count)):
         return False
     slack = 1e-9 * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
@@ -127,10 +151,11 @@ def _are_moments(found: Moments, ask: Ask) -> bool:
     return bool(((count == 0) | (inside & (m2 >= 0) & (m2 <= widest * (1 + 1e-9)))).all())
 
 
-def _is_prepared(values: Mapping[str, Any]) -> bool:
+def _is_prepared(values: Payload) -> bool:
     if not all(np.ndim(values[f"{part}_rows"]) == 0 and _are_counts(values[f"{part}_rows"]) for part in PARTS):
         return False
-    notes = json.loads(values["notes"]) if "notes" in values else []
+    text = values.get("notes", "[]")
+    notes = json.loads(text) if isinstance(text, str) else None
     return isinstance(notes, list) and all(isinstance(note, str) for note in notes)
 
 
@@ -139,7 +164,7 @@ def _is_count(count: Any, agreed: Mapping[str, int] | None) -> bool:
 
 
 def _possible_tallies(block: Answers, agreed: Rows) -> Array:
-    """Find the sites whose tallies rows can give, (K,): whole, none below zero, and adding up to one number of rows."""
+    """Find sites with possible tallies, (K,): whole, none below zero, and adding up to one number of rows."""
     good = np.ones(len(block), bool)
     for part in (*PARTS, CLEAN):
         told = {n.partition(".")[2]: c for n, c in block.columns.items() if n.startswith(f"{part}.")}

@@ -1,4 +1,4 @@
-"""What a run sent and how long it took: bytes as they are really serialised, by kind of work."""
+"""Count the bytes and messages of a run, as they are really serialised, by task."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Meter:
     messages: int = 0
     payload: list[int] = field(default_factory=lambda: [0, 0])  # down, up
 
-    def carried(self, task: str, down: int, up: int) -> None:
-        """The arrays of a round's own work, without names, settings and framing; evaluation and preparation are not counted."""
+    def count_payload(self, task: str, down: int, up: int) -> None:
+        """Count the arrays of a round's own work, without names, settings and framing, evaluation and preparation."""
         if spec_of(task).is_payload:
             self.payload[0] += down
             self.payload[1] += up
 
-    def asked(self, task: str, total: int, sites: int) -> None:
+    def count_asks(self, task: str, total: int, sites: int) -> None:
         self.down[task] = self.down.get(task, 0) + total
         self.messages += sites
 
-    def answered(self, task: str, total: int, sites: int) -> None:
+    def count_answers(self, task: str, total: int, sites: int) -> None:
         self.up[task] = self.up.get(task, 0) + total
         self.messages += sites
 
     def read(self) -> dict[str, float]:
-        """Totals so far, and a fresh start."""
-        out = {
+        """Return the totals since the last call, and start anew."""
+        totals = {
             "bytes_down": float(sum(self.down.values())),
             "bytes_up": float(sum(self.up.values())),
             "evaluation_bytes": float(self.down.get(EVALUATE, 0) + self.up.get(EVALUATE, 0)),
@@ -48,26 +48,26 @@ class Meter:
             "payload_up": float(self.payload[1]),
         }
         self.down, self.up, self.messages, self.payload = {}, {}, 0, [0, 0]
-        return out
+        return totals
 
 
 def size_of_ask(ask: Ask, layout: ParameterLayout | None) -> Mapping[str, int]:
-    """Bytes to each site; sites without a part of their own are told the same."""
-    own = set(ask.each)
-    to = ask.to or ()
-    plain = next((s for s in to if s not in own), None)
+    """Return the bytes to each site; sites without a part of their own get the same message."""
+    individual = set(ask.each)
+    sites = ask.to or ()
+    plain = next((s for s in sites if s not in individual), None)
     common = ask_size(ask, plain, layout) if plain is not None else 0
-    return {s: ask_size(ask, s, layout) if s in own else common for s in to}
+    return {s: ask_size(ask, s, layout) if s in individual else common for s in sites}
 
 
 def arrays_of_ask(ask: Ask) -> int:
-    """Bytes of the arrays that sites are sent, all together."""
-    own = sum(_arrays(values.values()) for values in ask.each.values())
-    return _arrays(ask.shared.values()) * len(ask.to or ()) + own
+    """Return the bytes of the arrays that all sites are sent."""
+    individual = sum(_arrays(values.values()) for values in ask.each.values())
+    return _arrays(ask.shared.values()) * len(ask.to or ()) + individual
 
 
 def arrays_of_answers(answers: Answers) -> int:
-    """Bytes of the arrays that sites sent; of reports that were added up on the way each site's part."""
+    """Return the bytes of the arrays that sites sent; of reports that were added up on the way, each site's part."""
     summed = sum(_arrays([total]) for total in answers.totals.values()) * len(answers)
     return summed + sum(_arrays([c] if isinstance(c, np.ndarray) else c) for c in answers.columns.values())
 
@@ -77,7 +77,7 @@ def _arrays(values: Iterable[Any]) -> int:
 
 
 def size_of_answers(id: AskId, answers: Answers, layout: ParameterLayout | None) -> int:
-    """Bytes from all sites together. Answers of arrays alone are all of one size."""
+    """Return the bytes from all sites. Answers of arrays alone are all of one size."""
     if not len(answers):
         return 0
     if all(isinstance(c, np.ndarray) for c in answers.columns.values()):

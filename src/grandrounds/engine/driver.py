@@ -1,7 +1,7 @@
-"""What every engine does with a method's generator, wherever its sites are: number Asks, look at answers, keep count.
+"""Drive a method's generator, wherever its sites are: number Asks, check answers, count cost.
 
-An engine says how answers are got (`_blocks`, `_send`, `_receive`). What is believed of them is the same for all: refusals
-and values that are no numbers, or cannot be, leave a site out with a reason, and a round needs enough sites.
+An engine defines how answers are got (`_blocks`, `_send`, `_receive`). How they are checked is the same for all: refusals,
+values that are no numbers and claims that cannot be leave a site out with a reason, and a round needs enough sites.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 
@@ -24,8 +24,17 @@ from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Arrival, Ask, A
 from grandrounds.protocol.tasks import ERROR, EVALUATE, SCORE, TALLIES, spec_of
 
 Result = TypeVar("Result")
-_CODE = 20
-"""Characters of a refusal's code; what a site sends beyond is no code."""
+_CODE_LENGTH = 20
+"""Characters of a refusal's code that are read."""
+
+
+class EngineState(TypedDict, total=False):
+    """What a checkpoint holds of an engine besides arrays."""
+
+    clock: float
+    accepted: dict[str, int]
+    sent: int
+    flights: list[Any]  # sites, or time, order, site and loss of each Ask on its way
 
 
 @dataclass(frozen=True)
@@ -44,11 +53,11 @@ class EngineSettings:
     deadline: float | None = None
     faults: Faults = field(default_factory=Faults)
     largest_weight: float = 1.0
-    untold: tuple[str, ...] = ()
+    withheld_splits: tuple[str, ...] = ()
 
 
 class Engine(ABC):
-    """Drives generators. `asked` and `missing` tell who took part in the round that was driven last."""
+    """Drives generators. `asked` and `missing` are the sites of the last round that was driven."""
 
     def __init__(self, sites: tuple[str, ...], settings: EngineSettings) -> None:
         self.settings = settings
@@ -57,14 +66,14 @@ class Engine(ABC):
         self.clock = 0.0
         self.asked: dict[str, None] = {}
         self.missing: dict[str, str] = {}
-        self.notes: list[str] = []  # what went otherwise than planned since the last round that counts
-        self.agreed: dict[str, dict[str, int]] = {}  # rows of each part, as real sites told them at set-up
+        self.notes: list[str] = []  # deviations from the plan since the last round that counts
+        self.agreed: dict[str, dict[str, int]] = {}  # rows of each part, as real sites reported them at set-up
         self.secure: SecureRule | None = None  # how totals are added up where no single answer may be seen
         self._accepted: dict[str, int] = {}
         self._answered: dict[str, int] = {}
         self._round = 0
         self._step = 0
-        self._counts = False  # whether the round that was driven last does, so that its Decision has the notes
+        self._counts = False  # the last round does, so that its Decision has the notes
 
     @property
     def round(self) -> int:
@@ -74,37 +83,37 @@ class Engine(ABC):
     @property
     @abstractmethod
     def layout(self) -> ParameterLayout | None:
-        """How a model's parameters lie side by side; None before sites have prepared."""
+        """Layout of a model's parameters; None before sites have prepared."""
 
     @abstractmethod
-    def _blocks(self, ask: Ask, to: tuple[str, ...]) -> Iterator[Answers]:
-        """The answers of these sites as they came, in this order, some at a time; who does not answer is missing."""
+    def _blocks(self, ask: Ask, sites: tuple[str, ...]) -> Iterator[Answers]:
+        """Yield the answers of these sites as they came, in this order, some at a time; who does not answer is missing."""
 
     @abstractmethod
     def _send(self, ask: Ask) -> None:
-        """Put an Ask on its way to each site."""
+        """Send an Ask to each of its sites."""
 
     @abstractmethod
     def _receive(self) -> Arrival:
-        """The next answer to what was sent."""
+        """Return the next answer to Asks that were sent."""
 
     @abstractmethod
     def arrays(self) -> dict[str, Array]:
-        """For a checkpoint: what the engine holds in arrays."""
+        """Return the engine's arrays, for a checkpoint."""
 
     @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint: the rest."""
+    def state(self) -> EngineState:
+        """Return the rest of the engine's state, for a checkpoint."""
 
     @abstractmethod
-    def restore(self, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> None:
-        """Take up where a checkpoint left off."""
+    def restore(self, arrays: Mapping[str, Array], state: EngineState) -> None:
+        """Continue from a checkpoint."""
 
-    def _absent(self, ask: Ask, to: tuple[str, ...]) -> dict[str, str]:
-        """Sites that will not answer, and why, where that is known before they are asked."""
+    def _absent(self, ask: Ask, sites: tuple[str, ...]) -> dict[str, str]:
+        """Find sites that will not answer, with the reason, where that is known before they are asked."""
         return {}
 
-    def _took(self, ask: Ask, answers: Answers) -> float:
+    def _elapsed(self, ask: Ask, answers: Answers) -> float:
         """Seconds by which these answers move the clock."""
         return 0.0
 
@@ -117,17 +126,22 @@ class Engine(ABC):
                 self.notes, self._counts = [], False
         if self.secure is not None:
             work = with_secure_totals(work, self.secure)
-        return self._driven(work, None)
+        return self._run(work, None)
 
-    def along(self, work: Generator[Any, Any, Result], then: Callable[[Result], None]) -> None:
-        """Drive this too, and say what came of it: at once, or with the next letters where each exchange takes seconds."""
-        then(self.drive(work, round=self._round))
+    def piggyback(self, work: Generator[Any, Any, Result], on_result: Callable[[Result], None]) -> None:
+        """Run work that nothing waits for: at once, or with the next messages where each exchange takes seconds.
+
+        Args:
+            work: A generator of one Ask.
+            on_result: Called with the generator's result.
+        """
+        on_result(self.drive(work, round=self._round))
 
     def flush(self) -> int:
-        """Have all that goes along with something else go now; how much there was."""
+        """Run all deferred work now, and return how much there was."""
         return 0
 
-    def _driven(self, work: Generator[Any, Any, Result], reply: Any) -> Result:
+    def _run(self, work: Generator[Any, Any, Result], reply: Any) -> Result:
         while True:
             try:
                 effect = work.send(reply)
@@ -142,7 +156,7 @@ class Engine(ABC):
                 reply = self._ask(effect)
 
     def agree_rows(self, rows: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """Hold sites to the row counts that they told at set-up; who told none that can be takes no part in the run.
+        """Hold sites to the row counts of set-up; a site without valid counts takes no part in the run.
 
         Args:
             rows: By site, its rows of each part.
@@ -150,36 +164,36 @@ class Engine(ABC):
         Returns:
             A warning for each site that takes no part.
         """
-        self.agreed = {site: dict(held) for site, held in rows.items()}
-        out = [site for site in self.sites if site not in rows]
+        self.agreed = {site: dict(counts) for site, counts in rows.items()}
+        excluded = [site for site in self.sites if site not in rows]
         self.sites = tuple(site for site in self.sites if site in rows)
-        return [f"{site} takes no part: {self.missing.get(site, 'it told no row counts')}" for site in out]
+        return [f"{site} takes no part: {self.missing.get(site, 'it told no row counts')}" for site in excluded]
 
     def commit(self) -> None:
-        """The round counts: those whose answers it was made of may move their state on."""
+        """Count the round: sites whose answers it was made of may commit their state."""
         self._accepted |= self._answered
         self._answered = {}
         self._counts = True
 
     def _number(self, ask: Ask) -> Ask:
-        """Give the Ask its id, its readers, and the round each of them may count as done."""
+        """Return the Ask with its id, its sites, and the round that each of them may commit."""
         id = AskId(self.settings.run, self._round, self._step)
         self._step += 1
-        to = self.sites if ask.to is None else ask.to
+        sites = self.sites if ask.to is None else ask.to
         latest = max(self._accepted.values(), default=0)
-        behind = {s: self._accepted.get(s, 0) for s in to if self._accepted.get(s, 0) != latest}
+        behind = {s: self._accepted.get(s, 0) for s in sites if self._accepted.get(s, 0) != latest}
         each = {**ask.each, **{s: {**ask.each.get(s, {}), "committed": r} for s, r in behind.items()}}
         deadline = self.settings.deadline if ask.deadline is None else ask.deadline
         shared = {**ask.shared, "committed": latest}
-        return replace(ask, shared=shared, each=each, to=to, deadline=deadline, id=id)
+        return replace(ask, shared=shared, each=each, to=sites, deadline=deadline, id=id)
 
     def _ask(self, ask: Ask) -> Answers:
         ask = self._number(ask)
-        to, spec = ask.to or (), spec_of(ask.task)
+        sites, spec = ask.to or (), spec_of(ask.task)
         if spec.is_round_work:
-            self.asked |= dict.fromkeys(to)
-        absent = self._absent(ask, to)
-        answers = self._answers(ask, tuple(s for s in to if s not in absent))
+            self.asked |= dict.fromkeys(sites)
+        absent = self._absent(ask, sites)
+        answers = self._answers(ask, tuple(s for s in sites if s not in absent))
         answers.id = ask.id
         answers.missing |= absent
         if not spec.is_late:  # who leaves that late is in the sum
@@ -190,16 +204,16 @@ class Engine(ABC):
         ):  # what a site keeps counts once it is sent
             self._answered |= dict.fromkeys(answers.sites, self._round)
         if spec.is_round_work:
-            self.clock += self._took(ask, answers)
+            self.clock += self._elapsed(ask, answers)
         for site in () if spec.is_late else answers.missing:
             self._answered.pop(site, None)
         return answers
 
     def _count(self, ask: Ask, answers: Answers) -> None:
-        """Count what an exchange carried, and whether enough took part."""
+        """Count the bytes of an exchange, and check that enough sites took part."""
         if spec_of(ask.task).is_counted:
-            self.meter.asked(counted_as(ask), sum(size_of_ask(ask, self.layout).values()), len(ask.to or ()))
-            self.meter.carried(counted_as(ask), arrays_of_ask(ask), arrays_of_answers(answers))
+            self.meter.count_asks(counted_as(ask), sum(size_of_ask(ask, self.layout).values()), len(ask.to or ()))
+            self.meter.count_payload(counted_as(ask), arrays_of_ask(ask), arrays_of_answers(answers))
         self._check_enough(ask, answers)
 
     def _check_enough(self, ask: Ask, answers: Answers) -> None:
@@ -220,39 +234,39 @@ class Engine(ABC):
                 code="too-few-sites",
             )
 
-    def _answers(self, ask: Ask, to: tuple[str, ...]) -> Answers:
-        """The answers of these sites; who sends what is no number, or cannot be, is left out."""
-        return self._joined((self._believed(ask, block) for block in self._blocks(ask, to)), len(to))
+    def _answers(self, ask: Ask, sites: tuple[str, ...]) -> Answers:
+        """Get the valid answers of these sites."""
+        return self._join((self._validated(ask, block) for block in self._blocks(ask, sites)), len(sites))
 
-    def _joined(self, blocks: Iterable[Answers], most: int) -> Answers:
-        """Blocks of answers as one, of so many sites at most."""
-        found = list(blocks)
-        return Answers.join(found) if found else Answers((), {})
+    def _join(self, blocks: Iterable[Answers], max_sites: int) -> Answers:
+        """Join blocks of answers, of at most so many sites."""
+        listed = list(blocks)
+        return Answers.join(listed) if listed else Answers((), {})
 
-    def _believed(self, ask: Ask, block: Answers) -> Answers:
-        """One block of answers without refusals and nonsense, added up where only the sum is needed."""
+    def _validated(self, ask: Ask, block: Answers) -> Answers:
+        """Return a block of answers without refusals and invalid values, added up where only the sum is needed."""
         block = _without_refusals(block)
-        for look, why in ((finite_rows, NOT_FINITE), (possible_rows, IMPOSSIBLE)):
-            good = look(block)
+        for check, why in ((finite_rows, NOT_FINITE), (possible_rows, IMPOSSIBLE)):
+            good = check(block)
             if not good.all():
                 block = block.only(np.flatnonzero(good), {block.sites[k]: why for k in np.flatnonzero(~good)})
         doubted = doubt(ask, block, self.agreed)
         if doubted:
-            left = [k for k in range(len(block)) if k not in doubted]
-            block = block.only(left, {block.sites[k]: why for k, why in doubted.items()})
+            valid = [k for k in range(len(block)) if k not in doubted]
+            block = block.only(valid, {block.sites[k]: why for k, why in doubted.items()})
         return block.summed(ask.total) if ask.total else block
 
 
 def counted_as(ask: Ask) -> str:
-    """The task that an Ask's bytes are counted under: to add up tallies securely, or to lend scores, is part of evaluating."""
-    adding = spec_of(ask.task).is_sum_step and str(ask.shared["tag"]).startswith(TALLIES)
-    return EVALUATE if adding or (ask.task == SCORE and "parts" in ask.shared) else ask.task
+    """Return the task that an Ask's bytes count for: secure sums of tallies, and scores of several models, are evaluation."""
+    sums_tallies = spec_of(ask.task).is_sum_step and str(ask.shared["tag"]).startswith(TALLIES)
+    return EVALUATE if sums_tallies or (ask.task == SCORE and "parts" in ask.shared) else ask.task
 
 
 def _without_refusals(answers: Answers) -> Answers:
-    """The answers without those of sites that answered with the code of a refusal."""
+    """Remove the answers of sites that answered with the code of a refusal."""
     if ERROR not in answers:
         return answers
-    codes = [str(code)[:_CODE] for code in answers[ERROR]]
+    codes = [str(code)[:_CODE_LENGTH] for code in answers[ERROR]]
     refused = {site: f"refused ({code})" for site, code in zip(answers.sites, codes, strict=True) if code}
     return answers.only([k for k, code in enumerate(codes) if not code], refused) if refused else answers

@@ -1,4 +1,4 @@
-"""What can happen to a site in a round, injected on purpose: it drops out, is late, or sends nonsense."""
+"""Faults of sites: injected on purpose in a simulation (drop-outs, delays, NaN), and recognised in answers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,25 @@ IMPOSSIBLE = "said of itself what cannot be"
 
 @dataclass(frozen=True)
 class Faults:
-    """`drop`: chance that a site does not answer a training Ask, and again when it is asked for a model that it kept and at
-    each step of a secure sum of models (tallies are spared); `nan`: sites that send NaN; `slow`: seconds a site takes."""
+    """Faults to inject.
+
+    Attributes:
+        drop: Chance that a site does not answer a training Ask, and again when it is asked for a model that it kept and at
+            each step of a secure sum of models (tallies are spared).
+        nan: Sites that send NaN.
+        slow: Virtual seconds that a site takes; 1 where it is not named.
+    """
 
     drop: float = 0.0
     nan: tuple[str, ...] = ()
     slow: Mapping[str, float] = field(default_factory=dict)
 
     def seconds(self, site: str) -> float:
-        """Virtual seconds a site takes to answer."""
+        """Return the virtual seconds that a site takes to answer."""
         return float(self.slow.get(site, 1.0))
 
     def absent(self, ask: Ask, site: str, *, seed: int) -> str:
-        """Why this site will not answer this Ask in time, or nothing."""
+        """Return why a site will not answer an Ask in time; empty where it will."""
         spec = spec_of(ask.task)
         summing = spec.is_sum_step and str(ask.shared["tag"]).startswith(MODELS)
         if not (spec.is_round_work or ask.task == UPLOAD or summing) or ask.id is None:
@@ -50,28 +56,28 @@ class Faults:
 
     def spoil(self, ask: Ask, answers: Answers) -> None:
         """Turn the model of the sites named in `nan` into NaN."""
-        named = "update" if "update" in answers else "model"
-        if ask.task in (TRAIN, UPLOAD) and named in answers:
-            column = answers[named]
+        report = "update" if "update" in answers else "model"
+        if ask.task in (TRAIN, UPLOAD) and report in answers:
+            column = answers[report]
             for k, site in enumerate(answers.sites):
                 if site in self.nan:
                     column[k] = np.full_like(column[k], np.nan)
 
 
 def possible_rows(answers: Answers) -> Array:
-    """Which sites say of themselves what can be, (K,): an accuracy is between 0 and 1, a divergence not below 0."""
+    """Find sites whose figures are possible, (K,): an accuracy is between 0 and 1, a divergence not below 0."""
     good = np.ones(len(answers), bool)
     for name, column in answers.columns.items():
-        what = name.partition(".")[2]
-        if what in RANGES and isinstance(column, np.ndarray) and any(r.is_claim for r in named_like(name)):
-            good &= possible(what, column)
+        figure = name.partition(".")[2]
+        if figure in RANGES and isinstance(column, np.ndarray) and any(r.is_claim for r in named_like(name)):
+            good &= possible(figure, column)
     return good
 
 
 def finite_rows(answers: Answers) -> Array:
-    """Which sites sent finite numbers only, (K,), but for figures that may be undefined.
+    """Find sites that sent finite numbers only, (K,), except in figures that may be undefined.
 
-    A simulation may have added reports up over its sites already: then no one of them is to be told apart.
+    A simulation may have added reports up over its sites already: then no single one of them can be singled out.
     """
     good = np.ones(len(answers), bool)
     for name, column in answers.columns.items():

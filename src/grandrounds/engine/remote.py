@@ -1,11 +1,11 @@
-"""The engine for sites that are elsewhere: every Ask is a sealed letter to each site, every answer one back.
+"""The engine for sites elsewhere: every Ask is a sealed message to each site, every Answer a sealed message back.
 
-The network is a `Post`. A site that is not there is asked again until the deadline; one that does not answer by then is
-missing from the round, with the reason. The same Ask asked twice is answered from the site's own cache, so nothing is lost
-by asking again. What sites remember stays with them: a checkpoint holds the Asks on their way and nothing of theirs.
+The network is a `Transport`. A site that is not connected is asked again until the deadline; one that has not answered by then
+is missing from the round, with the reason. The same Ask asked twice is answered from the site's own cache, so nothing is lost
+by asking again. The state of sites stays with them: a checkpoint holds the Asks on their way and nothing of theirs.
 
 An exchange takes seconds however little it carries. So an Ask whose answer nothing waits for (the test scores of a round, a
-head to countersign) rides along with the next one, in the same letters.
+head to countersign) is deferred and travels in the messages of the next one.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ import numpy as np
 from grandrounds import __version__
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
-from grandrounds.engine.claims import BAD_ROWS, doubt
+from grandrounds.engine.answer_store import AnswerSpool, join_on_disk
+from grandrounds.engine.claims import BAD_ROWS, Shapes, doubt, inconsistent_shapes
 from grandrounds.engine.cost import size_of_ask
-from grandrounds.engine.courier import Courier, Errand, Patience
-from grandrounds.engine.driver import Engine, EngineSettings, Result, counted_as
-from grandrounds.engine.letters import TOO_LARGE, Letters, Unbelievable, read_answer
-from grandrounds.engine.post import Post, Reply
-from grandrounds.engine.setup import Setup, refused
-from grandrounds.engine.shapes import Shapes, odd_ones
-from grandrounds.engine.spool import Spool
-from grandrounds.engine.stacked import stacked
+from grandrounds.engine.dispatcher import Dispatcher, Request, Timeouts
+from grandrounds.engine.driver import Engine, EngineSettings, EngineState, Result, counted_as
+from grandrounds.engine.sealing import TOO_LARGE, InvalidAnswer, MessageSealer, read_answer
+from grandrounds.engine.setup import Setup, refusal_reason
+from grandrounds.engine.transport import Reply, Transport
 from grandrounds.models import build_model
 from grandrounds.protocol.codec import decode_ask, encode_ask
 from grandrounds.protocol.identity import Identity
@@ -43,273 +41,282 @@ BROKE = "could not do it"
 
 
 @dataclass(frozen=True)
-class _Rider:
-    """Work whose first Ask goes along with another."""
+class Deferred:
+    """Work whose first Ask travels with another."""
 
     ask: Ask
     work: Generator[Any, Any, Any]
-    then: Callable[[Any], None]
+    on_result: Callable[[Any], None]
 
 
 class RemoteEngine(Engine):
-    """Sites behind a post. `keys`: the public key of each site; `identity`: the server's own."""
+    """Drives methods at sites behind a transport.
+
+    Args:
+        settings: The engine section of the experiment.
+        transport: Carries messages to sites and back.
+        identity: The server's key.
+        keys: Public key of each site.
+        spool: Folder in which large answers wait; None for the system's.
+        timeouts: How long to wait for sites.
+        setup: Answers of sites to the set-up of a run that is resumed.
+        largest: Bytes of an answer, besides four models, beyond which it is not read.
+    """
 
     def __init__(
         self,
         settings: EngineSettings,
         *,
-        post: Post,
+        transport: Transport,
         identity: Identity,
         keys: Mapping[str, bytes],
         spool: Path | None = None,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         setup: Setup | None = None,
         largest: int = 64 * 2**20,
     ) -> None:
-        """`spool`: where large answers wait; `setup`: what sites of a run that goes on answered before; `largest`: bytes of an
-        answer, besides four models, beyond which it is not read."""
         super().__init__(tuple(keys), settings)
         self.setup = setup or Setup()
-        self._letters = Letters(identity, settings.run, keys)
-        self._courier = Courier(post, self._letters, patience or Patience())
+        self._sealer = MessageSealer(identity, settings.run, keys)
+        self._dispatcher = Dispatcher(transport, self._sealer, timeouts or Timeouts())
         self._largest = largest
-        self._spool = Spool(spool)
+        self._spool = AnswerSpool(spool)
         self._layout: ParameterLayout | None = None
-        self._riders: list[_Rider] = []
-        self._aboard: list[_Rider] = []  # whose answers came with those of the Ask that they rode along with
+        self._deferred: list[Deferred] = []
+        self._answered_deferred: list[Deferred] = []  # whose answers came with those of another Ask
         self._missing: dict[str, dict[str, str]] = {}  # Ask -> site -> why
         self._shapes: dict[str, dict[str, Shapes]] = {}  # Ask -> site -> the shapes that it sent
-        self._flights: list[Errand] = []
-        self._landed: list[tuple[Errand, str]] = []  # whose answers wait to be received, and why there is none
-        self._told: set[str] = set()
-        self._began = time.monotonic()
+        self._in_flight: list[Request] = []
+        self._landed: list[tuple[Request, str]] = []  # whose answers wait to be received, or why there is none
+        self._noted: set[str] = set()
+        self._exchange_start = time.monotonic()
 
     @property
     def layout(self) -> ParameterLayout | None:
         return self._layout
 
-    def along(self, work: Generator[Any, Any, Result], then: Callable[[Result], None]) -> None:
-        """With the next letters. A secure sum takes steps of its own, so nothing is gained by waiting with it."""
+    def piggyback(self, work: Generator[Any, Any, Result], on_result: Callable[[Result], None]) -> None:
+        """Defer work to the next messages. A secure sum takes steps of its own, so it gains nothing by waiting."""
         if self.secure is not None:
-            super().along(work, then)
+            super().piggyback(work, on_result)
             return
         try:
             ask = work.send(None)
         except StopIteration as end:
-            then(end.value)
+            on_result(end.value)
         else:
-            self._riders.append(_Rider(self._number(ask), work, then))
+            self._deferred.append(Deferred(self._number(ask), work, on_result))
 
     def flush(self) -> int:
-        riders, self._riders = self._riders, []
-        if riders:
-            self._gather([self._errand(asks, site) for site, asks in _by_site(riders).items()])
-            self._aboard += riders
-            self._alight()
-        return len(riders)
+        deferred, self._deferred = self._deferred, []
+        if deferred:
+            self._gather([self._request(asks, site) for site, asks in _asks_by_site(deferred).items()])
+            self._answered_deferred += deferred
+            self._resume_deferred()
+        return len(deferred)
 
     def _ask(self, ask: Ask) -> Answers:
         answers = super()._ask(ask)
-        self._alight()
+        self._resume_deferred()
         return answers
 
-    def _blocks(self, ask: Ask, to: tuple[str, ...]) -> Iterator[Answers]:
+    def _blocks(self, ask: Ask, sites: tuple[str, ...]) -> Iterator[Answers]:
         if ask.task == PREPARE:
-            self._agree(json.loads(str(ask.shared["spec"])))
-        self._began = time.monotonic()
-        riders, self._riders = self._riders, []
-        with_them = _by_site(riders)
-        self._missing[str(ask.id)] = later = self.setup.later(ask, to)
-        errands = [self._errand((*with_them.pop(site, ()), ask), site) for site in to if site not in later]
-        errands += [self._errand(asks, site) for site, asks in with_them.items()]
-        self._gather(errands)
-        self._aboard += riders
-        yield from self._waiting(ask, to)
+            self._agree_layout(json.loads(str(ask.shared["spec"])))
+        self._exchange_start = time.monotonic()
+        deferred, self._deferred = self._deferred, []
+        deferred_asks = _asks_by_site(deferred)
+        self._missing[str(ask.id)] = postponed = self.setup.postponed(ask, sites)
+        requests = [self._request((*deferred_asks.pop(s, ()), ask), s) for s in sites if s not in postponed]
+        requests += [self._request(asks, site) for site, asks in deferred_asks.items()]
+        self._gather(requests)
+        self._answered_deferred += deferred
+        yield from self._collect(ask, sites)
 
-    def _errand(self, asks: Sequence[Ask], site: str) -> Errand:
-        """After what the site has to do first."""
-        return self._courier.errand(asks, site, first=self.setup.before(asks, site))
+    def _request(self, asks: Sequence[Ask], site: str) -> Request:
+        return self._dispatcher.request(asks, site, prerequisites=self.setup.prerequisites(asks, site))
 
-    def _alight(self) -> None:
-        """Let those who rode along go on with their answers."""
-        aboard, self._aboard = self._aboard, []
-        for rider in aboard:
-            to = rider.ask.to or ()
-            answers = self._joined((self._believed(rider.ask, b) for b in self._waiting(rider.ask, to)), len(to))
-            answers.id = rider.ask.id
-            self.notes += [
-                f"{s} was missing from {rider.ask.task} {rider.ask.id}: {w}" for s, w in answers.missing.items()
-            ]
-            self._count(rider.ask, answers)
-            rider.then(self._driven(rider.work, answers))
+    def _resume_deferred(self) -> None:
+        """Continue deferred work whose answers have come."""
+        answered, self._answered_deferred = self._answered_deferred, []
+        for deferred in answered:
+            ask, sites = deferred.ask, deferred.ask.to or ()
+            answers = self._join((self._validated(ask, block) for block in self._collect(ask, sites)), len(sites))
+            answers.id = ask.id
+            self.notes += [f"{s} was missing from {ask.task} {ask.id}: {why}" for s, why in answers.missing.items()]
+            self._count(ask, answers)
+            deferred.on_result(self._run(deferred.work, answers))
 
-    def _waiting(self, ask: Ask, to: Sequence[str]) -> Iterator[Answers]:
-        """The answers to an Ask that came, in the order of the sites."""
+    def _collect(self, ask: Ask, sites: Sequence[str]) -> Iterator[Answers]:
+        """Take the answers to an Ask that have come, in the order of the sites."""
         missing, shapes = self._missing.pop(str(ask.id), {}), self._shapes.pop(str(ask.id), {})
         if not spec_of(ask.task).is_sum_step:
-            missing |= odd_ones(shapes)
-        instead = self.setup.settle(ask, missing)
+            missing |= inconsistent_shapes(shapes)
+        substitutes = self.setup.settle(ask, missing)
         try:
-            for site in to:
-                if site in instead:
-                    yield Answers.from_rows([(site, instead[site])])
+            for site in sites:
+                if site in substitutes:
+                    yield Answers.from_rows([(site, substitutes[site])])
                 elif site in missing:
                     yield Answers((), {}, missing={site: missing[site]})
                 else:
-                    yield Answers.from_rows([(site, self._taken(ask, site).values)])
+                    yield Answers.from_rows([(site, self._take(ask, site).values)])
         finally:
-            self._spool.drop(_name(ask, site) for site in to)
+            self._spool.discard(_spool_name(ask, site) for site in sites)
             self.setup.write(ask)
 
-    def _joined(self, blocks: Iterable[Answers], most: int) -> Answers:
-        return stacked(blocks, most, self._spool.folder)
+    def _join(self, blocks: Iterable[Answers], max_sites: int) -> Answers:
+        return join_on_disk(blocks, max_sites, self._spool.folder)
 
-    def _agree(self, spec: Mapping[str, Any]) -> None:
-        """The model that sites are told to build: how its parameters travel."""
+    def _agree_layout(self, spec: Mapping[str, Any]) -> None:
+        """Build the model that sites are told to build, for the layout that its parameters travel in."""
         s = self.settings
         model = build_model(spec, kernel=s.kernel, device="cpu", precision=s.precision)
         self._layout = model.layout
 
-    def _gather(self, errands: Sequence[Errand]) -> None:
-        """Wait for all. Answers are in the spool then; who is missing from which Ask, and the shapes that others sent."""
-        left = list(errands)
-        while left:
-            for errand, answers in self._answered_by(left):
-                left.remove(errand)
-                for ask, answer in zip(errand.asks, answers, strict=True):
+    def _gather(self, requests: Sequence[Request]) -> None:
+        """Wait for all requests; answers are in the spool then, with who is missing and which shapes others sent."""
+        pending = list(requests)
+        while pending:
+            for request, answers in self._finished(pending):
+                pending.remove(request)
+                for ask, answer in zip(request.asks, answers, strict=True):
                     if answer.error:
-                        self._missing.setdefault(str(ask.id), {})[errand.site] = answer.error
+                        self._missing.setdefault(str(ask.id), {})[request.site] = answer.error
                     else:
-                        told = {n: np.shape(v) for n, v in answer.values.items() if not isinstance(v, str)}
-                        self._shapes.setdefault(str(ask.id), {})[errand.site] = told
-        versions, mine = self._letters.versions.items(), __version__
-        said = [f"{s} runs version {v} of the package, the server {mine}" for s, v in versions if v != mine]
-        for note in (*self._courier.notes, *said, *self.setup.notes):
-            if note not in self._told:
-                self._told.add(note)
+                        shapes = {n: np.shape(v) for n, v in answer.values.items() if not isinstance(v, str)}
+                        self._shapes.setdefault(str(ask.id), {})[request.site] = shapes
+        versions = [
+            f"{site} runs version {version} of the package, the server {__version__}"
+            for site, version in self._sealer.versions.items()
+            if version != __version__
+        ]
+        for note in (*self._dispatcher.notes, *versions, *self.setup.notes):
+            if note not in self._noted:
+                self._noted.add(note)
                 self.notes.append(note)
 
-    def _answered_by(self, errands: list[Errand]) -> list[tuple[Errand, list[Answer]]]:
-        """Errands that are done, well or not."""
-        done = [(errand, self._believe(errand, reply)) for errand, reply in self._courier.go(errands, self._layout)]
-        came = {errand for errand, _ in done}
-        left = {errand: self._courier.given_up(errand) for errand in errands if errand not in came}
-        return done + [(errand, _nothing(errand, why)) for errand, why in left.items() if why]
+    def _finished(self, requests: list[Request]) -> list[tuple[Request, list[Answer]]]:
+        """Find requests that are finished, with answers or with the reason why there are none."""
+        replies = self._dispatcher.exchange(requests, self._layout)
+        finished = [(request, self._accept(request, reply)) for request, reply in replies]
+        replied = {request for request, _ in finished}
+        expired = {r: self._dispatcher.expiry_reason(r) for r in requests if r not in replied}
+        return finished + [(request, _no_answers(request, why)) for request, why in expired.items() if why]
 
-    def _believe(self, errand: Errand, reply: Reply) -> list[Answer]:
-        """What a site answered, kept in the spool; an answer that is not taken has the reason as its error."""
+    def _accept(self, request: Request, reply: Reply) -> list[Answer]:
+        """Check a reply and put its answers into the spool; an answer that is not accepted has the reason as its error."""
         if reply.data is None:
-            return _nothing(errand, BROKE)
+            return _no_answers(request, BROKE)
         if len(reply.data) > self._largest + 32 * int(getattr(self._layout, "size", 0)):
-            return _nothing(errand, TOO_LARGE)
+            return _no_answers(request, TOO_LARGE)
         try:
-            early = len(errand.first)
-            bodies = self._letters.bodies(reply.data, errand.site, errand.sent, early + len(errand.asks))
-            self.setup.catch_up(errand.site, errand.first, bodies[:early])
-            self._renew_rows(errand.site, errand.first, bodies[:early])
-        except Unbelievable as e:
-            return _nothing(errand, str(e))
-        return [self._kept(ask, errand.site, body) for ask, body in zip(errand.asks, bodies[early:], strict=True)]
+            first = len(request.prerequisites)
+            count = first + len(request.asks)
+            bodies = self._sealer.open_answers(reply.data, request.site, request.digest, count)
+            answers = self.setup.catch_up(request.site, request.prerequisites, bodies[:first])
+            self._renew_rows(request.site, request.prerequisites, answers)
+        except InvalidAnswer as e:
+            return _no_answers(request, str(e))
+        return [self._store(ask, request.site, body) for ask, body in zip(request.asks, bodies[first:], strict=True)]
 
-    def _renew_rows(self, site: str, asks: Sequence[Ask], bodies: Sequence[bytes]) -> None:
-        """Hold a site that was away to the rows that it told when it came back; that they are others is in the notes."""
-        for ask, body in zip(asks, bodies, strict=True):
-            values = read_answer(body, site, ask, None).values
+    def _renew_rows(self, site: str, asks: Sequence[Ask], answers: Sequence[Answer]) -> None:
+        """Hold a site that was away to the row counts of its return; `Setup` notes that they differ."""
+        for ask, answer in zip(asks, answers, strict=True):
             if ask.task != PREPARE or site not in self.agreed:
                 continue
-            if doubt(ask, Answers.from_rows([(site, values)]), {}):
-                raise Unbelievable(BAD_ROWS)
-            self.agreed[site] = {part: int(values[f"{part}_rows"]) for part in self.agreed[site]}
+            if doubt(ask, Answers.from_rows([(site, answer.values)]), {}):
+                raise InvalidAnswer(BAD_ROWS)
+            self.agreed[site] = {part: int(answer.values[f"{part}_rows"]) for part in self.agreed[site]}
 
-    def _kept(self, ask: Ask, site: str, body: bytes) -> Answer:
+    def _store(self, ask: Ask, site: str, body: bytes) -> Answer:
         assert ask.id is not None
         try:
             answer = read_answer(body, site, ask, self._layout)
-        except Unbelievable as e:
+        except InvalidAnswer as e:
             return Answer(site, ask.id, error=str(e))
         if answer.error:
-            return Answer(site, ask.id, error=refused(answer.error))
+            return Answer(site, ask.id, error=refusal_reason(answer.error))
         if spec_of(ask.task).is_counted:
-            self.meter.answered(counted_as(ask), len(body), 1)
-        self._spool.put(_name(ask, site), body)
+            self.meter.count_answers(counted_as(ask), len(body), 1)
+        self._spool.put(_spool_name(ask, site), body, answer)
         return answer
 
-    def _taken(self, ask: Ask, site: str) -> Answer:
-        body = self._spool.take(_name(ask, site))
-        self.setup.answered(ask, site, body)
-        return read_answer(body, site, ask, self._layout)
+    def _take(self, ask: Ask, site: str) -> Answer:
+        spooled = self._spool.take(_spool_name(ask, site))
+        self.setup.record(ask, site, spooled.body)
+        return spooled.answer or read_answer(spooled.body, site, ask, self._layout)
 
-    def _took(self, ask: Ask, answers: Answers) -> float:
-        return time.monotonic() - self._began
+    def _elapsed(self, ask: Ask, answers: Answers) -> float:
+        return time.monotonic() - self._exchange_start
 
     def _send(self, ask: Ask) -> None:
         self.flush()
         ask = self._number(ask)
         self.asked |= dict.fromkeys(ask.to or ())
         for site, size in size_of_ask(ask, self.layout).items():
-            self.meter.asked(ask.task, size, 1)
-            self._flights.append(self._errand((ask,), site))
+            self.meter.count_asks(ask.task, size, 1)
+            self._in_flight.append(self._request((ask,), site))
 
     def _receive(self) -> Arrival:
-        """Whichever answer is there first."""
+        """Return whichever answer arrives first."""
         self.flush()
-        began = time.monotonic()
+        start = time.monotonic()
         while not self._landed:
-            if not self._flights:
+            if not self._in_flight:
                 raise RunFailed(
                     f"round {self._round}: no answer is on its way; every site asked has dropped out",
                     code="too-few-sites",
                 )
-            for errand, answers in self._answered_by(self._flights):
-                self._flights.remove(errand)
-                self._landed.append((errand, answers[0].error))
-        self.clock += time.monotonic() - began
+            for request, answers in self._finished(self._in_flight):
+                self._in_flight.remove(request)
+                self._landed.append((request, answers[0].error))
+        self.clock += time.monotonic() - start
         return self._arrival(*self._landed.pop(0))
 
-    def _arrival(self, errand: Errand, why: str) -> Arrival:
-        ask, site = errand.asks[0], errand.site
+    def _arrival(self, request: Request, why: str) -> Arrival:
+        ask, site = request.asks[0], request.site
         id = ask.id
         assert id is not None
         if not why:
-            believed = self._believed(ask, Answers.from_rows([(site, self._taken(ask, site).values)]))
-            if len(believed):
+            answers = self._validated(ask, Answers.from_rows([(site, self._take(ask, site).values)]))
+            if len(answers):
                 self._answered[site] = id.round
                 self.missing.pop(site, None)
-                return Arrival(Answer(site, id, next(iter(believed))[1]), self.clock, id.round)
-            why = believed.missing[site]
+                return Arrival(Answer(site, id, next(iter(answers))[1]), self.clock, id.round)
+            why = answers.missing[site]
         self.missing[site] = why
         return Arrival(Answer(site, id, error=why), self.clock, id.round)
 
     def arrays(self) -> dict[str, Array]:
-        """The Asks on their way. What sites remember stays with them."""
-        asks = [encode_ask(e.asks[0], e.site, self.layout) for e in self._unread()]
+        """Return the Asks on their way. The state of sites stays with them."""
+        asks = [encode_ask(request.asks[0], request.site, self.layout) for request in self._unread()]
         return {f"flight/{k}": np.frombuffer(data, np.uint8) for k, data in enumerate(asks)}
 
-    def state(self) -> dict[str, Any]:
-        return {"clock": self.clock, "accepted": self._accepted, "flights": [e.site for e in self._unread()]}
+    def state(self) -> EngineState:
+        flights = [request.site for request in self._unread()]
+        return {"clock": self.clock, "accepted": self._accepted, "flights": flights}
 
-    def _unread(self) -> list[Errand]:
-        """Whose answers no method has had yet: a resumed run asks again, and gets the same."""
-        return [*(errand for errand, _ in self._landed), *self._flights]
+    def _unread(self) -> list[Request]:
+        """List requests whose answers no method has had yet: a resumed run asks again, and gets the same."""
+        return [*(request for request, _ in self._landed), *self._in_flight]
 
-    def restore(self, arrays: Mapping[str, Array], state: Mapping[str, Any]) -> None:
+    def restore(self, arrays: Mapping[str, Array], state: EngineState) -> None:
         self.clock = float(state["clock"])
         self._accepted = {str(s): int(r) for s, r in state["accepted"].items()}
         for k, site in enumerate(state["flights"]):
             ask = decode_ask(arrays[f"flight/{k}"].tobytes(), site, self.layout)
-            self._flights.append(self._errand((ask,), site))
+            self._in_flight.append(self._request((ask,), site))
 
 
-def _by_site(riders: Sequence[_Rider]) -> dict[str, tuple[Ask, ...]]:
-    """What each site is asked along the way."""
-    sites = dict.fromkeys(site for rider in riders for site in rider.ask.to or ())
-    return {site: tuple(r.ask for r in riders if site in (r.ask.to or ())) for site in sites}
+def _asks_by_site(deferred: Sequence[Deferred]) -> dict[str, tuple[Ask, ...]]:
+    sites = dict.fromkeys(site for one in deferred for site in one.ask.to or ())
+    return {site: tuple(one.ask for one in deferred if site in (one.ask.to or ())) for site in sites}
 
 
-def _name(ask: Ask, site: str) -> str:
-    """Under which an answer waits."""
+def _spool_name(ask: Ask, site: str) -> str:
     return f"{ask.id} {site}"
 
 
-def _nothing(errand: Errand, why: str) -> list[Answer]:
-    return [Answer(errand.site, ask.id, error=why) for ask in errand.asks if ask.id is not None]
+def _no_answers(request: Request, why: str) -> list[Answer]:
+    return [Answer(request.site, ask.id, error=why) for ask in request.asks if ask.id is not None]

@@ -1,125 +1,153 @@
-"""What a run is set up with: the Asks of round 0 that every site must have done, and what each site answered to them.
+"""Set-up of a run at sites: the Asks of round 0 that every site must have done, and the answers of each site.
 
-A run that goes on may begin without a site. What the site answered the first time stands in for it, so that row counts
-and identities are those that the run was begun with. The Asks that it did not get are owed to it and go before whatever it
-is asked next, in the same letter. What it answers counts only if it did all of them: nobody answers with a model of
-another shape, or by another plan.
+A resumed run may begin without a site. The site's first answers stand in for it, so that row counts and identities are those
+that the run began with. The Asks that it missed are pending and go before its next Asks, in the same message. Its answers
+count only if it did all of them: no site answers with a model of another shape, or by another plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import load, save
 from grandrounds.core.errors import RunFailed
-from grandrounds.engine.letters import Unbelievable, read_answer
+from grandrounds.engine.sealing import InvalidAnswer, read_answer
 from grandrounds.protocol.codec import decode_answer
-from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.messages import Answer, Ask, Payload
 from grandrounds.protocol.task_spec import REQUIRED
 from grandrounds.protocol.tasks import CLOSE, LEND, OPEN, spec_of
 
 REFUSED = "refused"
-"""How the reason begins where a site says no."""
+"""Start of the reason for a site that refuses."""
 
-_CODE = 40
-"""Characters of a refusal's code; what a site sends beyond is no code."""
+_CODE_LENGTH = 40
+"""Characters of a refusal's code that are read."""
 
 
 class Setup:
-    """One run's. `file`: where answers are kept for the next start; `goes_on`: whether rounds of the run count already."""
+    """The set-up of one run.
 
-    def __init__(self, file: Path | None = None, *, goes_on: bool = False) -> None:
+    Args:
+        file: File in which answers are kept for the next start; None to keep none.
+        resumed: Rounds of the run count already.
+    """
+
+    def __init__(self, file: Path | None = None, *, resumed: bool = False) -> None:
         self._file = file
         self._answers: dict[str, bytes] = {}  # "task site" -> the answer
-        self._owed: dict[str, dict[str, Ask]] = {}  # site -> task -> Ask
-        self._why: dict[str, str] = {}  # of those that something is owed to
+        self._pending: dict[str, dict[str, Ask]] = {}  # site -> task -> Ask
+        self._reasons: dict[str, str] = {}  # of the sites with pending Asks
         self.notes: list[str] = []
-        held = {} if file is None or not file.exists() else load(file)[0]
-        opened = [name for name in held if name.startswith(f"{OPEN} ")]
-        self.sites = tuple(name.removeprefix(f"{OPEN} ") for name in opened)  # that the run was begun with, if it was
-        if goes_on:
-            self._answers = {name: data.tobytes() for name, data in held.items()}
+        stored = {} if file is None or not file.exists() else load(file)[0]
+        opened = [name for name in stored if name.startswith(f"{OPEN} ")]
+        self.sites = tuple(name.removeprefix(f"{OPEN} ") for name in opened)  # that the run began with, if it did
+        if resumed:
+            self._answers = {name: data.tobytes() for name, data in stored.items()}
 
     @property
-    def owing(self) -> dict[str, str]:
-        """Sites that have not done all that the run is set up with, and why."""
-        return dict(self._why)
+    def incomplete(self) -> dict[str, str]:
+        """Return the sites with pending Asks of the set-up, with the reasons."""
+        return dict(self._reasons)
 
-    def later(self, ask: Ask, to: Sequence[str]) -> dict[str, str]:
-        """Who is not asked this yet, and why: a site that something is owed to gets it with the rest."""
-        return {site: why for site, why in self._why.items() if site in to} if _is_part(ask) else {}
+    def postponed(self, ask: Ask, sites: Sequence[str]) -> dict[str, str]:
+        """Find sites that are not asked this yet, with the reasons: one with pending Asks gets it together with those."""
+        return {site: why for site, why in self._reasons.items() if site in sites} if _is_part(ask) else {}
 
-    def before(self, asks: Sequence[Ask], site: str) -> tuple[Ask, ...]:
-        """What a site does before these; nothing where the run is over."""
-        return () if asks[-1].task == CLOSE else tuple(self._owed.get(site, {}).values())
+    def prerequisites(self, asks: Sequence[Ask], site: str) -> tuple[Ask, ...]:
+        """Return the pending Asks that a site must do before these; none where the run is over."""
+        return () if asks[-1].task == CLOSE else tuple(self._pending.get(site, {}).values())
 
-    def answered(self, ask: Ask, site: str, body: bytes) -> None:
-        """A site did this."""
+    def record(self, ask: Ask, site: str, body: bytes) -> None:
+        """Record a site's answer, where the Ask is part of the set-up."""
         if not _is_part(ask):
             return
         before = self._answers.get(f"{_key(ask)} {site}")
-        if before is not None and before != body and not _alike(_values(before, site), _values(body, site)):
+        if before is not None and before != body and not _equal(_values(before, site), _values(body, site)):
             self.notes.append(f"{site} answers {ask.task} otherwise than when the run was begun")
         self._answers[f"{_key(ask)} {site}"] = body
 
     def write(self, ask: Ask) -> None:
-        """Have on disk what sites answered up to this."""
+        """Write the answers to disk, where the Ask is part of the set-up."""
         if self._file is not None and _is_part(ask):
             save(self._file, {name: np.frombuffer(body, np.uint8) for name, body in self._answers.items()}, {})
 
-    def settle(self, ask: Ask, missing: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-        """What stands in for sites that did not answer this; who must have answered and never did ends the run.
+    def settle(self, ask: Ask, missing: Mapping[str, str]) -> dict[str, Payload]:
+        """Find earlier answers that stand in for sites that did not answer.
 
-        Rows that a site will not hold, or others that it will not meet, are its own to refuse: it is missing then, as now.
+        A site may refuse reference rows, or peers that it does not know: it is missing then, as now.
+
+        Args:
+            ask: The Ask; nothing is done where it is no part of the set-up.
+            missing: Sites that did not answer, with the reasons.
+
+        Returns:
+            By site, the values of its earlier answer.
+
+        Raises:
+            RunFailed: A site that must have answered never did.
         """
         lost: dict[str, str] = {}
-        instead: dict[str, dict[str, Any]] = {}
+        substitutes: dict[str, Payload] = {}
         if not _is_part(ask):
-            return instead
-        required = spec_of(ask.task).setup == REQUIRED  # its answer says that a site takes part, its rows, or its key
+            return substitutes
+        required = spec_of(ask.task).setup == REQUIRED  # its answer tells that a site takes part, its rows, or its key
         for site, why in missing.items():
-            if not required and why.startswith(REFUSED) and site not in self._owed:
+            if not required and why.startswith(REFUSED) and site not in self._pending:
                 continue
             before = self._answers.get(f"{_key(ask)} {site}")
             if before is not None:
-                instead[site] = _values(before, site)
+                substitutes[site] = _values(before, site)
             elif required:
                 lost[site] = why
                 continue
-            self._owe(ask, site, why)
+            self._postpone(ask, site, why)
         if lost:
             who = "; ".join(f"{site}: {why}" for site, why in sorted(lost.items()))
-            what = "open the run" if ask.task == OPEN else f"get past {ask.task}, with which the run is set up"
-            raise RunFailed(f"{len(lost)} of {len(ask.to or ())} sites did not {what} ({who})", code="setup-incomplete")
-        return instead
+            step = "open the run" if ask.task == OPEN else f"complete {ask.task}, which is part of the set-up"
+            raise RunFailed(f"{len(lost)} of {len(ask.to or ())} sites did not {step} ({who})", code="setup-incomplete")
+        return substitutes
 
-    def catch_up(self, site: str, asks: Sequence[Ask], bodies: Sequence[bytes]) -> None:
-        """A site did what was owed to it, or is not believed. That it is not what it was is noted: its rows may have changed."""
+    def catch_up(self, site: str, asks: Sequence[Ask], bodies: Sequence[bytes]) -> list[Answer]:
+        """Take a site's answers to its pending Asks, and note where they differ from its first ones.
+
+        Args:
+            site: The site.
+            asks: Asks that were pending.
+            bodies: The bytes of its answers.
+
+        Returns:
+            The answers.
+
+        Raises:
+            InvalidAnswer: One cannot be read, or is a refusal.
+        """
+        answers = []
         for ask, body in zip(asks, bodies, strict=True):
-            if error := read_answer(body, site, ask, None).error:
-                raise Unbelievable(refused(error))
+            answers.append(read_answer(body, site, ask, None))
+            if answers[-1].error:
+                raise InvalidAnswer(refusal_reason(answers[-1].error))
         for ask, body in zip(asks, bodies, strict=True):
-            self.answered(ask, site, body)
-            self._owed.get(site, {}).pop(_key(ask), None)
+            self.record(ask, site, body)
+            self._pending.get(site, {}).pop(_key(ask), None)
             self.write(ask)
-        if not self._owed.get(site):
-            self._owed.pop(site, None)
-            self._why.pop(site, None)
+        if not self._pending.get(site):
+            self._pending.pop(site, None)
+            self._reasons.pop(site, None)
+        return answers
 
-    def _owe(self, ask: Ask, site: str, why: str) -> None:
-        if site not in self._owed:
+    def _postpone(self, ask: Ask, site: str, why: str) -> None:
+        if site not in self._pending:
             self.notes.append(f"{site} was not there when the run was set up: {why}")
-        self._owed.setdefault(site, {})[_key(ask)] = ask
-        self._why.setdefault(site, why)
+        self._pending.setdefault(site, {})[_key(ask)] = ask
+        self._reasons.setdefault(site, why)
 
 
-def refused(code: str) -> str:
-    """Why a site is missing that said no."""
-    return f"{REFUSED} ({code[:_CODE]})"
+def refusal_reason(code: str) -> str:
+    """Return why a site that refused is missing."""
+    return f"{REFUSED} ({code[:_CODE_LENGTH]})"
 
 
 def _is_part(ask: Ask) -> bool:
@@ -130,9 +158,9 @@ def _key(ask: Ask) -> str:
     return f"{ask.task}:{ask.shared['name']}" if ask.task == LEND else ask.task
 
 
-def _values(body: bytes, site: str) -> dict[str, Any]:
+def _values(body: bytes, site: str) -> Payload:
     return dict(decode_answer(body, site, None).values)
 
 
-def _alike(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+def _equal(a: Payload, b: Payload) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)

@@ -1,6 +1,6 @@
 """How a letter (sealed bytes) lies in a Flower message, and which Flower this was read for.
 
-The only place that says either, for the server's side (`engine/flower.py`) and the site's (`keeper/flower/node.py`).
+The only place that says either, for the server's side (`engine/transport.py`) and the site's (`keeper/flower/node.py`).
 A small letter is a bytes field, three Flower objects a message; a large one is an array of bytes, which Flower cuts
 into chunks of 5 MiB. Nothing is decoded here: `.data` is taken as it came, never `.numpy()`.
 """

@@ -30,11 +30,11 @@ from grandrounds.data.schema import Column, Schema
 from grandrounds.data.split import Rows, roles
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.engine.courier import Patience
+from grandrounds.engine.dispatcher import Timeouts
 from grandrounds.engine.driver import Engine
-from grandrounds.engine.post import Post
 from grandrounds.engine.remote import RemoteEngine
 from grandrounds.engine.setup import Setup
+from grandrounds.engine.transport import Transport
 from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOLED
 from grandrounds.models import PICTURES, TABLES
@@ -49,15 +49,23 @@ from grandrounds.site.tasks import tasks_of
 
 @dataclass
 class Deployment:
-    """Sites behind a post. `keys`: their public keys; `run`: a name that no other run of the consortium has; `checkpoint`: the
-    run's own, where what sites answered when it was begun is kept: without it a run goes on with all sites or not at all."""
+    """Sites behind a transport.
 
-    post: Post
+    Attributes:
+        transport: Carries messages to sites and back.
+        identity: The server's key.
+        keys: Public key of each site.
+        run: A name that no other run of the consortium has.
+        checkpoint: The run's own, which keeps the answers of sites to its set-up; without it a run resumes with all sites or
+            not at all.
+    """
+
+    transport: Transport
     identity: Identity
     keys: Mapping[str, bytes]
     run: str
     spool: Path | None = None
-    patience: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     checkpoint: Path | None = None
     simulated: bool = False
     _engine: RemoteEngine | None = None
@@ -92,25 +100,25 @@ class Deployment:
         settings = engine_settings(plan, names, run=self.run)
         engine = RemoteEngine(
             settings,
-            post=self.post,
+            transport=self.transport,
             identity=self.identity,
             keys=self.keys,
             spool=self.spool,
-            patience=self.patience,
+            timeouts=self.timeouts,
             setup=self._setup,
         )
         left = [site for site in self._setup.sites if site not in self.keys]
         engine.notes += [f"{site} has left the consortium since the run was begun" for site in left]
-        told: dict[str, Value] = {"plan": json.dumps(plan.plain()), "untold": ",".join(settings.untold)}
+        told: dict[str, Value] = {"plan": json.dumps(plan.plain()), "untold": ",".join(settings.withheld_splits)}
         told["largest_weight"] = settings.largest_weight
         tasks = dict(zip(names, consortium.stack.tasks, strict=True))
         each = {s: {"role": r, "task": tasks[s]} for s, r in _roles(plan, names).items()}
         engine.drive(_open(told, each), round=0)
-        away = engine.setup.owing
+        away = engine.setup.incomplete
         if len(away) == len(names):
             who = "; ".join(f"{site}: {why}" for site, why in sorted(away.items()))
             raise RunFailed(
-                f"{len(away)} of {len(names)} sites did not open the run ({who})", code="sites-did-not-open"
+                f"{len(away)} of {len(names)} sites did not open the run ({who})", code="setup-incomplete"
             )
         self._engine = engine
         return engine
@@ -119,7 +127,7 @@ class Deployment:
         """What sites answered when the run was begun, where rounds of it count already."""
         if self.checkpoint is None:
             return Setup()
-        return Setup(self.checkpoint / "setup.safetensors", goes_on=Checkpoint(self.checkpoint).state_file.exists())
+        return Setup(self.checkpoint / "setup.safetensors", resumed=Checkpoint(self.checkpoint).state_file.exists())
 
     def signers(self, plan: Plan, sites: Sequence[str]) -> Signers:
         return Signers(self.identity, {site: self.keys[site] for site in sites}, OWN)

@@ -104,7 +104,7 @@ class Finalizer:
         self._write_percentiles(state)
         explanation = self._explained(served, calibration, state, records)
         final["shortcut"] = self._shortcut(scored, final, explanation)
-        used = self.gauge.told(seconds=state.seconds, rounds=state.round)
+        used = self.gauge.summarise(seconds=state.seconds, rounds=state.round)
         lent = {name: len(self.consortium.reference[name]) for name in self._lent()}
         summary = evaluation.summary(
             plan,

@@ -236,7 +236,7 @@ class Recorder:
     def _witness(self, head: SignedHead) -> None:
         """Have a head countersigned, along with whatever sites are asked next; it is written with the next entry."""
         self._asked = True
-        self.engine.along(self._countersigned(head), self._witnessed)
+        self.engine.piggyback(self._countersigned(head), self._witnessed)
 
     def _witnessed(self, head: SignedHead) -> None:
         self._unwritten, self._asked = head, False

@@ -137,7 +137,7 @@ class Rounds:
 
         try:
             if self.spending.charge(method, server):
-                self.checkpoint.keep_charges(self.spending.charges())
+                self.checkpoint.write_charges(self.spending.charges())
         except Overspent as e:
             if not state.round:
                 raise
@@ -256,7 +256,7 @@ class Rounds:
         if last or self.plan.train.early_stop or self.spending is not None:
             keep(self.engine.drive(work, round=r))
         else:
-            self.engine.along(work, keep)
+            self.engine.piggyback(work, keep)
         return {"round": r, **self._scores.pop(r, {})}
 
     def _keep_scores(self, r: int, served: ModelAssignment, scored: EvaluationResult) -> None:

@@ -226,11 +226,11 @@ class _Runner:
             if known is not None and known.line is not None:
                 return known.line
             spending.charge_calibration(private, model=model, round=state.round)
-            self.checkpoint.keep_charges(spending.charges())
+            self.checkpoint.write_charges(spending.charges())
             work = private.fit(served, self.engine.secure)
             found: PlattLine = self.engine.drive(work, round=state.round + 1)
             spending.calibrations[model] = replace(spending.calibrations[model], line=found)
-            self.checkpoint.keep_charges(spending.charges())
+            self.checkpoint.write_charges(spending.charges())
             return found
 
         return line
@@ -288,7 +288,7 @@ class _Runner:
             if plugins.is_stamped(self.folder.path, self.checkpoint.plan()):
                 self.unstored = plugins.stamp(self.folder.path, self.plan.plain())
             self.checkpoint.rewrite(self.plan.plain())
-        self.gauge.go_on({} if snapshot is None else snapshot.facts.get("machine", {}))
+        self.gauge.resume({} if snapshot is None else snapshot.facts.get("machine", {}))
 
     def _own_model(self) -> Model:
         """The server's own copy of the model; it trains nothing, so the site's copy is not touched."""

@@ -135,7 +135,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows))
     if snapshot is not None:
         try:
-            engine.restore(snapshot.part("sites"), dict(snapshot.facts["engine"]))
+            engine.restore(snapshot.part("sites"), snapshot.facts["engine"])
         except (KeyError, TypeError, ValueError, IndexError):
             raise BadInput(
                 "the checkpoint is damaged: what its sites remember does not fit them; run it again",
@@ -196,7 +196,7 @@ def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> Eng
         min_sites=1 if pooled else e.min_sites,
         deadline=None if pooled else e.deadline,
         largest_weight=plan.privacy.largest_weight if plan.privacy.secure else 1.0,
-        untold=untold(plan),
+        withheld_splits=untold(plan),
         faults=Faults() if pooled else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
     )
 

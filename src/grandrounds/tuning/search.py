@@ -151,7 +151,7 @@ def _clean_trials(folder: Path, numbers: Collection[int]) -> None:
     A killed search may leave a trial that still runs in its own process.
     """
     for n in numbers:
-        if Checkpoint(folder / RUNS / _trial_name(n) / "checkpoint").is_held():
+        if Checkpoint(folder / RUNS / _trial_name(n) / "checkpoint").is_locked():
             raise BadInput(
                 f"trial {n} in {folder} is still being run by a process of its own: wait for it",
                 code="folder-in-use",

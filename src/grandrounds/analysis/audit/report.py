@@ -111,7 +111,7 @@ def _without_files(found: Audited, book: Book, run: Path) -> Audited:
     found = replace(found, unchecked=(LEDGER_ALONE,))
     if book.entries[-1].said["kind"] == CLOSE:
         return found
-    running = Checkpoint(run / "checkpoint").is_held() and not _is_there(run / SUMMARY)
+    running = Checkpoint(run / "checkpoint").is_locked() and not _is_there(run / SUMMARY)
     return replace(found, running=running, unfinished="" if running else _unfinished(run, None, rounds=found.rounds))
 
 
@@ -119,7 +119,7 @@ def _with_files(found: Audited, book: Book, run: Path, *, deep: bool, report: Pa
     """Add to the audit of a ledger that verifies what the files beside it are."""
     said = [entry.said for entry in book.entries]
     out, close = Compared(notes=list(found.notes), checked=list(found.checked)), Close.last_of(said)
-    running = Checkpoint(run / "checkpoint").is_held()
+    running = Checkpoint(run / "checkpoint").is_locked()
     ended = said[-1]["kind"] == CLOSE
     finished = _is_there(run / SUMMARY)
     unfinished = ""

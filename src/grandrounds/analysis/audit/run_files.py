@@ -40,7 +40,7 @@ def deep(out: Compared, book: Book, folder: Path, close: Close | None, *, open_e
         plan, records = checkpoint.plan(), {r["round"]: r for r in checkpoint.records()}
         snapshot = checkpoint.read()
         _plan(out, folder, plan, said, close, open_end=open_end)
-        _journal(out, rounds, records, going_on=checkpoint.is_held(), open_end=open_end)
+        _journal(out, rounds, records, going_on=checkpoint.is_locked(), open_end=open_end)
         _logs(out, folder, list(records.values()), close)
         if snapshot is not None and rounds:
             _state(out, rounds, int(snapshot.facts["round"]), snapshot.part("served"))

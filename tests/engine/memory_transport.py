@@ -1,34 +1,34 @@
-"""A post for tests: keepers in this process, behind a queue of letters. Each answers when its letters are collected."""
+"""A transport for tests: keepers in this process, behind a queue of messages, which each answers when they are collected."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from grandrounds.engine.post import UNAVAILABLE, Reply
+from grandrounds.engine.transport import UNAVAILABLE, Reply
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.keeper.runtime.run import SiteIdentity
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.identity import Identity
 
 
-class Letterbox:
+class MemoryTransport:
     """Addresses are numbers in the order of the keepers; `down` are those that are not there."""
 
     def __init__(self, keepers: Sequence[Keeper]) -> None:
         self.keepers = {str(k): keeper for k, keeper in enumerate(keepers)}
         self.down: set[str] = set()
-        self.letters: list[tuple[str, bytes]] = []
+        self.messages: list[tuple[str, bytes]] = []
         self._waiting: dict[str, tuple[str, bytes]] = {}
 
     def addresses(self) -> tuple[str, ...]:
         return tuple(a for a in self.keepers if a not in self.down)
 
-    def send(self, letters: Sequence[tuple[str, bytes]]) -> list[str]:
+    def send(self, messages: Sequence[tuple[str, bytes]]) -> list[str]:
         tickets = []
-        for address, data in letters:
-            tickets.append(str(len(self.letters)))
-            self.letters.append((address, data))
+        for address, data in messages:
+            tickets.append(str(len(self.messages)))
+            self.messages.append((address, data))
             self._waiting[tickets[-1]] = (address, data)
         return tickets
 

@@ -11,8 +11,8 @@ from grandrounds.audit.digest import row_digests
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.rng import generator
 from grandrounds.data.table import Table
-from grandrounds.engine import stacked as stacking
-from grandrounds.engine.stacked import stacked
+from grandrounds.engine import answer_store
+from grandrounds.engine.answer_store import join_on_disk
 from grandrounds.methods import robust_kernels as differing
 from grandrounds.methods.robust import RULES, RobustRule, aggregate_robust
 from grandrounds.methods.robust_kernels import model_updates
@@ -27,7 +27,7 @@ from tests.support import patients, refused
 @pytest.fixture
 def in_files(monkeypatch):
     """Every array of a few bytes is large."""
-    monkeypatch.setattr(stacking, "LARGE", 8)
+    monkeypatch.setattr(answer_store, "LARGE_COLUMN", 8)
 
 
 def blocks(sites: int, size: int, *, seed: int = 0, dtype=np.float32) -> list[Answers]:
@@ -50,7 +50,7 @@ def same(found: Answers, expected: Answers) -> None:
 def test_rows_lie_in_a_file_without_a_name_and_are_the_same(in_files, tmp_path):
     given = [*blocks(5, 40), Answers((), {}, missing={"away": "dropped out"})]
     given.insert(2, given[1].only([], {"s1": "sent nonsense"}))
-    found = stacked(given, 7, tmp_path)
+    found = join_on_disk(given, 7, tmp_path)
     same(found, Answers.join(given))
     assert isinstance(found["model"], np.memmap)
     assert list(tmp_path.iterdir()) == []
@@ -58,50 +58,50 @@ def test_rows_lie_in_a_file_without_a_name_and_are_the_same(in_files, tmp_path):
 
 
 def test_small_columns_stay_in_memory(tmp_path):
-    assert not isinstance(stacked(blocks(5, 40), 5, tmp_path)["model"], np.memmap)
+    assert not isinstance(join_on_disk(blocks(5, 40), 5, tmp_path)["model"], np.memmap)
 
 
 def test_how_many_may_answer_decides_and_not_how_many_did(tmp_path, monkeypatch):
-    monkeypatch.setattr(stacking, "LARGE", 40 * 4 * 100)
+    monkeypatch.setattr(answer_store, "LARGE_COLUMN", 40 * 4 * 100)
     given = blocks(2, 40)
-    assert isinstance(stacked(given, 100, tmp_path)["model"], np.memmap)
-    assert not isinstance(stacked(given, 99, tmp_path)["model"], np.memmap)
+    assert isinstance(join_on_disk(given, 100, tmp_path)["model"], np.memmap)
+    assert not isinstance(join_on_disk(given, 99, tmp_path)["model"], np.memmap)
 
 
 @pytest.mark.parametrize("types", [("f4", "f8", "f4"), ("f8", "f4"), ("f2", "f4", "f8"), ("i4", "f4")])
 def test_rows_of_several_types_are_in_the_type_that_holds_all(in_files, tmp_path, types):
     """So a site cannot coarsen the models of others by sending its own in half precision first."""
     given = [blocks(1, 9, seed=k, dtype=t)[0] for k, t in enumerate(types)]
-    same(stacked(given, 3, tmp_path), Answers.join(given))
+    same(join_on_disk(given, 3, tmp_path), Answers.join(given))
 
 
 def test_rows_of_several_shapes_are_a_list(in_files, tmp_path):
     given = [blocks(1, size, seed=size)[0] for size in (9, 7, 9, 0)]
-    same(stacked(given, 4, tmp_path), Answers.join(given))
+    same(join_on_disk(given, 4, tmp_path), Answers.join(given))
 
 
 def test_nobody_answered(tmp_path):
-    assert len(stacked([], 0, tmp_path)) == 0
+    assert len(join_on_disk([], 0, tmp_path)) == 0
     gone = Answers((), {}, missing={"a": "dropped out"})
-    same(stacked([gone, gone], 2, tmp_path), Answers.join([gone, gone]))
+    same(join_on_disk([gone, gone], 2, tmp_path), Answers.join([gone, gone]))
 
 
 def test_totals_are_those_of_the_blocks_that_count(in_files, tmp_path):
     given = [b.summed(("model",)) for b in blocks(4, 30)]
     given[1] = given[1].only([], {"s1": "sent nonsense"})
-    found, expected = stacked(given, 4, tmp_path), Answers.join(given)
+    found, expected = join_on_disk(given, 4, tmp_path), Answers.join(given)
     same(found, expected)
     np.testing.assert_array_equal(found.totals["model"], expected.totals["model"])
 
 
 def test_a_disk_that_cannot_be_written_is_one_sentence(in_files, tmp_path):
     with refused("cannot-write", kind=RunFailed):
-        stacked(blocks(2, 40), 2, tmp_path / "nowhere")
+        join_on_disk(blocks(2, 40), 2, tmp_path / "nowhere")
 
 
 def test_commitments_to_answers_in_a_file_are_the_same(in_files, tmp_path):
     given = [Answers.from_rows([(s, {"model": v["model"], "count": v["count"]})]) for b in blocks(4, 50) for s, v in b]
-    found, expected = stacked(given, 4, tmp_path), Answers.join(given)
+    found, expected = join_on_disk(given, 4, tmp_path), Answers.join(given)
     assert row_digests(found.columns, 4) == row_digests(expected.columns, 4)
 
 
@@ -170,7 +170,7 @@ SPECIAL = {
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", SPECIAL)
 def test_a_run_of_hospitals_ends_with_the_same_model(case, tmp_path, monkeypatch):
-    """Twice over letters: with answers in memory, and with every array in a file and every difference worked out late."""
+    """Twice over messages: with answers in memory, and with every array in a file and every difference worked out late."""
     table: Table = patients(SIZES)
     more = {"method": {"name": "fedavg", "rounds": 2, **SPECIAL[case]}}
     if case == "sse-agg":
@@ -179,9 +179,9 @@ def test_a_run_of_hospitals_ends_with_the_same_model(case, tmp_path, monkeypatch
     held = Hospitals.of(table, name="twice", data=DATA, **more)
     before = held.deployed(tmp_path / "memory")
     mapped = []
-    read = stacking._Pile.read
-    monkeypatch.setattr(stacking._Pile, "read", lambda pile: mapped.append(read(pile)) or mapped[-1])
-    monkeypatch.setattr(stacking, "LARGE", 1)
+    read = answer_store._RowFile.read
+    monkeypatch.setattr(answer_store._RowFile, "read", lambda file: mapped.append(read(file)) or mapped[-1])
+    monkeypatch.setattr(answer_store, "LARGE_COLUMN", 1)
     monkeypatch.setattr(differing, "LAZY_SIZE", 1)
     monkeypatch.setattr(combine, "_STRETCH", 3)
     after = held.deployed(tmp_path / "files")

@@ -1,0 +1,182 @@
+"""Send requests to sites, wait for their answers and send again, over any transport.
+
+Addresses of sites are found by asking: a site is believed by its signature alone, and one that comes back under another
+address is found again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grandrounds.core.errors import BadInput
+from grandrounds.engine.faults import DROPPED, LATE
+from grandrounds.engine.sealing import InvalidAnswer, MessageSealer
+from grandrounds.engine.transport import FAILED, Reply, Transport
+from grandrounds.protocol.envelope import digest
+from grandrounds.protocol.layout import ParameterLayout
+from grandrounds.protocol.messages import Ask
+
+_BATCH_BYTES = 32 * 2**20
+"""Bytes of messages after which those that are written are sent before others are written."""
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long a dispatcher waits, in seconds.
+
+    Attributes:
+        answer: For an answer, where an experiment names no deadline.
+        absent: For a site that is not connected; part of `answer`.
+        retry: Between two attempts.
+        poll: For the transport at a time.
+    """
+
+    answer: float = 600.0
+    absent: float = 60.0
+    retry: float = 1.0
+    poll: float = 1.0
+
+
+@dataclass(eq=False)
+class Request:
+    """Asks to one site, in one message, after those that it must do first.
+
+    A request without a ticket waits for its site to connect.
+    """
+
+    site: str
+    asks: tuple[Ask, ...]
+    expires: float
+    absent_since: float
+    prerequisites: tuple[Ask, ...] = ()
+    ticket: str = ""
+    digest: str = ""  # of its message
+    retry_time: float = 0.0
+    failures: int = 0
+
+
+@dataclass(frozen=True)
+class _Hello:
+    """A message that asks whoever is at an address for their name."""
+
+    address: str
+    digest: str
+    sent: float
+
+
+class Dispatcher:
+    """Sends requests over a transport. `notes` lists what is odd about connected nodes."""
+
+    def __init__(self, transport: Transport, sealer: MessageSealer, timeouts: Timeouts) -> None:
+        self._transport, self._sealer, self.timeouts = transport, sealer, timeouts
+        self._addresses: dict[str, str] = {}  # by site
+        self._hellos: dict[str, _Hello] = {}  # by ticket
+        self._next_hello: dict[str, float] = {}  # by address: when it may be asked for its name again
+        self._hello_count = 0
+        self._next_discovery = 0.0
+        self.notes: list[str] = []
+
+    def request(self, asks: Sequence[Ask], site: str, *, prerequisites: Sequence[Ask] = ()) -> Request:
+        """Make a request that starts now and expires when its last Ask is due."""
+        now = time.monotonic()
+        wait = self.timeouts.answer if asks[-1].deadline is None else asks[-1].deadline
+        return Request(site, tuple(asks), expires=now + wait, absent_since=now, prerequisites=tuple(prerequisites))
+
+    def exchange(self, requests: Sequence[Request], layout: ParameterLayout | None) -> list[tuple[Request, Reply]]:
+        """Send the requests that are not under way, and wait a little.
+
+        Args:
+            requests: All that are waited for.
+            layout: How parameters of the model are laid out; None before sites have prepared.
+
+        Returns:
+            Requests with their replies; a request that is to be sent again is not among them.
+        """
+        now = time.monotonic()
+        if any(r.site not in self._addresses for r in requests) and now >= self._next_discovery:
+            self._discover()
+        ready = [r for r in requests if not r.ticket and r.site in self._addresses and now >= r.retry_time]
+        self._send(ready, layout)
+        waiting = {r.ticket: r for r in requests if r.ticket}
+        retries = (r.retry_time for r in requests if not r.ticket and r.retry_time > now)
+        soonest = min((*(r.expires for r in requests), *retries))
+        wait = max(0.0, min(self.timeouts.poll, soonest - time.monotonic()))
+        replies = []
+        # in the order sent: answers that come together are taken in it, whatever the hashes of their tickets are
+        for reply in self._transport.collect([*waiting, *self._hellos], wait=wait):
+            if reply.ticket in self._hellos:
+                self._identify(reply)
+            elif reply.ticket in waiting and not self._retry(waiting[reply.ticket], reply):
+                replies.append((waiting[reply.ticket], reply))
+        return replies
+
+    def _send(self, requests: Sequence[Request], layout: ParameterLayout | None) -> None:
+        """Send messages in batches: each is written for its site, and all of them would be a model for every site."""
+        start = 0
+        while start < len(requests):
+            batch: list[tuple[str, bytes]] = []
+            while start + len(batch) < len(requests) and sum(len(data) for _, data in batch) < _BATCH_BYTES:
+                request = requests[start + len(batch)]
+                asks = (*request.prerequisites, *request.asks)
+                batch.append((self._addresses[request.site], self._sealer.seal_asks(asks, request.site, layout)))
+            for request, (_, data), ticket in zip(requests[start:], batch, self._transport.send(batch), strict=False):
+                request.ticket, request.digest = ticket, digest(data)
+            start += len(batch)
+
+    def expiry_reason(self, request: Request) -> str:
+        """Say why a request is not waited for any longer; empty while it is."""
+        now = time.monotonic()
+        if now >= request.expires:
+            return LATE if request.ticket else DROPPED
+        is_away = not request.ticket and request.site not in self._addresses
+        return DROPPED if is_away and now - request.absent_since >= self.timeouts.absent else ""
+
+    def _retry(self, request: Request, reply: Reply) -> bool:
+        """Schedule a request again whose site was not connected, or failed once; False where the reply counts."""
+        if reply.data is not None:
+            return False
+        now = time.monotonic()
+        if reply.error == FAILED:
+            request.failures += 1
+            if request.failures > 1:
+                return False
+        else:
+            address = self._addresses.pop(request.site, "")
+            self._next_hello.pop(address, None)  # it may be another node's by now
+            request.absent_since = now
+        request.ticket, request.retry_time = "", now + self.timeouts.retry
+        return True
+
+    def _discover(self) -> None:
+        """Ask nodes for their names at addresses where no site is known."""
+        now = time.monotonic()
+        self._next_discovery = now + self.timeouts.retry
+        connected = self._transport.addresses()
+        self._addresses = {site: address for site, address in self._addresses.items() if address in connected}
+        self._hellos = {
+            ticket: hello
+            for ticket, hello in self._hellos.items()
+            if hello.address in connected and now - hello.sent <= self.timeouts.absent
+        }
+        identified = {*self._addresses.values(), *(hello.address for hello in self._hellos.values())}
+        new = [a for a in connected if a not in identified and now >= self._next_hello.get(a, 0.0)]
+        messages = [(a, self._sealer.seal_hello(self._hello_count + k)) for k, a in enumerate(new)]
+        self._hello_count += len(new)
+        self._next_hello |= dict.fromkeys(new, now + 10 * self.timeouts.retry)
+        for (address, data), ticket in zip(messages, self._transport.send(messages), strict=True):
+            self._hellos[ticket] = _Hello(address, digest(data), now)
+
+    def _identify(self, reply: Reply) -> None:
+        """Take the address of a site that answered a hello; note a node whose answer is not a site's."""
+        hello = self._hellos.pop(reply.ticket)
+        if reply.data is None:
+            return
+        try:
+            self._addresses[self._sealer.identify(reply.data, hello.digest)] = hello.address
+        except BadInput as e:
+            reason = str(e) if isinstance(e, InvalidAnswer) else "sent what cannot be read"
+            note = f"a node that no site of this run is at {reason}"
+            if note not in self.notes:
+                self.notes.append(note)
