@@ -80,7 +80,7 @@ class Setting:
         self.x, self.y = rows.test_x[:ROWS], rows.test_y[:ROWS]
         self.distinct = self.x + np.random.default_rng(0).normal(0, 1e-3, self.x.shape).astype(np.float32)
         self.target = targets(self.y, classes)
-        self.features = Features.of_inputs([f"pixel {j}" for j in range(load.widths[0])])
+        self.features = Features.from_inputs([f"pixel {j}" for j in range(load.widths[0])])
 
     def trained(self, round: int, *, epochs: int) -> Array:
         """The sites' models after some more epochs, as the trainer of the product does it, batches drawn and all."""

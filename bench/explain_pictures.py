@@ -131,7 +131,7 @@ def occlusion(device: str, passes: int, n: int, sites: int, each_tile: bool) -> 
     model = built("small-cnn", device)
     thetas = np.stack([model.init(seed) for seed in range(sites)])
     x, y = pictures(n)
-    explainer = Occlusion(Features.of_tiles(SIDE, SIDE, (GRID, GRID)))
+    explainer = Occlusion(Features.from_tiles(SIDE, SIDE, (GRID, GRID)))
     other = OneByOne(model, x, y)
     sides = {
         "ours": lambda: explainer.rows(model, thetas, x, targets(y, CLASSES), np.array([0, n])),

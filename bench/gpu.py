@@ -68,7 +68,7 @@ def ours(model: TorchModel, part: Part, theta: np.ndarray, k: int, batch: int, d
 
 def replay(model: TorchModel) -> float:
     """Milliseconds of one step alone: replaying the graph that the last round recorded."""
-    kept = model.held.get("graphs")
+    kept = model.cache.get("graphs")
     if kept is None:
         return float("nan")
     held = max(kept[1].values(), key=lambda h: len(h.t))

@@ -28,7 +28,7 @@ import grandrounds  # noqa: F401  (pins one thread before NumPy loads)
 from grandrounds.core.rng import generator
 from grandrounds.explain.agreement import iou_ratio
 from grandrounds.explain.explainers.heat import heat
-from grandrounds.explain.rationale import RationaleRule, rationale
+from grandrounds.explain.rationale import RationaleRule, score_rationale
 from grandrounds.models import build_model
 from grandrounds.models.dense import targets
 from grandrounds.models.torch_model import TorchModel
@@ -156,7 +156,7 @@ def shares(model: TorchModel, n: int, sites: int, rows: int, passes: int) -> dic
     masks = np.ascontiguousarray(np.broadcast_to(np.arange(SIDE) < SIDE // 2, (n, SIDE, SIDE)))
     rules = {"masks": RationaleRule(0, grid=0), "masks and scenes": RationaleRule(0)}
     work = {
-        f"scores by {name}": lambda rule=rule: rationale(rule, model, found["an epoch"], scored, classes, masks)
+        f"scores by {name}": lambda rule=rule: score_rationale(rule, model, found["an epoch"], scored, classes, masks)
         for name, rule in rules.items()
     }
     spent, reports = medians(passes, work)

@@ -14,7 +14,7 @@ import grandrounds as gr
 from grandrounds.analysis.case.heat_maps import map_sheet
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.plan import Settings
-from grandrounds.explain.mapped import LIKE, OF_ONE, SIZE, in_words
+from grandrounds.explain.map_metrics import MAP_NUMBERS, SIMILARITY_NUMBERS, SIZE, label_numbers
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.recipes import load_recipe, recipes
@@ -362,12 +362,13 @@ def test_two_hundred_pictures_a_site_and_none_twice():
 
 def test_numbers_of_maps_are_read_as_a_run_writes_them():
     """The record is made by the run's own function, of numbers 0, 1, 2 ... in the order in which sites send them."""
-    n = len(OF_ONE)
+    n = len(MAP_NUMBERS)
     numbers = np.arange(len(MAPS) * SIZE, dtype=float).reshape(len(MAPS), SIZE)
-    run = SimpleNamespace(summary={"maps": {"last": in_words(numbers, MAPS)}})
-    assert [of_map("grad_cam", f, of="local").read(run) for f in OF_ONE] == list(range(n))
-    assert [of_map("normgrad", f).read(run) for f in OF_ONE] == [SIZE + n + k for k in range(n)]
-    assert alike("gradient_norm").read(run) == 2 * SIZE + 2 * n + LIKE.index("rank") and set(WORDS) == set(OF_ONE)
+    run = SimpleNamespace(summary={"maps": {"last": label_numbers(numbers, MAPS)}})
+    assert [of_map("grad_cam", f, of="local").read(run) for f in MAP_NUMBERS] == list(range(n))
+    assert [of_map("normgrad", f).read(run) for f in MAP_NUMBERS] == [SIZE + n + k for k in range(n)]
+    assert alike("gradient_norm").read(run) == 2 * SIZE + 2 * n + SIMILARITY_NUMBERS.index("rank")
+    assert set(WORDS) == set(MAP_NUMBERS)
     assert np.isnan(of_map("normgrad", "gini").read(SimpleNamespace(summary={})))
 
 

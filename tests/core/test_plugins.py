@@ -299,7 +299,7 @@ def test_a_temperature_needs_a_last_layer_that_gives_the_logits(tmp_path):
     for name in (mine.Net, mine.linear):
         model = build_model(spec(name), own_code=True)
         theta, x = model.init(0), generator(0, purpose="x").standard_normal((7, 5), np.float32)
-        np.testing.assert_allclose(model.logits(model.cooled(theta, 2.0), x), model.logits(theta, x) / 2, rtol=1e-5)
+        np.testing.assert_allclose(model.logits(model.with_temperature(theta, 2.0), x), model.logits(theta, x) / 2, rtol=1e-5)
 
 
 def test_no_message_makes_a_site_import_code(tmp_path):

@@ -16,7 +16,7 @@ from grandrounds.core.plan import Settings
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import LocalEngine
-from grandrounds.explain.trust import Said, TrustRule, trusted
+from grandrounds.explain.trust import TrustInputs, TrustRule, compute_trust
 from grandrounds.methods.exchanges import intercept
 from grandrounds.methods.fedxchain.server import FedXChain
 from grandrounds.protocol.messages import Ask
@@ -184,9 +184,9 @@ def in_its_mouth(site: str, nsds: float):
 
     def change(ask: Ask) -> Ask:
         k = json.loads(ask.shared["names"]).index(site)
-        shown = {n: np.array(v, float) for n, v in Said.from_values(ask.shared).to_values().items()}
+        shown = {n: np.array(v, float) for n, v in TrustInputs.from_values(ask.shared).to_values().items()}
         shown["nsds"][k] = nsds
-        weights = trusted(TrustRule.from_json(ask.shared["rule"]), Said.from_values(shown)).weights
+        weights = compute_trust(TrustRule.from_json(ask.shared["rule"]), TrustInputs.from_values(shown)).weights
         return replace(ask, shared={**ask.shared, **shown, "weights": weights})
 
     return change
@@ -205,9 +205,9 @@ def test_a_site_in_whose_mouth_numbers_are_put_is_left_out_and_named(privacy, wi
         monkeypatch.undo()
 
         def change(ask: Ask) -> Ask:
-            shown = {n: np.array(v, float) for n, v in Said.from_values(ask.shared).to_values().items()}
+            shown = {n: np.array(v, float) for n, v in TrustInputs.from_values(ask.shared).to_values().items()}
             shown["accuracies"][1, -1] = 0.123
-            weights = trusted(TrustRule.from_json(ask.shared["rule"]), Said.from_values(shown)).weights
+            weights = compute_trust(TrustRule.from_json(ask.shared["rule"]), TrustInputs.from_values(shown)).weights
             return replace(ask, shared={**ask.shared, **shown, "weights": weights})
 
         cheating(monkeypatch, change)
@@ -254,7 +254,7 @@ def test_the_command_ends_with_1_where_all_refuse(monkeypatch, tmp_path):
 def test_a_rule_that_changes_between_rounds_is_refused(monkeypatch, tmp_path):
     def change(ask: Ask) -> Ask:
         rule = TrustRule(tau=2.0)
-        weights = trusted(rule, Said.from_values(ask.shared)).weights
+        weights = compute_trust(rule, TrustInputs.from_values(ask.shared)).weights
         return replace(ask, shared={**ask.shared, "rule": rule.to_json(), "weights": weights})
 
     cheating(monkeypatch, change)

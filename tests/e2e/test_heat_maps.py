@@ -17,7 +17,15 @@ from grandrounds.cli.images import show_all
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import Decision, RoundRecord
 from grandrounds.core.rng import generator
-from grandrounds.explain.mapped import LIKE, NUMBERS, OF_ONE, SIZE, MapRule, likeness, looked
+from grandrounds.explain.map_metrics import (
+    MAP_NUMBERS,
+    NUMBERS,
+    SIMILARITY_NUMBERS,
+    SIZE,
+    MapRule,
+    compare_maps,
+    measure_maps,
+)
 from grandrounds.report.figures import map_concentration, map_similarity
 from grandrounds.site.host import SiteHost
 from grandrounds.site.map_files import read_maps
@@ -90,7 +98,7 @@ def test_due_rounds_have_numbers_of_every_site(done):
     first, last = numbers(found[1]), numbers(found[3])
     assert np.isnan(first[..., -4:]).all(), "there is no earlier map to compare the first with"
     assert np.isfinite(last[:, MAPS.index("saliency")]).all()
-    shares = last[..., : 2 * len(OF_ONE)]
+    shares = last[..., : 2 * len(MAP_NUMBERS)]
     assert ((shares[np.isfinite(shares)] >= 0) & (shares[np.isfinite(shares)] <= 1)).all()
 
 
@@ -101,7 +109,7 @@ def test_means_are_over_sites_and_the_summary_has_the_last(done):
     told = done.summary["maps"]
     assert (told["pictures"], told["rounds"]) == (ROWS, [1, 3])
     assert told["last"] == last["means"] and told["between"] == last["between"]
-    assert set(last["between"]) == set(MAPS) and set(last["between"]["saliency"]) == set(LIKE)
+    assert set(last["between"]) == set(MAPS) and set(last["between"]["saliency"]) == set(SIMILARITY_NUMBERS)
     assert -1 <= last["between"]["saliency"]["rank"] <= 1
 
 
@@ -116,7 +124,7 @@ def test_the_common_models_numbers_are_those_of_the_model_on_the_sites_own_test_
         assert set(data.site[rows]) == {site}
         y = np.array([model.encoding.classes.index(word) for word in data.label[rows]])
         x = model.encoding.encode(data.take(rows), np.float32)
-        again = looked(MapRule(MAPS, ROWS, 0), model.net, model.theta[None], x, y, data.masks[rows])
+        again = measure_maps(MapRule(MAPS, ROWS, 0), model.net, model.theta[None], x, y, data.masks[rows])
         told = maps(done)[3]["sites"][site]
         for name in MAPS:
             common = np.array(list(told[name]["common"].values()), float)
@@ -132,7 +140,7 @@ def test_a_file_at_a_site_holds_maps_and_no_picture(done):
     assert set(now) == {"part", "places", "local.said", "common.said"} | heats
     assert all(now[key].dtype == np.float16 and now[key].shape == (ROWS, 16, 16) for key in heats)
     since = maps(done)[3]["sites"]["south"]["saliency"]["since"]
-    found = likeness(*(kept["common.saliency"].astype(float) for kept in (now, before)))
+    found = compare_maps(*(kept["common.saliency"].astype(float) for kept in (now, before)))
     np.testing.assert_allclose([since["common_ssim"], since["common_rank"]], found)
 
 
@@ -340,5 +348,5 @@ def test_what_is_unknown_is_a_dash_on_the_screen(capsys):
     """Where every map of a round was dark there is nothing to say between sites."""
     nothing = {block: dict.fromkeys(keys) for block, keys in NUMBERS.items()}
     maps_ = {"sites": {"north": {"saliency": nothing}}, "means": {"saliency": nothing}}
-    show_all(Console(width=80), 2, {**maps_, "between": {"saliency": dict.fromkeys(LIKE)}})
+    show_all(Console(width=80), 2, {**maps_, "between": {"saliency": dict.fromkeys(SIMILARITY_NUMBERS)}})
     assert "between sites, on reference pictures: SSIM -, rank -" in capsys.readouterr().out

@@ -121,11 +121,11 @@ def test_a_model_that_uses_no_feature_is_flagged_and_noted(tmp_path):
 def test_a_model_whose_answers_overflow_counts_as_one_that_uses_no_feature():
     """An update made a million times longer: its importances are no numbers, and would make every weight NaN."""
     plan = Settings(experiment().model_dump(mode="json"))
-    rule, model = SketchRule.of("permutation", plan.explain, 0), Dense((2, 3, 1))
+    rule, model = SketchRule.from_settings("permutation", plan.explain, 0), Dense((2, 3, 1))
     x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     models = np.stack([model.init(s) * 3 for s in range(1, 5)]).astype(np.float32)
     models[2] = 1e30
-    explainer = rule.explainer(Features.of_inputs(["age", "pulse"]), None)
+    explainer = rule.explainer(Features.from_inputs(["age", "pulse"]), None)
     with np.errstate(over="ignore", invalid="ignore"):
         told = sketched(rule, explainer, model, models, x, (x[:, :1] > 0).astype(np.float32), names="abcd", round=1)
     assert told["sketch.flat"][2] and told["sketch.total"][2] == 0

@@ -16,8 +16,8 @@ from grandrounds.engine.answer_store import join_on_disk
 from grandrounds.methods import robust_kernels as differing
 from grandrounds.methods.robust import RULES, RobustRule, aggregate_robust
 from grandrounds.methods.robust_kernels import model_updates
-from grandrounds.models import combine
-from grandrounds.models.combine import average
+from grandrounds.models import averaging
+from grandrounds.models.averaging import average
 from grandrounds.protocol.messages import Answers
 from tests.engine.hospitals import Hospitals, final_model
 from tests.engine.test_hospitals import DATA, SIZES, write_csv
@@ -112,11 +112,11 @@ def test_a_mean_in_stretches_has_the_same_bits(sites, size, stretch, seed):
     models, weights = rng.standard_normal((sites, size)).astype(np.float32), rng.random(sites)
     expected = average(models, weights)
     np.testing.assert_allclose(expected, weights @ models.astype(float), rtol=1e-12, atol=1e-12)
-    was, combine._STRETCH = combine._STRETCH, stretch
+    was, averaging._STRETCH = averaging._STRETCH, stretch
     try:
         np.testing.assert_array_equal(average(models, weights), expected)
     finally:
-        combine._STRETCH = was
+        averaging._STRETCH = was
 
 
 @pytest.mark.parametrize("rule", [r for r in RULES if r != "foolsgold"])
@@ -183,7 +183,7 @@ def test_a_run_of_hospitals_ends_with_the_same_model(case, tmp_path, monkeypatch
     monkeypatch.setattr(answer_store._RowFile, "read", lambda file: mapped.append(read(file)) or mapped[-1])
     monkeypatch.setattr(answer_store, "LARGE_COLUMN", 1)
     monkeypatch.setattr(differing, "LAZY_SIZE", 1)
-    monkeypatch.setattr(combine, "_STRETCH", 3)
+    monkeypatch.setattr(averaging, "_STRETCH", 3)
     after = held.deployed(tmp_path / "files")
     assert any(isinstance(rows, np.memmap) and rows.ndim == 2 for rows in mapped), "models did lie in files"
     np.testing.assert_array_equal(final_model(after), final_model(before))

@@ -29,7 +29,7 @@ from grandrounds.explain.agreement import (
     uniform_noise,
     xai_accuracy,
 )
-from grandrounds.explain.rationale import grid_scenes, shrunken
+from grandrounds.explain.rationale import grid_scenes, shrink
 from tests.support import refused
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -102,7 +102,7 @@ def test_accuracy_counts_names_what_is_left_out_and_gives_its_error():
 
 
 def test_a_share_is_a_number_that_cannot_be_changed():
-    share = Share.of(np.array([1.0, 0, np.nan, 1, 1]))
+    share = Share.from_credit(np.array([1.0, 0, np.nan, 1, 1]))
     assert share == 0.75 and 1 - share == 0.25 and json.loads(json.dumps({"x": share})) == {"x": 0.75}
     assert repr(share) == "0.7500 +- 0.2165 (4 scored, 1 left out)"
     again = copy.deepcopy(share)
@@ -255,11 +255,11 @@ def test_few_distractors_are_shown_more_than_once():
 
 def test_shrinking_is_the_mean_of_the_area():
     x = np.arange(16.0).reshape(1, 4, 4)
-    assert shrunken(x, 2, 2).tolist() == [[[2.5, 4.5], [10.5, 12.5]]]
-    np.testing.assert_allclose(shrunken(np.array([[[3.0, 6.0, 0.0]]]), 1, 2), [[[4.0, 2.0]]])
-    assert shrunken(x.astype(np.float32), 3, 3).dtype == np.float32
+    assert shrink(x, 2, 2).tolist() == [[[2.5, 4.5], [10.5, 12.5]]]
+    np.testing.assert_allclose(shrink(np.array([[[3.0, 6.0, 0.0]]]), 1, 2), [[[4.0, 2.0]]])
+    assert shrink(x.astype(np.float32), 3, 3).dtype == np.float32
     y = generator(0, purpose="x").normal(size=(2, 3, 28, 28))
-    np.testing.assert_allclose(shrunken(y, 9, 10).mean((-1, -2)), y.mean((-1, -2)), atol=1e-12)
+    np.testing.assert_allclose(shrink(y, 9, 10).mean((-1, -2)), y.mean((-1, -2)), atol=1e-12)
 
 
 def test_the_mass_on_each_site_s_shortcut():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grandrounds.core.rng import generator
-from grandrounds.explain.direction import direction
+from grandrounds.explain.explainers.shapley import direction
 from grandrounds.models.dense import Dense
 from grandrounds.models.forest import ForestModel
 from tests.explain.test_shapley import breast_cancer, trained

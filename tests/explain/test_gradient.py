@@ -20,8 +20,8 @@ from grandrounds.models.forest import ForestModel
 from tests.support import refused
 
 WIDTHS = [(5, 1), (5, 10), (5, 8, 1), (5, 8, 6, 10)]
-SINGLE = Features.of_inputs("abcde")
-GROUPED = Features.of_columns(["age", "ward", "ward", "lactate", "age"])
+SINGLE = Features.from_inputs("abcde")
+GROUPED = Features.from_columns(["age", "ward", "ward", "lactate", "age"])
 
 
 def cohort(n: int, model: Dense, *, models: int = 3, seed: int = 0, dtype=np.float64):
@@ -39,9 +39,9 @@ def one_site(x) -> np.ndarray:
 def test_a_logistic_row_by_hand():
     """x = (1, 2), w = (3, -1), bias -1, y = 1: the logit is 0 and p = 1/2, so x . gradient is -1/2 (3, -2)."""
     x, theta = np.array([[1.0, 2.0]]), np.array([3.0, -1.0, -1.0])
-    single = Gradient(Features.of_inputs("ab")).rows(Dense((2, 1)), theta, x, np.ones((1, 1)), one_site(x))
+    single = Gradient(Features.from_inputs("ab")).rows(Dense((2, 1)), theta, x, np.ones((1, 1)), one_site(x))
     np.testing.assert_allclose(single, [[1.5, 1.0]], rtol=1e-12)
-    together = Gradient(Features.of_columns(["a", "a"])).rows(Dense((2, 1)), theta, x, np.ones((1, 1)), one_site(x))
+    together = Gradient(Features.from_columns(["a", "a"])).rows(Dense((2, 1)), theta, x, np.ones((1, 1)), one_site(x))
     np.testing.assert_allclose(together, [[0.5]], rtol=1e-12)  # |-1.5 + 1|: added up before the sign is dropped
 
 

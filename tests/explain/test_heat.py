@@ -122,7 +122,7 @@ def test_grad_cam_is_captums_and_normgrad_the_product_of_lengths_on_every_net(na
     model = net(name, shape=(3, 16, 16))
     theta = model.init(2, np.float64)
     x, y = pictures(2, (3, 16, 16))
-    seen = layers.look(model, theta, x[0])
+    seen = layers.trace_net(model, theta, x[0])
     assert seen.map is not None
     assert seen.map.layer == LAST[name]
 
@@ -176,7 +176,7 @@ def test_the_map_of_a_users_net_is_the_last_one_with_places_in_it():
     torch.manual_seed(0)
     model, theta = own(Awkward(), outputs=4)
     x, y = pictures(3, (1, 9, 11), 4)
-    assert layers.look(model, theta, x[0]).map == layers.Map("act", 2, (5, 9 - 2, 11 - 2))
+    assert layers.trace_net(model, theta, x[0]).map == layers.MapLayer("act", 2, (5, 9 - 2, 11 - 2))
 
     module = model.net
     mapped = torch.relu(module.second(torch.relu(module.first(torch.as_tensor(x))))).detach().requires_grad_()

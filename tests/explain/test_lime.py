@@ -24,14 +24,19 @@ def test_a_linear_model_is_explained_exactly_from_one_background_row():
     model, theta, x, background = some((4, 1))
     w = model.layers(theta)[0][0][:, 0]
     found = lime(
-        lambda r: model.logits(theta, r)[:, 0], x[0], Features.of_inputs("abcd"), background[:1], samples=60, ridge=1e-9
+        lambda r: model.logits(theta, r)[:, 0],
+        x[0],
+        Features.from_inputs("abcd"),
+        background[:1],
+        samples=60,
+        ridge=1e-9,
     )
     np.testing.assert_allclose(found, w * (x[0] - background[0]), atol=1e-8)
 
 
 def test_with_many_background_rows_a_linear_model_is_explained_on_average():
     model, theta, x, background = some((4, 1), others=30)
-    expected = GROUPED.summed(linear_shap(model, theta, x, background)[:, 0])[0]
+    expected = GROUPED.sum_inputs(linear_shap(model, theta, x, background)[:, 0])[0]
     found = [
         lime(lambda r: model.logits(theta, r)[:, 0], x[0], GROUPED, background, samples=2000, seed=seed)
         for seed in range(20)
@@ -51,7 +56,7 @@ def test_the_same_samples_give_what_captum_gives(ridge):
     ours = Lime(GROUPED, background[:1], samples=80, seed=3, ridge=ridge)
 
     def samples(original, **_):
-        for kept in ours.kept:
+        for kept in ours.keep_mask:
             yield torch.tensor(kept[None].astype(np.int64))
 
     def near(original, perturbed, kept, **_):
@@ -63,7 +68,7 @@ def test_the_same_samples_give_what_captum_gives(ridge):
         torch.tensor(x[:1]),
         torch.tensor(background[:1]),
         target=2,
-        feature_mask=torch.tensor(GROUPED.of[None]),
+        feature_mask=torch.tensor(GROUPED.feature_index[None]),
         n_samples=80,
         return_input_shape=False,
     )
@@ -75,8 +80,8 @@ def test_the_fit_is_scikit_learns_weighted_ridge():
 
     model, theta, x, background = some((4, 6, 1))
     ours = Lime(GROUPED, background, samples=50, seed=1, ridge=0.3)
-    scores = model.logits(theta, ours.around(x[0]))[:, 0]
-    theirs = Ridge(alpha=0.3).fit(ours.kept, scores, sample_weight=ours.near)
+    scores = model.logits(theta, ours.sample_around(x[0]))[:, 0]
+    theirs = Ridge(alpha=0.3).fit(ours.keep_mask, scores, sample_weight=ours.proximity)
     np.testing.assert_allclose(ours.signed(model, theta, x[:1], np.array([0]))[0], theirs.coef_, atol=1e-10)
 
 
@@ -87,14 +92,14 @@ def test_a_feature_is_kept_or_drawn_as_a_whole(seed, samples):
     background = rng.normal(size=(7, 4))
     row = np.full(4, 9.0)
     around = Lime(GROUPED, background, samples=samples, seed=seed)
-    found = around.around(row)
+    found = around.sample_around(row)
     np.testing.assert_array_equal(found[0], row)
     for f, inputs in enumerate(GROUPED.groups):
-        for sample, kept in zip(found[:, inputs], around.kept[:, f], strict=True):
+        for sample, kept in zip(found[:, inputs], around.keep_mask[:, f], strict=True):
             wanted = row[None, inputs] if kept else background[:, inputs]
             assert (wanted == sample).all(axis=1).any()
-    np.testing.assert_allclose(around.near[0], 1)
-    assert (np.diff(around.near[np.argsort(around.kept.sum(axis=1))]) >= 0).all()
+    np.testing.assert_allclose(around.proximity[0], 1)
+    assert (np.diff(around.proximity[np.argsort(around.keep_mask.sum(axis=1))]) >= 0).all()
 
 
 def test_the_seed_decides_the_samples():
@@ -105,7 +110,7 @@ def test_the_seed_decides_the_samples():
 
     np.testing.assert_array_equal(explained(1), explained(1))
     assert not np.array_equal(explained(1), explained(2))
-    kept = [Lime(GROUPED, background, seed=seed).kept for seed in (1, 2)]
+    kept = [Lime(GROUPED, background, seed=seed).keep_mask for seed in (1, 2)]
     assert not np.array_equal(*kept)
 
 
@@ -131,7 +136,7 @@ def test_a_forest_is_explained_by_its_vote():
     y = (x[:, 2] > 0).astype(int)
     model = ForestModel(features=4, classes=2, trees=10, depth=2)
     theta = model.fit(x, y, seed=0)
-    found = Lime(Features.of_inputs("abcd"), x[:50]).signed(model, theta, x[100:110], np.ones(10, int))
+    found = Lime(Features.from_inputs("abcd"), x[:50]).signed(model, theta, x[100:110], np.ones(10, int))
     assert (np.abs(found).argmax(axis=1) == 2).all()
     np.testing.assert_array_equal(np.sign(found[:, 2]), np.where(x[100:110, 2] > 0, 1, -1))
     assert np.abs(found).max() < 1

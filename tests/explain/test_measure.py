@@ -15,7 +15,7 @@ from grandrounds.core.rng import generator
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.data.image_encoding import ImageEncoding
 from grandrounds.explain.explainer import measure
-from grandrounds.explain.features import Features, features_of
+from grandrounds.explain.features import Features, build_features
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -32,11 +32,11 @@ class Linear:
 
     def rows(self, model: Any, theta: np.ndarray, x: np.ndarray, target: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         self.asked.append(theta.size // x.shape[1])
-        return self.features.summed(np.abs(theta[..., None, :] * x))
+        return self.features.sum_inputs(np.abs(theta[..., None, :] * x))
 
 
 def linear(features: int) -> Linear:
-    return Linear(Features.of_inputs([f"x{j}" for j in range(features)]), [])
+    return Linear(Features.from_inputs([f"x{j}" for j in range(features)]), [])
 
 
 def cohort(rows: int, features: int, seed: int = 0) -> np.ndarray:
@@ -118,44 +118,44 @@ def test_models_that_differ_in_size_come_as_a_list():
 
 
 def test_columns_gather_their_inputs_in_order_of_first_sight():
-    features = Features.of_columns(["age", "lactate", "lactate", "sex", "age"])
+    features = Features.from_columns(["age", "lactate", "lactate", "sex", "age"])
     assert features.names == ("age", "lactate", "sex")
-    assert features.of.tolist() == [0, 1, 1, 2, 0]
+    assert features.feature_index.tolist() == [0, 1, 1, 2, 0]
     assert [group.tolist() for group in features.groups] == [[0, 4], [1, 2], [3]]
-    assert features.summed(np.array([[1.0, 2.0, 4.0, 8.0, 16.0]])).tolist() == [[17.0, 6.0, 8.0]]
+    assert features.sum_inputs(np.array([[1.0, 2.0, 4.0, 8.0, 16.0]])).tolist() == [[17.0, 6.0, 8.0]]
     assert len(features) == 3
 
 
 def test_the_importance_of_a_column_is_that_of_its_inputs_together():
     x, theta = cohort(30, 5), cohort(2, 5, seed=1)
-    grouped = Linear(Features.of_columns(["a", "b", "b", "c", "a"]), [])
+    grouped = Linear(Features.from_columns(["a", "b", "b", "c", "a"]), [])
     whole = measure(linear(5), None, theta, x, nothing(x)).values
     found = measure(grouped, None, theta, x, nothing(x)).values
     assert found == pytest.approx(whole[:, [0, 1, 3]] + np.stack([whole[:, 4], whole[:, 2], 0 * whole[:, 0]], axis=1))
 
 
 def test_inputs_for_themselves_are_left_as_they_are():
-    features = Features.of_inputs(["a", "b", "c"])
+    features = Features.from_inputs(["a", "b", "c"])
     values = cohort(2, 3)
     assert features.single
-    assert features.summed(values) is values
+    assert features.sum_inputs(values) is values
     swapped = Features(("a", "b"), np.array([1, 0]))
     assert not swapped.single  # as many inputs as features, but in another order
-    assert swapped.summed(np.array([3.0, 5.0])).tolist() == [5.0, 3.0]
+    assert swapped.sum_inputs(np.array([3.0, 5.0])).tolist() == [5.0, 3.0]
 
 
 def test_tiles_of_an_uneven_picture_by_hand():
-    features = Features.of_tiles(3, 5, (2, 2))
-    assert features.of.reshape(3, 5).tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [2, 2, 2, 3, 3]]
+    features = Features.from_tiles(3, 5, (2, 2))
+    assert features.feature_index.reshape(3, 5).tolist() == [[0, 0, 0, 1, 1], [0, 0, 0, 1, 1], [2, 2, 2, 3, 3]]
     assert features.names[1] == "tile (1, 2)"
-    assert features.summed(np.arange(15.0)).tolist() == [0 + 1 + 2 + 5 + 6 + 7, 3 + 4 + 8 + 9, 33, 27]
+    assert features.sum_inputs(np.arange(15.0)).tolist() == [0 + 1 + 2 + 5 + 6 + 7, 3 + 4 + 8 + 9, 33, 27]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30), st.data())
 def test_tiles_cut_a_picture_into_nearly_equal_rectangles(height, width, data):
     down, across = data.draw(st.integers(1, height)), data.draw(st.integers(1, width))
-    features = Features.of_tiles(height, width, (down, across))
+    features = Features.from_tiles(height, width, (down, across))
     assert len(features) == len(set(features.names)) == down * across
     sides = []
     for group in features.groups:
@@ -169,7 +169,7 @@ def test_tiles_cut_a_picture_into_nearly_equal_rectangles(height, width, data):
     assert max(wide) - min(wide) <= 1
     assert np.sort(np.concatenate(features.groups)).tolist() == list(range(height * width))
     pixels = generator(0, purpose="test").random((2, height * width))
-    assert features.summed(pixels) == pytest.approx(
+    assert features.sum_inputs(pixels) == pytest.approx(
         np.stack([pixels[:, g].sum(axis=1) for g in features.groups], axis=1)
     )
 
@@ -181,10 +181,10 @@ def test_the_features_of_prepared_data():
         classes=("alive", "died"),
         class_counts=(5, 5),
     )
-    features = features_of(table, grid=4)
+    features = build_features(table, grid=4)
     assert features.names == ("age", "lactate", "unit")
-    assert features.of.tolist() == [0, 1, 1, 2, 2, 2]
+    assert features.feature_index.tolist() == [0, 1, 1, 2, 2, 2]
     pictures = ImageEncoding(shape=(3, 3, 9), mean=(0, 0, 0), std=(1, 1, 1), classes=("no", "yes"), class_counts=(1, 1))
-    tiles = features_of(pictures, grid=4)
+    tiles = build_features(pictures, grid=4)
     assert (tiles.grid, tiles.size) == ((3, 4), (3, 9))  # no tile without a pixel
-    assert np.bincount(tiles.of).min() > 0
+    assert np.bincount(tiles.feature_index).min() > 0

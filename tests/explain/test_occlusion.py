@@ -12,7 +12,7 @@ from scipy.special import log_softmax, rel_entr, softmax
 from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import measure
 from grandrounds.explain.explainers.heat import HEATS, heat
-from grandrounds.explain.explainers.occlusion import Occlusion, Tiles, worse
+from grandrounds.explain.explainers.occlusion import Occlusion, Tiles, score_drop
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import targets
 from tests.support import refused
@@ -25,7 +25,7 @@ from grandrounds.explain.explainers import layers  # noqa: E402
 from grandrounds.models import build_model  # noqa: E402
 from grandrounds.models.torch_model import TorchModel  # noqa: E402
 
-QUARTERS = Features.of_tiles(28, 28, (4, 4))
+QUARTERS = Features.from_tiles(28, 28, (4, 4))
 logits = arrays(float, (4, 3), elements=st.floats(-30, 30))
 
 
@@ -63,7 +63,7 @@ def corner() -> tuple[TorchModel, np.ndarray]:
 def test_only_the_tile_a_net_looks_at_counts():
     """Its four pixels are 0.5 each: logits (0, 2, 0) become (0, 0, 0), and the loss log(2 + e^2) - 2 becomes log 3."""
     model, theta = corner()
-    features = Features.of_tiles(6, 6, (3, 3))
+    features = Features.from_tiles(6, 6, (3, 3))
     x = np.full((1, 1, 6, 6), 0.5)
     found = rows(Occlusion(features), model, theta, x, np.array([[0.0, 1, 0]]))
     assert found[0, 0] == pytest.approx(np.log(3) - (np.log(2 + np.e**2) - 2))
@@ -105,7 +105,7 @@ def test_occlusion_is_captums(classes):
 
 
 def test_uneven_tiles_are_hidden_one_by_one():
-    features = Features.of_tiles(17, 19, (3, 4))
+    features = Features.from_tiles(17, 19, (3, 4))
     model = net(classes=3, shape=(2, 17, 19))
     theta = model.init(0, np.float64)
     x, y, target = pictures(3, (2, 17, 19), classes=3)
@@ -130,23 +130,23 @@ def test_self_agreement_needs_no_labels():
 @given(logits, logits, st.floats(-5, 5))
 def test_costs_are_those_of_probabilities(before, after, shift):
     target = np.eye(3)[[0, 1, 2, 1]]
-    cost = worse("log_loss", before, after, target)
+    cost = score_drop("log_loss", before, after, target)
     np.testing.assert_allclose(cost, ((log_softmax(before, 1) - log_softmax(after, 1)) * target).sum(1), atol=1e-9)
-    np.testing.assert_allclose(worse("log_loss", after, before, target), -cost, atol=1e-9)
-    np.testing.assert_allclose(worse("log_loss", before + shift, after, target), cost, atol=1e-9)
-    moved = worse("self", before, after, target)
+    np.testing.assert_allclose(score_drop("log_loss", after, before, target), -cost, atol=1e-9)
+    np.testing.assert_allclose(score_drop("log_loss", before + shift, after, target), cost, atol=1e-9)
+    moved = score_drop("self", before, after, target)
     assert (moved >= 0).all()
     np.testing.assert_allclose(moved, rel_entr(softmax(before, 1), softmax(after, 1)).sum(1), atol=1e-9)
-    assert (worse("self", before, before, target) == 0).all()
-    assert set(worse("accuracy", before, after, target)) <= {-1.0, 0.0, 1.0}
+    assert (score_drop("self", before, before, target) == 0).all()
+    assert set(score_drop("accuracy", before, after, target)) <= {-1.0, 0.0, 1.0}
 
 
 @given(arrays(float, (5, 1), elements=st.floats(-30, 30)), arrays(float, (5, 1), elements=st.floats(-30, 30)))
 def test_one_logit_costs_what_two_do(before, after):
     y = np.array([0, 1, 1, 0, 1])
     for score in ("log_loss", "self"):
-        one = worse(score, before, after, targets(y, 1, float))
-        two = worse(score, *(np.hstack([0 * z, z]) for z in (before, after)), np.eye(2)[y])
+        one = score_drop(score, before, after, targets(y, 1, float))
+        two = score_drop(score, *(np.hstack([0 * z, z]) for z in (before, after)), np.eye(2)[y])
         np.testing.assert_allclose(one, two, atol=1e-9)
 
 
@@ -163,7 +163,7 @@ def test_a_stack_of_models_gives_what_each_gives_alone(explainer, monkeypatch):
     monkeypatch.setattr(layers, "side_by_side", lambda model, shape: "groups")
     np.testing.assert_allclose(rows(explainer, model, thetas, x, target), alone, atol=1e-12)
     for most in (5, 20, 40):  # less than one picture's tiles, one model's, two models'
-        monkeypatch.setattr(layers, "_BYTES", {"cpu": most * layers.look(model, thetas[0], x[0]).row_bytes})
+        monkeypatch.setattr(layers, "_BYTES", {"cpu": most * layers.trace_net(model, thetas[0], x[0]).row_bytes})
         np.testing.assert_allclose(rows(explainer, model, thetas, x, target), alone, atol=1e-12)
 
 
@@ -236,10 +236,10 @@ def test_bad_input_is_refused():
     with refused("needs-images", match=r"\(5, 4\)"):
         rows(Occlusion(QUARTERS), model, theta, np.zeros((5, 4)), target)
     for explainer in (
-        Occlusion(Features.of_tiles(32, 32, (4, 4))),
-        Tiles(Features.of_tiles(32, 32, (4, 4)), "saliency"),
+        Occlusion(Features.from_tiles(32, 32, (4, 4))),
+        Tiles(Features.from_tiles(32, 32, (4, 4)), "saliency"),
     ):
         with refused("mismatched-shapes", match="32x32 .* 28x28"):
             rows(explainer, model, theta, x, target)
     with refused("mismatched-shapes"):
-        rows(Occlusion(Features.of_inputs("ab")), model, theta, x, target)
+        rows(Occlusion(Features.from_inputs("ab")), model, theta, x, target)

@@ -131,7 +131,7 @@ def test_a_rows_bits_do_not_depend_on_the_rows_or_models_beside_it(widths):
     assert together.dtype == np.float32
     for i in (0, 11, 22):
         np.testing.assert_array_equal(path_gradients(model, theta, x[i : i + 1], background)[0], together[i])
-    explainer = PathGradients(Features.of_inputs([str(j) for j in range(30)]), background)
+    explainer = PathGradients(Features.from_inputs([str(j) for j in range(30)]), background)
     target = targets(np.zeros(len(x), int), model.outputs)
     both = explainer.rows(model, np.stack([theta, 2 * theta]), x, target, np.array([0, len(x)]))
     np.testing.assert_array_equal(both[0], np.abs(together))
@@ -163,7 +163,7 @@ def test_pictures_are_explained_by_tiles_and_add_up():
     model, theta = torch_model(torch.nn.Sequential(*layers), 2)
     rng = generator(0, purpose="test")
     x, baseline = rng.normal(size=(2, 3, 6, 6)), np.zeros((3, 6, 6))
-    explainer = IntegratedGradients(Features.of_tiles(6, 6, (2, 2)), baseline, steps=200)
+    explainer = IntegratedGradients(Features.from_tiles(6, 6, (2, 2)), baseline, steps=200)
     found = explainer.signed(model, theta, x, np.array([1, 0]))
     assert found.shape == (2, 4)
     change = model.logits(theta, x) - model.logits(theta, baseline[None])
@@ -185,7 +185,7 @@ def test_inputs_of_one_feature_are_added_before_the_sign_is_dropped():
 def test_in_the_loop_each_row_is_explained_for_its_own_class():
     model, theta, x, background = some((4, 6, 5, 3))
     y = np.array([0, 2, 1, 1, 0, 2])
-    features = Features.of_inputs("abcd")
+    features = Features.from_inputs("abcd")
     target, edges = targets(y, 3, float), np.array([0, 4, 6])
     found = PathGradients(features, background, steps=6).rows(model, theta, x, target, edges)
     for i, c in enumerate(y):
@@ -218,7 +218,7 @@ from grandrounds.explain.explainers import gradients, lime, linear, shapley
 from grandrounds.models.dense import Dense
 model = Dense((3, 4, 1))
 x = np.eye(3, dtype=np.float32)
-explainer = shapley.Shap(Features.of_inputs("abc"), x)
+explainer = shapley.Shap(Features.from_inputs("abc"), x)
 assert explainer.rows(model, model.init(0), x, np.ones((3, 1)), np.array([0, 3])).shape == (3, 3)
 heavy = {"torch", "shap", "captum", "pandas", "sklearn", "lightgbm"} & set(sys.modules)
 assert not heavy, heavy

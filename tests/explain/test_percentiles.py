@@ -25,7 +25,7 @@ def population(data, sizes, **rules) -> tuple[Population, object]:
     edges = np.cumsum([0, *sizes])
     parts = [data.take(np.arange(a, b)) for a, b in pairwise(edges)]
     encoding, _, moments = agreed(parts, **rules)
-    return Population.of(map(Summary.of, parts), encoding, mean=moments.mean), encoding
+    return Population.from_summaries(map(Summary.of, parts), encoding, mean=moments.mean), encoding
 
 
 def of_values(values) -> Spread:
@@ -42,7 +42,7 @@ def test_percentiles_by_hand():
     assert spread.percentile(35.0) == pytest.approx(80)
     assert spread.percentile(41.0) == 100
     assert spread.percentile(20.001) == pytest.approx(40), "what shares a cell counts as alike"
-    assert spread.promise == 20
+    assert spread.tolerance == 20
     assert Spread((), 0.0, 1.0).percentile(3.0) is None
 
 
@@ -51,10 +51,10 @@ def test_they_keep_their_promise_against_numpy(draw):
     x = getattr(generator(0, purpose="values"), draw)(size=10_000)
     spread = of_values(x)
     assert len(spread.quantiles) == STEPS
-    assert spread.promise == 0.5
+    assert spread.tolerance == 0.5
     asked = np.linspace(0.3, 99.7, 150)
     found = [spread.percentile(float(v)) for v in np.percentile(x, asked, method="inverted_cdf")]
-    np.testing.assert_allclose(found, asked, atol=spread.promise)
+    np.testing.assert_allclose(found, asked, atol=spread.tolerance)
 
 
 FINITE = st.floats(-1e6, 1e6)
@@ -67,7 +67,7 @@ def test_a_percentile_is_a_place_in_the_order(others, value):
     spread = of_values(others)
     cells, cell = grid_index(others), grid_index(np.array([value]))[0]
     exact = 100 * ((cells < cell).mean() + (cells == cell).mean() / 2)
-    assert spread.percentile(value) == pytest.approx(exact, abs=spread.promise)
+    assert spread.percentile(value) == pytest.approx(exact, abs=spread.tolerance)
     assert spread.percentile(value + 1) >= spread.percentile(value)
 
 

@@ -22,8 +22,8 @@ from grandrounds.models.forest import ForestModel
 from tests.support import refused
 
 WIDTHS = [(9, 1), (9, 10), (9, 8, 1), (9, 8, 10), (9, 8, 6, 1), (9, 8, 6, 10)]
-SINGLE = Features.of_inputs([f"x{j}" for j in range(9)])
-GROUPED = Features.of_columns(["age", "ward", "drug", "lactate", "drug", "sex", "lactate", "insulin", "insulin"])
+SINGLE = Features.from_inputs([f"x{j}" for j in range(9)])
+GROUPED = Features.from_columns(["age", "ward", "drug", "lactate", "drug", "sex", "lactate", "insulin", "insulin"])
 
 
 def cohort(n: int, outputs: int, *, seed: int = 0, dtype=np.float64):
@@ -76,7 +76,7 @@ def plain(how: Permutation, model, theta, x, target):
 
 def test_two_rows_by_hand():
     """x = (1, 0), y = (1, 0), logit 2x. Swapped, the first row's loss goes from log(1 + e^-2) to log 2."""
-    how = next(h for s in range(20) if (h := Permutation(Features.of_inputs("x"), s, 1)).orders(2)[0, 0] == 1)
+    how = next(h for s in range(20) if (h := Permutation(Features.from_inputs("x"), s, 1)).orders(2)[0, 0] == 1)
     x, target = np.array([[1.0], [0.0]]), np.array([[1.0], [0.0]])
     found = how.rows(Dense((1, 1)), np.array([2.0, 0.0]), x, target, one_site(x))
     by_hand = [np.log(2) - np.log1p(np.exp(-2)), np.log1p(np.exp(2)) - np.log(2)]
@@ -160,7 +160,7 @@ def test_captum_agrees_on_the_same_permutations(features):
     mean = np.zeros(len(features))
     for order in how.orders(60):
         explainer = attr.FeaturePermutation(score, perm_func=lambda t, mask, o=order: torch.where(mask, t[o], t))
-        by_input = explainer.attribute(torch.from_numpy(x), feature_mask=torch.from_numpy(features.of)[None])
+        by_input = explainer.attribute(torch.from_numpy(x), feature_mask=torch.from_numpy(features.feature_index)[None])
         mean += np.array([by_input[0, inputs[0]] for inputs in features.groups]) / 3
     np.testing.assert_allclose(how.rows(model, theta, x, target, one_site(x)).mean(axis=0), mean, rtol=1e-6, atol=1e-9)
 
@@ -208,7 +208,7 @@ def test_a_linear_models_importances_follow_weight_times_spread(score):
     weight, spread = np.array([0.3, -1.0, 2.0, 0.1, -0.6]), np.array([1.0, 2.0, 0.4, 1.5, 0.8])
     x = rng.normal(size=(4000, 5)) * spread
     y = (rng.random(4000) < 1 / (1 + np.exp(-x @ weight))).astype(int)
-    how = Permutation(Features.of_inputs("abcde"), seed=0, repeats=5, score=score)
+    how = Permutation(Features.from_inputs("abcde"), seed=0, repeats=5, score=score)
     found = measure(how, Dense((5, 1)), np.concatenate([weight, [0.0]])[None], x, targets(y, 1, float)).values[0]
     assert np.argsort(found).tolist() == np.argsort(np.abs(weight) * spread).tolist()
     assert (found > 0).all()
@@ -346,7 +346,7 @@ def test_explaining_a_table_imports_nothing_heavy():
     code = (
         "import sys, numpy as np; from grandrounds.explain.explainers.permutation import Permutation; "
         "from grandrounds.explain.explainers.gradients import Gradient; from grandrounds.explain.features import Features; "
-        "from grandrounds.models.dense import Dense; m = Dense((2, 3, 1)); f = Features.of_inputs('ab'); "
+        "from grandrounds.models.dense import Dense; m = Dense((2, 3, 1)); f = Features.from_inputs('ab'); "
         "[e.rows(m, m.init(0), np.eye(2), np.eye(2)[:, :1], np.array([0, 2])) for e in (Permutation(f, 0), Gradient(f))]; "
         "print([n for n in ('torch', 'shap', 'captum', 'pandas', 'sklearn', 'scipy') if n in sys.modules])"
     )

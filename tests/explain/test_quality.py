@@ -23,11 +23,11 @@ from grandrounds.explain.quality import (
     faithfulness_correlation,
     gini,
     insertion_auc,
-    layers_of,
+    layer_names,
     randomisation,
-    randomised,
+    randomize,
     rank_correlation,
-    removal,
+    removal_curve,
     similarity,
 )
 from grandrounds.models.dense import Dense
@@ -52,13 +52,13 @@ def test_a_deletion_curve_by_hand():
         return rows @ np.array([4.0, 2.0, 1.0])
 
     x, a = np.ones((1, 3)), np.array([[4.0, 2.0, 1.0]])
-    curve = removal(predict, x, a)
+    curve = removal_curve(predict, x, a)
     assert curve.score.tolist() == [[7, 3, 1, 0]]
     np.testing.assert_allclose(curve.share, [0, 1 / 3, 2 / 3, 1])
     assert deletion_auc(predict, x, a) == pytest.approx((5 + 2 + 0.5) / 3)
     assert insertion_auc(predict, x, a) == pytest.approx((2 + 5 + 6.5) / 3)
-    assert removal(predict, x, a, steps=1).score.tolist() == [[7, 0]]
-    assert removal(predict, x, a, baseline=np.array([0, 0, 5.0])).score.tolist() == [[7, 3, 1, 5]]
+    assert removal_curve(predict, x, a, steps=1).score.tolist() == [[7, 0]]
+    assert removal_curve(predict, x, a, baseline=np.array([0, 0, 5.0])).score.tolist() == [[7, 3, 1, 5]]
 
 
 @settings(max_examples=20, deadline=None)
@@ -84,8 +84,8 @@ def test_exact_attributions_have_the_best_curve_of_all_orders(seed):
 @given(seeds, st.sampled_from([1, 3, 9]), st.floats(1e-3, 1e3))
 def test_deleting_the_first_is_inserting_the_last(seed, steps, scale):
     predict, x, b, exact = linear(seed, d=9)
-    forward = removal(predict, x, exact, baseline=b, steps=steps)
-    back = removal(predict, x, -scale * exact, baseline=b, steps=steps, insert=True)
+    forward = removal_curve(predict, x, exact, baseline=b, steps=steps)
+    back = removal_curve(predict, x, -scale * exact, baseline=b, steps=steps, insert=True)
     np.testing.assert_allclose(1 - back.share[::-1], forward.share, atol=1e-12)
     np.testing.assert_allclose(back.score[:, ::-1], forward.score, atol=1e-12)
     np.testing.assert_allclose(forward.score[:, 0], predict(x))
@@ -99,17 +99,17 @@ def test_deleting_the_first_is_inserting_the_last(seed, steps, scale):
 
 
 def test_features_and_tiles_go_as_a_whole_with_all_channels():
-    groups = Features.of_columns(["ward", "age", "ward", "ward"])
+    groups = Features.from_columns(["ward", "age", "ward", "ward"])
     seen = []
 
     def predict(rows):
         seen.append(rows.copy())
         return rows.reshape(len(rows), -1).sum(axis=1)
 
-    removal(predict, np.ones((1, 4)), np.array([[0.1, 0.25, 0.1, 0.1]]), features=groups)
+    removal_curve(predict, np.ones((1, 4)), np.array([[0.1, 0.25, 0.1, 0.1]]), features=groups)
     assert [rows[0].tolist() for rows in seen] == [[1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0]]  # 0.3 before 0.25
     seen.clear()
-    tiles, x = Features.of_tiles(4, 4, (2, 2)), np.ones((2, 3, 4, 4), np.float32)
+    tiles, x = Features.from_tiles(4, 4, (2, 2)), np.ones((2, 3, 4, 4), np.float32)
     heat = np.zeros((2, 4, 4))
     heat[0, 3, 0], heat[1, 0, 2:] = 5, 1  # tile 2, tile 1
     by_pixel = deletion_auc(predict, x, heat, features=tiles, baseline=np.arange(3.0).reshape(3, 1, 1))
@@ -118,9 +118,9 @@ def test_features_and_tiles_go_as_a_whole_with_all_channels():
         expected = np.ones((3, 4, 4))
         expected[box] = np.arange(3.0)[:, None, None]
         assert (seen[1][row] == expected).all()
-    by_tile = deletion_auc(predict, x, tiles.summed(heat.reshape(2, 16)), features=tiles, baseline=0.0)
+    by_tile = deletion_auc(predict, x, tiles.sum_inputs(heat.reshape(2, 16)), features=tiles, baseline=0.0)
     assert by_tile.shape == by_pixel.shape == (2,)
-    assert len(removal(predict, x, heat).share) == 17  # without features: pixels
+    assert len(removal_curve(predict, x, heat).share) == 17  # without features: pixels
 
 
 def test_each_row_has_a_class_of_its_own():
@@ -184,7 +184,7 @@ def test_the_removal_curve_is_pixel_flipping(kind, step):
     predict, x, attributions, given = small_net(kind)
     flipped = np.array(quantus.PixelFlipping(features_in_step=step, perturb_baseline=0.25, **PLAIN)(**given))
     steps = x[0].size // step
-    curve = removal(predict, x, attributions, baseline=0.25, steps=steps)
+    curve = removal_curve(predict, x, attributions, baseline=0.25, steps=steps)
     np.testing.assert_allclose(curve.score[:, 1:], flipped, rtol=1e-6, atol=1e-9)
     area = deletion_auc(predict, x, attributions, baseline=0.25, steps=steps)
     # its own area calls a function that NumPy 2.4 no longer has, and leaves out the untouched row
@@ -319,21 +319,21 @@ def test_a_slope_shows_the_model_and_a_picture_of_the_input_does_not():
 def test_only_the_layers_asked_for_are_drawn_anew():
     model, theta, _, _ = clear_net()
     kept = theta.copy()
-    top = randomised(model, theta, 3, layers=["layer1"])
+    top = randomize(model, theta, 3, layers=["layer1"])
     assert (theta == kept).all()
     assert (top[: 10 * 16 + 16] == theta[: 10 * 16 + 16]).all() and (top[10 * 16 + 16 :] != theta[10 * 16 + 16 :]).all()
-    assert (randomised(model, theta, 3) == model.init(3, np.float64)).all()
-    assert (randomised(model, theta, 3) != randomised(model, theta, 4)).all()
+    assert (randomize(model, theta, 3) == model.init(3, np.float64)).all()
+    assert (randomize(model, theta, 3) != randomize(model, theta, 4)).all()
 
 
 def test_a_linear_model_that_starts_at_zero_is_drawn_as_wide_as_it_was():
     model = Dense((400, 1))
     theta = generator(0, purpose="w").normal(scale=3, size=401).astype(np.float32)
-    anew = randomised(model, theta, 1)
+    anew = randomize(model, theta, 1)
     assert anew.dtype == np.float32 and anew[-1] == 0
     assert anew[:-1].std() == pytest.approx(3, rel=0.15)
     assert abs(np.corrcoef(anew[:-1], theta[:-1])[0, 1]) < 0.2
-    assert randomised(model, np.zeros(401), 1)[:-1].std() == pytest.approx(1, rel=0.15)
+    assert randomize(model, np.zeros(401), 1)[:-1].std() == pytest.approx(1, rel=0.15)
 
 
 def test_randomising_layer_by_layer_is_quantus_s_test():
@@ -388,15 +388,15 @@ def test_what_does_not_fit_is_refused():
     cases = [
         (lambda: deletion_auc(predict, x, exact[:, 1:]), "mismatched-shapes"),
         (lambda: deletion_auc(predict, pictures, pictures), "mismatched-shapes"),
-        (lambda: deletion_auc(predict, x, exact, features=Features.of_inputs(["a", "b"])), "mismatched-shapes"),
+        (lambda: deletion_auc(predict, x, exact, features=Features.from_inputs(["a", "b"])), "mismatched-shapes"),
         (lambda: deletion_auc(predict, x, exact * np.inf), "not-finite"),
         (lambda: deletion_auc(predict, x, exact, steps=0), "too-few-steps"),
         (lambda: deletion_auc(predict, x, exact, baseline=np.ones(3)), "bad-baseline"),
         (lambda: deletion_auc(lambda rows: rows, x, exact), "bad-prediction-shape"),
         (lambda: faithfulness_correlation(predict, x, exact, subset=5, rng=rng), "subset-out-of-range"),
         (lambda: similarity(x, x[:2]), "mismatched-shapes"),
-        (lambda: randomised(model, theta, 0, layers=["layer2"]), "unknown-layer"),
-        (lambda: layers_of(ForestModel(3, 2, 2, 2)), "no-parameters"),
+        (lambda: randomize(model, theta, 0, layers=["layer2"]), "unknown-layer"),
+        (lambda: layer_names(ForestModel(3, 2, 2, 2)), "no-parameters"),
     ]
     for call, code in cases:
         with refused(code):

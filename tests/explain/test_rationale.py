@@ -8,7 +8,7 @@ import pytest
 from grandrounds.core.rng import generator
 from grandrounds.explain.agreement import grid_accuracy, xai_accuracy
 from grandrounds.explain.explainers.heat import heat
-from grandrounds.explain.rationale import RationaleRule, grid_scenes, rationale
+from grandrounds.explain.rationale import RationaleRule, grid_scenes, score_rationale
 from tests.support import refused
 
 pytest.importorskip("torch")
@@ -36,7 +36,7 @@ def test_accuracy_and_loss_are_those_of_the_logits(classes):
     model = net(shape=(1, 28, 28), classes=classes)
     x, y, _ = scored(classes=classes)
     held = 3 * models(model, 3)
-    found = rationale(RationaleRule(seed=0, grid=0), model, held, x, y, None)
+    found = score_rationale(RationaleRule(seed=0, grid=0), model, held, x, y, None)
     for k, theta in enumerate(held):
         logits = model.logits(theta, x)
         if classes == 2:
@@ -58,7 +58,7 @@ def test_xai_accuracy_on_the_published_masks_is_that_of_the_heat_maps(published)
     held = models(model, 2)
     for form in ("mass", "pixels", "nonzero"):
         rule = RationaleRule(seed=7, form=form, top=0.1, grid=0, steps=2, samples=2)
-        found = rationale(rule, model, held, x, y, masks)
+        found = score_rationale(rule, model, held, x, y, masks)
         direct = [
             xai_accuracy(heat("integrated_gradients", model, t, x, y, **HOW), masks, form=form, q=0.1) for t in held
         ]
@@ -70,13 +70,13 @@ def test_grid_accuracy_is_that_of_scenes_which_are_the_same_for_every_model_and_
     model = net(shape=(1, 28, 28))
     x, y, _ = scored()
     held = models(model, 2)
-    found = rationale(RULE, model, held, x, y, None)
+    found = score_rationale(RULE, model, held, x, y, None)
     scenes = grid_scenes(x, y, 2, generator(7, purpose="scenes"))
     warm = [heat("integrated_gradients", model, t, scenes.x, scenes.y, **HOW) for t in held]
     assert found["rationale.grid"].tolist() == [float(grid_accuracy(w, scenes.cell, 2)) for w in warm]
-    one_by_one = [rationale(RULE, model, t[None], x, y, None)["rationale.grid"][0] for t in held]
+    one_by_one = [score_rationale(RULE, model, t[None], x, y, None)["rationale.grid"][0] for t in held]
     assert found["rationale.grid"].tolist() == one_by_one
-    twins = rationale(RULE, model, held[[1, 1]], x, y, None)
+    twins = score_rationale(RULE, model, held[[1, 1]], x, y, None)
     assert all(a == b or np.isnan([a, b]).all() for a, b in twins.values()), "equal models have equal scores"
 
 
@@ -84,9 +84,9 @@ def test_without_masks_that_can_be_scored_there_is_no_xai_accuracy():
     model = net(shape=(1, 28, 28))
     x, y, masks = scored()
     held = models(model, 1)
-    assert np.isnan(rationale(RULE, model, held, x, y, None)["rationale.xai"]).all()
-    assert np.isnan(rationale(RULE, model, held, x, y, np.zeros_like(masks))["rationale.xai"]).all()
-    assert np.isfinite(rationale(RULE, model, held, x, y, masks)["rationale.xai"]).all()
+    assert np.isnan(score_rationale(RULE, model, held, x, y, None)["rationale.xai"]).all()
+    assert np.isnan(score_rationale(RULE, model, held, x, y, np.zeros_like(masks))["rationale.xai"]).all()
+    assert np.isfinite(score_rationale(RULE, model, held, x, y, masks)["rationale.xai"]).all()
 
 
 def test_a_picture_with_an_empty_or_full_mask_has_no_say():
@@ -95,7 +95,7 @@ def test_a_picture_with_an_empty_or_full_mask_has_no_say():
     held = models(model, 1)
     spoiled = masks.copy()
     spoiled[0], spoiled[1] = False, True
-    found = rationale(RULE, model, held, x, y, spoiled)["rationale.xai"]
+    found = score_rationale(RULE, model, held, x, y, spoiled)["rationale.xai"]
     plain = heat("integrated_gradients", model, held[0], x, y, **HOW)
     assert found.tolist() == [float(xai_accuracy(plain[2:], masks[2:]))]
 
@@ -104,9 +104,9 @@ def test_a_model_that_diverged_has_no_scores_and_does_not_spoil_the_others():
     model = net(shape=(1, 28, 28))
     x, y, masks = scored()
     held = models(model, 3)
-    alone = rationale(RULE, model, held[[0, 2]], x, y, masks)
+    alone = score_rationale(RULE, model, held[[0, 2]], x, y, masks)
     held[1] = np.nan
-    found = rationale(RULE, model, held, x, y, masks)
+    found = score_rationale(RULE, model, held, x, y, masks)
     for name, values in found.items():
         assert np.isnan(values[1])
         assert values[[0, 2]].tolist() == alone[name].tolist()

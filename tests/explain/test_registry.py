@@ -32,7 +32,7 @@ def test_every_entry_leads_to_its_code(spec):
 @pytest.mark.parametrize("use", [Use.TABLE_SKETCH, Use.IMAGE_SKETCH])
 def test_every_sketch_is_made_from_a_rule(use):
     table = use is Use.TABLE_SKETCH
-    features = Features.of_inputs("ab") if table else Features.of_tiles(4, 4, (2, 2))
+    features = Features.from_inputs("ab") if table else Features.from_tiles(4, 4, (2, 2))
     for name, spec in explainers_for(use).items():
         made = SketchRule(name, seed=0).explainer(features, np.zeros((2, 2)) if spec.needs_background else None)
         assert made.features is features

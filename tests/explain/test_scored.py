@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from grandrounds.core.rng import generator
-from grandrounds.explain.rationale import SHUFFLES, Heated, RationaleRule, baselines, rationale, scored, shuffled
+from grandrounds.explain.rationale import (
+    SHUFFLES,
+    HeatScores,
+    RationaleRule,
+    baselines,
+    score_images,
+    score_rationale,
+    shuffle_weights,
+)
 
 torch = pytest.importorskip("torch")
 
@@ -42,7 +50,7 @@ def test_every_figure_of_a_linear_net_is_the_one_worked_out_by_hand():
     """
     model, theta = linear()
     x, y, masks = four()
-    found = scored(BY_HAND, model, theta, x, y, masks)
+    found = score_images(BY_HAND, model, theta, x, y, masks)
     assert found.right.tolist() == [1, 1, 0, 1] and found.heated is not None
     np.testing.assert_allclose(found.logits[:, 0], [4, -3, 2, 4])
     np.testing.assert_allclose(found.heated.ratio, [5 / 3, 6 / 7, 7 / 3, np.nan])
@@ -66,16 +74,16 @@ def test_every_figure_of_a_linear_net_is_the_one_worked_out_by_hand():
 
 def test_the_printed_form_counts_a_ratio_of_one():
     heat, masks = np.ones((1, 2, 2)), four()[2][:1]
-    assert Heated.of(heat, masks, RationaleRule(seed=0, form="nonzero")).figures()["xai"] == 1
-    assert Heated.of(heat, masks, RationaleRule(seed=0)).figures()["xai"] == 0
+    assert HeatScores.from_heat(heat, masks, RationaleRule(seed=0, form="nonzero")).figures()["xai"] == 1
+    assert HeatScores.from_heat(heat, masks, RationaleRule(seed=0)).figures()["xai"] == 0
 
 
 def test_it_agrees_with_what_a_site_reports():
     model = net(shape=(1, 28, 28))
     x, y, masks = some_pictures()
     theta = model.init(3, np.float64)
-    said = rationale(RULE, model, theta[None], x, y, masks)
-    found = scored(RULE, model, theta, x, y, masks).figures()
+    said = score_rationale(RULE, model, theta[None], x, y, masks)
+    found = score_images(RULE, model, theta, x, y, masks).figures()
     for name, signal in {"accuracy": "accuracy", "loss": "cross_entropy", "xai": "xai", "grid": "grid"}.items():
         assert said[f"rationale.{name}"][0] == found[signal]
 
@@ -84,7 +92,7 @@ def test_it_agrees_with_what_a_site_reports():
 def test_without_masks_there_is_only_what_can_be_had(spoil):
     model = net(shape=(1, 28, 28))
     x, y, masks = some_pictures()
-    found = scored(RULE, model, model.init(0, np.float64), x, y, spoil(masks))
+    found = score_images(RULE, model, model.init(0, np.float64), x, y, spoil(masks))
     assert set(found.figures()) == {"accuracy", "cross_entropy", "grid", "pictures", "scored"}
     assert found.figures()["scored"] == 0 and found.heated is None
 
@@ -94,7 +102,7 @@ def test_a_model_that_diverged_has_no_figure_and_raises_nothing(value):
     model = net(shape=(1, 28, 28))
     x, y, masks = some_pictures()
     with np.errstate(all="raise"):
-        found = scored(RULE, model, np.full_like(model.init(0, np.float64), value), x, y, masks).figures()
+        found = score_images(RULE, model, np.full_like(model.init(0, np.float64), value), x, y, masks).figures()
     assert (found["pictures"], found["scored"]) == (12, 12)
     assert all(np.isnan(v) for name, v in found.items() if name not in ("pictures", "scored"))
 
@@ -121,7 +129,7 @@ def test_heat_that_looks_at_nothing_scores_what_it_must():
 def test_shuffled_weights_keep_every_block_and_lose_their_order():
     model = net(shape=(1, 28, 28))
     theta = model.init(0, np.float64)
-    other = shuffled(model, theta, generator(0, purpose="test"))
+    other = shuffle_weights(model, theta, generator(0, purpose="test"))
     assert (other != theta).mean() > 0.9
     for _, at, _ in model.layout.slices:
         assert sorted(other[at]) == sorted(theta[at])
@@ -134,7 +142,9 @@ def test_the_shuffled_net_is_the_mean_of_several_and_the_same_each_time():
     found = baselines(model, theta, x, y, masks, RULE)["shuffled weights"]
     assert found == baselines(model, theta, x, y, masks, RULE)["shuffled weights"]
     rng = generator(RULE.seed, purpose="shuffled weights")
-    each = [scored(RULE, model, shuffled(model, theta, rng), x, y, masks).figures() for _ in range(SHUFFLES)]
+    each = [
+        score_images(RULE, model, shuffle_weights(model, theta, rng), x, y, masks).figures() for _ in range(SHUFFLES)
+    ]
     for name in ("accuracy", "cross_entropy", "xai", "in_mask", "iou", "masked_accuracy", "grid"):
         assert found[name] == pytest.approx(np.mean([e[name] for e in each]))
 

@@ -26,7 +26,7 @@ from grandrounds.explain.explainers.shapley import (
 from grandrounds.explain.features import Features
 from grandrounds.models.boosted import BoostedModel
 from grandrounds.models.dense import Dense, targets
-from grandrounds.models.forest import ForestModel, arrays_of, fit_forest, from_sklearn
+from grandrounds.models.forest import ForestModel, fit_forest, forest_arrays, from_sklearn
 from grandrounds.models.trees import Forest, combine, single_leaf
 from tests.explain.test_paths import some, torch_model
 from tests.support import refused
@@ -61,7 +61,7 @@ def wine() -> tuple[np.ndarray, np.ndarray]:
 
 
 def single(d: int) -> Features:
-    return Features.of_inputs([str(j) for j in range(d)])
+    return Features.from_inputs([str(j) for j in range(d)])
 
 
 # --- enumeration ------------------------------------------------------------------------------------
@@ -254,13 +254,13 @@ def test_shap_picks_the_way_that_a_model_has():
     linear, mlp = Dense((5, 1)), Dense((5, 8, 1))
     forest = ForestModel(features=5, classes=2, trees=5, depth=4)
     target = targets(y[40:44], 1)
-    closed = features.summed(linear_shap(linear, np.arange(6.0), rows, x[:30])[:, 0])
+    closed = features.sum_inputs(linear_shap(linear, np.arange(6.0), rows, x[:30])[:, 0])
     np.testing.assert_allclose(explainer.rows(linear, np.arange(6.0), rows, target, EDGES), np.abs(closed))
     theta = mlp.init(0, float)
-    along = features.summed(path_gradients(mlp, theta, rows, x[:30], steps=7))
+    along = features.sum_inputs(path_gradients(mlp, theta, rows, x[:30], steps=7))
     np.testing.assert_array_equal(explainer.rows(mlp, theta, rows, target, EDGES), np.abs(along))
     grown = forest.fit(x, y, seed=0)
-    vote = features.summed(exact_shapley(scores(forest, grown), rows, x[:30])[:, 1])
+    vote = features.sum_inputs(exact_shapley(scores(forest, grown), rows, x[:30])[:, 1])
     np.testing.assert_allclose(explainer.signed(forest, grown, rows, np.ones(4, int)), vote, atol=1e-6)
     both = explainer.rows(forest, grown, rows, targets(y[40:44], 2), EDGES)
     np.testing.assert_allclose(both, np.abs(vote), atol=1e-6)
@@ -271,7 +271,7 @@ def test_shap_picks_the_way_that_a_model_has():
 def test_forests_of_different_sizes_are_measured_side_by_side():
     x, y = breast_cancer([0, 1, 4])
     model = ForestModel(features=3, classes=2, trees=3, depth=3)
-    several = [model.fit(x[:200], y[:200], seed=0), model.layout.pack(arrays_of(single_leaf(np.array([0.2, 0.8]))))]
+    several = [model.fit(x[:200], y[:200], seed=0), model.layout.pack(forest_arrays(single_leaf(np.array([0.2, 0.8]))))]
     found = measure(Shap(single(3), x[:20]), model, several, x[300:310], targets(y[300:310], 2))
     assert found.values[0].all()
     assert not found.values[1].any()

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from grandrounds.core import arrays as wire
 from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import Importances
-from grandrounds.explain.sketch import Sketch, Sketches, noisy, simplex, simplex_error, top
+from grandrounds.explain.sketch import Sketch, Sketches, add_noise, keep_top, simplex, simplex_error
 from tests.support import refused
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -45,7 +45,7 @@ def test_the_unused_model_is_not_the_one_nearest_to_the_consensus():
     raw = np.concatenate([known, np.zeros((1, 4))])
     printed = raw / (raw.sum(axis=1, keepdims=True) + 1e-8)
     assert np.abs(printed - printed.mean(axis=0)).sum(axis=1).argmin() == 3
-    found = Sketches.of_importances("abcd", "wxyz", Importances(raw, np.zeros((4, 4))))
+    found = Sketches.from_importances("abcd", "wxyz", Importances(raw, np.zeros((4, 4))))
     assert found.flat.tolist() == [False, False, False, True]
     assert found.consensus == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
 
@@ -107,38 +107,38 @@ def test_errors_are_finite_whatever_the_importances(raw, error):
 
 def test_top_keeps_the_largest_and_of_equal_ones_the_first():
     sketches = np.array([[0.1, 0.4, 0.2, 0.3], [0.25, 0.25, 0.25, 0.25]])
-    assert top(sketches, 2) == pytest.approx(np.array([[0, 4 / 7, 0, 3 / 7], [0.5, 0.5, 0, 0]]), abs=1e-15)
-    assert (top(sketches, 0) == sketches).all()
-    assert (top(sketches, 9) == sketches).all()
+    assert keep_top(sketches, 2) == pytest.approx(np.array([[0, 4 / 7, 0, 3 / 7], [0.5, 0.5, 0, 0]]), abs=1e-15)
+    assert (keep_top(sketches, 0) == sketches).all()
+    assert (keep_top(sketches, 9) == sketches).all()
     with refused("bad-top-count", match="-1"):
-        top(sketches, -1)
+        keep_top(sketches, -1)
 
 
 @settings(max_examples=80, deadline=None)
 @given(importances, st.integers(1, 6))
 def test_top_q_is_a_sketch_of_at_most_q_features_in_the_same_order(raw, q):
     shares = simplex(raw)[0]
-    found = top(shares, q)
+    found = keep_top(shares, q)
     assert on_simplex(found)
     assert (np.count_nonzero(found, axis=-1) <= q).all()
     assert (found >= shares * (found > 0) - 1e-15).all()
-    assert top(found, q) == pytest.approx(found, abs=1e-15)
+    assert keep_top(found, q) == pytest.approx(found, abs=1e-15)
 
 
 def test_noise_is_that_of_the_generator_clipped_and_renormalised():
     sketches = simplex(generator(2, purpose="test").random((40, 6)))[0]
     drawn = np.maximum(sketches + generator(3, purpose="noise").normal(0, 0.2, (40, 6)), 0)
-    found = noisy(sketches, 0.2, generator(3, purpose="noise"))
+    found = add_noise(sketches, 0.2, generator(3, purpose="noise"))
     assert found == pytest.approx(drawn / drawn.sum(axis=1, keepdims=True), abs=1e-15)
     assert on_simplex(found)
-    assert (noisy(sketches, 0.0, generator(3, purpose="noise")) == sketches).all()
+    assert (add_noise(sketches, 0.0, generator(3, purpose="noise")) == sketches).all()
     for sigma in (-0.1, float("nan"), float("inf")):
         with refused("bad-noise"):
-            noisy(sketches, sigma, generator(3, purpose="noise"))
+            add_noise(sketches, sigma, generator(3, purpose="noise"))
 
 
 def test_noise_that_leaves_nothing_leaves_the_uniform_sketch():
-    found = noisy(np.tile([0.5, 0.5], (200, 1)), 50.0, generator(4, purpose="noise"))
+    found = add_noise(np.tile([0.5, 0.5], (200, 1)), 50.0, generator(4, purpose="noise"))
     uniform = (found == 0.5).all(axis=1)
     assert 20 < uniform.sum() < 80  # both shares fall below zero in a quarter of draws
     assert on_simplex(found)
@@ -147,7 +147,7 @@ def test_noise_that_leaves_nothing_leaves_the_uniform_sketch():
 def a_sketch() -> Sketch:
     return Sketch(
         np.array([0.125, 0.0, 0.5, 0.375]), ("age", "sex", "lactate", "pulse"), np.array([0.01, 0.0, 0.1, 0.05]),
-        kept=3, noise=0.05, flags=("noisy",), explainer="permutation", rows=200,
+        top_count=3, noise=0.05, flags=("noisy",), explainer="permutation", rows=200,
     )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def test_a_sketch_survives_json_and_the_wire():
     sketch = a_sketch()
     again = Sketch.from_dict(json.loads(json.dumps(sketch.to_dict())))
     assert again.to_dict() == sketch.to_dict()
-    arrays, about = wire.decode(wire.encode(sketch.arrays(), sketch.about()))
+    arrays, about = wire.decode(wire.encode(sketch.arrays(), sketch.metadata()))
     back = Sketch.from_arrays(arrays, about)
     assert back.to_dict() == sketch.to_dict()
     assert isinstance(back.flags, tuple)
@@ -172,7 +172,7 @@ def test_a_sketch_survives_json_and_the_wire():
 def test_a_sketch_sent_in_32_bits_is_still_one():
     values = np.array([0.1, 0.2, 0.7, 0.0], np.float32)
     assert values.sum(dtype=float) == pytest.approx(0.99999999255, abs=1e-11)
-    found = Sketch.from_arrays({"sketch": values, "sketch_error": values}, a_sketch().about())
+    found = Sketch.from_arrays({"sketch": values, "sketch_error": values}, a_sketch().metadata())
     assert (found.values == values).all()
 
 
@@ -214,20 +214,20 @@ def test_a_sketch_with_a_part_missing_is_refused():
 def test_sketches_of_sites_with_the_largest_kept():
     raw = np.array([[4.0, 2.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
     error = np.full((2, 4), 0.3)
-    found = Sketches.of_importances(["north", "south"], list("abcd"), Importances(raw, error), q=2)
+    found = Sketches.from_importances(["north", "south"], list("abcd"), Importances(raw, error), q=2)
     assert found.values.tolist() == [[2 / 3, 1 / 3, 0, 0], [0.25] * 4]  # the flat one is not made to prefer a and b
     assert found.error[0, :2] == pytest.approx(simplex_error(np.array([4.0, 2.0]), np.array([0.3, 0.3])))
     assert found.error[0, 2:].tolist() == [0, 0]
     assert found.error[1].tolist() == [0, 0, 0, 0]
     assert found.density == 6 / 8
-    assert found.of("north").ranked(1) == [("a", 2 / 3, pytest.approx(found.error[0, 0]))]
-    assert (found.of("north").flags, found.of("south").flags) == ((), ("flat",))
-    assert found.of("north").kept == 2
+    assert found.for_site("north").ranked(1) == [("a", 2 / 3, pytest.approx(found.error[0, 0]))]
+    assert (found.for_site("north").flags, found.for_site("south").flags) == ((), ("flat",))
+    assert found.for_site("north").top_count == 2
 
 
 def test_the_consensus_leaves_flat_sites_out_unless_all_are():
     raw = np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
-    of = lambda rows: Sketches.of_importances(rows_named(rows), "ab", Importances(rows, np.zeros_like(rows)))  # noqa: E731
+    of = lambda rows: Sketches.from_importances(rows_named(rows), "ab", Importances(rows, np.zeros_like(rows)))  # noqa: E731
     assert of(raw).consensus.tolist() == [0.75, 0.25]
     assert of(raw[1:2]).consensus.tolist() == [0.5, 0.5]
     assert of(raw[:0]).consensus.tolist() == [0.5, 0.5]
@@ -240,7 +240,7 @@ def rows_named(rows: np.ndarray) -> list[str]:
 def test_sketches_refuse_what_does_not_fit():
     ones = np.ones((2, 3))
     with refused("mismatched-shapes", match="2 sites"):
-        Sketches.of_importances("ab", "xy", Importances(ones, ones))
-    found = Sketches.of_importances(["north", "south"], "xyz", Importances(ones, ones))
+        Sketches.from_importances("ab", "xy", Importances(ones, ones))
+    found = Sketches.from_importances(["north", "south"], "xyz", Importances(ones, ones))
     with refused("unknown-site", match="did you mean 'north'"):
-        found.of("nort")
+        found.for_site("nort")

@@ -230,7 +230,7 @@ def test_equal_sites_measured_on_rows_of_their_own_drift_by_sampling_alone(clipp
     draws = rng.gamma(2.0, truth / 2, (300, rows, 4)) + (rng.normal(size=(300, rows, 4)) if clipped else 0)
     halves = np.stack([draws[:, ::2].sum(axis=1), draws[:, 1::2].sum(axis=1)])
     raw = Importances(draws.mean(axis=1), draws.std(axis=1) / np.sqrt(rows), halves)
-    found = stability(Sketches.of_importances([str(k) for k in range(300)], "abcd", raw), k=2)
+    found = stability(Sketches.from_importances([str(k) for k in range(300)], "abcd", raw), k=2)
     assert found.sampling == pytest.approx(found.drift, rel=0.1)
 
 
@@ -245,7 +245,7 @@ def test_one_site_or_none_has_nothing_to_differ_from():
 
 def measured(raw: np.ndarray, **settings) -> module.Stability:
     sites = [f"site {k}" for k in range(len(raw))]
-    return stability(Sketches.of_importances(sites, "abcd", Importances(raw, 0.01 * raw)), **settings)
+    return stability(Sketches.from_importances(sites, "abcd", Importances(raw, 0.01 * raw)), **settings)
 
 
 def test_a_measurement_holds_every_number():
@@ -286,10 +286,10 @@ def test_a_measurement_is_plain_json():
 
 
 def test_of_many_sites_the_pairs_are_left_out():
-    many = stability(Sketches.of_importances([str(k) for k in range(65)], "abcd", both(crowd(65, 4))), k=2)
+    many = stability(Sketches.from_importances([str(k) for k in range(65)], "abcd", both(crowd(65, 4))), k=2)
     assert many.pairs is None
     assert many.to_dict()["pairs"] is None
-    fewer = stability(Sketches.of_importances([str(k) for k in range(64)], "abcd", both(crowd(64, 4))), k=2)
+    fewer = stability(Sketches.from_importances([str(k) for k in range(64)], "abcd", both(crowd(64, 4))), k=2)
     assert fewer.pairs is not None
     assert fewer.pairs.sum() / (64 * 63) == pytest.approx(fewer.drift)
 

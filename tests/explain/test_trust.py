@@ -15,30 +15,30 @@ from scipy.stats import entropy
 
 from grandrounds.explain.trust import (
     SMOOTHING,
-    Said,
+    TrustInputs,
     TrustRule,
     agreement,
+    compute_trust,
     consistency,
     distribution,
     divergence,
-    left,
-    lumped,
-    pooled,
-    possible,
+    divergence_penalty,
+    group_rest,
+    is_possible,
+    pool_shares,
     score,
     steadiness,
-    trusted,
 )
 from tests.support import refused
 
 UNKNOWN = np.nan
 
 
-def said(accuracy, nsds, *, rows=None, steady=None, before=None, **more) -> Said:
+def said(accuracy, nsds, *, rows=None, steady=None, before=None, **more) -> TrustInputs:
     """What is known of sites with these accuracies of the round and these divergences."""
     now = np.array(accuracy, float)
     earlier = np.full((len(now), 2), UNKNOWN) if before is None else np.array(before, float)
-    return Said(
+    return TrustInputs(
         rows=np.full(len(now), 50.0) if rows is None else np.array(rows, float),
         accuracies=np.concatenate([earlier, now[:, None]], axis=1),
         steadiness=np.full(len(now), UNKNOWN) if steady is None else np.array(steady, float),
@@ -76,29 +76,29 @@ def test_agreement_is_halved_by_an_nsds_of_ln_2_and_by_signs_as_far_as_they_poin
     ("form", "tau", "kept"), [("exponential", 2.0, 0.25), ("printed", 1.0, 1 - np.log(2)), ("printed", 2.0, 0.0)]
 )
 def test_what_an_nsds_of_ln_2_leaves_of_a_weight(form, tau, kept):
-    assert left(np.log(2), tau=tau, form=form) == pytest.approx(kept)
+    assert divergence_penalty(np.log(2), tau=tau, form=form) == pytest.approx(kept)
 
 
 def test_eq_8_as_printed_goes_negative_from_tau_043_on_with_ten_sites():
     """NSDS of a site alone among ten is ln 10 at most: there 1 - tau NSDS crosses 0 at tau = 1 / ln 10 = .434."""
-    alone = divergence(np.eye(10) * 1.0, pooled(np.eye(10), np.ones(10)))
+    alone = divergence(np.eye(10) * 1.0, pool_shares(np.eye(10), np.ones(10)))
     assert alone == pytest.approx(np.full(10, np.log(10)))
     near = said([0.9, 0.9], [np.log(10), 0.0])
-    counts = trusted(TrustRule(tau=0.43, form="printed"), near).weights[0]
-    nothing = trusted(TrustRule(tau=0.44, form="printed"), near)
+    counts = compute_trust(TrustRule(tau=0.43, form="printed"), near).weights[0]
+    nothing = compute_trust(TrustRule(tau=0.44, form="printed"), near)
     assert 0 < counts < 0.01
     assert nothing.weights.tolist() == [0.0, 1.0] and not nothing.alone, "floored at 0, not below"
 
 
 def test_where_the_printed_form_leaves_no_weight_trust_alone_decides_and_it_is_said():
     rule = TrustRule(tau=1.0, form="printed")
-    found = trusted(rule, said([1.0, 0.5], [2.0, 3.0]))
+    found = compute_trust(rule, said([1.0, 0.5], [2.0, 3.0]))
     trust = np.array([0.5 + 0.3 * np.exp(-2) + 0.2, 0.25 + 0.3 * np.exp(-3) + 0.2])
     assert found.alone
     np.testing.assert_allclose(found.weights, trust / trust.sum())
-    usual = trusted(replace(rule, form="exponential"), said([1.0, 0.5], [2.0, 3.0]))
+    usual = compute_trust(replace(rule, form="exponential"), said([1.0, 0.5], [2.0, 3.0]))
     assert not usual.alone and usual.weights == pytest.approx(trust * np.exp([-2, -3]) / (trust @ np.exp([-2, -3])))
-    nobody = trusted(TrustRule(alpha=1, beta=0, gamma=0, form="printed"), said([0.0, 0.0], [0.0, 0.0]))
+    nobody = compute_trust(TrustRule(alpha=1, beta=0, gamma=0, form="printed"), said([0.0, 0.0], [0.0, 0.0]))
     assert nobody.alone and nobody.weights.tolist() == [0.5, 0.5], "where nobody is trusted all count alike"
 
 
@@ -110,7 +110,7 @@ def test_trust_and_weights_by_hand():
     held = said(
         [0.9, UNKNOWN, 0.6], [0.0, 0.2, 1.0], steady=[1.0, 0.8, UNKNOWN], before=[[0.7, 0.8], [UNKNOWN] * 2, [0.6] * 2]
     )
-    found = trusted(TrustRule(), held)
+    found = compute_trust(TrustRule(), held)
     spread = np.std([0.7, 0.8, 0.9]) / 0.5
     steady = np.array([(1 - spread + 1) / 2, (1 + 0.8) / 2, (1 + 1) / 2])
     trust = 0.5 * np.array([0.9, 0.75, 0.6]) + 0.3 * np.exp([0, -0.2, -1]) + 0.2 * steady
@@ -147,32 +147,32 @@ def test_steadiness_is_the_mass_that_stayed():
 def test_the_consortiums_reasons_are_the_mean_by_trust():
     """Eq. 6; where nobody is trusted all count alike."""
     shares = np.array([[1.0, 0.0], [0.0, 1.0]])
-    assert pooled(shares, np.array([0.9, 0.3])) == pytest.approx([0.75, 0.25])
-    assert pooled(shares, np.zeros(2)) == pytest.approx([0.5, 0.5])
+    assert pool_shares(shares, np.array([0.9, 0.3])) == pytest.approx([0.75, 0.25])
+    assert pool_shares(shares, np.zeros(2)) == pytest.approx([0.5, 0.5])
 
 
 def test_rows_count_by_the_power_kappa():
     rows = [10, 40, 160]
     flat = said([0.8] * 3, [0.1] * 3, rows=rows)
-    assert trusted(TrustRule(kappa=0.0), flat).weights == pytest.approx([1 / 3] * 3)
-    assert trusted(TrustRule(kappa=0.5), flat).weights == pytest.approx([1 / 7, 2 / 7, 4 / 7])
-    assert trusted(TrustRule(kappa=1.0), flat).weights == pytest.approx([1 / 21, 4 / 21, 16 / 21])
+    assert compute_trust(TrustRule(kappa=0.0), flat).weights == pytest.approx([1 / 3] * 3)
+    assert compute_trust(TrustRule(kappa=0.5), flat).weights == pytest.approx([1 / 7, 2 / 7, 4 / 7])
+    assert compute_trust(TrustRule(kappa=1.0), flat).weights == pytest.approx([1 / 21, 4 / 21, 16 / 21])
     huge = said([0.8] * 3, [0.1] * 3, rows=[1e300, 1e300, 0])
-    assert trusted(TrustRule(kappa=1.0), huge).weights == pytest.approx([0.5, 0.5, 0])
+    assert compute_trust(TrustRule(kappa=1.0), huge).weights == pytest.approx([0.5, 0.5, 0])
 
 
 def test_reasons_that_point_the_other_way_are_no_agreement_where_signs_count():
     held = said([0.8] * 3, [0.0] * 3, alignment=np.array([1.0, 0.5, -1.0]))
-    assert trusted(TrustRule(), held).trust == pytest.approx([0.9] * 3), "|SHAP| alone does not see it"
-    found = trusted(TrustRule(signed=True), held)
+    assert compute_trust(TrustRule(), held).trust == pytest.approx([0.9] * 3), "|SHAP| alone does not see it"
+    found = compute_trust(TrustRule(signed=True), held)
     assert found.trust == pytest.approx([0.9, 0.75, 0.6])
     assert found.weights == pytest.approx(np.array([0.9, 0.375, 0]) / 1.275), "and they have no weight"
 
 
 def test_sse_aggs_agreement_multiplies_weights_where_it_has_a_say():
     held = said([0.8] * 2, [0.0] * 2, in_line=np.array([1.0, 0.25]))
-    assert trusted(TrustRule(), held).weights == pytest.approx([0.5, 0.5])
-    assert trusted(TrustRule(reasons=True), held).weights == pytest.approx([0.8, 0.2])
+    assert compute_trust(TrustRule(), held).weights == pytest.approx([0.5, 0.5])
+    assert compute_trust(TrustRule(reasons=True), held).weights == pytest.approx([0.8, 0.2])
 
 
 # What holds whatever sites say
@@ -194,7 +194,7 @@ def sayings(draw):
     k, width = draw(counts), draw(st.integers(1, 4))
     unit = st.floats(0, 1)
     unknown = st.one_of(unit, st.just(UNKNOWN))
-    return Said(
+    return TrustInputs(
         rows=draw(arrays(float, k, elements=st.integers(1, 10_000).map(float))),
         accuracies=draw(arrays(float, (k, width), elements=unknown)),
         steadiness=draw(arrays(float, k, elements=unknown)),
@@ -225,7 +225,7 @@ def rules(draw):
 def test_divergence_is_that_of_scipy_never_negative_and_bounded_by_ones_share_of_trust(given_reasons):
     """A site is itself in the mean, with T_i / sum T: so P_global >= that x P_i, and NSDS <= ln(sum T / T_i)."""
     shares, trust = given_reasons
-    consortium = pooled(shares, trust)
+    consortium = pool_shares(shares, trust)
     found = divergence(shares, consortium)
     assert (found >= 0).all()
     assert (found <= np.log(trust.sum() / trust) + 1e-9).all()
@@ -239,24 +239,24 @@ def test_what_is_lumped_together_never_diverges_more(given_reasons, data):
     """Cover & Thomas 2.7: the log sum inequality. And lumped shares are shares."""
     shares, trust = given_reasons
     kept = np.array(sorted(data.draw(st.sets(st.integers(0, shares.shape[1] - 1)))), int)
-    few = lumped(shares, kept)
+    few = group_rest(shares, kept)
     assert few.shape == (len(shares), len(kept) + 1)
     np.testing.assert_allclose(few.sum(axis=1), 1, atol=2 * SMOOTHING)
-    whole, part = divergence(shares, pooled(shares, trust)), divergence(few, pooled(few, trust))
+    whole, part = divergence(shares, pool_shares(shares, trust)), divergence(few, pool_shares(few, trust))
     assert (part <= whole + 1e-8).all()
 
 
 @examples(max_examples=200, deadline=None)
 @given(rules(), sayings(), st.randoms(use_true_random=False))
 def test_trust_is_between_0_and_1_weights_are_shares_and_no_order_of_sites_matters(rule, held, random):
-    assert held.whole(len(held.rows))
-    found = trusted(rule, held)
+    assert held.is_complete(len(held.rows))
+    found = compute_trust(rule, held)
     assert (found.trust >= 0).all() and (found.trust <= 1 + 1e-9).all()
     assert (found.consistency >= 0).all() and (found.consistency <= 1 + 1e-12).all()
     assert (found.weights >= 0).all() and found.weights.sum() == pytest.approx(1)
     order = list(range(len(held.rows)))
     random.shuffle(order)
-    again = trusted(rule, Said.from_values({n: v[order] for n, v in held.to_values().items()}))
+    again = compute_trust(rule, TrustInputs.from_values({n: v[order] for n, v in held.to_values().items()}))
     np.testing.assert_allclose(again.trust, found.trust[order], atol=1e-12)
     np.testing.assert_allclose(again.weights, found.weights[order], atol=1e-12)
 
@@ -266,8 +266,8 @@ def test_trust_is_between_0_and_1_weights_are_shares_and_no_order_of_sites_matte
 def test_a_rule_and_what_was_said_travel_and_give_the_same_to_the_bit(rule, held):
     there = TrustRule.from_json(rule.to_json())
     assert there == rule
-    heard = Said.from_values(held.to_values())
-    assert trusted(there, heard).weights.tobytes() == trusted(rule, held).weights.tobytes()
+    heard = TrustInputs.from_values(held.to_values())
+    assert compute_trust(there, heard).weights.tobytes() == compute_trust(rule, held).weights.tobytes()
 
 
 @examples(max_examples=60, deadline=None)
@@ -276,11 +276,14 @@ def test_less_accuracy_or_more_divergence_never_earns_weight(held, which):
     """All else equal, for the site itself, as long as its accuracy is known: that is what trust is for."""
     k, rule = which % len(held.rows), TrustRule()
     held.accuracies[:, -1] = np.nan_to_num(held.accuracies[:, -1], nan=0.5)
-    before = trusted(rule, held).weights[k]
-    assert trusted(rule, replace(held, nsds=held.nsds + np.eye(len(held.rows))[k])).weights[k] <= before + 1e-12
+    before = compute_trust(rule, held).weights[k]
+    assert compute_trust(rule, replace(held, nsds=held.nsds + np.eye(len(held.rows))[k])).weights[k] <= before + 1e-12
     alone = replace(held, accuracies=held.accuracies[:, -1:])
     worse = np.where(np.arange(len(held.rows)) == k, alone.accuracies[:, 0] / 2, alone.accuracies[:, 0])[:, None]
-    assert trusted(rule, replace(alone, accuracies=worse)).weights[k] <= trusted(rule, alone).weights[k] + 1e-12
+    assert (
+        compute_trust(rule, replace(alone, accuracies=worse)).weights[k]
+        <= compute_trust(rule, alone).weights[k] + 1e-12
+    )
 
 
 # What cannot be
@@ -297,15 +300,15 @@ def test_less_accuracy_or_more_divergence_never_earns_weight(held, which):
     ],
 )
 def test_what_cannot_be_said_of_a_site(name, values, fine):
-    assert possible(name, np.array(values)).tolist() == [bool(f) for f in fine]
+    assert is_possible(name, np.array(values)).tolist() == [bool(f) for f in fine]
 
 
 def test_what_is_said_of_more_or_fewer_sites_than_there_are_is_not_whole():
     held = said([0.9, 0.8], [0.1, 0.2])
-    assert held.whole(2) and not held.whole(3)
-    assert not replace(held, nsds=np.array([0.1])).whole(2)
-    assert not replace(held, accuracies=np.array([0.9, 0.8])).whole(2)
-    assert not replace(held, nsds=np.array([0.1, -5.0])).whole(2), "exp(2.5) would outweigh the other"
+    assert held.is_complete(2) and not held.is_complete(3)
+    assert not replace(held, nsds=np.array([0.1])).is_complete(2)
+    assert not replace(held, accuracies=np.array([0.9, 0.8])).is_complete(2)
+    assert not replace(held, nsds=np.array([0.1, -5.0])).is_complete(2), "exp(2.5) would outweigh the other"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.engine.local import LocalEngine
-from grandrounds.explain.mapped import REPORT
+from grandrounds.explain.map_metrics import REPORT
 from grandrounds.explain.rationale import REPORT as RATIONALE
 from grandrounds.keeper.policy import rules as said
 from grandrounds.keeper.policy.questions import Questions, expected, refused_requests

@@ -49,7 +49,7 @@ def digits():
         return consortium.data.take(consortium.reference[name].rows)
 
     x = opening.encoding.encode(encoded("anchor"), np.float32)
-    features = Features.of_columns(opening.encoding.sources)
+    features = Features.from_columns(opening.encoding.sources)
     opening.engine.drive(share_reference("anchor", x, features, None, consortium.training), round=0)
     held = encoded("rows")
     return opening.engine, opening.encoding.encode(held, np.float32), opening.encoding.labels(held)

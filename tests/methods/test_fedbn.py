@@ -67,7 +67,7 @@ class Consortium:
         self.engine = set_up_run(plan, assemble(plan), None).engine
         self.host = self.engine.hosts[0]
         self.model = self.host.model
-        self.own = self.model.kept_by_sites("norm")
+        self.own = self.model.site_entries("norm")
         self.theta, self.done, self.weights = self.model.init(0), 0, {}
 
     def train(self, count: int = 1, *, theta=None, faults: Faults | None = None) -> np.ndarray:
@@ -133,9 +133,9 @@ def test_what_is_kept_is_every_batch_norm_and_nothing_else(trained):
     parts = ("weight", "bias", "running_mean", "running_var")
     assert kept == {f"{norm}.{part}" for norm in norms for part in parts}
     assert len(own) == sum(at.stop - at.start for name, at, _ in layout.slices if name in kept)
-    statistics = set(trained.model.kept_by_sites("statistics").tolist())
+    statistics = set(trained.model.site_entries("statistics").tolist())
     assert statistics == set(range(trained.model.learnt, layout.size))
-    assert len(trained.model.kept_by_sites("none")) == 0
+    assert len(trained.model.site_entries("none")) == 0
 
 
 def test_sites_come_to_batch_norms_of_their_own(trained):

@@ -232,7 +232,7 @@ def test_a_line_that_would_turn_the_model_round_is_a_warning_and_no_more(tmp_pat
 def test_dense_last_layer_by_hand():
     net = Dense((1, 1))
     theta = net.layout.pack({"layer0.weight": np.array([[2.0]]), "layer0.bias": np.array([-1.0])}, dtype=np.float64)
-    np.testing.assert_allclose(net.corrected(theta, slope=0.5, intercept=3.0), [1.0, 2.5])
+    np.testing.assert_allclose(net.with_platt(theta, slope=0.5, intercept=3.0), [1.0, 2.5])
 
 
 def test_counts_by_hand():

@@ -22,7 +22,7 @@ from grandrounds.core.rng import generator
 from grandrounds.models.boosted import METHODS, REFUSALS, BoostedModel
 from grandrounds.models.boosted_text import BoostedLayout
 from grandrounds.models.dense import class_probabilities
-from grandrounds.models.trees import DEEPEST
+from grandrounds.models.trees import MAX_DEPTH
 from tests.support import refused
 
 lightgbm = pytest.importorskip("lightgbm", reason="boosted trees are LightGBM's (the extra 'baselines')")
@@ -309,7 +309,7 @@ def test_one_model_with_all_the_weight_is_returned_and_several_are_refused():
         (np.full((2, 2), np.inf), np.array([0, 1]), {}, None, "not-finite"),
         (np.zeros((2, 2)), np.array([0, 1]), {"trees": 0}, None, "bad-tree-settings"),
         (np.zeros((2, 2)), np.array([0, 1]), {"depth": 0}, None, "bad-tree-settings"),
-        (np.zeros((2, 2)), np.array([0, 1]), {"depth": DEEPEST + 1}, None, "bad-tree-settings"),
+        (np.zeros((2, 2)), np.array([0, 1]), {"depth": MAX_DEPTH + 1}, None, "bad-tree-settings"),
         (np.zeros((2, 2)), np.array([0, 1]), {"lr": 0.0}, None, "bad-tree-settings"),
         (np.zeros((2, 2)), np.array([0, 1]), {"lr": np.nan}, None, "bad-tree-settings"),
         (np.zeros((2, 2)), np.array([0, 1]), {}, np.ones(3), "bad-weights"),
@@ -580,4 +580,4 @@ def test_every_refusal_is_a_sentence_with_a_way_out():
         assert len(sentence) > 40
         assert any(way in sentence for way in ("use ", "turn ", "set ")), sentence
     with refused("unsupported-calibration"):
-        BoostedModel(features=2, classes=2).cooled(np.zeros(1), 2.0)
+        BoostedModel(features=2, classes=2).with_temperature(np.zeros(1), 2.0)

@@ -23,14 +23,14 @@ from grandrounds.models.forest import (
     Forest,
     ForestLayout,
     ForestModel,
-    arrays_of,
     combine,
     fit_forest,
+    forest_arrays,
     from_sklearn,
     from_vector,
     to_vector,
 )
-from grandrounds.models.trees import DEEPEST, DTYPES, round_down
+from grandrounds.models.trees import DTYPES, MAX_DEPTH, round_down
 from tests.support import refused
 
 LOADERS = {"breast-cancer": load_breast_cancer, "digits": load_digits}
@@ -144,10 +144,10 @@ def test_a_forest_survives_its_vector_and_its_bytes():
     x, y, classes = table("digits")
     forest = fit_forest(x, y, classes=classes, trees=5, seed=2)
     vector = to_vector(forest)
-    arrays, _ = decode(encode({"theta": vector} | arrays_of(forest)))
+    arrays, _ = decode(encode({"theta": vector} | forest_arrays(forest)))
     packed = ForestLayout().pack({n: arrays[n] for n in DTYPES}, dtype=arrays["feature"].dtype)
     for copy in (from_vector(vector, features=64), from_vector(arrays["theta"]), from_vector(packed)):
-        for name, array in arrays_of(forest).items():
+        for name, array in forest_arrays(forest).items():
             np.testing.assert_array_equal(getattr(copy, name), array)
             assert getattr(copy, name).dtype == DTYPES[name]
     assert vector.dtype == packed.dtype == np.float64
@@ -157,7 +157,7 @@ def test_a_forest_survives_its_vector_and_its_bytes():
 def test_a_float32_vector_changes_no_decision():
     x, y, classes = table("breast-cancer")
     forest = fit_forest(x, y, classes=classes, trees=10, seed=2)
-    narrow = ForestLayout().pack(arrays_of(forest), dtype=np.float32)
+    narrow = ForestLayout().pack(forest_arrays(forest), dtype=np.float32)
     assert narrow.dtype == np.float32
     np.testing.assert_allclose(from_vector(narrow).probabilities(x), forest.probabilities(x), atol=1e-6)
 
@@ -236,7 +236,7 @@ def test_joining_refuses_what_does_not_fit():
         (np.full((2, 2), np.nan), np.array([0, 1]), {}, "not-finite"),
         (np.full((2, 2), 1e300), np.array([0, 1]), {}, "not-finite"),
         (np.zeros((2, 2)), np.array([0, 1]), {"trees": 0}, "bad-tree-settings"),
-        (np.zeros((2, 2)), np.array([0, 1]), {"depth": DEEPEST + 1}, "bad-tree-settings"),
+        (np.zeros((2, 2)), np.array([0, 1]), {"depth": MAX_DEPTH + 1}, "bad-tree-settings"),
         (np.zeros((2, 2)), np.array([0, 1]), {"min_leaf": 0}, "bad-tree-settings"),
     ],
 )
@@ -270,7 +270,7 @@ def test_fitting_refuses_bad_data_and_settings(x, y, options, code):
     ],
 )
 def test_an_unsound_forest_is_refused(name, at, new, words):
-    arrays = {n: np.array(a, np.float64) for n, a in arrays_of(two_trees()).items()}
+    arrays = {n: np.array(a, np.float64) for n, a in forest_arrays(two_trees()).items()}
     arrays[name][at] = new
     with refused("damaged-model", match=words):
         Forest(**arrays)
@@ -287,13 +287,13 @@ def test_wrong_shapes_and_types_are_refused(name):
 
 
 def test_a_tree_without_end_is_refused():
-    assert chain(DEEPEST).depth == DEEPEST
+    assert chain(MAX_DEPTH).depth == MAX_DEPTH
     with refused("damaged-model", match="deeper"):
-        chain(DEEPEST + 1)
+        chain(MAX_DEPTH + 1)
 
 
 def test_a_forest_cannot_be_changed_behind_its_back():
-    arrays = {n: a.copy() for n, a in arrays_of(two_trees()).items()}
+    arrays = {n: a.copy() for n, a in forest_arrays(two_trees()).items()}
     forest = Forest(**arrays)
     arrays["left"][0, 0] = 0
     assert forest.left[0, 0] == 1
@@ -334,7 +334,7 @@ def test_what_is_known_of_the_model_is_checked():
         with refused("mismatched-shapes", match="2 columns"):
             model.fit(wrong, np.array([0, 1, 0, 1]), seed=0)
     with refused("unknown-parameters", match="value missing"):
-        ForestLayout().pack({n: a for n, a in arrays_of(two_trees()).items() if n != "value"})
+        ForestLayout().pack({n: a for n, a in forest_arrays(two_trees()).items() if n != "value"})
 
 
 @cache
@@ -420,4 +420,4 @@ def test_every_refusal_is_a_sentence_with_a_way_out():
     assert set(REFUSALS) >= named
     assert all(";" in sentence and len(sentence) > 40 for sentence in REFUSALS.values())
     with refused("unsupported-calibration"):
-        ForestModel(features=2, classes=2).cooled(np.zeros(1), 2.0)
+        ForestModel(features=2, classes=2).with_temperature(np.zeros(1), 2.0)

@@ -15,11 +15,11 @@ from grandrounds.models.nets.build import build_net  # noqa: E402
 from grandrounds.models.nets.count import patch_numbers  # noqa: E402
 from grandrounds.models.nets.layers import Conv2d, GroupNorm  # noqa: E402
 from grandrounds.models.nets.products import (  # noqa: E402
-    WIDEST,
+    MAX_PATCH_NUMBERS,
     as_products,
-    convolved,
-    normalised,
-    products,
+    convolve,
+    group_norm,
+    is_using_products,
 )
 from tests.support import slow  # noqa: E402
 
@@ -50,7 +50,7 @@ def test_a_product_is_the_convolution(channels, side, kernel, stride, padding, b
     assume(all(s + 2 * padding >= k > padding for s, k in zip(side, kernel, strict=True)))
     x, weight = drawn(2, channels, *side).requires_grad_(), drawn(5, channels, *kernel, seed=1)
     shift = drawn(5, seed=2) if bias else None
-    ours = convolved(x, weight, shift, stride=(stride, stride), padding=(padding, padding))
+    ours = convolve(x, weight, shift, stride=(stride, stride), padding=(padding, padding))
     theirs = F.conv2d(x, weight, shift, stride, padding)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     slopes = [torch.autograd.grad(out.square().sum(), x)[0] for out in (ours, theirs)]
@@ -60,13 +60,13 @@ def test_a_product_is_the_convolution(channels, side, kernel, stride, padding, b
 @pytest.mark.parametrize("groups", [1, 4, 8])
 def test_group_norm_is_torchs(groups):
     x, weight, bias = 3 + drawn(2, 8, 5, 4), drawn(8, seed=1), drawn(8, seed=2)
-    ours = normalised(x, groups, weight, bias, 1e-5)
+    ours = group_norm(x, groups, weight, bias, 1e-5)
     torch.testing.assert_close(ours, F.group_norm(x, groups, weight, bias, 1e-5), rtol=0, atol=1e-12)
 
 
 def test_in_half_precision_the_norm_stays_within_its_rounding():
     x, weight, bias = 1 + drawn(4, 64, 8, 8).float(), drawn(64, seed=1).float(), drawn(64, seed=2).float()
-    low = normalised(x.bfloat16(), 32, weight.bfloat16(), bias.bfloat16(), 1e-5)
+    low = group_norm(x.bfloat16(), 32, weight.bfloat16(), bias.bfloat16(), 1e-5)
     assert low.dtype == torch.bfloat16
     torch.testing.assert_close(low.float(), F.group_norm(x, 32, weight, bias, 1e-5), rtol=0.03, atol=0.05)
 
@@ -75,8 +75,8 @@ def test_in_half_precision_the_norm_stays_within_its_rounding():
 def test_first_and_second_derivatives_are_the_convolutions(stride):
     x, weight = drawn(2, 3, 6, 6).requires_grad_(), drawn(4, 3, 3, 3, seed=1).requires_grad_()
     how = {"stride": (stride, stride), "padding": (1, 1)}
-    assert torch.autograd.gradcheck(lambda a, w: convolved(a, w, None, **how), (x, weight))
-    assert torch.autograd.gradgradcheck(lambda a, w: convolved(a, w, None, **how), (x, weight))
+    assert torch.autograd.gradcheck(lambda a, w: convolve(a, w, None, **how), (x, weight))
+    assert torch.autograd.gradgradcheck(lambda a, w: convolve(a, w, None, **how), (x, weight))
 
 
 @pytest.mark.slow
@@ -88,9 +88,9 @@ def test_sites_side_by_side_learn_what_each_learns_alone():
         return functional_call(model, own, (pictures,)).square().sum()
 
     with as_products():
-        assert products()
+        assert is_using_products()
         stacked = vmap(grad(loss))(params, x)
-    assert not products()
+    assert not is_using_products()
     for k in range(2):
         alone = grad(loss)({n: p[k] for n, p in params.items()}, x[k])
         for name, slope in alone.items():
@@ -132,7 +132,7 @@ def test_what_reasons_teach_is_the_same_side_by_side():
 
 def test_only_nets_whose_patches_are_few_are_products():
     """By hand: the stem has 16 x 16 places that see 7 x 7 pixels of 3 channels, 37,632 numbers."""
-    assert patch_numbers(net(), (3, 32, 32)) == 299_776 < WIDEST
-    assert patch_numbers(net(), (3, 64, 64)) > WIDEST
+    assert patch_numbers(net(), (3, 32, 32)) == 299_776 < MAX_PATCH_NUMBERS
+    assert patch_numbers(net(), (3, 64, 64)) > MAX_PATCH_NUMBERS
     assert patch_numbers(build_net("mobilenet-v2", shape=(3, 32, 32), outputs=4), (3, 32, 32)) is None
     assert patch_numbers(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), (3, 32, 32)) is None

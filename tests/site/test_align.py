@@ -17,7 +17,7 @@ from grandrounds.site.train import train
 from grandrounds.site.work import Work
 from tests.site.test_train import part
 
-COLUMNS = Features.of_columns(["age", "ward", "ward", "pulse"])
+COLUMNS = Features.from_columns(["age", "ward", "ward", "pulse"])
 
 
 def drawn(seed: int, *shape: int) -> np.ndarray:
@@ -56,7 +56,7 @@ def test_the_sketch_of_a_logistic_model_by_hand():
 @given(
     st.integers(0, 10**6),
     st.sampled_from([(4, 1), (4, 3), (4, 5, 1), (4, 5, 3), (4, 6, 5, 3)]),
-    st.sampled_from([COLUMNS, Features.of_inputs("abcd"), Features.of_columns(["a", "b", "a", "b"])]),
+    st.sampled_from([COLUMNS, Features.from_inputs("abcd"), Features.from_columns(["a", "b", "a", "b"])]),
 )
 @settings(max_examples=60, deadline=None)
 def test_the_slope_is_torchs_second_derivative(seed, widths, features):

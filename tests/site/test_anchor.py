@@ -25,7 +25,7 @@ from tests.site.test_train import alone, part
 from tests.support import ready, rounds, stack
 
 SIZES, NAMES = [17, 5, 30, 1], ("a", "b", "c", "d")
-COLUMNS = Features.of_columns(["age", "ward", "ward", "pulse"])
+COLUMNS = Features.from_columns(["age", "ward", "ward", "pulse"])
 WIDTHS = [(4, 1), (4, 6, 3)]
 KINDS = {
     "anchor": {"anchor": 1.3},
@@ -63,7 +63,7 @@ def test_two_steps_by_hand():
     their difference.
     """
     held = Part(np.ones((1, 1)), np.ones(1, int), np.ones((1, 1)), np.zeros(1, int), np.array([0, 1]))
-    lent = Lent(np.full((1, 1), 2.0), Features.of_inputs(["age"]))
+    lent = Lent(np.full((1, 1), 2.0), Features.from_inputs(["age"]))
     work = Work(seed=0, round=1, lr=1.0, steps=2, batch=0, anchor=2.0)
     plan, taken = taken_by(lent, held, np.zeros(1, int), work, ("a",))
     got = numpy_train(Dense((1, 1)), held, np.zeros(1, int), np.zeros(2), plan=plan, work=work, taken=taken)
@@ -197,7 +197,7 @@ def test_a_net_gives_the_same_gradient_alone_and_in_a_stack(kind):
     rng = generator(0, purpose="pictures")
     y = rng.integers(0, 3, 12)
     held = Part(rng.normal(size=(12, 1, 16, 16)), y, np.eye(3)[y], np.zeros(12, int), np.array([0, 6, 12]))
-    lent = Lent(rng.normal(size=(5, 1, 16, 16)), Features.of_tiles(16, 16, (3, 3)))
+    lent = Lent(rng.normal(size=(5, 1, 16, 16)), Features.from_tiles(16, 16, (3, 3)))
     work, members = work_of(kind, batch=4, epochs=1), np.arange(2)
     plan, taken = taken_by(lent, held, members, work, ("a", "b"))
     start = model.init(0, np.float64)
@@ -290,7 +290,7 @@ def test_a_hidden_tile_is_zero_and_the_rest_is_as_it_was():
 
     spec = {"name": "small-cnn", "inputs": [2, 16, 16], "classes": 3, "norm": "group", "stem": "small", "weights": None}
     model = build_model(spec, kernel="torch", device="cpu", precision="float64")
-    tiles = Features.of_tiles(16, 16, (2, 3))
+    tiles = Features.from_tiles(16, 16, (2, 3))
     lent = Lent(generator(0, purpose="pictures").normal(size=(7, 2, 16, 16)), tiles)
     _, taken = taken_by(lent, part([40]), np.zeros(1, int), work_of("permuted"), ("a",))
     borrowed = Borrowed.of(model, lent, weight=1.0)
@@ -298,7 +298,7 @@ def test_a_hidden_tile_is_zero_and_the_rest_is_as_it_was():
     for at in ((0, 0), (1, 0)):
         got = borrowed.inputs({name: t[at] for name, t in borrowed.steps.items()})
         for x, row, f in zip(got.numpy(), taken.rows[at], taken.feature[at], strict=True):
-            hidden = (tiles.of == f).reshape(16, 16)
+            hidden = (tiles.feature_index == f).reshape(16, 16)
             assert not x[:, hidden].any()
             np.testing.assert_array_equal(x[:, ~hidden], lent.x[row][:, ~hidden])
     assert torch.equal(borrowed.inputs({"rows": torch.tensor([3])})[0], torch.as_tensor(lent.x[3]))
@@ -328,7 +328,7 @@ def lending(engine, encoding, *, name="anchor", count=20, seed=9, **changes):
     """Twenty rows that no site holds, encoded, lent to all sites of the engine."""
     extra = stack([count + 2], seed=seed)
     x = encoding.encode(extra.data, np.float32)[:count]
-    engine.drive(share_reference(name, changes.get("x", x), Features.of_columns(encoding.sources), None, engine.sites), round=0)
+    engine.drive(share_reference(name, changes.get("x", x), Features.from_columns(encoding.sources), None, engine.sites), round=0)
     return engine
 
 
@@ -341,12 +341,12 @@ def lent_engine(*, model="mlp", lent=True, sizes=BIG, classes=2, **settings):
 def test_lent_rows_are_held_by_every_site(wire):
     engine, encoding = ready(stack(BIG), wire=wire)
     x = encoding.encode(stack([9], seed=9).data, np.float32)
-    features = Features.of_columns(encoding.sources)
+    features = Features.from_columns(encoding.sources)
 
     def asked():
         return (
             yield Ask(
-                "lend", shared={"name": "some", "x": x, "features": features.of}, to=engine.sites, report=("held",)
+                "lend", shared={"name": "some", "x": x, "features": features.feature_index}, to=engine.sites, report=("held",)
             )
         )
 
@@ -357,15 +357,15 @@ def test_lent_rows_are_held_by_every_site(wire):
     for host in engine.hosts:
         kept = host.references["some"]
         np.testing.assert_array_equal(kept.x, x)
-        np.testing.assert_array_equal(kept.features.of, features.of)
+        np.testing.assert_array_equal(kept.features.feature_index, features.feature_index)
         assert len(kept.features) == len(features)
         assert kept.target is None
 
 
 def test_lent_pictures_keep_their_grid_and_labels():
-    tiles = Features.of_tiles(8, 6, (2, 3))
+    tiles = Features.from_tiles(8, 6, (2, 3))
     target = np.eye(3)[[0, 2]]
-    sent = {"x": np.ones((2, 1, 8, 6)), "features": tiles.of, "grid": np.array([2, 3]), "size": np.array([8, 6])}
+    sent = {"x": np.ones((2, 1, 8, 6)), "features": tiles.feature_index, "grid": np.array([2, 3]), "size": np.array([8, 6])}
     held = Lent.of({**sent, "target": target}, np.float32)
     assert (held.features.grid, held.features.size, len(held.features)) == ((2, 3), (8, 6), 6)
     assert held.x.dtype == np.float32

@@ -44,7 +44,7 @@ def run(
     from grandrounds.data.encoding import EncodingRules
     from grandrounds.data.split import Rows
     from grandrounds.engine.local import EngineSettings, LocalEngine
-    from grandrounds.explain.features import features_of
+    from grandrounds.explain.features import build_features
     from grandrounds.methods import build_method
     from grandrounds.methods.base import Server
     from grandrounds.methods.exchanges import agree_on_encoding, prepare_sites, share_reference
@@ -60,7 +60,7 @@ def run(
     held.drive(prepare_sites(encoding, {**spec, "keeps": "none"}), round=0)
     if stability != "none":
         x = encoding.encode(data.take(np.arange(0, len(data.label), 9)), np.float64)
-        held.drive(share_reference("anchor", x, features_of(encoding, grid=4), None, names), round=0)
+        held.drive(share_reference("anchor", x, build_features(encoding, grid=4), None, names), round=0)
     method = {
         "name": name,
         "rounds": 3,

@@ -40,7 +40,7 @@ def trained(spec: dict, changes: dict, device: str) -> np.ndarray:
     x = rng.normal(size=(n, *shape)) + y.reshape(n, *[1] * len(shape))
     held = Part(x, y, np.eye(3)[y], np.zeros(n, int), np.cumsum([0, *SIZES]))
     tiles = len(shape) == 3
-    features = Features.of_tiles(16, 16, (4, 4)) if tiles else Features.of_inputs([str(k) for k in range(shape[0])])
+    features = Features.from_tiles(16, 16, (4, 4)) if tiles else Features.from_inputs([str(k) for k in range(shape[0])])
     todo = work(steps=5, batch=8, fewest=10, **{"lr": 0.1, **changes})
     members, start = np.arange(3), model.init(1, np.float64)
     made = draws(held, members, todo, size=len(start))

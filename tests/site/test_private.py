@@ -44,7 +44,7 @@ def trained(model, held, todo: Work, start, members=None, own=None, **kept):
 
 def lent_for(made: Draws, members, todo: Work) -> Taken:
     """Which of nine lent rows each step takes."""
-    rows = Lent(generator(5, purpose="lent").normal(size=(9, 4)), Features.of_inputs(list("abcd")))
+    rows = Lent(generator(5, purpose="lent").normal(size=(9, 4)), Features.from_inputs(list("abcd")))
     return Taken.of(rows, made, members, names=("s0", "s1", "s2", "s3"), work=todo)
 
 

@@ -43,7 +43,7 @@ def test_both_kernels_of_a_dense_model_agree(optimizer, widths, extra):
     x = held.x[:9]
     np.testing.assert_allclose(model.logits(start, x), dense.logits(start, x), atol=1e-9)
     np.testing.assert_array_equal(model.init(3, np.float64), dense.init(3, np.float64))
-    np.testing.assert_allclose(model.cooled(start, 2.0), dense.cooled(start, 2.0))
+    np.testing.assert_allclose(model.with_temperature(start, 2.0), dense.with_temperature(start, 2.0))
 
 
 def test_graphs_shrink_as_sites_finish():

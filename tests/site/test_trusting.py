@@ -13,8 +13,8 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.engine.local import LocalEngine
 from grandrounds.explain.explainers.shapley import scores, shap_deep
-from grandrounds.explain.features import features_of
-from grandrounds.explain.trust import DOUBTS, Said, TrustRule, distribution, divergence, trusted
+from grandrounds.explain.features import build_features
+from grandrounds.explain.trust import DOUBTS, TrustInputs, TrustRule, compute_trust, distribution, divergence
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import share_reference
@@ -45,7 +45,7 @@ class Round:
             seed=0,
             rows=dict(zip(engine.sites, counts.tolist(), strict=True)),
             background=np.zeros((1, *encoding.inputs)),
-            features=features_of(encoding, grid=0).names,
+            features=build_features(encoding, grid=0).names,
             secure=SecureRule(engine.drive(exchange_identities(engine.sites), round=0)) if secure else None,
         )
         self._work = build_method(Settings(plan["method"]), Settings(plan["train"])).round(self.server)
@@ -87,7 +87,7 @@ def test_shares_are_those_of_the_shap_library(model):
 
     work = begun(model=model, sizes=[14, 16, 18])
     told = work.put(work.until("train"))
-    host, features = work.engine.hosts[0], features_of(work.engine.hosts[0].encoding, grid=0)
+    host, features = work.engine.hosts[0], build_features(work.engine.hosts[0].encoding, grid=0)
     part = host.stack.parts["train"]
     for k, theta in enumerate(told["model"]):
         x = part.x[part.offsets[k] : part.offsets[k + 1]].astype(float)
@@ -97,7 +97,7 @@ def test_shares_are_those_of_the_shap_library(model):
         else:
             explainer = shap.KernelExplainer(lambda rows, f=f: np.asarray(f(rows), float)[:, -1], background)
             found = np.asarray(explainer.shap_values(x, nsamples=2 ** x.shape[1], l1_reg=False, silent=True))
-        by_feature = np.stack([found[:, features.of == j].sum(axis=1) for j in range(len(features))], axis=1)
+        by_feature = np.stack([found[:, features.feature_index == j].sum(axis=1) for j in range(len(features))], axis=1)
         theirs = distribution(np.abs(by_feature).mean(axis=0))
         np.testing.assert_allclose(told["shap.shares"][k], theirs, atol=0.02 if model == "mlp" else 1e-5)
 
@@ -174,13 +174,13 @@ def test_a_number_that_a_site_did_not_say_is_refused_by_that_site(what, by):
     """The weights follow from what is shown, so the others have nothing to find: the one whose number it is has."""
     work = begun(secure=True, kappa=0.5)
     ask = work.until(WEIGHTS)
-    shown = {n: np.array(v, float) for n, v in Said.from_values(ask.shared).to_values().items()}
+    shown = {n: np.array(v, float) for n, v in TrustInputs.from_values(ask.shared).to_values().items()}
     if what == "accuracies":
         shown[what][1, -1] = abs(shown[what][1, -1] + by)
     else:
         shown[what][1] = np.nan_to_num(shown[what][1]) + by
     rule = TrustRule.from_json(ask.shared["rule"])
-    answer = work.put(changed(ask, **shown, weights=trusted(rule, Said.from_values(shown)).weights))
+    answer = work.put(changed(ask, **shown, weights=compute_trust(rule, TrustInputs.from_values(shown)).weights))
     assert answer["error"] == ["", "not-as-told", "", ""]
 
 
@@ -188,8 +188,8 @@ def test_a_site_that_is_not_on_the_list_does_not_go_along():
     work = begun()
     ask = work.until(WEIGHTS)
     rule = TrustRule.from_json(ask.shared["rule"])
-    left = {n: np.asarray(v)[:3] for n, v in Said.from_values(ask.shared).to_values().items()}
-    weights = trusted(rule, Said.from_values(left)).weights
+    left = {n: np.asarray(v)[:3] for n, v in TrustInputs.from_values(ask.shared).to_values().items()}
+    weights = compute_trust(rule, TrustInputs.from_values(left)).weights
     answer = work.put(changed(ask, names=json.dumps(["a", "b", "c"]), weights=weights, **left))
     assert answer["error"] == ["", "", "", "not-as-told"]
 
@@ -307,7 +307,7 @@ def test_what_a_part_was_worth_is_not_said_of_other_rows_by_the_same_name():
     shared = {"model": np.asarray(work.server.model, float), "of": trained.shared["of"], "total": 1.0, "on": "root"}
     ask = Ask(CONTRIBUTE, shared=shared, each={s: {"weight": 0.25, "share": 0.25} for s in "abcd"}, report=("trust",))
     for step, rows in enumerate([slice(0, 20), slice(20, 40)]):
-        lending = share_reference("root", part.x[rows], features_of(host.encoding, grid=0), part.target[rows], tuple("abcd"))
+        lending = share_reference("root", part.x[rows], build_features(host.encoding, grid=0), part.target[rows], tuple("abcd"))
         work.engine.drive(lending, round=1)
         question = ask.numbered(AskId("t", 1, 60 + step), tuple("abcd"))
         if not step:
@@ -341,7 +341,7 @@ def test_what_a_part_was_worth_is_said_once_and_of_no_share_beyond_the_largest()
     trained = work.until(DIVERGE)
     host, members = work.engine.hosts[0], np.arange(4)
     part = host.stack.parts["train"]
-    lending = share_reference("root", part.x[:20], features_of(host.encoding, grid=0), part.target[:20], work.engine.sites)
+    lending = share_reference("root", part.x[:20], build_features(host.encoding, grid=0), part.target[:20], work.engine.sites)
     work.engine.drive(lending, round=1)
 
     def asked(weight: float, model: np.ndarray) -> Ask:

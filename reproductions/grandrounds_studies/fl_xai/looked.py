@@ -19,7 +19,7 @@ from grandrounds_studies.study import Measure
 
 if TYPE_CHECKING:
     from grandrounds.analysis.case.rows import RunRows
-    from grandrounds.explain.mapped import Looked
+    from grandrounds.explain.map_metrics import ModelMaps
     from grandrounds.runs.run import Run
 
 PICTURES = 80
@@ -32,12 +32,12 @@ CELLS = 8
 
 def of_final(map: str, figure: str, *, without: tuple[str, ...] = ()) -> Measure:
     """A number of one kind of map of the final common model; of pictures of all sites but these."""
-    from grandrounds.explain.mapped import OF_ONE
+    from grandrounds.explain.map_metrics import MAP_NUMBERS
 
     words, lower = WORDS[figure]
 
     def read(run: Run) -> float:
-        return float(_looked(run, without).numbers[map][0, OF_ONE.index(figure)])
+        return float(_looked(run, without).numbers[map][0, MAP_NUMBERS.index(figure)])
 
     return Measure(f"{map}_{figure}", f"{CALLED[map]}: {words}", read, lower)
 
@@ -63,16 +63,16 @@ def _cells(heat: Array) -> Array:
     return out
 
 
-def _looked(run: Run, without: tuple[str, ...] = ()) -> Looked:
+def _looked(run: Run, without: tuple[str, ...] = ()) -> ModelMaps:
     return _of_folder(run.folder, without)
 
 
 @lru_cache(maxsize=2)
-def _of_folder(folder: Path, without: tuple[str, ...]) -> Looked:
+def _of_folder(folder: Path, without: tuple[str, ...]) -> ModelMaps:
     """Several measures read the same maps of a finished run."""
     from grandrounds.analysis.case.rows import RunRows
     from grandrounds.data.encoding import class_numbers
-    from grandrounds.explain.mapped import MapRule, looked
+    from grandrounds.explain.map_metrics import MapRule, measure_maps
     from grandrounds.runs.run import Run
 
     run = Run(folder)
@@ -82,7 +82,7 @@ def _of_folder(folder: Path, without: tuple[str, ...]) -> Looked:
     x = model.encoding.encode(data, model.theta.dtype)
     y = class_numbers(data.label, list(model.encoding.classes), where=data.name)
     rule = MapRule(MAPS, len(rows), held.plan.seed)
-    return looked(rule, model.net, model.theta[None], x, y, data.masks)
+    return measure_maps(rule, model.net, model.theta[None], x, y, data.masks)
 
 
 def _pictures(held: RunRows, without: tuple[str, ...]) -> Array:

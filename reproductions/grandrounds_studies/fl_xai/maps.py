@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.explain.mapped import TITLES
+from grandrounds.explain.map_metrics import TITLES
 from grandrounds_studies.fl_xai.measures import number
 from grandrounds_studies.fl_xai.setting import MAPS
 from grandrounds_studies.study import Measure

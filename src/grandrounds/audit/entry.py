@@ -15,7 +15,7 @@ from grandrounds.audit.canonical import canonical, parse
 from grandrounds.audit.files import Ended
 from grandrounds.audit.merkle import leaf_hash
 from grandrounds.core.errors import BadInput
-from grandrounds.models.calibrated import Calibration
+from grandrounds.models.protocol import Calibration
 from grandrounds.protocol.identity import Identity, signed_by
 
 SCHEMA = 1

@@ -235,14 +235,14 @@ def check(
     from grandrounds.data.sets.catalog import CATALOG, entry
     from grandrounds.data.sets.images import PICTURE_SETS, SCORING_SETS
     from grandrounds.experiment.experiment import Experiment
-    from grandrounds.models import PICTURES
+    from grandrounds.models import IMAGES
     from grandrounds.runs.federation import assemble
 
     if is_path(source):
         named = vars(columns) | {"drop": columns.drop.split(",") if columns.drop else ()}
         experiment = Experiment.parse({"data": {"name": source, **named}}).with_settings(settings)
     elif source in CATALOG or not any(c in source for c in "./:"):
-        model = {"model": {"name": next(iter(PICTURES))}} if source in PICTURE_SETS | SCORING_SETS else {}
+        model = {"model": {"name": next(iter(IMAGES))}} if source in PICTURE_SETS | SCORING_SETS else {}
         data = {"name": entry(source).name, "event": columns.event}
         experiment = Experiment.parse({"data": data, **model}).with_settings(settings)
     else:

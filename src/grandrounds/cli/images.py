@@ -304,7 +304,7 @@ def show_site(console: Console, site: str, rounds: Mapping[int, Mapping[str, Any
     """One site: for each map a table with the rounds side by side, and what `inside` is to be held against."""
     from rich.table import Table
 
-    from grandrounds.explain.mapped import TITLES
+    from grandrounds.explain.map_metrics import TITLES
     from grandrounds.report.sections.images import MAP_ROWS, map_pairs
 
     told = {r: numbers for r, numbers in rounds.items() if numbers is not None}
@@ -331,7 +331,7 @@ def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
     """All sites after one round, and their means."""
     from rich.table import Table
 
-    from grandrounds.explain.mapped import TITLES
+    from grandrounds.explain.map_metrics import TITLES
     from grandrounds.report.sections.images import format_number, map_pairs
 
     for name in maps["means"]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
-from grandrounds.explain.trust import RANGES, possible
+from grandrounds.explain.trust import RANGES, is_possible
 from grandrounds.protocol.messages import UPLOAD, Answers, Ask
 from grandrounds.protocol.tasks import MODELS, TRAIN, named_like, spec_of
 
@@ -70,7 +70,7 @@ def possible_rows(answers: Answers) -> Array:
     for name, column in answers.columns.items():
         figure = name.partition(".")[2]
         if figure in RANGES and isinstance(column, np.ndarray) and any(r.is_claim for r in named_like(name)):
-            good &= possible(figure, column)
+            good &= is_possible(figure, column)
     return good
 
 

@@ -47,16 +47,16 @@ class Share(float):
         return super().__new__(cls, value)
 
     def __repr__(self) -> str:
-        left = f", {len(self.left_out)} left out" if self.left_out else ""
-        return f"{self.value:.4f} +- {self.error:.4f} ({self.count} scored{left})"
+        suffix = f", {len(self.left_out)} left out" if self.left_out else ""
+        return f"{self.value:.4f} +- {self.error:.4f} ({self.count} scored{suffix})"
 
     @classmethod
-    def of(cls, credit: Array) -> Share:
+    def from_credit(cls, credit: Array) -> Share:
         """The mean of credits (n,) in [0, 1]; NaN is a sample that could not be scored."""
-        left = np.isnan(credit)
-        count = int((~left).sum())
-        value = float(credit[~left].mean()) if count else 0.0
-        return cls(value, count, tuple(np.flatnonzero(left).tolist()), standard_error(value, count))
+        unscored = np.isnan(credit)
+        count = int((~unscored).sum())
+        value = float(credit[~unscored].mean()) if count else 0.0
+        return cls(value, count, tuple(np.flatnonzero(unscored).tolist()), standard_error(value, count))
 
 
 def standard_error(share: float, count: int) -> float:
@@ -104,7 +104,7 @@ def mass_in_mask(heat: Array, mask: Array) -> Array:
 
 def xai_accuracy(heats: Array, masks: Array, *, form: str = "mass", q: float = TOP) -> Share:
     """The share of pictures whose heat is drawn to the mask: r > 1; r >= 1 in the `nonzero` form, as XFed prints it."""
-    return Share.of(drawn(np.atleast_1d(iou_ratio(heats, masks, form=form, q=q)), form))
+    return Share.from_credit(drawn(np.atleast_1d(iou_ratio(heats, masks, form=form, q=q)), form))
 
 
 def drawn(ratios: Array, form: str = "mass") -> Array:
@@ -116,7 +116,7 @@ def drawn(ratios: Array, form: str = "mass") -> Array:
 
 def grid_accuracy(heats: Array, cells: Array, grid: int, *, positive: bool = False) -> Share:
     """The grid pointing game: the share of scenes whose cell with most heat is the right one; by chance 1 / grid^2."""
-    return Share.of(grid_credit(heats, cells, grid, positive=positive))
+    return Share.from_credit(grid_credit(heats, cells, grid, positive=positive))
 
 
 def grid_credit(heats: Array, cells: Array, grid: int, *, positive: bool = False) -> Array:
@@ -136,12 +136,12 @@ def grid_credit(heats: Array, cells: Array, grid: int, *, positive: bool = False
         )
     _check_heat(h)
     _check_grid(grid, h.shape[1:])
-    tiles = Features.of_tiles(h.shape[1], h.shape[2], (grid, grid))
+    tiles = Features.from_tiles(h.shape[1], h.shape[2], (grid, grid))
     if right.dtype.kind not in "iu" or not ((right >= 0) & (right < len(tiles))).all():
         raise BadInput(
             f"cells of a {grid} x {grid} grid are whole numbers from 0 to {len(tiles) - 1}", code="cell-out-of-range"
         )
-    mass = tiles.summed(_scaled(h.reshape(len(h), -1)))
+    mass = tiles.sum_inputs(_scaled(h.reshape(len(h), -1)))
     warmest = mass >= mass.max(-1, keepdims=True) * (1 - _TIE)
     credit = warmest[np.arange(len(h)), right] / warmest.sum(-1)
     out: Array = np.where(mass.any(-1), credit, 0.0)
@@ -175,13 +175,13 @@ def spurious_mass(sketches: Array, tiles: Array) -> Array:
 
     sketches (K, F), or one (F,) that is read at every site's tile; tiles (K,), counted row by row from 0.
     """
-    s, at = np.asarray(sketches, float), np.asarray(tiles)
-    if at.ndim != 1 or s.ndim not in (1, 2) or (s.ndim == 2 and len(s) != len(at)):
+    s, tile = np.asarray(sketches, float), np.asarray(tiles)
+    if tile.ndim != 1 or s.ndim not in (1, 2) or (s.ndim == 2 and len(s) != len(tile)):
         raise BadInput(
-            f"sketches {s.shape} and tiles {at.shape} do not belong together: give (K, F) and (K,)",
+            f"sketches {s.shape} and tiles {tile.shape} do not belong together: give (K, F) and (K,)",
             code="mismatched-shapes",
         )
-    if at.dtype.kind not in "iu" or not ((at >= 0) & (at < s.shape[-1])).all():
+    if tile.dtype.kind not in "iu" or not ((tile >= 0) & (tile < s.shape[-1])).all():
         raise BadInput(
             f"the tiles of a sketch of {s.shape[-1]} are whole numbers from 0 to {s.shape[-1] - 1}",
             code="tile-out-of-range",
@@ -191,8 +191,8 @@ def spurious_mass(sketches: Array, tiles: Array) -> Array:
             "a sketch holds shares: no negative value, and not all zero; a model without reasons is uniform",
             code="bad-shares",
         )
-    shares = np.broadcast_to(s / s.sum(-1, keepdims=True), (len(at), s.shape[-1]))
-    out: Array = shares[np.arange(len(at)), at]
+    shares = np.broadcast_to(s / s.sum(-1, keepdims=True), (len(tile), s.shape[-1]))
+    out: Array = shares[np.arange(len(tile)), tile]
     return out
 
 
@@ -238,8 +238,8 @@ def _hottest(h: Array, q: float) -> Array:
     if not 0 < q <= 1:
         raise BadInput(f"q = {q:g}: the share of hottest pixels is above 0 and at most 1", code="share-out-of-range")
     size = h.shape[-1]
-    kept = max(1, math.ceil(q * size - 1e-9))
-    last = np.partition(h, size - kept, axis=-1)[..., size - kept, None]
+    count = max(1, math.ceil(q * size - 1e-9))
+    last = np.partition(h, size - count, axis=-1)[..., size - count, None]
     out: Array = (h >= last) & (h > 0)
     return out
 
@@ -260,7 +260,7 @@ def _check_grid(grid: int, size: Sequence[int]) -> None:
 
 
 def _bumps(side: int, cells: int) -> Array:
-    """A bell over each of the cells along one side; the cells are those of `Features.of_tiles`."""
+    """A bell over each of the cells along one side; the cells are those of `Features.from_tiles`."""
     cell = np.arange(side) * cells // side
     width = np.bincount(cell)
     start = np.cumsum(width) - width

@@ -49,7 +49,7 @@ class Importances:
     halves: Array | None = None
 
 
-def cuts(edges: Array, size: int) -> Iterator[slice]:
+def split_rows(edges: Array, size: int) -> Iterator[slice]:
     """Blocks of at most `size` rows, none across an edge between sites."""
     for a, b in pairwise(edges.tolist()):
         yield from (slice(start, min(start + size, b)) for start in range(a, b, size))
@@ -66,15 +66,15 @@ def measure(
     if offsets is None:
         edges = np.array([0, len(x)])
         size = max(1, _BYTES // max(1, 8 * len(x) * len(explainer.features)))
-        blocks = [theta[at : at + size] for at in range(0, len(theta), size)]
+        blocks = [theta[start : start + size] for start in range(0, len(theta), size)]
         parts = [_of_models(explainer, model, block, x, target, edges) for block in blocks]
     elif isinstance(theta, np.ndarray) and theta.ndim == 1:
         parts = [_of_sites(explainer, model, theta, x, target, offsets)]
     else:
-        cuts = [slice(a, b) for a, b in pairwise(offsets)]
+        spans = [slice(a, b) for a, b in pairwise(offsets)]
         parts = [
-            _of_sites(explainer, model, own, x[cut], target[cut], np.array([0, cut.stop - cut.start]))
-            for own, cut in zip(theta, cuts, strict=True)
+            _of_sites(explainer, model, vector, x[cut], target[cut], np.array([0, cut.stop - cut.start]))
+            for vector, cut in zip(theta, spans, strict=True)
         ]
     halves = [p.halves for p in parts if p.halves is not None]
     return Importances(
@@ -86,24 +86,26 @@ def measure(
 
 def _of_models(explainer: Explainer, model: Any, theta: Any, x: Array, target: Array, edges: Array) -> Importances:
     if isinstance(theta, np.ndarray):
-        found = explainer.rows(model, theta, x, target, edges)
+        importances = explainer.rows(model, theta, x, target, edges)
     else:  # forests differ in size
-        found = np.stack([explainer.rows(model, own, x, target, edges) for own in theta])
-    exact = found.astype(float)
+        importances = np.stack([explainer.rows(model, vector, x, target, edges) for vector in theta])
+    exact = importances.astype(float)
     return Importances(exact.mean(axis=1), exact.std(axis=1) / np.sqrt(len(x)))
 
 
 def _of_sites(explainer: Explainer, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Importances:
-    found = explainer.rows(model, theta, x, target, offsets).astype(float)
+    importances = explainer.rows(model, theta, x, target, offsets).astype(float)
     rows = np.diff(offsets)
     counts = np.maximum(rows, 1)[:, None]
-    mean = _sums(found, offsets) / counts
-    spread = _sums((found - np.repeat(mean, rows, axis=0)) ** 2, offsets) / counts
-    return Importances(mean, np.sqrt(spread / counts), _halves(explainer, model, theta, x, target, offsets, found))
+    mean = _sums(importances, offsets) / counts
+    spread = _sums((importances - np.repeat(mean, rows, axis=0)) ** 2, offsets) / counts
+    return Importances(
+        mean, np.sqrt(spread / counts), _halves(explainer, model, theta, x, target, offsets, importances)
+    )
 
 
 def _halves(
-    explainer: Explainer, model: Any, theta: Array, x: Array, target: Array, offsets: Array, found: Array
+    explainer: Explainer, model: Any, theta: Array, x: Array, target: Array, offsets: Array, importances: Array
 ) -> Array:
     """Sums over every other row of each site, (2, m, F).
 
@@ -115,10 +117,10 @@ def _halves(
     order = np.lexsort((np.arange(len(x)), odd, np.repeat(np.arange(len(rows)), rows)))
     edges = np.concatenate([[0], np.cumsum(np.stack([rows - rows // 2, rows // 2], axis=1).ravel())])
     if getattr(explainer, "mixes_rows", False):
-        found = explainer.rows(model, theta, x[order], target[order], edges).astype(float)
+        importances = explainer.rows(model, theta, x[order], target[order], edges).astype(float)
     else:
-        found = found[order]
-    return _sums(found, edges).reshape(len(rows), 2, -1).swapaxes(0, 1)
+        importances = importances[order]
+    return _sums(importances, edges).reshape(len(rows), 2, -1).swapaxes(0, 1)
 
 
 def _for_outputs(target: Array, model: Any) -> Array:

@@ -19,10 +19,10 @@ from grandrounds.core.arrays import Array
 
 @dataclass(frozen=True)
 class Features:
-    """Names of F features; `of` (d,) says to which feature each of the d inputs (or pixels of a picture) belongs."""
+    """Names of F features; `feature_index` (d,) says to which feature each of the d inputs (or pixels of a picture) belongs."""
 
     names: tuple[str, ...]
-    of: Array
+    feature_index: Array
     grid: tuple[int, int] | None = None  # tiles of a picture: rows and columns
     size: tuple[int, int] | None = None  # pixels of a picture: height and width
 
@@ -30,19 +30,19 @@ class Features:
         return len(self.names)
 
     @classmethod
-    def of_inputs(cls, names: Sequence[str]) -> Features:
+    def from_inputs(cls, names: Sequence[str]) -> Features:
         """Every input for itself."""
         return cls(tuple(names), np.arange(len(names)))
 
     @classmethod
-    def of_columns(cls, sources: Sequence[str]) -> Features:
+    def from_columns(cls, sources: Sequence[str]) -> Features:
         """Inputs grouped by the clinical column they come from (`Encoding.sources`)."""
         names = tuple(dict.fromkeys(sources))
         place = {name: f for f, name in enumerate(names)}
         return cls(names, np.array([place[s] for s in sources], np.int64))
 
     @classmethod
-    def of_tiles(cls, height: int, width: int, grid: tuple[int, int]) -> Features:
+    def from_tiles(cls, height: int, width: int, grid: tuple[int, int]) -> Features:
         """A picture's pixels (height * width, row by row) by tiles; uneven sizes differ by one pixel."""
         down, across = grid
         rows = np.arange(height) * down // height
@@ -53,26 +53,26 @@ class Features:
     @cached_property
     def groups(self) -> tuple[Array, ...]:
         """The inputs of each feature."""
-        return tuple(np.flatnonzero(self.of == f) for f in range(len(self)))
+        return tuple(np.flatnonzero(self.feature_index == f) for f in range(len(self)))
 
     @cached_property
     def single(self) -> bool:
         """Whether every feature is one input, in order."""
-        return len(self) == len(self.of) and bool((self.of == np.arange(len(self))).all())
+        return len(self) == len(self.feature_index) and bool((self.feature_index == np.arange(len(self))).all())
 
-    def summed(self, values: Array) -> Array:
+    def sum_inputs(self, values: Array) -> Array:
         """Values (..., d) of inputs or pixels added up within each feature: (..., F)."""
         if self.single:
             return values
-        member = np.zeros((len(self.of), len(self)), values.dtype)
-        member[np.arange(len(self.of)), self.of] = 1
+        member = np.zeros((len(self.feature_index), len(self)), values.dtype)
+        member[np.arange(len(self.feature_index)), self.feature_index] = 1
         out: Array = values @ member
         return out
 
 
-def features_of(encoding: Any, *, grid: int) -> Features:
+def build_features(encoding: Any, *, grid: int) -> Features:
     """The features of data prepared by this encoding: columns of a table, or grid x grid tiles of pictures."""
     if len(encoding.inputs) == 1:
-        return Features.of_columns(encoding.sources)
+        return Features.from_columns(encoding.sources)
     _, height, width = encoding.inputs
-    return Features.of_tiles(height, width, (min(grid, height), min(grid, width)))
+    return Features.from_tiles(height, width, (min(grid, height), min(grid, width)))

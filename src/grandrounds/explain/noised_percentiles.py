@@ -24,7 +24,7 @@ from grandrounds.explain.percentiles import NoisedSpread, Population, Shares
 INNER = 24
 """Cells within a column's usual range; one more lies below it and one above it."""
 
-SURE = 1.96
+NOISE_QUANTILE = 1.96
 """Deviations of the noise that a stated margin covers: 95 %."""
 
 COLUMNS, COUNTS, NOISE, ROWS = "counted_columns", "counts", "count_noise", "counted_rows"
@@ -48,10 +48,10 @@ class ColumnCells:
     def count(self, data: Dataset, rows: Array) -> Array:
         """How many of these rows are in each cell, (size,): every row is in one. Without the column, all are missing."""
         if self.edges:
-            at = self._numbers(data, rows)
+            cells = self._numbers(data, rows)
         else:
-            at = self._words(data, rows)
-        return np.bincount(at, minlength=self.size)
+            cells = self._words(data, rows)
+        return np.bincount(cells, minlength=self.size)
 
     def _numbers(self, data: Dataset, rows: Array) -> Array:
         if self.name not in data.numeric_names:
@@ -64,28 +64,28 @@ class ColumnCells:
             return np.full(len(rows), self.size - 1)
         j = data.categorical_names.index(self.name)
         place = {level: i for i, level in enumerate(self.levels)}
-        known = [place.get(word, len(self.levels)) for word in data.vocabulary[j]]
-        cells: Array = np.array([*known, self.size - 1], np.int64)[
+        cell_of_word = [place.get(word, len(self.levels)) for word in data.vocabulary[j]]
+        cells: Array = np.array([*cell_of_word, self.size - 1], np.int64)[
             data.codes[rows, j]
         ]  # -1, missing, takes the last entry
         return cells
 
     def to_dict(self) -> dict[str, Any]:
         """As an Ask carries it."""
-        own = {"edges": list(self.edges)} if self.edges else {"levels": list(self.levels)}
-        return {"name": self.name, **own}
+        cells = {"edges": list(self.edges)} if self.edges else {"levels": list(self.levels)}
+        return {"name": self.name, **cells}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ColumnCells:
         """What `to_dict` wrote; cells that do not tell values apart are refused."""
-        found = cls(str(values["name"]), tuple(map(float, values.get("edges", ()))), tuple(values.get("levels", ())))
-        rising = np.isfinite(found.edges).all() and all(a < b for a, b in pairwise(found.edges))
-        if bool(found.edges) == bool(found.levels) or not rising:
-            raise BadInput(f"the cells of column '{found.name}' must be rising edges, or levels", code="bad-cells")
-        return found
+        column = cls(str(values["name"]), tuple(map(float, values.get("edges", ()))), tuple(values.get("levels", ())))
+        rising = np.isfinite(column.edges).all() and all(a < b for a, b in pairwise(column.edges))
+        if bool(column.edges) == bool(column.levels) or not rising:
+            raise BadInput(f"the cells of column '{column.name}' must be rising edges, or levels", code="bad-cells")
+        return column
 
 
-def agreed_cells(encoding: Encoding) -> tuple[ColumnCells, ...]:
+def column_cells(encoding: Encoding) -> tuple[ColumnCells, ...]:
     """The cells of every column of an encoding that was agreed beforehand (`data.encoding = "public"`)."""
     reads: dict[str, list[int]] = {}
     for j, name in enumerate(encoding.sources):
@@ -102,65 +102,67 @@ def agreed_cells(encoding: Encoding) -> tuple[ColumnCells, ...]:
     return tuple(out)
 
 
-def most_read(columns: Sequence[ColumnCells], weights: Array, count: int) -> Array:
+def select_columns(columns: Sequence[ColumnCells], weights: Array, count: int) -> Array:
     """The numbers, rising, of the `count` columns with the largest weight on any of their inputs."""
     size = np.array([np.abs(weights[list(c.inputs)]).max() for c in columns])
     return np.sort(np.argsort(-size, kind="stable")[:count])
 
 
-def largest_size(columns: Sequence[ColumnCells], count: int) -> int:
+def max_cell_count(columns: Sequence[ColumnCells], count: int) -> int:
     """The most cells that any `count` of the columns have together: known before it is known which they are."""
     return sum(sorted((c.size for c in columns), reverse=True)[:count])
 
 
-def noised_population(encoding: Encoding, remembered: Mapping[str, Array], *, share: float) -> Population | None:
+def estimate_population(encoding: Encoding, remembered: Mapping[str, Array], *, share: float) -> Population | None:
     """The training patients as noised counts tell of them; None where a method remembers none.
 
     `share`: of the budget, for the words that go with it.
     """
     if COUNTS not in remembered:
         return None
-    known = agreed_cells(encoding)
-    columns = [known[j] for j in np.asarray(remembered[COLUMNS], np.int64).tolist()]
+    cells = column_cells(encoding)
+    columns = [cells[j] for j in np.asarray(remembered[COLUMNS], np.int64).tolist()]
     noise = float(np.asarray(remembered[NOISE]).ravel()[0])
     parts = np.split(np.asarray(remembered[COUNTS], float), np.cumsum([c.size for c in columns])[:-1])
-    numeric = {c.name: noised_spread(c.edges, own, noise) for c, own in zip(columns, parts, strict=True) if c.edges}
-    shares = {c.name: noised_shares(c.levels, own, noise) for c, own in zip(columns, parts, strict=True) if c.levels}
-    said = (
+    numeric = {c.name: estimate_spread(c.edges, part, noise) for c, part in zip(columns, parts, strict=True) if c.edges}
+    shares = {
+        c.name: estimate_shares(c.levels, part, noise) for c, part in zip(columns, parts, strict=True) if c.levels
+    }
+    note = (
         f"every count has noise of deviation {noise:.3g}, for {100 * share:.3g}% of the budget; a margin covers 95% of it; "
         f"values count as alike in one of {INNER} cells of the usual range"
     )
-    return Population(int(np.asarray(remembered[ROWS]).ravel()[0]), numeric, shares, said)
+    return Population(int(np.asarray(remembered[ROWS]).ravel()[0]), numeric, shares, note)
 
 
-def noised_spread(edges: Sequence[float], counts: Array, noise: float) -> NoisedSpread:
+def estimate_spread(edges: Sequence[float], counts: Array, noise: float) -> NoisedSpread:
     """A column from its noised counts (cells and, last, missing values); `noise`: the deviation of one count.
 
     The share below each edge is made to rise (isotonic regression, which brings no edge farther from the truth than the worst
     was). A margin is of the percentile in the middle of a cell: of a share A / (A + B) of noised sums.
     """
     inside, total = counts[:-1], max(1.0, float(counts.sum()))
-    known = max(1.0, float(inside.sum()))
-    below = np.clip(rising(np.cumsum(inside)[:-1] / known), 0.0, 1.0)
+    valid = max(1.0, float(inside.sum()))
+    below = np.clip(isotonic(np.cumsum(inside)[:-1] / valid), 0.0, 1.0)
     ends = np.concatenate([[0.0], below, [1.0]])
     p, lower = (ends[1:] + ends[:-1]) / 2, np.arange(len(inside))
     upper = len(inside) - 1 - lower
-    spread = np.sqrt(lower * (1 - p) ** 2 + (0.5 - p) ** 2 + upper * p**2) * noise / known
+    spread = np.sqrt(lower * (1 - p) ** 2 + (0.5 - p) ** 2 + upper * p**2) * noise / valid
     return NoisedSpread(
         edges=tuple(edges),
         below=tuple(round(float(v), 6) for v in below),
-        margins=tuple(round(float(v), 3) for v in 100 * SURE * spread),
+        margins=tuple(round(float(v), 3) for v in 100 * NOISE_QUANTILE * spread),
         missing=round(float(np.clip(counts[-1] / total, 0.0, 1.0)), 6),
         missing_margin=_share_margin(counts, noise)[-1],
     )
 
 
-def noised_shares(levels: Sequence[str], counts: Array, noise: float) -> Shares:
+def estimate_shares(levels: Sequence[str], counts: Array, noise: float) -> Shares:
     """A category from its noised counts (levels, all others, missing values)."""
-    found = np.clip(counts / max(1.0, float(counts.sum())), 0.0, 1.0)
+    shares = np.clip(counts / max(1.0, float(counts.sum())), 0.0, 1.0)
     return Shares(
-        {level: round(float(v), 6) for level, v in zip(levels, found, strict=False)},
-        round(float(found[-1]), 6),
+        {level: round(float(v), 6) for level, v in zip(levels, shares, strict=False)},
+        round(float(shares[-1]), 6),
         margin=max(_share_margin(counts, noise)),
     )
 
@@ -169,11 +171,11 @@ def _share_margin(counts: Array, noise: float) -> list[float]:
     """By how many points noise may have moved each count's share of all."""
     total = max(1.0, float(counts.sum()))
     p = np.clip(counts / total, 0.0, 1.0)
-    found = 100 * SURE * noise / total * np.sqrt((1 - p) ** 2 + (len(counts) - 1) * p**2)
-    return [round(float(v), 3) for v in found]
+    margins = 100 * NOISE_QUANTILE * noise / total * np.sqrt((1 - p) ** 2 + (len(counts) - 1) * p**2)
+    return [round(float(v), 3) for v in margins]
 
 
-def rising(values: Array) -> Array:
+def isotonic(values: Array) -> Array:
     """The nearest sequence, in squares, that never falls: neighbours in the wrong order are given their mean."""
     means: list[float] = []
     sizes: list[int] = []

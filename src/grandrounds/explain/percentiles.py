@@ -25,7 +25,7 @@ STEPS = 200
 FEWEST = 5
 """Patients that a quantile, or a category, stands for at least."""
 
-DROWNED = 10.0
+MAX_MARGIN = 10.0
 """Points of margin above which noise is said to have drowned a percentile or share, and none is told."""
 
 _TOO_FEW = 4  # quantiles that say nothing of where a value stands
@@ -45,7 +45,7 @@ class Spread:
         return grid_index(np.array(self.quantiles))
 
     @property
-    def promise(self) -> float:
+    def tolerance(self) -> float:
         """How far off a percentile may be, in points, patients with values within 0.2 % of this one's aside."""
         return 100 / len(self.quantiles) if self.quantiles else 100.0
 
@@ -74,7 +74,7 @@ class NoisedSpread:
         """Patients in lower cells and half of those in the value's own; None where noise leaves nothing of it."""
         cell = self._cell(value)
         ends = (0.0, *self.below, 1.0)
-        return None if self.margins[cell] > DROWNED else 50 * (ends[cell] + ends[cell + 1])
+        return None if self.margins[cell] > MAX_MARGIN else 50 * (ends[cell] + ends[cell + 1])
 
     def margin(self, value: float) -> float:
         """By how many points the noise may have moved the percentile of this value."""
@@ -106,7 +106,7 @@ class Population:
     noised: str = ""  # what noise its sums were given before they left the sites; "" for none
 
     @classmethod
-    def of(cls, parts: Iterable[Summary], encoding: Encoding, *, mean: Array) -> Population:
+    def from_summaries(cls, parts: Iterable[Summary], encoding: Encoding, *, mean: Array) -> Population:
         """The sum of the sites' summaries; columns are named in the encoding's order, which is the summaries' own.
 
         `mean` (p,) is that of each numeric column within its agreed range.
@@ -131,10 +131,10 @@ class Population:
         out = [_mean_input(s, rule) for s, rule in zip(spreads, encoding.numeric, strict=True)]
         out += [s.missing for s, rule in zip(spreads, encoding.numeric, strict=True) if rule.indicator]
         for rule in encoding.categorical:
-            held = self.categorical[rule.name]
-            own = [held.levels.get(level, 0.0) for level in rule.levels]
-            out += own
-            out += [max(0.0, 1 - held.missing - sum(own))] if rule.other else []
+            column = self.categorical[rule.name]
+            shares = [column.levels.get(level, 0.0) for level in rule.levels]
+            out += shares
+            out += [max(0.0, 1 - column.missing - sum(shares))] if rule.other else []
         return np.array(out)
 
     def to_dict(self) -> dict[str, Any]:
@@ -174,29 +174,29 @@ class Population:
             ) from None
 
 
-def kept_quantiles(cells: Cells, column: int) -> tuple[float, ...]:
+def select_quantiles(cells: Cells, column: int) -> tuple[float, ...]:
     """The quantiles of one column that are kept: as many as `FEWEST` patients each allow, at most `STEPS`."""
     mine = slice(*np.searchsorted(cells.column, [column, column + 1]))
     steps = min(STEPS, int(cells.count[mine].sum()) // FEWEST)
     if steps < _TOO_FEW:
         return ()
     only = Cells(np.zeros_like(cells.column[mine]), cells.cell[mine], cells.count[mine])
-    found = only.quantiles((np.arange(steps) + 0.5) / steps, columns=1)[:, 0]
-    return _written(found)
+    values = only.quantiles((np.arange(steps) + 0.5) / steps, columns=1)[:, 0]
+    return _written(values)
 
 
 def _spread(total: Summary, j: int, rule: Numeric, mean: float) -> Spread:
-    known = int(total.count[j])
-    missing = 1 - known / total.rows if total.rows else 0.0
-    if not known:
+    count = int(total.count[j])
+    missing = 1 - count / total.rows if total.rows else 0.0
+    if not count:
         return Spread((), rule.fill, missing)
-    return Spread(kept_quantiles(total.cells, j), mean, missing)
+    return Spread(select_quantiles(total.cells, j), mean, missing)
 
 
 def _shares(counts: Mapping[str, int], rows: int) -> Shares:
-    known = sum(counts.values())
-    kept = {level: n / rows for level, n in counts.items() if n >= FEWEST}
-    return Shares(kept, 1 - known / rows if rows else 0.0)
+    count = sum(counts.values())
+    common = {level: n / rows for level, n in counts.items() if n >= FEWEST}
+    return Shares(common, 1 - count / rows if rows else 0.0)
 
 
 def _mean_input(spread: Spread, rule: Numeric) -> float:
@@ -220,7 +220,7 @@ def _spread_from(values: Mapping[str, Any]) -> Spread | NoisedSpread:
             raise ValueError("edges must rise, with a share below each and a margin for each cell")
         return NoisedSpread(edges, below, margins, float(values["missing"]), float(values["missing_margin"]))
     quantiles: Sequence[Any] = values["quantiles"]
-    found = tuple(float(v) for v in quantiles)
-    if list(found) != sorted(found):
+    numbers = tuple(float(v) for v in quantiles)
+    if list(numbers) != sorted(numbers):
         raise ValueError("quantiles must rise")
-    return Spread(found, float(values["mean"]), float(values["missing"]))
+    return Spread(numbers, float(values["mean"]), float(values["missing"]))

@@ -57,7 +57,7 @@ def deletion_auc(
     features: Features | None = None,
 ) -> Array:
     """Mean score (n,) while features give way to the baseline, most important first (Petsiuk et al. 2018): low is good."""
-    return removal(predict, x, attributions, baseline=baseline, steps=steps, features=features).area
+    return removal_curve(predict, x, attributions, baseline=baseline, steps=steps, features=features).area
 
 
 def insertion_auc(
@@ -70,10 +70,10 @@ def insertion_auc(
     features: Features | None = None,
 ) -> Array:
     """Mean score (n,) while features replace the baseline, most important first: high is good."""
-    return removal(predict, x, attributions, baseline=baseline, steps=steps, features=features, insert=True).area
+    return removal_curve(predict, x, attributions, baseline=baseline, steps=steps, features=features, insert=True).area
 
 
-def removal(
+def removal_curve(
     predict: Predict,
     x: Array,
     attributions: Array,
@@ -84,14 +84,14 @@ def removal(
     insert: bool = False,
 ) -> Curve:
     """The curve behind deletion (or insertion): one forward of all rows a step. `baseline` is broadcast to x."""
-    values, of = _by_feature(x, attributions, features)
+    values, index = _by_feature(x, attributions, features)
     if steps < 1:
         raise BadInput(f"steps = {steps}: a removal curve needs at least one", code="too-few-steps")
     count = values.shape[1]
     rank = np.argsort(np.argsort(-values, axis=1, kind="stable"), axis=1)
     taken = np.unique(np.rint(np.linspace(0, count, min(steps, count) + 1)).astype(int))
     first, rest = (x, _baseline(x, baseline)) if insert else (_baseline(x, baseline), x)
-    score = [_score(predict, np.where(_places(x, (rank < k)[:, of]), first, rest)) for k in taken]
+    score = [_score(predict, np.where(_places(x, (rank < k)[:, index]), first, rest)) for k in taken]
     return Curve(taken / count, np.stack(score, axis=1))
 
 
@@ -110,18 +110,18 @@ def faithfulness_correlation(
 
     Each row draws `runs` subsets of its own. NaN where the score or the attributions never change.
     """
-    values, of = _by_feature(x, attributions, features)
+    values, index = _by_feature(x, attributions, features)
     if not 1 <= subset < values.shape[1] or runs < 2:
         raise BadInput(
             f"subset = {subset}, runs = {runs}: subsets are of 1 to {values.shape[1] - 1} features, drawn at least twice",
             code="subset-out-of-range",
         )
-    whole, empty = _score(predict, x), _baseline(x, baseline)
+    full_score, empty = _score(predict, x), _baseline(x, baseline)
     lost, removed = np.empty((2, len(x), runs))
     for r in range(runs):
         key = rng.random(values.shape)
         out = key <= np.partition(key, subset - 1, axis=1)[:, subset - 1, None]
-        lost[:, r] = whole - _score(predict, np.where(_places(x, out[:, of]), empty, x))
+        lost[:, r] = full_score - _score(predict, np.where(_places(x, out[:, index]), empty, x))
         removed[:, r] = (values * out).sum(axis=1)
     return correlation(removed, lost)
 
@@ -199,11 +199,11 @@ def _by_feature(x: Array, attributions: Array, features: Features | None) -> tup
         )
     places = prod(x.shape[1:]) if x.ndim < 4 else prod(x.shape[2:])
     flat = attributions.reshape(len(attributions), -1).astype(float)
-    of = np.arange(places) if features is None else features.of
+    index = np.arange(places) if features is None else features.feature_index
     if features is not None and flat.shape[1] == places:
-        flat = features.summed(flat)
+        flat = features.sum_inputs(flat)
     shape = (len(x), places if features is None else len(features))
-    if x.ndim not in (2, 4) or len(of) != places or flat.shape != shape:
+    if x.ndim not in (2, 4) or len(index) != places or flat.shape != shape:
         raise BadInput(
             f"attributions {attributions.shape} do not fit rows {x.shape}: give one value for each input, "
             "each pixel (summed over channels) or each feature",
@@ -213,7 +213,7 @@ def _by_feature(x: Array, attributions: Array, features: Features | None) -> tup
         raise BadInput(
             "attributions hold values that are not finite; check the model that gave them", code="not-finite"
         )
-    return flat, of
+    return flat, index
 
 
 def _baseline(x: Array, value: Array | float) -> Array:
@@ -234,12 +234,12 @@ def _places(x: Array, chosen: Array) -> Array:
 
 
 def _score(predict: Predict, x: Array) -> Array:
-    found = np.asarray(predict(x), float)
-    if found.shape != x.shape[:1]:
+    scores = np.asarray(predict(x), float)
+    if scores.shape != x.shape[:1]:
         raise BadInput(
-            f"predict gave {found.shape} for {len(x)} rows; it must give one score a row", code="bad-prediction-shape"
+            f"predict gave {scores.shape} for {len(x)} rows; it must give one score a row", code="bad-prediction-shape"
         )
-    return found
+    return scores
 
 
 def _shares(values: Array) -> Array:
@@ -280,35 +280,35 @@ def randomisation(explain: Callable[[Array], Array], model: Any, theta: Array, *
 
     `explain(theta)` gives attributions (n, ...) of the same rows by that model; their absolute values are compared.
     """
-    layers = layers_of(model)[::-1]
+    layers = layer_names(model)[::-1]
     before = explain(theta)
-    after = (explain(randomised(model, theta, seed, layers=layers[: i + 1])) for i in range(len(layers)))
+    after = (explain(randomize(model, theta, seed, layers=layers[: i + 1])) for i in range(len(layers)))
     size = np.abs(before).reshape(len(before), -1)
     return Randomisation(layers, np.stack([rank_correlation(size, np.abs(a).reshape(size.shape)) for a in after]))
 
 
-def randomised(model: Any, theta: Array, seed: int, *, layers: Sequence[str] | None = None) -> Array:
+def randomize(model: Any, theta: Array, seed: int, *, layers: Sequence[str] | None = None) -> Array:
     """The model with its parameters, or those of some layers, drawn anew as at its start.
 
     A linear model starts at zero, which explains nothing: weights that start alike are drawn from a normal
     distribution as wide as the trained ones.
     """
-    known = layers_of(model)
+    names = layer_names(model)
     for layer in layers or ():
-        if layer not in known:
-            raise BadInput(f"the model has no layer '{layer}'; it has {', '.join(known)}", code="unknown-layer")
+        if layer not in names:
+            raise BadInput(f"the model has no layer '{layer}'; it has {', '.join(names)}", code="unknown-layer")
     out, start = theta.copy(), model.init(seed, theta.dtype)
     rng = generator(seed, purpose="randomised")
-    for name, at, shape in model.layout.slices:
+    for name, span, shape in model.layout.slices:
         if layers is None or _layer(name) in layers:
-            fresh = start[at]
+            fresh = start[span]
             if len(shape) > 1 and (fresh == fresh[0]).all():
-                fresh = rng.normal(scale=theta[at].std() or 1.0, size=prod(shape))
-            out[at] = fresh
+                fresh = rng.normal(scale=theta[span].std() or 1.0, size=prod(shape))
+            out[span] = fresh
     return out
 
 
-def layers_of(model: Any) -> tuple[str, ...]:
+def layer_names(model: Any) -> tuple[str, ...]:
     """The names of a model's layers, from the input up; a forest has none and is refused."""
     if not hasattr(model.layout, "slices"):
         raise BadInput(

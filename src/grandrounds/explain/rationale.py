@@ -1,8 +1,8 @@
 """Score a model on shared scoring images: is it right, and for the right reason (XFed).
 
-A site reports four numbers of its model and no heat map (`rationale`): accuracy and log loss on the images as they are,
+A site reports four numbers of its model and no heat map (`score_rationale`): accuracy and log loss on the images as they are,
 the share of them whose heat lies in the truth mask (XAI accuracy), and the share of grid scenes whose warmest cell is the
-right one. `scored` gives image by image all that these rest on, and what XFed reports besides: how much of the mask is
+right one. `score_images` gives image by image all that these rest on, and what XFed reports besides: how much of the mask is
 hot, plain IoU, and whether the inside of the mask alone is still called right.
 
 Grid scenes put an image in one cell among distractors of other classes (the grid pointing game, Boehle et al. 2021).
@@ -61,7 +61,7 @@ class RationaleRule:
     sigma: float = 0.5
 
     @classmethod
-    def of(cls, seed: int, xfed: Any) -> RationaleRule:
+    def from_settings(cls, seed: int, xfed: Any) -> RationaleRule:
         """What [method.xfed] says, of a run with this seed."""
         return cls(seed, xfed.form, xfed.top, xfed.grid, xfed.steps, xfed.samples, xfed.sigma)
 
@@ -89,7 +89,7 @@ class RationaleRule:
             ) from None
 
 
-def rationale(
+def score_rationale(
     rule: RationaleRule, model: Any, models: Any, x: Array, y: Array, masks: Array | None
 ) -> dict[str, Array]:
     """The report of K models (K, P) on scoring pictures x (n, C, H, W) of classes y (n,).
@@ -101,19 +101,19 @@ def rationale(
 
     models, how, scenes = np.asarray(models), rule.smoothing, rule.scenes(x, y)
     out = {name: np.full(len(models), np.nan) for name in ("accuracy", "loss", "xai", "grid")}
-    whole = []
+    finite = []
     for k, logits in enumerate(np.asarray(model.stack_logits(models, x), float)):
         if np.isfinite(logits).all():
-            said = truth(logits, y)
-            out["accuracy"][k], out["loss"][k] = said.right.mean(), said.loss.mean()
-            whole.append(k)
-    stack = models if len(whole) == len(models) else models[whole]
+            result = score_logits(logits, y)
+            out["accuracy"][k], out["loss"][k] = result.right.mean(), result.loss.mean()
+            finite.append(k)
+    stack = models if len(finite) == len(models) else models[finite]
     if masks is not None:
         plain = heat("integrated_gradients", model, stack, x, y, **how)
-        out["xai"][whole] = [_known(h, lambda h: xai_accuracy(h, masks, form=rule.form, q=rule.top)) for h in plain]
+        out["xai"][finite] = [_known(h, lambda h: xai_accuracy(h, masks, form=rule.form, q=rule.top)) for h in plain]
     if scenes is not None:
         warm = heat("integrated_gradients", model, stack, scenes.x.astype(x.dtype), scenes.y, **how)
-        out["grid"][whole] = [_known(h, lambda h: grid_accuracy(h, scenes.cell, rule.grid)) for h in warm]
+        out["grid"][finite] = [_known(h, lambda h: grid_accuracy(h, scenes.cell, rule.grid)) for h in warm]
     return {f"{REPORT}.{name}": values for name, values in out.items()}
 
 
@@ -121,29 +121,29 @@ def _known(heats: Array, score: Callable[[Array], Share]) -> float:
     """The score of heat maps; NaN where none could be scored, or where a net's gradients are no numbers."""
     if not np.isfinite(heats).all():
         return float(np.nan)
-    found = score(heats)
-    return float(found) if found.count else float(np.nan)
+    share = score(heats)
+    return float(share) if share.count else float(np.nan)
 
 
 @dataclass(frozen=True)
-class Truth:
+class LogitScores:
     """Whether each picture is called what it is, and the log loss of it."""
 
     right: Array
     loss: Array
 
 
-def truth(logits: Array, y: Array) -> Truth:
+def score_logits(logits: Array, y: Array) -> LogitScores:
     """What logits (n, C), or (n, 1) for two classes, say of the true classes y (n,)."""
     if logits.shape[1] == 1:
         logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
     top = logits.max(axis=1, keepdims=True)
     spread = top[:, 0] + np.log(np.exp(logits - top).sum(axis=1))
-    return Truth(logits.argmax(axis=1) == y, spread - logits[np.arange(len(y)), y])
+    return LogitScores(logits.argmax(axis=1) == y, spread - logits[np.arange(len(y)), y])
 
 
 @dataclass(frozen=True, eq=False)
-class Heated:
+class HeatScores:
     """What heat maps (n, H, W) say against truth masks; NaN (n,) where a mask is empty or full."""
 
     heat: Array
@@ -153,7 +153,7 @@ class Heated:
     iou: Array  # (n,) of the hottest pixels and the mask
 
     @classmethod
-    def of(cls, heat: Array, masks: Array, rule: RationaleRule) -> Heated:
+    def from_heat(cls, heat: Array, masks: Array, rule: RationaleRule) -> HeatScores:
         """Heat that is no number, of a model whose gradients are none, has NaN for everything."""
         if not np.isfinite(heat).all():
             unknown = np.full(len(heat), np.nan)
@@ -167,13 +167,13 @@ class Heated:
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ImageScores:
     """n pictures as one model sees them."""
 
     logits: Array  # (n, C), or (n, 1) for two classes
     right: Array  # (n,) 1 where the picture is called what it is
     loss: Array  # (n,) cross-entropy
-    heated: Heated | None  # None without a mask of use
+    heated: HeatScores | None  # None without a mask of use
     masked_right: Array | None  # (n,) 1 where the inside of the mask alone is called right; NaN without a mask of use
     grid: Array | None  # (n,) 1 where the warmest cell of the picture's scene is its own; None without scenes
     marked: int = 0  # pictures with a mask of use
@@ -184,17 +184,17 @@ class Scored:
     def figures(self) -> dict[str, float | int]:
         """Means over pictures: accuracy and cross-entropy, and of reasons what can be had.
 
-        `pictures` is how many there are, and `scored` how many have a mask of use.
+        `pictures` is how many there are, and `score_images` how many have a mask of use.
         """
-        found: dict[str, float | int] = {"accuracy": mean(self.right), "cross_entropy": mean(self.loss)}
+        numbers: dict[str, float | int] = {"accuracy": mean(self.right), "cross_entropy": mean(self.loss)}
         if self.heated is not None and self.masked_right is not None:
-            found |= {**self.heated.figures(), "masked_accuracy": mean(self.masked_right)}
+            numbers |= {**self.heated.figures(), "masked_accuracy": mean(self.masked_right)}
         if self.grid is not None:
-            found["grid"] = mean(self.grid)
-        return {**found, "pictures": len(self), "scored": self.marked}
+            numbers["grid"] = mean(self.grid)
+        return {**numbers, "pictures": len(self), "scored": self.marked}
 
 
-def scored(rule: RationaleRule, model: Any, theta: Array, x: Array, y: Array, masks: Array | None) -> Scored:
+def score_images(rule: RationaleRule, model: Any, theta: Array, x: Array, y: Array, masks: Array | None) -> ImageScores:
     """One model (P,) on pictures x (n, C, H, W) of classes y (n,) with truth masks (n, H, W), where there are any.
 
     Outside of its mask a masked picture is the encoded mean, 0.
@@ -202,15 +202,15 @@ def scored(rule: RationaleRule, model: Any, theta: Array, x: Array, y: Array, ma
     from grandrounds.explain.explainers.heat import heat
 
     scenes, usable = rule.scenes(x, y), np.zeros(len(x), bool) if masks is None else usable_masks(masks)
-    said, right, loss = _answers(model, theta, x, y)
+    logits, right, loss = _answers(model, theta, x, y)
     heated, masked, grid = None, None, None
     if masks is not None and usable.any():
         masked = np.where(usable, _answers(model, theta, x * masks[:, None], y)[1], np.nan)
-        heated = Heated.of(heat("integrated_gradients", model, theta, x, y, **rule.smoothing), masks, rule)
+        heated = HeatScores.from_heat(heat("integrated_gradients", model, theta, x, y, **rule.smoothing), masks, rule)
     if scenes is not None:
         warm = heat("integrated_gradients", model, theta, scenes.x.astype(x.dtype), scenes.y, **rule.smoothing)
-        grid = pointed(warm, scenes.cell, rule.grid)
-    return Scored(said, right, loss, heated, masked, grid, int(usable.sum()))
+        grid = score_scenes(warm, scenes.cell, rule.grid)
+    return ImageScores(logits, right, loss, heated, masked, grid, int(usable.sum()))
 
 
 def _answers(model: Any, theta: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
@@ -219,19 +219,19 @@ def _answers(model: Any, theta: Array, x: Array, y: Array) -> tuple[Array, Array
     if not np.isfinite(logits).all():
         unknown = np.full(len(logits), np.nan)
         return logits, unknown, unknown
-    said = truth(logits, y)
-    return logits, said.right.astype(float), said.loss
+    result = score_logits(logits, y)
+    return logits, result.right.astype(float), result.loss
 
 
-def pointed(warm: Array, cells: Array, grid: int) -> Array:
+def score_scenes(warm: Array, cells: Array, grid: int) -> Array:
     """`grid_credit` of scenes' heat maps; NaN for a model whose gradients are no numbers."""
     return grid_credit(warm, cells, grid) if np.isfinite(warm).all() else np.full(len(warm), np.nan)
 
 
 def mean(values: Array) -> float:
     """Over what is known; NaN where nothing is."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else float(np.nan)
+    finite = values[~np.isnan(values)]
+    return float(finite.mean()) if len(finite) else float(np.nan)
 
 
 @dataclass(frozen=True)
@@ -260,22 +260,22 @@ def grid_scenes(x: Array, y: Array, grid: int, rng: np.random.Generator) -> Scen
     cell = rng.permutation(np.arange(n) % cells)
     shown = np.empty((n, cells), np.int64)
     for label in np.unique(y):
-        own, others = np.flatnonzero(y == label), np.flatnonzero(y != label)
-        few = len(others) < cells - 1
-        for i in own:
-            drawn = rng.choice(others, cells - 1, replace=few)
+        members, distractors = np.flatnonzero(y == label), np.flatnonzero(y != label)
+        few = len(distractors) < cells - 1
+        for i in members:
+            drawn = rng.choice(distractors, cells - 1, replace=few)
             shown[i] = np.insert(drawn, cell[i], i)
-    tiles = Features.of_tiles(height, width, (grid, grid))
+    tiles = Features.from_tiles(height, width, (grid, grid))
     scenes = np.empty(x.shape, np.result_type(x, np.float32))
     for c, pixels in enumerate(tiles.groups):
         (top, left), (bottom, right) = (divmod(int(corner), width) for corner in pixels[[0, -1]])
-        small = shrunken(x, bottom + 1 - top, right + 1 - left)
+        small = shrink(x, bottom + 1 - top, right + 1 - left)
         scenes[:, :, top : bottom + 1, left : right + 1] = small[shown[:, c]]
-    mask = tiles.of.reshape(height, width) == cell[:, None, None]
+    mask = tiles.feature_index.reshape(height, width) == cell[:, None, None]
     return Scenes(scenes, y.copy(), cell, mask, grid)
 
 
-def shrunken(x: Array, height: int, width: int) -> Array:
+def shrink(x: Array, height: int, width: int) -> Array:
     """Pictures (..., H, W) at a smaller size: each new pixel is the mean of the area it covers.
 
     By a whole factor this is average pooling; otherwise a pixel that straddles an edge counts on each side by its part.
@@ -343,7 +343,7 @@ def baselines(
     }
 
 
-def shuffled(model: Any, theta: Array, rng: np.random.Generator) -> Array:
+def shuffle_weights(model: Any, theta: Array, rng: np.random.Generator) -> Array:
     """The net with the entries of each parameter block in another order.
 
     Within blocks and not over all: every layer keeps the sizes that its weights have, so signals pass through as
@@ -351,8 +351,8 @@ def shuffled(model: Any, theta: Array, rng: np.random.Generator) -> Array:
     or is dead is an opponent too easy to beat.
     """
     out = theta.copy()
-    for _, at, _ in model.layout.slices:
-        out[at] = rng.permutation(theta[at])
+    for _, span, _ in model.layout.slices:
+        out[span] = rng.permutation(theta[span])
     return out
 
 
@@ -365,15 +365,17 @@ def _noise(shape: tuple[int, ...], masks: Array | None, cells: Array | None, rul
 
 
 def _unseeing(heat: Array, masks: Array | None, cells: Array | None, rule: RationaleRule) -> dict[str, float]:
-    found = {} if masks is None else Heated.of(heat, masks, rule).figures()
-    return found if cells is None else {**found, "grid": mean(pointed(heat, cells, rule.grid))}
+    numbers = {} if masks is None else HeatScores.from_heat(heat, masks, rule).figures()
+    return numbers if cells is None else {**numbers, "grid": mean(score_scenes(heat, cells, rule.grid))}
 
 
 def _shuffled(
     model: Any, theta: Array, x: Array, y: Array, masks: Array | None, rule: RationaleRule
 ) -> dict[str, float]:
     rng = generator(rule.seed, purpose="shuffled weights")
-    told = [scored(rule, model, shuffled(model, theta, rng), x, y, masks).figures() for _ in range(SHUFFLES)]
+    runs = [
+        score_images(rule, model, shuffle_weights(model, theta, rng), x, y, masks).figures() for _ in range(SHUFFLES)
+    ]
     return {
-        name: mean(np.array([t[name] for t in told], float)) for name in told[0] if name not in ("pictures", "scored")
+        name: mean(np.array([t[name] for t in runs], float)) for name in runs[0] if name not in ("pictures", "scored")
     }

@@ -16,14 +16,14 @@ from grandrounds.explain.features import Features
 
 _OF_TABLES, _OF_IMAGES = explainers_for(Use.TABLE_SKETCH), explainers_for(Use.IMAGE_SKETCH)
 TABLES = {name: spec.words for name, spec in _OF_TABLES.items()}
-PICTURES = {name: spec.words for name, spec in _OF_IMAGES.items()}
-HIDING = tuple(spec.name for spec in (*_OF_TABLES.values(), *_OF_IMAGES.values()) if spec.hides_features)
+IMAGES = {name: spec.words for name, spec in _OF_IMAGES.items()}
+HIDING_EXPLAINERS = tuple(spec.name for spec in (*_OF_TABLES.values(), *_OF_IMAGES.values()) if spec.hides_features)
 """Explainers that score the model with a feature hidden (explain.score)."""
 
-FROM_BACKGROUND = tuple(name for name, spec in _OF_TABLES.items() if spec.needs_background)
+BACKGROUND_EXPLAINERS = tuple(name for name, spec in _OF_TABLES.items() if spec.needs_background)
 """Explainers of tables that compare a patient with others; one background serves all sites."""
 
-EXPLAINERS = {name: TABLES.get(name, PICTURES.get(name, "")) for name in (*TABLES, *PICTURES)}
+EXPLAINERS = {name: TABLES.get(name, IMAGES.get(name, "")) for name in (*TABLES, *IMAGES)}
 """Name and one line for each explainer in the loop, as `rounds list explainers` prints them."""
 
 
@@ -56,40 +56,40 @@ class SketchRule:
             ) from None
 
     @classmethod
-    def of(cls, name: str, explain: Any, seed: int) -> SketchRule:
+    def from_settings(cls, name: str, explain: Any, seed: int) -> SketchRule:
         """From an experiment's [explain] section."""
         keys = ("score", "repeats", "steps", "tiles", "top", "noise", "rows")
         return cls(name, seed, **{key: getattr(explain, key) for key in keys})
 
     def explainer(self, features: Features, background: Array | None) -> Explainer:
-        """The explainer itself; `background` (B, d) is what it starts from, where it needs one (`FROM_BACKGROUND`)."""
+        """The explainer itself; `background` (B, d) is what it starts from, where it needs one (`BACKGROUND_EXPLAINERS`)."""
         pictures = features.grid is not None
-        known = _OF_IMAGES if pictures else _OF_TABLES
-        if not pictures and self.name in FROM_BACKGROUND and background is None:
+        specs = _OF_IMAGES if pictures else _OF_TABLES
+        if not pictures and self.name in BACKGROUND_EXPLAINERS and background is None:
             raise BadInput(
                 f"'{self.name}' starts from a background and was given none: send one with the Ask",
                 code="missing-background",
             )
-        if self.name not in known:
-            what = "pictures" if pictures else "a table"
+        if self.name not in specs:
+            kind = "pictures" if pictures else "a table"
             raise BadInput(
-                f"explain.sketch is '{self.name}', which does not explain {what}: use {', '.join(known)}",
+                f"explain.sketch is '{self.name}', which does not explain {kind}: use {', '.join(specs)}",
                 code="unsuited-explainer",
             )
-        made: Explainer = (
-            known[self.name].load().from_rule(self, features, np.empty(0) if background is None else background)
+        explainer: Explainer = (
+            specs[self.name].load().from_rule(self, features, np.empty(0) if background is None else background)
         )
-        return made
+        return explainer
 
-    def judge(self, model: Any, features: Features) -> Explainer | None:
+    def fidelity_reference(self, model: Any, features: Features) -> Explainer | None:
         """What a sketch is held against for its fidelity: a linear model's coefficients, else importances by hiding features.
 
         None where the sketch is that itself (FedXChain sec. IV-F; its fidelity is a rank correlation).
         """
-        from grandrounds.explain.explainers.linear import dense_of
+        from grandrounds.explain.explainers.linear import as_dense
 
         hiding = "occlusion" if features.grid is not None else "permutation"
-        dense = None if features.grid is not None else dense_of(model)
+        dense = None if features.grid is not None else as_dense(model)
         name = "coefficients" if dense is not None and len(dense.widths) == 2 else hiding
         if name == self.name:
             return None

@@ -55,9 +55,9 @@ def simplex_error(importances: Array, error: Array) -> Array:
     positive = np.maximum(np.ascontiguousarray(importances, float), 0)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         squares = (np.asarray(error, float) / positive.sum(axis=-1, keepdims=True)) ** 2
-        others = np.maximum(squares.sum(axis=-1, keepdims=True) - squares, 0)
-        found = np.sqrt((1 - shares) ** 2 * squares + shares**2 * others)
-    return np.where(flat[..., None], 0.0, np.fmin(found, 0.5))
+        rest = np.maximum(squares.sum(axis=-1, keepdims=True) - squares, 0)
+        deviation = np.sqrt((1 - shares) ** 2 * squares + shares**2 * rest)
+    return np.where(flat[..., None], 0.0, np.fmin(deviation, 0.5))
 
 
 def largest(values: Array, n: int) -> Array:
@@ -68,7 +68,7 @@ def largest(values: Array, n: int) -> Array:
     return mask
 
 
-def top(sketches: Array, q: int) -> Array:
+def keep_top(sketches: Array, q: int) -> Array:
     """Sketches (..., F) of which only the q largest shares are kept, made to add up to one (Algorithm 3); 0 keeps all."""
     if q < 0:
         raise BadInput(f"a sketch cannot keep {q} features: give how many to keep, or 0 for all", code="bad-top-count")
@@ -78,7 +78,7 @@ def top(sketches: Array, q: int) -> Array:
     return simplex(np.where(largest(sketches, q), sketches, 0))[0]
 
 
-def noisy(sketches: Array, sigma: float, rng: np.random.Generator) -> Array:
+def add_noise(sketches: Array, sigma: float, rng: np.random.Generator) -> Array:
     """Sketches (..., F) with Gaussian noise, clipped at zero and made to add up to one; uniform where nothing is left.
 
     No privacy guarantee by itself, and soon no sketch: before clipping the noise has an expected L1 norm of 0.8 F sigma,
@@ -101,7 +101,7 @@ class Sketch:
     values: Array
     names: tuple[str, ...]
     error: Array
-    kept: int = 0  # features kept by top-q; 0: all
+    top_count: int = 0  # features kept by top-q; 0: all
     noise: float = 0.0  # standard deviation of the noise that was added
     flags: tuple[str, ...] = ()  # "flat": the model uses no feature
     explainer: str = ""
@@ -118,14 +118,14 @@ class Sketch:
         return [(self.names[f], float(self.values[f]), float(self.error[f])) for f in order]
 
     def arrays(self) -> dict[str, Array]:
-        """The part of a sketch that travels as arrays; `about` is the rest."""
+        """The part of a sketch that travels as arrays; `metadata` is the rest."""
         return {"sketch": self.values, "sketch_error": self.error}
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """All that is not an array, as plain JSON."""
         return {
             "names": list(self.names),
-            "kept": self.kept,
+            "kept": self.top_count,
             "noise": self.noise,
             "flags": list(self.flags),
             "explainer": self.explainer,
@@ -134,18 +134,18 @@ class Sketch:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain JSON."""
-        return {"values": self.values.tolist(), "error": self.error.tolist(), **self.about()}
+        return {"values": self.values.tolist(), "error": self.error.tolist(), **self.metadata()}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], about: Mapping[str, Any]) -> Sketch:
-        """A sketch from `arrays()` and `about()`; one that is not on the simplex or does not add up is refused."""
+        """A sketch from `arrays()` and `metadata()`; one that is not on the simplex or does not add up is refused."""
         try:
             values, error = (np.asarray(arrays[name], float) for name in ("sketch", "sketch_error"))
             sketch = cls(
                 values=values,
                 names=_words(about["names"]),
                 error=error,
-                kept=int(about["kept"]),
+                top_count=int(about["kept"]),
                 noise=float(about["noise"]),
                 flags=_words(about["flags"]),
                 explainer=str(about["explainer"]),
@@ -173,20 +173,20 @@ class Sketch:
 
     def _check(self) -> None:
         count = len(self.names)
-        for what, array in (("shares", self.values), ("errors", self.error)):
+        for part, array in (("shares", self.values), ("errors", self.error)):
             if count == 0 or array.shape != (count,):
                 raise BadInput(
-                    f"a sketch of {count} names has {what} of shape {array.shape}: give one for each feature",
+                    f"a sketch of {count} names has {part} of shape {array.shape}: give one for each feature",
                     code="mismatched-shapes",
                 )
             if not (np.isfinite(array).all() and (array >= 0).all()):
-                raise BadInput(f"the {what} of a sketch must be finite and not below zero", code="bad-shares")
+                raise BadInput(f"the {part} of a sketch must be finite and not below zero", code="bad-shares")
         if abs(self.values.sum() - 1) > _NEAR_ONE:
             raise BadInput(
                 f"the shares of a sketch add up to {self.values.sum():.6g}, not to 1: divide by their sum",
                 code="bad-shares",
             )
-        if self.kept < 0 or self.rows < 0 or not (math.isfinite(self.noise) and self.noise >= 0):
+        if self.top_count < 0 or self.rows < 0 or not (math.isfinite(self.noise) and self.noise >= 0):
             raise BadInput(
                 "'kept', 'rows' and 'noise' of a sketch must be finite and not below zero", code="damaged-sketch"
             )
@@ -200,7 +200,7 @@ def _blur(halves: Array | None, q: int) -> Array | None:
     """
     if halves is None:
         return None
-    one, other = (top(simplex(half)[0], q) for half in halves)
+    one, other = (keep_top(simplex(half)[0], q) for half in halves)
     distance: Array = np.abs(one - other).sum(axis=-1) / 2
     return distance
 
@@ -224,11 +224,11 @@ class Sketches:
     values: Array
     error: Array
     flat: Array
-    kept: int = 0
+    top_count: int = 0
     blur: Array | None = None
 
     @classmethod
-    def of_importances(
+    def from_importances(
         cls, sites: Sequence[str], names: Sequence[str], importances: Importances, *, q: int = 0
     ) -> Sketches:
         """Sketches of importances (K, F), of which the q largest are kept (0: all).
@@ -246,9 +246,9 @@ class Sketches:
         values, flat = simplex(importances.values)
         raw, error = importances.values, importances.error
         if 0 < q < len(names):
-            kept = largest(values, q) | flat[:, None]
-            raw, error = np.where(kept, raw, 0), np.where(kept, error, 0)
-            values = np.where(flat[:, None], values, top(values, q))
+            keep = largest(values, q) | flat[:, None]
+            raw, error = np.where(keep, raw, 0), np.where(keep, error, 0)
+            values = np.where(flat[:, None], values, keep_top(values, q))
         return cls(tuple(sites), tuple(names), values, simplex_error(raw, error), flat, q, _blur(importances.halves, q))
 
     @property
@@ -268,10 +268,10 @@ class Sketches:
         """Mean share of features that are not zero: SSE-AGG's communication cost C (sec. V) as a share of F."""
         return float(np.count_nonzero(self.values) / max(1, self.values.size))
 
-    def of(self, site: str) -> Sketch:
+    def for_site(self, site: str) -> Sketch:
         """One site's sketch."""
         if site not in self.sites:
             raise BadInput(f"there is no sketch of site '{site}'; {nearest(site, self.sites)}", code="unknown-site")
         k = self.sites.index(site)
         flags = ("flat",) if self.flat[k] else ()
-        return Sketch(self.values[k], self.names, self.error[k], kept=self.kept, flags=flags)
+        return Sketch(self.values[k], self.names, self.error[k], top_count=self.top_count, flags=flags)

@@ -265,8 +265,8 @@ def _same_features(a: Array, b: Array) -> None:
 def _blocks(count: int, numbers: int) -> Iterator[slice]:
     """Cuts of `count` rows, each of which is worth `numbers` numbers."""
     size = max(1, _NUMBERS // max(1, numbers))
-    for at in range(0, count, size):
-        yield slice(at, min(at + size, count))
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
 
 
 def _members(sketches: Array, k: int) -> Array:
@@ -279,10 +279,10 @@ def _members(sketches: Array, k: int) -> Array:
     return (largest(rows, k) & (rows > 0)).astype(np.float32)
 
 
-def _overlap(some: Array, others: Array) -> tuple[Array, Array]:
+def _overlap(some: Array, rows: Array) -> tuple[Array, Array]:
     """|A & B| and |A | B| of each of some sets (a, F) with each of others (b, F): (a, b). A sketch's set is never empty."""
-    shared = (some @ others.T).astype(np.int64)
-    sizes = (member.sum(axis=1).astype(np.int64) for member in (some, others))
+    shared = (some @ rows.T).astype(np.int64)
+    sizes = (member.sum(axis=1).astype(np.int64) for member in (some, rows))
     mine, theirs = sizes
     return shared, mine[:, None] + theirs - shared
 
@@ -304,9 +304,9 @@ def _ranks(values: Array) -> Array:
     return ranks
 
 
-def _share(part: Array, whole: Array) -> Array:
+def _share(part: Array, total: Array) -> Array:
     """part / whole, 0 where the whole is 0."""
-    return np.divide(part, whole, out=np.zeros(np.broadcast_shapes(part.shape, whole.shape)), where=whole != 0)
+    return np.divide(part, total, out=np.zeros(np.broadcast_shapes(part.shape, total.shape)), where=total != 0)
 
 
 def _short(values: Array) -> list[list[float]]:

@@ -75,7 +75,7 @@ class TrustRule:
         return rule
 
     @classmethod
-    def of(cls, trust: Any) -> TrustRule:
+    def from_settings(cls, trust: Any) -> TrustRule:
         """From an experiment's [method.trust]."""
         return cls(**{f.name: getattr(trust, f.name) for f in fields(cls)})
 
@@ -103,21 +103,21 @@ _ROUNDED = 1e-6
 """By how much rounding may carry a number out of its range."""
 
 
-def possible(name: str, values: Array) -> Array:
+def is_possible(name: str, values: Array) -> Array:
     """Whether each of K sites can be as `values` (K, ...) say, (K,)."""
     least, most = RANGES[name]
-    held = np.asarray(values, float)
-    fine = (held >= least - _ROUNDED) & (held <= most + _ROUNDED) & np.isfinite(held)
-    out: Array = (fine | np.isnan(held) if name in UNKNOWN else fine).all(axis=tuple(range(1, held.ndim)))
+    numbers = np.asarray(values, float)
+    fine = (numbers >= least - _ROUNDED) & (numbers <= most + _ROUNDED) & np.isfinite(numbers)
+    out: Array = (fine | np.isnan(numbers) if name in UNKNOWN else fine).all(axis=tuple(range(1, numbers.ndim)))
     if name == "shares":  # nothing diverges from anything if it has no shares at all
-        out &= np.abs(held.sum(axis=-1) - 1) < _ROUNDED
+        out &= np.abs(numbers.sum(axis=-1) - 1) < _ROUNDED
     if name == "direction":  # a longer one would be the consortium's
-        out &= (held**2).sum(axis=-1) < 1 + _ROUNDED
+        out &= (numbers**2).sum(axis=-1) < 1 + _ROUNDED
     return out
 
 
 @dataclass(frozen=True)
-class Said:
+class TrustInputs:
     """What is known of K sites when they are weighed, one entry each; accuracies (K, w) are the latest, newest last.
 
     NaN: not known. Without a validation row or reference rows there is no accuracy; a first round has no steadiness.
@@ -135,20 +135,20 @@ class Said:
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Said:
+    def from_values(cls, values: Mapping[str, Any]) -> TrustInputs:
         return cls(**{f.name: np.asarray(values[f.name], float) for f in fields(cls) if f.name in values})
 
-    def whole(self, sites: int) -> bool:
+    def is_complete(self, sites: int) -> bool:
         """Whether it says of so many sites all that there is to say, and nothing that cannot be."""
         values = self.to_values()
         shaped = self.accuracies.ndim == 2 and all(v.ndim == 1 for n, v in values.items() if n != "accuracies")
         if not shaped or any(len(v) != sites for v in values.values()) or not self.accuracies.shape[1]:
             return False
-        return all(bool(possible(name, v).all()) for name, v in values.items())
+        return all(bool(is_possible(name, v).all()) for name, v in values.items())
 
 
 @dataclass(frozen=True)
-class Trusted:
+class TrustResult:
     """How far K sites are trusted, and the weights that follow; `alone`: no weight was left, so trust alone decides."""
 
     trust: Array
@@ -159,16 +159,16 @@ class Trusted:
 
 def distribution(importances: Array) -> Array:
     """Mean absolute SHAP values (..., F) as shares that sum to 1: eq. 3, smoothed once."""
-    held = np.abs(np.asarray(importances, float)) + SMOOTHING
-    out: Array = held / held.sum(axis=-1, keepdims=True)
+    sizes = np.abs(np.asarray(importances, float)) + SMOOTHING
+    out: Array = sizes / sizes.sum(axis=-1, keepdims=True)
     return out
 
 
-def pooled(shares: Array, trust: Array) -> Array:
+def pool_shares(shares: Array, trust: Array) -> Array:
     """The consortium's reasons (F,): the trust-weighted mean of the sites' (K, F), by the trust of the round before (eq. 6)."""
-    own = np.asarray(trust, float)
-    own = own if own.any() else np.ones_like(own)
-    out: Array = own @ np.asarray(shares, float) / own.sum()
+    weight = np.asarray(trust, float)
+    weight = weight if weight.any() else np.ones_like(weight)
+    out: Array = weight @ np.asarray(shares, float) / weight.sum()
     return out
 
 
@@ -180,12 +180,12 @@ def divergence(shares: Array, consortium: Array) -> Array:
     return out
 
 
-def lumped(shares: Array, kept: Array) -> Array:
-    """Shares (..., F) of the `kept` features, and of all others together: (..., q + 1).
+def group_rest(shares: Array, features: Array) -> Array:
+    """Shares (..., F) of the `features` features, and of all others together: (..., q + 1).
 
     A divergence of lumped shares is never larger than that of the whole (Cover & Thomas 2006, sec. 2.7).
     """
-    chosen = np.asarray(shares, float)[..., kept]
+    chosen = np.asarray(shares, float)[..., features]
     rest = np.maximum(1.0 - chosen.sum(axis=-1, keepdims=True), SMOOTHING)
     out: Array = np.concatenate([chosen, rest], axis=-1)
     return out
@@ -202,10 +202,10 @@ def consistency(accuracies: Array, steady: Array) -> Array:
 
     The paper does not define it. Accuracies: 1 less their standard deviation over 0.5, and 1 with fewer than two of them.
     """
-    held = np.isfinite(accuracies)
-    n = held.sum(axis=1)
-    mean = np.where(held, accuracies, 0).sum(axis=1) / np.maximum(n, 1)
-    spread = np.sqrt(np.where(held, (accuracies - mean[:, None]) ** 2, 0).sum(axis=1) / np.maximum(n, 1))
+    defined = np.isfinite(accuracies)
+    n = defined.sum(axis=1)
+    mean = np.where(defined, accuracies, 0).sum(axis=1) / np.maximum(n, 1)
+    spread = np.sqrt(np.where(defined, (accuracies - mean[:, None]) ** 2, 0).sum(axis=1) / np.maximum(n, 1))
     even = np.where(n < 2, 1.0, 1 - np.minimum(spread / WIDEST, 1.0))
     out: Array = (even + np.where(np.isfinite(steady), steady, 1.0)) / 2
     return out
@@ -220,10 +220,10 @@ def agreement(nsds: Array | float, alignment: Array | float | None) -> Array:
     return out
 
 
-def left(nsds: Array | float, *, tau: float, form: str) -> Array:
+def divergence_penalty(nsds: Array | float, *, tau: float, form: str) -> Array:
     """What NSDS leaves of the weight that trust alone would give (eq. 8), in [0, 1]."""
-    held = np.asarray(nsds, float)
-    out: Array = np.exp(-tau * held) if form == "exponential" else np.maximum(1 - tau * held, 0)
+    divergence = np.asarray(nsds, float)
+    out: Array = np.exp(-tau * divergence) if form == "exponential" else np.maximum(1 - tau * divergence, 0)
     return out
 
 
@@ -238,26 +238,26 @@ def score(rule: TrustRule, accuracy: Array, agreement: Array, steady: Array) -> 
     return out
 
 
-def trusted(rule: TrustRule, said: Said) -> Trusted:
+def compute_trust(rule: TrustRule, inputs: TrustInputs) -> TrustResult:
     """Trust (eq. 7) and weights (eq. 8) of K sites from what is known of them.
 
     A site without an accuracy counts as the mean of those that have one. Where signs count, reasons that point the other way
     are no agreement and have no weight. Where no weight is left, trust alone decides.
     """
-    now = said.accuracies[:, -1]
-    known = np.isfinite(now)
-    accuracy = np.where(known, now, now[known].mean() if known.any() else 1.0)
-    points = said.alignment if rule.signed else None
-    steady = consistency(said.accuracies, said.steadiness)
-    trust = score(rule, accuracy, agreement(said.nsds, points), steady)
-    held = left(said.nsds, tau=rule.tau, form=rule.form)
-    weight = trust * held * _pointing(points) * count_rows(said.rows, rule.kappa)
-    if rule.reasons and said.in_line is not None:
-        weight = weight * said.in_line
+    now = inputs.accuracies[:, -1]
+    defined = np.isfinite(now)
+    accuracy = np.where(defined, now, now[defined].mean() if defined.any() else 1.0)
+    points = inputs.alignment if rule.signed else None
+    steady = consistency(inputs.accuracies, inputs.steadiness)
+    trust = score(rule, accuracy, agreement(inputs.nsds, points), steady)
+    factor = divergence_penalty(inputs.nsds, tau=rule.tau, form=rule.form)
+    weight = trust * factor * _pointing(points) * count_rows(inputs.rows, rule.kappa)
+    if rule.reasons and inputs.in_line is not None:
+        weight = weight * inputs.in_line
     if weight.any():
-        return Trusted(trust, steady, weight / weight.sum())
+        return TrustResult(trust, steady, weight / weight.sum())
     last = trust if trust.any() else np.ones_like(trust)
-    return Trusted(trust, steady, last / last.sum(), alone=True)
+    return TrustResult(trust, steady, last / last.sum(), alone=True)
 
 
 def count_rows(rows: Array, kappa: float) -> Array:

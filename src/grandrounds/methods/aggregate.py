@@ -18,7 +18,7 @@ from grandrounds.methods.robust import RobustResult, RobustRule, aggregate_robus
 from grandrounds.methods.robust_kernels import model_updates, update_norms
 from grandrounds.methods.select import Selection
 from grandrounds.methods.weigh import WeightingResult, weigh
-from grandrounds.models.combine import average
+from grandrounds.models.averaging import average
 from grandrounds.protocol.messages import Answers
 
 if TYPE_CHECKING:

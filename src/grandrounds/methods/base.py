@@ -24,7 +24,7 @@ from grandrounds.explain.rule import SketchRule
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.dp import PrivacyTerms, round_events
 from grandrounds.methods.secure import SecureRule
-from grandrounds.models.combine import average
+from grandrounds.models.averaging import average
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value

@@ -17,7 +17,7 @@ from grandrounds.core.records import Decision
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Method, Outcome, Round, Server
 from grandrounds.methods.weigh import data_size
-from grandrounds.models.combine import average
+from grandrounds.models.averaging import average
 from grandrounds.protocol.messages import Answers, Ask
 
 _SWEEPS = 50

@@ -168,7 +168,7 @@ def share_reference(
     name: str, x: Array, features: Features, target: Array | None, to: tuple[str, ...], masks: Array | None = None
 ) -> Generator[Ask, Answers, None]:
     """Send reference rows to sites, which hold them under this name; without labels where `target` is None."""
-    shared: dict[str, Value] = {"name": name, "x": x, "features": features.of}
+    shared: dict[str, Value] = {"name": name, "x": x, "features": features.feature_index}
     if features.grid is not None and features.size is not None:
         shared |= {"grid": np.array(features.grid), "size": np.array(features.size)}
     if target is not None:

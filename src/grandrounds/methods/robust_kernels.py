@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.models.combine import average
+from grandrounds.models.averaging import average
 
 BLOCK_SIZE = 1 << 18
 """How many numbers of a (K, P) array are worked on at once: what a rule needs beside its input stays at a few MB."""

@@ -19,7 +19,7 @@ TABLES = {
     "lightgbm": "Gradient-boosted trees by LightGBM, for methods 'pooled' and 'local'; model.trees a round (tables)",
     "forest": "Random forest, trained at sites and joined as a union of trees; model.trees, model.depth (tables)",
 }
-PICTURES = {
+IMAGES = {
     "small-cnn": "2 convolutions, 2 max-pools, 3 dense layers (pictures)",
     "deep-cnn": "6 convolutions in 3 blocks, 2 dense layers (pictures)",
     "resnet18": "ResNet-18; model.stem = small or imagenet, model.norm = group or batch (pictures)",
@@ -28,7 +28,7 @@ PICTURES = {
     "mobilenet-v3-large": "MobileNetV3-large (pictures)",
     "shufflenet-v2": "ShuffleNetV2 x1.0 (pictures)",
 }
-MODELS = TABLES | PICTURES
+MODELS = TABLES | IMAGES
 """Name and one line for each model, as `rounds list models` prints them."""
 
 
@@ -85,12 +85,12 @@ def build_model(
         return torch_dense(dense, device=device, precision=precision)
     if is_path(spec["name"]):
         try:
-            from grandrounds.models.own_net import own_net
+            from grandrounds.models.custom_net import build_custom_net
         except ImportError:
             raise BadInput(
                 "a model of your own needs torch: pip install 'grandrounds[imaging]'", code="missing-extra"
             ) from None
-        return own_net(spec, outputs=outputs, device=device, precision=precision)
+        return build_custom_net(spec, outputs=outputs, device=device, precision=precision)
     from grandrounds.models.torch_build import torch_net
 
     return torch_net(spec, outputs=outputs, device=device, precision=precision)

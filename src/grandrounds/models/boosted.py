@@ -17,8 +17,16 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.models.boosted_text import KEPT, BoostedLayout, constant, corrected, outputs_of, own_text, written
-from grandrounds.models.trees import DEEPEST
+from grandrounds.models.boosted_text import (
+    CACHED_TEXTS,
+    BoostedLayout,
+    compose_text,
+    constant_trees,
+    output_count,
+    scale_scores,
+    strip_text,
+)
+from grandrounds.models.trees import MAX_DEPTH
 
 _APART = "gradient-boosted trees of several sites cannot be averaged: use model 'forest', or method 'pooled' or 'local'"
 
@@ -80,7 +88,7 @@ class BoostedModel:
 
     @property
     def outputs(self) -> int:
-        return outputs_of(self.classes)
+        return output_count(self.classes)
 
     @property
     def site_bytes(self) -> int:
@@ -89,7 +97,7 @@ class BoostedModel:
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
         """The model of no trees, whose scores are zero. The seed changes nothing."""
-        return self.layout.vector(written("", features=self.features, classes=self.classes), dtype=dtype)
+        return self.layout.vector(compose_text("", features=self.features, classes=self.classes), dtype=dtype)
 
     def logits(self, theta: Array, x: Array) -> Array:
         """Raw scores (n, outputs): one log-odds for two classes, else one score a class."""
@@ -113,41 +121,41 @@ class BoostedModel:
         `weight` (n,) counts in proportion only, and a row of weight zero is as if it were not there.
         LightGBM may stop early, where no split helps.
         """
-        if self.trees < 1 or not 1 <= self.depth <= DEEPEST or not 0 < self.lr < np.inf:
+        if self.trees < 1 or not 1 <= self.depth <= MAX_DEPTH or not 0 < self.lr < np.inf:
             raise BadInput(
-                f"boosted trees need at least one tree, a depth of 1 to {DEEPEST} and a learning rate above 0",
+                f"boosted trees need at least one tree, a depth of 1 to {MAX_DEPTH} and a learning rate above 0",
                 code="bad-tree-settings",
             )
         x, y, weight = _usable(self._rows(x), y, weight, classes=self.classes)
         begun = self.layout.text(self.init(seed) if start is None else start)
         shares = np.bincount(y, weights=weight, minlength=self.classes)
         if not self.layout.count(begun) and not shares.all():
-            begun = constant(shares, features=self.features)
+            begun = constant_trees(shares, features=self.features)
         if np.count_nonzero(shares) > 1:
             begun = self._grown(x, y, weight, begun, seed=seed)
         return self.layout.vector(begun)
 
-    def cooled(self, theta: Array, temperature: float) -> Array:
+    def with_temperature(self, theta: Array, temperature: float) -> Array:
         """Refused: a temperature would have to be written into every leaf."""
         raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
-    def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array:
+    def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array:
         """The model whose one score s is slope * s + intercept: every leaf scaled, and a tree of one leaf more."""
-        return self.layout.vector(corrected(self.layout.text(theta), slope, intercept), dtype=theta.dtype)
+        return self.layout.vector(scale_scores(self.layout.text(theta), slope, intercept), dtype=theta.dtype)
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
         """The one model that has all the weight, as it is; several are refused."""
-        given = np.asarray(weights, np.float64)
-        if not len(models) or given.shape != (len(models),):
+        values = np.asarray(weights, np.float64)
+        if not len(models) or values.shape != (len(models),):
             raise BadInput(
-                f"{len(models)} models do not go with weights of shape {given.shape}; give one for each",
+                f"{len(models)} models do not go with weights of shape {values.shape}; give one for each",
                 code="mismatched-shapes",
             )
-        if not (np.isfinite(given).all() and (given >= 0).all() and given.any()):
+        if not (np.isfinite(values).all() and (values >= 0).all() and values.any()):
             raise BadInput("the weights of models must be finite, not negative, and not all zero", code="bad-weights")
-        if np.count_nonzero(given) > 1:
+        if np.count_nonzero(values) > 1:
             raise BadInput(_APART, code="cannot-average-trees")
-        only = np.asarray(models[int(given.argmax())])
+        only = np.asarray(models[int(values.argmax())])
         self.layout.text(only)
         return only
 
@@ -158,7 +166,7 @@ class BoostedModel:
         rows = lightgbm.Dataset(x, label=y, weight=weight, params=settings, free_raw_data=False)
         before = booster(begun) if self.layout.count(begun) else None
         grown = lightgbm.train(settings, rows, self.trees, init_model=before, keep_training_booster=True)
-        return own_text(grown.model_to_string(num_iteration=-1), features=self.features, classes=self.classes)
+        return strip_text(grown.model_to_string(num_iteration=-1), features=self.features, classes=self.classes)
 
     def _settings(self, rows: int, *, seed: int) -> dict[str, Any]:
         """LightGBM's parameters. Its 20 rows a leaf would leave a small site without a split.
@@ -209,7 +217,7 @@ def _lightgbm() -> Any:
     return lightgbm
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=CACHED_TEXTS)
 def booster(text: bytes) -> Any:
     """LightGBM's own object for a text that has been checked; parsed once and kept for a while."""
     lightgbm = _lightgbm()
@@ -238,10 +246,10 @@ def _usable(x: Array, y: Array, weight: Array | None, *, classes: int) -> tuple[
         raise BadInput("boosted trees cannot be fitted to values that are missing or infinite", code="not-finite")
     if weight is None:
         return x, y, None
-    given = np.asarray(weight, np.float64)
-    if given.shape != y.shape or not (np.isfinite(given).all() and (given >= 0).all() and given.any()):
+    values = np.asarray(weight, np.float64)
+    if values.shape != y.shape or not (np.isfinite(values).all() and (values >= 0).all() and values.any()):
         raise BadInput(
             "the weights of rows must be one for each, finite, not negative, and not all zero", code="bad-weights"
         )
-    keep = given > 0
-    return x[keep], y[keep], given[keep] / given[keep].mean()
+    keep = values > 0
+    return x[keep], y[keep], values[keep] / values[keep].mean()

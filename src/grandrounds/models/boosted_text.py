@@ -2,7 +2,7 @@
 
 LightGBM's reader trusts what it reads: a link that goes round is walked for ever, a column number that
 is too large reads foreign memory. A text may come from another hospital, so every line is checked here
-before LightGBM sees it. What the reader can do without is left out (`own_text`), among it the smallest
+before LightGBM sees it. What the reader can do without is left out (`strip_text`), among it the smallest
 and largest value of each column, which are values of patients.
 """
 
@@ -17,13 +17,13 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.models.trees import DEEPEST
+from grandrounds.models.trees import MAX_DEPTH
 
 _MARK = 0x475247  # "GRG" opens every vector; below 2**24, so float32 holds it too
 _HEADER = 3  # mark, and the length of the text in two numbers
 _BYTES = 3  # bytes of text in one number, for the same reason
 _WORD = 256**_BYTES
-KEPT = 8  # texts remembered as checked, and as parsed by LightGBM
+CACHED_TEXTS = 8  # texts remembered as checked, and as parsed by LightGBM
 
 _END = "end of trees\n"
 _GAP = "\n\n\n"
@@ -53,7 +53,7 @@ class BoostedLayout:
 
     features: int
     classes: int
-    depth: int = DEEPEST
+    depth: int = MAX_DEPTH
 
     def pack(self, params: Mapping[str, Array], *, dtype: np.typing.DTypeLike = np.float64) -> Array:
         """One flat vector from {"text": (n,) uint8}, which is checked as if it came from a stranger.
@@ -83,22 +83,22 @@ class BoostedLayout:
 
     def text(self, vector: Array) -> bytes:
         """The text a vector holds; anything malformed is refused."""
-        text = _unpacked(vector)
+        text = _unpack(vector)
         self.count(text)
         return text
 
     def count(self, text: bytes) -> int:
         """How many trees a text holds, once it is known to be sound."""
-        return _checked(text, self.features, self.classes, self.depth)
+        return _check_text(text, self.features, self.classes, self.depth)
 
 
-def outputs_of(classes: int) -> int:
+def output_count(classes: int) -> int:
     return 1 if classes == 2 else classes
 
 
 def _head(*, features: int, classes: int) -> str:
     """The first lines, all that the reader asks for. They follow from the model, so they are compared, not parsed."""
-    outputs = outputs_of(classes)
+    outputs = output_count(classes)
     return "\n".join(
         [
             "tree",
@@ -114,11 +114,11 @@ def _head(*, features: int, classes: int) -> str:
     )
 
 
-def written(trees: str, *, features: int, classes: int) -> bytes:
+def compose_text(trees: str, *, features: int, classes: int) -> bytes:
     return f"{_head(features=features, classes=classes)}\n\n{trees}{_END}".encode("ascii")
 
 
-def own_text(theirs: str, *, features: int, classes: int) -> bytes:
+def strip_text(theirs: str, *, features: int, classes: int) -> bytes:
     """LightGBM's text without what its reader can do without.
 
     Left out: the ranges of the columns, its parameters and importances, sums that neither a score nor its
@@ -126,16 +126,16 @@ def own_text(theirs: str, *, features: int, classes: int) -> bytes:
     threads) instead of reading one tree after the other.
     """
     trees = theirs[theirs.index("\n\n") + 2 : theirs.index(_END)]
-    return written(_SPARE.sub("", trees), features=features, classes=classes)
+    return compose_text(_SPARE.sub("", trees), features=features, classes=classes)
 
 
-def constant(shares: Array, *, features: int) -> bytes:
+def constant_trees(shares: Array, *, features: int) -> bytes:
     """A tree of one leaf for each score: the classes' log shares, with one imagined row more in each class."""
     more: Array = np.log(shares + 1)
     scores = [more[1] - more[0]] if len(shares) == 2 else more - np.log((shares + 1).sum())
     rows = round(shares.sum())
     trees = "".join(_leaf(k, float(score), rows=rows) for k, score in enumerate(scores))
-    return written(trees, features=features, classes=len(shares))
+    return compose_text(trees, features=features, classes=len(shares))
 
 
 def _leaf(number: int, score: float, *, rows: int) -> str:
@@ -144,7 +144,7 @@ def _leaf(number: int, score: float, *, rows: int) -> str:
     return "\n".join([f"Tree={number}", *(f"{name}={once.get(name, '')}" for name in _LINES)]) + _GAP
 
 
-def corrected(text: bytes, slope: float, intercept: float) -> bytes:
+def scale_scores(text: bytes, slope: float, intercept: float) -> bytes:
     """The text of slope * score + intercept: each leaf's value times the slope, and one tree more of a single leaf."""
     head, _, body = text.decode("ascii").partition("\n\n")
     *trees, _ = body.split(_GAP)
@@ -152,8 +152,8 @@ def corrected(text: bytes, slope: float, intercept: float) -> bytes:
     def scaled(line: re.Match[str]) -> str:
         return "leaf_value=" + " ".join(repr(slope * float(v)) for v in line[1].split())
 
-    kept = "".join(_LEAF_VALUES.sub(scaled, tree) + _GAP for tree in trees)
-    return f"{head}\n\n{kept}{_leaf(len(trees), intercept, rows=1)}{_END}".encode("ascii")
+    scaled_trees = "".join(_LEAF_VALUES.sub(scaled, tree) + _GAP for tree in trees)
+    return f"{head}\n\n{scaled_trees}{_leaf(len(trees), intercept, rows=1)}{_END}".encode("ascii")
 
 
 def _require(sound: bool | np.bool_, problem: str) -> None:
@@ -161,15 +161,17 @@ def _require(sound: bool | np.bool_, problem: str) -> None:
         raise BadInput(f"these parameters are not sound boosted trees: {problem}", code="damaged-model")
 
 
-def _unpacked(vector: Array) -> bytes:
+def _unpack(vector: Array) -> bytes:
     """The bytes a vector holds, whatever they say."""
     vector = np.asarray(vector)
     number = vector.dtype.kind == "f" and vector.dtype.itemsize in (4, 8)
     if vector.ndim != 1 or not number or vector.size < _HEADER or vector[0] != _MARK:
         raise BadInput("these parameters are not boosted trees: the header is missing", code="damaged-model")
-    given = vector[1:]
-    _require(((given >= 0) & (given < _WORD) & (given == np.trunc(given))).all(), "a number holds no whole bytes")
-    length = int(given[0]) * _WORD + int(given[1])
+    numbers = vector[1:]
+    _require(
+        ((numbers >= 0) & (numbers < _WORD) & (numbers == np.trunc(numbers))).all(), "a number holds no whole bytes"
+    )
+    length = int(numbers[0]) * _WORD + int(numbers[1])
     _require(vector.size == _HEADER - (-length // _BYTES), "the length does not agree with the header")
     cells = vector[_HEADER:].astype(">u4").view(np.uint8).reshape(-1, 4)
     padded = cells[:, 4 - _BYTES :].tobytes()
@@ -177,15 +179,15 @@ def _unpacked(vector: Array) -> bytes:
     return padded[:length]
 
 
-@lru_cache(maxsize=KEPT)
-def _checked(text: bytes, features: int, classes: int, depth: int) -> int:
+@lru_cache(maxsize=CACHED_TEXTS)
+def _check_text(text: bytes, features: int, classes: int, depth: int) -> int:
     """How many trees a text holds, once every line of it is known to be harmless."""
     _require(text.isascii() and text.startswith(b"tree\n"), "this is not LightGBM's text")
     head, _, body = text.decode("ascii").partition("\n\n")
     _check_head(head, features=features, classes=classes)
     *trees, end = body.split(_GAP)
     _require(end == _END, "the text does not end where the trees do")
-    _require(len(trees) % outputs_of(classes) == 0, f"{len(trees)} trees do not make whole rounds of boosting")
+    _require(len(trees) % output_count(classes) == 0, f"{len(trees)} trees do not make whole rounds of boosting")
     for k, tree in enumerate(trees):
         _check_tree(tree, k, features=features, depth=depth)
     return len(trees)
@@ -193,10 +195,10 @@ def _checked(text: bytes, features: int, classes: int, depth: int) -> int:
 
 def _check_head(head: str, *, features: int, classes: int) -> None:
     """The first lines are those of this model; where they name another number of columns or classes, say so."""
-    found = dict(re.findall(r"^(num_class|max_feature_idx)=(\d{1,9})$", head, re.MULTILINE))
-    columns, scores = int(found.get("max_feature_idx", -1)) + 1, int(found.get("num_class", 0))
+    fields = dict(re.findall(r"^(num_class|max_feature_idx)=(\d{1,9})$", head, re.MULTILINE))
+    columns, scores = int(fields.get("max_feature_idx", -1)) + 1, int(fields.get("num_class", 0))
     _require(columns == features, f"they read {columns} columns, the model has {features}")
-    _require(scores == outputs_of(classes), f"they give {scores} scores, the model {outputs_of(classes)}")
+    _require(scores == output_count(classes), f"they give {scores} scores, the model {output_count(classes)}")
     _require(head == _head(features=features, classes=classes), "the first lines are not those of this model")
 
 

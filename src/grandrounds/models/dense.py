@@ -19,7 +19,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
-from grandrounds.models.combine import average
+from grandrounds.models.averaging import average
 from grandrounds.protocol.layout import Layout
 
 Layers = list[tuple[Array, Array]]
@@ -74,7 +74,7 @@ class Dense:
         """The weighted mean."""
         return average(np.asarray(models), weights)
 
-    def cooled(self, theta: Array, temperature: float) -> Array:
+    def with_temperature(self, theta: Array, temperature: float) -> Array:
         """The model whose logits are divided by T: its last layer divided by T."""
         out = theta.copy()
         views = self.layout.views(out)
@@ -82,7 +82,7 @@ class Dense:
             views[f"layer{len(self.widths) - 2}.{part}"] /= temperature
         return out
 
-    def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array:
+    def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array:
         """The model whose one logit s is slope * s + intercept: its last layer scaled and shifted."""
         out = theta.copy()
         weight, bias = self.layers(out)[-1]
@@ -140,12 +140,12 @@ class Dense:
         Their outer product is the row's own gradient, so these are all that per-row clipping needs.
         """
         delta, inputs = self._delta(layers, x, target, weight)
-        found = [delta]
+        slopes = [delta]
         for i in reversed(range(1, len(layers))):
             delta = delta @ layers[i][0].swapaxes(-1, -2)
             delta *= inputs[i] > 0
-            found.insert(0, delta)
-        return found, inputs
+            slopes.insert(0, delta)
+        return slopes, inputs
 
     def input_gradient(self, theta: Array, x: Array, target: Array) -> Array:
         """Gradient of each row's cross-entropy with respect to the row: (K, n, d)."""

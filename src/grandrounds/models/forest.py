@@ -16,7 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.models.trees import DEEPEST, DTYPES, Forest, combine, round_down, single_leaf
+from grandrounds.models.trees import DTYPES, MAX_DEPTH, Forest, combine, round_down, single_leaf
 
 REFUSALS: dict[str, str] = {
     "fedprox": "a forest has no gradient, so FedProx's pull has nothing to pull on; use fedavg",
@@ -57,9 +57,9 @@ def fit_forest(
     gives a single leaf.
     """
     _check_data(x, y, classes=classes)
-    if trees < 1 or min_leaf < 1 or not 1 <= depth <= DEEPEST:
+    if trees < 1 or min_leaf < 1 or not 1 <= depth <= MAX_DEPTH:
         raise BadInput(
-            f"a forest needs at least one tree, leaves of at least one row, and a depth of 1 to {DEEPEST}",
+            f"a forest needs at least one tree, leaves of at least one row, and a depth of 1 to {MAX_DEPTH}",
             code="bad-tree-settings",
         )
     if (y == y[0]).all():
@@ -141,7 +141,7 @@ class ForestLayout:
 
     def views(self, vector: Array) -> dict[str, Array]:
         """The six named arrays in their own types: read-only copies, not windows into the vector."""
-        return arrays_of(self.forest(vector))
+        return forest_arrays(self.forest(vector))
 
     def forest(self, vector: Array) -> Forest:
         """The forest a vector holds; anything malformed is refused."""
@@ -171,10 +171,10 @@ def _sizes(vector: Array) -> tuple[int, int, int]:
     number = vector.dtype.kind == "f" and vector.dtype.itemsize in (4, 8)
     if vector.ndim != 1 or not number or vector.size < _HEADER or vector[0] != _MARK:
         raise BadInput("these parameters are not a forest: the header is missing", code="damaged-model")
-    given = vector[1:_HEADER]
-    if not ((given >= 1) & (given <= vector.size) & (given == np.trunc(given))).all():
+    sizes = vector[1:_HEADER]
+    if not ((sizes >= 1) & (sizes <= vector.size) & (sizes == np.trunc(sizes))).all():
         raise BadInput("these parameters are not a forest: the sizes in the header make no sense", code="damaged-model")
-    trees, nodes, classes = (int(n) for n in given)
+    trees, nodes, classes = (int(n) for n in sizes)
     if vector.size != _HEADER + trees * nodes * (4 + classes) + trees:
         raise BadInput(
             "these parameters are not a forest: the length does not agree with the header", code="damaged-model"
@@ -182,14 +182,14 @@ def _sizes(vector: Array) -> tuple[int, int, int]:
     return trees, nodes, classes
 
 
-def arrays_of(forest: Forest) -> dict[str, Array]:
+def forest_arrays(forest: Forest) -> dict[str, Array]:
     """The six arrays by name, in the order they travel."""
     return {name: getattr(forest, name) for name in DTYPES}
 
 
 def to_vector(forest: Forest) -> Array:
     """The forest as one float64 vector."""
-    return ForestLayout().pack(arrays_of(forest))
+    return ForestLayout().pack(forest_arrays(forest))
 
 
 def from_vector(vector: Array, *, features: int | None = None) -> Forest:
@@ -223,7 +223,7 @@ class ForestModel:
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
         """The empty start: one leaf that calls all classes equally likely. The seed changes nothing."""
-        return self.layout.pack(arrays_of(single_leaf(np.full(self.classes, 1 / self.classes))), dtype=dtype)
+        return self.layout.pack(forest_arrays(single_leaf(np.full(self.classes, 1 / self.classes))), dtype=dtype)
 
     def logits(self, theta: Array, x: Array) -> Array:
         """Log of the vote (n, C), clipped at 1e-6, so that softmax gives the vote back."""
@@ -233,19 +233,19 @@ class ForestModel:
     def fit(self, x: Array, y: Array, *, seed: int) -> Array:
         """A site's forest as a vector. Sites need seeds of their own, or their trees draw alike."""
         forest = fit_forest(self._rows(x), y, classes=self.classes, trees=self.trees, depth=self.depth, seed=seed)
-        return self.layout.pack(arrays_of(forest))
+        return self.layout.pack(forest_arrays(forest))
 
-    def cooled(self, theta: Array, temperature: float) -> Array:
+    def with_temperature(self, theta: Array, temperature: float) -> Array:
         """Refused: the arrays of a tree have no place for a temperature."""
         raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
-    def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array:
+    def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array:
         """Refused: a forest's vote is a mean of shares, and no change of its leaves is a change of its log-odds."""
         raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
         """The union of the sites' forests as a vector; each is checked before it is joined."""
-        return self.layout.pack(arrays_of(combine([self.layout.forest(m) for m in models], weights)))
+        return self.layout.pack(forest_arrays(combine([self.layout.forest(m) for m in models], weights)))
 
     def _rows(self, x: Array) -> Array:
         if x.ndim != 2 or x.shape[1] != self.features:

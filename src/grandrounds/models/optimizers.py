@@ -78,11 +78,11 @@ def learning_rate(schedule: str, *, base: float, round: int, rounds: int, warmup
     """
     if round <= warmup:
         return base * round / (warmup + 1)
-    done = (round - 1 - warmup) / max(1, rounds - warmup)
+    progress = (round - 1 - warmup) / max(1, rounds - warmup)
     if schedule == "step":
-        return base * decay ** int((done >= 0.5) + (done >= 0.75))
+        return base * decay ** int((progress >= 0.5) + (progress >= 0.75))
     if schedule == "exponential":
-        return float(base * decay**done)
+        return float(base * decay**progress)
     if schedule == "cosine":
-        return float(base * 0.5 * (1 + np.cos(np.pi * done)))
+        return float(base * 0.5 * (1 + np.cos(np.pi * progress)))
     return base

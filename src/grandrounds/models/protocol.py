@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,34 @@ class Model(Protocol):
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array: ...
 
-    def cooled(self, theta: Array, temperature: float) -> Array: ...
+    def with_temperature(self, theta: Array, temperature: float) -> Array: ...
 
-    def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array: ...
+    def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Log-odds s became slope * s + intercept. It is in the model itself, in its last layer or its leaves.
+
+    A temperature T is the slope 1 / T; it is kept as it was chosen, and Platt's line has none.
+    """
+
+    slope: float
+    intercept: float = 0.0
+    temperature: float | None = None
+
+    @property
+    def platt(self) -> dict[str, float] | None:
+        """Slope and intercept as a run folder keeps them; nothing of a temperature, which has a place of its own."""
+        return None if self.temperature is not None else {"slope": self.slope, "intercept": self.intercept}
+
+    @classmethod
+    def from_temperature(cls, temperature: float) -> Calibration:
+        return cls(1 / temperature, 0.0, temperature)
+
+    @classmethod
+    def from_record(cls, temperature: float | None, platt: Mapping[str, float] | None) -> Calibration | None:
+        """From what a run folder keeps; None where nothing was fitted."""
+        if platt is not None:
+            return cls(float(platt["slope"]), float(platt["intercept"]))
+        return None if temperature is None else cls.from_temperature(float(temperature))

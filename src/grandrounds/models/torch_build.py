@@ -19,13 +19,13 @@ from grandrounds.models.torch_model import TorchModel, settle_torch
 
 def pick_device(wish: str) -> str:
     """The device an experiment gets: what it asked for, or a GPU where there is one."""
-    here = torch.cuda.is_available()
-    if wish == "cuda" and not here:
+    available = torch.cuda.is_available()
+    if wish == "cuda" and not available:
         raise BadInput(
             "engine.device is 'cuda' but this machine has no GPU that torch can use: set it to 'auto' or 'cpu'",
             code="no-gpu",
         )
-    return "cuda" if here and wish != "cpu" else "cpu"
+    return "cuda" if available and wish != "cpu" else "cpu"
 
 
 class _Layer(nn.Module):

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from grandrounds.core.arrays import Array
-from grandrounds.models.combine import average
+from grandrounds.models.averaging import average
 from grandrounds.models.nets.count import patch_numbers
-from grandrounds.models.nets.products import WIDEST, as_products, products
+from grandrounds.models.nets.products import MAX_PATCH_NUMBERS, as_products, is_using_products
 from grandrounds.protocol.layout import Layout
 
 VMAP_PARAMETERS = 1_000_000
@@ -67,7 +67,7 @@ class TorchModel:
         self.net = net.to(self.device, self.dtype)
         self._initial = initial
         self.notes: list[str] = []  # what was said about loaded weights
-        self.held: dict[str, Any] = {}  # tensors and graphs on the device, kept between rounds
+        self.cache: dict[str, Any] = {}  # tensors and graphs on the device, kept between rounds
         self.trainable = tuple(name for name, _ in net.named_parameters())
         self.statistics = tuple(n for n, b in net.named_buffers() if b.is_floating_point())
         named = self._named()
@@ -87,7 +87,7 @@ class TorchModel:
     @cached_property
     def learnt(self) -> int:
         """How many entries of the vector training changes by gradients; the statistics lie behind them."""
-        ends = {n: at.stop for n, at, _ in self.layout.slices}
+        ends = {n: span.stop for n, span, _ in self.layout.slices}
         return int(ends[self.trainable[-1]])
 
     @property
@@ -95,14 +95,14 @@ class TorchModel:
         """How many entries of the vector are BatchNorm statistics."""
         return self.layout.size - self.learnt
 
-    def kept_by_sites(self, what: str) -> Array:
+    def site_entries(self, kind: str) -> Array:
         """Entries of the vector that a site keeps for itself: BatchNorm's "statistics", or all of its "norm" layers."""
-        names = set(self.statistics) if what in ("statistics", "norm") else set()
-        if what == "norm":
+        names = set(self.statistics) if kind in ("statistics", "norm") else set()
+        if kind == "norm":
             layers = [n for n, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
             names |= {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-        own = [np.arange(at.start, at.stop) for name, at, _ in self.layout.slices if name in names]
-        return np.concatenate(own) if own else np.empty(0, np.int64)
+        entries = [np.arange(span.start, span.stop) for name, span, _ in self.layout.slices if name in names]
+        return np.concatenate(entries) if entries else np.empty(0, np.int64)
 
     @property
     def site_bytes(self) -> int:
@@ -121,8 +121,8 @@ class TorchModel:
     def decay_mask(self) -> Array:
         """1 where weight decay applies: weights with two dimensions or more, never biases or norms. (learnt,)"""
         out = np.zeros(self.layout.size, np.float32)
-        for _, at, shape in self.layout.slices:
-            out[at] = len(shape) > 1
+        for _, span, shape in self.layout.slices:
+            out[span] = len(shape) > 1
         return out[: self.learnt]
 
     def side_by_side(self, shape: Sequence[int]) -> str | None:
@@ -134,22 +134,22 @@ class TorchModel:
             return "groups"
         if len(shape) != 3:
             return None
-        known: dict[tuple[int, ...], int | None] = self.held.setdefault("patches", {})
-        if tuple(shape) not in known:
-            known[tuple(shape)] = patch_numbers(self.net, (shape[0], shape[1], shape[2]))
-        numbers = known[tuple(shape)]
-        return "products" if numbers is not None and numbers <= WIDEST else None
+        sizes: dict[tuple[int, ...], int | None] = self.cache.setdefault("patches", {})
+        if tuple(shape) not in sizes:
+            sizes[tuple(shape)] = patch_numbers(self.net, (shape[0], shape[1], shape[2]))
+        numbers = sizes[tuple(shape)]
+        return "products" if numbers is not None and numbers <= MAX_PATCH_NUMBERS else None
 
     def tensor(self, array: Array) -> Tensor:
         """An array on this model's device in its precision."""
-        held = np.ascontiguousarray(array)
-        return torch.as_tensor(held if held.flags.writeable else held.copy()).to(self.device, self.dtype)
+        source = np.ascontiguousarray(array)
+        return torch.as_tensor(source if source.flags.writeable else source.copy()).to(self.device, self.dtype)
 
     def point_at(self, theta: Tensor) -> list[Tensor]:
         """Let the network's parameters and statistics be views of theta (P,); returns the trainable ones."""
         named = self._named()
-        for name, at, shape in self.layout.slices:
-            named[name].data = theta[at].view(shape)
+        for name, span, shape in self.layout.slices:
+            named[name].data = theta[span].view(shape)
         return [named[n] for n in self.trainable]
 
     def forward(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -157,8 +157,8 @@ class TorchModel:
 
         Parameters that the network was pointed at are simply used: swapping them in costs time a CPU notices.
         """
-        own = self.net.get_parameter(self.trainable[0])
-        if self.precision != "bf16" and params[self.trainable[0]] is own:
+        first = self.net.get_parameter(self.trainable[0])
+        if self.precision != "bf16" and params[self.trainable[0]] is first:
             return cast("Tensor", self.net(x))
         if self.precision != "bf16":
             return cast("Tensor", functional_call(self.net, dict(params), (x,)))
@@ -168,7 +168,9 @@ class TorchModel:
     def with_features(self, params: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and what the last layer was fed (n, width)."""
         fed: list[Tensor] = []
-        hook = self.net.get_submodule(self.last_layer).register_forward_pre_hook(lambda _, given: fed.append(given[0]))
+        hook = self.net.get_submodule(self.last_layer).register_forward_pre_hook(
+            lambda _, inputs: fed.append(inputs[0])
+        )
         try:
             out = self.forward(params, x)
         finally:
@@ -190,7 +192,7 @@ class TorchModel:
         if how is None:
             return np.stack([self.logits(theta, x) for theta in models])
         moved = self.tensor(models)
-        stack = {name: moved[:, at].reshape(len(models), *shape) for name, at, shape in self.layout.slices}
+        stack = {name: moved[:, span].reshape(len(models), *shape) for name, span, shape in self.layout.slices}
         self.net.eval()
         each = vmap(self.forward, in_dims=(0, None))
         size = max(1, _ROWS // len(models))
@@ -211,17 +213,17 @@ class TorchModel:
         cuts = range(0, len(x), _ROWS)
         if self.device.type != "cuda":
             return [x[i : i + _ROWS] for i in cuts]
-        kept: list[tuple[Array, Tensor]] = self.held.setdefault("scored", [])
-        if not any(mine is x for mine, _ in kept):
-            kept.append((x, self.tensor(x)))
-            del kept[:-_KEPT]
-        moved = next(t for mine, t in kept if mine is x)
+        cached: list[tuple[Array, Tensor]] = self.cache.setdefault("scored", [])
+        if not any(mine is x for mine, _ in cached):
+            cached.append((x, self.tensor(x)))
+            del cached[:-_KEPT]
+        moved = next(t for mine, t in cached if mine is x)
         return [moved[i : i + _ROWS] for i in cuts]
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
         return average(np.asarray(models), weights)
 
-    def cooled(self, theta: Array, temperature: float) -> Array:
+    def with_temperature(self, theta: Array, temperature: float) -> Array:
         """The model whose logits are divided by T: its last layer divided by T."""
         out = theta.copy()
         last = self.last_layer
@@ -230,7 +232,7 @@ class TorchModel:
                 view /= temperature
         return out
 
-    def corrected(self, theta: Array, *, slope: float, intercept: float) -> Array:
+    def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array:
         """The model whose one logit s is slope * s + intercept: its last layer scaled and shifted."""
         out = theta.copy()
         views = self.layout.views(out)
@@ -241,7 +243,7 @@ class TorchModel:
 
 
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
+def torch_seed(seed: int, device: torch.device) -> Iterator[None]:
     """torch's own generators at a seed, for code that draws from them; afterwards they are as they were."""
     gpu = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if gpu else []):
@@ -256,6 +258,6 @@ def _low(x: Tensor) -> Tensor:
 
     Inside vmap a stack has no such order, and products of matrices want none.
     """
-    if x.dim() == 4 and not products() and not torch._C._functorch.is_batchedtensor(x):
+    if x.dim() == 4 and not is_using_products() and not torch._C._functorch.is_batchedtensor(x):
         return x.to(torch.bfloat16, memory_format=torch.channels_last)
     return x.to(torch.bfloat16)

@@ -1,7 +1,7 @@
 """Decision trees as plain arrays: checked once, voted on with NumPy alone.
 
 A forest comes from another hospital, so it is judged before it is believed: children lie after their
-parent and have no other, so that a walk from the root ends, and no tree is deeper than `DEEPEST`.
+parent and have no other, so that a walk from the root ends, and no tree is deeper than `MAX_DEPTH`.
 A `Forest` that exists is sound.
 
 A row is compared in float32, as scikit-learn does. Rounding a threshold down to float32 therefore
@@ -20,7 +20,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 
-DEEPEST = 256
+MAX_DEPTH = 256
 """Levels below the root that are believed: a real tree has a few dozen, a chain of a million nodes is an attack."""
 
 DTYPES: dict[str, type[np.generic]] = {
@@ -87,8 +87,8 @@ class Forest:
                 code="unknown-column",
             )
         out = np.zeros((len(x), self.classes))
-        for at in range(0, len(x), _ROWS):
-            self._vote(x[at : at + _ROWS], out=out[at : at + _ROWS])
+        for start in range(0, len(x), _ROWS):
+            self._vote(x[start : start + _ROWS], out=out[start : start + _ROWS])
         return out
 
     def _vote(self, x: Array, *, out: Array) -> None:
@@ -105,14 +105,14 @@ class Forest:
     def _levels(self) -> list[Array]:
         """The nodes that can be reached, level by level, as flat numbers t * N + j; siblings are neighbours."""
         feature, left, right = self.feature.ravel(), self.left.ravel(), self.right.ravel()
-        here = np.arange(self.trees) * self.nodes
+        level = np.arange(self.trees) * self.nodes
         out: list[Array] = []
-        while here.size:
-            _require(len(out) <= DEEPEST, f"a tree is deeper than {DEEPEST} levels")
-            out.append(here)
-            split = here[feature[here] >= 0]
+        while level.size:
+            _require(len(out) <= MAX_DEPTH, f"a tree is deeper than {MAX_DEPTH} levels")
+            out.append(level)
+            split = level[feature[level] >= 0]
             tree = split - split % self.nodes
-            here = np.stack([left[split] + tree, right[split] + tree], axis=1).ravel()
+            level = np.stack([left[split] + tree, right[split] + tree], axis=1).ravel()
         return out
 
     @cached_property
@@ -150,18 +150,18 @@ class _Table:
         rows = columns.shape[1]
         cells, row = columns.ravel(), np.arange(rows)
         node = np.repeat(roots[:, None], rows, axis=1)
-        at, right = np.empty_like(node), np.empty_like(node, bool)
-        seen, limit = np.empty_like(node, np.float32), np.empty_like(node, np.float32)
+        place, right = np.empty_like(node), np.empty_like(node, bool)
+        value, limit = np.empty_like(node, np.float32), np.empty_like(node, np.float32)
         for _ in range(self.depth):  # into buffers: "clip" clips nothing here, but "raise" would copy
-            self.feature.take(node, out=at, mode="clip")
-            at *= rows
-            at += row
-            cells.take(at, out=seen, mode="clip")
+            self.feature.take(node, out=place, mode="clip")
+            place *= rows
+            place += row
+            cells.take(place, out=value, mode="clip")
             self.threshold.take(node, out=limit, mode="clip")
-            np.greater(seen, limit, out=right)
-            self.left.take(node, out=at, mode="clip")
-            at += right
-            node, at = at, node
+            np.greater(value, limit, out=right)
+            self.left.take(node, out=place, mode="clip")
+            place += right
+            node, place = place, node
         return node
 
 
@@ -206,15 +206,15 @@ def round_down(threshold: Array) -> Array:
 
 
 def _shares(weights: Array, *, count: int) -> Array:
-    given: Array = np.asarray(weights, np.float64)
-    if count == 0 or given.shape != (count,):
+    values: Array = np.asarray(weights, np.float64)
+    if count == 0 or values.shape != (count,):
         raise BadInput(
-            f"{count} forests cannot be joined with weights of shape {given.shape}; give one for each",
+            f"{count} forests cannot be joined with weights of shape {values.shape}; give one for each",
             code="mismatched-shapes",
         )
-    if not (np.isfinite(given).all() and (given >= 0).all() and given.sum() > 0):
+    if not (np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
         raise BadInput("the weights of forests must be finite, not negative, and not all zero", code="bad-weights")
-    shares: Array = given / given.sum()
+    shares: Array = values / values.sum()
     return shares
 
 
@@ -234,8 +234,8 @@ def _exact(name: str, array: Array, dtype: np.dtype[np.generic]) -> Array:
     array = np.asarray(array)
     _require(array.dtype.kind in "iuf", f"'{name}' holds {array.dtype}, not numbers")
     if dtype.kind == "i":
-        whole = (array >= -1) & (array < 2**31) & (array == np.trunc(array))
-        _require(whole.all(), f"'{name}' holds something that is no index")
+        valid = (array >= -1) & (array < 2**31) & (array == np.trunc(array))
+        _require(valid.all(), f"'{name}' holds something that is no index")
     with np.errstate(over="ignore"):
         out = np.array(array, dtype, order="C")
     _require(np.isfinite(out).all(), f"'{name}' is not finite everywhere")

@@ -37,7 +37,7 @@ from grandrounds.engine.setup import Setup
 from grandrounds.engine.transport import Transport
 from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOLED
-from grandrounds.models import PICTURES, TABLES
+from grandrounds.models import IMAGES, TABLES
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.identity import Identity, Signers
 from grandrounds.protocol.messages import Answers, Ask, Value
@@ -151,7 +151,7 @@ def empty(plan: Plan) -> Holdings:
     d = plan.data
     none = np.empty(0, object)
     shape = parse_image_shape(d)
-    if shape is not None or plan.model.name in PICTURES:
+    if shape is not None or plan.model.name in IMAGES:
         _refuse_other_model(plan, shape)
         channels, height, width = shape or (1, 1, 1)
         patient = None if d.patient is None else none
@@ -180,7 +180,7 @@ def _refuse_other_model(plan: Plan, shape: tuple[int, int, int] | None) -> None:
     name = plan.model.name
     if shape is not None and name in TABLES:
         raise BadInput(
-            f"model.name is '{name}', which is for tables, and the sites hold pictures: use {', '.join(PICTURES)}",
+            f"model.name is '{name}', which is for tables, and the sites hold pictures: use {', '.join(IMAGES)}",
             code="model-does-not-fit",
         )
     if shape is None and plan.data.kinds.plain():

@@ -21,8 +21,8 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.data.corruption.shortcut import Planted, fits_one_tile, patch_tile
 from grandrounds.explain.agreement import spurious_mass
 from grandrounds.explain.explainer import Explainer
-from grandrounds.explain.features import Features, features_of
-from grandrounds.explain.rule import FROM_BACKGROUND, HIDING, SketchRule
+from grandrounds.explain.features import Features, build_features
+from grandrounds.explain.rule import BACKGROUND_EXPLAINERS, HIDING_EXPLAINERS, SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.stability import stability
 from grandrounds.methods.assignment import ModelAssignment
@@ -91,10 +91,10 @@ class RoundExplanations:
         `planted`: the shortcut in the sites' pictures, where one is studied.
         """
         e = plan.explain
-        rule = SketchRule.of(name, e, plan.seed)
-        features = features_of(opening.encoding, grid=e.tiles)
+        rule = SketchRule.from_settings(name, e, plan.seed)
+        features = build_features(opening.encoding, grid=e.tiles)
         sent = on is not None and bool(plan.reference.plain()[on]["sent"])
-        needs = name in FROM_BACKGROUND and features.grid is None
+        needs = name in BACKGROUND_EXPLAINERS and features.grid is None
         return cls(
             rule=rule,
             features=features,
@@ -180,7 +180,7 @@ class RoundExplanations:
 
     def _scores(self) -> dict[str, str | None]:
         """What a hidden feature is scored by, in training and in use; nothing for explainers that hide none."""
-        hides = self.rule.name in HIDING
+        hides = self.rule.name in HIDING_EXPLAINERS
         return {"score": self.rule.score if hides else None, "deployed_score": DEPLOYED_SCORE if hides else None}
 
     def _block(self, kind: str, sketches: Sketches) -> dict[str, Any]:

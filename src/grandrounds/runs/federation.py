@@ -29,7 +29,7 @@ from grandrounds.data.split import Rows, roles
 from grandrounds.data.table import Table
 from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOL, POOLED
-from grandrounds.models import PICTURES, TABLES
+from grandrounds.models import IMAGES, TABLES
 from grandrounds.privacy.events import protects_patients
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class, tasks_of
@@ -148,10 +148,10 @@ def _check_fit(model: str, data: Holdings) -> None:
     """A net for pictures needs pictures, a model for tables a table."""
     if isinstance(data, ImageSet) and model in TABLES:
         raise BadInput(
-            f"model.name is '{model}', which is for tables, but {data.name} holds pictures: use {', '.join(PICTURES)}",
+            f"model.name is '{model}', which is for tables, but {data.name} holds pictures: use {', '.join(IMAGES)}",
             code="model-does-not-fit",
         )
-    if not isinstance(data, ImageSet) and model in PICTURES:
+    if not isinstance(data, ImageSet) and model in IMAGES:
         raise BadInput(
             f"model.name is '{model}', which is for pictures, but {data.name} is a table: use {', '.join(TABLES)}",
             code="model-does-not-fit",

@@ -22,7 +22,7 @@ from grandrounds.data.warnings import event_class, few_events, threshold_warning
 from grandrounds.engine.resources import Gauge
 from grandrounds.experiment.checks.explain import lent_rows
 from grandrounds.experiment.checks.privacy import counts_patients
-from grandrounds.explain.noised_percentiles import noised_population
+from grandrounds.explain.noised_percentiles import estimate_population
 from grandrounds.methods import build_method
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
@@ -32,7 +32,7 @@ from grandrounds.methods.platt import PlattLine, fit_platt
 from grandrounds.metrics import DESCRIPTIONS, Tally
 from grandrounds.metrics.local_models import local_summary
 from grandrounds.models import Model
-from grandrounds.models.calibrated import Calibration
+from grandrounds.models.protocol import Calibration
 from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.runs import evaluation
 from grandrounds.runs.explanations import RoundExplanations, written
@@ -164,7 +164,7 @@ class Finalizer:
         encoding = self.opening.encoding
         if counts_patients(self.plan) and isinstance(encoding, Encoding):
             share = float(self.plan.method.veil.percentiles)
-            self.folder.write_percentiles(noised_population(encoding, state.method, share=share))
+            self.folder.write_percentiles(estimate_population(encoding, state.method, share=share))
 
     def _explained(
         self, served: ModelAssignment, calibration: Calibration | None, state: State, records: Sequence[Mapping[str, Any]]
@@ -220,7 +220,7 @@ class Finalizer:
             said = "the validation rows are separable and set no temperature: the model is left uncalibrated"
             self.warnings += (said,)
             return served, None
-        return served.map(lambda theta: model.cooled(theta, t)), Calibration.cooled(t)
+        return served.map(lambda theta: model.with_temperature(theta, t)), Calibration.from_temperature(t)
 
     def _corrected(self, model: Model, served: ModelAssignment) -> tuple[ModelAssignment, Calibration | None]:
         """Platt's line in every model; left as they are, with a warning, where the validation rows give none to use."""
@@ -228,7 +228,7 @@ class Finalizer:
         if line.refused:
             self.warnings += (line.refused,)
             return served, None
-        changed = served.map(lambda theta: model.corrected(theta, slope=line.slope, intercept=line.intercept))
+        changed = served.map(lambda theta: model.with_platt(theta, slope=line.slope, intercept=line.intercept))
         return changed, Calibration(line.slope, line.intercept)
 
     def _threshold(self, served: ModelAssignment) -> float:

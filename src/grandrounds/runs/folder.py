@@ -35,7 +35,7 @@ from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.schema import Schema
 from grandrounds.explain.percentiles import Population
 from grandrounds.models import Model
-from grandrounds.models.calibrated import Calibration
+from grandrounds.models.protocol import Calibration
 from grandrounds.report.page import report_page
 from grandrounds.report.provenance import LedgerState, Provenance
 from grandrounds.runs.environment import environment, own_version

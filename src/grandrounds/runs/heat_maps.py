@@ -18,7 +18,16 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.experiment.checks.heat_maps import mapped_rounds, maps_asked
 from grandrounds.explain.explainers.heat import heat
-from grandrounds.explain.mapped import KEEP, LIKE, PARTNERS, REPORT, MapRule, between, in_words, mean
+from grandrounds.explain.map_metrics import (
+    KEEP,
+    PARTNERS,
+    REPORT,
+    SIMILARITY_NUMBERS,
+    MapRule,
+    label_numbers,
+    mean,
+    mean_site_similarity,
+)
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Effect, Outcome, Round
 from grandrounds.methods.baselines import POOL
@@ -93,8 +102,8 @@ class HeatMaps:
         numbers, names = np.asarray(answers[REPORT], float), self.rule.names
         self.before = round
         out: dict[str, Any] = {
-            "sites": {site: in_words(own, names) for site, own in zip(answers.sites, numbers, strict=True)},
-            "means": in_words(mean(numbers), names),
+            "sites": {site: label_numbers(own, names) for site, own in zip(answers.sites, numbers, strict=True)},
+            "means": label_numbers(mean(numbers), names),
         }
         return {**out, **self._between(round)}
 
@@ -139,7 +148,8 @@ class HeatMaps:
             models = [models[k] for k in np.sort(rng.choice(len(models), PARTNERS, replace=False))]
         stack = np.stack(models)
         seen = {name: heat(name, self.model, stack, x, y, seed=self.rule.seed) for name in self.rule.names}
-        return {"between": {name: dict(zip(LIKE, between(maps).tolist(), strict=True)) for name, maps in seen.items()}}
+        similarity = {name: mean_site_similarity(maps).tolist() for name, maps in seen.items()}
+        return {"between": {name: dict(zip(SIMILARITY_NUMBERS, row, strict=True)) for name, row in similarity.items()}}
 
 
 def _keeping(ask: Ask) -> Ask:

@@ -12,7 +12,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.engine.driver import Engine
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Round
-from grandrounds.models.calibrated import Calibration
+from grandrounds.models.protocol import Calibration
 from grandrounds.report.provenance import LedgerState
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.metrics import scores, tally
 from grandrounds.models import TABLES, Model, build_model
-from grandrounds.models.calibrated import Calibration
 from grandrounds.models.dense import class_probabilities
+from grandrounds.models.protocol import Calibration
 from grandrounds.site.evaluate import score
 from grandrounds.site.tasks import task_of_class
 
@@ -100,7 +100,7 @@ class TrainedModel:
                 encoding=encoding,
                 schema=None if meta["columns"] is None else Schema.from_dict(meta["columns"]),
                 threshold=float(meta["threshold"]),
-                calibration=Calibration.read(meta["temperature"], meta.get("platt")),
+                calibration=Calibration.from_record(meta["temperature"], meta.get("platt")),
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, StopIteration):
             raise BadInput(f"{path} is not a model of Grand Rounds, or it is damaged", code="damaged-model") from None

@@ -27,7 +27,7 @@ class RationaleEvaluator:
         rows = references.get(name)
         if name is None or rows is None:
             return None
-        return cls(name, rows, RationaleRule.of(plan.seed, plan.method.xfed))
+        return cls(name, rows, RationaleRule.from_settings(plan.seed, plan.method.xfed))
 
     def scores(self, model: Array) -> dict[str, Any]:
         """A round's `reasons`, of the common model."""

@@ -17,10 +17,10 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.data.split import Rows
-from grandrounds.explain.direction import direction
 from grandrounds.explain.explainer import Explainer, measure
-from grandrounds.explain.features import features_of
-from grandrounds.explain.rationale import RationaleRule, Scored, baselines, rationale, scored
+from grandrounds.explain.explainers.shapley import direction
+from grandrounds.explain.features import build_features
+from grandrounds.explain.rationale import ImageScores, RationaleRule, baselines, score_images, score_rationale
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.trust import distribution
 from grandrounds.methods import SITE_PLUGINS
@@ -92,11 +92,11 @@ class ServerRows:
     def rationale(self, models: Any, rule: RationaleRule) -> dict[str, Array]:
         """How right K models are on these pictures, and for which reasons."""
         part = self.part
-        return rationale(rule, self._host.model, models, part.x, part.y, self.masks)
+        return score_rationale(rule, self._host.model, models, part.x, part.y, self.masks)
 
-    def scored(self, model: Array, rule: RationaleRule) -> Scored:
+    def scored(self, model: Array, rule: RationaleRule) -> ImageScores:
         """One model on these pictures, picture by picture."""
-        return scored(rule, self._host.model, model, self.part.x, self.part.y, self.masks)
+        return score_images(rule, self._host.model, model, self.part.x, self.part.y, self.masks)
 
     def baselines(self, model: Array, rule: RationaleRule) -> dict[str, dict[str, float]]:
         """What the scores of a model on these pictures are to be held against."""
@@ -105,7 +105,7 @@ class ServerRows:
     def attributed(self, models: Any, rule: SketchRule, background: Array, *, signed: bool) -> dict[str, Array]:
         """The reasons of K models on these rows as shares of features (K, F), and where they point to, if `signed`."""
         part, model = self.part, self._host.model
-        explainer = rule.explainer(features_of(self._encoding, grid=rule.tiles), background)
+        explainer = rule.explainer(build_features(self._encoding, grid=rule.tiles), background)
         out = {"shares": distribution(measure(explainer, model, models, part.x, part.target).values)}
         if signed:
             points = [direction(model, own, part.x, background, steps=rule.steps) for own in models]
@@ -189,7 +189,7 @@ def told_from(plan: Plan, opening: RunSetup, references: References) -> dict[str
     """
     if not keeps_trust(plan):
         return {"shared_reference": next(iter(scoring_references(plan)), "")}
-    features = features_of(opening.encoding, grid=plan.explain.tiles)
+    features = build_features(opening.encoding, grid=plan.explain.tiles)
     pictures, name = features.grid is not None, reference_name(plan)
     held = references.get(name)
     rows = opening.centre[None] if opening.centre is not None else None

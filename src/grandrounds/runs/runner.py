@@ -40,8 +40,8 @@ from grandrounds.experiment.checks.privacy import (
 )
 from grandrounds.experiment.checks.rationale import refuse_unscorable, scored_sets
 from grandrounds.experiment.checks.secure_aggregation import refuse_what_is_seen
-from grandrounds.explain.features import features_of
-from grandrounds.explain.noised_percentiles import ColumnCells, agreed_cells
+from grandrounds.explain.features import build_features
+from grandrounds.explain.noised_percentiles import ColumnCells, column_cells
 from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
@@ -51,7 +51,7 @@ from grandrounds.methods.exchanges import share_reference
 from grandrounds.methods.platt import PlattLine
 from grandrounds.methods.secure import SecureRule, exchange_identities
 from grandrounds.models import Model, build_model
-from grandrounds.models.heads import average_heads
+from grandrounds.models.averaging import average_heads
 from grandrounds.protocol.layout import Layout
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs import evaluation
@@ -364,7 +364,7 @@ class _Runner:
     def _cells(self) -> tuple[ColumnCells, ...]:
         """The cells that patients may be counted in for percentiles, where the encoding was agreed beforehand."""
         encoding = self.opening.encoding
-        return agreed_cells(encoding) if counts_patients(self.plan) and isinstance(encoding, Encoding) else ()
+        return column_cells(encoding) if counts_patients(self.plan) and isinstance(encoding, Encoding) else ()
 
     def _recorder(self, consortium: Consortium) -> Recording:
         """The run's ledger. Every hospital countersigns it, also one that only tests."""
@@ -384,7 +384,7 @@ class _Runner:
             held = self.references.get(name)
             assert held is not None
             target = held.part.target if plan.reference.plain()[name]["labelled"] else None
-            features = features_of(encoding, grid=plan.explain.tiles)
+            features = build_features(encoding, grid=plan.explain.tiles)
             sites = self._trained(consortium)
             self.engine.drive(share_reference(name, held.part.x, features, target, sites, held.masks), round=0)
         if resumed:

@@ -28,7 +28,7 @@ from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.participation import there
 from grandrounds.experiment.checks.privacy import untold
 from grandrounds.explain.percentiles import Population
-from grandrounds.explain.rule import FROM_BACKGROUND
+from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOLED
 from grandrounds.methods.exchanges import agree_on_encoding, intercept, prepare_sites, read_summaries
@@ -72,7 +72,7 @@ class SummaryCollector:
         if plan.privacy.epsilon is not None or not told or not isinstance(encoding, Encoding):
             return None
         mean = Moments.merge([Moments.from_payload(m) for m in self._moments]).mean
-        return Population.of(map(Summary.from_payload, told), encoding, mean=mean)
+        return Population.from_summaries(map(Summary.from_payload, told), encoding, mean=mean)
 
 
 OUTSIZED = 1000
@@ -128,7 +128,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
     if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
         build_model(spec, device="cpu", own_code=True)
-    wanted = (plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None) or needs_mean_patient(plan)
+    wanted = (plan.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(plan) is None) or needs_mean_patient(plan)
     told = plan.privacy.epsilon is None  # under a budget neither leaves; what needs the mean patient is refused later
     prepared = prepare_sites(encoding, spec, centre=first if wanted and told else (), notes=told)
     rows, notes, centre = engine.drive(prepared, round=0)

@@ -104,20 +104,20 @@ def near(features: int) -> float:
 
 def _use(features: Features, x: Array, g: Array) -> Array:
     """U of inputs (K, A, d) with gradients: (K, F)."""
-    out: Array = np.abs(features.summed(x * g)).sum(axis=-2)
+    out: Array = np.abs(features.sum_inputs(x * g)).sum(axis=-2)
     return out
 
 
 def _pull(features: Features, x: Array, g: Array, towards: Array) -> Array:
     """The slope of the distance between E and `towards` with respect to the input gradients g: (K, A, d)."""
-    signed = features.summed(x * g)
+    signed = features.sum_inputs(x * g)
     use = np.abs(signed).sum(axis=-2)
     total = use.sum(axis=-1, keepdims=True)
     sketch = use / np.maximum(total, EPS)
     side = np.clip((sketch - towards) / near(len(features)), -1, 1)
     # where the total is at its floor it is a constant
     by_use = (side - np.where(total > EPS, (side * sketch).sum(axis=-1, keepdims=True), 0)) / np.maximum(total, EPS)
-    out: Array = (np.sign(signed) * by_use[:, None, :]).take(features.of, axis=-1) * x
+    out: Array = (np.sign(signed) * by_use[:, None, :]).take(features.feature_index, axis=-1) * x
     return out
 
 

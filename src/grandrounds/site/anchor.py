@@ -142,7 +142,7 @@ class Taken:
         x = self.lent.x.take(self.rows[steps, sites], axis=0)
         if self.other is None or self.feature is None:
             return x
-        moved = self.lent.features.of == self.feature[steps, sites, :, None]
+        moved = self.lent.features.feature_index == self.feature[steps, sites, :, None]
         return np.where(moved, self.lent.x.take(self.other[steps, sites], axis=0), x)
 
     def pieces(self) -> Iterator[tuple[int, slice]]:

@@ -153,9 +153,9 @@ def _columns(model: TorchModel, matrix: Tensor) -> list[Tensor]:
 def _held(job: Job, plan: Plan, size: int, closed: Tensor | None) -> _Held:
     """The buffers and the graph for this shape of work; made once, kept with the model."""
     work = (plan.rows.shape, job.key, job.x.data_ptr(), closed is not None)
-    kept = job.model.held.get("graphs")
+    kept = job.model.cache.get("graphs")
     if kept is None or kept[0] != work:  # other work than before: its buffers are not needed any more
-        kept = job.model.held["graphs"] = (work, {}, torch.cuda.graph_pool_handle())
+        kept = job.model.cache["graphs"] = (work, {}, torch.cuda.graph_pool_handle())
     graphs: dict[int, _Held] = kept[1]
     if size not in graphs:
         graphs[size] = _make(job, plan, size, closed, kept[2])

@@ -11,9 +11,9 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.explainer import Explainer, measure
-from grandrounds.explain.features import features_of
+from grandrounds.explain.features import build_features
 from grandrounds.explain.rule import SketchRule
-from grandrounds.explain.sketch import Sketches, noisy, simplex, top
+from grandrounds.explain.sketch import Sketches, add_noise, keep_top, simplex
 from grandrounds.explain.stability import fidelity
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.plugin import Columns, SitePlugin, Task, TrainingJob
@@ -55,7 +55,7 @@ class SiteExplanations(SitePlugin):
     def _explainer(self, ask: Ask) -> tuple[SketchRule, Explainer]:
         """As the Ask says; what explanations speak of follows from the agreed preparation."""
         rule = SketchRule.from_json(str(ask.shared["explain"]))
-        features = features_of(self.site.encoding, grid=rule.tiles)
+        features = build_features(self.site.encoding, grid=rule.tiles)
         background = ask.shared.get("background")
         return rule, rule.explainer(features, None if background is None else np.asarray(background))
 
@@ -80,7 +80,7 @@ def sketched(
     seed for each site: this is a simulation of it; the total, which would go without, is then not told (1).
     """
     found = measure(explainer, model, theta, x, target, offsets)
-    made = Sketches.of_importances(names, explainer.features.names, found, q=rule.top)
+    made = Sketches.from_importances(names, explainer.features.names, found, q=rule.top)
     values = made.values
     if rule.noise:
         purpose = (
@@ -88,12 +88,12 @@ def sketched(
         )
         streams = [generator(rule.seed, purpose=purpose, round=round, site=name) for name in names]
         every = simplex(found.values)[0]  # noise first: on what was cut it would fill in again what was left out
-        values = top(np.stack([noisy(v, rule.noise, rng) for v, rng in zip(every, streams, strict=True)]), rule.top)
+        values = keep_top(np.stack([add_noise(v, rule.noise, rng) for v, rng in zip(every, streams, strict=True)]), rule.top)
     total = np.where(made.flat, 0.0, 1.0 if rule.noise else np.maximum(found.values, 0).sum(axis=-1))
     out = {"sketch": values, "sketch.error": made.error, "sketch.flat": made.flat, "sketch.total": total}
     if made.blur is not None:
         out["sketch.blur"] = made.blur
-    judge = rule.judge(model, explainer.features) if offsets is None else None
+    judge = rule.fidelity_reference(model, explainer.features) if offsets is None else None
     if judge is not None:
         held = measure(judge, model, theta, x, target)
         out["sketch.fidelity"] = fidelity(found.values, np.maximum(held.values, 0))

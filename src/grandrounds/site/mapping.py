@@ -13,7 +13,18 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
-from grandrounds.explain.mapped import COMMON, KEEP, LOCAL, NUMBERS, REPORT, SIZE, Looked, MapRule, likeness, looked
+from grandrounds.explain.map_metrics import (
+    COMMON,
+    KEEP,
+    LOCAL,
+    NUMBERS,
+    REPORT,
+    SIZE,
+    MapRule,
+    ModelMaps,
+    compare_maps,
+    measure_maps,
+)
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.map_files import MapFiles, with_names
 from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
@@ -64,11 +75,11 @@ class SiteMaps(SitePlugin):
         masks = getattr(stack.data, "masks", None)
         if masks is not None:
             masks = masks[getattr(stack.rows[k], part)[places]]
-        seen = looked(rule, self.site.prepared_model(), np.stack(list(models.values())), held.x[at], held.y[at], masks)
+        seen = measure_maps(rule, self.site.prepared_model(), np.stack(list(models.values())), held.x[at], held.y[at], masks)
         now = {"part": np.array(part), "places": places}
         for j, which in enumerate(models):
             now |= with_names({name: h[j] for name, h in seen.heat.items()}, which)
-            now[f"{which}.said"] = seen.said[j].astype(np.float32)
+            now[f"{which}.said"] = seen.probabilities[j].astype(np.float32)
         before = self.files.read(site, int(ask.shared["before"]))
         self.files.write(site, ask.round, now)
         return np.stack([_numbers(name, seen, tuple(models), now, before) for name in rule.names])
@@ -86,15 +97,15 @@ def own_pictures(stack: Stack, k: int, rule: MapRule) -> tuple[str, Array]:
 
 
 def _numbers(
-    name: str, seen: Looked, models: tuple[str, ...], now: dict[str, Array], before: dict[str, Array]
+    name: str, seen: ModelMaps, models: tuple[str, ...], now: dict[str, Array], before: dict[str, Array]
 ) -> Array:
     """One map's numbers in the order of NUMBERS; NaN for what there is nothing to tell from."""
     of = {which: seen.numbers[name][j] for j, which in enumerate(models)}
     out = [of.get(which, np.full(len(NUMBERS[which]), np.nan)) for which in (LOCAL, COMMON)]
     none = np.full(2, np.nan)
-    out.append(likeness(*seen.heat[name]) if len(models) > 1 else none)
+    out.append(compare_maps(*seen.heat[name]) if len(models) > 1 else none)
     for which in (LOCAL, COMMON):
         key = f"{which}.{name}"
         same = key in now and key in before and now[key].shape == before[key].shape
-        out.append(likeness(now[key].astype(float), before[key].astype(float)) if same else none)
+        out.append(compare_maps(now[key].astype(float), before[key].astype(float)) if same else none)
     return np.concatenate(out)

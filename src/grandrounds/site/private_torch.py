@@ -19,7 +19,7 @@ from torch.func import grad, vmap
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.models.torch_model import TorchModel, seeded
+from grandrounds.models.torch_model import TorchModel, torch_seed
 from grandrounds.privacy.clipped import SHY
 from grandrounds.site.anchor import Taken
 from grandrounds.site.private import Draws
@@ -73,7 +73,7 @@ def train(
     anchor = None if taken is None else anchored(model, taken, start, order, work)
     model.net.train()
     for j in np.flatnonzero(draws.steps[order] > 0).tolist():
-        with seeded(seeds[order[j]], model.device) if seeds else nullcontext():
+        with torch_seed(seeds[order[j]], model.device) if seeds else nullcontext():
             own = None if closed is None else closed[j]
             _one_site(job, draws, j, theta[j], [s[j] for s in state], t[j], own, gradients, anchor, work)
     back = torch.from_numpy(np.argsort(order, kind="stable")).to(model.device)

@@ -85,7 +85,7 @@ class Personal:
 
     def agree(self, model: Model, keeps: str) -> None:
         """Sites keep what of this model `keeps` names."""
-        entries = getattr(model, "kept_by_sites", None)
+        entries = getattr(model, "site_entries", None)
         self._entries = np.empty(0, np.int64) if entries is None else entries(keeps)
 
     def in_use(self, theta: Any, members: Array) -> Any:

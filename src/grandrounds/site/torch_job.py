@@ -39,12 +39,12 @@ class Borrowed:
     @classmethod
     def of(cls, model: TorchModel, lent: Lent, *, weight: float) -> Borrowed:
         """The rows, moved once and kept with the model while they are the same."""
-        held = model.held.get("lent")
+        held = model.cache.get("lent")
         if held is None or held[0] is not lent:
-            of = torch.as_tensor(lent.features.of).to(model.device)
+            of = torch.as_tensor(lent.features.feature_index).to(model.device)
             member = (of[:, None] == torch.arange(len(lent.features), device=model.device)).to(model.dtype)
             of = of if lent.x.ndim == 2 else of.view(lent.x.shape[2:])
-            held = model.held["lent"] = (lent, model.tensor(lent.x), of, member)
+            held = model.cache["lent"] = (lent, model.tensor(lent.x), of, member)
         return cls(held[1], held[2], held[3], weight)
 
     def with_steps(self, **more: Array | Tensor | None) -> Borrowed:
@@ -195,10 +195,10 @@ class Job:
 
 def _on_device(model: TorchModel, part: Part) -> tuple[Tensor, Tensor, Tensor]:
     """A part's rows as tensors, moved once and kept with the model while the part lives."""
-    held = model.held.get("part")
+    held = model.cache.get("part")
     if held is None or held[0] is not part:
         tensors = model.tensor(part.x), model.tensor(part.target), torch.as_tensor(part.y).to(model.device)
-        held = model.held["part"] = (part, tensors)
+        held = model.cache["part"] = (part, tensors)
     return cast("tuple[Tensor, Tensor, Tensor]", held[1])
 
 
@@ -227,9 +227,9 @@ def use(model: TorchModel, member: Tensor, named: Mapping[str, Tensor], x: Tenso
 
 def _placed(model: TorchModel, name: str, values: Tensor) -> Tensor:
     """These values at a place of their own, the same in every round: a recorded graph reads from it."""
-    place = model.held.get(name)
+    place = model.cache.get(name)
     if place is None or place.shape != values.shape:
-        place = model.held[name] = torch.empty_like(values)
+        place = model.cache[name] = torch.empty_like(values)
     place.copy_(values)
     return cast("Tensor", place)
 

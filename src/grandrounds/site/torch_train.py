@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.core.arrays import Array
-from grandrounds.models.torch_model import TorchModel, seeded
+from grandrounds.models.torch_model import TorchModel, torch_seed
 from grandrounds.site.align import EPS
 from grandrounds.site.anchor import Lent, Taken, distinct
 from grandrounds.site.batches import Plan
@@ -91,14 +91,14 @@ def train(
             theta, t, *state = (shared(held) for held in (theta, t, *state))
 
         def one(j: int) -> None:
-            with seeded(seeds[order[j]], model.device) if seeds else nullcontext():
+            with torch_seed(seeds[order[j]], model.device) if seeds else nullcontext():
                 own = None if closed is None else closed[j]
                 blur = None if noise is None else _Blur(noise, j, work.gradient_noise)
                 _one_site(job, plan, j, theta[j], [s[j] for s in state], t[j], own, blur)
 
         began = time.perf_counter()
         spread(one, m, (theta, t, *state), workers=count)
-        model.held["alone"] = (time.perf_counter() - began) * count
+        model.cache["alone"] = (time.perf_counter() - began) * count
     back = torch.from_numpy(np.argsort(order, kind="stable")).to(model.device)
 
     def home(x: Tensor) -> Array:
@@ -118,8 +118,8 @@ def _workers(model: TorchModel, sites: int, asked: int) -> int:
         return 1
     if asked:
         return min(asked, sites)
-    cores: Cores = model.held.setdefault("cores", Cores())
-    return min(cores.free(), sites) if model.held.get("alone", 0.0) > WORTHWHILE else 1
+    cores: Cores = model.cache.setdefault("cores", Cores())
+    return min(cores.free(), sites) if model.cache.get("alone", 0.0) > WORTHWHILE else 1
 
 
 @dataclass(frozen=True)

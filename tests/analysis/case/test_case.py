@@ -95,7 +95,7 @@ def test_values_are_in_clinical_units_and_stand_among_the_training_rows(logistic
     assert held["age"].value == row["age"]
     below, alike = (trained["age"] < row["age"]).sum(), (trained["age"] == row["age"]).sum()
     exact = 100 * (below + alike / 2) / trained["age"].notna().sum()
-    assert held["age"].percentile == pytest.approx(exact, abs=case.among.population.numeric["age"].promise)
+    assert held["age"].percentile == pytest.approx(exact, abs=case.among.population.numeric["age"].tolerance)
     assert held["ward"].value == row["ward"]
     assert held["ward"].share == pytest.approx((trained["ward"] == row["ward"]).mean())
     assert held["ward"].percentile is None

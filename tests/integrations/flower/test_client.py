@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from grandrounds.explain.agreement import centre_blob
-from grandrounds.explain.direction import direction
 from grandrounds.explain.explainer import measure
+from grandrounds.explain.explainers.shapley import direction
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.trust import distribution
@@ -46,7 +46,7 @@ def test_the_sketch_of_a_callable_is_that_of_the_package_s_own_model(rows, width
 
     rule = SketchRule("permutation", 3, repeats=2)
     target = y[:, None].astype(float) if widths[-1] == 1 else np.eye(3)[y]
-    explainer = rule.explainer(Features.of_columns(COLUMNS), None)
+    explainer = rule.explainer(Features.from_columns(COLUMNS), None)
     theirs = sketched(rule, explainer, model, theta[None], x, target, names=("a",), round=1)
     own = sse_report(predict, x, y, columns=COLUMNS, seed=3, repeats=2)
     assert own["grandrounds.sketch"] == pytest.approx(theirs["sketch"][0].tolist(), abs=1e-9)
@@ -102,7 +102,7 @@ def test_shap_shares_and_their_direction_are_those_of_the_package(rows):
     theta = np.random.default_rng(2).normal(size=model.layout.size)
     weight = model.layers(theta)[0][0][:, 0]
     shap = weight * (x - background.mean(axis=0))
-    explainer = SketchRule("shap", 0).explainer(Features.of_inputs([str(j) for j in range(5)]), background)
+    explainer = SketchRule("shap", 0).explainer(Features.from_inputs([str(j) for j in range(5)]), background)
     theirs = distribution(measure(explainer, model, theta[None], x, y[:, None].astype(float)).values)[0]
     own = fedxchain_report(shap, accuracy=0.8, against=(x, background))
     assert own["grandrounds.shap.shares"] == pytest.approx(theirs.tolist())

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.explain.trust import CLOSE, Said, Trusted, TrustRule, trusted
+from grandrounds.explain.trust import CLOSE, TrustInputs, TrustResult, TrustRule, compute_trust
 from grandrounds.methods.fedxchain.server import divergence_alarms
 from grandrounds.methods.sse_agg.weights import (
     HARM_BY_HALF,
@@ -60,12 +60,12 @@ def recompute_blend(settings: Any, decision: Mapping[str, Any], sites: Sequence[
     """The blend (eq. 8) of what the Decision records; the rows alone where reasons were not asked for (`every`)."""
     signals, rows = decision["signals"], data_size(counts)
     used = {name: share for name, share in resolve_lambdas(settings).items() if share}
-    trusted = _trust(settings)
-    if "agreement" in used and trusted not in signals:
+    trust_signal = _trust(settings)
+    if "agreement" in used and trust_signal not in signals:
         return rows
     parts: dict[str, Array] = {"data": rows}
     if "agreement" in used:
-        trust, flat = column(signals[trusted], sites), _flat(signals, sites)
+        trust, flat = column(signals[trust_signal], sites), _flat(signals, sites)
         held = trust * rows if settings.form == OUTLIER else rows if flat.all() else trust
         parts["agreement"] = held / held.sum()
     if "worst_site" in used:
@@ -218,16 +218,16 @@ def recompute_trust(
 
 def _judged(
     settings: Any, signals: Mapping[str, Any], sites: Sequence[str], before: Sequence[Mapping[str, Any]]
-) -> Trusted:
+) -> TrustResult:
     told = {name: column(signals[name], sites) for name in ("alignment", "in_line") if name in signals}
-    said = Said(
+    said = TrustInputs(
         rows=column(signals["data_size"], sites),
         accuracies=_accuracies(signals["accuracy"], sites, before, settings.window),
         steadiness=column(signals["steadiness"], sites),
         nsds=column(signals["nsds"], sites),
         **told,
     )
-    return trusted(TrustRule.of(settings), said)
+    return compute_trust(TrustRule.from_settings(settings), said)
 
 
 def _accuracies(

@@ -16,8 +16,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.explain.explainers.cases import Question
-from grandrounds.explain.explainers.gradients import by_feature
-from grandrounds.explain.explainers.linear import dense_of, linear_layer
+from grandrounds.explain.explainers.gradients import sum_by_feature
+from grandrounds.explain.explainers.linear import as_dense, linear_layer
 from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.explainers.shapley import scores
 
@@ -76,7 +76,7 @@ def is_linear(model: Any) -> bool:
     """Whether a model's logits are a weighted sum of its inputs: then Shapley values are exact, by their means alone."""
     if model.kernel in _TREES:
         return False
-    dense = dense_of(model)
+    dense = as_dense(model)
     return dense is not None and len(dense.widths) == 2
 
 
@@ -90,7 +90,7 @@ def unread(question: Question) -> tuple[str, ...]:
     if not is_linear(question.model):
         return ()
     weights, _ = linear_layer(question.model, question.theta)
-    held = by_feature(question.features, np.abs(weights).T).sum(axis=0).tolist()
+    held = sum_by_feature(question.features, np.abs(weights).T).sum(axis=0).tolist()
     return tuple(name for name, some in zip(question.features.names, held, strict=True) if not some)
 
 

@@ -20,7 +20,7 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.data.images import ImageSet
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.explain.explainers.registry import Use, explainers_for
-from grandrounds.explain.mapped import COMMON, LOCAL, REPORT, TITLES
+from grandrounds.explain.map_metrics import COMMON, LOCAL, REPORT, TITLES
 from grandrounds.runs.folder import RunFolder
 from grandrounds.site.map_files import Arrays, file_of, read_maps
 

@@ -248,7 +248,7 @@ class _Explained:
             if masks is not None and usable_masks(masks).any():
                 ratios = np.atleast_1d(iou_ratio(heats, masks))
                 inside = float(np.nanmean(mass_in_mask(heats, masks)))
-                drawn = Share.of(np.where(np.isnan(ratios), np.nan, ratios > 1))
+                drawn = Share.from_credit(np.where(np.isnan(ratios), np.nan, ratios > 1))
             out[name] = HeatMeans(float(concentration(heats).mean()), inside, drawn)
         return out
 

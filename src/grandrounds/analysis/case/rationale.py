@@ -19,7 +19,7 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name, watched_rows
 from grandrounds.data.images import ImageSet, usable_masks
 from grandrounds.data.sets.images import SCORING_SETS
-from grandrounds.explain.rationale import RationaleRule, Scored, baselines, scored
+from grandrounds.explain.rationale import ImageScores, RationaleRule, baselines, score_images
 from grandrounds.methods.xfed.checks import selects_by_explanations
 from grandrounds.models.dense import class_probabilities
 
@@ -142,8 +142,8 @@ class _Held:
     classes: tuple[str, ...]
     rule: RationaleRule
 
-    def scored(self) -> Scored:
-        return scored(self.rule, self.net, self.theta, self.x, self.y, self.pictures.masks)
+    def scored(self) -> ImageScores:
+        return score_images(self.rule, self.net, self.theta, self.x, self.y, self.pictures.masks)
 
 
 def _held(run: Run, on: str | None, data: Any) -> _Held:
@@ -174,7 +174,7 @@ def _held(run: Run, on: str | None, data: Any) -> _Held:
         )
     x = encoding.encode(pictures, model.theta.dtype)
     y = np.array([encoding.classes.index(word) for word in pictures.label], np.int64)
-    rule = RationaleRule.of(plan.seed, plan.method.xfed)
+    rule = RationaleRule.from_settings(plan.seed, plan.method.xfed)
     return _Held(name, pictures, model.net, model.theta, x, y, encoding.classes, rule)
 
 
@@ -206,7 +206,7 @@ def _pictures(run: Run, plan: Plan, name: str, data: Any) -> ImageSet:
     return drawn
 
 
-def _records(held: _Held, found: Scored) -> list[ScoredPicture]:
+def _records(held: _Held, found: ImageScores) -> list[ScoredPicture]:
     if found.heated is None or not np.isfinite(found.logits).all():
         raise BadInput(
             "the model's answers are no numbers: its training diverged, so there is nothing to show",

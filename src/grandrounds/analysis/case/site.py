@@ -179,8 +179,8 @@ def _measured(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sketc
     dtype = model.theta.dtype
     target = targets(encoding.labels(taken), model.net.outputs, dtype)
     background, _ = rows.background()
-    features = Features.of_columns(encoding.sources)
-    rule = replace(SketchRule.of(explainer, rows.plan.explain, rows.plan.seed), score=DEPLOYED_SCORE)
+    features = Features.from_columns(encoding.sources)
+    rule = replace(SketchRule.from_settings(explainer, rows.plan.explain, rows.plan.seed), score=DEPLOYED_SCORE)
     found = measure(
         rule.explainer(features, encoding.encode(background, dtype)),
         model.net,
@@ -189,7 +189,7 @@ def _measured(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sketc
         target,
         np.cumsum([0, *(len(r) for r in mine.values())]),
     )
-    sketches = Sketches.of_importances(tuple(mine), features.names, found)
+    sketches = Sketches.from_importances(tuple(mine), features.names, found)
     return sketches, explainer, f"measured now on {len(mine[site])} patients of {site}, and the other sites' own"
 
 

@@ -228,7 +228,7 @@ def table_case(
         theta=model.theta.astype(wide),
         x=model.encoding.encode(row, wide),
         background=start.background,
-        features=Features.of_columns(model.encoding.sources),
+        features=Features.from_columns(model.encoding.sources),
         contrast=contrast(model.net.outputs, own, model.encoding.classes.index(explained), kernel=model.net.kernel),
         seed=run.plan["seed"],
     )

@@ -15,7 +15,7 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.data.schema import Column, Schema
 from grandrounds.data.summary import grid_index
-from grandrounds.explain.percentiles import DROWNED, FEWEST, NoisedSpread, Population, Spread
+from grandrounds.explain.percentiles import FEWEST, MAX_MARGIN, NoisedSpread, Population, Spread
 
 IMPUTED, ABSENT, OUTSIDE, UNUSUAL, RARE, UNSEEN, CONTRADICTORY = KINDS = (
     "imputed", "absent", "outside", "unusual", "rare", "unseen", "contradictory",
@@ -260,7 +260,7 @@ def _missing(spread: Spread | NoisedSpread) -> tuple[float | None, float | None]
     """The share of patients without a value, and how far noise may have moved it."""
     if isinstance(spread, Spread):
         return spread.missing, None
-    return None if spread.missing_margin > DROWNED else spread.missing, spread.missing_margin
+    return None if spread.missing_margin > MAX_MARGIN else spread.missing, spread.missing_margin
 
 
 def _beyond(value: float, rule: Numeric) -> bool:
@@ -275,7 +275,7 @@ def _category(row: Dataset, rule: Categorical, population: Population | None) ->
     name = rule.name
     shares = None if population is None else population.categorical.get(name)
     margin = None if shares is None or not shares.margin else shares.margin
-    if margin is not None and margin > DROWNED:
+    if margin is not None and margin > MAX_MARGIN:
         shares = None
     here = name in row.categorical_names
     at = row.categorical_names.index(name) if here else 0

@@ -9,7 +9,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import unwatched
 from grandrounds.explain.explainers.registry import Use, explainers_for
-from grandrounds.explain.rule import HIDING
+from grandrounds.explain.rule import HIDING_EXPLAINERS
 from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.fedxchain.checks import trust_references, uses_agreement
 from grandrounds.methods.sse_agg import weights as reasons
@@ -124,7 +124,7 @@ def _rows(name: str, plan: Plan) -> Iterator[str]:
         yield f"reference.{rows} has one row, and there is nothing to permute: set reference.{rows}.rows = 200"
     if plan.explain.at == "site" and not settings["sent"]:
         yield f"explain.at is 'site' but the rows of '{rows}' are not sent to sites: set reference.{rows}.sent = true"
-    unlabelled = name in HIDING and plan.explain.score == "self"
+    unlabelled = name in HIDING_EXPLAINERS and plan.explain.score == "self"
     if not settings["labelled"] and not (unlabelled or (name in _TABLES and not _TABLES[name].needs_labels)):
         yield (
             f"reference.{rows} has no labels: set explain.score = 'self' with explain.sketch = "

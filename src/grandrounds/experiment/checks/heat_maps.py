@@ -62,9 +62,9 @@ def _model(plan: Plan, model: Any, inputs: tuple[int, ...]) -> Iterator[str]:
     wanted = [name for name in maps_asked(plan) if name in _AT_A_LAYER]
     if not wanted or getattr(model, "kernel", "") != "torch":
         return
-    from grandrounds.explain.explainers.layers import look
+    from grandrounds.explain.explainers.layers import trace_net
 
-    if look(model, model.init(plan.seed), np.zeros(inputs, np.float32)).map is None:
+    if trace_net(model, model.init(plan.seed), np.zeros(inputs, np.float32)).map is None:
         yield (
             f"explain.maps has {wanted[0]}, which is read from the last convolution's map, and model '{plan.model.name}' has "
             "none: use gradient_norm, saliency or integrated_gradients"

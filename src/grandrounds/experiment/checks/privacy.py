@@ -9,7 +9,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
-from grandrounds.explain.rule import FROM_BACKGROUND
+from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.base import Method
 from grandrounds.methods.dp import CLIENT, DP_SGD
@@ -237,5 +237,5 @@ def _signals(plan: Plan) -> Iterator[str]:
         yield f"train.class_weights 'balanced' counts patients' labels, {raw}: give a weight for each class"
     if plan.explain.at == "site" and plan.explain.sketch != "none":
         yield f"explain.at is 'site', and what sites say of their models is not noised, {raw}: set it to 'server'"
-    if plan.explain.sketch in FROM_BACKGROUND and explained_on(plan) is None:
+    if plan.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(plan) is None:
         yield f"explain.sketch '{plan.explain.sketch}' starts from the mean patient, {raw}: add [reference.rows] with rows = 200"

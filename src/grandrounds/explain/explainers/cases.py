@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.explain.explainers.gradients import IntegratedGradients, by_feature
+from grandrounds.explain.explainers.gradients import IntegratedGradients, sum_by_feature
 from grandrounds.explain.explainers.lime import Lime
 from grandrounds.explain.explainers.linear import linear_layer
 from grandrounds.explain.explainers.shapley import Shap, scores, shap_deep, shap_kernel
@@ -34,44 +34,44 @@ class Question:
     seed: int
 
 
-def by_shap(q: Question) -> Outputs:
+def explain_shap(q: Question) -> Outputs:
     """Shapley values, exact for linear models and trees; path gradients for nets."""
     return _each(q, Shap(q.features, q.background, steps=_STEPS)), _mean(q)
 
 
-def by_lime(q: Question) -> Outputs:
+def explain_lime(q: Question) -> Outputs:
     """The straight line that fits the model best around the patient."""
     return _each(q, Lime(q.features, q.background, samples=_SAMPLES, seed=q.seed)), _mean(q)
 
 
-def by_integrated_gradients(q: Question) -> Outputs:
+def explain_integrated_gradients(q: Question) -> Outputs:
     """Integrated gradients from the background's mean row."""
     average = q.background.mean(axis=0)
     parts = _each(q, IntegratedGradients(q.features, average, steps=_STEPS))
     return parts, scores(q.model, q.theta)(average[None])[0].astype(float)
 
 
-def by_deep_shap(q: Question) -> Outputs:
+def explain_deep_shap(q: Question) -> Outputs:
     """SHAP's DeepExplainer."""
-    return q.features.summed(shap_deep(q.model, q.theta, q.x, q.background)[0].astype(float)), _mean(q)
+    return q.features.sum_inputs(shap_deep(q.model, q.theta, q.x, q.background)[0].astype(float)), _mean(q)
 
 
-def by_kernel_shap(q: Question) -> Outputs:
+def explain_kernel_shap(q: Question) -> Outputs:
     """SHAP's KernelExplainer."""
-    return q.features.summed(shap_kernel(q.model, q.theta, q.x, q.background, seed=q.seed)[0]), _mean(q)
+    return q.features.sum_inputs(shap_kernel(q.model, q.theta, q.x, q.background, seed=q.seed)[0]), _mean(q)
 
 
-def by_coefficients(q: Question) -> Outputs:
+def explain_coefficients(q: Question) -> Outputs:
     """Coefficients times the patient's standardised values, from the intercept on."""
     w, b = linear_layer(q.model, q.theta)
-    return by_feature(q.features, w.T * q.x), b.astype(float)
+    return sum_by_feature(q.features, w.T * q.x), b.astype(float)
 
 
 def _each(q: Question, explainer: Any) -> Array:
     """(C, F): the patient once for each output."""
     count = q.model.outputs
-    found: Array = explainer.signed(q.model, q.theta, np.repeat(q.x, count, axis=0), np.arange(count))
-    return found.astype(float)
+    values: Array = explainer.signed(q.model, q.theta, np.repeat(q.x, count, axis=0), np.arange(count))
+    return values.astype(float)
 
 
 def _mean(q: Question) -> Array:

@@ -27,7 +27,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.explain.explainers.linear import dense_of, linear_shap
+from grandrounds.explain.explainers.linear import as_dense, linear_shap
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense
 
@@ -52,9 +52,9 @@ class Gradient:
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         """|(x - baseline) . gradient| over each feature's inputs: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
-        if x.ndim != 2 or x.shape[1] != len(self.features.of):
+        if x.ndim != 2 or x.shape[1] != len(self.features.feature_index):
             raise BadInput(
-                f"the gradient sketch reads rows of {len(self.features.of)} inputs, not an array of shape {x.shape}",
+                f"the gradient sketch reads rows of {len(self.features.feature_index)} inputs, not an array of shape {x.shape}",
                 code="mismatched-shapes",
             )
         models = theta if theta.ndim == 2 else theta[None]
@@ -67,20 +67,20 @@ class Gradient:
                 for k in range(0, len(models), size):
                     slope = gradients(models[k : k + size], x[a:b], target[a:b])
                     slope *= apart[a:b]
-                    np.abs(self.features.summed(slope), out=out[k : k + size, a:b])
+                    np.abs(self.features.sum_inputs(slope), out=out[k : k + size, a:b])
         return out if theta.ndim == 2 else out[0]
 
     def _gradients(self, model: Any) -> Any:
         if isinstance(model, Dense):
             return model.input_gradient
         if model.kernel == "torch":
-            return lambda models, x, target: _by_autograd(model, models, x, target)
+            return lambda models, x, target: _autograd_loss_slopes(model, models, x, target)
         raise BadInput(
             f"a model of kind '{model.kernel}' has no gradient; explain it by 'permutation'", code="no-gradient"
         )
 
 
-def _by_autograd(model: Any, models: Array, x: Array, target: Array) -> Array:
+def _autograd_loss_slopes(model: Any, models: Array, x: Array, target: Array) -> Array:
     """Gradient of each row's cross-entropy with respect to the row by a torch model, (K, n, d)."""
     import torch
     from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
@@ -88,13 +88,13 @@ def _by_autograd(model: Any, models: Array, x: Array, target: Array) -> Array:
     loss = binary_cross_entropy_with_logits if model.outputs == 1 else cross_entropy
     goal = model.tensor(target)
     model.net.eval()
-    found = []
+    slopes = []
     for theta in models:
         rows = model.tensor(x).requires_grad_()
         params = dict(zip(model.trainable, model.point_at(model.tensor(theta)), strict=True))
         (slope,) = torch.autograd.grad(loss(model.forward(params, rows), goal, reduction="sum"), rows)
-        found.append(slope.cpu().numpy())
-    return np.stack(found)
+        slopes.append(slope.cpu().numpy())
+    return np.stack(slopes)
 
 
 _CELLS = 2**17  # numbers of a hidden layer worked on at once: they stay in cache
@@ -114,8 +114,8 @@ class PathGradients:
 
     def signed(self, model: Any, theta: Array, x: Array, outputs: Array) -> Array:
         """Signed attributions (n, F) to the logit of each row's output."""
-        found = path_gradients(model, theta, x, self.background, steps=self.steps, outputs=outputs)
-        return by_feature(self.features, found)
+        values = path_gradients(model, theta, x, self.background, steps=self.steps, outputs=outputs)
+        return sum_by_feature(self.features, values)
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         return magnitudes(self.signed, model, theta, x, target)
@@ -136,8 +136,8 @@ class IntegratedGradients:
 
     def signed(self, model: Any, theta: Array, x: Array, outputs: Array) -> Array:
         """Signed attributions (n, F) to the logit of each row's output."""
-        found = integrated_gradients(model, theta, x, self.baseline, steps=self.steps, outputs=outputs)
-        return by_feature(self.features, found)
+        values = integrated_gradients(model, theta, x, self.baseline, steps=self.steps, outputs=outputs)
+        return sum_by_feature(self.features, values)
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         return magnitudes(self.signed, model, theta, x, target)
@@ -160,14 +160,14 @@ def path_gradients(
     if steps < 1:
         raise BadInput(f"a path needs at least one step, not {steps}", code="too-few-steps")
     check_background(x, background)
-    chosen = each_output(model, len(x), outputs)
-    dense = dense_of(model)
+    chosen = check_outputs(model, len(x), outputs)
+    dense = as_dense(model)
     if dense is not None and len(dense.widths) == 2:
         return linear_shap(dense, theta, x, background)[np.arange(len(x)), chosen]
     if dense is not None:
-        return _dense(dense, theta, x, background, steps, chosen)
+        return _dense_path_gradients(dense, theta, x, background, steps, chosen)
     if model.kernel == "torch":
-        return _autograd(model, theta, x, background, steps, chosen)
+        return _autograd_path_gradients(model, theta, x, background, steps, chosen)
     raise BadInput(
         "trees have no gradient to follow along a path; explain them by 'shap' or 'permutation'", code="no-gradient"
     )
@@ -175,19 +175,19 @@ def path_gradients(
 
 def magnitudes(signed: Signed, model: Any, theta: Array, x: Array, target: Array) -> Array:
     """|signed attributions| to the logit of each row's class: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
-    outputs = outputs_of(target)
+    outputs = explained_outputs(target)
     if theta.ndim == 1:
         return np.abs(signed(model, theta, x, outputs))
-    return np.stack([np.abs(signed(model, own, x, outputs)) for own in theta])
+    return np.stack([np.abs(signed(model, vector, x, outputs)) for vector in theta])
 
 
-def outputs_of(target: Array) -> Array:
+def explained_outputs(target: Array) -> Array:
     """The output that is explained for each row, (n,): its class's logit, or the one logit of a binary model."""
     out: Array = target.argmax(axis=1) if target.shape[1] > 1 else np.zeros(len(target), np.int64)
     return out
 
 
-def each_output(model: Any, rows: int, outputs: Array | int) -> Array:
+def check_outputs(model: Any, rows: int, outputs: Array | int) -> Array:
     """The chosen output of each row, (n,), from one for all or one a row; an output the model does not have is refused."""
     chosen = np.broadcast_to(np.asarray(outputs, np.int64), rows)
     unknown = chosen[(chosen < 0) | (chosen >= model.outputs)]
@@ -199,11 +199,11 @@ def each_output(model: Any, rows: int, outputs: Array | int) -> Array:
     return chosen
 
 
-def by_feature(features: Features, values: Array) -> Array:
+def sum_by_feature(features: Features, values: Array) -> Array:
     """Signed values in the shape of rows (n, d) or pictures (n, C, H, W), added up within features: (n, F)."""
-    inputs = len(features.of)
+    inputs = len(features.feature_index)
     channels = prod(values.shape[1:]) // inputs
-    return features.summed(values.reshape(len(values), channels, inputs).sum(axis=1))
+    return features.sum_inputs(values.reshape(len(values), channels, inputs).sum(axis=1))
 
 
 def check_background(x: Array, background: Array) -> None:
@@ -221,7 +221,7 @@ def _midpoints(steps: int) -> Array:
     return out
 
 
-def _dense(dense: Dense, theta: Array, x: Array, background: Array, steps: int, outputs: Array) -> Array:
+def _dense_path_gradients(dense: Dense, theta: Array, x: Array, background: Array, steps: int, outputs: Array) -> Array:
     """An MLP's path gradients, a block of rows at a time.
 
     The first layer is linear along a path, z = (1 - alpha) z_b + alpha z_x, so it is applied to rows and backgrounds
@@ -236,8 +236,8 @@ def _dense(dense: Dense, theta: Array, x: Array, background: Array, steps: int, 
     start = (1 - alpha)[:, None] * of_background[:, None]  # (units, steps, backgrounds)
     size = max(1, _CELLS // (max(dense.widths[1:]) * steps * len(background)))
     out = np.empty(x.shape, dtype)
-    for at in range(0, len(x), size):
-        block = slice(at, at + size)
+    for first in range(0, len(x), size):
+        block = slice(first, first + size)
         z = start + (of_rows[block].swapaxes(1, 2) * alpha)[..., None]
         slope = _first_slopes(layers, z.reshape(*z.shape[:2], -1), outputs[block])
         back: Array = w @ slope.reshape(z.shape).sum(axis=2)
@@ -263,25 +263,27 @@ def _first_slopes(layers: list[tuple[Array, Array]], z: Array, outputs: Array) -
     return slope
 
 
-def _autograd(model: Any, theta: Array, x: Array, background: Array, steps: int, outputs: Array) -> Array:
+def _autograd_path_gradients(
+    model: Any, theta: Array, x: Array, background: Array, steps: int, outputs: Array
+) -> Array:
     """The same for a torch net, by autograd, `_POINTS` points at a time."""
     import torch
 
     params = dict(zip(model.trainable, model.point_at(model.tensor(theta)), strict=True))
     model.net.eval()
-    rows, others = model.tensor(x), model.tensor(background)
+    rows, baselines = model.tensor(x), model.tensor(background)
     alpha, chosen = model.tensor(_midpoints(steps)), torch.as_tensor(outputs.copy(), device=model.device)
     out = torch.zeros_like(rows)
     total = len(x) * len(background) * steps
     for first, last in pairwise([*range(0, total, _POINTS), total]):
         point = torch.arange(first, last, device=model.device)
         row, rest = point // (len(background) * steps), point % (len(background) * steps)
-        away = rows[row] - others[rest // steps]
+        away = rows[row] - baselines[rest // steps]
         share = alpha[rest % steps].reshape(-1, *[1] * (x.ndim - 1))
-        at = (others[rest // steps] + share * away).requires_grad_()
+        points = (baselines[rest // steps] + share * away).requires_grad_()
         with torch.enable_grad():
-            logit = model.forward(params, at).gather(1, chosen[row, None]).sum()
-            (slope,) = torch.autograd.grad(logit, at)
+            logit = model.forward(params, points).gather(1, chosen[row, None]).sum()
+            (slope,) = torch.autograd.grad(logit, points)
         out.index_add_(0, row, away * slope)
-    found: Array = (out / (len(background) * steps)).cpu().numpy()
-    return found
+    values: Array = (out / (len(background) * steps)).cpu().numpy()
+    return values

@@ -67,8 +67,8 @@ def heat(
     stack = theta if theta.ndim == 2 else theta[None]
     blocks = heats(name, model, stack, x, y, smoothing, rows=rows_per_batch)
     out = np.empty((len(stack), len(x), *x.shape[2:]), np.float64 if model.precision == "float64" else np.float32)
-    for models, pictures, found in blocks:
-        out[models, pictures] = found
+    for models, pictures, block in blocks:
+        out[models, pictures] = block
     return out if theta.ndim == 2 else out[0]
 
 
@@ -89,8 +89,8 @@ def heats(
 
     if name != "integrated_gradients":
         return passes(model, theta, x, y, _RULES[name], rows=rows, offsets=offsets)
-    made = Smooth.of(model, x.shape[1:], smoothing)
-    return passes(model, theta, x, y, partial(_integrated, made), width=len(made), rows=rows, offsets=offsets)
+    smooth = Smooth.build(model, x.shape[1:], smoothing)
+    return passes(model, theta, x, y, partial(_integrated, smooth), width=len(smooth), rows=rows, offsets=offsets)
 
 
 def _check(name: str, model: Any, x: Array, y: Array, smoothing: Smoothing, rows: int | None) -> None:
@@ -102,10 +102,10 @@ def _check(name: str, model: Any, x: Array, y: Array, smoothing: Smoothing, rows
             f"this is a {type(model).__name__} and data of shape {x.shape}: explain tables by permutation or SHAP",
             code="needs-images",
         )
-    known = max(2, model.outputs)
-    if np.shape(y) != (len(x),) or (len(x) and not (np.min(y) >= 0 and np.max(y) < known)):
+    classes = max(2, model.outputs)
+    if np.shape(y) != (len(x),) or (len(x) and not (np.min(y) >= 0 and np.max(y) < classes)):
         raise BadInput(
-            f"heat map '{name}' needs for each of {len(x)} pictures the class to explain, from 0 to {known - 1}",
+            f"heat map '{name}' needs for each of {len(x)} pictures the class to explain, from 0 to {classes - 1}",
             code="class-out-of-range",
         )
     if smoothing.steps < 1 or smoothing.samples < 1 or not 0 <= smoothing.sigma < np.inf:
@@ -134,37 +134,37 @@ def _loss(logits: Tensor, y: Tensor) -> Tensor:
     return logits.logsumexp(1) - _score(logits, y)
 
 
-def _saliency(held: Pass, x: Tensor, y: Tensor) -> Tensor:
+def _saliency(context: Pass, x: Tensor, y: Tensor) -> Tensor:
     """Simonyan et al. (2014), who take the largest channel; the sum keeps a pixel's mass, as for the other maps."""
-    return held.at_input(_score, x, y).abs().sum(1)
+    return context.at_input(_score, x, y).abs().sum(1)
 
 
-def _gradient(held: Pass, x: Tensor, y: Tensor) -> Tensor:
-    return (x * held.at_input(_loss, x, y)).abs().sum(1)
+def _gradient(context: Pass, x: Tensor, y: Tensor) -> Tensor:
+    return (x * context.at_input(_loss, x, y)).abs().sum(1)
 
 
-def _gradient_norm(held: Pass, x: Tensor, y: Tensor) -> Tensor:
+def _gradient_norm(context: Pass, x: Tensor, y: Tensor) -> Tensor:
     """FL-XAI eq. 3.6 (there called NormGrad), with the L2 norm; a picture without any gradient is dark."""
-    norm = _length(held.at_input(_score, x, y))
+    norm = _length(context.at_input(_score, x, y))
     least, most = norm.amin((1, 2), keepdim=True), norm.amax((1, 2), keepdim=True)
     return (norm - least) / (most - least + _EPS)
 
 
-def _grad_cam(held: Pass, x: Tensor, y: Tensor) -> Tensor:
+def _grad_cam(context: Pass, x: Tensor, y: Tensor) -> Tensor:
     """FL-XAI eq. 3.4-3.5 (Selvaraju et al. 2017)."""
-    activations, gradients = held.at_map(_score, x, y)
+    activations, gradients = context.at_map(_score, x, y)
     weights = gradients.mean((2, 3), keepdim=True)
     return _enlarged((weights * activations).sum(1).clamp(min=0), x)
 
 
-def _normgrad(held: Pass, x: Tensor, y: Tensor) -> Tensor:
+def _normgrad(context: Pass, x: Tensor, y: Tensor) -> Tensor:
     """Rebuffi et al. (2020) with a virtual identity layer: ||x_u|| ||g_u||, the norm of the outer product at place u."""
-    activations, gradients = held.at_map(_score, x, y)
+    activations, gradients = context.at_map(_score, x, y)
     return _enlarged(_length(activations) * _length(gradients), x)
 
 
-def _integrated(smooth: Smooth, held: Pass, x: Tensor, y: Tensor) -> Tensor:
-    return smooth.integrated(held, _score, x, y).abs().sum(1)
+def _integrated(smooth: Smooth, context: Pass, x: Tensor, y: Tensor) -> Tensor:
+    return smooth.integrated(context, _score, x, y).abs().sum(1)
 
 
 def _length(vectors: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ class Smooth:
     weight: Tensor
 
     @classmethod
-    def of(cls, model: TorchModel, picture: tuple[int, ...], how: Smoothing) -> Smooth:
+    def build(cls, model: TorchModel, picture: tuple[int, ...], how: Smoothing) -> Smooth:
         """The points, with steps at the nodes of Gauss-Legendre quadrature, as in Captum.
 
         The noise is the same for every picture, model and round: a picture's heat map then does not depend on which
@@ -212,7 +212,7 @@ class Smooth:
             model.tensor(weights / 2 / samples).repeat(samples),
         )
 
-    def integrated(self, held: Pass, of: Score, x: Tensor, y: Tensor) -> Tensor:
+    def integrated(self, context: Pass, score_rule: Score, x: Tensor, y: Tensor) -> Tensor:
         """The mean over noisy copies of (x - baseline) * the mean gradient on the way from it: signed, (b, C, H, W).
 
         The baseline is zero, which in encoded pictures is the consortium's mean colour.
@@ -220,13 +220,13 @@ class Smooth:
         import torch
 
         total = torch.zeros_like(x)
-        size = max(1, held.rows // len(x))
+        size = max(1, context.rows // len(x))
         for start in range(0, len(self.place), size):
             cut = slice(start, start + size)
             noisy = x[:, None] + self.noise[cut]
             points = noisy * _along(self.place[cut])
             classes = y.repeat_interleave(points.shape[1])
-            slope = held.at_input(of, points.flatten(0, 1), classes).reshape(points.shape)
+            slope = context.at_input(score_rule, points.flatten(0, 1), classes).reshape(points.shape)
             total = total + (noisy * slope * _along(self.weight[cut])).sum(1)
         return total
 

@@ -17,7 +17,7 @@ from torch.func import grad, vmap
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.explain.explainer import cuts
+from grandrounds.explain.explainer import split_rows
 from grandrounds.models.nets.products import as_products
 from grandrounds.models.torch_model import TorchModel
 
@@ -34,7 +34,7 @@ _Slope = Callable[[Callable[[Tensor], tuple[Tensor, Tensor]], Tensor], tuple[Ten
 
 
 @dataclass(frozen=True)
-class Map:
+class MapLayer:
     """The layer whose output a class activation map is made of: call `call` of module `layer` gives (C, h, w)."""
 
     layer: str
@@ -43,51 +43,51 @@ class Map:
 
 
 @dataclass(frozen=True)
-class Seen:
+class NetTrace:
     """What a forward of one picture showed of a net: its last map, if it has one, and the bytes a picture takes up in it."""
 
-    map: Map | None
+    map: MapLayer | None
     row_bytes: int
 
 
-def look(model: TorchModel, theta: Array, picture: Array) -> Seen:
+def trace_net(model: TorchModel, theta: Array, picture: Array) -> NetTrace:
     """Watch one picture (C, H, W) go through a model; once for each shape of picture, since the net stays the same.
 
     The map is the last one of the size of the last convolution's: after its norm, activation and shortcut, where these
     are modules (ResNet's last block; the layers NormGrad's authors take), and before any pooling. Convolutions that
     give a single pixel (squeeze-and-excitation, a 1x1 classifier) have no place to show and are passed over.
     """
-    held: dict[tuple[int, ...], Seen] = model.held.setdefault("seen", {})
-    if picture.shape not in held:
-        held[picture.shape] = _watched(model, theta, picture)
-    return held[picture.shape]
+    traces: dict[tuple[int, ...], NetTrace] = model.cache.setdefault("traces", {})
+    if picture.shape not in traces:
+        traces[picture.shape] = _trace_image(model, theta, picture)
+    return traces[picture.shape]
 
 
-def _watched(model: TorchModel, theta: Array, picture: Array) -> Seen:
-    own = _pointed(model, theta)
-    given: list[tuple[str, nn.Module, tuple[int, ...]]] = []
-    hooks = [m.register_forward_hook(_note(given, name)) for name, m in model.net.named_modules()]
+def _trace_image(model: TorchModel, theta: Array, picture: Array) -> NetTrace:
+    params = _set_parameters(model, theta)
+    outputs: list[tuple[str, nn.Module, tuple[int, ...]]] = []
+    hooks = [m.register_forward_hook(_record_outputs(outputs, name)) for name, m in model.net.named_modules()]
     try:
         with torch.no_grad():
-            model.forward(own, model.tensor(picture[None]))
+            model.forward(params, model.tensor(picture[None]))
     finally:
         for hook in hooks:
             hook.remove()
-    floats = picture.size + sum(int(np.prod(shape)) for _, m, shape in given if not any(m.children()))
-    convolved = [shape[2:] for _, m, shape in given if isinstance(m, nn.Conv2d) and len(shape) == 4]
+    floats = picture.size + sum(int(np.prod(shape)) for _, m, shape in outputs if not any(m.children()))
+    convolved = [shape[2:] for _, m, shape in outputs if isinstance(m, nn.Conv2d) and len(shape) == 4]
     size = next((s for s in reversed(convolved) if s[0] * s[1] > 1), None)
-    at = max((i for i, (_, _, shape) in enumerate(given) if len(shape) == 4 and shape[2:] == size), default=None)
-    found = None
-    if at is not None:
-        name, _, shape = given[at]
-        found = Map(name, sum(n == name for n, _, _ in given[: at + 1]), shape[1:])
-    return Seen(found, 2 * floats * (8 if model.dtype == torch.float64 else 4))
+    place = max((i for i, (_, _, shape) in enumerate(outputs) if len(shape) == 4 and shape[2:] == size), default=None)
+    layer = None
+    if place is not None:
+        name, _, shape = outputs[place]
+        layer = MapLayer(name, sum(n == name for n, _, _ in outputs[: place + 1]), shape[1:])
+    return NetTrace(layer, 2 * floats * (8 if model.dtype == torch.float64 else 4))
 
 
-def _note(given: list[tuple[str, nn.Module, tuple[int, ...]]], name: str) -> Callable[..., None]:
+def _record_outputs(outputs: list[tuple[str, nn.Module, tuple[int, ...]]], name: str) -> Callable[..., None]:
     def hook(module: nn.Module, _: Any, out: Any) -> None:
         if isinstance(out, Tensor):
-            given.append((name, module, tuple(out.shape)))
+            outputs.append((name, module, tuple(out.shape)))
 
     return hook
 
@@ -97,7 +97,7 @@ class Pass:
     """One model in hand (under vmap: one of the stack). `rows` is how many pictures it should be fed at once."""
 
     model: TorchModel
-    seen: Seen
+    trace: NetTrace
     params: Mapping[str, Tensor]
     rows: int
     slope: _Slope
@@ -105,22 +105,22 @@ class Pass:
     def logits(self, x: Tensor) -> Tensor:
         return self.model.forward(self.params, x)
 
-    def at_input(self, of: Score, x: Tensor, y: Tensor) -> Tensor:
+    def at_input(self, score_rule: Score, x: Tensor, y: Tensor) -> Tensor:
         """The gradient of each row's score with respect to its picture, (b, C, H, W)."""
 
-        def score(at: Tensor) -> tuple[Tensor, Tensor]:
-            out = self.logits(at)
-            return of(out, y).sum(), out
+        def score(point: Tensor) -> tuple[Tensor, Tensor]:
+            out = self.logits(point)
+            return score_rule(out, y).sum(), out
 
         return self.slope(score, x)[0]
 
-    def at_map(self, of: Score, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def at_map(self, score_rule: Score, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The last map (b, C, h, w) and the gradient of each row's score with respect to it.
 
         A probe of zeros is added to the layer's output and the gradient taken at the probe: that is the same under
         autograd and under vmap, and what the net then does with its output in place does not touch the map.
         """
-        place = self.seen.map
+        place = self.trace.map
         if place is None:
             raise BadInput(
                 "this net has no convolution that gives a map, so grad_cam and normgrad have nothing to show; "
@@ -129,16 +129,16 @@ class Pass:
             )
 
         def score(probe: Tensor) -> tuple[Tensor, Tensor]:
-            with _probed(self.model.net, place, probe) as taken:
+            with _probe_layer(self.model.net, place, probe) as taken:
                 out = self.logits(x)
-            return of(out, y).sum(), taken[0].to(self.model.dtype)
+            return score_rule(out, y).sum(), taken[0].to(self.model.dtype)
 
         gradient, activations = self.slope(score, x.new_zeros(len(x), *place.shape))
         return activations, gradient
 
 
 @contextmanager
-def _probed(net: nn.Module, place: Map, probe: Tensor) -> Iterator[list[Tensor]]:
+def _probe_layer(net: nn.Module, place: MapLayer, probe: Tensor) -> Iterator[list[Tensor]]:
     """Add `probe` to what the layer gives; the list holds what it gave."""
     taken: list[Tensor] = []
     calls = 0
@@ -158,15 +158,15 @@ def _probed(net: nn.Module, place: Map, probe: Tensor) -> Iterator[list[Tensor]]
         handle.remove()
 
 
-def _by_autograd(of: Callable[[Tensor], tuple[Tensor, Tensor]], at: Tensor) -> tuple[Tensor, Tensor]:
-    at = at.detach().requires_grad_()
-    value, further = of(at)
-    return torch.autograd.grad(value, at)[0], further.detach()
+def _autograd_slope(function: Callable[[Tensor], tuple[Tensor, Tensor]], point: Tensor) -> tuple[Tensor, Tensor]:
+    point = point.detach().requires_grad_()
+    value, further = function(point)
+    return torch.autograd.grad(value, point)[0], further.detach()
 
 
-def _by_func(of: Callable[[Tensor], tuple[Tensor, Tensor]], at: Tensor) -> tuple[Tensor, Tensor]:
-    found: tuple[Tensor, Tensor] = grad(of, has_aux=True)(at)
-    return found
+def _func_slope(function: Callable[[Tensor], tuple[Tensor, Tensor]], point: Tensor) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = grad(function, has_aux=True)(point)
+    return result
 
 
 def side_by_side(model: TorchModel, shape: Sequence[int]) -> str | None:
@@ -192,51 +192,51 @@ def passes(
     """
     if not len(x) or not len(theta):
         return
-    seen = look(model, theta[0], x[0])
+    trace = trace_net(model, theta[0], x[0])
     how = side_by_side(model, x.shape[1:]) if len(theta) > 1 else None
-    most = rows or max(1, _room(model.device) // seen.row_bytes)
+    most = rows or max(1, _pass_bytes(model.device) // trace.row_bytes)
     pictures, classes = model.tensor(x), torch.as_tensor(y, dtype=torch.int64, device=model.device)
-    held = Pass(model, seen, {}, most, _by_autograd)
+    context = Pass(model, trace, {}, most, _autograd_slope)
     if how is not None:
         together = min(len(theta), max(1, most // width))
-        held = replace(held, rows=max(1, most // together), slope=_by_func)
+        context = replace(context, rows=max(1, most // together), slope=_func_slope)
         models = [slice(k, min(k + together, len(theta))) for k in range(0, len(theta), together)]
     else:
         models = [slice(k, k + 1) for k in range(len(theta))]
     edges = np.array([0, len(x)]) if offsets is None or model.device.type == "cuda" else offsets
-    blocks = list(cuts(edges, max(1, held.rows // width)))
+    blocks = list(split_rows(edges, max(1, context.rows // width)))
     for chosen in models:
-        found = _ready(held, theta[chosen], rule)
+        explain = _bind_models(context, theta[chosen], rule)
         for cut in blocks:
             with as_products(how == "products"):
-                block = found(pictures[cut], classes[cut])
+                block = explain(pictures[cut], classes[cut])
             yield chosen, cut, block.cpu().numpy()
 
 
-def _room(device: torch.device) -> int:
+def _pass_bytes(device: torch.device) -> int:
     """Bytes for one pass; on a GPU at most a quarter of what is free, because others may use it too."""
     most = _BYTES[device.type]
     return most if device.type == "cpu" else min(most, torch.cuda.mem_get_info(device)[0] // 4)
 
 
-def _ready(held: Pass, theta: Array, rule: Rule) -> Callable[[Tensor, Tensor], Tensor]:
+def _bind_models(context: Pass, theta: Array, rule: Rule) -> Callable[[Tensor, Tensor], Tensor]:
     """`rule` for these models, with their parameters in place: (k, b, ...) of pictures and classes."""
-    model = held.model
-    if held.slope is _by_autograd:
-        one = replace(held, params=_pointed(model, theta[0]))
+    model = context.model
+    if context.slope is _autograd_slope:
+        one = replace(context, params=_set_parameters(model, theta[0]))
         return lambda x, y: rule(one, x, y)[None].detach()
     model.net.eval()
     moved = model.tensor(theta)
-    stack = {name: moved[:, at].reshape(len(theta), *shape) for name, at, shape in model.layout.slices}
+    stack = {name: moved[:, span].reshape(len(theta), *shape) for name, span, shape in model.layout.slices}
 
     def of_one(params: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return rule(replace(held, params=params), x, y)
+        return rule(replace(context, params=params), x, y)
 
     each = vmap(of_one, in_dims=(0, None, None))
     return lambda x, y: each(stack, x, y)
 
 
-def _pointed(model: TorchModel, theta: Array) -> dict[str, Tensor]:
+def _set_parameters(model: TorchModel, theta: Array) -> dict[str, Tensor]:
     """The net as it is used, not trained, with these parameters (P,) in place."""
     model.net.eval()
     return dict(zip(model.trainable, model.point_at(model.tensor(theta)), strict=True))

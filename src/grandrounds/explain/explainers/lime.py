@@ -18,7 +18,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.explain.explainers.gradients import check_background, each_output, magnitudes
+from grandrounds.explain.explainers.gradients import check_background, check_outputs, magnitudes
 from grandrounds.explain.explainers.shapley import scores
 from grandrounds.explain.features import Features
 
@@ -49,29 +49,29 @@ class Lime:
         """Signed attributions (n, F) to the logit of each row's output; of a forest, to its vote."""
         check_background(x, self.background)
         score = scores(model, theta)
-        chosen = each_output(model, len(x), outputs)
-        found = [self._solver @ score(self.around(row))[:, c] for row, c in zip(x, chosen, strict=True)]
-        return np.reshape(found, (len(x), len(self.features)))
+        chosen = check_outputs(model, len(x), outputs)
+        values = [self._solver @ score(self.sample_around(row))[:, c] for row, c in zip(x, chosen, strict=True)]
+        return np.reshape(values, (len(x), len(self.features)))
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         return magnitudes(self.signed, model, theta, x, target)
 
-    def around(self, row: Array) -> Array:
+    def sample_around(self, row: Array) -> Array:
         """The samples (m, d) about a row (d,)."""
-        return np.where(self.kept[:, self.features.of], row, self._drawn)
+        return np.where(self.keep_mask[:, self.features.feature_index], row, self._drawn)
 
     @cached_property
-    def kept(self) -> Array:
+    def keep_mask(self) -> Array:
         """Which features each sample keeps, (m, F)."""
         rng = generator(self.seed, purpose="lime-kept")
-        kept: Array = rng.random((self.samples, len(self.features))) < 0.5
-        kept[0] = True
-        return kept
+        mask: Array = rng.random((self.samples, len(self.features))) < 0.5
+        mask[0] = True
+        return mask
 
     @cached_property
-    def near(self) -> Array:
+    def proximity(self) -> Array:
         """exp(-D^2 / sigma^2) (sec. 3.4), D^2 the Hamming distance: how many features were drawn. (m,)"""
-        out: Array = np.exp(-(~self.kept).sum(axis=1) / (WIDTH**2 * len(self.features)))
+        out: Array = np.exp(-(~self.keep_mask).sum(axis=1) / (WIDTH**2 * len(self.features)))
         return out
 
     @cached_property
@@ -79,14 +79,14 @@ class Lime:
         """Each feature from a background row of its own, (m, d)."""
         rng = generator(self.seed, purpose="lime-drawn")
         row = rng.integers(len(self.background), size=(self.samples, len(self.features)))
-        return self.background[row[:, self.features.of], np.arange(len(self.features.of))]
+        return self.background[row[:, self.features.feature_index], np.arange(len(self.features.feature_index))]
 
     @cached_property
     def _solver(self) -> Array:
         """What turns scores (m,) into coefficients (F,): weighted ridge, its intercept not drawn to zero."""
-        share = self.near / self.near.sum()
-        centred = self.kept - share @ self.kept
-        weighted = centred.T * self.near
+        share = self.proximity / self.proximity.sum()
+        centred = self.keep_mask - share @ self.keep_mask
+        weighted = centred.T * self.proximity
         return np.linalg.solve(weighted @ centred + self.ridge * np.eye(len(self.features)), weighted)
 
 
@@ -102,12 +102,12 @@ def lime(
 ) -> Array:
     """Signed attributions (F,) of one row (d,); `predict` gives a score for each of the rows (m, d) it is handed."""
     check_background(row[None], background)
-    around = Lime(features, background, samples=samples, seed=seed, ridge=ridge)
-    said = np.asarray(predict(around.around(row)), float)
-    if said.shape != (samples,):
+    explainer = Lime(features, background, samples=samples, seed=seed, ridge=ridge)
+    predictions = np.asarray(predict(explainer.sample_around(row)), float)
+    if predictions.shape != (samples,):
         raise BadInput(
-            f"LIME explains one score a row: for {samples} rows 'predict' gave an array of shape {said.shape}",
+            f"LIME explains one score a row: for {samples} rows 'predict' gave an array of shape {predictions.shape}",
             code="bad-prediction-shape",
         )
-    out: Array = around._solver @ said
+    out: Array = explainer._solver @ predictions
     return out

@@ -33,7 +33,7 @@ class Coefficients:
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         w, _ = linear_layer(model, theta)
-        size = np.sqrt(self.features.summed((w**2).sum(axis=-1)))
+        size = np.sqrt(self.features.sum_inputs((w**2).sum(axis=-1)))
         return np.broadcast_to(size[..., None, :], (*size.shape[:-1], len(x), size.shape[-1]))
 
 
@@ -51,7 +51,7 @@ def linear_shap(model: Any, theta: Array, x: Array, background: Array) -> Array:
 
 def linear_layer(model: Any, theta: Array) -> tuple[Array, Array]:
     """The coefficients (..., d, C) and intercepts (..., C) of a linear model; any other is refused."""
-    dense = dense_of(model)
+    dense = as_dense(model)
     if dense is None or len(dense.widths) != 2:
         raise BadInput(
             "only a logistic model has coefficients to read; explain an MLP by 'shap' or 'permutation', a forest by 'shap'",
@@ -60,7 +60,7 @@ def linear_layer(model: Any, theta: Array) -> tuple[Array, Array]:
     return dense.layers(theta)[0]
 
 
-def dense_of(model: Any) -> Dense | None:
+def as_dense(model: Any) -> Dense | None:
     """The dense model that reads the same vector: the model itself, or the one whose torch twin it is."""
     if isinstance(model, Dense):
         return model

@@ -10,7 +10,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.explain.explainer import cuts
+from grandrounds.explain.explainer import split_rows
 from grandrounds.explain.explainers.heat import Smoothing, heats
 from grandrounds.explain.features import Features
 
@@ -52,13 +52,15 @@ class Occlusion:
         """What hiding each tile costs on each picture: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
         _check_tiles(self.features, x)
         height, width = x.shape[2:]
-        hidden = self.features.of == np.arange(len(self.features))[:, None]
+        hidden = self.features.feature_index == np.arange(len(self.features))[:, None]
         keep = np.concatenate([np.ones((1, height * width), bool), ~hidden]).reshape(-1, 1, height, width)
         stack = theta if theta.ndim == 2 else theta[None]
         ask = _by_torch if getattr(model, "kernel", "") == "torch" else _by_numpy
         out = np.empty((len(stack), len(x), len(self.features)), float)
         for models, pictures, logits in ask(model, stack, x, keep, offsets):
-            out[models, pictures] = worse(self.score, logits[..., :1, :], logits[..., 1:, :], target[pictures][:, None])
+            out[models, pictures] = score_drop(
+                self.score, logits[..., :1, :], logits[..., 1:, :], target[pictures][:, None]
+            )
         return out if theta.ndim == 2 else out[0]
 
 
@@ -84,10 +86,10 @@ class Tiles:
         smoothing = Smoothing(self.steps, self.samples, self.sigma, self.seed)
         stack = theta if theta.ndim == 2 else theta[None]
         out = np.empty((len(stack), len(x), len(self.features)))
-        for models, pictures, found in heats(
+        for models, pictures, block in heats(
             self.name, model, stack, x, _predicted(target, 0.5), smoothing, offsets=offsets
         ):
-            out[models, pictures] = self.features.summed(np.abs(found).reshape(*found.shape[:2], -1))
+            out[models, pictures] = self.features.sum_inputs(np.abs(block).reshape(*block.shape[:2], -1))
         return out if theta.ndim == 2 else out[0]
 
 
@@ -100,7 +102,7 @@ def _check_tiles(features: Features, x: Array) -> None:
     if features.size != x.shape[2:]:
         tiled = "no pictures" if features.size is None else "pictures of {}x{} pixels".format(*features.size)
         raise BadInput(
-            f"the features divide {tiled}, these have {x.shape[2]}x{x.shape[3]}: use Features.of_tiles",
+            f"the features divide {tiled}, these have {x.shape[2]}x{x.shape[3]}: use Features.from_tiles",
             code="mismatched-shapes",
         )
 
@@ -113,11 +115,11 @@ def _by_torch(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -
 
     shown = model.tensor(keep)
 
-    def rule(held: Pass, pictures: Tensor, _: Tensor) -> Tensor:
+    def rule(context: Pass, pictures: Tensor, _: Tensor) -> Tensor:
         with torch.no_grad():
-            parts = shown.split(max(1, held.rows // len(pictures)))
-            found = [held.logits((pictures[:, None] * part).flatten(0, 1)) for part in parts]
-            return torch.cat([f.reshape(len(pictures), -1, f.shape[-1]) for f in found], 1)
+            parts = shown.split(max(1, context.rows // len(pictures)))
+            logits = [context.logits((pictures[:, None] * part).flatten(0, 1)) for part in parts]
+            return torch.cat([f.reshape(len(pictures), -1, f.shape[-1]) for f in logits], 1)
 
     return passes(model, theta, x, np.zeros(len(x), np.int64), rule, width=len(keep), offsets=offsets)
 
@@ -125,14 +127,14 @@ def _by_torch(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -
 def _by_numpy(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -> Iterator[tuple[slice, slice, Array]]:
     """The same through `model.logits`."""
     size = max(1, _BYTES // (len(keep) * max(1, x[:1].nbytes)))
-    for k, own in enumerate(theta):
-        for cut in cuts(offsets, size):
+    for k, vector in enumerate(theta):
+        for cut in split_rows(offsets, size):
             variants = (x[cut][:, None] * keep).reshape(-1, *x.shape[1:])
-            logits = np.asarray(model.logits(own, variants))
+            logits = np.asarray(model.logits(vector, variants))
             yield slice(k, k + 1), cut, logits.reshape(1, cut.stop - cut.start, len(keep), -1)
 
 
-def worse(score: str, before: Array, after: Array, target: Array) -> Array:
+def score_drop(score: str, before: Array, after: Array, target: Array) -> Array:
     """How much worse logits `after` (..., C) are than `before` for these targets (..., C): (...)."""
     if score == "accuracy":
         right = _predicted(target, 0.5)
@@ -147,8 +149,8 @@ def worse(score: str, before: Array, after: Array, target: Array) -> Array:
 
 def _predicted(values: Array, middle: float) -> Array:
     """The class with the most, or whether the one value is above the middle."""
-    found: Array = values[..., 0] > middle if values.shape[-1] == 1 else values.argmax(axis=-1)
-    return found
+    classes: Array = values[..., 0] > middle if values.shape[-1] == 1 else values.argmax(axis=-1)
+    return classes
 
 
 def _both(p: Array) -> Array:

@@ -79,8 +79,8 @@ class Permutation:
         Rows change places within a site only. Each site is worked out by itself, so that its numbers do not depend
         on the others to the last bit.
         """
-        if x.ndim != 2 or x.shape[1] != len(self.features.of):
-            wanted = f"rows of {len(self.features.of)} inputs, not an array of shape {x.shape}"
+        if x.ndim != 2 or x.shape[1] != len(self.features.feature_index):
+            wanted = f"rows of {len(self.features.feature_index)} inputs, not an array of shape {x.shape}"
             raise BadInput(
                 f"permutation importance reads {wanted}; pictures are explained by 'occlusion'",
                 code="mismatched-shapes",
@@ -93,8 +93,8 @@ class Permutation:
                 if a < b:
                     costs(self, model, models, x[a:b], target[a:b].T, self.orders(b - a), out[:, :, a:b])
         out /= self.repeats
-        found: Array = out.swapaxes(1, 2)
-        return found if theta.ndim == 2 else found[0]
+        importances: Array = out.swapaxes(1, 2)
+        return importances if theta.ndim == 2 else importances[0]
 
     @cached_property
     def alike(self) -> tuple[tuple[Array, Array], ...]:
@@ -170,10 +170,10 @@ def _copied_costs(
     """Write into `out` (K, F, n), full of zeros, what all permutations cost on one site's rows: forwards of copies."""
     scales = [_Scale(how.score, np.asarray(model.logits(theta, x)).T, target) for theta in models]
     for copies, rows, pieces in _copies(how.features, x, orders):
-        for theta, scale, found in zip(models, scales, out, strict=True):
+        for theta, scale, costs in zip(models, scales, out, strict=True):
             cost = scale.cost(np.asarray(model.logits(theta, copies)).T.copy(), rows)
             for feature, cut in pieces:
-                found[feature, rows[cut]] += cost[cut]
+                costs[feature, rows[cut]] += cost[cut]
 
 
 def _copies(features: Features, x: Array, orders: Array) -> Iterator[tuple[Array, Array, list[tuple[int, slice]]]]:
@@ -182,7 +182,7 @@ def _copies(features: Features, x: Array, orders: Array) -> Iterator[tuple[Array
     copies: list[Array] = []
     numbers: list[Array] = []
     pieces: list[tuple[int, slice]] = []
-    held = 0
+    count = 0
     for order in orders:
         for feature, inputs in enumerate(features.groups):
             moved = np.flatnonzero((x[order][:, inputs] != x[:, inputs]).any(axis=1))
@@ -191,12 +191,12 @@ def _copies(features: Features, x: Array, orders: Array) -> Iterator[tuple[Array
                 copy[:, inputs] = x[np.ix_(order[rows], inputs)]
                 copies.append(copy)
                 numbers.append(rows)
-                pieces.append((feature, slice(held, held + len(rows))))
-                held += len(rows)
-                if held >= size:
+                pieces.append((feature, slice(count, count + len(rows))))
+                count += len(rows)
+                if count >= size:
                     yield np.concatenate(copies), np.concatenate(numbers), pieces
-                    copies, numbers, pieces, held = [], [], [], 0
-    if held:
+                    copies, numbers, pieces, count = [], [], [], 0
+    if count:
         yield np.concatenate(copies), np.concatenate(numbers), pieces
 
 
@@ -209,7 +209,9 @@ class _Move:
 
     inputs: Array  # (G, c)
     delta: Array  # the change of the inputs: (G, c, n) on all rows, (c, m) on moving ones
-    at: Array  # (G, n) or (m,): the places of the costs among those of all permutations (repeats, F, n), in one line
+    places: (
+        Array  # (G, n) or (m,): the places of the costs among those of all permutations (repeats, F, n), in one line
+    )
     rows: Array | None = None  # (m,) the rows that move
     edges: tuple[int, ...] = ()  # those of feature g are edges[g]:edges[g + 1]
 
@@ -221,18 +223,18 @@ def _dense_costs(
     room = _BLOCK // (out.itemsize * max(model.widths[1:]))
     step = max(32, min(room // 4, _CHANGES // (len(orders) * x.shape[1])))
     for start in range(0, len(x), step):
-        here = slice(start, start + step)
-        now, goal = np.ascontiguousarray(x[here].T), target[:, here]
-        change = np.stack([x[order[here]].T - now for order in orders])
+        block = slice(start, start + step)
+        now, goal = np.ascontiguousarray(x[block].T), target[:, block]
+        change = np.stack([x[order[block]].T - now for order in orders])
         moves = [move for alike in how.alike for move in _moves(alike, change, len(how.features), room)]
-        for theta, found in zip(models, out, strict=True):
+        for theta, importances in zip(models, out, strict=True):
             net = _Moved(model, theta, now)
             scale = _Scale(how.score, net.still, goal)
             costs = np.zeros((len(orders), len(how.features), now.shape[1]), out.dtype)
             for move in moves:
-                costs.reshape(-1)[move.at] = scale.cost(net.logits(move), move.rows)
-            used: Array = how.features.summed(net.first.any(axis=1).astype(int)) > 0
-            found[:, here] = costs.sum(axis=0) * used[:, None]  # an input without weight changes not even a bit
+                costs.reshape(-1)[move.places] = scale.cost(net.logits(move), move.rows)
+            used: Array = how.features.sum_inputs(net.first.any(axis=1).astype(int)) > 0
+            importances[:, block] = costs.sum(axis=0) * used[:, None]  # an input without weight changes not even a bit
 
 
 def _moves(alike: tuple[Array, Array], change: Array, count: int, room: int) -> Iterator[_Move]:
@@ -241,16 +243,18 @@ def _moves(alike: tuple[Array, Array], change: Array, count: int, room: int) -> 
     repeats, _, n = change.shape
     delta = change[:, inputs].reshape(-1, inputs.shape[1], n)
     first = (np.arange(repeats)[:, None] * count + features).reshape(-1, 1) * n
-    inputs, at = np.tile(inputs, (repeats, 1)), first + np.arange(n)
+    inputs, places = np.tile(inputs, (repeats, 1)), first + np.arange(n)
     moved: Array = np.any(delta, axis=1)
     counts = moved.sum(axis=1)
     many = counts > _GATHER * n
     for pick in _blocks(many.nonzero()[0], np.full(len(counts), n), room):
-        yield _Move(inputs[pick], delta[pick], at[pick])
+        yield _Move(inputs[pick], delta[pick], places[pick])
     for pick in _blocks((counts * ~many).nonzero()[0], counts, room):
         moving = moved[pick]
         edges = (0, *counts[pick].cumsum().tolist())
-        yield _Move(inputs[pick], delta[pick].swapaxes(0, 1)[:, moving], at[pick][moving], moving.nonzero()[1], edges)
+        yield _Move(
+            inputs[pick], delta[pick].swapaxes(0, 1)[:, moving], places[pick][moving], moving.nonzero()[1], edges
+        )
 
 
 def _blocks(picked: Array, rows: Array, room: int) -> list[Array]:
@@ -280,7 +284,7 @@ class _Moved:
             s = w.T @ s + b[:, None]
         self.shift = s
         self.widths = model.widths[1:]
-        self.held: list[Array] = [np.empty(0, s.dtype) for _ in self.widths]
+        self.buffers: list[Array] = [np.empty(0, s.dtype) for _ in self.widths]
         self.still = self._through(np.zeros((1, self.widths[0], x.shape[1]), s.dtype), None)[0].copy()
 
     def logits(self, move: _Move) -> Array:
@@ -311,7 +315,7 @@ class _Moved:
     def _room(self, layer: int, shape: tuple[int, ...], columns: bool) -> Array:
         """Memory for a layer's values (G, width, n) or (width, m), kept from call to call; row by row unless in columns."""
         full = (*shape[:-1], self.widths[layer], shape[-1])
-        if self.held[layer].size < prod(full):
-            self.held[layer] = np.empty(prod(full), self.held[layer].dtype)
-        flat = self.held[layer][: prod(full)]
+        if self.buffers[layer].size < prod(full):
+            self.buffers[layer] = np.empty(prod(full), self.buffers[layer].dtype)
+        flat = self.buffers[layer][: prod(full)]
         return flat.reshape(full) if columns else flat.reshape(full[::-1]).T

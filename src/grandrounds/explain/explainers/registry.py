@@ -104,17 +104,17 @@ EXPLAINER_SPECS: tuple[ExplainerSpec, ...] = (
                   title="saliency"),
     ExplainerSpec("gradient", _H, "input x gradient of the loss, absolute, summed over channels: cheap enough for every round"),
     ExplainerSpec("shap", _C, "exact for linear models and trees; for nets path gradients, averaged over the background",
-                  "cases:by_shap"),
+                  "cases:explain_shap"),
     ExplainerSpec("deep", _C, "SHAP's DeepExplainer, layer by layer, for MLPs and nets (needs torch)",
-                  "cases:by_deep_shap", needs_gradient=True),
-    ExplainerSpec("kernel", _C, "SHAP's KernelExplainer, by sampling, for any model; slow", "cases:by_kernel_shap"),
+                  "cases:explain_deep_shap", needs_gradient=True),
+    ExplainerSpec("kernel", _C, "SHAP's KernelExplainer, by sampling, for any model; slow", "cases:explain_kernel_shap"),
     ExplainerSpec("integrated_gradients", _C,
                   "gradients along the straight line from the background's mean row to this patient",
-                  "cases:by_integrated_gradients", needs_gradient=True),
+                  "cases:explain_integrated_gradients", needs_gradient=True),
     ExplainerSpec("lime", _C, "the straight line that fits the model best around this patient (LIME); it does not add up exactly",
-                  "cases:by_lime", mean_suffices=False),
+                  "cases:explain_lime", mean_suffices=False),
     ExplainerSpec("coefficients", _C, "a linear model's coefficients times the patient's standardised values",
-                  "cases:by_coefficients", needs_gradient=True, needs_linear=True),
+                  "cases:explain_coefficients", needs_gradient=True, needs_linear=True),
 )  # fmt: skip
 """Every explainer in every use, in the order in which lists have them."""
 

@@ -25,13 +25,13 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.explainers.gradients import (
-    by_feature,
     check_background,
-    each_output,
+    check_outputs,
     magnitudes,
     path_gradients,
+    sum_by_feature,
 )
-from grandrounds.explain.explainers.linear import dense_of
+from grandrounds.explain.explainers.linear import as_dense
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense
 from grandrounds.models.trees import Forest, round_down
@@ -39,7 +39,7 @@ from grandrounds.models.trees import Forest, round_down
 if TYPE_CHECKING:
     from grandrounds.explain.rule import SketchRule
 
-MOST = 12
+MAX_EXACT_FEATURES = 12
 """Features that are enumerated: each further one doubles the work."""
 
 Scores = Callable[[Array], Array]
@@ -68,11 +68,11 @@ class Shap:
         """Signed values (n, F), added up within features, for each row's output."""
         check_background(x, self.background)
         if model.kernel in ("forest", "boosted"):
-            chosen = each_output(model, len(x), outputs)
-            found = tree_shap(model, theta, x, self.background)[np.arange(len(x)), chosen]
+            chosen = check_outputs(model, len(x), outputs)
+            values = tree_shap(model, theta, x, self.background)[np.arange(len(x)), chosen]
         else:
-            found = path_gradients(model, theta, x, self.background, steps=self.steps, outputs=outputs)
-        return by_feature(self.features, found)
+            values = path_gradients(model, theta, x, self.background, steps=self.steps, outputs=outputs)
+        return sum_by_feature(self.features, values)
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         return magnitudes(self.signed, model, theta, x, target)
@@ -93,19 +93,20 @@ def exact_shapley(f: Scores, x: Array, background: Array, features: Features | N
     background of f where the features in S are the row's. `features` groups inputs; without it each is for itself.
     """
     check_background(x, background)
-    grouped = features or Features.of_inputs([str(j) for j in range(x.shape[1])])
+    grouped = features or Features.from_inputs([str(j) for j in range(x.shape[1])])
     count = len(grouped)
-    if count > MOST:
+    if count > MAX_EXACT_FEATURES:
         raise BadInput(
-            f"exact Shapley values go through 2^{count} coalitions of {count} features; use shap_kernel for more than {MOST}",
+            f"exact Shapley values go through 2^{count} coalitions of {count} features; "
+            f"use shap_kernel for more than {MAX_EXACT_FEATURES}",
             code="too-many-features",
         )
-    held = (np.arange(2**count)[:, None] >> np.arange(count)) & 1 == 1
-    size = held.sum(axis=1, keepdims=True)
+    coalitions = (np.arange(2**count)[:, None] >> np.arange(count)) & 1 == 1
+    size = coalitions.sum(axis=1, keepdims=True)
     share = np.array([1 / (count * comb(count - 1, s)) for s in range(count)])
-    weight = np.where(held, share[np.maximum(size - 1, 0)], -share[np.minimum(size, count - 1)])
-    kept = held[:, grouped.of]
-    values = [np.mean([f(np.where(kept, row, other)) for other in background], axis=0) for row in x]
+    weight = np.where(coalitions, share[np.maximum(size - 1, 0)], -share[np.minimum(size, count - 1)])
+    keep = coalitions[:, grouped.feature_index]
+    values = [np.mean([f(np.where(keep, row, other)) for other in background], axis=0) for row in x]
     return np.stack([value.T @ weight for value in values])
 
 
@@ -118,7 +119,7 @@ def shap_deep(model: Any, theta: Array, x: Array, background: Array) -> Array:
     import torch
 
     check_background(x, background)
-    dense = dense_of(model)
+    dense = as_dense(model)
     if dense is None and model.kernel != "torch":
         raise BadInput(
             "DeepExplainer reads layers, which trees do not have; explain them by 'shap'", code="no-gradient"
@@ -130,14 +131,14 @@ def shap_deep(model: Any, theta: Array, x: Array, background: Array) -> Array:
         net, dtype, device = deepcopy(model.net).eval(), model.dtype, model.device
     explainer = shap.DeepExplainer(net, torch.as_tensor(background).to(device, dtype))
     try:
-        found = explainer.shap_values(torch.as_tensor(x).to(device, dtype))
+        values = explainer.shap_values(torch.as_tensor(x).to(device, dtype))
     except AssertionError:
         raise BadInput(
             "this net has steps between its layers that SHAP's DeepExplainer cannot follow, so its values would not add "
             "up; use path_gradients, or shap_kernel",
             code="unsupported-net",
         ) from None
-    return np.moveaxis(found, -1, 1)
+    return np.moveaxis(values, -1, 1)
 
 
 def shap_kernel(model: Any, theta: Array, x: Array, background: Array, *, samples: int = 2048, seed: int = 0) -> Array:
@@ -152,8 +153,8 @@ def shap_kernel(model: Any, theta: Array, x: Array, background: Array, *, sample
     f = scores(model, theta)
     with _global_seed(seed):
         explainer = shap.KernelExplainer(lambda rows: np.asarray(f(rows), float), background)
-        found = explainer.shap_values(x, nsamples=samples, l1_reg=False, silent=True)
-    return np.moveaxis(np.asarray(found).reshape(*x.shape, model.outputs), 2, 1)
+        values = explainer.shap_values(x, nsamples=samples, l1_reg=False, silent=True)
+    return np.moveaxis(np.asarray(values).reshape(*x.shape, model.outputs), 2, 1)
 
 
 @contextmanager
@@ -229,7 +230,7 @@ def _boosted_shap(model: Any, theta: Array, x: Array, background: Array) -> Arra
         return np.zeros((len(x), model.outputs, model.features))
     trees = [_rounded(tree) for tree in booster(text).dump_model()["tree_info"]]
     classes = [trees[c :: model.outputs] for c in range(model.outputs)]
-    return np.concatenate([_interventional(own, x, background, outputs=1) for own in classes], axis=1)
+    return np.concatenate([_interventional(class_trees, x, background, outputs=1) for class_trees in classes], axis=1)
 
 
 def _rounded(tree: dict[str, Any]) -> dict[str, Any]:
@@ -248,13 +249,38 @@ def _interventional(trees: list[dict[str, Any]], x: Array, background: Array, *,
     import shap
 
     with np.errstate(over="ignore"):
-        seen, others = (rows.astype(np.float32).astype(float) for rows in (x, background))
-    every = shap.maskers.Independent(others, max_samples=len(others))  # by itself it would keep 100 rows
+        explained, reference = (rows.astype(np.float32).astype(float) for rows in (x, background))
+    every = shap.maskers.Independent(reference, max_samples=len(reference))  # by itself it would keep 100 rows
     explainer = shap.TreeExplainer({"trees": trees}, every, feature_perturbation="interventional")
     if explainer.model.values.shape[1] > _NODES or x.shape[1] > _NODES:
         raise BadInput(
             f"SHAP explains trees of at most {_NODES} nodes and columns; use 'permutation', or a smaller depth",
             code="trees-too-large",
         )
-    found = explainer.shap_values(seen, check_additivity=False)
-    return np.moveaxis(np.asarray(found, float).reshape(*x.shape, outputs), 2, 1)
+    values = explainer.shap_values(explained, check_additivity=False)
+    return np.moveaxis(np.asarray(values, float).reshape(*x.shape, outputs), 2, 1)
+
+
+def direction(model: Any, theta: Array, x: Array, background: Array, *, steps: int = 10) -> Array:
+    """Whether more of an input speaks for or against each output, and how much: a vector of length 1, (C * d,).
+
+    mean over rows of phi_j * sign(x_j - mean background_j), for the SHAP values phi of every output; of a linear model
+    w_j * mean |x_j - b_j|. All zeros where no input counts.
+    """
+    if not len(x):
+        return np.zeros(model.outputs * x.shape[1])
+    explainer = Shap(Features.from_inputs([str(j) for j in range(x.shape[1])]), background, steps)
+    phi = [explainer.signed(model, theta, x, np.full(len(x), c)) for c in range(model.outputs)]
+    return unit_vector(np.concatenate([mean_direction(values, x, background) for values in phi]).astype(float))
+
+
+def mean_direction(values: Array, x: Array, background: Array) -> Array:
+    """mean phi_j sign(x_j - mean background_j) over rows, for SHAP values phi (n, d)."""
+    signed: Array = (values * np.sign(np.asarray(x) - np.asarray(background).mean(axis=0))).mean(axis=0)
+    return signed
+
+
+def unit_vector(vector: Array) -> Array:
+    """Of length 1; zeros stay zeros."""
+    length = float(np.linalg.norm(vector))
+    return vector / length if length > 0 else vector

@@ -19,10 +19,10 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.agreement import grid_accuracy, xai_accuracy
-from grandrounds.explain.direction import pointing, unit
 from grandrounds.explain.explainer import Importances
+from grandrounds.explain.explainers.shapley import mean_direction, unit_vector
 from grandrounds.explain.features import Features
-from grandrounds.explain.rationale import truth
+from grandrounds.explain.rationale import score_logits
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.explain.trust import distribution
@@ -122,7 +122,7 @@ def sse_report(
     names = tuple(columns) or tuple(str(j) for j in range(rows.shape[1]))
     rule = SketchRule("permutation", seed, score="log_loss" if y is not None else "self", repeats=repeats)
     target = model.target(np.zeros(len(rows), np.int64) if y is None else y)
-    explainer = rule.explainer(Features.of_columns(names), None)
+    explainer = rule.explainer(Features.from_columns(names), None)
     sketch = sketched(rule, explainer, model, np.zeros((1, 0)), rows, target, names=("node",), round=0)
     report = _sketch_report(sketch["sketch"][0], float(sketch["sketch.total"][0]), bool(sketch["sketch.flat"][0]))
     return report if validation is None else report | _validation_report(model, *validation)
@@ -138,7 +138,7 @@ def sse_report_of(importances: Array) -> Report:
     rows = np.atleast_2d(np.asarray(importances, float))
     mean = rows.mean(axis=0, keepdims=True)
     names = tuple(str(f) for f in range(mean.shape[1]))
-    sketches = Sketches.of_importances(("node",), names, Importances(mean, np.zeros_like(mean)))
+    sketches = Sketches.from_importances(("node",), names, Importances(mean, np.zeros_like(mean)))
     total = 0.0 if sketches.flat[0] else float(np.maximum(mean, 0).sum())
     return _sketch_report(sketches.values[0], total, bool(sketches.flat[0]))
 
@@ -159,7 +159,7 @@ def fedxchain_report(
         metric_key("trust.accuracy"): float("nan") if accuracy is None else float(accuracy),
     }
     if against is not None:
-        out[metric_key("shap.direction")] = unit(pointing(values, *against)).tolist()
+        out[metric_key("shap.direction")] = unit_vector(mean_direction(values, *against)).tolist()
     return out
 
 
@@ -191,7 +191,7 @@ def xfed_report(
     if (heats is None) != (masks is None) or (heats is None and scenes is None):
         raise BadInput("xfed_report needs heats with their masks, or scenes with their cells", code="missing-argument")
     model = _PredictModel.from_callable(predict, x[:1])
-    answers = truth(model.logits(None, x), np.asarray(y, np.int64))
+    answers = score_logits(model.logits(None, x), np.asarray(y, np.int64))
     out: Report = {
         metric_key("rationale.accuracy"): float(answers.right.mean()),
         metric_key("rationale.loss"): float(answers.loss.mean()),

@@ -18,7 +18,7 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.experiment.checks.privacy import counts_patients, under_budget
-from grandrounds.explain.rule import FROM_BACKGROUND
+from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.keeper.policy.rules import Policy
 from grandrounds.methods import is_variant_of, regularizer_class
@@ -187,7 +187,7 @@ def _before(p: Plan) -> Iterator[Ask]:
     """Agreeing on the data, sending reference rows, meeting for secure sums."""
     if p.data.encoding == "fitted":
         yield _ask(p, tasks.SUMMARISE)  # and once more, within the ranges that were agreed on
-    centre = (p.explain.sketch in FROM_BACKGROUND and explained_on(p) is None) or needs_mean_patient(p)
+    centre = (p.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(p) is None) or needs_mean_patient(p)
     rows = tuple(r.name for r in SPECS[tasks.PREPARE].reports.values() if r.kind == COUNT)
     more = (*(() if under_budget(p) else ("notes",)), *(("centre",) if centre else ()))
     yield _ask(p, tasks.PREPARE, *rows, *more)

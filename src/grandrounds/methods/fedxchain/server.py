@@ -17,18 +17,18 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.plan_types import Plan
-from grandrounds.explain.direction import unit
+from grandrounds.explain.explainers.shapley import unit_vector
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.trust import (
     SMOOTHING,
-    Said,
-    Trusted,
+    TrustInputs,
+    TrustResult,
     TrustRule,
+    compute_trust,
     divergence,
-    lumped,
-    pooled,
+    group_rest,
+    pool_shares,
     steadiness,
-    trusted,
 )
 from grandrounds.methods.aggregate import Aggregation, aggregate
 from grandrounds.methods.base import Server
@@ -99,8 +99,8 @@ class _WeighedSites:
     sites: tuple[str, ...]
     columns: Mapping[str, Array]  # what was seen of them
     found: _PooledAttributions
-    said: Said
-    verdict: Trusted
+    said: TrustInputs
+    verdict: TrustResult
     here: Array  # (K,) which of them went along
 
 
@@ -109,7 +109,7 @@ class TrustRound:
 
     def __init__(self, server: Server, settings: Any) -> None:
         self.server, self.settings, self.trust = server, settings, settings.trust
-        self.rule = TrustRule.of(settings.trust)
+        self.rule = TrustRule.from_settings(settings.trust)
         told = settings.trust.explainer
         self.sketch = SketchRule(server.explainer if told == "auto" else told, server.seed, rows=settings.trust.rows)
         self.at_server = server.secure is None and settings.trust.explained == "reference"
@@ -153,7 +153,7 @@ class TrustRound:
             found, answers = yield from self._pool_secretly(self.server.secure, answers)
             columns = self._columns(answers)
         said = self._said(answers, columns, found)
-        verdict, sites, here = trusted(self.rule, said), answers.sites, np.ones(len(answers), bool)
+        verdict, sites, here = compute_trust(self.rule, said), answers.sites, np.ones(len(answers), bool)
         if self.settings.weigh.rule == TRUST:
             agreed = yield from self._agreed(answers, said, verdict)
             here = np.isin(np.array(sites), np.array(agreed.sites))
@@ -170,7 +170,7 @@ class TrustRound:
             seen = server.reference.attributed(models, self.sketch, server.background, signed=self.rule.signed)
             out["all"] = seen["shares"]
             out["steadiness"] = self._steady(answers, seen["shares"])
-            out["shares"] = seen["shares"] if self.kept is None else lumped(seen["shares"], self.kept)
+            out["shares"] = seen["shares"] if self.kept is None else group_rest(seen["shares"], self.kept)
             if "direction" in seen:
                 out["direction"] = seen["direction"]
         else:
@@ -186,10 +186,10 @@ class TrustRound:
 
     def _pool(self, shares: Array, points: Array | None, trust: Array) -> _PooledAttributions:
         """The consortium's reasons, seen by the server (eq. 6), and every site's divergence from them (eq. 4)."""
-        mean = pooled(shares, trust)
+        mean = pool_shares(shares, trust)
         if points is None:
             return _PooledAttributions(mean, divergence(shares, mean))
-        return _PooledAttributions(mean, divergence(shares, mean), points @ unit(pooled(points, trust)))
+        return _PooledAttributions(mean, divergence(shares, mean), points @ unit_vector(pool_shares(points, trust)))
 
     def _pool_secretly(self, rule: SecureRule, answers: Answers) -> Generator[Ask, Answers, tuple[_PooledAttributions, Answers]]:
         """The same under masks: sites multiply by their trust, the sum goes back, and each says how far it diverges."""
@@ -203,14 +203,14 @@ class TrustRound:
         mean /= mean.sum()
         shared: dict[str, Value] = {"shares": mean, "of": str(answers.id)}
         if "shap.direction" in summed.values:
-            shared["direction"] = unit(summed.values["shap.direction"])
+            shared["direction"] = unit_vector(summed.values["shap.direction"])
         stayed = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
         heard = yield Ask(DIVERGE, shared=shared, to=stayed.sites, report=("trust",))
         kept = stayed.only([k for k, s in enumerate(stayed.sites) if s in heard.sites], heard.missing)
         alignment = np.asarray(heard["trust.alignment"], float) if "trust.alignment" in heard else None
         return _PooledAttributions(mean, np.asarray(heard["trust.nsds"], float), alignment), kept
 
-    def _said(self, answers: Answers, columns: Mapping[str, Array], found: _PooledAttributions) -> Said:
+    def _said(self, answers: Answers, columns: Mapping[str, Array], found: _PooledAttributions) -> TrustInputs:
         """What the sites are weighed by."""
         last = self._known(answers).get(_ACCURACIES, self.trust.window)
         accuracies = np.concatenate([last[:, 1:], columns["accuracy"][:, None]], axis=1)
@@ -218,9 +218,9 @@ class TrustRound:
             self.by_reasons = explanation_weights(self.settings.weigh, self.server, answers)
         in_line = None if self.by_reasons is None else self.by_reasons.signals["in_line"]
         rows = np.asarray(answers["count"], float)
-        return Said(rows, accuracies, columns["steadiness"], found.nsds, found.alignment, in_line)
+        return TrustInputs(rows, accuracies, columns["steadiness"], found.nsds, found.alignment, in_line)
 
-    def _agreed(self, answers: Answers, said: Said, verdict: Trusted) -> Generator[Ask, Answers, Answers]:
+    def _agreed(self, answers: Answers, said: TrustInputs, verdict: TrustResult) -> Generator[Ask, Answers, Answers]:
         """Show all sites all numbers and weights; those that find them wrong refuse."""
         shared: dict[str, Value] = {
             "names": json.dumps(answers.sites),
@@ -269,7 +269,7 @@ class TrustRound:
         memory = self._remembered(answers, judged)
         return WeightingResult(weights, signals, why, {}, memory, notes, self._named(judged.found.shares), refused)
 
-    def _why(self, verdict: Trusted) -> str:
+    def _why(self, verdict: TrustResult) -> str:
         r = self.rule
         agreed = "exp(-NSDS) x how far signs agree" if r.signed else "exp(-NSDS)"
         made = f"trust = {r.alpha:g} accuracy + {r.beta:g} {agreed} + {r.gamma:g} consistency"

@@ -14,21 +14,21 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.explain.direction import direction
 from grandrounds.explain.explainer import measure
-from grandrounds.explain.features import features_of
+from grandrounds.explain.explainers.shapley import direction
+from grandrounds.explain.features import build_features
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.trust import (
     CLOSE,
     SMOOTHING,
-    Said,
+    TrustInputs,
     TrustRule,
+    compute_trust,
     distribution,
     divergence,
-    lumped,
-    possible,
+    group_rest,
+    is_possible,
     steadiness,
-    trusted,
 )
 from grandrounds.models import Model
 from grandrounds.protocol.messages import Ask
@@ -91,7 +91,7 @@ class SiteTrust(SitePlugin):
         rule = SketchRule.from_json(str(ask.shared[ATTRIBUTE]))
         model, start = self.site.prepared_model(), np.asarray(ask.shared[START])
         on = str(ask.shared[ON])
-        explainer = rule.explainer(features_of(self.site.encoding, grid=rule.tiles), start)
+        explainer = rule.explainer(build_features(self.site.encoding, grid=rule.tiles), start)
         if on:
             held = self._borrowed(on)
             x, target, offsets = held.x, held.explained(model.outputs), None
@@ -99,7 +99,7 @@ class SiteTrust(SitePlugin):
             x, target, offsets = own_rows(self.site.stack, members, rule, parts=("train",))
         shares = distribution(measure(explainer, model, models, x, target, offsets).values)
         columns: Columns = {
-            "shap.shares": lumped(shares, np.asarray(ask.shared[KEPT])) if KEPT in ask.shared else shares
+            "shap.shares": group_rest(shares, np.asarray(ask.shared[KEPT])) if KEPT in ask.shared else shares
         }
         if ask.shared[SIGNED]:
             cuts = [slice(None)] * len(members) if offsets is None else _site_slices(offsets)
@@ -134,7 +134,7 @@ class SiteTrust(SitePlugin):
     def _weights(self, ask: Ask, members: Array) -> Columns:
         """Go along with the weights of a round, or say by a code why not."""
         names, rule = tuple(json.loads(str(ask.shared["names"]))), str(ask.shared["rule"])
-        said, weights = Said.from_values(ask.shared), np.asarray(ask.shared["weights"], float)
+        said, weights = TrustInputs.from_values(ask.shared), np.asarray(ask.shared["weights"], float)
         TrustRule.from_json(rule)
         self._rule = self._rule or rule
         sites = self.site.names_of(members)
@@ -144,19 +144,19 @@ class SiteTrust(SitePlugin):
             self._shown[site] = (ask.round, along)
         return {"agreed": np.array([not code for code in codes]), ERROR: codes}
 
-    def _doubt(self, site: str, names: Sequence[str], rule: str, said: Said, weights: Array) -> str:
+    def _doubt(self, site: str, names: Sequence[str], rule: str, said: TrustInputs, weights: Array) -> str:
         """Why this site does not go along, as a code; nothing where it does."""
         if rule != self._rule:
             return "rule-changed"
         once = len(set(names)) == len(names) and site in names
-        if not once or not said.whole(len(names)) or not self._as_i_said(site, names.index(site), said):
+        if not once or not said.is_complete(len(names)) or not self._as_i_said(site, names.index(site), said):
             return "not-as-told"
-        again = trusted(TrustRule.from_json(rule), said).weights
+        again = compute_trust(TrustRule.from_json(rule), said).weights
         if weights.shape != again.shape or not np.allclose(weights, again, rtol=CLOSE, atol=CLOSE):
             return "weights-wrong"
         return "weight-too-large" if weights.max() > self.site.largest_weight else ""
 
-    def _as_i_said(self, site: str, k: int, said: Said) -> bool:
+    def _as_i_said(self, site: str, k: int, said: TrustInputs) -> bool:
         """Whether the server passes on what this site told it, as far as it did."""
         mine = self._said.get(site, {})
         shown = {
@@ -226,7 +226,7 @@ def _is_plausible_mean(told: Mapping[str, Array], held: Mapping[str, Array]) -> 
     """
     if any(f"shap.{name}" not in held or values.shape != held[f"shap.{name}"].shape for name, values in told.items()):
         return False
-    alike = all(bool(possible(name, values[None])[0]) for name, values in told.items())
+    alike = all(bool(is_possible(name, values[None])[0]) for name, values in told.items())
     return alike and bool((told["shares"] >= SMOOTHING / 2).all())
 
 

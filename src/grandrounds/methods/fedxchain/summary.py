@@ -28,7 +28,7 @@ def trust_summary(plan: Plan, records: Sequence[Mapping[str, Any]]) -> dict[str,
         return {}
     t, last = plan.method.trust, told[-1]["signals"]
     found = {
-        "rule": asdict(TrustRule.of(t)),
+        "rule": asdict(TrustRule.from_settings(t)),
         "weighs": plan.method.weigh.rule == TRUST,
         "accuracy_at": t.accuracy_at,
         "explained": t.explained,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.explain.noised_percentiles import ColumnCells, largest_size
+from grandrounds.explain.noised_percentiles import ColumnCells, max_cell_count
 from grandrounds.protocol.messages import Value
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def plan_spending(
         secure=secure,
         percentiles=share if counted else 0.0,
         columns=counted,
-        cells=largest_size(columns, counted),
+        cells=max_cell_count(columns, counted),
     )
     return _plan(terms)
 

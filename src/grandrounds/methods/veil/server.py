@@ -18,7 +18,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Decision, Stage
-from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, most_read
+from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, select_columns
 from grandrounds.methods.base import LocalRegularizer, Method, Round, Server
 from grandrounds.methods.secure import STATISTIC_BITS, SumResult, secure_sum
 from grandrounds.methods.select import choose
@@ -122,7 +122,7 @@ class Veil(Method):
         """
         if not spent.columns or server.round != self.settings.rounds:
             return {}, ()
-        chosen = most_read(server.columns, model[:-1], spent.columns)
+        chosen = select_columns(server.columns, model[:-1], spent.columns)
         told: dict[str, Value] = {"columns": json.dumps([server.columns[j].to_dict() for j in chosen.tolist()])}
         if not spent.secure:
             told["noise"] = spent.noise("percentiles")

@@ -75,7 +75,7 @@ class XFed(FedAvg):
         x = self.settings.xfed
         if x.until and server.round > x.until:
             return (yield from super().train_and_aggregate(server, ask))
-        rule = RationaleRule.of(server.seed, x)
+        rule = RationaleRule.from_settings(server.seed, x)
         told: dict[str, Value] = {REPORT: rule.to_json(), f"{REPORT}_on": server.shared_reference, KEEP: True}
         report = tuple(r for r in ask.report if r != "model")
         answers: Answers = yield replace(ask, shared={**ask.shared, **told}, report=(*report, REPORT))

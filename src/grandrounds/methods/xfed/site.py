@@ -9,7 +9,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.explain.rationale import REPORT, RationaleRule, rationale
+from grandrounds.explain.rationale import REPORT, RationaleRule, score_rationale
 from grandrounds.protocol.messages import KEEP, UPLOAD, Ask
 from grandrounds.site.attacks import told
 from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
@@ -44,7 +44,7 @@ class CandidateModels(SitePlugin):
                 code="reference-not-shared",
             )
         rule = RationaleRule.from_json(str(ask.shared[REPORT]))
-        found = rationale(rule, self.site.prepared_model(), models, held.x, y, held.masks)
+        found = score_rationale(rule, self.site.prepared_model(), models, held.x, y, held.masks)
         return told(found, attacks=self.site.stack.attacks_of(members), round=ask.round)
 
     def _keep(self, ask: Ask, members: Array, models: Any) -> None:

@@ -57,13 +57,13 @@ def build_net(
     check_choice("norm", norm, (*NORMS, "none") if name == "deep-cnn" else NORMS)
     check_choice("stem", stem, STEMS)
     kind = _KINDS[name]
-    known = set(signature(kind).parameters) - {"shape", "outputs"}
-    own = known - {"norm", "stem"}
+    parameters = set(signature(kind).parameters) - {"shape", "outputs"}
+    extra = parameters - {"norm", "stem"}
     for option in options:
-        if option not in own:
-            hint = nearest(option, sorted(own)) if own else "it takes none"
+        if option not in extra:
+            hint = nearest(option, sorted(extra)) if extra else "it takes none"
             raise BadInput(f"{name} has no option '{option}'; {hint}", code="unknown-option")
-    common = {key: value for key, value in (("norm", norm), ("stem", stem)) if key in known}
+    common = {key: value for key, value in (("norm", norm), ("stem", stem)) if key in parameters}
     net = kind(tuple(shape), outputs, **common, **options)
     init_net(net, seed)
     return net

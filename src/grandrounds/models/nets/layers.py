@@ -11,7 +11,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.models.nets.products import convolved, normalised, products
+from grandrounds.models.nets.products import convolve, group_norm, is_using_products
 
 Shape = tuple[int, int, int]
 """Channels, height and width of one picture."""
@@ -25,10 +25,10 @@ class Conv2d(nn.Conv2d):
     """A convolution whose weights are zero until `init_net` or `load_weights` fills them."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not products():
+        if not is_using_products():
             return super().forward(x)
         (down, across), (above, left) = self.stride, cast("tuple[int, int]", self.padding)
-        return convolved(x, self.weight, self.bias, stride=(down, across), padding=(above, left))
+        return convolve(x, self.weight, self.bias, stride=(down, across), padding=(above, left))
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
@@ -48,9 +48,9 @@ class GroupNorm(nn.GroupNorm):
     """Group norm, also where convolutions are products."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if not products():
+        if not is_using_products():
             return super().forward(x)
-        return normalised(x, self.num_groups, self.weight, self.bias, self.eps)
+        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
 class ConvNorm(nn.Sequential):
@@ -96,10 +96,10 @@ def normalise(norm: str, channels: int, *, eps: float = 1e-5, momentum: float = 
     return nn.BatchNorm2d(channels, eps=eps, momentum=momentum)
 
 
-def check_choice(what: str, value: str, known: tuple[str, ...]) -> None:
+def check_choice(setting: str, value: str, choices: tuple[str, ...]) -> None:
     """Refuse a value that is not among the known ones."""
-    if value not in known:
-        raise BadInput(f"{what} is '{value}'; {nearest(str(value), known)}", code="unknown-choice")
+    if value not in choices:
+        raise BadInput(f"{setting} is '{value}'; {nearest(str(value), choices)}", code="unknown-choice")
 
 
 def check_size(name: str, shape: Shape, least: int, *, way_out: str) -> None:
@@ -121,6 +121,6 @@ def check_stride(name: str, shape: Shape, stem: str) -> None:
     check_size(name, shape, least, way_out=way_out)
 
 
-def pooled(x: Tensor) -> Tensor:
+def mean_pool(x: Tensor) -> Tensor:
     """Mean over the picture: (B, C, H, W) to (B, C)."""
     return x.mean((2, 3))

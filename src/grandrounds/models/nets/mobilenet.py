@@ -22,8 +22,8 @@ from grandrounds.models.nets.layers import (
     Shape,
     check_choice,
     check_stride,
+    mean_pool,
     normalise,
-    pooled,
 )
 
 # Expansion, channels, blocks, stride of the first block.
@@ -106,7 +106,7 @@ class MobileNetV2(nn.Module):
         self.classifier = nn.Sequential(_dropout(dropout), Linear(1280, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.classifier(pooled(self.features(x)))
+        out: Tensor = self.classifier(mean_pool(self.features(x)))
         return out
 
 
@@ -177,7 +177,7 @@ class MobileNetV3(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.classifier(pooled(self.features(x)))
+        out: Tensor = self.classifier(mean_pool(self.features(x)))
         return out
 
 
@@ -219,7 +219,7 @@ def _dropout(p: float) -> nn.Module:
     return nn.Dropout(p) if p else nn.Identity()
 
 
-def _divisible(channels: int, by: int = 8) -> int:
-    """The multiple of `by` nearest to `channels`, at least `by` and never a tenth smaller (the papers' rule)."""
-    near = max(by, (channels + by // 2) // by * by)
-    return near + by if near < 0.9 * channels else near
+def _divisible(channels: int, divisor: int = 8) -> int:
+    """The multiple of `divisor` nearest to `channels`, at least `divisor` and never a tenth smaller (the papers' rule)."""
+    near = max(divisor, (channels + divisor // 2) // divisor * divisor)
+    return near + divisor if near < 0.9 * channels else near

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
-WIDEST = 2**20
+MAX_PATCH_NUMBERS = 2**20
 """Numbers that the patches of one picture may take up in a whole net; above that one site goes after another."""
 
 _ALIGNED = 8
@@ -40,18 +40,18 @@ def as_products(wanted: bool = True) -> Iterator[None]:
         _inside.reset(token)
 
 
-def products() -> bool:
+def is_using_products() -> bool:
     """Whether convolutions are to be products here."""
     return _inside.get()
 
 
-def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Pair, padding: Pair) -> Tensor:
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Pair, padding: Pair) -> Tensor:
     """The convolution of pictures (n, C, H, W) with weights (O, C, h, w), without groups or dilation: (n, O, H', W').
 
     In memory channels come last from here on: each patch is then copied in runs of whole pixels.
     """
     size = [(x.shape[2 + d] + 2 * padding[d] - weight.shape[2 + d]) // stride[d] + 1 for d in (0, 1)]
-    taps = [_seen(x.shape[2 + d], size[d], weight.shape[2 + d], stride[d], padding[d]) for d in (0, 1)]
+    taps = [_visible_taps(x.shape[2 + d], size[d], weight.shape[2 + d], stride[d], padding[d]) for d in (0, 1)]
     before = [padding[d] - taps[d].start for d in (0, 1)]
     reach = [(size[d] - 1) * stride[d] + taps[d].stop - taps[d].start for d in (0, 1)]
     after = [reach[d] - x.shape[2 + d] - before[d] for d in (0, 1)]  # below 0: pixels that no tap sees
@@ -70,8 +70,8 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Pair, p
 def _product(x: Tensor, weight: Tensor, stride: Pair, pads: tuple[int, ...]) -> Tensor:
     """Pictures (n, H, W, C) and weights (O, h, w, C) to (n, H', W', O)."""
     patches = _patches(x, weight, stride, pads)
-    own = weight.flatten(1)
-    out = patches.flatten(0, 2) @ F.pad(own, (0, patches.shape[-1] - own.shape[1])).T
+    kernels = weight.flatten(1)
+    out = patches.flatten(0, 2) @ F.pad(kernels, (0, patches.shape[-1] - kernels.shape[1])).T
     return out.reshape(*patches.shape[:3], len(weight))
 
 
@@ -107,12 +107,12 @@ class _Dense(torch.autograd.Function):
             pads = (0, 0, across - left, across - right, down - above, down - below)
             at_pictures = _product(slope, weight.flip(1, 2).permute(3, 1, 2, 0), (1, 1), pads)
         if ctx.needs_input_grad[1]:
-            found = slope.flatten(0, 2).T @ _patches(x, weight, (1, 1), ctx.pads).flatten(0, 2)
-            at_weights = found[:, : weight[0].numel()].reshape(weight.shape)
+            slopes = slope.flatten(0, 2).T @ _patches(x, weight, (1, 1), ctx.pads).flatten(0, 2)
+            at_weights = slopes[:, : weight[0].numel()].reshape(weight.shape)
         return at_pictures, at_weights, None
 
 
-def normalised(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Group norm of (n, C, H, W) where channels come last in memory: torch's own would copy to and fro.
 
     As one multiplication and one addition for each entry; the mean and the spread are few.
@@ -128,10 +128,10 @@ def normalised(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float)
     return torch.addcmul(shift, last, factor).permute(0, 3, 1, 2)
 
 
-def _seen(pixels: int, size: int, taps: int, stride: int, padding: int) -> slice:
+def _visible_taps(pixels: int, size: int, taps: int, stride: int, padding: int) -> slice:
     """The taps along a side that see a pixel at all: of 3 over a single pixel the middle one alone."""
-    found = [t for t in range(taps) if any(0 <= o * stride + t - padding < pixels for o in range(size))]
-    return slice(found[0], found[-1] + 1)
+    visible = [t for t in range(taps) if any(0 <= o * stride + t - padding < pixels for o in range(size))]
+    return slice(visible[0], visible[-1] + 1)
 
 
 class _Patches(torch.autograd.Function):
@@ -142,13 +142,13 @@ class _Patches(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, kernel: Pair, stride: Pair, pads: tuple[int, ...]) -> Tensor:
-        seen = F.pad(x, pads).unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
-        seen = seen.permute(0, 1, 2, 4, 5, 3)
+        windows = F.pad(x, pads).unfold(1, kernel[0], stride[0]).unfold(2, kernel[1], stride[1])
+        windows = windows.permute(0, 1, 2, 4, 5, 3)
         width = kernel[0] * kernel[1] * x.shape[3]
         if width % _ALIGNED == 0:
-            return seen.flatten(3)
-        out = x.new_zeros(*seen.shape[:3], -(-width // _ALIGNED) * _ALIGNED)
-        out[..., :width] = seen.flatten(3)
+            return windows.flatten(3)
+        out = x.new_zeros(*windows.shape[:3], -(-width // _ALIGNED) * _ALIGNED)
+        out[..., :width] = windows.flatten(3)
         return out
 
     @staticmethod
@@ -163,7 +163,7 @@ class _Patches(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: _Batched, x: Tensor, *how: Any) -> tuple[Tensor, int]:
-        return _merged(_Patches, info.batch_size, in_dims[0], x, how)
+        return _merge_sites(_Patches, info.batch_size, in_dims[0], x, how)
 
 
 class _Folded(torch.autograd.Function):
@@ -175,12 +175,12 @@ class _Folded(torch.autograd.Function):
         height, wide, channels = size
         width = kernel[0] * kernel[1] * channels
         taps = patches[..., :width].reshape(n, down, across, *kernel, channels)
-        whole = (height + pads[4] + pads[5], wide + pads[2] + pads[3])
+        size_padded = (height + pads[4] + pads[5], wide + pads[2] + pads[3])
         if channels < _FEW:
             columns = taps.permute(0, 5, 3, 4, 1, 2).reshape(n, width, down * across)
-            added = F.fold(columns, whole, kernel, stride=stride).permute(0, 2, 3, 1)
+            added = F.fold(columns, size_padded, kernel, stride=stride).permute(0, 2, 3, 1)
             return F.pad(added, [-p for p in pads])
-        out = patches.new_zeros(n, *whole, channels)
+        out = patches.new_zeros(n, *size_padded, channels)
         for i in range(kernel[0]):
             rows = slice(i, i + (down - 1) * stride[0] + 1, stride[0])
             for j in range(kernel[1]):
@@ -198,11 +198,11 @@ class _Folded(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: _Batched, patches: Tensor, *how: Any) -> tuple[Tensor, int]:
-        return _merged(_Folded, info.batch_size, in_dims[0], patches, how)
+        return _merge_sites(_Folded, info.batch_size, in_dims[0], patches, how)
 
 
-def _merged(kind: Any, sites: int, at: int | None, x: Tensor, how: tuple[Any, ...]) -> tuple[Tensor, int]:
+def _merge_sites(kind: Any, sites: int, axis: int | None, x: Tensor, how: tuple[Any, ...]) -> tuple[Tensor, int]:
     """Sites' pictures are pictures: neither of the two looks at more than one."""
-    assert at is not None
-    out: Tensor = kind.apply(x.movedim(at, 0).flatten(0, 1), *how)
+    assert axis is not None
+    out: Tensor = kind.apply(x.movedim(axis, 0).flatten(0, 1), *how)
     return out.reshape(sites, -1, *out.shape[1:]), 0

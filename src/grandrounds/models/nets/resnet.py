@@ -19,8 +19,8 @@ from grandrounds.models.nets.layers import (
     Shape,
     check_choice,
     check_stride,
+    mean_pool,
     normalise,
-    pooled,
 )
 
 
@@ -68,7 +68,7 @@ class ResNet18(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        out: Tensor = self.fc(pooled(x))
+        out: Tensor = self.fc(mean_pool(x))
         return out
 
 

@@ -20,8 +20,8 @@ from grandrounds.models.nets.layers import (
     Shape,
     check_choice,
     check_stride,
+    mean_pool,
     normalise,
-    pooled,
 )
 
 
@@ -81,7 +81,7 @@ class ShuffleNetV2(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stage4(self.stage3(self.stage2(self.maxpool(self.conv1(x)))))
-        out: Tensor = self.fc(pooled(self.conv5(x)))
+        out: Tensor = self.fc(mean_pool(self.conv5(x)))
         return out
 
 

@@ -31,13 +31,13 @@ def load_weights(net: nn.Module, path: Path | str, *, strict_head: bool = False)
             code="not-safetensors",
         )
     arrays, _ = load(path, links=True)
-    own = net.state_dict()
+    state = net.state_dict()
     first, head = _first_conv(net), _head(net)
     fitting: dict[str, Array] = {}
     notes: list[str] = []
     differ: list[str] = []
     missing: list[str] = []
-    for name, tensor in own.items():
+    for name, tensor in state.items():
         if name.rpartition(".")[0] == head:
             continue
         array = arrays.get(name)
@@ -50,16 +50,16 @@ def load_weights(net: nn.Module, path: Path | str, *, strict_head: bool = False)
             notes.append(f"{name}: the 3 input channels of the file were summed into 1")
         else:
             differ.append(f"{name} ({_shape(array)} in the file, {_shape(tensor)} here)")
-    heads = {f"{head}.{n}": own[f"{head}.{n}"] for n in ("weight", "bias") if f"{head}.{n}" in own}
+    heads = {f"{head}.{n}": state[f"{head}.{n}"] for n in ("weight", "bias") if f"{head}.{n}" in state}
     if all(name in arrays and _fits(arrays[name], tensor) for name, tensor in heads.items()):
         fitting |= {name: arrays[name] for name in heads}
     elif heads:
         notes.append(_about_head(head, heads, arrays, path, strict_head))
-    ready = _checked(fitting, own, path)
-    notes += _rest(differ, missing, [n for n in arrays if n not in own], own)
+    ready = _check_values(fitting, state, path)
+    notes += _notes_on_rest(differ, missing, [n for n in arrays if n not in state], state)
     with torch.no_grad():
         for name, values in ready.items():
-            own[name].copy_(values)
+            state[name].copy_(values)
     return notes
 
 
@@ -75,28 +75,28 @@ def _head(net: nn.Module) -> str:
     return next((name for name, m in reversed(list(net.named_modules())) if isinstance(m, nn.Linear)), "")
 
 
-def _about_head(head: str, own: dict[str, Tensor], arrays: dict[str, Array], path: Path, strict: bool) -> str:
-    here = _shape(own[f"{head}.weight"])
-    held = arrays.get(f"{head}.weight")
-    there = "none" if held is None else _shape(held)
+def _about_head(head: str, state: dict[str, Tensor], arrays: dict[str, Array], path: Path, strict: bool) -> str:
+    needed = _shape(state[f"{head}.weight"])
+    array = arrays.get(f"{head}.weight")
+    present = "none" if array is None else _shape(array)
     if strict:
         raise BadInput(
-            f"the classifier {head} in {path} does not fit: {there} in the file, {here} here; "
+            f"the classifier {head} in {path} does not fit: {present} in the file, {needed} here; "
             "build the net for as many classes, or let the classifier start fresh",
             code="mismatched-weights",
         )
-    return f"the classifier {head} starts fresh: {there} in the file, {here} here"
+    return f"the classifier {head} starts fresh: {present} in the file, {needed} here"
 
 
-def _checked(fitting: dict[str, Array], own: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+def _check_values(fitting: dict[str, Array], state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     if not any(array.ndim > 1 for array in fitting.values()):
-        weights = [name for name, tensor in own.items() if tensor.dim() > 1]
+        weights = [name for name, tensor in state.items() if tensor.dim() > 1]
         raise BadInput(
-            f"no array in {path} fits this net by name and shape; it looks for {_some(weights)}: "
+            f"no array in {path} fits this net by name and shape; it looks for {_shorten(weights)}: "
             "is the file of another net?",
             code="mismatched-weights",
         )
-    ready = {name: torch.from_numpy(np.array(array)).to(own[name].dtype) for name, array in fitting.items()}
+    ready = {name: torch.from_numpy(np.array(array)).to(state[name].dtype) for name, array in fitting.items()}
     for name, values in ready.items():
         if not bool(torch.isfinite(values).all()):
             raise BadInput(
@@ -105,14 +105,14 @@ def _checked(fitting: dict[str, Array], own: dict[str, Tensor], path: Path) -> d
     return ready
 
 
-def _rest(differ: list[str], missing: list[str], unused: list[str], own: Mapping[str, Tensor]) -> list[str]:
+def _notes_on_rest(differ: list[str], missing: list[str], unused: list[str], state: Mapping[str, Tensor]) -> list[str]:
     notes = []
     if differ:
-        notes.append(f"fresh, because the file has another shape or type: {_some(differ)}")
+        notes.append(f"fresh, because the file has another shape or type: {_shorten(differ)}")
     if missing:
-        notes.append(f"fresh, because the file does not have it: {_some(missing)}")
+        notes.append(f"fresh, because the file does not have it: {_shorten(missing)}")
     owners = {name: name.rpartition(".")[0] for name in unused if name.rpartition(".")[2] in _RUNNING}
-    running = {name: owner for name, owner in owners.items() if f"{owner}.weight" in own}
+    running = {name: owner for name, owner in owners.items() if f"{owner}.weight" in state}
     if running:
         notes.append(
             f"the running statistics of {len(set(running.values()))} batch norms in the file are not used: this net "
@@ -120,7 +120,7 @@ def _rest(differ: list[str], missing: list[str], unused: list[str], own: Mapping
         )
     other = [name for name in unused if name not in running]
     if other:
-        notes.append(f"in the file, but with no place in this net: {_some(other)}")
+        notes.append(f"in the file, but with no place in this net: {_shorten(other)}")
     return notes
 
 
@@ -128,6 +128,6 @@ def _shape(array: Array | Tensor) -> str:
     return "x".join(str(n) for n in array.shape) or "one number"
 
 
-def _some(names: Iterable[str]) -> str:
+def _shorten(names: Iterable[str]) -> str:
     names = list(names)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

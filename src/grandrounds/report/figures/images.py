@@ -12,7 +12,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import RoundRecord
-from grandrounds.explain.mapped import COMMON, LOCAL, REPORT, TITLES
+from grandrounds.explain.map_metrics import COMMON, LOCAL, REPORT, TITLES
 from grandrounds.report.figure import Figure, Layout, Trace
 from grandrounds.report.style import AMOUNT, COLOURS, SIGNED, layout, safe
 

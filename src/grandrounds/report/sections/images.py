@@ -8,7 +8,7 @@ from typing import Any
 
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.explain.agreement import standard_error
-from grandrounds.explain.mapped import COMMON, LOCAL, OF_ONE, REPORT, TITLES
+from grandrounds.explain.map_metrics import COMMON, LOCAL, MAP_NUMBERS, REPORT, TITLES
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, table, td
 
@@ -108,7 +108,7 @@ def _baseline_text(reasons: Mapping[str, Any], key: str) -> str:
 
 
 MAP_ROWS = {
-    **{"Gini" if name == "gini" else name: (LOCAL, COMMON, name) for name in OF_ONE},
+    **{"Gini" if name == "gini" else name: (LOCAL, COMMON, name) for name in MAP_NUMBERS},
     "own and common, SSIM / rank": ("alike", "alike", ""),
     "own and its last, SSIM / rank": ("since", "since", LOCAL),
     "common and its last, SSIM / rank": ("since", "since", COMMON),
@@ -180,7 +180,7 @@ def _maps_text(maps: Mapping[str, Any]) -> str:
 
 def _pair(numbers: Mapping[str, Mapping[str, float | None]], label: str) -> tuple[float | None, float | None]:
     first, second, key = MAP_ROWS[label]
-    if key in OF_ONE:
+    if key in MAP_NUMBERS:
         return numbers[first].get(key), numbers[second].get(key)
     stem = f"{key}_" if key else ""
     return numbers[first].get(f"{stem}ssim"), numbers[second].get(f"{stem}rank")

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from grandrounds.explain.trust import DOUBTS, agreement, left
+from grandrounds.explain.trust import DOUBTS, agreement, divergence_penalty
 from grandrounds.methods.fedxchain.summary import rejection_code
 from grandrounds.methods.sse_agg.weights import HARM_BY_HALF
 from grandrounds.report.weights.record import SiteView, as_sentence, join_names, percent, whole_percent
@@ -143,7 +143,7 @@ def _weight_sentences(view: SiteView) -> list[str]:
     tau, form, kappa = _trust_setting(view, "tau"), view.setting("trust", "form"), _trust_setting(view, "kappa")
     if tau is None or view.setting("weigh", "rule") != "trust":
         return []
-    remaining = {s: float(left(n, tau=tau, form=str(form))) for s, n in view.values("nsds").items()}
+    remaining = {s: float(divergence_penalty(n, tau=tau, form=str(form))) for s, n in view.values("nsds").items()}
     if not any(remaining.values()):
         return ["For NSDS no site would have any weight left, so trust alone decides."]
     points = view.values("alignment") if view.setting("trust", "signed") else {}

@@ -34,13 +34,13 @@ TITLES = MAPS
 """The maps that a run can make, and what they are called."""
 
 LOCAL, COMMON = "local", "common"
-OF_ONE = ("concentration", "gini", "inside", "deletion", "insertion", "dark")
-LIKE = ("ssim", "rank")
+MAP_NUMBERS = ("concentration", "gini", "inside", "deletion", "insertion", "dark")
+SIMILARITY_NUMBERS = ("ssim", "rank")
 NUMBERS: dict[str, tuple[str, ...]] = {
-    LOCAL: OF_ONE,
-    COMMON: OF_ONE,
-    "alike": LIKE,
-    "since": tuple(f"{which}_{how}" for which in (LOCAL, COMMON) for how in LIKE),
+    LOCAL: MAP_NUMBERS,
+    COMMON: MAP_NUMBERS,
+    "alike": SIMILARITY_NUMBERS,
+    "since": tuple(f"{model}_{number}" for model in (LOCAL, COMMON) for number in SIMILARITY_NUMBERS),
 }
 """The numbers of one kind of map at one site, in the order in which they are sent."""
 
@@ -64,8 +64,8 @@ class MapRule:
     def from_json(cls, text: str) -> MapRule:
         """What a message says; anything unknown in it is refused."""
         try:
-            said = json.loads(text)
-            return cls(tuple(said.pop("names")), **said)
+            values = json.loads(text)
+            return cls(tuple(values.pop("names")), **values)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise BadInput(
                 "the rule for heat maps is not one that this version knows: use one version everywhere",
@@ -74,39 +74,39 @@ class MapRule:
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
+class ModelMaps:
     """What J models show on n pictures."""
 
     heat: Mapping[str, Array]  # map -> (J, n, H, W), not below 0; a picture whose heat is no number is dark
     numbers: Mapping[str, Array]  # map -> (J, OF_ONE), means over pictures
-    said: Array  # (J, n, C) probabilities
+    probabilities: Array  # (J, n, C) probabilities
 
 
-def looked(rule: MapRule, model: Any, theta: Array, x: Array, y: Array, masks: Array | None) -> Looked:
+def measure_maps(rule: MapRule, model: Any, theta: Array, x: Array, y: Array, masks: Array | None) -> ModelMaps:
     """The maps of models (J, P) on pictures (n, C, H, W), each of its label's class (n,); `masks` (n, H, W) if known."""
     heats, numbers = {}, {}
     for name in rule.names:
-        found = heat(name, model, theta, x, y, seed=rule.seed)
-        fine: Array = np.asarray(np.isfinite(found).all(axis=(2, 3)))
-        heats[name] = np.where(fine[..., None, None], found, 0)
-        rows = [_of_one(model, own, x, y, h, masks) for own, h in zip(theta, heats[name], strict=True)]
-        numbers[name] = np.stack([mean(own) for own in rows])
-    return Looked(heats, numbers, np.stack([_probabilities(model, own, x) for own in theta]))
+        maps = heat(name, model, theta, x, y, seed=rule.seed)
+        fine: Array = np.asarray(np.isfinite(maps).all(axis=(2, 3)))
+        heats[name] = np.where(fine[..., None, None], maps, 0)
+        rows = [_of_one(model, vector, x, y, h, masks) for vector, h in zip(theta, heats[name], strict=True)]
+        numbers[name] = np.stack([mean(vector) for vector in rows])
+    return ModelMaps(heats, numbers, np.stack([_probabilities(model, vector, x) for vector in theta]))
 
 
-def likeness(a: Array, b: Array) -> Array:
+def compare_maps(a: Array, b: Array) -> Array:
     """SSIM and Spearman's rank correlation over pixels of maps (n, H, W) with maps (n, H, W), means over pictures: (2,)."""
     return mean(_pairs(a, b, ranks(a), ranks(b)))
 
 
-def between(maps: Array) -> Array:
+def mean_site_similarity(maps: Array) -> Array:
     """Mean likeness (2,) over all pairs of K sites of their maps (K, n, H, W) of the same pictures."""
     ranked = ranks(maps)
-    found = []
+    rows = []
     for i in range(len(maps) - 1):
-        own, others = np.broadcast_to(maps[i], maps[i + 1 :].shape), maps[i + 1 :]
-        found.append(_pairs(own, others, ranked[i], ranked[i + 1 :]).reshape(-1, len(LIKE)))
-    return mean(np.concatenate(found))
+        first, rest = np.broadcast_to(maps[i], maps[i + 1 :].shape), maps[i + 1 :]
+        rows.append(_pairs(first, rest, ranked[i], ranked[i + 1 :]).reshape(-1, len(SIMILARITY_NUMBERS)))
+    return mean(np.concatenate(rows))
 
 
 def ranks(maps: Array) -> Array:
@@ -118,13 +118,13 @@ def ranks(maps: Array) -> Array:
 
 def mean(values: Array) -> Array:
     """The mean over the first axis of what is a number; NaN where nothing is."""
-    known = ~np.isnan(values)
-    count = known.sum(axis=0)
-    out: Array = np.where(count > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
+    defined = ~np.isnan(values)
+    count = defined.sum(axis=0)
+    out: Array = np.where(count > 0, np.where(defined, values, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
     return out
 
 
-def in_words(numbers: Array, names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+def label_numbers(numbers: Array, names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
     """Numbers (M, SIZE) as a record has them: map -> local, common, alike, since -> name -> number."""
     ends = np.cumsum([len(names) for names in NUMBERS.values()])[:-1]
     return {
@@ -138,9 +138,9 @@ def in_words(numbers: Array, names: Sequence[str]) -> dict[str, dict[str, dict[s
 
 def _pairs(a: Array, b: Array, ranked_a: Array, ranked_b: Array) -> Array:
     """SSIM and rank correlation (..., 2) of maps (..., H, W); NaN where both are dark, and there is nothing to compare."""
-    found = np.stack([similarity(a, b), correlation(ranked_a, ranked_b)], axis=-1)
+    numbers = np.stack([similarity(a, b), correlation(ranked_a, ranked_b)], axis=-1)
     lit = np.asarray(a.any(axis=(-1, -2)) | b.any(axis=(-1, -2)))
-    out: Array = np.where(lit[..., None], found, np.nan)
+    out: Array = np.where(lit[..., None], numbers, np.nan)
     return out
 
 

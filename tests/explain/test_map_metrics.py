@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 
 from grandrounds.core.rng import generator
-from grandrounds.explain.mapped import LIKE, NUMBERS, OF_ONE, SIZE, MapRule, between, in_words, likeness, looked, mean
+from grandrounds.explain.map_metrics import (
+    MAP_NUMBERS,
+    NUMBERS,
+    SIMILARITY_NUMBERS,
+    SIZE,
+    MapRule,
+    compare_maps,
+    label_numbers,
+    mean,
+    mean_site_similarity,
+    measure_maps,
+)
 from grandrounds.explain.quality import similarity
 from tests.support import refused
 
@@ -44,25 +55,25 @@ def test_numbers_worked_out_by_hand():
     model, theta = linear([3, 1, 0, 0])
     x, masks = np.ones((2, 1, 2, 2)), np.zeros((2, 2, 2), bool)
     masks[:, 0, 0] = True
-    one = looked(SALIENCY, model, theta[None], x[:1], np.array([1]), masks[:1])
+    one = measure_maps(SALIENCY, model, theta[None], x[:1], np.array([1]), masks[:1])
     gone, come = (area([sigmoid(z) for z in logits]) for logits in ([4, 1, 0, 0, 0], [0, 3, 4, 4, 4]))
     even = -0.75 * log(0.75) - 0.25 * log(0.25)
     gini = (0 * -3 + 0 * -1 + 0.25 * 1 + 0.75 * 3) / 4
     np.testing.assert_allclose(one.numbers["saliency"][0], [1 - even / log(4), gini, 0.75, gone, come, 0])
-    other = looked(SALIENCY, model, theta[None], x[:1], np.array([0]), None).numbers["saliency"][0]
+    other = measure_maps(SALIENCY, model, theta[None], x[:1], np.array([0]), None).numbers["saliency"][0]
     np.testing.assert_allclose(other[3:5], [1 - gone, 1 - come])
-    assert np.isnan(other[OF_ONE.index("inside")]), "without a mask nobody knows what is inside"
-    both = looked(SALIENCY, model, theta[None], x, np.array([0, 1]), masks)
+    assert np.isnan(other[MAP_NUMBERS.index("inside")]), "without a mask nobody knows what is inside"
+    both = measure_maps(SALIENCY, model, theta[None], x, np.array([0, 1]), masks)
     np.testing.assert_allclose(both.numbers["saliency"][0, 3:5], [0.5, 0.5])
-    np.testing.assert_allclose(both.said[0], [[1 - sigmoid(4), sigmoid(4)]] * 2)
+    np.testing.assert_allclose(both.probabilities[0], [[1 - sigmoid(4), sigmoid(4)]] * 2)
 
 
 def test_a_stack_of_models_is_each_of_them():
     model, theta = linear([3, 1, 0, 0])
     x, y = generator(0, purpose="pictures").standard_normal((3, 1, 2, 2)), np.array([0, 1, 1])
-    two = looked(SALIENCY, model, np.stack([theta, -2 * theta]), x, y, None)
+    two = measure_maps(SALIENCY, model, np.stack([theta, -2 * theta]), x, y, None)
     for j, own in enumerate((theta, -2 * theta)):
-        alone = looked(SALIENCY, model, own[None], x, y, None)
+        alone = measure_maps(SALIENCY, model, own[None], x, y, None)
         np.testing.assert_array_equal(two.numbers["saliency"][j], alone.numbers["saliency"][0])
         np.testing.assert_array_equal(two.heat["saliency"][j], alone.heat["saliency"][0])
 
@@ -70,30 +81,30 @@ def test_a_stack_of_models_is_each_of_them():
 def test_dark_maps_are_counted_and_left_out():
     """A net that looks at nothing is not 'even and outside the mask', and two of them are not 'alike'."""
     model, theta = linear([0, 0, 0, 0])
-    found = looked(
+    found = measure_maps(
         SALIENCY, model, theta[None], np.ones((2, 1, 2, 2)), np.array([0, 1]), np.eye(2, dtype=bool)[None][[0, 0]]
     )
     assert found.numbers["saliency"][0, -1] == 1
     assert np.isnan(found.numbers["saliency"][0, :-1]).all()
     dark, lit = np.zeros((1, 4, 4)), np.arange(16.0).reshape(1, 4, 4)
-    assert np.isnan(likeness(dark, dark)).all()
-    ssim, rank = likeness(dark, lit)
+    assert np.isnan(compare_maps(dark, dark)).all()
+    ssim, rank = compare_maps(dark, lit)
     assert ssim < 0.1 and np.isnan(rank)
-    np.testing.assert_allclose(likeness(np.concatenate([dark, lit]), np.concatenate([dark, lit])), [1, 1])
+    np.testing.assert_allclose(compare_maps(np.concatenate([dark, lit]), np.concatenate([dark, lit])), [1, 1])
 
 
 def test_likeness_of_the_same_and_of_the_opposite():
     a = generator(0, purpose="maps").random((2, 8, 8))
-    np.testing.assert_allclose(likeness(a, 3 * a), [1, 1])
-    assert likeness(a, 1 - a)[1] == pytest.approx(-1)
+    np.testing.assert_allclose(compare_maps(a, 3 * a), [1, 1])
+    assert compare_maps(a, 1 - a)[1] == pytest.approx(-1)
 
 
 def test_between_sites_is_the_mean_over_pairs():
     a, b = generator(1, purpose="maps").random((2, 1, 8, 8))
-    ssim, rank = between(np.stack([a, a, b]))
+    ssim, rank = mean_site_similarity(np.stack([a, a, b]))
     one = similarity(a, b)[0]
     assert ssim == pytest.approx((1 + 2 * one) / 3)
-    assert rank == pytest.approx((1 + 2 * likeness(a, b)[1]) / 3)
+    assert rank == pytest.approx((1 + 2 * compare_maps(a, b)[1]) / 3)
 
 
 def test_means_leave_out_what_is_unknown():
@@ -102,10 +113,10 @@ def test_means_leave_out_what_is_unknown():
 
 
 def test_numbers_have_their_names_in_the_order_they_are_sent_in():
-    told = in_words(np.arange(2 * SIZE).reshape(2, SIZE), ("a", "b"))
+    told = label_numbers(np.arange(2 * SIZE).reshape(2, SIZE), ("a", "b"))
     assert list(told["b"]) == list(NUMBERS) == ["local", "common", "alike", "since"]
-    assert told["a"]["common"]["concentration"] == len(OF_ONE)
-    assert told["b"]["alike"] == {name: SIZE + 2 * len(OF_ONE) + i for i, name in enumerate(LIKE)}
+    assert told["a"]["common"]["concentration"] == len(MAP_NUMBERS)
+    assert told["b"]["alike"] == {name: SIZE + 2 * len(MAP_NUMBERS) + i for i, name in enumerate(SIMILARITY_NUMBERS)}
     assert list(told["a"]["since"].values()) == [14, 15, 16, 17]
 
 

@@ -16,12 +16,12 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.models.torch_build import pick_device
-from grandrounds.models.torch_model import TorchModel, seeded, settle_torch
+from grandrounds.models.torch_model import TorchModel, settle_torch, torch_seed
 
 _CPU = torch.device("cpu")
 
 
-def own_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: str) -> TorchModel:
+def build_custom_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: str) -> TorchModel:
     """The module that `spec["name"]` names, called with `inputs`, `outputs` and the spec's options.
 
     It starts from its own initialisation, drawn under the experiment's seed; torch's global generator is left alone.
@@ -33,7 +33,7 @@ def own_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: st
 
     def made(seed: int) -> nn.Module:
         draw = int(generator(seed, purpose="init").integers(2**63))
-        with torch.device("cpu"), seeded(draw, _CPU):
+        with torch.device("cpu"), torch_seed(draw, _CPU):
             net = plugins.call(name, key="model.name", inputs=inputs, outputs=outputs, **options)
         if not isinstance(net, nn.Module):
             raise BadInput(
@@ -52,7 +52,7 @@ def own_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: st
 
     net = made(0)
     rows = torch.from_numpy(generator(0, purpose="probe").standard_normal((2, *inputs), np.float32))
-    with seeded(0, _CPU):
+    with torch_seed(0, _CPU):
         _check(name, net, rows, outputs=outputs)
         ends_linear = _ends_linear(net, rows)
     where = pick_device(device)
@@ -79,12 +79,12 @@ def _check(name: str, net: nn.Module, rows: Tensor, *, outputs: int) -> None:
     try:
         out = net(torch.zeros_like(rows))
     except Exception as e:
-        what = f"its forward of rows {tuple(rows.shape)} failed with {plugins.said(e, name)}"
-        raise BadInput(f"model.name is '{name}': {what}", code="forward-failed") from e
+        problem = f"its forward of rows {tuple(rows.shape)} failed with {plugins.said(e, name)}"
+        raise BadInput(f"model.name is '{name}': {problem}", code="forward-failed") from e
     if not isinstance(out, Tensor) or tuple(out.shape) != (len(rows), outputs):
-        found = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"type {type(out).__name__}"
+        output = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"type {type(out).__name__}"
         raise BadInput(
-            f"model.name is '{name}': for {len(rows)} rows it gives an output of {found}, "
+            f"model.name is '{name}': for {len(rows)} rows it gives an output of {output}, "
             f"not logits of shape ({len(rows)}, {outputs})",
             code="bad-output-shape",
         )
@@ -106,13 +106,13 @@ def _ends_linear(net: nn.Module, rows: Tensor) -> bool:
     last = net.get_submodule(list(dict(net.named_parameters()))[-1].rpartition(".")[0])
     if not isinstance(last, nn.Linear):
         return False
-    whole = net(rows)
+    full = net(rows)
     for p in last.parameters():
         p.mul_(0.5)
     half = net(rows)
     for p in last.parameters():
         p.mul_(2.0)
-    return bool(torch.allclose(whole, 2 * half, rtol=1e-4, atol=1e-6))
+    return bool(torch.allclose(full, 2 * half, rtol=1e-4, atol=1e-6))
 
 
 def _stacks(net: nn.Module, rows: Tensor) -> bool:
