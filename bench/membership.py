@@ -58,7 +58,7 @@ ARMS: dict[str, Sections] = {
     "local": {**MLP, **method("local")},
     "pooled": {**MLP, **method("pooled")},
     "pooled, LightGBM": {**method("pooled"), "model": {"name": "lightgbm", "trees": 20}},
-    "VEIL as printed": veil("paper", epsilon=None, rounds=10, claims=5.0, k=5, votes="quorum", quorum=0.05, step=0.1),
+    "VEIL as printed": veil("paper", epsilon=None, rounds=10, claimed_epsilon=5.0, k=5, votes="quorum", quorum=0.05, step=0.1),
     "VEIL, scores": veil("score", epsilon=5.0, rounds=10),
     "VEIL, moments": veil("moments", epsilon=5.0, rounds=1, features=10),
     "FedAvg, as brief as DP-SGD": brief(None),

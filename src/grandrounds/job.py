@@ -42,10 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(path: Path, folder: RunFolder, *, quiet: bool) -> None:
     plan = _read(path)
     plugins.allow(plan)
-    held = (folder.checkpoint / "plan.json").exists()
+    exists = (folder.checkpoint / "plan.json").exists()
     if folder.summary.exists():
         return
-    if held:
+    if exists:
         begun = Checkpoint(folder.checkpoint).plan()
         plan["data"] = {**plan["data"], **_learnt(plan, begun)}
         if "code" in begun:
@@ -53,7 +53,7 @@ def _run(path: Path, folder: RunFolder, *, quiet: bool) -> None:
             plugins.allow(plan)  # now by the hashes of the modules that it was begun with
     else:
         folder.create()
-    execute_plan(plan, folder, progress=lambda event: None if quiet else _print(event), resume=held)
+    execute_plan(plan, folder, progress=lambda event: None if quiet else _print(event), resume=exists)
 
 
 def _learnt(plan: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:

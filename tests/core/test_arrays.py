@@ -11,7 +11,7 @@ from safetensors.numpy import load as their_load
 from safetensors.numpy import save as their_save
 
 from grandrounds.core.arrays import decode, encode, encoded_size, save
-from grandrounds.core.errors import BadInput
+from tests.support import refused
 
 dtypes = st.sampled_from(
     [np.float64, np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8, np.uint16, np.bool_]
@@ -46,7 +46,7 @@ def test_the_safetensors_package_reads_ours_and_we_read_theirs():
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_junk_is_refused_in_words(junk):
-    with pytest.raises(BadInput, match="not a readable array file"):
+    with refused("damaged-file"):
         decode(junk)
 
 
@@ -55,7 +55,7 @@ def test_junk_is_refused_in_words(junk):
 def test_a_cut_file_is_never_read(data):
     whole = encode({"a": np.arange(5.0), "b": np.ones((2, 2), np.float32)}, {"x": 1})
     cut = data.draw(st.integers(0, len(whole) - 1))
-    with pytest.raises(BadInput):
+    with refused("damaged-file"):
         decode(whole[:cut])
 
 
@@ -75,7 +75,7 @@ def test_hostile_headers_are_refused():
         {"dtype": "F64", "shape": [1]},
         ["not", "a", "dict"],
     ):
-        with pytest.raises(BadInput):
+        with refused("damaged-file"):
             decode(with_header({"a": entry}))
 
 

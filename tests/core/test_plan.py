@@ -51,7 +51,7 @@ def test_an_earlier_name_is_taken_with_a_warning(old):
 
 
 def test_a_setting_under_both_names_is_refused():
-    with pytest.raises(gr.errors.BadInput, match="privacy.rate is the earlier name"):
+    with refused("bad-setting", match="privacy.rate"):
         gr.Experiment.parse({**BASE, "privacy": {"rate": 0.1, "sampling_rate": 0.2}})
 
 

@@ -29,7 +29,7 @@ from grandrounds.runs.run import folder_name
 from grandrounds.site.host import SiteHost
 from tests import own_things as mine
 from tests.command import rounds as rounds_here
-from tests.support import ready, stack
+from tests.support import ready, refused, stack
 from tests.support import rounds as drive
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -53,7 +53,7 @@ def run(tmp_path, name="r", **sections) -> gr.Run:
     return gr.run(experiment(**sections), out=tmp_path / name)
 
 
-def refused(match, tmp_path, kind=BadInput, **sections) -> None:
+def fails_to_run(match, tmp_path, kind=BadInput, **sections) -> None:
     with pytest.raises(kind, match=match) as caught:
         run(tmp_path, **sections)
     assert "\n" not in str(caught.value)
@@ -112,7 +112,7 @@ def test_a_path_that_leads_nowhere_is_refused_in_words(tmp_path, monkeypatch):
         "__main__:NoSuchThing": "only while that script runs; define it in a module",
     }.items():
         allow(path)
-        with pytest.raises(BadInput, match=match) as caught:
+        with refused("cannot-import-code", match=match) as caught:
             plugins.resolve(path, key="model.name")
         assert str(caught.value).startswith(f"model.name is '{path}': ")
 
@@ -156,13 +156,13 @@ def test_what_has_no_import_path_is_refused():
         (Inside, "Inside"),
         (mine.Net(inputs=(3,), outputs=1), "type Net"),
     ):
-        with pytest.raises(BadInput, match="model.name: .*has no import path: define a class or function") as caught:
+        with refused("bad-setting", match="model.name: .*has no import path: define a class or function") as caught:
             gr.Experiment.parse({"model": {"name": thing}})
         assert word in str(caught.value)
         assert "\n" not in str(caught.value)
         with pytest.raises(ValidationError):
             gr.Experiment(model={"name": thing})
-    with pytest.raises(BadInput, match="evaluation.metrics: .*has no import path"):
+    with refused("bad-setting", match="evaluation.metrics: .*has no import path"):
         gr.Experiment.parse({"evaluation": {"metrics": [lambda t: 0.0]}})
 
 
@@ -180,7 +180,7 @@ def test_what_has_no_import_path_is_refused():
     ],
 )
 def test_names_that_are_neither_known_nor_paths_are_refused(values, match):
-    with pytest.raises(BadInput, match=match):
+    with refused("bad-setting", match=match):
         gr.Experiment.parse(values)
 
 
@@ -276,26 +276,26 @@ def test_a_module_with_batch_norm_averages_its_statistics(tmp_path):
 )
 @pytest.mark.parametrize("wire", [False, True])
 def test_a_module_that_cannot_be_trained_is_refused_before_training(tmp_path, name, match, wire):
-    refused(match, tmp_path, model={"name": own(name)}, engine={"wire": wire})
+    fails_to_run(match, tmp_path, model={"name": own(name)}, engine={"wire": wire})
     assert not (tmp_path / "r").exists()
 
 
 def test_an_option_that_the_module_does_not_take_is_refused(tmp_path):
-    refused("unexpected keyword argument 'wdth'", tmp_path, model={"name": own(mine.Net), "options": {"wdth": 3}})
+    fails_to_run("unexpected keyword argument 'wdth'", tmp_path, model={"name": own(mine.Net), "options": {"wdth": 3}})
 
 
 def test_a_module_that_fails_in_training_fails_the_round_in_words(tmp_path):
     match = "round 1: '.*Fragile' failed with ZeroDivisionError: no, own_things.py line"
-    refused(match, tmp_path, RunFailed, model={"name": own(mine.Fragile)})
+    fails_to_run(match, tmp_path, RunFailed, model={"name": own(mine.Fragile)})
 
 
 def test_a_temperature_needs_a_last_layer_that_gives_the_logits(tmp_path):
     calibrate = {"calibrate": "temperature"}
     for name in (mine.Squashed, mine.HeadFirst):
         match = "evaluation.calibrate needs a torch.nn.Linear"
-        refused(match, tmp_path, model={"name": own(name)}, evaluation=calibrate)
+        fails_to_run(match, tmp_path, model={"name": own(name)}, evaluation=calibrate)
         assert not build_model(spec(name), own_code=True).ends_linear
-    refused("MOON's contrast needs", tmp_path, model={"name": own(mine.HeadFirst)}, method={"stability": "moon"})
+    fails_to_run("MOON's contrast needs", tmp_path, model={"name": own(mine.HeadFirst)}, method={"stability": "moon"})
     for name in (mine.Net, mine.linear):
         model = build_model(spec(name), own_code=True)
         theta, x = model.init(0), generator(0, purpose="x").standard_normal((7, 5), np.float32)
@@ -386,7 +386,7 @@ def test_a_method_of_ones_own_runs_and_is_not_listed(tmp_path):
     ],
 )
 def test_a_method_that_will_not_do_is_refused_in_words(tmp_path, method, kind, match):
-    refused(match, tmp_path, kind, method=method)
+    fails_to_run(match, tmp_path, kind, method=method)
 
 
 def test_a_method_made_from_a_known_one_is_treated_like_it(tmp_path):
@@ -425,14 +425,14 @@ def test_a_partition_of_ones_own_makes_the_sites(tmp_path):
     ],
 )
 def test_a_partition_that_will_not_do_is_refused_in_words(tmp_path, name, match):
-    refused(f"split.partition is '{own(name)}': {match}", tmp_path, split={"partition": own(name)})
+    fails_to_run(f"split.partition is '{own(name)}': {match}", tmp_path, split={"partition": own(name)})
 
 
 def test_a_partition_of_ones_own_keeps_patients_whole(tmp_path):
     data = {"name": own(mine.pictures_of_patients), "patient": "patient"}
     split, model = {"sites": 4, "min_rows": 4}, {"name": own(mine.Net)}
     run(tmp_path, data=data, split={**split, "partition": own(mine.by_patient)}, model=model)
-    refused("one patient at two sites; take an argument `groups`", tmp_path / "x", data=data, model=model,
+    fails_to_run("one patient at two sites; take an argument `groups`", tmp_path / "x", data=data, model=model,
             split={**split, "partition": own(mine.by_turns)})  # fmt: skip
 
 
@@ -465,12 +465,12 @@ def test_a_loader_of_ones_own_gives_a_frame_or_a_table(tmp_path):
 )
 def test_a_loader_that_will_not_do_is_refused_in_words(tmp_path, data, match):
     model = {"name": own(mine.Net)}
-    refused(match, tmp_path, data=data, model=model)
+    fails_to_run(match, tmp_path, data=data, model=model)
 
 
 def test_a_partition_by_column_needs_sites_in_the_pictures(tmp_path):
     data = {"name": own(mine.pictures_of_patients), "patient": "patient"}
-    refused(
+    fails_to_run(
         "does not say whose each row is",
         tmp_path,
         data=data,
@@ -524,7 +524,7 @@ def test_a_metric_of_ones_own_by_hand():
     ],
 )
 def test_a_metric_that_will_not_do_is_refused_in_words(tmp_path, metrics, kind, match):
-    refused(match, tmp_path, kind, evaluation={"metrics": metrics})
+    fails_to_run(match, tmp_path, kind, evaluation={"metrics": metrics})
 
 
 # --- runs, names and the command ----------------------------------------------------------------------------

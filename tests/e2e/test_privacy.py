@@ -150,7 +150,7 @@ def _noise(epsilon: float, *, rounds: int) -> float:
     return noise_for(epsilon, 1e-5, steps=5 * rounds, rate=0.1)
 
 
-@pytest.mark.parametrize("privacy", [{}, {"mechanism": "client", "fewest_rows": 1}], ids=["dp-sgd", "client"])
+@pytest.mark.parametrize("privacy", [{}, {"mechanism": "client", "min_rows": 1}], ids=["dp-sgd", "client"])
 def test_a_resumed_run_is_charged_once(privacy, tmp_path, monkeypatch):
     whole = run(tmp_path / "whole", privacy=privacy)
     after = Rounds._judge_round

@@ -257,7 +257,7 @@ SEEN = {
 @pytest.mark.parametrize("between", ["last", "data_size"])
 def test_a_resumed_run_remembers_who_was_in_line(between, tmp_path):
     """Interrupted between two rounds with reasons, in which what was found last must be known."""
-    weighing = {"every": 4, "between": between, "least_share": 0}
+    weighing = {"every": 4, "between_rounds": between, "least_share": 0}
     method = {"rounds": 6, "weigh": weighing, "select": {"rule": "random", "fraction": 0.8}}
     whole = run(tmp_path / "whole", table=one_rule(FIVE), method=method, **SEEN)
     short = run(tmp_path / "short", table=one_rule(FIVE), method={**method, "rounds": 4}, **SEEN)

@@ -8,7 +8,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
-from tests.support import patients
+from tests.support import patients, refused
 
 BASE = {
     "data": {"label": "died", "site": "hospital"},
@@ -51,7 +51,7 @@ def test_of_who_joins_late_nothing_is_known_before(table, tmp_path):
     """Not even how its rows are spread: the first round is the same whatever they are."""
     other = Table.from_mapping(dict(table.columns), source=table.source)
     other.columns["age"] = np.where(np.asarray(table.columns["hospital"]) == "b", 1000.0, table.columns["age"])
-    plan = gr.Experiment.parse({**BASE, "reference": {}, "engine": {"away": {"b": [1, 1]}}})
+    plan = gr.Experiment.parse({**BASE, "reference": {}, "engine": {"absences": {"b": [1, 1]}}})
     here, there = (gr.run(plan, table=t, out=tmp_path / name) for name, t in (("here", table), ("there", other)))
     first, same = (r.rounds[0]["decision"] for r in (here, there))
     assert first["signals"] == same["signals"] and first["reasons"] == same["reasons"]
@@ -59,8 +59,8 @@ def test_of_who_joins_late_nothing_is_known_before(table, tmp_path):
 
 
 def test_under_masks_three_stay(table, tmp_path):
-    plan = {**BASE, "engine": {"away": {"a": [2, 3], "b": [3, 3]}}, "privacy": {"secure": True}}
-    with pytest.raises(BadInput, match=r"leaves 2 sites in round 3, and privacy\.secure needs 3"):
+    plan = {**BASE, "engine": {"absences": {"a": [2, 3], "b": [3, 3]}}, "privacy": {"secure": True}}
+    with refused("bad-absences", match=r"leaves 2 sites in round 3, and privacy\.secure needs 3"):
         gr.run(gr.Experiment.parse(plan), table=table, out=tmp_path / "r")
     assert not (tmp_path / "r").exists()
 

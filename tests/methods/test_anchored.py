@@ -269,7 +269,7 @@ def test_rows_that_may_not_be_sent_are_not(name):
         plan(name, reference={"rows": {}}),
     )
     assert_refused(
-        f"stability '{name}' sends the rows of 'anchor' to every site: set reference.anchor.sent = true to allow it",
+        f"stability '{name}' sends the rows of 'anchor' to every site: set reference.anchor.sent = true",
         plan(name, reference={"anchor": {}}),
     )
     assert_refused(

@@ -360,7 +360,7 @@ def test_sites_are_as_unequally_fast_as_the_spread_says(tmp_path):
     assert plain.summary["cost"]["virtual_seconds"] == pytest.approx(2 * max(drawn.values()))
     assert min(drawn.values()) < 0.9 * max(drawn.values())
     named = run(
-        tmp_path / "named", seed=3, method={"rounds": 2}, engine={"spread": 0.8, "faults": {"slow": {"b": 50.0}}}
+        tmp_path / "named", seed=3, method={"rounds": 2}, engine={"speed_spread": 0.8, "faults": {"slow": {"b": 50.0}}}
     )
     assert named.summary["cost"]["virtual_seconds"] == 100.0
 

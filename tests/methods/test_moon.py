@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional as F  # noqa: E402, N812
 
 SIZES = [40, 22, 61, 9, 33]
-MOON = {"name": "moon", "contrast": 3.0, "temperature": 0.4}
+MOON = {"name": "moon", "moon_mu": 3.0, "temperature": 0.4}
 
 
 def double(held, **settings):
@@ -122,7 +122,7 @@ def test_without_strength_it_is_fedavg_to_the_bit(kernel):
     held = stack(SIZES)
     one, other = (
         rounds(ready(held, model="mlp", kernel=kernel, device="cpu")[0], method=m)[0]
-        for m in ({}, {**MOON, "contrast": 0.0})
+        for m in ({}, {**MOON, "moon_mu": 0.0})
     )
     np.testing.assert_array_equal(one, other)
 

@@ -780,7 +780,7 @@ def test_the_anchor_follows_the_models_doubt_and_never_overshoots():
     start = engine.hosts[0].model.init(0)
 
     def anchor(doubt: float, *, hold: float, lr: float = 0.1, round: int = 50) -> float:
-        made, rows = build_method(*sections({"stability": "anchored_scaffold", "hold": hold}, lr=lr)), Doubting(doubt)
+        made, rows = build_method(*sections({"stability": "anchored_scaffold", "anchor_gain": hold}, lr=lr)), Doubting(doubt)
         at = Server(round, start, engine.sites, 0, rows=dict.fromkeys(engine.sites, 1), anchors=rows)
         _, ((ask, heard),) = watched(engine, made, at)
         assert ask.shared["permuted"] is True and not np.any(ask.shared["variate"]) and "variate" in heard

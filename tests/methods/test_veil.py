@@ -245,7 +245,7 @@ def test_scores_from_a_centre_move_the_intercept_back_to_zero():
 
 
 def test_what_follows_from_settings_and_is_easily_overlooked_is_noted():
-    asked = {"selection": "paper", "claims": 5.0, "k": 1, "votes": "quorum", "quorum": 0.4}
+    asked = {"selection": "paper", "claimed_epsilon": 5.0, "k": 1, "votes": "quorum", "quorum": 0.4}
     work = veil(rounds=10, **asked).round(server())
     ask = next(work)
     notes = ended(work, heard(ask, "abcd", votes=[[0], [1], [2], [0]])).decision.notes
@@ -276,7 +276,7 @@ TERMS = {
     "strict": {"rounds": 6, "epsilon": 0.1, "k": 2},
     "loose": {"rounds": 40, "epsilon": 10.0, "k": 8, "sites": 150, "inputs": 90},
     "nothing asked": {"rounds": 7, "epsilon": 1.0, "prior": 0.1, "weight": "uniform"},
-    "much asked": {"rounds": 9, "epsilon": 1.0, "asking": 0.4, "stages": 2, "features": 0},
+    "much asked": {"rounds": 9, "epsilon": 1.0, "census_share": 0.4, "stages": 2, "features": 0},
 }
 
 
@@ -339,7 +339,7 @@ def test_secure_sums_are_charged_for_at_least_what_their_ring_and_noise_give(sel
 
 
 def test_as_printed_nothing_is_promised():
-    found = plan("paper", epsilon=None, claims=5.0, k=5)
+    found = plan("paper", epsilon=None, claimed_epsilon=5.0, k=5)
     assert found.told(1) == {"epsilon": pytest.approx(5 / (10 * 5))}, "basic composition"
     assert epsilon_of([e for r in range(1, 11) for e in found.events(r)], 1e-5) == math.inf
     assert not found.counts, "as printed nobody is asked how many there are"

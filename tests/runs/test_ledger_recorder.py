@@ -22,7 +22,7 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.job import main as job
 from grandrounds.protocol.identity import Identity, load_public
 from tests.audit.ledgers import countersigned, lasting, tampered
-from tests.support import slow, thinned
+from tests.support import refused, slow, thinned
 
 BASE = {
     "name": "led",
@@ -231,7 +231,7 @@ def test_a_ledger_that_was_lost_is_written_again_to_the_bit(folder):
 
 def test_a_rewritten_ledger_is_not_gone_on_with(folder):
     tampered(folder / "ledger.db", "UPDATE entries SET signature = x'00' WHERE number = 2")
-    with pytest.raises(BadInput, match=r"does not verify: forged signature \(entry 2\).*rounds audit verify"):
+    with refused("ledger-does-not-verify", match=r"does not verify: forged signature \(entry 2\).*rounds audit verify"):
         gr.resume(folder, settings=["method.rounds=4"])
 
 
@@ -242,9 +242,7 @@ def test_sites_refuse_a_history_that_is_not_the_one_they_signed(folder):
     changed = text.replace(b'"bytes_up"', b'"bytes_UP"', 1)
     journal.write_bytes(changed)
     (folder / "ledger.db").unlink()
-    with pytest.raises(
-        RunFailed, match="refuses to countersign the ledger: the ledger does not continue the one it signed"
-    ):
+    with refused("countersignature-refused", match="does not continue the one it signed", kind=RunFailed):
         gr.resume(folder, settings=["method.rounds=4"])
 
 
@@ -379,7 +377,7 @@ def test_an_old_folder_has_no_ledger_until_it_is_gone_on_with(folder):
 
 
 def test_a_refused_experiment_leaves_nothing_behind(tmp_path):
-    with pytest.raises(BadInput):
+    with refused("no-validation-rows"):
         gr.run(
             experiment(train={"epochs": 1, "early_stop": 2}, split={"partition": "dirichlet", "sites": 5, "val": 0.0}),
             out=tmp_path / "run",

@@ -250,7 +250,7 @@ def test_local_models_of_any_method_are_scored(changes, tmp_path):
 
 @pytest.mark.parametrize("name", ["fedasync", "fedbuff"])
 def test_of_asynchronous_methods_those_that_arrived_are_told(name, tmp_path):
-    method, engine = {"name": name, "rounds": 6, "buffer": 2}, {"spread": 0.7}
+    method, engine = {"name": name, "rounds": 6, "buffer": 2}, {"speed_spread": 0.7}
     done = run(tmp_path / "r", "own", method=method, engine=engine, evaluation={"every": 2})
     plain = run(tmp_path / "none", method=method, engine=engine)
     assert done.model.theta.tobytes() == plain.model.theta.tobytes()

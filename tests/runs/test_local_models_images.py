@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 import grandrounds as gr
-from grandrounds.core.errors import BadInput
 from tests.e2e.test_xfed import experiment as picture_run
 from tests.e2e.test_xfed import squares  # noqa: F401
 from tests.methods.test_fedbn import experiment as batch_norm_net
 from tests.methods.test_fedbn import pictures  # noqa: F401
+from tests.support import refused
 
 
 def test_of_xfed_the_models_that_are_sent_are_scored_by_all(squares, tmp_path):  # noqa: F811
@@ -26,5 +24,5 @@ def test_sites_that_keep_batch_norm_tell_of_their_own_model_and_cannot_lend_it(p
     plain = gr.run(batch_norm_net(pictures), out=tmp_path / "none")
     assert done.model.theta.tobytes() == plain.model.theta.tobytes()
     assert set(done.rounds[-1]["local"]["train_accuracy"]) == {"north", "south", "west"}
-    with pytest.raises(BadInput, match="sites keep BatchNorm entries to themselves, .* set it to 'own'"):
+    with refused("method-does-not-fit", match="sites keep BatchNorm entries to themselves, .* set it to 'own'"):
         gr.run(batch_norm_net(pictures, evaluation={"local_models": "crossed"}), out=tmp_path / "x")

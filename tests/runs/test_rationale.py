@@ -19,10 +19,10 @@ from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.methods.anchors import anchor_reference
 from grandrounds.runs.run import run_plan
-from tests.cli.test_commands import refused
+from tests.cli.test_commands import refused as command_refused
 from tests.command import rounds
 from tests.e2e.test_xfed import QUICK, experiment, scoring_set, squares  # noqa: F401
-from tests.support import patients
+from tests.support import patients, refused
 
 pytest.importorskip("torch")
 
@@ -38,7 +38,7 @@ SCORES = {
     "pictures",
     "scored",
 }
-WATCH = {"reasons": "scoring"}
+WATCH = {"rationale_set": "scoring"}
 
 
 def run(path, out, *, method=None, **changes) -> gr.Run:
@@ -162,7 +162,7 @@ def test_a_plan_of_a_version_that_scored_nothing_still_runs(squares, monkeypatch
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "privacy",
-    [{"secure": True}, {"mechanism": "dp-sgd", "epsilon": 8.0, "fewest_rows": 5}],
+    [{"secure": True}, {"mechanism": "dp-sgd", "epsilon": 8.0, "min_rows": 5}],
     ids=["secure", "dp-sgd"],
 )
 def test_a_run_with_a_promise_is_scored_too(privacy, squares, monkeypatch, tmp_path):  # noqa: F811
@@ -220,7 +220,7 @@ def test_pictures_of_one_class_make_no_scenes_and_are_refused_at_the_start(
     scoring_set(monkeypatch, squares, label=np.array(["benign"] * 12, object))
     sent = {"scoring": {"source": "xfed-mnist", "sent": True}}
     evaluation = {} if method == "xfed" else WATCH
-    with pytest.raises(BadInput, match="pictures of reference.scoring are of one class"):
+    with refused("one-class-only", match="reference.scoring"):
         run(squares, tmp_path / "r", method={"name": method}, reference=sent, evaluation=evaluation)
     assert "train" not in {a.task for a, _ in heard}
     plain = {"xfed": {**QUICK, "grid": 0, "score": "masks"}}
@@ -235,7 +235,7 @@ def test_tables_are_refused_in_words(tmp_path):
         "method": {"rounds": 1},
         "evaluation": WATCH,
     }
-    with pytest.raises(BadInput, match="evaluation.rationale_set looks where a net looks, in pictures"):
+    with refused("method-does-not-fit", match="evaluation.rationale_set"):
         gr.run(gr.Experiment.parse(values), table=patients([40, 40, 40]), out=tmp_path / "r")
 
 
@@ -317,8 +317,8 @@ def test_masks_show_says_all_as_json(finished, tmp_path):
 
 
 def test_masks_show_refuses_in_words(finished, tmp_path):
-    refused(rounds("masks", "show", finished.folder, "--on", "scorin"), "no scoring pictures 'scorin'", "scoring")
-    refused(rounds("masks", "show", finished.folder, "--out", tmp_path / "a.jpg"), "ends in .png")
+    command_refused(rounds("masks", "show", finished.folder, "--on", "scorin"), "no scoring pictures 'scorin'", "scoring")
+    command_refused(rounds("masks", "show", finished.folder, "--out", tmp_path / "a.jpg"), "ends in .png")
     with pytest.raises(BadInput, match="only nets for pictures look at places"):
         values = {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 1}}
         reasoned(gr.run(gr.Experiment.parse(values), table=patients([40, 40]), out=tmp_path / "t"))

@@ -232,7 +232,7 @@ def test_trials_without_noise_are_not_called_private(done):
 
 @pytest.mark.slow
 def test_private_trials_spend_again_and_the_total_is_the_accountants(tmp_path):
-    private = {"mechanism": "dp-sgd", "epsilon": 2.0, "fewest_rows": 10}
+    private = {"mechanism": "dp-sgd", "epsilon": 2.0, "min_rows": 10}
     found = tune(small(privacy=private), trials=2, space=SPACE, out=tmp_path / "a")
     events = [[Event.from_dict(e) for e in t.outcome.privacy["events"]] for t in found.trials]
     each = [epsilon_of(e, 1e-5) for e in events]

@@ -43,7 +43,7 @@ KIND: dict[str, Any] = {
 }
 SINGLE = Arm("single task", {})
 MULTI = Arm("two tasks", {"tasks": {"kind": KIND}})
-ALONE = Arm("single task, five sites alone", {"engine": {"away": {site: [1, 999] for site in OTHERS}}})
+ALONE = Arm("single task, five sites alone", {"engine": {"absences": {site: [1, 999] for site in OTHERS}}})
 
 
 def _main(run: Run) -> float:

@@ -39,7 +39,7 @@ EMBEDDED = (
 
 def printed(e: float, **more: Any) -> Arm:
     """SSE-AGG as its paper has it: eq. 5 and 8 with lambda = e, and no other stability."""
-    weigh = {"form": "inverse", "explanation_weight": e, "between": "data_size"}
+    weigh = {"form": "inverse", "explanation_weight": e, "between_rounds": "data_size"}
     return Arm(
         f"SSE-AGG as printed, e={e:g}", {"method": {"name": "sse-agg", "weigh": weigh, "stability": "none"}, **more}
     )

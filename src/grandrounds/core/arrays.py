@@ -57,16 +57,16 @@ def _header(arrays: Mapping[str, Array], meta: Any) -> bytes:
 def _listed(shapes: Shapes) -> tuple[str, int]:
     """The header's text about arrays, and their bytes; the same in every round, and so kept."""
     head: dict[str, Any] = {}
-    at = 0
+    offset = 0
     for name, dtype, shape in shapes:
         kind = _BY_DTYPE.get(dtype.newbyteorder("<"))
         if kind is None:
             raise TypeError(f"array '{name}' has type {dtype}, which has no place in a message")
-        end = at + dtype.itemsize * prod(shape)
-        head[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, end]}
-        at = end
+        end = offset + dtype.itemsize * prod(shape)
+        head[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [offset, end]}
+        offset = end
     text = json.dumps(head, separators=(",", ":"))
-    return ("," + text[1:-1] if head else ""), at
+    return ("," + text[1:-1] if head else ""), offset
 
 
 def encode(arrays: Mapping[str, Array], meta: Any = None) -> bytes:
@@ -291,14 +291,14 @@ def misfit(value: Any, kind: Any, *, at: str = "") -> str:
             return at or "the whole"
         named = {key.removesuffix("?"): key for key in kind if key != "*"}
         for key, name in named.items():
-            here = f"{at}.{key}".lstrip(".")
+            path = f"{at}.{key}".lstrip(".")
             if key not in value and name == key:
-                return here
-            found = misfit(value[key], kind[name], at=here) if key in value else ""
-            if found:
-                return found
-        others = ((k, v) for k, v in value.items() if k not in named) if "*" in kind else ()
-        return next((f for k, v in others if (f := misfit(v, kind["*"], at=f"{at}.{k}".lstrip(".")))), "")
+                return path
+            fault = misfit(value[key], kind[name], at=path) if key in value else ""
+            if fault:
+                return fault
+        unnamed = ((k, v) for k, v in value.items() if k not in named) if "*" in kind else ()
+        return next((f for k, v in unnamed if (f := misfit(v, kind["*"], at=f"{at}.{k}".lstrip(".")))), "")
     if isinstance(kind, list):
         if not isinstance(value, list):
             return at or "the whole"
@@ -329,12 +329,12 @@ def largest_unpacked() -> int:
         BadInput: GRANDROUNDS_LARGEST is not a size.
     """
     text = os.environ.get(UNPACKED, "2G")
-    found = re.fullmatch(r"(\d{1,12})([KMGT]?)", text.strip().upper())
-    if found is None:
+    match = re.fullmatch(r"(\d{1,12})([KMGT]?)", text.strip().upper())
+    if match is None:
         raise BadInput(
             f"{UNPACKED} is '{text[:40]}': write a size in bytes, such as 8G or 500M", code="bad-memory-limit"
         )
-    return int(found[1]) << (10 * " KMGT".index(found[2] or " "))
+    return int(match[1]) << (10 * " KMGT".index(match[2] or " "))
 
 
 def refuse_bomb(size: int, *, where: str) -> None:
@@ -366,10 +366,10 @@ def check_npz(data: Path | IO[bytes], *, where: str) -> None:
                 version = np.lib.format.read_magic(f)
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
                 shape, _, dtype = read(f)
-                held = member.file_size - f.tell()
-            if not dtype.hasobject and prod(shape) * dtype.itemsize != held:
+                stored_bytes = member.file_size - f.tell()
+            if not dtype.hasobject and prod(shape) * dtype.itemsize != stored_bytes:
                 raise BadInput(
-                    f"{where} is damaged: array '{member.filename[:60]}' has {held:,} bytes, not shape {shape}",
+                    f"{where} is damaged: array '{member.filename[:60]}' has {stored_bytes:,} bytes, not shape {shape}",
                     code="damaged-file",
                 )
 

@@ -42,9 +42,9 @@ class RunFailed(GrandRoundsError):
 _LONGEST = 100  # characters of a word that are compared: the time that takes grows with their square
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, choices: Iterable[str]) -> str:
     """The clause "did you mean 'x'? known: a, b, c", for messages about an unknown name."""
-    names = [str(k) for k in known]
+    names = [str(k) for k in choices]
     close = difflib.get_close_matches(word[:_LONGEST], names, n=1, cutoff=0.6)
     hint = f"did you mean '{close[0]}'? " if close else ""
     shown = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")

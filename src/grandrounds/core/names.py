@@ -13,26 +13,28 @@ def slug(label: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
 
 
-def site_named(given: str | int, names: Sequence[str], *, where: object = None) -> str:
+def site_named(site: str | int, names: Sequence[str], *, where: object = None) -> str:
     """The site that is meant: its name, 'Site-3' for 'site-03', or a number.
 
     A number is that of the name that ends in it, or where none does the place among all sites. `where` is what the sites
     belong to, for the refusal.
     """
-    word = str(given)
+    word = str(site)
     if word in names:
         return word
     alike = [name for name in names if _loose(name) == _loose(word)]
     if len(alike) == 1:
         return alike[0]
-    of = "" if where is None else f" in {where}"
+    place = "" if where is None else f" in {where}"
     if re.fullmatch("[0-9]+", word):
         meant = [name for name in names if (end := re.search("[0-9]+$", name)) and int(end[0]) == int(word)]
         if len(meant) > 1:
-            raise BadInput(f"site {word}{of} may be {' or '.join(meant)}: give the whole name", code="ambiguous-site")
+            raise BadInput(
+                f"site {word}{place} may be {' or '.join(meant)}: give the whole name", code="ambiguous-site"
+            )
         if meant or 1 <= int(word) <= len(names):
             return meant[0] if meant else names[int(word) - 1]
-    raise BadInput(f"no site '{word}'{of}; {nearest(word, names)}", code="unknown-site")
+    raise BadInput(f"no site '{word}'{place}; {nearest(word, names)}", code="unknown-site")
 
 
 def _loose(name: str) -> str:

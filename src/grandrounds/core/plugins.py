@@ -46,8 +46,8 @@ _own_key: list[bytes] = []  # of this process, where none can be stored
 
 def is_path(name: str) -> bool:
     """Whether a name is an import path, `package.module:name`, and not a name of this package's own."""
-    module, colon, thing = name.partition(":")
-    words = [*module.split("."), *thing.split(".")]
+    module, colon, attribute = name.partition(":")
+    words = [*module.split("."), *attribute.split(".")]
     return bool(colon) and all(w.isidentifier() for w in words)
 
 
@@ -68,8 +68,8 @@ def names_in(plan: Mapping[str, Any]) -> dict[str, str]:
     out = {}
     for section, name in _FIELDS:
         values = plan.get(section)
-        given = values.get(name) if isinstance(values, Mapping) else None
-        for path in given if isinstance(given, (list, tuple)) else [given]:
+        value = values.get(name) if isinstance(values, Mapping) else None
+        for path in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(path, str) and is_path(path):
                 out[path] = f"{section}.{name}"
     return out
@@ -102,14 +102,14 @@ def admit(folder: Path, plan: Mapping[str, Any], *, trust_code: bool | None) -> 
     named = names_in(plan)
     if not named:
         return
-    here = trust_code is not None and is_stamped(folder, plan)
+    made_here = trust_code is not None and is_stamped(folder, plan)
     for path in named:
         if trust_code is None:
             _decided[path] = _NEVER
-        elif not here and not trust_code:
+        elif not made_here and not trust_code:
             _decided[path] = _ELSEWHERE
         else:
-            _decided[path] = ("" if here else _unlisted(path, _listed(plan))) or _changed(path, _listed(plan))
+            _decided[path] = ("" if made_here else _unlisted(path, _listed(plan))) or _changed(path, _listed(plan))
 
 
 def refuse(plan: Mapping[str, Any]) -> None:
@@ -143,13 +143,13 @@ def stamp(folder: Path, plan: Mapping[str, Any]) -> str:
     from grandrounds.core.arrays import read_file, write_atomic
 
     file = folder / "checkpoint" / STAMP
-    known = read_file(file, largest=_STAMPS).decode().split() if file.exists() else []
+    lines = read_file(file, largest=_STAMPS).decode().split() if file.exists() else []
     key = _key(make=True)
     warning = ""
     if key is None:
         _own_key[:] = _own_key or [secrets.token_bytes(32)]
         key, warning = _own_key[0], f"cannot store {key_file()}: this run's code will need --trust-code later"
-    write_atomic(file, "\n".join([*known, _stamped(key, plan), ""]).encode())
+    write_atomic(file, "\n".join([*lines, _stamped(key, plan), ""]).encode())
     return warning
 
 
@@ -177,16 +177,16 @@ def _key(*, make: bool = False) -> bytes | None:
                 part.unlink()
         handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as f:
-            facts, held = os.fstat(handle), f.read(33)
+            facts, content = os.fstat(handle), f.read(33)
     except OSError:
         return None
     private = stat.S_ISREG(facts.st_mode) and not facts.st_mode & 0o077 and facts.st_uid == os.getuid()
-    return held if private and len(held) == 32 else None
+    return content if private and len(content) == 32 else None
 
 
 def _stamped(key: bytes, plan: Mapping[str, Any]) -> str:
-    said = json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()
-    return hmac.new(key, b"grandrounds made here\n" + said, hashlib.sha256).hexdigest()
+    text = json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()
+    return hmac.new(key, b"grandrounds made here\n" + text, hashlib.sha256).hexdigest()
 
 
 def is_stamped(folder: Path, plan: Mapping[str, Any]) -> bool:
@@ -194,17 +194,17 @@ def is_stamped(folder: Path, plan: Mapping[str, Any]) -> bool:
     from grandrounds.core.arrays import read_file
 
     try:
-        known = read_file(folder / "checkpoint" / STAMP, largest=_STAMPS).decode().split()
+        lines = read_file(folder / "checkpoint" / STAMP, largest=_STAMPS).decode().split()
     except (BadInput, UnicodeDecodeError):
         return False
     keys = [*_own_key, *filter(None, [_key()])]
-    return any(hmac.compare_digest(_stamped(key, plan), one) for key in keys for one in known if one.isascii())
+    return any(hmac.compare_digest(_stamped(key, plan), one) for key in keys for one in lines if one.isascii())
 
 
 def _listed(plan: Mapping[str, Any]) -> dict[str, str]:
     """The hashes of modules that a plan lists."""
-    given = plan.get("code")
-    return {str(m): str(h) for m, h in given.items()} if isinstance(given, Mapping) else {}
+    code = plan.get("code")
+    return {str(m): str(h) for m, h in code.items()} if isinstance(code, Mapping) else {}
 
 
 def _modules(path: str) -> list[str]:
@@ -223,10 +223,8 @@ def _unlisted(path: str, listed: Mapping[str, str]) -> str:
     missing = next((m for m in _modules(path) if not listed.get(m) and _source(m) is not None), None)
     if missing is None and listed.get(path.partition(":")[0]):
         return ""
-    what = missing or path.partition(":")[0]
-    return (
-        f"the run's plan does not list the SHA-256 of module {what}, so its code is not run; run the experiment again"
-    )
+    missing_module = missing or path.partition(":")[0]
+    return f"the run's plan does not list the SHA-256 of module {missing_module}, so its code is not run: run it again"
 
 
 _INSTALLED = frozenset({
@@ -238,10 +236,10 @@ _INSTALLED = frozenset({
 def _changed(path: str, listed: Mapping[str, str]) -> str:
     """Why a module is not the one that was listed; "" where it is, or is not there at all: importing it says so."""
     for module in _modules(path):
-        found = _digest(module) if listed.get(module) else ""
-        if found and found != listed[module]:
+        digest = _digest(module) if listed.get(module) else ""
+        if digest and digest != listed[module]:
             return (
-                f"module {module} ({_source(module)}) has changed since the run was made (sha256 {found[:12]}..., expected "
+                f"module {module} ({_source(module)}) has changed since the run was made (sha256 {digest[:12]}..., expected "
                 f"{listed[module][:12]}...): bring the old file back"
             )
     return ""
@@ -258,8 +256,8 @@ def _digest(module: str) -> str:
 def _source(module: str) -> Path | None:
     """The source file of a module; None where it has none. Nothing is imported to find it."""
     if module in sys.modules:
-        known = getattr(sys.modules[module], "__file__", None)
-        return Path(known) if isinstance(known, str) else None
+        file = getattr(sys.modules[module], "__file__", None)
+        return Path(file) if isinstance(file, str) else None
     where: Any = None
     spec: ModuleSpec | None = None
     for name in _modules(module):
@@ -297,9 +295,9 @@ def resolve(path: str, *, key: str) -> Any:
         BadInput: It may not be imported, it cannot be, or its module has no such name.
     """
     check(path, key)
-    module, _, thing = path.partition(":")
+    module, _, attribute = path.partition(":")
     try:
-        found = _imported(module)
+        imported = _imported(module)
     except ImportError as e:
         raise BadInput(
             f"{key} is '{path}': cannot import {module} ({e}); is it installed, or in this folder?",
@@ -307,30 +305,31 @@ def resolve(path: str, *, key: str) -> Any:
         ) from e
     except Exception as e:
         raise BadInput(f"{key} is '{path}': cannot import {module} ({said(e, path)})", code="cannot-import-code") from e
-    for name in thing.split("."):
-        if not hasattr(found, name):
+    for name in attribute.split("."):
+        if not hasattr(imported, name):
             if module == _SCRIPT:
                 raise BadInput(
                     f"{key} is '{path}': it was defined in a script and is known only while that script runs; "
                     "define it in a module and name that",
                     code="cannot-import-code",
                 )
-            known = [n for n in vars(found) if not n.startswith("_")]
+            public_names = [n for n in vars(imported) if not n.startswith("_")]
             raise BadInput(
-                f"{key} is '{path}': {module} has no '{thing}'; {nearest(name, known)}", code="cannot-import-code"
+                f"{key} is '{path}': {module} has no '{attribute}'; {nearest(name, public_names)}",
+                code="cannot-import-code",
             )
-        found = getattr(found, name)
-    return found
+        imported = getattr(imported, name)
+    return imported
 
 
 def _imported(module: str) -> Any:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # at the end, so that no file here stands in for an installed module
+    cwd = str(Path.cwd())
+    if cwd not in sys.path:
+        sys.path.append(cwd)  # at the end, so that no file here stands in for an installed module
     return importlib.import_module(module)
 
 
-def call(path: str, *given: Any, key: str, **named: Any) -> Any:
+def call(path: str, *arguments: Any, key: str, **named: Any) -> Any:
     """What the function or class of an import path gives; where it fails, the sentence says where."""
     work = resolve(path, key=key)
     if not callable(work):
@@ -338,7 +337,7 @@ def call(path: str, *given: Any, key: str, **named: Any) -> Any:
             f"{key} is '{path}': that is of type {type(work).__name__}, not a function or class", code="bad-own-code"
         )
     try:
-        return work(*given, **named)
+        return work(*arguments, **named)
     except GrandRoundsError:
         raise
     except Exception as e:
@@ -357,8 +356,8 @@ def said(error: Exception, path: str) -> str:
     """An error in one line, with the last place in the path's module that it passed through."""
     words = " ".join(str(error).split())
     words = words if len(words) <= _MOST else words[:_MOST] + " ..."
-    at = _frames(error, path)
-    where = f", {Path(at[-1][0]).name} line {at[-1][1]}" if at else ""
+    frame = _frames(error, path)
+    where = f", {Path(frame[-1][0]).name} line {frame[-1][1]}" if frame else ""
     return f"{type(error).__name__}: {words}{where}"
 
 
@@ -367,12 +366,12 @@ def _frames(error: Exception, path: str) -> list[tuple[str, int]]:
     return [(f.f_code.co_filename, line) for f, line in walked if f.f_globals.get("__name__") == module]
 
 
-def path_of(thing: Any) -> str:
+def path_of(target: Any) -> str:
     """The import path of a class or function, so that an experiment can name it."""
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module is None or name is None or "<" in name:
-        what = name or f"an object of type {type(thing).__name__}"
-        raise ValueError(f"{what} has no import path: define a class or function at the top of a module and give that")
+        label = name or f"an object of type {type(target).__name__}"
+        raise ValueError(f"{label} has no import path: define a class or function at the top of a module and give that")
     return f"{module}:{name}"
 
 

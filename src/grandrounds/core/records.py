@@ -35,13 +35,17 @@ class Record(dict[str, Any]):
         """
         place = where or f"a {cls.__name__}"
         if not isinstance(values, Mapping):
-            raise BadInput(f"{place} is damaged: it is not a JSON object; run the experiment again", code="damaged-record")
-        known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]  # every record is a dataclass
-        for name, f in known.items():
+            raise BadInput(
+                f"{place} is damaged: it is not a JSON object; run the experiment again", code="damaged-record"
+            )
+        known_fields = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]  # every record is a dataclass
+        for name, f in known_fields.items():
             if name not in values and f.default is MISSING and f.default_factory is MISSING:
-                raise BadInput(f"{place} is damaged: it lacks '{name}'; run the experiment again", code="damaged-record")
+                raise BadInput(
+                    f"{place} is damaged: it lacks '{name}'; run the experiment again", code="damaged-record"
+                )
         read = {name: cls._read(name, value) for name, value in values.items()}
-        record = cls(**{name: value for name, value in read.items() if name in known})
+        record = cls(**{name: value for name, value in read.items() if name in known_fields})
         dict.clear(record)
         dict.update(record, read)
         return record

@@ -26,17 +26,17 @@ def watched_rows(plan: Plan) -> str | None:
 
 def unwatched(plan: Plan, names: Collection[str]) -> list[str]:
     """Sets that may be meant where none is named: what the model is scored on is taken for nothing else if there are others."""
-    others = [name for name in names if name != watched_rows(plan)]
-    return others or list(names)
+    candidates = [name for name in names if name != watched_rows(plan)]
+    return candidates or list(names)
 
 
 def reference_name(plan: Plan) -> str | None:
     """Return the reference set that the method uses: the one it names, or the only one besides evaluation.rationale_set."""
-    known, named = list(plan.reference.plain()), plan.method.reference
-    if named is not None and named not in known:
+    known_names, named = list(plan.reference.plain()), plan.method.reference
+    if named is not None and named not in known_names:
         raise BadInput(
-            f"method.reference is '{named}'; {nearest(named, known) if known else 'there is no [reference]'}",
+            f"method.reference is '{named}'; {nearest(named, known_names) if known_names else 'there is no [reference]'}",
             code="unknown-reference-set",
         )
-    meant = unwatched(plan, known)
+    meant = unwatched(plan, known_names)
     return named or (meant[0] if len(meant) == 1 else None)

@@ -31,7 +31,7 @@ def load_part(name: str) -> Any:
     Raises:
         BadInput: They are not installed.
     """
-    found = entry_points(group=GROUP, name=name)
-    if not found:
+    parts = entry_points(group=GROUP, name=name)
+    if not parts:
         raise BadInput(MISSING, code="reproductions-not-installed")
-    return next(iter(found)).load()
+    return next(iter(parts)).load()

@@ -85,13 +85,13 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _known_names(self) -> Experiment:
-        for key, value, known in (
+        for key, value, choices in (
             ("method.name", self.method.name, METHODS),
             ("model.name", self.model.name, MODELS),
             ("split.partition", self.split.partition, PARTITIONS),
         ):
-            if value not in known and not plugins.is_path(value):
-                raise ValueError(f"{key} is '{value}'; {nearest(value, known)}")
+            if value not in choices and not plugins.is_path(value):
+                raise ValueError(f"{key} is '{value}'; {nearest(value, choices)}")
         for value in self.evaluation.metrics:
             if not plugins.is_path(value):
                 raise ValueError(f"evaluation.metrics names '{value}'; write metrics of your own as module:function")
@@ -170,12 +170,12 @@ class Experiment(Section):
                     f"--set {setting}: write it as section.key=value, e.g. method.rounds=50", code="bad-setting-flag"
                 )
             *sections, last = key.strip().split(".")
-            at = values
+            table = values
             for name in sections:
-                at = at.setdefault(name, {})
-                if not isinstance(at, dict):
+                table = table.setdefault(name, {})
+                if not isinstance(table, dict):
                     raise BadInput(f"--set {setting}: '{name}' is a value, not a section", code="bad-setting-flag")
-            at[last] = _value(text.strip())
+            table[last] = _value(text.strip())
         return type(self).parse(values, where="settings")
 
     def resolved(self) -> Experiment:
@@ -195,29 +195,29 @@ class Experiment(Section):
                 code="two-data-sources",
             )
         subgroup = self.evaluation.subgroup
-        own = data.name is not None and plugins.is_path(data.name)
-        if data.name is not None and not own:
-            known = entry(data.name)
-            same = data.label in (None, known.label) and data.positive is None
-            fill = {"label": known.label, "site": known.site, "patient": known.patient}
-            fill |= {"event": known.event if same else None}
+        is_own_code = data.name is not None and plugins.is_path(data.name)
+        if data.name is not None and not is_own_code:
+            catalog_entry = entry(data.name)
+            same = data.label in (None, catalog_entry.label) and data.positive is None
+            fill = {"label": catalog_entry.label, "site": catalog_entry.site, "patient": catalog_entry.patient}
+            fill |= {"event": catalog_entry.event if same else None}
             fill = {k: v for k, v in fill.items() if getattr(data, k) is None and v is not None}
             data = data.model_copy(
                 update={
                     **fill,
-                    "drop": tuple(dict.fromkeys([*known.drop, *data.drop])),
+                    "drop": tuple(dict.fromkeys([*catalog_entry.drop, *data.drop])),
                     "kinds": {
-                        **{k: v if isinstance(v, str) else tuple(v) for k, v in known.schema.items()},
+                        **{k: v if isinstance(v, str) else tuple(v) for k, v in catalog_entry.schema.items()},
                         **data.kinds,
                     },
                 }
             )
-            subgroup = subgroup or known.subgroup
+            subgroup = subgroup or catalog_entry.subgroup
         if split.partition == "auto":
-            made = entry(data.name).partition.get("partition", "equal") if data.name and not own else "equal"
+            default_partition = entry(data.name).partition.get("partition", "equal") if data.name and not is_own_code else "equal"
             named = data.site is not None or (_is_npz(data.table) and says(data.table, "site"))
-            split = split.model_copy(update={"partition": "column" if named else made})
-        loaded = own or _is_npz(data.table)  # pictures may say themselves what they show, and where
+            split = split.model_copy(update={"partition": "column" if named else default_partition})
+        loaded = is_own_code or _is_npz(data.table)  # pictures may say themselves what they show, and where
         if data.label is None and not loaded:
             raise BadInput("which column is to be predicted? set data.label (or --label)", code="no-label-named")
         if split.partition == "column" and data.site is None and not loaded:
@@ -262,15 +262,15 @@ class Experiment(Section):
         if is_variant_of(m.name, "fedxchain"):
             usual = TRUST
         rule = usual if m.weigh.rule == "auto" else m.weigh.rule
-        held: str = m.stability
-        if held == "auto":
+        stability: str = m.stability
+        if stability == "auto":
             watched = self.evaluation.rationale_set if self.evaluation.rationale_set != m.anchor_rows else None
             sent = any(settings.sent for name, settings in self.reference.items() if name != watched)
             trees = self.model.name in ("forest", "lightgbm")
             apart = m.cohorts.count != 1 and m.cohorts.models == "separate"
             private = self.privacy.mechanism == DP_SGD
-            found = choose_regularizer(self.train, sent=sent, trees=trees, apart=apart, private=private, preset=m.preset)
-            held = found if explains else "none"
+            chosen = choose_regularizer(self.train, sent=sent, trees=trees, apart=apart, private=private, preset=m.preset)
+            stability = chosen if explains else "none"
         strength = ADAPTIVE_STRENGTH if self.train.optimizer in ("adam", "adamw") else DEFAULT_STRENGTH
         anchor = strength if m.anchor is None else m.anchor
         least = m.weigh.least_share
@@ -281,8 +281,8 @@ class Experiment(Section):
             p = self.privacy
             halves = rule == EXPLANATIONS and p.mechanism == "none" and p.epsilon is None and not p.secure
         weigh = m.weigh.model_copy(update={"rule": rule, "least_share": least, "own_halves": halves})
-        told = {"weigh": weigh, "stability": held, "anchor": anchor, "trust": self._trust()}
-        return m.model_copy(update=told)
+        update = {"weigh": weigh, "stability": stability, "anchor": anchor, "trust": self._trust()}
+        return m.model_copy(update=update)
 
     def _trust(self) -> TrustOptions:
         """[method.trust] with what its preset and `auto` mean said."""
@@ -335,8 +335,8 @@ def _sentence(root: type[BaseModel], error: ValidationError) -> str:
         fields = list(_section(root, path[:-1]).model_fields)
         return f"unknown key '{key}'; {nearest(path[-1], fields)}"
     if first["type"] == "literal_error":
-        known = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key} is '{visible(str(first['input'])[:_LONGEST])}'; {nearest(str(first['input'])[:_LONGEST], known)}"
+        choices = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        return f"{key} is '{visible(str(first['input'])[:_LONGEST])}'; {nearest(str(first['input'])[:_LONGEST], choices)}"
     if first["type"] == "model_type":
         return f"{key} is {_short(first['input'])}, but it is a section: write {key} = {{ ... }} or [{key}]"
     if first["type"] == "value_error":

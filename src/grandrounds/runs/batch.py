@@ -53,28 +53,28 @@ def run_all(
 
 def _run_one(name: str, plan: Mapping[str, Any], out: Path) -> Run:
     if (out / "summary.json").exists():
-        held = Run(out)
-        _same_plan(held, plan)
-        return held
+        existing = Run(out)
+        _same_plan(existing, plan)
+        return existing
     file = out.with_name(f".{name}.plan.json")
     write_atomic(file, json.dumps(plan).encode(), durable=False)
     command = [sys.executable, "-m", "grandrounds.job", str(file), "--out", str(out), "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    process = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
     file.unlink(missing_ok=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
-        raise (BadInput if done.returncode == 2 else RunFailed)(f"{name}: {last}")
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+        raise (BadInput if process.returncode == 2 else RunFailed)(f"{name}: {last}")
     return Run(out)
 
 
-def _same_plan(held: Run, plan: Mapping[str, Any]) -> None:
+def _same_plan(existing: Run, plan: Mapping[str, Any]) -> None:
     """A finished run is used again only if it is the run that was asked for."""
-    mine, theirs = json.loads(json.dumps(plan)), held.plan
+    mine, theirs = json.loads(json.dumps(plan)), existing.plan
     for p in (mine, theirs):
         p.pop("code", None)
         for key in ("kinds", "sha256"):
             p["data"].pop(key, None)
     if mine != theirs:
         raise BadInput(
-            f"{held.folder} holds a run of another experiment: choose another --out", code="another-experiment"
+            f"{existing.folder} holds a run of another experiment: choose another --out", code="another-experiment"
         )

@@ -87,9 +87,9 @@ class Deployment:
         stack = Stack(names, data, tuple(none for _ in names), tasks=tuple(task.values()))
         role = _roles(plan, names)
         training = tuple(s for s in names if role[s] != "test")
-        reference = {name: _reference(plan, name, told, data) for name, told in plan.reference.plain().items()}
-        told = json.dumps(plan.plain()["data"], sort_keys=True)
-        return Consortium(data, stack, training, reference, hashlib.sha256(told.encode()).hexdigest())
+        reference = {name: _reference(plan, name, settings, data) for name, settings in plan.reference.plain().items()}
+        settings = json.dumps(plan.plain()["data"], sort_keys=True)
+        return Consortium(data, stack, training, reference, hashlib.sha256(settings.encode()).hexdigest())
 
     def engine(self, plan: Plan, consortium: Consortium) -> Engine:
         """An engine whose sites have opened the run: all of them, or, once a round counts, some.
@@ -107,19 +107,17 @@ class Deployment:
             timeouts=self.timeouts,
             setup=self._setup,
         )
-        left = [site for site in self._setup.sites if site not in self.keys]
-        engine.notes += [f"{site} has left the consortium since the run was begun" for site in left]
-        told: dict[str, Value] = {"plan": json.dumps(plan.plain()), "untold": ",".join(settings.withheld_splits)}
-        told["largest_weight"] = settings.largest_weight
+        missing = [site for site in self._setup.sites if site not in self.keys]
+        engine.notes += [f"{site} has left the consortium since the run was begun" for site in missing]
+        payload: dict[str, Value] = {"plan": json.dumps(plan.plain()), "untold": ",".join(settings.withheld_splits)}
+        payload["largest_weight"] = settings.largest_weight
         tasks = dict(zip(names, consortium.stack.tasks, strict=True))
         each = {s: {"role": r, "task": tasks[s]} for s, r in _roles(plan, names).items()}
-        engine.drive(_open(told, each), round=0)
+        engine.drive(_open(payload, each), round=0)
         away = engine.setup.incomplete
         if len(away) == len(names):
             who = "; ".join(f"{site}: {why}" for site, why in sorted(away.items()))
-            raise RunFailed(
-                f"{len(away)} of {len(names)} sites did not open the run ({who})", code="setup-incomplete"
-            )
+            raise RunFailed(f"{len(away)} of {len(names)} sites did not open the run ({who})", code="setup-incomplete")
         self._engine = engine
         return engine
 
@@ -203,34 +201,34 @@ def _column(name: str, kind: Any) -> Column:
 
 def _roles(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:
     s = plan.split
-    told = roles(names, scheme=s.scheme, seed=plan.seed, fold=s.fold, folds=s.folds, holdout=tuple(s.holdout))
-    return dict(told)
+    site_roles = roles(names, scheme=s.scheme, seed=plan.seed, fold=s.fold, folds=s.folds, holdout=tuple(s.holdout))
+    return dict(site_roles)
 
 
-def _reference(plan: Plan, name: str, told: Mapping[str, Any], data: Holdings) -> Reference:
+def _reference(plan: Plan, name: str, settings: Mapping[str, Any], data: Holdings) -> Reference:
     """Rows of the server's own, from a file, or pictures that were published."""
-    if not told.get("source"):
+    if not settings.get("source"):
         raise BadInput(
             f"reference.{name} would be taken from hospitals' rows, which the server does not have: "
             f"set reference.{name}.source to a table (or .npz file of pictures) of the server's own",
             code="no-reference-rows",
         )
     if isinstance(data, ImageSet):
-        found = published_pictures(name, told["source"])
+        images = published_pictures(name, settings["source"])
         shape = parse_image_shape(plan.data)
-        assert isinstance(found.pictures, ImageSet)
-        if shape is not None and found.pictures.shape != shape:
+        assert isinstance(images.pictures, ImageSet)
+        if shape is not None and images.pictures.shape != shape:
             raise BadInput(
-                f"reference.{name}.source '{told['source']}' has pictures of another size than the sites agreed on",
+                f"reference.{name}.source '{settings['source']}' has pictures of another size than the sites agreed on",
                 code="image-size-differs",
             )
-        return found
+        return images
     return table_of_its_own(name, plan, data.schema)
 
 
-def _open(told: Mapping[str, Any], each: Mapping[str, Mapping[str, Any]]) -> Generator[Ask, Answers, None]:
+def _open(payload: Mapping[str, Any], each: Mapping[str, Mapping[str, Any]]) -> Generator[Ask, Answers, None]:
     """Have sites open a run."""
-    yield Ask("open", shared=told, each=each)
+    yield Ask("open", shared=payload, each=each)
 
 
 def _close() -> Generator[Ask, Answers, None]:
@@ -250,9 +248,9 @@ def _reasons(plan: Plan) -> Iterator[str]:
         yield f"data.table must be '{AT_SITES}': a run at hospitals reads no table of the server's"
     named = [("model.name", plan.model.name), ("method.name", plan.method.name)]
     named += [("evaluation.metrics", name) for name in plan.evaluation.metrics]
-    own = next((key for key, name in named if is_path(name)), None)
-    if own is not None:
-        yield f"{own} names code of your own, which neither a server nor a site runs for somebody who submits: leave it out"
+    own_code = next((key for key, name in named if is_path(name)), None)
+    if own_code is not None:
+        yield f"{own_code} names code of your own, which neither a server nor a site runs for somebody who submits: leave it out"
         return
     if is_variant_of(plan.method.name, POOLED):
         yield f"method '{plan.method.name}' takes all rows to one place, which no hospital allows: use another"

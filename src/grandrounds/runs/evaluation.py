@@ -58,12 +58,12 @@ def class_weight(setting: Any, encoding: AnyEncoding, *, counted: bool = True) -
     if setting == "balanced":
         weights = 1 / counts
     else:
-        given = setting.plain()
-        if set(given) != set(encoding.classes):
+        weights_by_class = setting.plain()
+        if set(weights_by_class) != set(encoding.classes):
             raise BadInput(
                 f"train.class_weights must name every class: {', '.join(encoding.classes)}", code="bad-class-weights"
             )
-        weights = np.array([float(given[c]) for c in encoding.classes])
+        weights = np.array([float(weights_by_class[c]) for c in encoding.classes])
     scaled: Array = weights * counts.sum() / (weights * counts).sum()
     return scaled.astype(np.float32)
 
@@ -72,8 +72,8 @@ def figures(
     tally: Tally, *, threshold: float = 0.5, more: Metrics, only: Collection[str] = tuple(DESCRIPTIONS)
 ) -> dict[str, float]:
     """Figures of a tally, all or `only` some, and those of the experiment's own metrics."""
-    found = {name: float(v) for name, v in scores(tally, threshold=threshold, only=only).items()}
-    return found | {name: float(metric(tally)) for name, metric in more.items()}
+    values = {name: float(v) for name, v in scores(tally, threshold=threshold, only=only).items()}
+    return values | {name: float(metric(tally)) for name, metric in more.items()}
 
 
 ROUND_METRICS = shown_in(Place.ROUND)
@@ -118,10 +118,12 @@ def site_figures(scored: EvaluationResult) -> dict[str, dict[str, float]]:
 
 def task_scores(tally: Tally, encoding: AnyEncoding, task: str, *, tasks: Sequence[str], sites: int) -> dict[str, Any]:
     """Test figures of a task from the tally of the sites that hold it, within its own classes."""
-    own = [c for c, word in enumerate(encoding.classes) if task_of_class(word, tasks) == task]
-    confusion = tally.confusion[np.ix_(own, own)]
-    wide = Tally(tally.count, tally.log_loss, tally.brier, confusion, tally.reliability, _heads(tally.histogram, own))
-    return {"sites": sites, "classes": len(own), **_floats(scores(wide, only=TASK_METRICS))}
+    class_indices = [c for c, word in enumerate(encoding.classes) if task_of_class(word, tasks) == task]
+    confusion = tally.confusion[np.ix_(class_indices, class_indices)]
+    wide = Tally(
+        tally.count, tally.log_loss, tally.brier, confusion, tally.reliability, _heads(tally.histogram, class_indices)
+    )
+    return {"sites": sites, "classes": len(class_indices), **_floats(scores(wide, only=TASK_METRICS))}
 
 
 def shortcut_scores(
@@ -151,9 +153,9 @@ def shortcut_scores(
     }
 
 
-def _heads(histogram: Array, own: Sequence[int]) -> Array:
+def _heads(histogram: Array, class_indices: Sequence[int]) -> Array:
     """The one-against-rest histograms of these classes; of two classes the second alone."""
-    return histogram[own] if len(own) > 2 else histogram[own[1:]]
+    return histogram[class_indices] if len(class_indices) > 2 else histogram[class_indices[1:]]
 
 
 def _floats(values: Mapping[str, Array]) -> dict[str, float]:
@@ -190,16 +192,16 @@ def _decision(tally: Tally, encoding: AnyEncoding) -> dict[str, Any]:
 
 def _reliability(tally: Tally) -> dict[str, Any]:
     """What was said and what came true in bins of confidence (`Tally.reliability`); empty without rows."""
-    rows, said, came = tally.reliability.T
+    rows, confidence, came = tally.reliability.T
     if not rows.sum():
         return {}
-    held = np.maximum(rows, 1)
+    counts = np.maximum(rows, 1)
     return {
         "of": "positive class" if tally.binary else "top class",
         "edges": np.linspace(0, 1, len(rows) + 1),
         "count": rows,
-        "confidence": np.where(rows > 0, said / held, np.nan),
-        "outcome": np.where(rows > 0, came / held, np.nan),
+        "confidence": np.where(rows > 0, confidence / counts, np.nan),
+        "outcome": np.where(rows > 0, came / counts, np.nan),
     }
 
 
@@ -225,23 +227,23 @@ def _privacy(
     if pooled:
         return {**POOLED_ROWS, **({"lent": dict(lent)} if lent else {})}
     if secure:
-        told = " ".join(
+        sentence = " ".join(
             f"{rows} rows of reference set '{name}' were sent to every site." for name, rows in lent.items()
         )
         return {
             **SECURE,
             **({"lent": dict(lent)} if lent else {}),
-            "statement": f"{SECURE['statement']} {told}".strip(),
+            "statement": f"{SECURE['statement']} {sentence}".strip(),
         }
     if not lent:
         return dict(NO_PRIVACY)
     statement = str(NO_PRIVACY["statement"])
-    own = {name: rows for name, rows in lent.items() if not sources.get(name)}
-    if own:
-        told = " and ".join(f"{rows} rows of reference set '{name}'" for name, rows in own.items())
+    patient_rows = {name: rows for name, rows in lent.items() if not sources.get(name)}
+    if patient_rows:
+        sentence = " and ".join(f"{rows} rows of reference set '{name}'" for name, rows in patient_rows.items())
         statement = statement.replace("patients' rows stay", "sites' own rows stay")
-        statement = f"{statement} {told} were sent to every site: patients' rows."
-    for name in (n for n in lent if n not in own):
+        statement = f"{statement} {sentence} were sent to every site: patients' rows."
+    for name in (n for n in lent if n not in patient_rows):
         statement += (
             f" {lent[name]} pictures of '{sources[name]}' ('{name}') were sent to every site: published, no patients'."
         )
@@ -252,19 +254,23 @@ def _blurred(privacy: Mapping[str, Any], noise: float) -> Mapping[str, Any]:
     """What is said of privacy where noise was added to gradients that nothing bounds (train.noise, FL-XAI 4.7)."""
     if not noise:
         return privacy
-    told = (
+    sentence = (
         f"Gaussian noise of deviation {noise:g} was added to every step's gradient, not clipped: it promises nothing."
     )
-    return {**privacy, "gradient_noise": noise, "statement": f"{privacy['statement']} {told}"}
+    return {**privacy, "gradient_noise": noise, "statement": f"{privacy['statement']} {sentence}"}
 
 
 def cohorts(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Who was grouped with whom in the end, and how steady that was: the mean adjusted Rand index of rounds to the one before."""
-    told = [r["decision"]["cohorts"] for r in records if r["decision"].get("cohorts")]
-    if not told:
+    groups = [r["decision"]["cohorts"] for r in records if r["decision"].get("cohorts")]
+    if not groups:
         return {}
-    steady = [t["consistency"] for t in told if t["consistency"] is not None]
-    return {"count": told[-1]["count"], "of": told[-1]["of"], "consistency": float(np.mean(steady)) if steady else None}
+    steady = [t["consistency"] for t in groups if t["consistency"] is not None]
+    return {
+        "count": groups[-1]["count"],
+        "of": groups[-1]["of"],
+        "consistency": float(np.mean(steady)) if steady else None,
+    }
 
 
 def summary(

@@ -166,10 +166,10 @@ class RoundExplanations:
         where = {"noise": r.noise, "at": e.at, "every": e.every, "k": self.k, "rows": r.rows, "reference": self.on}
         return {"sketch": {**rule, **where}, "features": self.features.names, "grid": self.features.grid}
 
-    def summary(self, told: Sequence[Mapping[str, Any]], final: Mapping[str, Any]) -> dict[str, Any]:
+    def summary(self, explained: Sequence[Mapping[str, Any]], final: Mapping[str, Any]) -> dict[str, Any]:
         """The last numbers of either kind and the features that count most: for summary.json."""
         out: dict[str, Any] = {"explainer": self.rule.name, **self._scores()}
-        trained = [r for r in told if "training" in r]
+        trained = [r for r in explained if "training" in r]
         if trained:
             out["training"] = {"round": trained[-1]["round"], **numbers(trained[-1])["training"]}
         if final:
@@ -184,21 +184,23 @@ class RoundExplanations:
         return {"score": self.rule.score if hides else None, "deployed_score": DEPLOYED_SCORE if hides else None}
 
     def _block(self, kind: str, sketches: Sketches) -> dict[str, Any]:
-        found = stability(sketches, k=self.k, before=self.before.get(kind))
+        drift = stability(sketches, k=self.k, before=self.before.get(kind))
         self.before[kind] = sketches.consensus
-        block: dict[str, Any] = found.to_dict() | self._spurious(sketches)
+        block: dict[str, Any] = drift.to_dict() | self._spurious(sketches)
         if sketches.values.size > _ENTRIES:
             block |= {"sketches": {}, "error": {}}
         return block
 
     def _training(self) -> Sketches:
-        values, error, flat = (np.stack([own[name] for own in self.found.values()]) for name in _REPORTED[:3])
+        values, error, flat = (np.stack([report[name] for report in self.found.values()]) for name in _REPORTED[:3])
         return Sketches(tuple(self.found), self.features.names, values, error, flat)
 
     def _fidelity(self) -> dict[str, Any]:
         """How faithful each local model's sketch is to the model, and the mean; nothing where the sketch is the measure."""
-        told = {s: float(own["sketch.fidelity"]) for s, own in self.found.items() if "sketch.fidelity" in own}
-        return {"fidelity": float(np.mean(list(told.values()))), "fidelities": told} if told else {}
+        fidelity = {
+            s: float(report["sketch.fidelity"]) for s, report in self.found.items() if "sketch.fidelity" in report
+        }
+        return {"fidelity": float(np.mean(list(fidelity.values()))), "fidelities": fidelity} if fidelity else {}
 
     def _spurious(self, sketches: Sketches) -> dict[str, Any]:
         """The share of each site's sketch on the tile with its patch, and SAM, their mean (SSE-AGG eq. 25).
@@ -206,12 +208,12 @@ class RoundExplanations:
         The paper takes it from local models on clean pictures (`training`); of the model in use on the sites' own
         pictures, patches and all (`deployed`), it says what a clinician would see.
         """
-        held = [k for k, site in enumerate(sketches.sites) if site in self.patch_tiles]
-        if not held:
+        indices = [k for k, site in enumerate(sketches.sites) if site in self.patch_tiles]
+        if not indices:
             return {}
-        names = [sketches.sites[k] for k in held]
-        found = spurious_mass(sketches.values[held], np.array([self.patch_tiles[name] for name in names]))
-        return {"spurious_mass": float(found.mean()), "spurious_masses": dict(zip(names, found.tolist(), strict=True))}
+        names = [sketches.sites[k] for k in indices]
+        mass = spurious_mass(sketches.values[indices], np.array([self.patch_tiles[name] for name in names]))
+        return {"spurious_mass": float(mass.mean()), "spurious_masses": dict(zip(names, mass.tolist(), strict=True))}
 
     def _asked(self, effect: Effect) -> Effect:
         """The method's Ask; where sites explain themselves, with what they need for it, else not asked of them."""
@@ -225,10 +227,10 @@ class RoundExplanations:
         if ask.task != "train":
             return ask
         assert self.lent is not None
-        told: dict[str, Value] = {"explain": self.rule.to_json(), "explain_on": self.lent}
+        rule: dict[str, Value] = {"explain": self.rule.to_json(), "explain_on": self.lent}
         if self.background is not None:
-            told["background"] = self.background
-        return replace(_without_sketch(ask), shared={**ask.shared, **told}).reporting(_SKETCH)
+            rule["background"] = self.background
+        return replace(_without_sketch(ask), shared={**ask.shared, **rule}).reporting(_SKETCH)
 
     def _heard(self, effect: Effect, reply: Any, explainer: Explainer, round: int, start: Array) -> Any:
         """What the method hears: the answers to training with each site's sketch beside its model."""
@@ -261,7 +263,6 @@ class RoundExplanations:
     def _sketches(self, models: Any, sites: tuple[str, ...], explainer: Explainer, round: int) -> dict[str, Array]:
         assert self.reference is not None
         return self.reference.sketches(self.rule, explainer, models, sites=sites, round=round)
-
 
     def _evidence(self, reply: Answers, explainer: Explainer) -> dict[str, Array]:
         """Measure on the server's own rows what sampling does to each sketch, and the harm that each model does."""

@@ -54,11 +54,13 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     subgroup = plan.evaluation.subgroup
     groups = None if subgroup is None else data.groups(subgroup)
     reference = reference_sets(plan, data, barred=_held_out(plan, data))
-    held = np.concatenate([np.empty(0, np.int64), *(a for r in reference.values() for a in (r.rows, r.twins))])
-    pool = np.setdiff1d(np.arange(len(data)), held)
+    reference_rows = np.concatenate(
+        [np.empty(0, np.int64), *(a for r in reference.values() for a in (r.rows, r.twins))]
+    )
+    pool = np.setdiff1d(np.arange(len(data)), reference_rows)
     official = _official(plan.split, data, pool)
     sites = _sites(plan.split, data, np.setdiff1d(pool, official), seed=plan.seed)
-    check_sites(sites, min_rows=plan.split.min_rows, reference=len(held))
+    check_sites(sites, min_rows=plan.split.min_rows, reference=len(reference_rows))
     role = _roles(plan, tuple(sites))
     share = 0.0 if len(official) or plan.split.scheme != "within" else plan.split.test
     keys = split_keys(plan, data)
@@ -76,8 +78,10 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     attacks = attackers(plan.plain()["attacks"], {s: len(r.train) for s, r in zip(sites, rows, strict=True)}, data=data)
     reference, shown = with_marks(reference, data, attacks)
     data = poison_rows(shown, dict(zip(sites, rows, strict=True)), attacks, seed=plan.seed)
-    gone = {s for s, attack in attacks.items() if attack.kind == ABSENT}
-    rows = [replace(r, train=r.train[:0], val=r.val[:0]) if s in gone else r for s, r in zip(sites, rows, strict=True)]
+    absent = {s for s, attack in attacks.items() if attack.kind == ABSENT}
+    rows = [
+        replace(r, train=r.train[:0], val=r.val[:0]) if s in absent else r for s, r in zip(sites, rows, strict=True)
+    ]
     task = tasks_of(plan.tasks.plain(), tuple(sites))
     if plan.tasks.plain():
         data = replace(data, label=_task_labels(plan, data, dict(zip(sites, rows, strict=True)), task))
@@ -180,9 +184,9 @@ def _as_taken(plan: Plan, data: ImageSet, rows: dict[str, Rows]) -> tuple[ImageS
     p, classes = plan.data.shortcut.p, tuple(plan.data.shortcut.classes)
     patches = site_patches(mine)
     shown, _ = inject(data, mine, positive=classes, seed=plan.seed, p=p, patches=patches)
-    others = tuple(sorted(set(data.label.tolist()) - set(classes)))
+    other_classes = tuple(sorted(set(data.label.tolist()) - set(classes)))
     clean = data.take(np.concatenate([r.test for r in rows.values()]))
-    return shown, Planted(patches, p, classes, others, clean)
+    return shown, Planted(patches, p, classes, other_classes, clean)
 
 
 def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, Array]:
@@ -196,8 +200,8 @@ def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, A
         local = by_column(data.site[pool])
     else:
         _, y = np.unique(data.label[pool].astype(str), return_inverse=True)
-        own = plugins.is_path(split.partition)
-        deal = own_partition if own else partial(partition, alpha=split.alpha, min_rows=split.min_rows)
+        is_own_code = plugins.is_path(split.partition)
+        deal = own_partition if is_own_code else partial(partition, alpha=split.alpha, min_rows=split.min_rows)
         local = deal(
             split.partition,
             y,

@@ -145,19 +145,19 @@ class Finalizer:
             return
         classes = order_by_event(self.opening.encoding.classes, self.opening.encoding.event)
         counts = {c: round(float(n)) for c, n in zip(classes, test.confusion.sum(axis=1), strict=True)}
-        said = few_events(counts, classes)
+        sentences = few_events(counts, classes)
         total: int = sum(counts.values())
         if len(classes) == 2 and total:
             share = counts[event_class(classes)] / total
-            said += threshold_warnings(final["final"], final["threshold"], share)
+            sentences += threshold_warnings(final["final"], final["threshold"], share)
         if self.plan.data.name is None and isinstance(self.consortium.data, Dataset):
-            said += too_good(final["final"])
-        self.warnings = tuple(dict.fromkeys((*self.warnings, *said)))
+            sentences += too_good(final["final"])
+        self.warnings = tuple(dict.fromkeys((*self.warnings, *sentences)))
 
     def _assumed(self) -> dict[str, Any]:
         """The summary's `assumed`; with an epsilon nothing that counts cells leaves but what was charged."""
-        said = () if self.plan.privacy.epsilon is not None else assumed(self.consortium.data)
-        return {"assumed": list(said)} if said else {}
+        sentences = () if self.plan.privacy.epsilon is not None else assumed(self.consortium.data)
+        return {"assumed": list(sentences)} if sentences else {}
 
     def _write_percentiles(self, state: State) -> None:
         """Noised percentiles, where the method was given some for its budget."""
@@ -172,11 +172,11 @@ class Finalizer:
         """Write explanations.json; gives the summary's few words of it."""
         if self.explaining is None:
             return {}
-        told = [{"round": r["round"], **r["explanation"]} for r in records if "explanation" in r]
-        same = state.best is None and calibration is None and told and told[-1]["round"] == state.round
-        final = told[-1].get("deployed", {}) if same else self._drive(self.explaining.deployed(served))
-        self.folder.write_explanations({**self.explaining.described(self.plan), "rounds": told, "final": final})
-        return self.explaining.summary(told, final)
+        explained = [{"round": r["round"], **r["explanation"]} for r in records if "explanation" in r]
+        same = state.best is None and calibration is None and explained and explained[-1]["round"] == state.round
+        final = explained[-1].get("deployed", {}) if same else self._drive(self.explaining.deployed(served))
+        self.folder.write_explanations({**self.explaining.described(self.plan), "rounds": explained, "final": final})
+        return self.explaining.summary(explained, final)
 
     def _end(
         self, models: Mapping[str, str], served: ModelAssignment, calibration: Calibration | None, state: State, summary: bytes
@@ -184,9 +184,9 @@ class Finalizer:
         """Enter in the ledger how the run ends: all files that people read, the models, and which round they are of."""
         names = [self.folder.model.name, *sorted(set(models.values()))]
         ended = end_with(self.folder.path, models=names, summary=summary)
-        kept = state.round if state.best is None else state.best_round
+        final_round = state.round if state.best is None else state.best_round
         released = self.released()
-        self.recorder.end(served.model, round=kept, calibration=calibration, ended=ended, released=released)
+        self.recorder.end(served.model, round=final_round, calibration=calibration, ended=ended, released=released)
 
     def _lent(self) -> list[str]:
         """Reference sets whose rows sites were sent: to hold, or as the background of explanations."""
@@ -217,8 +217,8 @@ class Finalizer:
             return served, None
         t = self._drive(fit_temperature(served))
         if t is None:
-            said = "the validation rows are separable and set no temperature: the model is left uncalibrated"
-            self.warnings += (said,)
+            sentence = "the validation rows are separable and set no temperature: the model is left uncalibrated"
+            self.warnings += (sentence,)
             return served, None
         return served.map(lambda theta: model.with_temperature(theta, t)), Calibration.from_temperature(t)
 
@@ -252,10 +252,10 @@ class Finalizer:
 
     def _attacks(self, model: Model, served: ModelAssignment) -> dict[str, Any]:
         """Who attacked how, and for a backdoor the share of stamped test pictures that the model takes for its target."""
-        held = self.consortium.stack.attacks
-        out: dict[str, Any] = {"sites": {site: a.kind for site, a in held.items()}} if held else {}
+        attackers = self.consortium.stack.attacks
+        out: dict[str, Any] = {"sites": {site: a.kind for site, a in attackers.items()}} if attackers else {}
         data = self.consortium.data
-        for target in sorted({a.target for a in held.values() if a.kind == BACKDOOR and a.target is not None}):
+        for target in sorted({a.target for a in attackers.values() if a.kind == BACKDOOR and a.target is not None}):
             assert isinstance(data, ImageSet)
             tested = np.concatenate([r.test for r in self.consortium.stack.rows])
             stamped, _ = add_trigger(data, tested, target=target)

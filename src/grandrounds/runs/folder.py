@@ -189,8 +189,8 @@ class RunFolder:
             handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                mine, there = os.fstat(handle), self.path.stat()
-                if (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino):
+                mine, on_disk = os.fstat(handle), self.path.stat()
+                if (mine.st_dev, mine.st_ino) == (on_disk.st_dev, on_disk.st_ino):
                     return handle
             except BlockingIOError:
                 os.close(handle)
@@ -321,8 +321,8 @@ class RunFolder:
             BadInput: One of them is no plain file, or larger than such a file may be.
         """
         sizes = {self.rounds: LARGEST_JSON, self.explanations: LARGEST_JSON, self.model: LARGEST}
-        there = {file: largest for file, largest in sizes.items() if file.is_file()}
-        return {f.name: hashlib.sha256(read_file(f, largest=most)).hexdigest() for f, most in there.items()}
+        files = {file: largest for file, largest in sizes.items() if file.is_file()}
+        return {f.name: hashlib.sha256(read_file(f, largest=most)).hexdigest() for f, most in files.items()}
 
     def write_summary(self, summary: bytes) -> None:
         """Write summary.json last, because it says that the run is finished."""
@@ -335,12 +335,12 @@ class RunFolder:
             BadInput: It is not there, not JSON, or lacks what a run writes; the sentence names the first such place.
         """
         values = read_json(path)
-        at = misfit(values, KINDS.get(path.name, dict)) or (
+        fault = misfit(values, KINDS.get(path.name, dict)) or (
             _site_without_scores(values) if path == self.summary else ""
         )
-        if at:
+        if fault:
             raise BadInput(
-                f"{path} is damaged: {at} is missing or of the wrong kind; run the experiment again",
+                f"{path} is damaged: {fault} is missing or of the wrong kind; run the experiment again",
                 code="damaged-file",
             )
         return values

@@ -91,10 +91,10 @@ class HeatMaps:
 
     def after(self, served: ModelAssignment, round: int) -> Generator[Ask, Answers, dict[str, Any]]:
         """The record of a round's maps: by site, their means, and between sites where there are pictures for it."""
-        own = served.payloads()
+        models = served.payloads()
         each: dict[str, Payload] = {
-            site: {**own.get(site, {}), **({"trained": self.trained[site]} if site in self.trained else {})}
-            for site in {**own, **self.trained}
+            site: {**models.get(site, {}), **({"trained": self.trained[site]} if site in self.trained else {})}
+            for site in {**models, **self.trained}
             if site in self.hospitals
         }
         shared: Payload = {"model": served.model, REPORT: self.rule.to_json(), "before": self.before}
@@ -102,27 +102,27 @@ class HeatMaps:
         numbers, names = np.asarray(answers[REPORT], float), self.rule.names
         self.before = round
         out: dict[str, Any] = {
-            "sites": {site: label_numbers(own, names) for site, own in zip(answers.sites, numbers, strict=True)},
+            "sites": {site: label_numbers(models, names) for site, models in zip(answers.sites, numbers, strict=True)},
             "means": label_numbers(mean(numbers), names),
         }
         return {**out, **self._between(round)}
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The last means and which rounds had maps: for summary.json."""
-        told = [r for r in records if REPORT in r]
-        out: dict[str, Any] = {"pictures": self.rule.rows, "rounds": [r["round"] for r in told]}
-        if told:
-            last = told[-1][REPORT]
+        scored = [r for r in records if REPORT in r]
+        out: dict[str, Any] = {"pictures": self.rule.rows, "rounds": [r["round"] for r in scored]}
+        if scored:
+            last = scored[-1][REPORT]
             out |= {"last": last["means"], **({"between": last["between"]} if "between" in last else {})}
         return out
 
     def _heard(self, effect: Effect, reply: Any, start: Array) -> None:
         """Whose models came in, and which they are."""
         if isinstance(reply, Arrival):
-            said = reply.answer
-            if not said.error:
-                self.trained[said.site] = str(said.id)
-                self._model(said.site, said.values, start)
+            answer = reply.answer
+            if not answer.error:
+                self.trained[answer.site] = str(answer.id)
+                self._model(answer.site, answer.values, start)
         elif isinstance(reply, Answers) and isinstance(effect, Ask) and effect.task in ("train", UPLOAD):
             if effect.task == "train":
                 self.trained |= dict.fromkeys(reply.sites, str(reply.id))
@@ -147,8 +147,8 @@ class HeatMaps:
             rng = generator(self.rule.seed, purpose="compared sites", round=round)
             models = [models[k] for k in np.sort(rng.choice(len(models), PARTNERS, replace=False))]
         stack = np.stack(models)
-        seen = {name: heat(name, self.model, stack, x, y, seed=self.rule.seed) for name in self.rule.names}
-        similarity = {name: mean_site_similarity(maps).tolist() for name, maps in seen.items()}
+        heat_maps = {name: heat(name, self.model, stack, x, y, seed=self.rule.seed) for name in self.rule.names}
+        similarity = {name: mean_site_similarity(maps).tolist() for name, maps in heat_maps.items()}
         return {"between": {name: dict(zip(SIMILARITY_NUMBERS, row, strict=True)) for name, row in similarity.items()}}
 
 

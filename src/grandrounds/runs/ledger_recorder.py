@@ -80,11 +80,11 @@ class Commitments:
                 columns = {name: [value] for name, value in reply.answer.values.items()}
                 self._add(reply.answer.site, row_digests(columns, 1)[0])
         elif isinstance(reply, Answers):
-            for site, found in zip(reply.sites, row_digests(reply.columns, len(reply)), strict=True):
-                self._add(site, found)
+            for site, row_digest in zip(reply.sites, row_digests(reply.columns, len(reply)), strict=True):
+                self._add(site, row_digest)
 
-    def _add(self, site: str, found: bytes) -> None:
-        self._heard[site] = self._heard.get(site, b"") + found
+    def _add(self, site: str, row_digest: bytes) -> None:
+        self._heard[site] = self._heard.get(site, b"") + row_digest
 
 
 def _sealed(salt: bytes, digests: bytes) -> str:
@@ -130,20 +130,20 @@ class Recorder:
         """Open the ledger, check what it holds, and let it catch up with the rounds of the journal."""
         self._ledger = Ledger.open(self.folder / "ledger.db", identity=self.identity)
         write_atomic(self.folder / "server.pub", public_pem(self.identity.public), durable=False)
-        held = list(self.ledger.entries()) if len(self.ledger) else []
-        if held:
+        entries_before = list(self.ledger.entries()) if len(self.ledger) else []
+        if entries_before:
             self._check()
             self._complete()
-        last = max((int(e["round"]) for e in held if e["kind"] == entries.ROUND), default=None)
-        due = last + 1 if last is not None else held[-1]["first"] if held else None
+        last = max((int(e["round"]) for e in entries_before if e["kind"] == entries.ROUND), default=None)
+        due = last + 1 if last is not None else entries_before[-1]["first"] if entries_before else None
         missed = [r for r in records if due is None or r["round"] >= due]
-        plan_then = next((str(e["plan"]) for e in reversed(held) if "plan" in e), self._plan)
+        plan_then = next((str(e["plan"]) for e in reversed(entries_before) if "plan" in e), self._plan)
         without = [int(r["round"]) for r in missed if FACTS not in r]
         if due is None or without:
             due = max(without, default=0) + 1
             if without:
-                said = f"rounds up to {due - 1} were run without a ledger, which begins with the next"
-                self.warnings = (*self.warnings, said)
+                sentence = f"rounds up to {due - 1} were run without a ledger, which begins with the next"
+                self.warnings = (*self.warnings, sentence)
             missed = [r for r in missed if r["round"] >= due]
             plan_then = missed[0][FACTS]["plan"] if missed else self._plan
             self._append(self._opening(due, plan_then), *(self._entry(r) for r in missed))
@@ -151,8 +151,8 @@ class Recorder:
             self._append(*(self._entry(r) for r in missed))
         plan_then = missed[-1][FACTS]["plan"] if missed else plan_then
         if plan_then != self._plan:
-            done = max((int(r["round"]) for r in records), default=0)
-            self._append(entries.resumed(self.run, round=done, plan=self._plan))
+            last_round = max((int(r["round"]) for r in records), default=0)
+            self._append(entries.resumed(self.run, round=last_round, plan=self._plan))
 
     def watched(self, work: Round) -> Round:
         """The method's round, whose answers are committed to."""
@@ -160,14 +160,14 @@ class Recorder:
 
     def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, Any]:
         """What the round's entry needs and nobody can say later: hashes of models, explanations and answers."""
-        told = {
+        facts = {
             "model": model_digest(served.model),
             "served": arrays_digest(served.arrays(self.engine.sites)),
             "explanation": None if explanation is None else value_digest(explanation),
             "commitments": self._commitments.of_round(round),
             "plan": self._plan,
         }
-        return {FACTS: told}
+        return {FACTS: facts}
 
     def enter(self, record: Mapping[str, Any]) -> None:
         """Write down a round that counts, and have the new head countersigned."""
@@ -192,7 +192,7 @@ class Recorder:
         `released`: what was charged to patients outside the rounds, all of it so far.
         """
         hashed = model_digest(model)
-        said = entries.closing(
+        entry = entries.closing(
             self.run,
             round=round,
             model=hashed,
@@ -202,8 +202,8 @@ class Recorder:
             released=released,
         )
         last = self.ledger.last() or {}
-        if any(last.get(name) != value for name, value in said.items()):
-            self._append(said)
+        if any(last.get(name) != value for name, value in entry.items()):
+            self._append(entry)
         self._wait()
         self._write_countersignatures()
 
@@ -227,9 +227,9 @@ class Recorder:
     def _entry(self, record: Mapping[str, Any]) -> dict[str, Any]:
         return entries.of_round(self.run, record, reference=self.reference)
 
-    def _append(self, *said: Mapping[str, Any]) -> None:
+    def _append(self, *contents: Mapping[str, Any]) -> None:
         self._wait()
-        head = self.ledger.append(self.run, *said, witnessed=self._unwritten)
+        head = self.ledger.append(self.run, *contents, witnessed=self._unwritten)
         self._unwritten = None
         self._witness(head)
 
@@ -255,16 +255,16 @@ class Recorder:
 
     def _countersigned(self, signed: SignedHead) -> Generator[Ask, Answers, SignedHead]:
         """Ask the witnesses; one that signed another head last than was thought is asked again from there."""
-        left = signed.head.witnesses(self.sites)
-        told: dict[str, bytes] = {}
+        witnesses = signed.head.witnesses(self.sites)
+        signatures: dict[str, bytes] = {}
         for _ in range(2):
-            answers = yield self._ask(signed, left)
+            answers = yield self._ask(signed, witnesses)
             behind = []
-            for site, said in answers:
-                why = int(said["refused"])
+            for site, signature in answers:
+                why = int(signature["refused"])
                 if why == BEHIND:
                     behind.append(site)
-                    self._signed[site] = int(said["have"])
+                    self._signed[site] = int(signature["have"])
                 elif why != SIGNED:
                     raise RunFailed(
                         f"{site} refuses to countersign the ledger: {REASONS[why]}; "
@@ -272,19 +272,19 @@ class Recorder:
                         code="countersignature-refused",
                     )
                 else:
-                    told[site] = np.asarray(said["signature"], np.uint8).tobytes()
+                    signatures[site] = np.asarray(signature["signature"], np.uint8).tobytes()
                     self._signed[site] = signed.head.size
-            left = tuple(behind)
-            if not left:
+            witnesses = tuple(behind)
+            if not witnesses:
                 break
-        return signed.witnessed(told)
+        return signed.witnessed(signatures)
 
-    def _ask(self, signed: SignedHead, to: tuple[str, ...]) -> Ask:
+    def _ask(self, signed: SignedHead, sites: tuple[str, ...]) -> Ask:
         """The head, and for each site the proof from the last one it signed; most signed the same."""
         size, tree = signed.head.size, self.ledger.tree()
-        since = {site: min(self._signed.get(site, 0), size) for site in to}
+        since = {site: min(self._signed.get(site, 0), size) for site in sites}
         proofs = {n: {"from": n, "proof": _bytes(b"".join(tree.consistency(n, size)))} for n in set(since.values())}
-        usual = since[to[0]]
+        usual = since[sites[0]]
         shared = {
             "head": signed.head.text.decode(),
             "signature": _bytes(signed.signature),
@@ -294,7 +294,7 @@ class Recorder:
             "witness",
             shared={**shared, **proofs[usual]},
             each={site: proofs[n] for site, n in since.items() if n != usual},
-            to=to,
+            to=sites,
             report=("signature", "have", "refused"),
         )
 
@@ -306,10 +306,10 @@ class Recorder:
 
     def _check(self) -> None:
         """A ledger that does not verify is not gone on with."""
-        found = self.ledger.verify(self.identity.public)
-        if found:
+        findings = self.ledger.verify(self.identity.public)
+        if findings:
             raise BadInput(
-                f"the ledger of {self.folder} does not verify: {found[0]}; `rounds audit verify {self.folder}` says more",
+                f"the ledger of {self.folder} does not verify: {findings[0]}; `rounds audit verify {self.folder}` says more",
                 code="ledger-does-not-verify",
             )
         for head in self.ledger.book().heads:

@@ -60,20 +60,20 @@ class LocalScores:
 
     def after(self) -> Generator[Ask, Answers, dict[str, Any]]:
         """The round's `local`, figure by figure and site by site; nothing where no site trained."""
-        found: dict[str, Any] = {name: {s: own[name] for s, own in self.told.items()} for name in _OWN}
+        values: dict[str, Any] = {name: {s: local[name] for s, local in self.told.items()} for name in _OWN}
         if self.crossed and self.models:
-            found |= yield from self._crossed()
-        return {_REPORT: found} if self.told else {}
+            values |= yield from self._crossed()
+        return {_REPORT: values} if self.told else {}
 
     def _crossed(self) -> Generator[Ask, Answers, dict[str, dict[str, float]]]:
         """Each local model on the training rows of all other sites, and on the test rows of all."""
-        to = tuple(site for site, held in self.rows.items() if held["train"] or held["test"])
+        scorers = tuple(site for site, counts in self.rows.items() if counts["train"] or counts["test"])
         out: dict[str, dict[str, float]] = {"others_train": {}, "external": {}}
         for sites, shared in _bundles(self.models):
-            ask = Ask("score", shared={**shared, "parts": "train,test"}, to=to, report=(_LENT,))
+            ask = Ask("score", shared={**shared, "parts": "train,test"}, to=scorers, report=(_LENT,))
             answers: Answers = yield ask
-            others = np.array([[scorer != site for site in sites] for scorer in answers.sites])
-            for name, part, counted in (("others_train", "train", others), ("external", "test", True)):
+            foreign = np.array([[scorer != site for site in sites] for scorer in answers.sites])
+            for name, part, counted in (("others_train", "train", foreign), ("external", "test", True)):
                 means = self._mean(answers, part, counted)
                 out[name] |= dict(zip(sites, means.tolist(), strict=True))
         return out
@@ -90,15 +90,15 @@ class LocalScores:
     def _heard(self, effect: Effect, reply: Any, *, due: bool) -> Any:
         """What the method hears: the same as if nobody had asked for more."""
         if isinstance(reply, Arrival):
-            said, rest = _split(reply.answer.values)
-            if said and due:
-                self.told[reply.answer.site] = {name: float(v) for name, v in said.items()}
-            return replace(reply, answer=replace(reply.answer, values=rest)) if said else reply
+            reported, rest = _split(reply.answer.values)
+            if reported and due:
+                self.told[reply.answer.site] = {name: float(v) for name, v in reported.items()}
+            return replace(reply, answer=replace(reply.answer, values=rest)) if reported else reply
         if not due or not isinstance(reply, Answers) or not isinstance(effect, Ask):
             return reply
-        said, reply.columns = _split(reply.columns)
-        for k, site in enumerate(reply.sites if said else ()):
-            self.told[site] = {name: float(column[k]) for name, column in said.items()}
+        reported, reply.columns = _split(reply.columns)
+        for k, site in enumerate(reply.sites if reported else ()):
+            self.told[site] = {name: float(column[k]) for name, column in reported.items()}
         if self.crossed and effect.task in ("train", UPLOAD) and "model" in reply:
             self.models |= dict(zip(reply.sites, reply["model"], strict=True))
         return reply
@@ -114,8 +114,8 @@ def _asked(effect: Effect, *, due: bool) -> Effect:
 def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a site says of its own model, and all the rest."""
     prefix = f"{_REPORT}."
-    said = {name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)}
-    return said, {name: v for name, v in values.items() if not name.startswith(prefix)}
+    reported = {name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)}
+    return reported, {name: v for name, v in values.items() if not name.startswith(prefix)}
 
 
 def _bundles(models: Mapping[str, Array]) -> list[tuple[tuple[str, ...], dict[str, Value]]]:

@@ -87,9 +87,9 @@ class TrainedModel:
         params, meta = load(path)
         try:
             admit_model(path, meta["spec"], trust_code=trust_code)
-            at = misfit(meta, _MODEL)
-            if at:
-                raise BadInput(f"{path} is damaged: {at} is missing or of the wrong kind", code="damaged-model")
+            fault = misfit(meta, _MODEL)
+            if fault:
+                raise BadInput(f"{path} is damaged: {fault} is missing or of the wrong kind", code="damaged-model")
             encoding = encoding_from(meta["encoding"])
             _check_sizes(meta["spec"], encoding, params, where=path)
             net = build_model(meta["spec"], device="cpu", own_code=True)
@@ -112,15 +112,17 @@ class TrainedModel:
 
     def event_of(self, task: str) -> Event | None:
         """The event of a task; further tasks have theirs from known words, or the last class."""
-        own = self._own_classes(task)
-        if len(own) != 2:
+        class_indices = self._own_classes(task)
+        if len(class_indices) != 2:
             return None
-        words = [self.encoding.classes[c] for c in own]
+        words = [self.encoding.classes[c] for c in class_indices]
         stated = self.encoding.event if self.encoding.event in words else guess_event(words) if task else None
-        at, counts = event_place(words, stated), [self.encoding.class_counts[c] for c in own]
-        share = None if getattr(self.encoding, "public", False) or not sum(counts) else counts[at] / sum(counts)
+        event_index, counts = event_place(words, stated), [self.encoding.class_counts[c] for c in class_indices]
+        share = (
+            None if getattr(self.encoding, "public", False) or not sum(counts) else counts[event_index] / sum(counts)
+        )
         label = None if self.schema is None else self.schema.label
-        return Event(words[at], words[1 - at], label, share, LAST if stated is None else "model")
+        return Event(words[event_index], words[1 - event_index], label, share, LAST if stated is None else "model")
 
     @property
     def parameters(self) -> dict[str, Array]:
@@ -134,32 +136,34 @@ class TrainedModel:
         """
         data = self._read(table, labelled=False)
         logits, notes = self._logits(data)
-        own = self._own_classes(task)
-        words = tuple(self.encoding.classes[c] for c in own)
-        p = class_probabilities((logits if len(own) == len(self.encoding.classes) else logits[:, own]).astype(float))
+        class_indices = self._own_classes(task)
+        words = tuple(self.encoding.classes[c] for c in class_indices)
+        p = class_probabilities(
+            (logits if len(class_indices) == len(self.encoding.classes) else logits[:, class_indices]).astype(float)
+        )
         event = self.event_of(task)
         if event is None:
             decided = p.argmax(axis=1)
         else:
-            at = words.index(event.word)
-            decided = np.where(p[:, at] >= self.threshold, at, 1 - at)
+            event_index = words.index(event.word)
+            decided = np.where(p[:, event_index] >= self.threshold, event_index, 1 - event_index)
         return Predictions(p, words, np.array(words, object)[decided], tuple(notes), event)
 
     def evaluate(self, table: Any) -> dict[str, Any]:
         """External validation of the main task on labelled rows: every metric, overall and by site where there is one."""
         data = self._read(table, labelled=True)
         logits, notes = self._logits(data)
-        own = self._own_classes("")
-        if len(own) < len(self.encoding.classes):
-            logits = logits[:, own]
-        words = [self.encoding.classes[c] for c in own]
+        class_indices = self._own_classes("")
+        if len(class_indices) < len(self.encoding.classes):
+            logits = logits[:, class_indices]
+        words = [self.encoding.classes[c] for c in class_indices]
         y = class_numbers(data.label, words, where=data.name)
         names, site = np.array(["all rows"], object), np.zeros(len(y), np.int64)
         if data.site is not None:
             names, site = np.unique(data.site.astype(str), return_inverse=True)
         event = self.event
-        at = 1 if event is None else words.index(event.word)
-        total = tally(logits, y, group=site, groups=len(names), classes=len(words), event=at)
+        event_index = 1 if event is None else words.index(event.word)
+        total = tally(logits, y, group=site, groups=len(names), classes=len(words), event=event_index)
         each = scores(total, threshold=self.threshold)
         return {
             "overall": {k: float(v) for k, v in scores(total.sum(axis=0), threshold=self.threshold).items()},
@@ -179,17 +183,17 @@ class TrainedModel:
             )
         return [c for c, word in enumerate(self.encoding.classes) if task_of_class(word, tasks) == task]
 
-    def _read(self, given: Any, *, labelled: bool) -> Any:
+    def _read(self, source: Any, *, labelled: bool) -> Any:
         """Rows as this model's data were read: pictures for a net, columns for a table model."""
         if self.schema is None:
-            if not isinstance(given, ImageSet):
+            if not isinstance(source, ImageSet):
                 raise BadInput(
                     "this model scores pictures: give an .npz file or an ImageSet", code="model-needs-images"
                 )
-            return given
-        if isinstance(given, ImageSet):
+            return source
+        if isinstance(source, ImageSet):
             raise BadInput("this model scores the rows of a table, not pictures", code="model-needs-table")
-        return read_new_rows(_as_table(given), self.schema, labelled=labelled)
+        return read_new_rows(_as_table(source), self.schema, labelled=labelled)
 
     def _logits(self, data: Any) -> tuple[Array, list[str]]:
         encoding: Any = self.encoding
@@ -199,21 +203,21 @@ class TrainedModel:
 
 def _check_sizes(spec: Mapping[str, Any], encoding: AnyEncoding, params: Mapping[str, Array], *, where: Path) -> None:
     """Refuse a model file whose parts disagree, before a model of the size that it states is built."""
-    said = (tuple(spec["inputs"]), spec["classes"])
+    stated_sizes = (tuple(spec["inputs"]), spec["classes"])
     meant = (tuple(encoding.inputs), len(encoding.classes))
-    if said != meant:
+    if stated_sizes != meant:
         raise BadInput(
-            f"{where} is damaged: its model has inputs {said[0]} and {said[1]} classes, its encoding {meant}",
+            f"{where} is damaged: its model has inputs {stated_sizes[0]} and {stated_sizes[1]} classes, its encoding {meant}",
             code="damaged-model",
         )
     if not params or any(a.dtype.kind not in "fiu" for a in params.values()):
         raise BadInput(f"{where} is damaged: it has no parameters, or they are not numbers", code="damaged-model")
-    held = sum(a.size for a in params.values())
+    stored_count = sum(a.size for a in params.values())
     widths = [int(n) for n in spec["hidden"]] if spec["name"] in TABLES and "hidden" in spec else []
     needed = sum(a * b for a, b in pairwise([int(np.prod(encoding.inputs)), *widths]))
-    if min(widths, default=1) < 1 or needed > held:
+    if min(widths, default=1) < 1 or needed > stored_count:
         raise BadInput(
-            f"{where} is damaged: model.hidden needs {needed:,} parameters, and the file has {held:,}",
+            f"{where} is damaged: model.hidden needs {needed:,} parameters, and the file has {stored_count:,}",
             code="damaged-model",
         )
 

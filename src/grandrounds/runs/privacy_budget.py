@@ -55,11 +55,11 @@ class Calibrated:
         }
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Calibrated:
+    def from_dict(cls, values: Mapping[str, Any]) -> Calibrated:
         """As `to_dict` or `released` wrote it."""
-        line = found.get("line")
-        events = tuple(Event.from_dict(e) for e in found["events"])
-        return cls(str(found["model"]), int(found["round"]), events, None if line is None else PlattLine(**line))
+        line = values.get("line")
+        events = tuple(Event.from_dict(e) for e in values["events"])
+        return cls(str(values["model"]), int(values["round"]), events, None if line is None else PlattLine(**line))
 
 
 @dataclass
@@ -78,14 +78,14 @@ class Spending:
     def of(
         cls,
         plan: Plan,
-        held: Mapping[str, Any] | None,
+        stored: Mapping[str, Any] | None,
         *,
         model_size: int,
         sites: int,
         secret: Secret | None = None,
         charges: Mapping[str, Any] | None = None,
     ) -> Spending | None:
-        """As [privacy] says, or as an interrupted run `held` it; None where nothing is promised.
+        """As [privacy] says, or as an interrupted run `stored` it; None where nothing is promised.
 
         `secret`: what the server's own noise comes from; of a simulation, the seed. `charges`: releases outside the
         rounds of an interrupted run (`Checkpoint.charges`).
@@ -107,14 +107,14 @@ class Spending:
             sampling_rate=p.sampling_rate,
             secure=p.secure,
             min_rows=p.min_rows,
-            sites=_planned_sites(plan, held, sites),
+            sites=_planned_sites(plan, stored, sites),
             steps=sampled_steps(p.sampling_rate, epochs=plan.train.epochs, steps=plan.train.steps),
             secret=_Secret.simulated(plan.seed, SERVER) if secret is None else secret,
         )
         column = (plan.data.patient or "patient") if protects_patients(plan) else None
-        if held is not None:
-            private = replace(private, noise=float(held["noise"]))
-            budget, joined = Budget.from_dict(held["budget"]), dict(held["joined"])
+        if stored is not None:
+            private = replace(private, noise=float(stored["noise"]))
+            budget, joined = Budget.from_dict(stored["budget"]), dict(stored["joined"])
             return cls(budget, private, joined, simulated=secret is None, column=column).recall(charges or {})
         if p.mechanism != "none" and p.noise is None:
             private = _with_noise(private, plan.method.rounds, model_size=model_size, sites=sites)
@@ -131,8 +131,8 @@ class Spending:
 
     def charges(self) -> dict[str, Any]:
         """For charges.json: releases outside the rounds, and what the round under way was begun with."""
-        made = [one.to_dict() for one in self.calibrations.values()]
-        return {CALIBRATIONS: made, **({"begun": self.begun} if self.begun else {})}
+        calibrations = [one.to_dict() for one in self.calibrations.values()]
+        return {CALIBRATIONS: calibrations, **({"begun": self.begun} if self.begun else {})}
 
     def released(self) -> list[dict[str, Any]]:
         """For the ledger's closing entry: releases outside the rounds, as charged."""
@@ -151,25 +151,25 @@ class Spending:
         events = tuple(method.spends(server))
         if not events:
             return False
-        own = type(method).spends is not Method.spends
-        times = server.round if own else max(self.joined.values(), default=0) + 1
+        has_own_spending = type(method).spends is not Method.spends
+        times = server.round if has_own_spending else max(self.joined.values(), default=0) + 1
         listed = [e.to_dict() for e in events]
-        if own and self.begun.get("round") == server.round and self.begun["events"] != listed:
+        if has_own_spending and self.begun.get("round") == server.round and self.begun["events"] != listed:
             raise BadInput(
                 f"round {server.round} was begun with other noise, because method.rounds was {self.begun['rounds']}: go on "
                 f"with method.rounds={self.begun['rounds']}, and change it once that round is done",
                 code="rounds-changed",
             )
-        said = json.dumps(listed, sort_keys=True)
-        self.budget.charge(events, key=f"{'round' if own else 'participation'} {times}: {said}")
-        if own:
+        listing = json.dumps(listed, sort_keys=True)
+        self.budget.charge(events, key=f"{'round' if has_own_spending else 'participation'} {times}: {listing}")
+        if has_own_spending:
             self.begun = {"round": server.round, "rounds": method.settings.rounds, "events": listed}
-        return own
+        return has_own_spending
 
-    def calibration(self, by: str) -> PrivatePlatt | None:
+    def calibration(self, kind: str) -> PrivatePlatt | None:
         """Platt's line within the budget of the validation rows, who are other patients than those trained on."""
         p = self.private
-        return None if p.epsilon is None or by != "platt" else PrivatePlatt(p.epsilon, p.delta, p.secure)
+        return None if p.epsilon is None or kind != "platt" else PrivatePlatt(p.epsilon, p.delta, p.secure)
 
     def charge_calibration(self, private: PrivatePlatt, *, model: str, round: int) -> None:
         """Spend what the line of this model releases, or raise `Overspent`; once for each model.
@@ -221,9 +221,11 @@ class Spending:
 
         p = self.private
         terms = {"clip": p.clip, "noise": p.noise} if p.mechanism in (DP_SGD, CLIENT) else {}
-        said = statement(self.budget.events, p.delta, rounds=rounds, simulated=self.simulated, unit=whom(self._terms()))
-        told = [f"{n} rows of reference set '{name}', which were sent to every site" for name, n in lent.items()]
-        uncovered = [*not_covered, *told]
+        sentence = statement(
+            self.budget.events, p.delta, rounds=rounds, simulated=self.simulated, unit=whom(self._terms())
+        )
+        lent_notes = [f"{n} rows of reference set '{name}', which were sent to every site" for name, n in lent.items()]
+        uncovered = [*not_covered, *lent_notes]
         return {
             "mechanism": self.mechanism,
             "epsilon": self.epsilon,
@@ -234,9 +236,9 @@ class Spending:
             **({"rate": p.sampling_rate, "steps": p.steps} if p.mechanism == DP_SGD else {}),
             **({"sites": p.sites, "sensitivity": p.clip / p.sites} if p.sites else {}),
             "secure": p.secure,
-            "statement": f"{said[0].upper()}{said[1:]}. Not covered: {'; '.join(uncovered)}.",
+            "statement": f"{sentence[0].upper()}{sentence[1:]}. Not covered: {'; '.join(uncovered)}.",
             "not_covered": uncovered,
-            "spent": {of: self.budget.spent(of) for of in dict.fromkeys(e.of for e in self.budget.events)},
+            "spent": {target: self.budget.spent(target) for target in dict.fromkeys(e.of for e in self.budget.events)},
             "events": _together(self.budget.events),
             **({"lent": dict(lent)} if lent else {}),
         }
@@ -267,28 +269,33 @@ def charged_calibrations(charges: Mapping[str, Any]) -> list[Calibrated]:
         ) from None
 
 
-def refuse_another_calibration(plan: Plan, charges: Mapping[str, Any], *, done: int) -> None:
+def refuse_another_calibration(plan: Plan, charges: Mapping[str, Any], *, rounds_done: int) -> None:
     """Refuse further rounds of a run whose calibration has spent what the next model's would need.
 
     Args:
         plan: the plan of the rounds to come.
         charges: releases outside the rounds so far (`Checkpoint.charges`).
-        done: rounds that are finished.
+        rounds_done: rounds that are finished.
 
     Raises:
         BadInput: where another round's model could not be calibrated within privacy.epsilon.
     """
-    p, made = plan.privacy, charged_calibrations(charges)
-    if p.epsilon is None or plan.evaluation.calibrate != "platt" or not made or plan.method.rounds <= done:
+    p, calibrations = plan.privacy, charged_calibrations(charges)
+    if (
+        p.epsilon is None
+        or plan.evaluation.calibrate != "platt"
+        or not calibrations
+        or plan.method.rounds <= rounds_done
+    ):
         return
     from grandrounds.privacy.accounting import epsilon_of
 
     new = PrivatePlatt(p.epsilon, p.delta, p.secure).events()
-    after = epsilon_of([*(e for one in made for e in one.events), *new], p.delta)
+    after = epsilon_of([*(e for one in calibrations for e in one.events), *new], p.delta)
     if after > p.epsilon * (1 + 1e-9):
         raise BadInput(
-            f"the model of round {made[-1].round} was calibrated, and calibrating that of a later round too would bring epsilon "
-            f"to {after:.4g} of {p.epsilon:g} (validation rows): set evaluation.calibrate=none, or leave method.rounds at {done}",
+            f"the model of round {calibrations[-1].round} was calibrated, and calibrating that of a later round too would bring epsilon "
+            f"to {after:.4g} of {p.epsilon:g} (validation rows): set evaluation.calibrate=none, or leave method.rounds at {rounds_done}",
             code="calibrated-already",
         )
 
@@ -303,23 +310,23 @@ def _with_noise(private: PrivacyTerms, rounds: int, *, model_size: int, sites: i
         )
     sampled = private.mechanism == DP_SGD
     steps, rate = (rounds * private.steps, private.sampling_rate) if sampled else (rounds, 1.0)
-    found = replace(private, noise=noise_for(private.epsilon, private.delta, steps=steps, rate=rate))
+    private_noise = replace(private, noise=noise_for(private.epsilon, private.delta, steps=steps, rate=rate))
     while private.secure and not sampled:  # discrete noise on rounded values takes a little more
-        one = round_events(_like(found, model_size, sites))
+        one = round_events(_like(private_noise, model_size, sites))
         if epsilon_of([replace(e, count=rounds) for e in one], private.delta) <= private.epsilon:
             break
-        found = replace(found, noise=1.005 * found.noise)
-    return found
+        private_noise = replace(private_noise, noise=1.005 * private_noise.noise)
+    return private_noise
 
 
-def _planned_sites(plan: Plan, held: Mapping[str, Any] | None, sites: int) -> int:
+def _planned_sites(plan: Plan, stored: Mapping[str, Any] | None, sites: int) -> int:
     """The number that the client level divides by: as the plan or the interrupted run has it, else the sites at the start.
 
     0 where nothing is divided by it: by another mechanism, and where sites are weighed by public row counts.
     """
     if plan.privacy.mechanism != CLIENT or plan.method.weigh.rule == "data_size":
         return 0
-    planned = plan.privacy.plain().get("sites", 0) or int((held or {}).get("sites", 0)) or sites
+    planned = plan.privacy.plain().get("sites", 0) or int((stored or {}).get("sites", 0)) or sites
     if planned < sites:
         raise BadInput(
             f"privacy.sites = {planned} is fewer than the {sites} sites that train: set it to {sites} or more, or leave it out",

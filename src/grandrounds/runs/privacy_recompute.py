@@ -59,24 +59,30 @@ def recompute_spending(
         return RecomputedBudget((), (), 0.0, tuple(_unsaid(rounds)))
     from grandrounds.privacy.accounting import epsilon_of
 
-    delta, told = float(privacy["delta"]), [Event.from_dict(e) for e in privacy["events"]]
+    delta, delta_events = float(privacy["delta"]), [Event.from_dict(e) for e in privacy["events"]]
     course, charged = [], dict[str, tuple[Event, ...]]()
     for record, key in zip(rounds, _keys(privacy["mechanism"], rounds), strict=True):
-        own = released(record)
-        if own:
-            charged[key] = own
-        earlier = [e for at, events in _by_round(closings or ()) if at < record["round"] for e in events]
+        released_events = released(record)
+        if released_events:
+            charged[key] = released_events
+        earlier = [
+            e for last_round, events in _by_round(closings or ()) if last_round < record["round"] for e in events
+        ]
         so_far = epsilon_of([*(e for events in charged.values() for e in events), *earlier], delta)
-        course.append(RoundSpent(record["round"], own, so_far, _epsilon(_said(record).get("epsilon_spent"))))
+        course.append(
+            RoundSpent(record["round"], released_events, so_far, _epsilon(_said(record).get("epsilon_spent")))
+        )
     in_rounds = [e for events in charged.values() for e in events]
-    later = _counted([e for e in told if e.of != "training"]) - _counted(in_rounds)  # calibration, after all Decisions
+    later = _counted([e for e in delta_events if e.of != "training"]) - _counted(
+        in_rounds
+    )  # calibration, after all Decisions
     if closings is not None:
         later = _counted(released_after_rounds(closings, tuple(later.elements())))
     events = (*in_rounds, *(replace(e, count=n) for e, n in later.items()))
     epsilon = epsilon_of(events, delta)
     findings = [
         *_findings_of_rounds(course, rounds, delta),
-        *_findings_of_summary(privacy, epsilon, same=_counted(told) == _counted(events)),
+        *_findings_of_summary(privacy, epsilon, same=_counted(delta_events) == _counted(events)),
     ]
     return RecomputedBudget(tuple(course), events, epsilon, tuple(findings))
 
@@ -98,20 +104,22 @@ def released_after_rounds(closings: Sequence[Mapping[str, Any]], each: Sequence[
     listed = _by_round(closings)
     if listed:
         return [e for _, events in listed for e in events]
-    lines = {json.dumps([said["model"], said["platt"]], sort_keys=True) for said in closings if said.get("platt")}
+    lines = {
+        json.dumps([closing["model"], closing["platt"]], sort_keys=True) for closing in closings if closing.get("platt")
+    }
     return [e for _ in range(max(1, len(lines)) if each else 0) for e in each]
 
 
 def _by_round(closings: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[Event]]]:
     """Releases outside the rounds that the last closing entry lists, each with the round after which it was made."""
-    listed = [list(said["released"]) for said in closings if "released" in said]
+    listed = [list(closing["released"]) for closing in closings if "released" in closing]
     return [(int(one["round"]), [Event.from_dict(e) for e in one["events"]]) for one in (listed or [[]])[-1]]
 
 
 def refuse_altered_budget(
     folder: Path,
     plan: Plan,
-    held: Mapping[str, Any] | None,
+    stored: Mapping[str, Any] | None,
     records: Sequence[Mapping[str, Any]],
     charges: Mapping[str, Any],
 ) -> None:
@@ -120,7 +128,7 @@ def refuse_altered_budget(
     Args:
         folder: the run folder.
         plan: the plan of the rounds to come.
-        held: the checkpoint's `privacy` (`Spending.facts`); None where it has none.
+        stored: the checkpoint's `privacy` (`Spending.facts`); None where it has none.
         records: the records of the finished rounds.
         charges: releases outside the rounds (`Checkpoint.charges`).
 
@@ -130,15 +138,15 @@ def refuse_altered_budget(
     from grandrounds.privacy.budget import Budget
     from grandrounds.runs.privacy_budget import CALIBRATION, charged_calibrations
 
-    if held is None:
+    if stored is None:
         _refuse_no_budget(folder, records)
         return
     try:
-        budget, joined = Budget.from_dict(held["budget"]), Counter({s: int(n) for s, n in held["joined"].items()})
-        keys = {key: [Event.from_dict(e) for e in events] for key, events in held["budget"]["keys"].items()}
+        budget, joined = Budget.from_dict(stored["budget"]), Counter({s: int(n) for s, n in stored["joined"].items()})
+        keys = {key: [Event.from_dict(e) for e in events] for key, events in stored["budget"]["keys"].items()}
         mechanism = next((_said(r)["mechanism"] for r in records), plan.privacy.mechanism)
         expected = {k: e for k, e in zip(_keys(mechanism, records), map(released, records), strict=True) if e}
-        asked = Counter(s for r in records for s in r["decision"]["asked"])
+        rounds_asked = Counter(s for r in records for s in r["decision"]["asked"])
         entered, closings = ledger_entries(folder) or ({}, ())
         later = against_ledger([r for r in records if r["round"] in entered], entered)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -146,9 +154,9 @@ def refuse_altered_budget(
             f"{folder} is damaged: its checkpoint lacks what was spent; restore it from a copy", code="damaged-budget"
         ) from None
     in_rounds = [e for key, events in keys.items() if not key.startswith(f"{CALIBRATION} ") for e in events]
-    others = [e for key, events in keys.items() if key.startswith(f"{CALIBRATION} ") for e in events]
-    made = [e for one in charged_calibrations(charges) for e in one.events]
-    told = [e for events in expected.values() for e in events]
+    calibration_events = [e for key, events in keys.items() if key.startswith(f"{CALIBRATION} ") for e in events]
+    calibration_releases = [e for one in charged_calibrations(charges) for e in one.events]
+    round_events = [e for events in expected.values() for e in events]
     ahead = max(entered, default=0)
     why = ""
     if later:
@@ -157,16 +165,21 @@ def refuse_altered_budget(
         why = f"its ledger has {ahead} rounds and its checkpoint {len(records)}, which is older"
     elif budget.epsilon != plan.privacy.epsilon or budget.delta != plan.privacy.delta:
         why = f"its plan says epsilon = {plan.privacy.epsilon}, and its checkpoint {budget.epsilon}"
-    elif _counted(in_rounds) != _counted(told) or _counted(budget.events) != _counted([*in_rounds, *others]):
-        why = f"its checkpoint says that {_total(budget.events)} releases were charged, and its rounds made {_total(told)}"
-    elif joined != asked:
+    elif _counted(in_rounds) != _counted(round_events) or _counted(budget.events) != _counted(
+        [*in_rounds, *calibration_events]
+    ):
+        charged, made = _total(budget.events), _total(round_events)
+        why = f"its checkpoint says that {charged} releases were charged, and its rounds made {made}"
+    elif joined != rounds_asked:
         why = "its checkpoint counts other rounds of its sites than its Decisions do"
-    elif _counted(others) - _counted(made) or _counted(released_after_rounds(closings)) - _counted(made):
+    elif _counted(calibration_events) - _counted(calibration_releases) or _counted(
+        released_after_rounds(closings)
+    ) - _counted(calibration_releases):
         why = "its ledger tells of calibrations that checkpoint/charges.json does not list"
     elif (
         plan.privacy.epsilon is not None
         and plan.evaluation.calibrate == "platt"
-        and not made
+        and not calibration_releases
         and _was_calibrated(closings)
     ):
         raise BadInput(
@@ -206,12 +219,14 @@ def ledger_entries(folder: Path) -> tuple[dict[int, Mapping[str, Any]], tuple[Ma
     from grandrounds.audit.ledger import ledger_at
 
     with ledger_at(folder) as ledger:
-        said = [e.said for e in ledger.book().entries]
-    return {s["round"]: s["decision"] for s in said if s["kind"] == ROUND}, tuple(s for s in said if s["kind"] == CLOSE)
+        contents = [e.said for e in ledger.book().entries]
+    return {s["round"]: s["decision"] for s in contents if s["kind"] == ROUND}, tuple(
+        s for s in contents if s["kind"] == CLOSE
+    )
 
 
 def _was_calibrated(closings: Sequence[Mapping[str, Any]]) -> bool:
-    return any(said.get("platt") for said in closings)
+    return any(closing.get("platt") for closing in closings)
 
 
 def _total(events: Sequence[Event]) -> int:
@@ -220,19 +235,19 @@ def _total(events: Sequence[Event]) -> int:
 
 def against_ledger(rounds: Sequence[Mapping[str, Any]], entered: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Rounds whose record says otherwise than the Decision `entered` in the ledger for it."""
-    found = []
+    findings = []
     for record in rounds:
         number = record["round"]
         if number not in entered:
-            found.append(f"round {number}: the ledger has no Decision of it")
+            findings.append(f"round {number}: the ledger has no Decision of it")
         elif entered[number].get("privacy") != record["decision"].get("privacy"):
-            found.append(f"round {number}: what it spent is not what the ledger has")
-    return found
+            findings.append(f"round {number}: what it spent is not what the ledger has")
+    return findings
 
 
 def _said(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    said: Mapping[str, Any] = record["decision"].get("privacy") or {}
-    return said
+    spent: Mapping[str, Any] = record["decision"].get("privacy") or {}
+    return spent
 
 
 def _epsilon(value: float | None) -> float:

@@ -18,20 +18,20 @@ def readable(model: TrainedModel) -> ReadableModel:
     net, encoding = model.net, model.encoding
     linear = model.spec["name"] == "logistic" and isinstance(encoding, Encoding)
     if not (linear and net.outputs == 1 and isinstance(encoding, Encoding)):
-        what = "a logistic model of three classes or more" if linear else f"model '{model.spec['name']}'"
+        kind = "a logistic model of three classes or more" if linear else f"model '{model.spec['name']}'"
         raise BadInput(
-            f"{what} has no weights to read one by one: `rounds explain RUN` says what it goes by",
+            f"{kind} has no weights to read one by one: `rounds explain RUN` says what it goes by",
             code="model-not-readable",
         )
     parameters, event = model.parameters, model.event
     assert event is not None
     sign = 1.0 if event.word == encoding.classes[1] else -1.0  # the net's own output is the log-odds of class 1
     values = sign * parameters["layer0.weight"][:, 0].astype(float)
-    found = [_weight(w, *told) for w, told in zip(values, _inputs(encoding), strict=True) if w != 0]
+    weights = [_weight(w, *input_info) for w, input_info in zip(values, _inputs(encoding), strict=True) if w != 0]
     return ReadableModel(
         label="" if model.schema is None else model.schema.label,
         positive=event.word,
-        weights=tuple(sorted(found, key=lambda w: (-abs(w.weight), w.feature))),
+        weights=tuple(sorted(weights, key=lambda w: (-abs(w.weight), w.feature))),
         zeros=int((values == 0).sum()),
         intercept=sign * float(parameters["layer0.bias"][0]),
         threshold=model.threshold,
@@ -44,10 +44,10 @@ def readable_file(path: Path) -> ReadableModel | None:
     if not path.exists():
         return None
     try:
-        found = readable(TrainedModel.load(path, trust_code=None))  # a module of one's own is not linear
+        weights = readable(TrainedModel.load(path, trust_code=None))  # a module of one's own is not linear
     except BadInput:
         return None
-    return found if len(found.weights) + found.zeros <= MAX_LISTED_INPUTS else None
+    return weights if len(weights.weights) + weights.zeros <= MAX_LISTED_INPUTS else None
 
 
 def _weight(weight: float, feature: str, column: str, kind: str, per: str, step: float | None) -> Weight:
@@ -61,11 +61,11 @@ def _weight(weight: float, feature: str, column: str, kind: str, per: str, step:
 
 def _inputs(encoding: Encoding) -> Iterator[tuple[str, str, str, str, float | None]]:
     """For each input, in order: its name for people, its column, its kind, what a weight is per, and that in its unit."""
-    of = "quarter of its usual range" if encoding.public else "deviation"
+    unit = "quarter of its usual range" if encoding.public else "deviation"
     for r in encoding.numeric:
         as_is = (r.centre, r.scale) == (0.0, 1.0)
         step = np.format_float_positional(r.scale, precision=3, fractional=False, trim="-")  # 1000, not 1e+03
-        yield r.name, r.name, "number", "1" if as_is else f"{of} ({step})", r.scale
+        yield r.name, r.name, "number", "1" if as_is else f"{unit} ({step})", r.scale
     for r in encoding.numeric:
         if r.indicator:
             yield f"{r.name} missing", r.name, "missing", "not measured", None

@@ -108,7 +108,7 @@ class ServerRows:
         explainer = rule.explainer(build_features(self._encoding, grid=rule.tiles), background)
         out = {"shares": distribution(measure(explainer, model, models, part.x, part.target).values)}
         if signed:
-            points = [direction(model, own, part.x, background, steps=rule.steps) for own in models]
+            points = [direction(model, theta, part.x, background, steps=rule.steps) for theta in models]
             out["direction"] = np.stack(points)
         return out
 
@@ -143,13 +143,13 @@ class ServerRows:
         Half the L1 distance between what either half of the rows says, as a share of what the median model's features count for.
         """
         part, model = self.part, self._host.model
-        apart, whole = [], []
+        apart, all_rows = [], []
         for half in (slice(0, None, 2), slice(1, None, 2)):
-            found = np.maximum(measure(explainer, model, models, part.x[half], part.target[half]).values, 0)
-            middle = np.median(found, axis=0)
-            apart.append(found - middle)
-            whole.append(middle.sum())
-        total = float(np.mean(whole))
+            half_scores = np.maximum(measure(explainer, model, models, part.x[half], part.target[half]).values, 0)
+            middle = np.median(half_scores, axis=0)
+            apart.append(half_scores - middle)
+            all_rows.append(middle.sum())
+        total = float(np.mean(all_rows))
         out: Array = np.abs(apart[0] - apart[1]).sum(axis=1) / 2 / (total if total > 0 else 1.0)
         return out
 
@@ -161,16 +161,16 @@ class ServerRows:
         part, model = self.part, self._host.model
         assert model is not None
         shares, exact = rows / rows.sum(), np.asarray(models, float)
-        whole = shares @ exact
+        all_scores = shares @ exact
 
         def losses(theta: Array) -> Array:
             return row_losses(score(model, theta.astype(models.dtype), part.x).astype(float), part.y, model.outputs)
 
-        base, out = losses(whole), np.full(len(exact), np.nan)
+        base, out = losses(all_scores), np.full(len(exact), np.nan)
         for k, share in enumerate(shares.tolist()):
             if share >= 1:
                 continue
-            rest = losses((whole - share * exact[k]) / (1 - share))
+            rest = losses((all_scores - share * exact[k]) / (1 - share))
             worse = base - (1 + MATERIAL_HARM) * rest
             error = worse.std(ddof=1) / np.sqrt(len(worse)) if len(worse) > 1 else 0.0
             out[k] = worse.mean() / error if error > 0 else 0.0

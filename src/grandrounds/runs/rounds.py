@@ -48,12 +48,12 @@ def suggest_fix(plan: Plan, run: Path, missing: Mapping[str, str]) -> str:
     """The last words of the error; `missing`: every site that failed the round, with the reason."""
     ways = _fixes(plan, f"rounds resume {run}")
     groups = {sign: sorted(s for s, why in missing.items() if sign in why) for sign in ways}
-    known = {s for sites in groups.values() for s in sites}
-    said = [f"{_named(sites)} {ways[sign]}" for sign, sites in groups.items() if sites]
-    if not said or missing.keys() - known:
-        said.append(f"`rounds resume {run}` tries the round again")
-        return "; ".join(said)
-    return f"a resume with nothing changed would halt again: {'; '.join(said)}"
+    explained_sites = {s for sites in groups.values() for s in sites}
+    sentences = [f"{_named(sites)} {ways[sign]}" for sign, sites in groups.items() if sites]
+    if not sentences or missing.keys() - explained_sites:
+        sentences.append(f"`rounds resume {run}` tries the round again")
+        return "; ".join(sentences)
+    return f"a resume with nothing changed would halt again: {'; '.join(sentences)}"
 
 
 def _fixes(plan: Plan, resume: str) -> dict[str, str]:
@@ -157,10 +157,10 @@ class Rounds:
             self.folder.write_rounds(written(self.checkpoint.records()))
             raise
         except Exception as e:
-            said = plugins.failure(e, (self.plan.method.name, self.plan.model.name))
-            if not said:
+            sentence = plugins.failure(e, (self.plan.method.name, self.plan.model.name))
+            if not sentence:
                 raise
-            raise RunFailed(f"round {r}: {said}", code="own-code-failed") from e
+            raise RunFailed(f"round {r}: {sentence}", code="own-code-failed") from e
         if not isinstance(outcome, Outcome):
             raise RunFailed(
                 f"round {r}: method '{self.plan.method.name}' ended with {type(outcome).__name__}: "
@@ -168,7 +168,7 @@ class Rounds:
                 code="own-code-failed",
             )
         self.engine.commit()
-        asked, missing = tuple(self.engine.asked), dict(self.engine.missing)
+        asked_sites, missing = tuple(self.engine.asked), dict(self.engine.missing)
         record = {**self._judge_round(r, outcome.assignment), **self._late_scores()}
         if self.local is not None and self.local.due(r):
             record |= self.engine.drive(self.local.after(), round=r)
@@ -181,10 +181,10 @@ class Rounds:
         cost = {**self.engine.meter.read(), "seconds": seconds, "virtual_seconds": self.engine.clock - state.clock}
         decision = outcome.decision.recorded(
             round=r,
-            asked=asked,
+            asked=asked_sites,
             missing=missing,
             cost=cost,
-            privacy=self._spent(method, server, asked),
+            privacy=self._spent(method, server, asked_sites),
             notes=(*outcome.decision.notes, *self.engine.notes),
         )
         state.round, state.served, state.method = r, outcome.assignment, dict(outcome.state)
@@ -208,11 +208,11 @@ class Rounds:
         self.recorder.enter(written_down)
         self.progress({"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds})
 
-    def _spent(self, method: Method, server: Server, asked: tuple[str, ...]) -> dict[str, Any]:
+    def _spent(self, method: Method, server: Server, asked_sites: tuple[str, ...]) -> dict[str, Any]:
         """What a round that is done cost in privacy, for its Decision."""
         if self.spending is None:
             return {"mechanism": "none", "secure": self.engine.secure is not None}
-        self.spending.took_part(asked)
+        self.spending.took_part(asked_sites)
         return self.spending.told(method.spends(server))
 
     def _outcome(self, method: Method, server: Server) -> Outcome:

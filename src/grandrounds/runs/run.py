@@ -86,13 +86,13 @@ class Run:
             raise BadInput(
                 f"{self.folder} has no explanations: run it with explain.sketch = 'permutation'", code="no-explanations"
             )
-        told = self._files.read(self._files.explanations)
-        if not (isinstance(told, dict) and {"sketch", "features", "rounds"} <= set(told)):
+        values = self._files.read(self._files.explanations)
+        if not (isinstance(values, dict) and {"sketch", "features", "rounds"} <= set(values)):
             raise BadInput(
                 f"{self._files.explanations} is damaged: it lacks its sketches; run the experiment again",
                 code="damaged-file",
             )
-        return cast(Explanations, told)
+        return cast(Explanations, values)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
@@ -150,8 +150,8 @@ class Run:
         """The class of two whose probability is the risk; a run of version 0.1 has the last class."""
         if "event" not in self.summary:
             return self.model.event
-        held = self.summary["event"]
-        return Event.from_dict(held) if held else None
+        stored = self.summary["event"]
+        return Event.from_dict(stored) if stored else None
 
     def model_for(self, site: str | None) -> TrainedModel:
         """The model a site uses: its own where models are separate or were fine-tuned, else the common one.
@@ -184,8 +184,8 @@ class Run:
         for record in self.rounds:
             if record["round"] == round:
                 return record
-        held = f"it has rounds 1 to {len(self.rounds)}" if self.rounds else "none is done yet"
-        raise BadInput(f"{self.folder} has no round {round}; {held}", code="unknown-round")
+        rounds_text = f"it has rounds 1 to {len(self.rounds)}" if self.rounds else "none is done yet"
+        raise BadInput(f"{self.folder} has no round {round}; {rounds_text}", code="unknown-round")
 
     def why(self, round: int, site: str | int) -> str:
         """Why a site had its weight in a round, in plain words; a number is the site whose name ends in it."""
@@ -193,8 +193,8 @@ class Run:
         from grandrounds.report.weights.sentences import weight_sentences
 
         name = site_named(site, self.site_names, where=self.folder)
-        told = self.explanations if self._files.explanations.exists() else None
-        return "\n".join(weight_sentences(self.record(round), name, explanations=told, plan=self.plan))
+        explanations = self.explanations if self._files.explanations.exists() else None
+        return "\n".join(weight_sentences(self.record(round), name, explanations=explanations, plan=self.plan))
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -219,9 +219,9 @@ def run(
     if table is None and where is not None and where != plan["data"]["table"]:  # its password is not in the plan
         table = read_own_table(Settings({**plan["data"], "table": where}))
     for key in ("table", "pictures", "masks"):  # so that the run can be repeated from anywhere
-        given = plan["data"][key]
-        if given is not None and given not in (DATA_FRAME, STROKES) and "://" not in given:
-            plan["data"][key] = str(Path(given).resolve())
+        path = plan["data"][key]
+        if path is not None and path not in (DATA_FRAME, STROKES) and "://" not in path:
+            plan["data"][key] = str(Path(path).resolve())
     return run_plan(plan, out=out, table=_as_rows(table), progress=progress)
 
 
@@ -274,10 +274,10 @@ def resume(
     Raises:
         BadInput: It is no run folder, a setting may not change, or its code is not run.
     """
-    held = Run(Path(folder), trust_code=trust_code)
-    plan = held.plan
-    if settings or not held.finished:
-        held.refuse_code()
+    existing = Run(Path(folder), trust_code=trust_code)
+    plan = existing.plan
+    if settings or not existing.finished:
+        existing.refuse_code()
     if settings:
         from grandrounds.core.plan import rename_settings, restore_names
         from grandrounds.experiment.experiment import Experiment
@@ -290,20 +290,20 @@ def resume(
                 )
         today = rename_settings(plan, warn=False)
         plan = restore_names(Experiment.parse(today, where="plan.json").with_settings(settings).plan(), plan)
-    if plan["engine"]["wire"] != held.plan["engine"]["wire"]:
+    if plan["engine"]["wire"] != existing.plan["engine"]["wire"]:
         raise BadInput(
             "--set engine.wire: a resumed run goes on as it began, because sites keep their state by it",
             code="setting-is-fixed",
         )
-    if held.finished and not settings:
-        return held
-    if plan["method"]["rounds"] < len(held.rounds):
+    if existing.finished and not settings:
+        return existing
+    if plan["method"]["rounds"] < len(existing.rounds):
         raise BadInput(
-            f"{held.folder} has done {len(held.rounds)} rounds already: method.rounds cannot go below that",
+            f"{existing.folder} has done {len(existing.rounds)} rounds already: method.rounds cannot go below that",
             code="setting-is-fixed",
         )
-    execute_plan(plan, RunFolder(held.folder), progress=progress, table=_as_rows(table), resume=True)
-    return Run(held.folder, trust_code=trust_code)
+    execute_plan(plan, RunFolder(existing.folder), progress=progress, table=_as_rows(table), resume=True)
+    return Run(existing.folder, trust_code=trust_code)
 
 
 def _as_rows(table: Any) -> Any:

@@ -132,20 +132,20 @@ class _Runner:
         self.recorder = self._recorder(consortium)
         stack = consortium.stack
         sites = [name for name in stack.names if name != POOL]
-        asked = own_table_warnings(consortium.data, sites, stack.rows, plan=self.plan)
-        said = (*self.opening.warnings, *asked, *few, *left_alone(self.plan), *self.recorder.warnings)
-        said += (self.unstored,) if self.unstored else ()
-        self.warnings = tuple(dict.fromkeys(said))
+        table_warnings = own_table_warnings(consortium.data, sites, stack.rows, plan=self.plan)
+        warnings = (*self.opening.warnings, *table_warnings, *few, *left_alone(self.plan), *self.recorder.warnings)
+        warnings += (self.unstored,) if self.unstored else ()
+        self.warnings = tuple(dict.fromkeys(warnings))
         self._announce(consortium, snapshot)
         model = self._own_model()
         state = self._state(consortium, model, snapshot)
         pictures = len(self.opening.encoding.inputs) > 1
         refuse_what_it_cannot(model, self.plan, sites=len(self.sites), pictures=pictures)
         refuse_what_is_not_private(model, self.plan)
-        held = None if snapshot is None else snapshot.facts.get("privacy")
+        stored = None if snapshot is None else snapshot.facts.get("privacy")
         self.spending = Spending.of(
             self.plan,
-            held,
+            stored,
             model_size=state.served.model.size,
             sites=len(self.sites),
             secret=self.venue.secret(self.plan),
@@ -204,8 +204,8 @@ class _Runner:
     def _check_charges(self, snapshot: Snapshot | None) -> dict[str, Any]:
         """Releases of the run outside its rounds, once they agree with its record and leave room for what is to come."""
         charges = self.checkpoint.charges()
-        held = None if snapshot is None else snapshot.facts.get("privacy")
-        refuse_altered_budget(self.folder.path, self.plan, held, self.checkpoint.records(), charges)
+        stored = None if snapshot is None else snapshot.facts.get("privacy")
+        refuse_altered_budget(self.folder.path, self.plan, stored, self.checkpoint.records(), charges)
         refuse_another_calibration(self.plan, charges, done=0 if snapshot is None else int(snapshot.facts["round"]))
         return charges
 
@@ -222,9 +222,9 @@ class _Runner:
 
         def line(served: ModelAssignment) -> PlattLine:
             model = arrays_digest(served.arrays(self.engine.sites))
-            known = spending.calibrations.get(model)
-            if known is not None and known.line is not None:
-                return known.line
+            calibrated = spending.calibrations.get(model)
+            if calibrated is not None and calibrated.line is not None:
+                return calibrated.line
             spending.charge_calibration(private, model=model, round=state.round)
             self.checkpoint.write_charges(spending.charges())
             work = private.fit(served, self.engine.secure)
@@ -271,9 +271,9 @@ class _Runner:
         if planned["mechanism"] == CLIENT and self.plan.method.weigh.rule != "data_size":
             values["privacy"] = {**values["privacy"], "sites": planned.get("sites") or len(consortium.training)}
         values.pop("code", None)
-        own = plugins.names_in(values)
-        if own:
-            values["code"] = plugins.hashes(own)
+        own_code = plugins.names_in(values)
+        if own_code:
+            values["code"] = plugins.hashes(own_code)
             self.unstored = plugins.stamp(self.folder.path, values)
         self.folder.write_experiment(values, schema, assumed(consortium.data))
         self.checkpoint.start(values)
@@ -298,11 +298,11 @@ class _Runner:
     def _state(self, consortium: Consortium, model: Model, snapshot: Snapshot | None) -> State:
         if snapshot is not None:
             state = State.of(snapshot, consortium.stack.names)
-            held, layout = (
+            stored, layout = (
                 state.served.model,
                 model.layout,
             )  # a forest, which has no fixed size, is checked as it is read
-            if held.dtype.kind != "f" or (isinstance(layout, Layout) and held.shape != (layout.size,)):
+            if stored.dtype.kind != "f" or (isinstance(layout, Layout) and stored.shape != (layout.size,)):
                 raise BadInput(
                     f"{self.checkpoint.state_file} is damaged: its model does not fit the plan's", code="damaged-file"
                 )
@@ -381,21 +381,21 @@ class _Runner:
         """Send sites the reference rows they are to hold; one that goes on after a break needs them again."""
         plan, encoding = self.plan, self.opening.encoding
         for name in lent_rows(plan):
-            held = self.references.get(name)
-            assert held is not None
-            target = held.part.target if plan.reference.plain()[name]["labelled"] else None
+            rows = self.references.get(name)
+            assert rows is not None
+            target = rows.part.target if plan.reference.plain()[name]["labelled"] else None
             features = build_features(encoding, grid=plan.explain.tiles)
             sites = self._trained(consortium)
-            self.engine.drive(share_reference(name, held.part.x, features, target, sites, held.masks), round=0)
+            self.engine.drive(share_reference(name, rows.part.x, features, target, sites, rows.masks), round=0)
         if resumed:
             self.engine.meter.read()  # lending was counted the first time
 
     def _watching(self) -> RationaleEvaluator | None:
         """What the model in use is scored on, and whether pictures that reasons are scored on do for it."""
         for name in scored_sets(self.plan):
-            held = self.references.get(name)
-            assert held is not None
-            refuse_unscorable(self.plan, name, held.part, held.masks)
+            rows = self.references.get(name)
+            assert rows is not None
+            refuse_unscorable(self.plan, name, rows.part, rows.masks)
         return RationaleEvaluator.of(self.plan, self.references)
 
     def _explaining(self, model: Model) -> RoundExplanations | None:
@@ -407,12 +407,12 @@ class _Runner:
         rows = explained_on(plan)
         planted = self.references.consortium.planted
         kind = ReferenceExplanations if under_budget(plan) else RoundExplanations
-        made = kind.of(plan, self.opening, name, self.references.get(rows), on=rows, planted=planted)
-        said = [no_rows(plan)] if rows is None and plan.reference.plain() else []
-        said += [no_tile(plan)] if planted is not None and not made.patch_tiles else []
-        self.warnings = tuple(dict.fromkeys((*self.warnings, *said)))  # a run that goes on has said them before
-        made.recall(self.checkpoint.records())
-        return made
+        explanations = kind.of(plan, self.opening, name, self.references.get(rows), on=rows, planted=planted)
+        sentences = [no_rows(plan)] if rows is None and plan.reference.plain() else []
+        sentences += [no_tile(plan)] if planted is not None and not explanations.patch_tiles else []
+        self.warnings = tuple(dict.fromkeys((*self.warnings, *sentences)))  # a run that goes on has said them before
+        explanations.recall(self.checkpoint.records())
+        return explanations
 
     def _maps(self, model: Model) -> HeatMaps | None:
         """Heat maps of the run, which sites keep in the run folder since they have none of their own; None for none."""
@@ -422,21 +422,21 @@ class _Runner:
         refuse_unmappable(plan, model, tuple(self.opening.encoding.inputs))
         rows = explained_on(plan)
         labelled = rows is not None and plan.reference.plain()[rows]["labelled"]
-        made = HeatMaps.of(plan, self.opening, model, self.references.get(rows) if labelled else None)
-        made.recall(self.checkpoint.records())
-        return made
+        maps = HeatMaps.of(plan, self.opening, model, self.references.get(rows) if labelled else None)
+        maps.recall(self.checkpoint.records())
+        return maps
 
     def _join(self, consortium: Consortium, model: Model, state: State) -> Callable[[Answers, Array], Array]:
         """How answers become one model: the model's own way, or head by head where sites have different tasks."""
         stack = consortium.stack
-        own = open_classes(self.opening.encoding.classes, stack.tasks, self.opening.spec["tasks"])
-        if own is None:
+        own_classes = open_classes(self.opening.encoding.classes, stack.tasks, self.opening.spec["tasks"])
+        if own_classes is None:
             return lambda answers, weights: model.combine(answers["model"], weights)
         layout = cast("Layout", model.layout)
         last = layout.shapes[-1][0].rsplit(".", 1)[0] if model.kernel == "numpy" else getattr(model, "last_layer", "")
 
         def join(answers: Answers, weights: Array) -> Array:
-            trained = own[stack.number(answers.sites)]
+            trained = own_classes[stack.number(answers.sites)]
             models = np.asarray(answers["model"])
             return average_heads(models, weights, before=state.served.model, layout=layout, last=last, trained=trained)
 

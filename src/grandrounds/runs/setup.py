@@ -68,11 +68,11 @@ class SummaryCollector:
     def population(self, plan: Plan, encoding: AnyEncoding) -> Population | None:
         """What the summaries add up to. Pictures have no columns; under a budget exact sums are not released."""
         columns = {len(m["count"]) for m in self._moments}
-        told = [s for s in self._said if s.get("kind") != KIND and len(s["count"]) in columns]
-        if plan.privacy.epsilon is not None or not told or not isinstance(encoding, Encoding):
+        summaries = [s for s in self._said if s.get("kind") != KIND and len(s["count"]) in columns]
+        if plan.privacy.epsilon is not None or not summaries or not isinstance(encoding, Encoding):
             return None
         mean = Moments.merge([Moments.from_payload(m) for m in self._moments]).mean
-        return Population.from_summaries(map(Summary.from_payload, told), encoding, mean=mean)
+        return Population.from_summaries(map(Summary.from_payload, summaries), encoding, mean=mean)
 
 
 OUTSIZED = 1000
@@ -129,8 +129,10 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
         build_model(spec, device="cpu", own_code=True)
     wanted = (plan.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(plan) is None) or needs_mean_patient(plan)
-    told = plan.privacy.epsilon is None  # under a budget neither leaves; what needs the mean patient is refused later
-    prepared = prepare_sites(encoding, spec, centre=first if wanted and told else (), notes=told)
+    may_report = (
+        plan.privacy.epsilon is None
+    )  # under a budget neither leaves; what needs the mean patient is refused later
+    prepared = prepare_sites(encoding, spec, centre=first if wanted and may_report else (), notes=may_report)
     rows, notes, centre = engine.drive(prepared, round=0)
     warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows))
     if snapshot is not None:
@@ -149,18 +151,18 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
 
 def _outsized(rows: Mapping[str, Mapping[str, int]]) -> list[str]:
     """A warning for a site that says it has far more training rows than the others: weights follow row counts."""
-    told = {site: held["train"] for site, held in rows.items()}
-    usual = sorted(told.values())[(len(told) - 1) // 2] if told else 0
+    training_rows = {site: counts["train"] for site, counts in rows.items()}
+    usual = sorted(training_rows.values())[(len(training_rows) - 1) // 2] if training_rows else 0
     return [
         f"{site} says that it has {n:,} training rows, {n / usual:,.0f} times the median: is that so? Weights follow it"
-        for site, n in told.items()
+        for site, n in training_rows.items()
         if usual and n > OUTSIZED * usual
     ]
 
 
 def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
     """The event as the plan states it. A resumed run keeps the one it has; an encoding without one is of version 0.1."""
-    known = CATALOG.get(plan.data.name or "")
+    catalog_entry = CATALOG.get(plan.data.name or "")
     data = plan.data.plain()
     if plan.tasks.plain():
         data["event"] = None  # each task has classes of its own
@@ -170,9 +172,9 @@ def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
             **({"event": encoding.event} if encoding.event else {}),
         }
     counts = None if getattr(encoding, "public", False) else encoding.class_counts
-    found = state_event(encoding.classes, counts, data, catalog=known.event if known else None)
-    guessed = found is not None and found.by == "data.event" and plan.data.plain().get("event") is None
-    return replace(found, by="rule") if found is not None and guessed else found
+    event = state_event(encoding.classes, counts, data, catalog=catalog_entry.event if catalog_entry else None)
+    guessed = event is not None and event.by == "data.event" and plan.data.plain().get("event") is None
+    return replace(event, by="rule") if event is not None and guessed else event
 
 
 def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> EngineSettings:

@@ -39,11 +39,11 @@ def explainer_name(plan: Plan, model: Any, encoding: Any) -> str | None:
 
 def explained_on(plan: Plan) -> str | None:
     """The reference set that local models are compared on: the one named, or the only one that anchors nobody."""
-    known, named, anchor = list(plan.reference.plain()), plan.explain.reference, anchor_reference(plan)
-    if named is not None and named not in known:
-        way = nearest(named, known) if known else "there is no [reference]"
+    names, named, anchor = list(plan.reference.plain()), plan.explain.reference, anchor_reference(plan)
+    if named is not None and named not in names:
+        way = nearest(named, names) if names else "there is no [reference]"
         raise BadInput(f"explain.reference is '{named}'; {way}", code="unknown-reference-set")
-    free = unwatched(plan, [name for name in known if name != anchor])
+    free = unwatched(plan, [name for name in names if name != anchor])
     return named or (free[0] if len(free) == 1 else None)
 
 
@@ -82,26 +82,26 @@ def _compared(name: str, plan: Plan) -> Iterator[str]:
     if plan.tasks.plain():
         yield "sites with different tasks have no reasons in common to be weighed by: use method 'fedavg'"
     if name == "none":
-        said = "method.trust.reasons is true" if besides else "method.weigh is 'explanations'"
-        yield f"{said} but explain.sketch is 'none': set it to 'auto'"
+        setting = "method.trust.reasons is true" if besides else "method.weigh is 'explanations'"
+        yield f"{setting} but explain.sketch is 'none': set it to 'auto'"
     if explained_on(plan) is None:
-        known, anchor = plan.reference.plain(), anchor_reference(plan)
-        way = "say which in explain.reference" if known else "add [reference.rows] with rows = 200"
-        if list(known) == [anchor]:
+        reference, anchor = plan.reference.plain(), anchor_reference(plan)
+        way = "say which in explain.reference" if reference else "add [reference.rows] with rows = 200"
+        if list(reference) == [anchor]:
             way = f"add a second [reference] set, since sites are anchored to the only one, '{anchor}'"
         yield f"weighing by explanations compares local models on reference rows: {way}"
 
 
 def _fits(name: str, plan: Plan, model: Any, *, pictures: bool) -> Iterator[str]:
     """Explainers that this model or these data have no use for."""
-    known = _IMAGES if pictures else _TABLES
-    if name not in known:
-        what = "pictures" if pictures else "a table"
-        yield f"explain.sketch is '{name}', which does not explain {what}: use {', '.join(known)}"
+    known_names = _IMAGES if pictures else _TABLES
+    if name not in known_names:
+        kind = "pictures" if pictures else "a table"
+        yield f"explain.sketch is '{name}', which does not explain {kind}: use {', '.join(known_names)}"
         return
-    if model.kernel in ("forest", "boosted") and known[name].needs_gradient:
+    if model.kernel in ("forest", "boosted") and known_names[name].needs_gradient:
         yield f"explain.sketch is '{name}' and a {plan.model.name} has no gradient: use 'permutation' or 'shap'"
-    if known[name].needs_linear and plan.model.name != "logistic":
+    if known_names[name].needs_linear and plan.model.name != "logistic":
         yield f"explain.sketch is '{name}' and model.name '{plan.model.name}' is not linear: use 'shap'"
     if plan.tasks.plain():
         yield "sites with different tasks are not explained side by side: set explain.sketch = 'none'"

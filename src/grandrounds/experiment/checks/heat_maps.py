@@ -36,8 +36,8 @@ def _run(plan: Plan, *, pictures: bool) -> Iterator[str]:
     if not pictures:
         yield "explain.maps shows where a net looks on pictures, and these rows are a table: leave it out, use explain.sketch"
     if is_variant_of(m.name, "local") or is_variant_of(m.name, "pooled"):
-        what = "no common model" if is_variant_of(m.name, "local") else "no local models"
-        yield f"explain.maps compares local models with the common one, and method '{m.name}' has {what}: use 'fedavg'"
+        subject = "no common model" if is_variant_of(m.name, "local") else "no local models"
+        yield f"explain.maps compares local models with the common one, and method '{m.name}' has {subject}: use 'fedavg'"
     if plan.tasks.plain():
         yield "explain.maps is of one task, and these sites have several: leave explain.maps or [tasks] out"
     late = [r for r in mapped_rounds(plan) if r > m.rounds]

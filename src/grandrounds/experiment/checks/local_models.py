@@ -21,12 +21,12 @@ def refusals(model: Any, plan: Plan, *, sites: int) -> Iterator[str]:
         yield f"evaluation.local_models is '{wanted}', but sites of method '{m.name}' train no local models: set it to 'none'"
     if wanted != CROSSED:
         return
-    asked = f"evaluation.local_models is '{CROSSED}'"
+    prefix = f"evaluation.local_models is '{CROSSED}'"
     if sites < 2:
-        yield f"{asked}, but one site trains and no other can score its model: set it to '{OWN}'"
+        yield f"{prefix}, but one site trains and no other can score its model: set it to '{OWN}'"
     if method_class(m.name).family == "async":
-        yield f"{asked}, but method '{m.name}' does not wait for all sites, so their models are not together: set it to '{OWN}'"
+        yield f"{prefix}, but method '{m.name}' does not wait for all sites, so their models are not together: set it to '{OWN}'"
     if getattr(model, "statistics", ()) and (is_variant_of(m.name, "fedbn") or plan.model.statistics == "site"):
-        yield f"{asked}, but sites keep BatchNorm entries to themselves, so no local model is whole elsewhere: set it to '{OWN}'"
+        yield f"{prefix}, but sites keep BatchNorm entries to themselves, so no local model is whole elsewhere: set it to '{OWN}'"
     if plan.tasks.plain():
-        yield f"{asked}, but sites with different tasks cannot score each other's models: set it to '{OWN}'"
+        yield f"{prefix}, but sites with different tasks cannot score each other's models: set it to '{OWN}'"

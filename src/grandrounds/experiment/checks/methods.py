@@ -42,14 +42,14 @@ def _parts(plan: Plan) -> Iterator[str]:
     """Parts of [method] that the method has no place for."""
     m = plan.method
     kind = method_class(m.name)
-    asked = {
+    reports = {
         "select": m.select.rule != "all",
         "weigh": m.weigh.rule in CHOSEN_RULES,
         "robust": m.robust.rule != "none",
         "stability": m.stability not in ("auto", "none", kind.regularizer_name),
         "cohorts": m.cohorts.count != 1,
     }
-    for part, wanted in asked.items():
+    for part, wanted in reports.items():
         if wanted and part not in kind.parts:
             yield f"method '{m.name}' has no use for method.{part}: leave it out, or use another method"
     if kind.regularizer_name and m.stability not in ("auto", "none", kind.regularizer_name):
@@ -99,11 +99,11 @@ def _trust(plan: Plan) -> Iterator[str]:
 def left_alone(plan: Plan) -> tuple[str, ...]:
     """What the plan sets and its method makes no use of, where that is easily taken for something else."""
     w = plan.method.weigh
-    given = "lambdas" if w.lambdas.plain() else "explanation_weight" if w.explanation_weight is not None else ""
-    if not given or w.rule == EXPLANATIONS:
+    setting = "lambdas" if w.lambdas.plain() else "explanation_weight" if w.explanation_weight is not None else ""
+    if not setting or w.rule == EXPLANATIONS:
         return ()
     return (
-        f"method.weigh.{given} has no say: '{plan.method.name}' weighs by {w.rule}; it is for method.name = 'sse-agg'",
+        f"method.weigh.{setting} has no say: '{plan.method.name}' weighs by {w.rule}; it is for method.name = 'sse-agg'",
     )
 
 
@@ -122,14 +122,14 @@ def _reference(plan: Plan) -> Iterator[str]:
 
 def _not_lent(plan: Plan) -> str:
     """Why there are no rows to anchor sites to, and the way out."""
-    known, held = plan.reference.plain(), regularizer_class(plan.method).name
-    named = plan.method.anchor_rows or ("anchor" if "anchor" in known else None)
+    reference, regulariser = plan.reference.plain(), regularizer_class(plan.method).name
+    named = plan.method.anchor_rows or ("anchor" if "anchor" in reference else None)
     if named is not None:
-        return f"stability '{held}' sends the rows of '{named}' to every site: set reference.{named}.sent = true to allow it"
-    if any(settings.get("sent") for settings in known.values()):
-        return f"stability '{held}' needs to know which of the reference rows are meant: set method.anchor_rows"
+        return f"stability '{regulariser}' sends the rows of '{named}' to every site: set reference.{named}.sent = true"
+    if any(settings.get("sent") for settings in reference.values()):
+        return f"stability '{regulariser}' needs to know which of the reference rows are meant: set method.anchor_rows"
     return (
-        f"stability '{held}' lends reference rows to every site: add [reference.anchor] with rows = 200 and sent = true"
+        f"stability '{regulariser}' lends reference rows to every site: add [reference.anchor] with rows = 200 and sent = true"
     )
 
 
@@ -152,18 +152,18 @@ def _robust(plan: Plan, sites: int) -> Iterator[str]:
 
 def _training(model: Any, plan: Plan) -> Iterator[str]:
     """What a stability needs of the local work and of the model."""
-    held = regularizer_class(plan.method)
-    if "sgd" in held.needs and plan.train.optimizer != "sgd":
+    regulariser = regularizer_class(plan.method)
+    if "sgd" in regulariser.needs and plan.train.optimizer != "sgd":
         yield (
             f"SCAFFOLD's variates are means of plain gradients, but train.optimizer is '{plan.train.optimizer}': "
             "set it to 'sgd'"
         )
-    if "features" in held.needs and model.kernel in ("numpy", "torch") and plan.model.name == "logistic":
+    if "features" in regulariser.needs and model.kernel in ("numpy", "torch") and plan.model.name == "logistic":
         yield "MOON contrasts hidden features and a logistic model has none: use model 'mlp' or a net"
-    if "reference" in held.needs and bool(getattr(model, "statistics", False)):
-        yield f"stability '{held.name}' would mix its rows into BatchNorm's statistics: set model.norm = 'group'"
-    if "reference" in held.needs and plan.tasks.plain():
-        yield f"stability '{held.name}' knows one task, and these sites have several: use stability 'proximal'"
+    if "reference" in regulariser.needs and bool(getattr(model, "statistics", False)):
+        yield f"stability '{regulariser.name}' would mix its rows into BatchNorm's statistics: set model.norm = 'group'"
+    if "reference" in regulariser.needs and plan.tasks.plain():
+        yield f"stability '{regulariser.name}' knows one task, and these sites have several: use stability 'proximal'"
     if plan.train.early_stop and (is_variant_of(plan.method.name, "fedbn") or plan.model.statistics == "site"):
         yield (
             "train.early_stop goes back to an earlier model, but sites do not keep BatchNorm layers of earlier rounds: "
@@ -179,7 +179,7 @@ def _model(model: Any, plan: Plan) -> Iterator[str]:
 
         refusals = (forest if kernel == "forest" else boosted).REFUSALS
         kind = method_class(m.name)
-        asked = {
+        reports = {
             m.name: m.name in refusals,
             kind.family: kind.family in refusals,
             regularizer_class(m).name: regularizer_class(m).name != "none",
@@ -196,7 +196,7 @@ def _model(model: Any, plan: Plan) -> Iterator[str]:
                 a["kind"] in ("sign-flip", "scale", "gaussian", "free-rider") for a in plan.plain()["attacks"]
             ),
         }
-        for name, wanted in asked.items():
+        for name, wanted in reports.items():
             if wanted:
                 yield f"model.name is '{plan.model.name}': {refusals[name]}"
     if not getattr(model, "ends_linear", True):

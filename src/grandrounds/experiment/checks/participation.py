@@ -38,5 +38,5 @@ def _reasons(plan: Plan, sites: Sequence[str]) -> Iterator[str]:
     if few is not None and fewest == 1:
         yield f"engine.absences leaves no site in round {few}: let one stay"
     elif few is not None:
-        left = len(there(plan, sites, few))
-        yield f"engine.absences leaves {left} sites in round {few}, and privacy.secure needs {fewest}: let more stay"
+        remaining = len(there(plan, sites, few))
+        yield f"engine.absences leaves {remaining} sites in round {few}, and privacy.secure needs {fewest}: let more stay"

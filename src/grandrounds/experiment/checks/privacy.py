@@ -71,30 +71,30 @@ def enough_rows(plan: Plan, rows: Mapping[str, int]) -> tuple[tuple[str, ...], t
             code="too-few-rows",
         )
     named = ", ".join(f"{site} ({n})" for site, n in few.items())
-    said = f"fewer training rows than privacy.min_rows = {p.min_rows}, so these take no part: {named}"
-    return tuple(s for s in rows if s not in few), (said,)
+    sentence = f"fewer training rows than privacy.min_rows = {p.min_rows}, so these take no part: {named}"
+    return tuple(s for s in rows if s not in few), (sentence,)
 
 
 def not_covered(plan: Plan) -> list[str]:
     """What leaves sites beside the promise, in words."""
     budgeted, client = under_budget(plan), plan.privacy.mechanism == CLIENT
-    said = ["test rows, whose figures are as they are"]
+    sentences = ["test rows, whose figures are as they are"]
     if not budgeted:
-        said[0] = "test, validation and training rows, whose figures are as they are (no privacy.epsilon is set)"
-        own = plan.explain.sketch != "none" or (keeps_trust(plan) and plan.method.trust.explained == "own")
-        said += ["explanations on sites' own patients"] if own else []
-        said += ["numbers of heat maps on sites' own pictures"] if maps_asked(plan) else []
-    said.append("how many rows each site has")
-    said += _known_of_sites(plan) if client else []
+        sentences[0] = "test, validation and training rows, whose figures are as they are (no privacy.epsilon is set)"
+        explains_locally = plan.explain.sketch != "none" or (keeps_trust(plan) and plan.method.trust.explained == "own")
+        sentences += ["explanations on sites' own patients"] if explains_locally else []
+        sentences += ["numbers of heat maps on sites' own pictures"] if maps_asked(plan) else []
+    sentences.append("how many rows each site has")
+    sentences += _known_of_sites(plan) if client else []
     if plan.data.encoding == "fitted":
-        said.append(
+        sentences.append(
             "how rows are prepared (summaries of training rows; data.encoding = 'public' asks for none): the model file keeps "
             "ranges and categories, and the end of a range can be one patient's value, such as the oldest age"
         )
-    said += _of_patients(plan) if not client else []
-    said += [f"the rows of reference set '{name}'" for name in plan.reference.plain()]
-    said += _moved_by_others(plan)
-    return [*said, *method_class(plan.method.name).exposes(plan)]
+    sentences += _of_patients(plan) if not client else []
+    sentences += [f"the rows of reference set '{name}'" for name in plan.reference.plain()]
+    sentences += _moved_by_others(plan)
+    return [*sentences, *method_class(plan.method.name).exposes(plan)]
 
 
 def _of_patients(plan: Plan) -> list[str]:
@@ -102,50 +102,50 @@ def _of_patients(plan: Plan) -> list[str]:
     if not protects_patients(plan):
         why = "no patient column is named: data.patient" if plan.data.patient is None else "privacy.unit = 'row'"
         return [f"patients with several rows: the promise is to each row ({why})"]
-    said = []
+    sentences = []
     if plan.split.partition == "column":
-        said.append("patients at several sites: the promise is to a patient at each site")
+        sentences.append("patients at several sites: the promise is to a patient at each site")
     if plan.split.by != "patient":
-        said.append(f"patients in two of training, validation and test rows (split.by = '{plan.split.by}')")
-    return said
+        sentences.append(f"patients in two of training, validation and test rows (split.by = '{plan.split.by}')")
+    return sentences
 
 
 def _known_of_sites(plan: Plan) -> list[str]:
     """What a promise to sites takes as known of them."""
     if plan.method.weigh.rule == "data_size":
         return ["which sites take part: weights and noise follow from their public row counts (privacy.public_counts)"]
-    said = ["how many sites the plan is for, which sums are divided by (privacy.sites)"]
+    sentences = ["how many sites the plan is for, which sums are divided by (privacy.sites)"]
     if plan.method.select.rule != "all":
-        said.append("who is drawn in a round, which moves with the list of sites (method.select)")
-    return said
+        sentences.append("who is drawn in a round, which moves with the list of sites (method.select)")
+    return sentences
 
 
 def _moved_by_others(plan: Plan) -> list[str]:
     """The ways in which one patient more can still move another to another role or site."""
-    said = []
+    sentences = []
     if plan.split.by == "time":
-        said.append("who trains and who tests: a split by time (split.by) moves with every patient")
+        sentences.append("who trains and who tests: a split by time (split.by) moves with every patient")
     else:
-        said.append("who trains at sites of a few rows, where an empty part is given a row of another")
+        sentences.append("who trains at sites of a few rows, where an empty part is given a row of another")
     if plan.split.partition != "column":
-        said.append(f"which simulated site a row is dealt to (split.partition = '{plan.split.partition}')")
+        sentences.append(f"which simulated site a row is dealt to (split.partition = '{plan.split.partition}')")
     if any(not one.get("source") for one in plan.reference.plain().values()):
-        said.append("who is a reference row: without one of them the next takes its place, out of the training rows")
-    return said
+        sentences.append("who is a reference row: without one of them the next takes its place, out of the training rows")
+    return sentences
 
 
 def _any(model: Any, plan: Plan) -> Iterator[str]:
     p, m = plan.privacy, plan.method
     kind = method_class(m.name)
-    own = kind.spends is not Method.spends
+    has_own_spending = kind.spends is not Method.spends
     if p.mechanism == "none":
-        if under_budget(plan) and not own:
+        if under_budget(plan) and not has_own_spending:
             yield (
                 f"privacy.epsilon is set, but method '{m.name}' adds no noise: set privacy.mechanism = 'dp-sgd' (patients) "
                 "or 'client' (sites)"
             )
         return
-    if own:
+    if has_own_spending:
         yield f"method '{m.name}' has mechanisms of its own: leave privacy.mechanism out"
     if p.epsilon is None and p.noise is None:
         yield f"privacy.mechanism '{p.mechanism}' needs privacy.epsilon, or privacy.noise"
@@ -179,15 +179,15 @@ def _percentiles(plan: Plan) -> Iterator[str]:
 
 
 def _sampled(plan: Plan) -> Iterator[str]:
-    held = regularizer_class(plan.method).name
+    regulariser = regularizer_class(plan.method).name
     if plan.train.noise:
         yield "train.noise blurs gradients that are not clipped, and DP-SGD has noise of its own: set train.noise = 0"
-    if held not in _STEPS:
-        yield f"stability '{held}' is no part of DP-SGD's clipped gradients: use {', '.join(_STEPS)}"
+    if regulariser not in _STEPS:
+        yield f"stability '{regulariser}' is no part of DP-SGD's clipped gradients: use {', '.join(_STEPS)}"
 
 
 def _client(plan: Plan) -> Iterator[str]:
-    m, held = plan.method, regularizer_class(plan.method).name
+    m, regulariser = plan.method, regularizer_class(plan.method).name
     fixed = "the noise is sized for weights that no patient and no other site has a say in"
     if m.weigh.rule == "data_size" and not plan.privacy.public_counts:
         yield (
@@ -200,8 +200,8 @@ def _client(plan: Plan) -> Iterator[str]:
         yield f"{fixed}, and robust rule '{m.robust.rule}' gives others: set method.robust = 'none' (updates are clipped)"
     if m.cohorts.count != 1:
         yield "cohorts are found in updates before any noise: set method.cohorts = 1"
-    if held not in _UPDATES:
-        yield f"with stability '{held}' more than a clipped update leaves a site: use {', '.join(_UPDATES)}"
+    if regulariser not in _UPDATES:
+        yield f"with stability '{regulariser}' more than a clipped update leaves a site: use {', '.join(_UPDATES)}"
     if plan.tasks.plain():
         yield "heads of different tasks are averaged one by one, and each would need its own noise: leave [tasks] out"
     if under_budget(plan) and plan.explain.sketch != "none" and explained_on(plan) is not None:
@@ -214,9 +214,9 @@ def _signals(plan: Plan) -> Iterator[str]:
     raw = "which no noise covers while privacy.epsilon is set"
     if m.select.rule in ASKS_FIRST:
         yield f"method.select '{m.select.rule}' asks sites for their loss, {raw}: use all or random"
-    told = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and resolve_lambdas(m.weigh).get(n)]
-    if told:
-        yield f"method.weigh.lambdas has {told[0]}, a figure of validation rows, {raw}: leave it to data and agreement"
+    signals = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and resolve_lambdas(m.weigh).get(n)]
+    if signals:
+        yield f"method.weigh.lambdas has {signals[0]}, a figure of validation rows, {raw}: leave it to data and agreement"
     if keeps_trust(plan) and m.trust.accuracy_at == "site":
         yield f"method.trust.accuracy_at is 'site', a figure of validation rows, {raw}: set it to 'reference'"
     if keeps_trust(plan) and m.trust.explained == "own":

@@ -20,15 +20,17 @@ def scored_sets(plan: Plan) -> tuple[str, ...]:
 
 def refusals(plan: Plan, *, pictures: bool) -> Iterator[str]:
     """Yield reasons why the model in use cannot be scored by its explanations."""
-    name, known = watched_rows(plan), plan.reference.plain()
+    name, reference = watched_rows(plan), plan.reference.plain()
     if name is None:
         return
     if not pictures:
         yield "evaluation.rationale_set looks where a net looks, in pictures, and these rows are a table's: leave it out"
-    if name not in known:
-        way = nearest(name, known) if known else "there is no [reference]: add [reference.scoring] with rows = 30"
+    if name not in reference:
+        way = (
+            nearest(name, reference) if reference else "there is no [reference]: add [reference.scoring] with rows = 30"
+        )
         yield f"evaluation.rationale_set is '{name}'; {way}"
-    elif not known[name]["labelled"]:
+    elif not reference[name]["labelled"]:
         yield f"evaluation.rationale_set needs to know what the pictures show: set reference.{name}.labelled = true"
     if plan.tasks.plain():
         yield "evaluation.rationale_set scores one task, and sites have several: leave it or [tasks] out"
