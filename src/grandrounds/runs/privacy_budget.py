@@ -294,8 +294,9 @@ def refuse_another_calibration(plan: Plan, charges: Mapping[str, Any], *, rounds
     after = epsilon_of([*(e for one in calibrations for e in one.events), *new], p.delta)
     if after > p.epsilon * (1 + 1e-9):
         raise BadInput(
-            f"the model of round {calibrations[-1].round} was calibrated, and calibrating that of a later round too would bring epsilon "
-            f"to {after:.4g} of {p.epsilon:g} (validation rows): set evaluation.calibrate=none, or leave method.rounds at {rounds_done}",
+            f"the model of round {calibrations[-1].round} was calibrated, and calibrating that of a later round too would bring "
+            f"epsilon to {after:.4g} of {p.epsilon:g} (validation rows): set evaluation.calibrate=none, or leave "
+            f"method.rounds at {rounds_done}",
             code="calibrated-already",
         )
 
