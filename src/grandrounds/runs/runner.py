@@ -206,7 +206,7 @@ class _Runner:
         charges = self.checkpoint.charges()
         stored = None if snapshot is None else snapshot.facts.get("privacy")
         refuse_altered_budget(self.folder.path, self.plan, stored, self.checkpoint.records(), charges)
-        refuse_another_calibration(self.plan, charges, done=0 if snapshot is None else int(snapshot.facts["round"]))
+        refuse_another_calibration(self.plan, charges, rounds_done=0 if snapshot is None else int(snapshot.facts["round"]))
         return charges
 
     def _private_line(self, state: State) -> Callable[[ModelAssignment], PlattLine] | None:
