@@ -79,7 +79,7 @@ class RoundExplanations:
     def of(
         cls,
         plan: Plan,
-        opening: RunSetup,
+        setup: RunSetup,
         name: str,
         reference: ServerRows | None,
         *,
@@ -92,17 +92,17 @@ class RoundExplanations:
         """
         e = plan.explain
         rule = SketchRule.from_settings(name, e, plan.seed)
-        features = build_features(opening.encoding, grid=e.tiles)
+        features = build_features(setup.encoding, grid=e.tiles)
         sent = on is not None and bool(plan.reference.plain()[on]["sent"])
         needs = name in BACKGROUND_EXPLAINERS and features.grid is None
         return cls(
             rule=rule,
             features=features,
-            background=_background(reference, opening, sent=sent) if needs else None,
+            background=_background(reference, setup, sent=sent) if needs else None,
             every=e.every or int(plan.train.early_stop > 0),  # any round may turn out to be the last
             rounds=plan.method.rounds,
             k=e.k,
-            hospitals=tuple(site for site in opening.rows if site != POOL),
+            hospitals=tuple(site for site in setup.rows if site != POOL),
             on=on,
             lent=on if e.at == "site" else None,
             reference=reference,
@@ -283,14 +283,14 @@ def _without_sketch(ask: Ask) -> Ask:
     return replace(ask, report=tuple(r for r in ask.report if r != _SKETCH))
 
 
-def _background(reference: ServerRows | None, opening: RunSetup, *, sent: bool) -> Array:
+def _background(reference: ServerRows | None, setup: RunSetup, *, sent: bool) -> Array:
     """What shap, integrated gradients and the gradient sketch start from, agreed for all sites: (B, d).
 
     Reference rows where sites may have them, else only their mean; without a reference set the consortium's mean patient.
     """
     if reference is None:
-        assert opening.centre is not None
-        return opening.centre[None]
+        assert setup.centre is not None
+        return setup.centre[None]
     x = reference.part.x
     return x if sent else x.mean(axis=0, keepdims=True)
 

@@ -54,10 +54,10 @@ class HeatMaps:
     models: dict[str, Array] = field(default_factory=dict)  # site -> that model, where the server has it
 
     @classmethod
-    def of(cls, plan: Plan, opening: RunSetup, model: Any, rows: ServerRows | None) -> HeatMaps:
+    def of(cls, plan: Plan, setup: RunSetup, model: Any, rows: ServerRows | None) -> HeatMaps:
         """As [explain] says; `rows`: labelled reference pictures, where there are any."""
         rule = MapRule(maps_asked(plan), plan.explain.maps_rows, plan.seed)
-        hospitals = tuple(site for site in opening.rows if site != POOL)
+        hospitals = tuple(site for site in setup.rows if site != POOL)
         return cls(rule, mapped_rounds(plan), hospitals, model, None if rows is None else _drawn(rows, plan.seed))
 
     def recall(self, records: Iterable[Mapping[str, Any]]) -> None:

@@ -46,13 +46,13 @@ class References:
 
     plan: Plan
     consortium: Consortium
-    opening: RunSetup
+    setup: RunSetup
     held: dict[str, ServerRows] = field(default_factory=dict)
 
     def get(self, name: str | None) -> ServerRows | None:
         """The rows of this name; None for no name."""
         if name is not None and name not in self.held:
-            self.held[name] = ServerRows.of(name, self.plan, self.consortium, self.opening)
+            self.held[name] = ServerRows.of(name, self.plan, self.consortium, self.setup)
         return None if name is None else self.held[name]
 
 
@@ -63,7 +63,7 @@ class ServerRows:
         self._host, self._encoding, self.masks = host, encoding, masks
 
     @classmethod
-    def of(cls, name: str, plan: Plan, consortium: Consortium, opening: RunSetup) -> ServerRows:
+    def of(cls, name: str, plan: Plan, consortium: Consortium, setup: RunSetup) -> ServerRows:
         """The rows of [reference.NAME]."""
         none = np.empty(0, np.int64)
         data = consortium.reference[name].of(consortium.data)
@@ -71,10 +71,10 @@ class ServerRows:
         e = plan.engine
         settings: dict[str, Any] = {"kernel": e.kernel, "device": e.device, "precision": e.precision}
         host = SiteHost(stack, plugins=SITE_PLUGINS, own_code=True, **settings)
-        spec = json.dumps({**opening.spec, "groups": count_groups(opening.encoding)})
-        shared = {"encoding": json.dumps(opening.encoding.to_dict()), "spec": spec}
+        spec = json.dumps({**setup.spec, "groups": count_groups(setup.encoding)})
+        shared = {"encoding": json.dumps(setup.encoding.to_dict()), "spec": spec}
         cls._ask(host, Ask("prepare", shared=shared, report=("train_rows",)))
-        return cls(host, opening.encoding, getattr(data, "masks", None))
+        return cls(host, setup.encoding, getattr(data, "masks", None))
 
     def train(self, model: Array, work: Payload) -> Array:
         """The model after one round of training on these rows."""
@@ -181,7 +181,7 @@ class ServerRows:
         return host.answer(ask.numbered(AskId(_HERE, 0, 0), (_HERE,)), np.zeros(1, np.int64))
 
 
-def told_from(plan: Plan, opening: RunSetup, references: References) -> dict[str, Any]:
+def told_from(plan: Plan, setup: RunSetup, references: References) -> dict[str, Any]:
     """What a method that keeps trust must know besides: the agreed background, features by name, lent rows.
 
     The background is the reference rows' mean, or the consortium's mean patient where there are none: one for all sites, or
@@ -189,10 +189,10 @@ def told_from(plan: Plan, opening: RunSetup, references: References) -> dict[str
     """
     if not keeps_trust(plan):
         return {"shared_reference": next(iter(scoring_references(plan)), "")}
-    features = build_features(opening.encoding, grid=plan.explain.tiles)
+    features = build_features(setup.encoding, grid=plan.explain.tiles)
     pictures, name = features.grid is not None, reference_name(plan)
     held = references.get(name)
-    rows = opening.centre[None] if opening.centre is not None else None
+    rows = setup.centre[None] if setup.centre is not None else None
     if held is not None and not pictures:
         rows = held.part.x.mean(axis=0, keepdims=True)
     return {

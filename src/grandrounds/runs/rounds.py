@@ -18,11 +18,9 @@ from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Decision
-from grandrounds.engine.checkpoint import LATE, Checkpoint
-from grandrounds.engine.driver import Engine
+from grandrounds.engine.checkpoint import LATE
 from grandrounds.engine.faults import DROPPED
 from grandrounds.engine.faults import LATE as PAST_DEADLINE
-from grandrounds.engine.resources import Gauge
 from grandrounds.experiment.checks.participation import there
 from grandrounds.methods import build_method
 from grandrounds.methods.assignment import ModelAssignment
@@ -31,14 +29,8 @@ from grandrounds.methods.exchanges import EvaluationResult, evaluate
 from grandrounds.methods.secure import is_halt
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs import evaluation
-from grandrounds.runs.explanations import RoundExplanations, written
-from grandrounds.runs.folder import RunFolder
-from grandrounds.runs.heat_maps import HeatMaps
-from grandrounds.runs.ledger import Recording
-from grandrounds.runs.local_models import LocalScores
-from grandrounds.runs.privacy_budget import Spending
-from grandrounds.runs.rationale import RationaleEvaluator
-from grandrounds.runs.setup import RunSetup
+from grandrounds.runs.context import RunContext
+from grandrounds.runs.explanations import written
 from grandrounds.runs.state import State
 
 _SHOWN = 10
@@ -89,29 +81,15 @@ def _named(sites: Iterable[str]) -> str:
 _ATTEMPTS = 3
 """How often a round whose secure sum is halted is tried with privacy.on_halt = "retry"."""
 
-Progress = Callable[[Mapping[str, Any]], None]
 Join = Callable[[Answers, Array], Array]
 
 
 @dataclass
 class Rounds:
-    """What rounds are run with; `warnings` grows with what they meet, `overspent` says why they ended early."""
+    """The rounds of a run. `overspent` says why they ended early."""
 
-    plan: Plan
-    folder: RunFolder
-    checkpoint: Checkpoint
-    engine: Engine
-    opening: RunSetup
-    recorder: Recording
-    spending: Spending | None
-    explaining: RoundExplanations | None
-    watching: RationaleEvaluator | None
-    local: LocalScores | None
-    progress: Progress
-    warnings: tuple[str, ...]
-    gauge: Gauge
+    context: RunContext
     overspent: Exception | None = None
-    maps: HeatMaps | None = None
     _scores: dict[int, dict[str, Any]] = field(default_factory=dict)  # that no record has yet, by round
 
     def run(self, base: Server, state: State, *, join: Callable[[], Join]) -> None:
@@ -119,7 +97,7 @@ class Rounds:
 
         `base`: what the method knows in every round; `join`: how answers become one model, given the state at hand.
         """
-        plan = self.plan
+        plan = self.context.plan
         method = build_method(plan.method, plan.train)
         self._score_again(state)
         while state.round < plan.method.rounds and not state.stopped:
@@ -131,13 +109,13 @@ class Rounds:
 
     def _afford(self, method: Method, server: Server, state: State) -> bool:
         """Charge a round before it begins. Where the budget does not allow it, the run ends with the model it has."""
-        if self.spending is None:
+        if self.context.spending is None:
             return True
         from grandrounds.privacy.budget import Overspent
 
         try:
-            if self.spending.charge(method, server):
-                self.checkpoint.write_charges(self.spending.charges())
+            if self.context.spending.charge(method, server):
+                self.context.checkpoint.write_charges(self.context.spending.charges())
         except Overspent as e:
             if not state.round:
                 raise
@@ -149,119 +127,127 @@ class Rounds:
     def _round(self, method: Method, server: Server, state: State) -> None:
         """One round: train, judge, and make it count on disk."""
         began = time.perf_counter()
-        self.gauge.begin()
+        self.context.gauge.begin()
         r = server.round
         try:
             outcome = self._outcome(method, server)
         except GrandRoundsError:
-            self.folder.write_rounds(written(self.checkpoint.records()))
+            self.context.folder.write_rounds(written(self.context.checkpoint.records()))
             raise
         except Exception as e:
-            sentence = plugins.failure(e, (self.plan.method.name, self.plan.model.name))
+            sentence = plugins.failure(e, (self.context.plan.method.name, self.context.plan.model.name))
             if not sentence:
                 raise
             raise RunFailed(f"round {r}: {sentence}", code="own-code-failed") from e
         if not isinstance(outcome, Outcome):
             raise RunFailed(
-                f"round {r}: method '{self.plan.method.name}' ended with {type(outcome).__name__}: "
+                f"round {r}: method '{self.context.plan.method.name}' ended with {type(outcome).__name__}: "
                 "end a round with `return server.next(model, decision)`",
                 code="own-code-failed",
             )
-        self.engine.commit()
-        asked_sites, missing = tuple(self.engine.asked), dict(self.engine.missing)
+        self.context.engine.commit()
+        asked_sites, missing = tuple(self.context.engine.asked), dict(self.context.engine.missing)
         record = {**self._judge_round(r, outcome.assignment), **self._late_scores()}
-        if self.local is not None and self.local.due(r):
-            record |= self.engine.drive(self.local.after(), round=r)
-        if self.explaining is not None and self.explaining.due(r):
-            record["explanation"] = self.engine.drive(self.explaining.after(outcome.assignment), round=r)
-        if self.maps is not None and self.maps.due(r):
-            record["maps"] = self.engine.drive(self.maps.after(outcome.assignment, r), round=r)
+        if self.context.local_scores is not None and self.context.local_scores.due(r):
+            record |= self.context.engine.drive(self.context.local_scores.after(), round=r)
+        if self.context.explanations is not None and self.context.explanations.due(r):
+            record["explanation"] = self.context.engine.drive(
+                self.context.explanations.after(outcome.assignment), round=r
+            )
+        if self.context.heat_maps is not None and self.context.heat_maps.due(r):
+            record["maps"] = self.context.engine.drive(self.context.heat_maps.after(outcome.assignment, r), round=r)
         seconds = time.perf_counter() - began
-        self.gauge.end()
-        cost = {**self.engine.meter.read(), "seconds": seconds, "virtual_seconds": self.engine.clock - state.clock}
+        self.context.gauge.end()
+        cost = {
+            **self.context.engine.meter.read(),
+            "seconds": seconds,
+            "virtual_seconds": self.context.engine.clock - state.clock,
+        }
         decision = outcome.decision.recorded(
             round=r,
             asked=asked_sites,
             missing=missing,
             cost=cost,
             privacy=self._spent(method, server, asked_sites),
-            notes=(*outcome.decision.notes, *self.engine.notes),
+            notes=(*outcome.decision.notes, *self.context.engine.notes),
         )
         state.round, state.served, state.method = r, outcome.assignment, dict(outcome.state)
-        state.seconds, state.clock = state.seconds + seconds, self.engine.clock
+        state.seconds, state.clock = state.seconds + seconds, self.context.engine.clock
         state.cost = {k: state.cost.get(k, 0.0) + v for k, v in cost.items() if not k.endswith("seconds")}
-        record["virtual_seconds"] = self.engine.clock
+        record["virtual_seconds"] = self.context.engine.clock
         self._watch(record, state)
         facts = {
             **state.facts(),
-            "encoding": self.opening.encoding.to_dict(),
-            "warnings": list(self.warnings),
-            "engine": self.engine.state(),
-            "machine": self.gauge.facts(),
+            "encoding": self.context.encoding.to_dict(),
+            "warnings": list(self.context.warnings),
+            "engine": self.context.engine.state(),
+            "machine": self.context.gauge.facts(),
         }
-        if self.spending is not None:
-            facts["privacy"] = self.spending.facts()
-        arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.engine.arrays().items()}}
+        if self.context.spending is not None:
+            facts["privacy"] = self.context.spending.facts()
+        arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.context.engine.arrays().items()}}
         written_down = plain({**record, "decision": decision.to_dict()})
-        written_down |= self.recorder.facts(r, outcome.assignment, written_down.get("explanation"))
-        self.checkpoint.write(written_down, arrays, facts)
-        self.recorder.enter(written_down)
-        self.progress({"event": "round", **record, "missing": missing, "notes": self.engine.notes, "seconds": seconds})
+        written_down |= self.context.recorder.facts(r, outcome.assignment, written_down.get("explanation"))
+        self.context.checkpoint.write(written_down, arrays, facts)
+        self.context.recorder.enter(written_down)
+        self.context.progress(
+            {"event": "round", **record, "missing": missing, "notes": self.context.engine.notes, "seconds": seconds}
+        )
 
     def _spent(self, method: Method, server: Server, asked_sites: tuple[str, ...]) -> dict[str, Any]:
         """What a round that is done cost in privacy, for its Decision."""
-        if self.spending is None:
-            return {"mechanism": "none", "secure": self.engine.secure is not None}
-        self.spending.took_part(asked_sites)
-        return self.spending.told(method.spends(server))
+        if self.context.spending is None:
+            return {"mechanism": "none", "secure": self.context.engine.secure is not None}
+        self.context.spending.took_part(asked_sites)
+        return self.context.spending.told(method.spends(server))
 
     def _outcome(self, method: Method, server: Server) -> Outcome:
         """What the method makes of a round. Where its secure sum cannot be finished, as privacy.on_halt has it.
 
         The last round is never skipped: a run does not end with a model that is older than it says.
         """
-        policy = self.plan.privacy.on_halt
-        last = server.round == self.plan.method.rounds
+        policy = self.context.plan.privacy.on_halt
+        last = server.round == self.context.plan.method.rounds
         for _ in range(_ATTEMPTS if policy == "retry" else 1):
-            self.engine.missing.clear()  # who was missing from an attempt that came to nothing is in its note
+            self.context.engine.missing.clear()  # who was missing from an attempt that came to nothing is in its note
             try:
                 work = method.round(server)
-                if self.explaining is not None:
-                    work = self.explaining.watched(work, server.round, server.model)
-                if self.local is not None:
-                    work = self.local.watched(work, server.round)
-                if self.maps is not None:
-                    work = self.maps.watched(work, server.round, server.model)
-                return self.engine.drive(self.recorder.watched(work), round=server.round)
+                if self.context.explanations is not None:
+                    work = self.context.explanations.watched(work, server.round, server.model)
+                if self.context.local_scores is not None:
+                    work = self.context.local_scores.watched(work, server.round)
+                if self.context.heat_maps is not None:
+                    work = self.context.heat_maps.watched(work, server.round, server.model)
+                return self.context.engine.drive(self.context.recorder.watched(work), round=server.round)
             except RunFailed as e:
                 if not is_halt(e):
                     raise
                 halted = e
-                self.engine.notes.append(str(e))
+                self.context.engine.notes.append(str(e))
         if policy != "skip" or last:
-            missing = {**self.engine.missing, **halted.missing, **halted.faults}
-            advice = suggest_fix(self.plan, self.folder.path, missing)
+            missing = {**self.context.engine.missing, **halted.missing, **halted.faults}
+            advice = suggest_fix(self.context.plan, self.context.folder.path, missing)
             raise RunFailed(f"round {server.round}: {halted}; {advice}", code="secure-sum-halted") from None
         why = "the secure sum was halted, so the model is as it was"
-        self.warnings = (*self.warnings, f"round {server.round}: {why}")
+        self.context.warnings = (*self.context.warnings, f"round {server.round}: {why}")
         return Outcome(server.assignment or ModelAssignment(server.model), Decision(why=why), server.state)
 
     def _judge_round(self, r: int, served: ModelAssignment) -> dict[str, Any]:
         """The scores of a round's model. Where nothing waits for them, they may come with the next round's answers."""
-        last = r == self.plan.method.rounds
-        if r % self.plan.evaluation.every and not last:
+        last = r == self.context.plan.method.rounds
+        if r % self.context.plan.evaluation.every and not last:
             return {"round": r}
         work = evaluate(served, ("val", "test"), figures=evaluation.SITE_METRICS)
         keep = partial(self._keep_scores, r, served)
-        if last or self.plan.train.early_stop or self.spending is not None:
-            keep(self.engine.drive(work, round=r))
+        if last or self.context.plan.train.early_stop or self.context.spending is not None:
+            keep(self.context.engine.drive(work, round=r))
         else:
-            self.engine.piggyback(work, keep)
+            self.context.engine.piggyback(work, keep)
         return {"round": r, **self._scores.pop(r, {})}
 
     def _keep_scores(self, r: int, served: ModelAssignment, scored: EvaluationResult) -> None:
-        reasons = {} if self.watching is None else {"reasons": self.watching.scores(served.model)}
-        self._scores[r] = {**evaluation.round_scores(scored, self.opening.metrics), **reasons}
+        reasons = {} if self.context.rationale is None else {"reasons": self.context.rationale.scores(served.model)}
+        self._scores[r] = {**evaluation.round_scores(scored, self.context.setup.metrics), **reasons}
 
     def _late_scores(self) -> dict[str, Any]:
         """Scores of earlier rounds that came with this round's answers."""
@@ -270,14 +256,14 @@ class Rounds:
 
     def _score_again(self, state: State) -> None:
         """A run that stopped before the last round's scores came asks for them once more."""
-        records = self.checkpoint.records()
-        if records and "test" not in records[-1] and state.round % self.plan.evaluation.every == 0:
+        records = self.context.checkpoint.records()
+        if records and "test" not in records[-1] and state.round % self.context.plan.evaluation.every == 0:
             work = evaluate(state.served, ("val", "test"), figures=evaluation.SITE_METRICS)
-            self._keep_scores(state.round, state.served, self.engine.drive(work, round=state.round))
+            self._keep_scores(state.round, state.served, self.context.engine.drive(work, round=state.round))
 
     def _watch(self, record: Mapping[str, Any], state: State) -> None:
         """Early stop: remember the best model by the consortium's validation loss."""
-        patience = self.plan.train.early_stop
+        patience = self.context.plan.train.early_stop
         if not patience or "val" not in record:
             return
         loss = record["val"]["log_loss"]

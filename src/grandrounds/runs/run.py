@@ -16,10 +16,10 @@ from grandrounds.data.event import Event
 from grandrounds.data.loading import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.report.explanations import Explanations
+from grandrounds.runs.context import Progress
 from grandrounds.runs.explanations import written
 from grandrounds.runs.folder import InUse, RunFolder
 from grandrounds.runs.model import TrainedModel
-from grandrounds.runs.rounds import Progress
 from grandrounds.runs.runner import execute_plan, new_folder
 
 if TYPE_CHECKING:

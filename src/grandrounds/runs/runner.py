@@ -34,7 +34,6 @@ from grandrounds.experiment.checks.participation import refuse_absences
 from grandrounds.experiment.checks.privacy import (
     counts_patients,
     enough_rows,
-    not_covered,
     refuse_what_is_not_private,
     under_budget,
 )
@@ -55,6 +54,7 @@ from grandrounds.models.averaging import average_heads
 from grandrounds.protocol.layout import Layout
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs import evaluation
+from grandrounds.runs.context import Progress, RunContext
 from grandrounds.runs.explanations import ReferenceExplanations, RoundExplanations
 from grandrounds.runs.federation import Consortium
 from grandrounds.runs.finalize import Finalizer, assumed, reading_of, schema_of
@@ -66,7 +66,7 @@ from grandrounds.runs.privacy_budget import Spending, refuse_another_calibration
 from grandrounds.runs.privacy_recompute import refuse_altered_budget
 from grandrounds.runs.rationale import RationaleEvaluator
 from grandrounds.runs.references import References, told_from
-from grandrounds.runs.rounds import Progress, Rounds
+from grandrounds.runs.rounds import Rounds
 from grandrounds.runs.setup import set_up_run
 from grandrounds.runs.state import State
 from grandrounds.runs.venue import Simulation, Venue
@@ -105,7 +105,9 @@ def execute_plan(
 
 
 class _Runner:
-    """The parts of one run, so that its steps can be short."""
+    """The steps of one run, from its plan to its summary; they share a RunContext."""
+
+    context: RunContext
 
     def __init__(self, plan: Plan, folder: RunFolder, checkpoint: Checkpoint, progress: Progress, venue: Venue) -> None:
         self.plan, self.folder, self.checkpoint, self.progress, self.venue = plan, folder, checkpoint, progress, venue
@@ -113,6 +115,7 @@ class _Runner:
         self.unstored = ""  # a warning on the stamp of a run with code of its own
 
     def run(self, *, resume: bool) -> None:
+        """Set the run up, train all rounds, and finalize it."""
         snapshot = self.checkpoint.read() if resume else None
         charges = self._check_charges(snapshot) if resume else {}
         self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
@@ -122,91 +125,72 @@ class _Runner:
             self._start(consortium)
         else:
             self._go_on(consortium, snapshot)
-        self.opening = set_up_run(self.plan, consortium, snapshot, self.venue.engine(self.plan, consortium))
-        self.folder.write_percentiles(self.opening.population)
-        self.engine = self.opening.engine
-        training = {s: self.opening.rows[s]["train"] for s in self._trained(consortium)}
-        self.sites, few = enough_rows(self.plan, training)
-        if self.plan.privacy.secure:
-            self._hide()
-        self.recorder = self._recorder(consortium)
-        stack = consortium.stack
-        sites = [name for name in stack.names if name != POOL]
-        table_warnings = own_table_warnings(consortium.data, sites, stack.rows, plan=self.plan)
-        warnings = (*self.opening.warnings, *table_warnings, *few, *left_alone(self.plan), *self.recorder.warnings)
-        warnings += (self.unstored,) if self.unstored else ()
-        self.warnings = tuple(dict.fromkeys(warnings))
-        self._announce(consortium, snapshot)
-        model = self._own_model()
-        state = self._state(consortium, model, snapshot)
-        pictures = len(self.opening.encoding.inputs) > 1
-        refuse_what_it_cannot(model, self.plan, sites=len(self.sites), pictures=pictures)
-        refuse_what_is_not_private(model, self.plan)
-        stored = None if snapshot is None else snapshot.facts.get("privacy")
-        self.spending = Spending.of(
-            self.plan,
-            stored,
-            model_size=state.served.model.size,
-            sites=len(self.sites),
-            secret=self.venue.secret(self.plan),
-            charges=charges,
-        )
-        self.overspent: Exception | None = None
-        self.references = References(self.plan, consortium, self.opening)
-        self.watching = self._watching()
-        self._lend(consortium, resumed=snapshot is not None)
-        self.explaining = self._explaining(model)
-        self.maps = self._maps(model)
+        setup = set_up_run(self.plan, consortium, snapshot, self.venue.engine(self.plan, consortium))
+        self.folder.write_percentiles(setup.population)
+        self.context = RunContext(self.plan, self.folder, self.checkpoint, self.progress, self.gauge, consortium, setup)
+        model, state = self._prepare(snapshot, charges)
         try:
-            self._train(consortium, model, state)
+            overspent = self._train(model, state)
             self.progress({"event": "judging"})
-            closing = Finalizer(
-                self.plan,
-                consortium,
-                self.opening,
-                self.folder,
-                self.warnings,
-                self.recorder,
-                self.explaining,
-                self._private_line(state),
-                tuple if self.spending is None else self.spending.released,
-                None if self.spending is None else partial(self._promised, self.spending, state),
-                self.watching,
-                self.gauge,
-                self.maps,
-            )
-            summary = closing.close(model, state, self.checkpoint.records())
+            finalizer = Finalizer(self.context, self._private_line(state))
+            summary = finalizer.close(model, state, self.checkpoint.records())
             self.venue.close()
         finally:
-            self.recorder.close()
+            self.context.recorder.close()
         self.progress({"event": "done", "summary": summary, "folder": str(self.folder.path)})
-        if self.overspent is not None:
-            raise RunFailed(
-                f"{self.overspent}; the model of round {state.round} is in {self.folder.path}", code="budget-spent"
-            )
+        if overspent is not None:
+            where = f"the model of round {state.round} is in {self.folder.path}"
+            raise RunFailed(f"{overspent}; {where}", code="budget-spent")
 
-    def _trained(self, consortium: Consortium) -> tuple[str, ...]:
-        """Sites whose rows are trained on, but for those that take no part because of what they claimed."""
-        return tuple(s for s in consortium.training if s in self.opening.rows)
+    def _prepare(self, snapshot: Snapshot | None, charges: dict[str, Any]) -> tuple[Model, State]:
+        """Fill in the context, and refuse a plan that cannot be run, before any round."""
+        context, plan = self.context, self.plan
+        context.sites, few = enough_rows(plan, {s: context.setup.rows[s]["train"] for s in context.training_sites})
+        if plan.privacy.secure:
+            self._hide()
+        context.recorder = self._recorder()
+        data, stack = context.consortium.data, context.consortium.stack
+        sites = [name for name in stack.names if name != POOL]
+        context.warn(*context.setup.warnings, *own_table_warnings(data, sites, stack.rows, plan=plan), *few)
+        context.warn(*left_alone(plan), *context.recorder.warnings, *([self.unstored] if self.unstored else []))
+        self._announce(snapshot)
+        model = self._own_model()
+        state = self._state(model, snapshot)
+        images = len(context.encoding.inputs) > 1
+        refuse_what_it_cannot(model, plan, sites=len(context.sites), pictures=images)
+        refuse_what_is_not_private(model, plan)
+        context.spending = Spending.of(
+            plan,
+            None if snapshot is None else snapshot.facts.get("privacy"),
+            model_size=state.served.model.size,
+            sites=len(context.sites),
+            secret=self.venue.secret(plan),
+            charges=charges,
+        )
+        context.references = References(plan, context.consortium, context.setup)
+        context.rationale = self._watching()
+        self._lend(resumed=snapshot is not None)
+        context.explanations = self._explaining(model)
+        context.heat_maps = self._maps(model)
+        context.local_scores = LocalScores.of(plan, context.setup.rows)
+        return model, state
 
     def _hide(self) -> None:
         """From here on single models and tallies stay at the sites, which learn who the others are."""
-        rows = {s: self.opening.rows[s]["train"] for s in self.sites}
+        rows = {s: self.context.setup.rows[s]["train"] for s in self.context.sites}
         refuse_what_is_seen(self.plan, rows)
-        sites = tuple(s for s in self.engine.sites if s != POOL)
-        peers = self.engine.drive(exchange_identities(sites), round=0)
-        self.engine.secure = SecureRule(peers, bound=self.plan.privacy.secure_range)
-
-    def _promised(self, spending: Spending, state: State, lent: Mapping[str, int]) -> dict[str, Any]:
-        """What was promised and spent, now that nothing more is released."""
-        return spending.promised(rounds=state.round, not_covered=not_covered(self.plan), lent=lent)
+        sites = tuple(s for s in self.context.engine.sites if s != POOL)
+        peers = self.context.engine.drive(exchange_identities(sites), round=0)
+        self.context.engine.secure = SecureRule(peers, bound=self.plan.privacy.secure_range)
 
     def _check_charges(self, snapshot: Snapshot | None) -> dict[str, Any]:
         """Releases of the run outside its rounds, once they agree with its record and leave room for what is to come."""
         charges = self.checkpoint.charges()
         stored = None if snapshot is None else snapshot.facts.get("privacy")
         refuse_altered_budget(self.folder.path, self.plan, stored, self.checkpoint.records(), charges)
-        refuse_another_calibration(self.plan, charges, rounds_done=0 if snapshot is None else int(snapshot.facts["round"]))
+        refuse_another_calibration(
+            self.plan, charges, rounds_done=0 if snapshot is None else int(snapshot.facts["round"])
+        )
         return charges
 
     def _private_line(self, state: State) -> Callable[[ModelAssignment], PlattLine] | None:
@@ -215,39 +199,40 @@ class _Runner:
         It is charged on disk before it is asked for. Its questions are numbered by the last round, so that asking again
         after a crash draws the same noise.
         """
-        spending = self.spending
+        spending = self.context.spending
         private = None if spending is None else spending.calibration(self.plan.evaluation.calibrate)
         if spending is None or private is None:
             return None
 
         def line(served: ModelAssignment) -> PlattLine:
-            model = arrays_digest(served.arrays(self.engine.sites))
+            model = arrays_digest(served.arrays(self.context.engine.sites))
             calibrated = spending.calibrations.get(model)
             if calibrated is not None and calibrated.line is not None:
                 return calibrated.line
             spending.charge_calibration(private, model=model, round=state.round)
             self.checkpoint.write_charges(spending.charges())
-            work = private.fit(served, self.engine.secure)
-            found: PlattLine = self.engine.drive(work, round=state.round + 1)
+            work = private.fit(served, self.context.engine.secure)
+            found: PlattLine = self.context.engine.drive(work, round=state.round + 1)
             spending.calibrations[model] = replace(spending.calibrations[model], line=found)
             self.checkpoint.write_charges(spending.charges())
             return found
 
         return line
 
-    def _announce(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
+    def _announce(self, snapshot: Snapshot | None) -> None:
         """Tell whoever watches what is about to be run."""
+        consortium = self.context.consortium
         self.progress(
             {
                 "event": "start",
                 "sites": len([s for s in consortium.stack.names if s != POOL]),
                 "pooled": POOL in consortium.stack.names,
-                "training": len(self.sites),
+                "training": len(self.context.sites),
                 "rounds": self.plan.method.rounds,
-                "inputs": self.opening.encoding.inputs,
-                "classes": self.opening.encoding.classes,
-                "outcome": event_line(self.opening.event, self.opening.encoding.classes),
-                "warnings": self.warnings,
+                "inputs": self.context.encoding.inputs,
+                "classes": self.context.encoding.classes,
+                "outcome": event_line(self.context.setup.event, self.context.encoding.classes),
+                "warnings": self.context.warnings,
                 "done": 0 if snapshot is None else snapshot.facts["round"],
                 "folder": str(self.folder.path),
                 "schema": schema_of(consortium.data),
@@ -293,11 +278,14 @@ class _Runner:
     def _own_model(self) -> Model:
         """The server's own copy of the model; it trains nothing, so the site's copy is not touched."""
         e = self.plan.engine
-        return build_model(self.opening.spec, kernel=e.kernel, device=e.device, precision=e.precision, own_code=True)
+        return build_model(
+            self.context.setup.spec, kernel=e.kernel, device=e.device, precision=e.precision, own_code=True
+        )
 
-    def _state(self, consortium: Consortium, model: Model, snapshot: Snapshot | None) -> State:
+    def _state(self, model: Model, snapshot: Snapshot | None) -> State:
+        names = self.context.consortium.stack.names
         if snapshot is not None:
-            state = State.of(snapshot, consortium.stack.names)
+            state = State.of(snapshot, names)
             stored, layout = (
                 state.served.model,
                 model.layout,
@@ -309,108 +297,92 @@ class _Runner:
             return state
         double = self.plan.engine.precision == "float64" or model.kernel in ("forest", "boosted")
         first = model.init(self.plan.seed, np.float64 if double else np.float32)
-        state = State(ModelAssignment(first), consortium.stack.names)
-        self.warnings += tuple(getattr(model, "notes", ()))
-        state.cost = self.engine.meter.read()
+        state = State(ModelAssignment(first), names)
+        self.context.warnings += tuple(getattr(model, "notes", ()))
+        state.cost = self.context.engine.meter.read()
         return state
 
-    def _train(self, consortium: Consortium, model: Model, state: State) -> None:
-        """All rounds, from what the method may know at their start."""
+    def _train(self, model: Model, state: State) -> Exception | None:
+        """Run all rounds. Returns why they ended early, where the budget was spent."""
         plan = self.plan
         weight = evaluation.class_weight(
-            plan.train.class_weights, self.opening.encoding, counted=not under_budget(plan)
+            plan.train.class_weights, self.context.encoding, counted=not under_budget(plan)
         )
         self._check_validation()
         base = Server(
             round=0,
             model=state.served.model,
-            sites=self.sites,
+            sites=self.context.sites,
             seed=plan.seed,
             class_weight=weight,
-            rows={site: rows["train"] for site, rows in self.opening.rows.items()},
-            reference=self.references.get(reference_name(plan)),
-            anchors=self.references.get(anchor_reference(plan)),
+            rows={site: rows["train"] for site, rows in self.context.setup.rows.items()},
+            reference=self.context.references.get(reference_name(plan)),
+            anchors=self.context.references.get(anchor_reference(plan)),
             can_average=model.kernel != "boosted",
             statistics=int(getattr(model, "statistics_size", 0)),
-            secure=self.engine.secure,
-            private=None if self.spending is None else self.spending.private,
+            secure=self.context.engine.secure,
+            private=None if self.context.spending is None else self.context.spending.private,
             columns=self._cells(),
-            **told_from(plan, self.opening, self.references),
+            **told_from(plan, self.context.setup, self.context.references),
         )
-        self.recorder.begin(self.checkpoint.records())
-        self.warnings = tuple(dict.fromkeys((*self.warnings, *self.recorder.warnings)))
-        rounds = Rounds(
-            plan,
-            self.folder,
-            self.checkpoint,
-            self.engine,
-            self.opening,
-            self.recorder,
-            self.spending,
-            self.explaining,
-            self.watching,
-            LocalScores.of(plan, self.opening.rows),
-            self.progress,
-            self.warnings,
-            self.gauge,
-            maps=self.maps,
-        )
-        try:
-            rounds.run(base, state, join=lambda: self._join(consortium, model, state))
-        finally:
-            self.warnings = rounds.warnings
-        self.overspent = rounds.overspent
+        self.context.recorder.begin(self.checkpoint.records())
+        self.context.warn(*self.context.recorder.warnings)
+        rounds = Rounds(self.context)
+        rounds.run(base, state, join=lambda: self._join(model, state))
+        return rounds.overspent
 
     def _cells(self) -> tuple[ColumnCells, ...]:
         """The cells that patients may be counted in for percentiles, where the encoding was agreed beforehand."""
-        encoding = self.opening.encoding
+        encoding = self.context.encoding
         return column_cells(encoding) if counts_patients(self.plan) and isinstance(encoding, Encoding) else ()
 
-    def _recorder(self, consortium: Consortium) -> Recording:
+    def _recorder(self) -> Recording:
         """The run's ledger. Every hospital countersigns it, also one that only tests."""
         return open_ledger(
             Plan(self.checkpoint.plan()),
-            self.engine,
+            self.context.engine,
             self.folder.path,
-            sites=tuple(s for s in self.engine.sites if s != POOL),
-            reference={name: r.sha256 for name, r in consortium.reference.items()},
+            sites=tuple(s for s in self.context.engine.sites if s != POOL),
+            reference={name: r.sha256 for name, r in self.context.consortium.reference.items()},
             signers=partial(self.venue.signers, self.plan),
         )
 
-    def _lend(self, consortium: Consortium, *, resumed: bool) -> None:
+    def _lend(self, *, resumed: bool) -> None:
         """Send sites the reference rows they are to hold; one that goes on after a break needs them again."""
-        plan, encoding = self.plan, self.opening.encoding
+        plan, encoding = self.plan, self.context.encoding
         for name in lent_rows(plan):
-            rows = self.references.get(name)
+            rows = self.context.references.get(name)
             assert rows is not None
             target = rows.part.target if plan.reference.plain()[name]["labelled"] else None
             features = build_features(encoding, grid=plan.explain.tiles)
-            sites = self._trained(consortium)
-            self.engine.drive(share_reference(name, rows.part.x, features, target, sites, rows.masks), round=0)
+            sites = self.context.training_sites
+            self.context.engine.drive(share_reference(name, rows.part.x, features, target, sites, rows.masks), round=0)
         if resumed:
-            self.engine.meter.read()  # lending was counted the first time
+            self.context.engine.meter.read()  # lending was counted the first time
 
     def _watching(self) -> RationaleEvaluator | None:
         """What the model in use is scored on, and whether pictures that reasons are scored on do for it."""
         for name in scored_sets(self.plan):
-            rows = self.references.get(name)
+            rows = self.context.references.get(name)
             assert rows is not None
             refuse_unscorable(self.plan, name, rows.part, rows.masks)
-        return RationaleEvaluator.of(self.plan, self.references)
+        return RationaleEvaluator.of(self.plan, self.context.references)
 
     def _explaining(self, model: Model) -> RoundExplanations | None:
         """What the run explains, and how; None for nothing."""
         plan = self.plan
-        name = explainer_name(plan, model, self.opening.encoding)
+        name = explainer_name(plan, model, self.context.encoding)
         if name is None:
             return None
         rows = explained_on(plan)
-        planted = self.references.consortium.planted
+        planted = self.context.references.consortium.planted
         kind = ReferenceExplanations if under_budget(plan) else RoundExplanations
-        explanations = kind.of(plan, self.opening, name, self.references.get(rows), on=rows, planted=planted)
+        explanations = kind.of(
+            plan, self.context.setup, name, self.context.references.get(rows), on=rows, planted=planted
+        )
         sentences = [no_rows(plan)] if rows is None and plan.reference.plain() else []
         sentences += [no_tile(plan)] if planted is not None and not explanations.patch_tiles else []
-        self.warnings = tuple(dict.fromkeys((*self.warnings, *sentences)))  # a run that goes on has said them before
+        self.context.warn(*sentences)  # a run that goes on has said them before
         explanations.recall(self.checkpoint.records())
         return explanations
 
@@ -419,17 +391,17 @@ class _Runner:
         plan = self.plan
         if not maps_asked(plan):
             return None
-        refuse_unmappable(plan, model, tuple(self.opening.encoding.inputs))
+        refuse_unmappable(plan, model, tuple(self.context.encoding.inputs))
         rows = explained_on(plan)
         labelled = rows is not None and plan.reference.plain()[rows]["labelled"]
-        maps = HeatMaps.of(plan, self.opening, model, self.references.get(rows) if labelled else None)
+        maps = HeatMaps.of(plan, self.context.setup, model, self.context.references.get(rows) if labelled else None)
         maps.recall(self.checkpoint.records())
         return maps
 
-    def _join(self, consortium: Consortium, model: Model, state: State) -> Callable[[Answers, Array], Array]:
+    def _join(self, model: Model, state: State) -> Callable[[Answers, Array], Array]:
         """How answers become one model: the model's own way, or head by head where sites have different tasks."""
-        stack = consortium.stack
-        own_classes = open_classes(self.opening.encoding.classes, stack.tasks, self.opening.spec["tasks"])
+        stack = self.context.consortium.stack
+        own_classes = open_classes(self.context.encoding.classes, stack.tasks, self.context.setup.spec["tasks"])
         if own_classes is None:
             return lambda answers, weights: model.combine(answers["model"], weights)
         layout = cast("Layout", model.layout)
@@ -450,7 +422,7 @@ class _Runner:
             "evaluation.calibrate": e.calibrate != "none",
             "evaluation.threshold": e.threshold != "half",
         }
-        if not any(r["val"] for r in self.opening.rows.values()):
+        if not any(r["val"] for r in self.context.setup.rows.values()):
             for key, wanted in needs.items():
                 if wanted:
                     raise BadInput(f"{key} needs validation rows: set split.val above 0", code="no-validation-rows")
