@@ -20,10 +20,10 @@ from grandrounds.core.rng import generator
 from grandrounds.models import build_model
 from grandrounds.models.dense import targets
 from grandrounds.models.torch_model import TorchModel
-from grandrounds.site.batches import Plan
+from grandrounds.site.batches import BatchPlan
 from grandrounds.site.stack import Part
 from grandrounds.site.torch_train import train
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig, TrainJob
 
 SITES, ROWS, LR = 10, 500, 0.01
 NAMES = tuple(f"s{k}" for k in range(SITES))
@@ -39,7 +39,7 @@ def pictures() -> Part:
     return Part(x, y, targets(y, 10), np.zeros(n, np.int64), np.arange(SITES + 1) * ROWS)
 
 
-def bare_loop(model: TorchModel, part: Part, start: np.ndarray, plan: Plan) -> np.ndarray:
+def bare_loop(model: TorchModel, part: Part, start: np.ndarray, plan: BatchPlan) -> np.ndarray:
     """Each site in turn: forward, autograd, and p -= lr * g by hand."""
     x, y = torch.from_numpy(part.x), torch.from_numpy(part.y)
     total = np.zeros(len(start))
@@ -65,13 +65,13 @@ def main() -> None:
     start = model.init(0)
     times: dict[str, list[float]] = {"loop": [], "ours": []}
     for r in range(args.passes + 1):
-        work = Work(seed=0, round=r + 1, lr=LR, epochs=1, batch=32)
-        plan = Plan.of(part, members, names=NAMES, work=work)
+        work = TrainConfig(seed=0, round=r + 1, lr=LR, epochs=1, batch=32)
+        plan = BatchPlan.draw(part, members, names=NAMES, config=work)
         began = time.perf_counter()
         theirs = bare_loop(model, part, start, plan)
         middle = time.perf_counter()
-        plan = Plan.of(part, members, names=NAMES, work=work)
-        mine = model.combine(train(model, part, members, start, plan=plan, work=work).theta, np.full(SITES, 1 / SITES))
+        plan = BatchPlan.draw(part, members, names=NAMES, config=work)
+        mine = model.combine(train(TrainJob(model, part, members, start, work), plan).theta, np.full(SITES, 1 / SITES))
         if r:
             times["loop"].append(middle - began)
             times["ours"].append(time.perf_counter() - middle)

@@ -37,10 +37,10 @@ from grandrounds.explain.explainers.gradients import Gradient
 from grandrounds.explain.explainers.permutation import Permutation
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense, targets
-from grandrounds.site.batches import Plan
+from grandrounds.site.batches import BatchPlan
+from grandrounds.site.numpy_train import train
 from grandrounds.site.stack import Part
-from grandrounds.site.train import train
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig, TrainJob
 from workloads import WORKLOADS, Array
 from workloads import _build as build
 
@@ -84,9 +84,9 @@ class Setting:
 
     def trained(self, round: int, *, epochs: int) -> Array:
         """The sites' models after some more epochs, as the trainer of the product does it, batches drawn and all."""
-        work = Work(seed=0, round=round, lr=self.load.lr, epochs=epochs, batch=self.load.batch)
-        plan = Plan.of(self.part, self.members, names=self.names, work=work)
-        return np.asarray(train(self.model, self.part, self.members, self.theta, plan=plan, work=work).theta)
+        work = TrainConfig(seed=0, round=round, lr=self.load.lr, epochs=epochs, batch=self.load.batch)
+        plan = BatchPlan.draw(self.part, self.members, names=self.names, config=work)
+        return np.asarray(train(TrainJob(self.model, self.part, self.members, self.theta, work), plan).theta)
 
     def sketch(self, explainer: Any, x: Array | None = None) -> Array:
         return measure(explainer, self.model, self.theta, self.x if x is None else x, self.target).values

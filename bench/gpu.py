@@ -23,12 +23,12 @@ from grandrounds.core.rng import generator
 from grandrounds.models import build_model
 from grandrounds.models.dense import targets
 from grandrounds.models.torch_model import TorchModel
-from grandrounds.site.batches import Plan
+from grandrounds.site.batches import BatchPlan
 from grandrounds.site.stack import Part
 from grandrounds.site.tasks import penalty
 from grandrounds.site.torch_job import row_losses
 from grandrounds.site.torch_train import train
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig, TrainJob
 
 STEPS = 40
 
@@ -58,9 +58,9 @@ def ours(model: TorchModel, part: Part, theta: np.ndarray, k: int, batch: int, d
     for r in range(1, 7):
         wait(device)
         began = time.perf_counter()
-        work = Work(seed=0, round=r, lr=0.01, epochs=1, batch=batch)
-        plan = Plan.of(part, members, names=names, work=work)
-        last = train(model, part, members, theta, plan=plan, work=work)
+        work = TrainConfig(seed=0, round=r, lr=0.01, epochs=1, batch=batch)
+        plan = BatchPlan.draw(part, members, names=names, config=work)
+        last = train(TrainJob(model, part, members, theta, work), plan)
         wait(device)
         seconds.append(time.perf_counter() - began)
     return 1e3 * statistics.median(seconds[1:]) / STEPS, last.theta
@@ -121,14 +121,14 @@ def check(device: str) -> None:
     tasked = replace(part, target=targets(np.where(owner % 2 == 0, y % 5, 5 + y % 5), 10))
     for optimizer in ("sgd", "momentum", "adam", "adamw"):
         for extra, closed in (({}, None), ({"l2": 0.01, "proximal": 0.1}, None), ({}, halves)):
-            work = Work(seed=0, round=1, lr=0.01, epochs=2, batch=32, optimizer=optimizer, weight_decay=0.1, **extra)
-            plan = Plan.of(part, members, names=names, work=work)
+            work = TrainConfig(seed=0, round=1, lr=0.01, epochs=2, batch=32, optimizer=optimizer, weight_decay=0.1, **extra)
+            plan = BatchPlan.draw(part, members, names=names, config=work)
             found = []
             for where in ("cpu", device):
                 model = build_model(spec("small-cnn"), kernel="torch", device=where, precision="float64")
                 start = model.init(0, np.float64)
                 rows = part if closed is None else tasked
-                found.append(train(model, rows, members, start, plan=plan, work=work, penalty=closed))
+                found.append(train(TrainJob(model, rows, members, start, work, penalty=closed), plan))
             gap = np.abs(found[0].theta - found[1].theta).max()
             moved = np.abs(found[0].theta - start).max()
             what = "two tasks" if closed is not None else str(extra)

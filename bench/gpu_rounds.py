@@ -28,9 +28,9 @@ from grandrounds.metrics import scores
 from grandrounds.runs.evaluation import SITE_METRICS, round_scores
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.setup import set_up_run
-from grandrounds.site.batches import Plan
+from grandrounds.site.batches import BatchPlan
 from grandrounds.site.torch_job import row_losses
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig
 
 
 def ready(plan: Settings) -> LocalEngine:
@@ -66,8 +66,8 @@ def loop(plan: Settings, engine: LocalEngine) -> tuple[float, np.ndarray]:
     weights = part.counts / part.counts.sum()
     began = time.perf_counter()
     for r in range(1, plan.method.rounds + 1):
-        work = Work(seed=plan.seed, round=r, lr=plan.train.lr, epochs=plan.train.epochs, batch=plan.train.batch)
-        batches = Plan.of(part, members, names=names, work=work)
+        work = TrainConfig(seed=plan.seed, round=r, lr=plan.train.lr, epochs=plan.train.epochs, batch=plan.train.batch)
+        batches = BatchPlan.draw(part, members, names=names, config=work)
         total = np.zeros(len(theta))
         for j, k in enumerate(batches.order):
             local = model.tensor(theta).clone()

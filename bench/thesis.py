@@ -42,9 +42,9 @@ from grandrounds.runs.federation import assemble
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.runner import execute_plan
 from grandrounds.runs.setup import set_up_run
-from grandrounds.site.batches import Plan
+from grandrounds.site.batches import BatchPlan
 from grandrounds.site.torch_job import row_losses
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig
 
 ROUNDS, SITES, BATCH, LR = 10, 10, 32, 1e-3
 PUBLISHED = {"seconds": 7780.61, "bytes": 339_018_640, "messages": 200, "accuracy": 0.7181}
@@ -135,8 +135,8 @@ def loop(plan: Settings, data: ImageSet) -> dict[str, Any]:
     x, target = model.tensor(part.x), model.tensor(part.target)
     test_x, test_y = model.tensor(test.x), torch.as_tensor(test.y).to(model.device)
     for r in range(1, plan.method.rounds + 1):
-        work = Work(seed=plan.seed, round=r, lr=plan.train.lr, epochs=plan.train.epochs, batch=plan.train.batch)
-        batches = Plan.of(part, members, names=stack.names, work=work)
+        work = TrainConfig(seed=plan.seed, round=r, lr=plan.train.lr, epochs=plan.train.epochs, batch=plan.train.batch)
+        batches = BatchPlan.draw(part, members, names=stack.names, config=work)
         total = np.zeros(len(theta))
         for j, k in enumerate(batches.order):
             local = model.tensor(theta).clone()

@@ -34,7 +34,7 @@ from grandrounds.models.dense import targets
 from grandrounds.models.torch_model import TorchModel
 from grandrounds.site.kernels import trainer
 from grandrounds.site.stack import Part
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig, TrainJob
 
 try:
     from captum import attr
@@ -148,8 +148,8 @@ def shares(model: TorchModel, n: int, sites: int, rows: int, passes: int) -> dic
     start, train, rounds = model.init(0), trainer(model), iter(range(1, passes + 2))
 
     def epoch() -> np.ndarray:
-        work = Work(seed=0, round=next(rounds), lr=0.01, epochs=1, batch=BATCH)
-        return np.asarray(train(model, part, members, start, names=names, work=work).theta)
+        work = TrainConfig(seed=0, round=next(rounds), lr=0.01, epochs=1, batch=BATCH)
+        return np.asarray(train(TrainJob(model, part, members, start, work, names=names)).theta)
 
     taken, found = medians(passes, {"an epoch": epoch})
     scored, classes = pictures(n, "scoring")

@@ -138,7 +138,7 @@ def test_the_server_hears_names_shapes_and_single_numbers_and_no_reasons_or_mode
     for ask, answers in heard:
         seen[ask.task] |= set(answers.columns)
         if ask.task == "train":
-            assert set(ask.held) == {"model", "shap"}
+            assert set(ask.withheld) == {"model", "shap"}
             told = {json.dumps([row[0] for row in json.loads(layout)]) for layout in answers["held"]}
             assert told == {json.dumps(["model", "shap.direction", "shap.shares"])}
         for name, column in answers.columns.items():

@@ -21,11 +21,11 @@ from grandrounds.methods.secure import SecureRule, exchange_identities, secure_s
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answers, Ask, AskId
-from grandrounds.protocol.packing import laid_out, layout, length, reports, unpacked
+from grandrounds.protocol.packing import describe_layout, layout_reports, pack, packed_size, unpack
 from grandrounds.runs.rounds import suggest_fix
 from grandrounds.site.host import SiteHost
-from grandrounds.site.vault import Vault
-from tests.support import patients, ready, stack
+from grandrounds.site.withheld import WithheldReports
+from tests.support import patients, ready, refused, stack
 
 SIZES = [60, 50, 70, 40, 55]
 
@@ -110,7 +110,7 @@ def test_the_server_sees_no_model_and_no_tally_of_one_site(tmp_path, monkeypatch
     """All that reaches the server's side is looked at: what a site holds is nowhere in it, nor what follows from it."""
     held: list[np.ndarray] = []
     seen: list[Answers] = []
-    keep, ask = Vault.keep, LocalEngine._ask
+    keep, ask = WithheldReports.keep, LocalEngine._ask
 
     def keeping(self, id, members, columns, names):
         held.extend(
@@ -126,7 +126,7 @@ def test_the_server_sees_no_model_and_no_tally_of_one_site(tmp_path, monkeypatch
         seen.append(answers)
         return answers
 
-    monkeypatch.setattr(Vault, "keep", keeping)
+    monkeypatch.setattr(WithheldReports, "keep", keeping)
     monkeypatch.setattr(LocalEngine, "_ask", asking)
     run(tmp_path / "r")
     models = [h for h in held if len(h) > 4 and np.abs(h).max() < 64 and (h % 1).any()]
@@ -338,7 +338,7 @@ def test_noise_in_shares_is_at_least_what_was_asked_for():
 
     def work():
         peers = yield from exchange_identities(engine.sites)
-        answers = yield Ask("veil.scores", report=("scores",)).holding("scores")
+        answers = yield Ask("veil.scores", report=("scores",)).withholding("scores")
         summed = yield from secure_sum(SecureRule(peers), answers, noise=0.25)
         return summed.values["scores"]
 
@@ -362,7 +362,7 @@ def test_sketches_and_shap_values_are_added_up_like_models(name):
 
     def together():
         peers = yield from exchange_identities(engine.sites)
-        answers = yield ask.holding("sketch")
+        answers = yield ask.withholding("sketch")
         assert list(answers.columns) == ["held"]
         return (yield from secure_sum(SecureRule(peers), answers, bits=64, bound=1e6))
 
@@ -377,29 +377,29 @@ def test_sketches_and_shap_values_are_added_up_like_models(name):
 
 def test_held_arrays_are_laid_end_to_end_and_found_again():
     values = {"test.count": np.array([[3, 4]]), "model": np.array([0.5, -2.0, 8.0]), "test.loss": np.array(1.25)}
-    told = layout(values)
-    assert length(told) == 6 and reports(told) == {"model", "test"}
-    vector = laid_out(values, {"model": 0.5})
+    told = describe_layout(values)
+    assert packed_size(told) == 6 and layout_reports(told) == {"model", "test"}
+    vector = pack(values, {"model": 0.5})
     assert vector.tolist() == [0.25, -1.0, 4.0, 3.0, 4.0, 1.25]
-    back = unpacked(2 * vector, told)
+    back = unpack(2 * vector, told)
     assert back["test.count"].tolist() == [[6, 8]] and back["test.count"].dtype == np.int64
     assert back["model"].tolist() == [0.5, -2.0, 8.0] and back["test.loss"] == 2.5
-    with pytest.raises(BadInput, match="another length"):
-        unpacked(vector[:-1], told)
+    with refused("wrong-shape"):
+        unpack(vector[:-1], told)
 
 
-def test_a_vault_tells_names_and_shapes_and_forgets_what_is_old():
-    vault, members = Vault(), np.array([4, 7])
+def test_withheld_reports_tell_names_and_shapes_and_forgets_what_is_old():
+    reports, members = WithheldReports(), np.array([4, 7])
     columns = {"model": np.array([[1.0, 2.0], [3.0, 4.0]]), "count": np.array([5, 6])}
-    told = vault.keep(AskId("r", 1, 0), members, columns, ("model",))
+    told = reports.keep(AskId("r", 1, 0), members, columns, ("model",))
     assert told.keys() == {"count", "held"}
     assert json.loads(told["held"][0]) == [["model", [2], False]]
-    assert vault.take("r/1/0", 7, by="a sum")["model"].tolist() == [3.0, 4.0]
-    assert vault.take("r/1/0", 7, by="a sum")["model"].tolist() == [3.0, 4.0], "a step may be asked again"
+    assert reports.take("r/1/0", 7, context="a sum")["model"].tolist() == [3.0, 4.0]
+    assert reports.take("r/1/0", 7, context="a sum")["model"].tolist() == [3.0, 4.0], "a step may be asked again"
     with pytest.raises(BadInput, match="another secure sum has taken"):
-        vault.take("r/1/0", 7, by="another")
+        reports.take("r/1/0", 7, context="another")
     for step in (1, 2):
-        vault.keep(AskId("r", 1, step), members, columns, ("model",))
+        reports.keep(AskId("r", 1, step), members, columns, ("model",))
     with pytest.raises(BadInput, match="does not hold"):
-        vault.take("r/1/0", 7, by="a sum")
-    assert Ask("train", report=("model",)).holding("model").held == ("model",)
+        reports.take("r/1/0", 7, context="a sum")
+    assert Ask("train", report=("model",)).withholding("model").withheld == ("model",)

@@ -12,10 +12,10 @@ from grandrounds.data.image_files import read_npz
 from grandrounds.models.averaging import average_heads
 from grandrounds.models.dense import Dense
 from grandrounds.protocol.layout import Layout
-from grandrounds.site.batches import Plan
+from grandrounds.site.batches import BatchPlan
 from grandrounds.site.stack import Part
 from grandrounds.site.tasks import open_classes, penalty, tasks_of
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig, TrainJob
 from tests.runs.test_run import frame, own
 from tests.support import patients
 
@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 
 from grandrounds.models.torch_build import torch_dense
 from grandrounds.site import torch_train
-from tests.site.test_train import part
+from tests.site.test_numpy_train import part
 
 ROWS = {"top": ["top left", "top right"], "bottom": ["bottom left", "bottom right"]}
 
@@ -102,14 +102,14 @@ def test_a_site_leaves_the_other_heads_alone():
     """Outputs 0 and 1 are another task's: after local training their weights are bit for bit where they started."""
     held = part([30], outputs=4)
     model = torch_dense(Dense((4, 6, 4)), device="cpu", precision="float64")
-    work = Work(seed=0, round=1, lr=0.1, epochs=3, batch=8)
+    work = TrainConfig(seed=0, round=1, lr=0.1, epochs=3, batch=8)
     one = np.zeros(1, int)
     keep = np.isin(held.y, [2, 3])
     rows = Part(held.x[keep], held.y[keep], held.target[keep], held.group[keep], np.array([0, keep.sum()]))
     start = model.init(0, np.float64)
-    plan = Plan.of(rows, one, names=("a",), work=work)
+    plan = BatchPlan.draw(rows, one, names=("a",), config=work)
     closed = penalty(np.array([[False, False, True, True]]), np.float64)
-    done = torch_train.train(model, rows, one, start, plan=plan, work=work, penalty=closed)
+    done = torch_train.train(TrainJob(model, rows, one, start, work, penalty=closed), plan)
     before, after = model.layout.views(start), model.layout.views(done.theta[0])
     np.testing.assert_array_equal(after["layer1.weight"][:, :2], before["layer1.weight"][:, :2])
     np.testing.assert_array_equal(after["layer1.bias"][:2], before["layer1.bias"][:2])

@@ -131,7 +131,7 @@ def test_secure_sums_are_asked_for_the_noise_that_is_charged(selection, tmp_path
     done = run(tmp_path / "r", veil={"selection": selection, "norm": 2.0, "outcome": 1.5}, privacy=secure)
     for ask in seen:
         if ask.task.startswith("veil."):
-            assert ask.held == ask.report and "noise" not in ask.shared, "no site's own sum leaves it"
+            assert ask.withheld == ask.report and "noise" not in ask.shared, "no site's own sum leaves it"
     sums = [a.shared for a in seen if a.task == "secagg.masked" and str(a.shared["tag"]).startswith("models")]
     charged = events(done)
     assert len(sums) == len(charged) == 5

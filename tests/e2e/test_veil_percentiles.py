@@ -87,7 +87,7 @@ def test_the_noise_is_as_charged_and_the_total_is_the_stated_epsilon(way, seen, 
     columns = len(json.loads(asked.shared["columns"]))
     assert columns == (4 if way == "score" else 3)
     if way == "secure":
-        assert asked.held == ("cells",) and "noise" not in asked.shared, "no site's own counts leave it"
+        assert asked.withheld == ("cells",) and "noise" not in asked.shared, "no site's own counts leave it"
         assert charged[0].kind == "skellam"
     else:
         assert asked.shared["noise"] == pytest.approx(charged[0].sigma * math.sqrt(columns))

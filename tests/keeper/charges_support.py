@@ -26,7 +26,7 @@ from tests.support import agreed
 
 DELTA = 1e-5
 NOBODY = np.zeros(1, np.int64)
-STRICT = Terms(untold=("train", "val"), as_they_are=("test",))
+STRICT = Terms(withheld_splits=("train", "val"), as_they_are=("test",))
 
 
 def sections() -> dict:
@@ -50,7 +50,7 @@ class Site:
             plugins=SITE_PLUGINS,
             identify=lambda site: Identity.simulated(0, site),
             secret=lambda site: Secret.own(),
-            untold=terms.untold,
+            withheld_splits=terms.withheld_splits,
         )
         self.account = Account(self.host, terms)
         self.purse = Purse.open(folder / "purse.json", epsilon=epsilon, delta=DELTA)
@@ -97,7 +97,7 @@ class Site:
         usual = {"seed": 0, "round": round, "lr": 0.1, "steps": 5, "clip": 1.0, "noise": 2.0, "rate": 0.1}
         shared = {"model": self.model, **usual, **work}
         wanted = report or ("model", "count", "steps", "error")
-        return self.numbered(Ask("train", shared=shared, report=wanted, held=held), round=round, run=run)
+        return self.numbered(Ask("train", shared=shared, report=wanted, withheld=held), round=round, run=run)
 
 
 class Guarded:

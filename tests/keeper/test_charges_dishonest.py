@@ -15,7 +15,7 @@ from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.purse import Purse
 from grandrounds.protocol.messages import UPLOAD, Ask, AskId
-from grandrounds.site.private import add_clipped
+from grandrounds.site.dp_sgd import add_clipped
 from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, told
 from tests.support import refused
 

@@ -17,15 +17,15 @@ from grandrounds.privacy.accounting import skellam_rho
 from grandrounds.privacy.secagg import Context, Scale, Secret, Skellam
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Ask
-from grandrounds.protocol.packing import layout
+from grandrounds.protocol.packing import describe_layout
 from tests.keeper.charges_support import STRICT, Guarded, Site, told
 from tests.support import ready, stack
 
 UPDATE = WithheldAnswer(
-    {"update": Disclosure("mean update", ("training",), 2.0, 2.0, unit="site")}, layout({"update": np.zeros(30)}), "x"
+    {"update": Disclosure("mean update", ("training",), 2.0, 2.0, unit="site")}, describe_layout({"update": np.zeros(30)}), "x"
 )
 COUNTS = WithheldAnswer(
-    {"counts": Disclosure("counts", ("validation",), 1.0, 50.0)}, layout({"counts": np.zeros((2, 8), np.int64)}), "x"
+    {"counts": Disclosure("counts", ("validation",), 1.0, 50.0)}, describe_layout({"counts": np.zeros((2, 8), np.int64)}), "x"
 )
 QUARTER, PLAIN = JoinedSum(4, (0.25,)), JoinedSum(4, ())
 ASKED = {"noise": 1.5, "bound": 2.0, "parties": 4, "bits": 32, "reports": ""}
@@ -116,7 +116,7 @@ def private_sum(monkeypatch, folder, *, epsilon=1e6, terms=STRICT, tampered=lamb
     def once():
         peers = yield from exchange_identities(engine.sites)
         rule = SecureRule(peers)
-        answers = yield Ask("train", work, to=engine.sites, report=("update", "count"), held=("update",))
+        answers = yield Ask("train", work, to=engine.sites, report=("update", "count"), withheld=("update",))
         weights = {"update": dict.fromkeys(answers.sites, 0.25)}
         yield from secure_sum(rule, answers, weights=weights, bound=2.0, noise=1.5)
         if twice:

@@ -76,8 +76,8 @@ def asked(monkeypatch):
 
 def hold_against(asked, plan) -> None:
     """What was asked is what the plan foretold, the default policy lets it pass, and a plan's verdict is the run's."""
-    heard = {(a.task, report, report in a.held) for a in asked for report in a.report}
-    foretold = {(a.task, report, report in a.held) for a in expected(plan) for report in a.report}
+    heard = {(a.task, report, report in a.withheld) for a in asked for report in a.report}
+    foretold = {(a.task, report, report in a.withheld) for a in expected(plan) for report in a.report}
     assert heard <= foretold and foretold - heard <= {("lend", "held", False)}
     for site in ("a", "e"):
         questions = Questions(plan, {})
@@ -99,7 +99,7 @@ def test_what_a_run_asks_is_foretold_and_refused_by_the_right_policies(name, ask
 
 
 def ask(task="train", report=("model",), *, held=(), run="heart", round=1, **shared) -> Ask:
-    return Ask(task, shared, report=report, held=held, id=AskId(run, round, 1))
+    return Ask(task, shared, report=report, withheld=held, id=AskId(run, round, 1))
 
 
 PLAN = {
@@ -190,7 +190,7 @@ def test_what_counts_as_private(mechanism, question, private):
 
 def test_a_run_without_a_limit_is_not_opened_where_privacy_is_required():
     assert PRIVATE.refuses(ask(OPEN, ()), PLAN, now=NOON) == said.PRIVACY
-    assert PRIVATE.untold == ("train", "val") and DEFAULT.untold == ()
+    assert PRIVATE.withheld_splits == ("train", "val") and DEFAULT.withheld_splits == ()
 
 
 def test_a_site_with_few_rows_does_not_train():

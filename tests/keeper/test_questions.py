@@ -197,10 +197,10 @@ def test_what_the_plan_never_asks_is_refused(ask):
 
 def test_a_secure_plan_has_no_model_in_the_clear():
     plan = Experiment.parse({"data": DATA, "privacy": {"secure": True}}).plan()
-    ask = Ask("evaluate", report=("test", "figures"), held=("test",), id=AskId("x", 1, 0))
+    ask = Ask("evaluate", report=("test", "figures"), withheld=("test",), id=AskId("x", 1, 0))
     Questions(plan, {}).check(ask)
     with refused("not-in-plan", kind=Refusal):
-        Questions(plan, {}).check(replace(ask, held=()))
+        Questions(plan, {}).check(replace(ask, withheld=()))
 
 
 def test_a_column_with_few_values_inside_a_range_has_no_mean():

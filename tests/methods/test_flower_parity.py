@@ -9,8 +9,8 @@ from grandrounds.core.rng import generator
 from grandrounds.methods import build_method
 from grandrounds.methods.base import Server
 from grandrounds.protocol.messages import Answers
-from grandrounds.site.batches import Plan
-from grandrounds.site.work import Work
+from grandrounds.site.batches import BatchPlan
+from grandrounds.site.train_job import TrainConfig
 from tests.support import ready, rounds, sections, stack
 
 pytest.importorskip("flwr")
@@ -185,7 +185,7 @@ def test_the_proximal_term_is_the_one_flower_documents(kernel, mu):
 
     expected = torch.as_tensor(first)
     for r in (1, 2):
-        plan = Plan.of(part, np.arange(3), names=names, work=Work(seed=0, round=r, lr=0.1, epochs=2, batch=8))
+        plan = BatchPlan.draw(part, np.arange(3), names=names, config=TrainConfig(seed=0, round=r, lr=0.1, epochs=2, batch=8))
         models = []
         for j in range(3):
             views = [expected[at].reshape(shape).clone() for _, at, shape in layout.slices]

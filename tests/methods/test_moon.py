@@ -12,10 +12,10 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.engine.faults import Faults
 from grandrounds.models import build_model
-from grandrounds.site.batches import Plan
+from grandrounds.site.batches import BatchPlan
 from grandrounds.site.kernels import trainer
 from grandrounds.site.stack import Part
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig, TrainJob
 from tests.support import patients, ready, rounds, slow, stack
 
 torch = pytest.importorskip("torch")
@@ -60,8 +60,8 @@ class Reference:
     def round(self, number: int, taking_part, *, lr: float, epochs: int, batch: int) -> None:
         part = self.part
         members = np.array([k for k, name in enumerate(self.names) if name in taking_part])
-        work = Work(seed=0, round=number, lr=lr, epochs=epochs, batch=batch)
-        plan = Plan.of(part, members, names=self.names, work=work)
+        work = TrainConfig(seed=0, round=number, lr=lr, epochs=epochs, batch=batch)
+        plan = BatchPlan.draw(part, members, names=self.names, config=work)
         models, counts = [], []
         for j, k in enumerate(members[plan.order]):
             before = self.previous.get(k, self.model)
@@ -222,9 +222,9 @@ def test_a_cnn_is_contrasted_as_in_plain_torch(cnn, pictures):
     """Both sites have a past of their own; what they train is what autograd on the written-out net gives."""
     start, members = cnn.init(1, np.float64), np.array([1, 0])
     previous = np.stack([cnn.init(seed, np.float64) for seed in (2, 3)])
-    work = Work(seed=0, round=4, lr=0.05, epochs=2, batch=4, contrast=5.0, contrast_temperature=0.4)
-    got = trainer(cnn)(cnn, pictures, members, start, names=("a", "b"), work=work, previous=previous)
-    plan = Plan.of(pictures, members, names=("a", "b"), work=work)
+    work = TrainConfig(seed=0, round=4, lr=0.05, epochs=2, batch=4, contrast=5.0, contrast_temperature=0.4)
+    got = trainer(cnn)(TrainJob(cnn, pictures, members, start, work, names=("a", "b"), previous=previous))
+    plan = BatchPlan.draw(pictures, members, names=("a", "b"), config=work)
     shared = views(cnn, start)
     for j, member in enumerate(plan.order):
         net, before = shared, views(cnn, previous[member])
@@ -238,7 +238,7 @@ def test_a_cnn_is_contrasted_as_in_plain_torch(cnn, pictures):
             net = [p - 0.05 * g for p, g in zip(net, torch.autograd.grad(loss, net), strict=True)]
         expected = torch.cat([p.ravel() for p in net]).detach().numpy()
         np.testing.assert_allclose(got.theta[member], expected, atol=1e-9)
-    without = trainer(cnn)(cnn, pictures, members, start, names=("a", "b"), work=work, previous=np.stack([start] * 2))
+    without = trainer(cnn)(TrainJob(cnn, pictures, members, start, work, names=("a", "b"), previous=np.stack([start] * 2)))
     assert np.abs(got.theta - without.theta).max() > 1e-3
 
 

@@ -85,7 +85,7 @@ def test_private_training_agrees_with_opacus(rate, sigma, steps, delta):
     accountants = pytest.importorskip("opacus.accountants")
     theirs = accountants.RDPAccountant()
     theirs.history = [(sigma, rate, steps)]
-    ours = composition.renyi(tallied([normal(steps, sigma, rate)]), delta, whole=True)
+    ours = composition.renyi(tallied([normal(steps, sigma, rate)]), delta, whole_orders=True)
     orders = [int(a) for a in ORDERS[WHOLE]]
     assert ours == pytest.approx(theirs.get_epsilon(delta, alphas=orders), rel=1e-6)
     assert 0.75 * theirs.get_epsilon(delta) < epsilon_of([normal(steps, sigma, rate)], delta)

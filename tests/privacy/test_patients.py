@@ -18,9 +18,9 @@ from grandrounds.privacy.attacks.empirical import lower_bound
 from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.site import platt
-from grandrounds.site.private import Draws, refusals, train
+from grandrounds.site.dp_sgd import SampledSteps, refusals, train
 from grandrounds.site.stack import Part, Patients
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig, TrainJob
 from tests.e2e.test_privacy import SIZES, model, plan
 from tests.support import patients, stack, veil_sites
 
@@ -79,17 +79,17 @@ WHO = np.array([*(f"p{k}" for k in range(5)), *(f"p{k}" for k in range(5)), *["l
 """Five patients of two rows, and one with twelve far-out rows: the last, so that without them nobody else is drawn otherwise."""
 
 CLIP = 0.7
-STEP = Work(seed=1, round=1, lr=1.0, steps=1, clip=CLIP, noise=0.0, rate=1.0)
+STEP = TrainConfig(seed=1, round=1, lr=1.0, steps=1, clip=CLIP, noise=0.0, rate=1.0)
 
 
-def clipped_sum(held: Part, todo: Work = STEP, secret: int = 5) -> np.ndarray:
+def clipped_sum(held: Part, todo: TrainConfig = STEP, secret: int = 5) -> np.ndarray:
     """The sum of one step's clipped gradients, noise and all, for each site."""
     made = logistic()
     members = np.arange(len(held.counts))
     secrets = [Secret.simulated(secret, f"s{k}") for k in members]
-    drawn = Draws.of(held, members, secrets, work=todo, purpose="ask 1", size=made.layout.size)
+    drawn = SampledSteps.draw(held, members, secrets, config=todo, purpose="ask 1", size=made.layout.size)
     start = np.zeros(made.layout.size)
-    done = train(made, held, members, start, draws=drawn, work=todo)
+    done = train(TrainJob(made, held, members, start, todo), drawn)
     return (start - done.theta) * (todo.rate * held.protected)[:, None]
 
 

@@ -102,13 +102,13 @@ def test_a_file_that_vanished_during_a_run_is_not_made_anew(tmp_path):
     path = tmp_path / "purse.json"
     purse = Purse.open(path, epsilon=1.0, delta=DELTA)
     path.unlink()
-    with refused("unreadable-file"):
+    with refused("cannot-read"):
         purse.charge(SUMS, run="a", key="1")
     assert not path.exists()
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path):
-    with refused("unwritable-file"):
+    with refused("cannot-write"):
         Purse.open(tmp_path / "none" / "purse.json", epsilon=1.0, delta=DELTA)
 
 

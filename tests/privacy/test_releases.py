@@ -56,7 +56,7 @@ def test_a_site_answers_with_no_report_without_a_class(monkeypatch):
 
 @pytest.mark.parametrize("task", SPECS)
 def test_under_a_budget_a_site_refuses_what_the_table_refuses(task):
-    host = SiteHost(stack([10, 10]), untold=("train", "val"))
+    host = SiteHost(stack([10, 10]), withheld_splits=("train", "val"))
     for report, spec in SPECS[task].reports.items():
         if spec.release.kind == REFUSED:
             with refused("raw-release"):

@@ -70,7 +70,7 @@ def test_a_key_comes_back_from_its_file_and_is_its_owners_alone(tmp_path):
     me.save(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert Identity.load(path).public == me.public
-    with refused("unwritable-file"):
+    with refused("cannot-write"):
         Identity.new().save(path)
     assert Identity.load(path).public == me.public
 
@@ -90,7 +90,7 @@ def test_other_files_are_refused_in_words(tmp_path):
     (tmp_path / "ec.pub").write_bytes(other.public_key().public_bytes(*public))
     (tmp_path / "text").write_text("no key")
     (tmp_path / "short").write_text("00" * 31)
-    for name, code in (("text", "bad-key"), ("short", "bad-key"), ("none", "unreadable-file")):
+    for name, code in (("text", "bad-key"), ("short", "bad-key"), ("none", "cannot-read")):
         with refused(code):
             load_public(tmp_path / name)
         with refused(code):

@@ -26,6 +26,7 @@ from grandrounds.protocol.task_spec import (
 from grandrounds.protocol.tasks import CLOSE, ERROR, HELLO, MASKED, OPEN, SPECS, SUM_STEPS, report_of, spec_of
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import CLEAN, PARTS
+from tests.support import refused as expect_refusal
 from tests.support import stack
 
 REPORTS = [(task, report) for task, spec in SPECS.items() for report in spec.reports.values()]
@@ -91,8 +92,8 @@ def test_a_new_task_is_declared_in_one_place(monkeypatch):
 
     host = SiteHost(stack([10, 10]))
     host._refuse_unaccounted("ward.census", {"beds": np.ones(2)})
-    with refused("raw-release"):
-        SiteHost(stack([10, 10]), untold=("train",))._refuse_unaccounted("ward.census", {"beds": np.ones(2)})
+    with expect_refusal("raw-release"):
+        SiteHost(stack([10, 10]), withheld_splits=("train",))._refuse_unaccounted("ward.census", {"beds": np.ones(2)})
 
     meter = Meter()
     meter.count_payload("ward.census", 8, 16)

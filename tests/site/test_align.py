@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense
-from grandrounds.site.align import Alignment, near, sketches
-from grandrounds.site.anchor import Lent
-from grandrounds.site.batches import Plan
-from grandrounds.site.train import train
-from grandrounds.site.work import Work
-from tests.site.test_train import part
+from grandrounds.site.align import Alignment, rounding_width, sketches
+from grandrounds.site.anchor import SharedReference
+from grandrounds.site.batches import BatchPlan
+from grandrounds.site.numpy_train import train
+from grandrounds.site.train_job import TrainConfig, TrainJob
+from tests.site.test_numpy_train import part
 
 COLUMNS = Features.from_columns(["age", "ward", "ward", "pulse"])
 
@@ -32,9 +32,9 @@ def slope(model: Dense, theta: np.ndarray, held: Alignment) -> np.ndarray:
 
 
 def loss(model: Dense, theta: np.ndarray, held: Alignment) -> np.ndarray:
-    """weight * || E - towards ||_1, rounded off near zero: (K,)."""
-    d = np.abs(sketches(model, theta, held.lent, held.labels[held.mine[: len(theta)]]) - held.towards[: len(theta)])
-    delta = near(d.shape[1])
+    """weight * || E - towards ||_1, rounded off rounding_width zero: (K,)."""
+    d = np.abs(sketches(model, theta, held.reference, held.labels[held.mine[: len(theta)]]) - held.towards[: len(theta)])
+    delta = rounding_width(d.shape[1])
     return held.weight * np.where(d < delta, d**2 / (2 * delta), d - delta / 2).sum(axis=1)
 
 
@@ -45,8 +45,8 @@ def test_the_sketch_of_a_logistic_model_by_hand():
     absolute value: |p1 (0 - 1)| + 0; U(pulse) = |p1| + |p2 - 1|.
     """
     theta = np.array([[1.0, 0.0, -1.0, 1.0, 0.0]])
-    lent = Lent(np.array([[1.0, 2.0, 1.0, -1.0], [2.0, 1.0, 0.0, 1.0]]), COLUMNS)
-    held = Alignment.of(Dense((4, 1)), lent, theta[0], np.zeros(1, int), weight=1.0, consensus=None)
+    lent = SharedReference(np.array([[1.0, 2.0, 1.0, -1.0], [2.0, 1.0, 0.0, 1.0]]), COLUMNS)
+    held = Alignment.build(Dense((4, 1)), lent, theta[0], np.zeros(1, int), weight=1.0, consensus=None)
     np.testing.assert_array_equal(held.labels, [[[0], [1]]])
     p1, q2 = 1 / (1 + np.e), 1 / (1 + np.exp(3.0))
     use = np.array([p1 + 2 * q2, p1, p1 + q2])
@@ -65,9 +65,9 @@ def test_the_slope_is_torchs_second_derivative(seed, widths, features):
     model = Dense(widths)
     size = model.layout.size
     start = drawn(seed, 2, size)[[0, 1, 0]] / 2
-    lent = Lent(drawn(seed + 1, 7, 4), features)
+    lent = SharedReference(drawn(seed + 1, 7, 4), features)
     towards = np.abs(drawn(seed + 2, len(features)))
-    held = Alignment.of(model, lent, start, np.arange(3), weight=1.7, consensus=towards / towards.sum())
+    held = Alignment.build(model, lent, start, np.arange(3), weight=1.7, consensus=towards / towards.sum())
     theta = start + drawn(seed + 3, 3, size) / 3
     got = slope(model, theta, held)
     for k in range(3):
@@ -95,9 +95,9 @@ def test_the_slope_is_torchs_second_derivative(seed, widths, features):
 
 def test_steps_along_the_slope_bring_sketches_together():
     """Sites are pulled from different starts to one sketch and get there, each by its own way."""
-    model, lent = Dense((4, 8, 3)), Lent(drawn(1, 30, 4), COLUMNS)
+    model, lent = Dense((4, 8, 3)), SharedReference(drawn(1, 30, 4), COLUMNS)
     theta = drawn(2, 3, model.layout.size) / 2
-    held = Alignment.of(model, lent, theta, np.arange(3), weight=1.0, consensus=np.array([0.2, 0.5, 0.3]))
+    held = Alignment.build(model, lent, theta, np.arange(3), weight=1.0, consensus=np.array([0.2, 0.5, 0.3]))
     before = loss(model, theta, held)
     for _ in range(400):
         theta = theta - 0.01 * slope(model, theta, held)
@@ -110,18 +110,18 @@ def test_a_sketch_that_is_there_already_does_not_pull(widths):
     """In the first round each site's start is its own consensus, so the first step is that of plain training."""
     model, held = Dense(widths), part([20], outputs=widths[-1])
     start = drawn(3, model.layout.size)
-    lent = Lent(drawn(4, 9, 4), COLUMNS)
-    own = Alignment.of(model, lent, start, np.zeros(1, int), weight=100.0, consensus=None)
+    lent = SharedReference(drawn(4, 9, 4), COLUMNS)
+    own = Alignment.build(model, lent, start, np.zeros(1, int), weight=100.0, consensus=None)
     assert np.abs(slope(model, start[None], own)).max() < 1e-9
     one = np.zeros(1, int)
 
     def trained(steps, **more):
-        work = Work(seed=0, round=1, lr=0.1, steps=steps, batch=8, alignment=1.0)
-        plan = Plan.of(held, one, names=("a",), work=work)
-        return train(model, held, one, start, plan=plan, work=work, **more).theta
+        work = TrainConfig(seed=0, round=1, lr=0.1, steps=steps, batch=8, alignment=1.0)
+        plan = BatchPlan.draw(held, one, names=("a",), config=work)
+        return train(TrainJob(model, held, one, start, work, **more), plan).theta
 
-    np.testing.assert_allclose(trained(1, lent=lent), trained(1), atol=1e-9)
-    assert np.abs(trained(3, lent=lent) - trained(3)).max() > 1e-4
+    np.testing.assert_allclose(trained(1, reference=lent), trained(1), atol=1e-9)
+    assert np.abs(trained(3, reference=lent) - trained(3)).max() > 1e-4
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -133,8 +133,8 @@ def test_a_model_that_uses_no_feature_is_left_alone(bias, dtype):
     model.layout.views(theta)["layer1.bias"][:] = bias
     model.layout.views(theta)["layer1.weight"][1] = 1
     model.layout.views(theta)["layer0.bias"][1] = -1
-    lent = Lent(drawn(5, 6, 4).astype(dtype), COLUMNS)
-    held = Alignment.of(model, lent, theta, np.arange(2), weight=1.0, consensus=np.array([0.2, 0.5, 0.3]))
+    lent = SharedReference(drawn(5, 6, 4).astype(dtype), COLUMNS)
+    held = Alignment.build(model, lent, theta, np.arange(2), weight=1.0, consensus=np.array([0.2, 0.5, 0.3]))
     got = slope(model, theta, held)
     assert got.dtype == dtype
     assert not got.any()
@@ -142,7 +142,7 @@ def test_a_model_that_uses_no_feature_is_left_alone(bias, dtype):
 
 
 def test_sketches_do_not_depend_on_who_shares_the_stack():
-    model, lent = Dense((4, 5, 3)), Lent(drawn(6, 40, 4).astype(np.float32), COLUMNS)
+    model, lent = Dense((4, 5, 3)), SharedReference(drawn(6, 40, 4).astype(np.float32), COLUMNS)
     theta = drawn(7, 6, model.layout.size).astype(np.float32)
     labels = np.eye(3, dtype=np.float32)[generator(8, purpose="labels").integers(0, 3, (6, 40))]
     whole = sketches(model, theta, lent, labels)

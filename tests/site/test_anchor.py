@@ -9,20 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.references import which
 from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.methods.exchanges import share_reference
 from grandrounds.models.dense import Dense
 from grandrounds.protocol.messages import Ask
-from grandrounds.site.anchor import Lent, Taken, distinct
-from grandrounds.site.batches import Plan
+from grandrounds.site.anchor import ReferenceDraws, SharedReference, distinct
+from grandrounds.site.batches import BatchPlan
+from grandrounds.site.numpy_train import train as numpy_train
 from grandrounds.site.stack import Part
-from grandrounds.site.train import train as numpy_train
-from grandrounds.site.work import Work
-from tests.site.test_train import alone, part
-from tests.support import ready, rounds, stack
+from grandrounds.site.train_job import TrainConfig, TrainJob
+from tests.site.test_numpy_train import alone, part
+from tests.support import ready, refused, rounds, stack
 
 SIZES, NAMES = [17, 5, 30, 1], ("a", "b", "c", "d")
 COLUMNS = Features.from_columns(["age", "ward", "ward", "pulse"])
@@ -34,22 +33,22 @@ KINDS = {
 }
 
 
-def lent_rows(count: int = 11, *, dtype=np.float64) -> Lent:
-    return Lent(generator(5, purpose="lent").normal(size=(count, 4)).astype(dtype), COLUMNS)
+def lent_rows(count: int = 11, *, dtype=np.float64) -> SharedReference:
+    return SharedReference(generator(5, purpose="lent").normal(size=(count, 4)).astype(dtype), COLUMNS)
 
 
-def work_of(kind: str, **changes) -> Work:
-    return Work(**{"seed": 1, "round": 2, "lr": 0.1, "epochs": 2, "batch": 8, **KINDS[kind], **changes})
+def work_of(kind: str, **changes) -> TrainConfig:
+    return TrainConfig(**{"seed": 1, "round": 2, "lr": 0.1, "epochs": 2, "batch": 8, **KINDS[kind], **changes})
 
 
 def taken_by(lent, held, members, work, names=NAMES):
-    plan = Plan.of(held, members, names=names, work=work)
-    return plan, Taken.of(lent, plan, members, names=names, work=work)
+    plan = BatchPlan.draw(held, members, names=names, config=work)
+    return plan, ReferenceDraws.draw(lent, plan, members, names=names, config=work)
 
 
 def borrowing(lent, taken, work) -> dict:
     """What a kernel is given: rows that each step takes, or all of them for a sketch."""
-    return {"taken": taken} if work.anchor else {"lent": lent}
+    return {"reference_draws": taken} if work.anchor else {"reference": lent}
 
 
 # By hand
@@ -63,10 +62,10 @@ def test_two_steps_by_hand():
     their difference.
     """
     held = Part(np.ones((1, 1)), np.ones(1, int), np.ones((1, 1)), np.zeros(1, int), np.array([0, 1]))
-    lent = Lent(np.full((1, 1), 2.0), Features.from_inputs(["age"]))
-    work = Work(seed=0, round=1, lr=1.0, steps=2, batch=0, anchor=2.0)
+    lent = SharedReference(np.full((1, 1), 2.0), Features.from_inputs(["age"]))
+    work = TrainConfig(seed=0, round=1, lr=1.0, steps=2, batch=0, anchor=2.0)
     plan, taken = taken_by(lent, held, np.zeros(1, int), work, ("a",))
-    got = numpy_train(Dense((1, 1)), held, np.zeros(1, int), np.zeros(2), plan=plan, work=work, taken=taken)
+    got = numpy_train(TrainJob(Dense((1, 1)), held, np.zeros(1, int), np.zeros(2), work, reference_draws=taken), plan)
     s1, s32 = (1 / (1 + np.exp(-z)) for z in (1.0, 1.5))
     expected = [0.5 - (s1 - 1) - 2 * (s32 - 0.5) * 2, 0.5 - (s1 - 1) - 2 * (s32 - 0.5)]
     np.testing.assert_allclose(got.theta, [expected], rtol=1e-12)
@@ -78,7 +77,7 @@ def test_two_steps_by_hand():
 class Reference:
     """One site's training as anyone would write it with torch's autograd; draws are made anew from (seed, round, site)."""
 
-    def __init__(self, widths, lent: Lent, work: Work) -> None:
+    def __init__(self, widths, lent: SharedReference, work: TrainConfig) -> None:
         self.widths, self.lent, self.work = widths, lent, work
 
     def logits(self, theta, x):
@@ -163,11 +162,10 @@ def test_training_is_that_of_a_plain_loop_on_either_kernel(kind, widths, starts)
     start = start[0] if starts == "one" else start[[0, 1, 0]]
     consensus = np.array([0.2, 0.5, 0.3]) if kind == "alignment" and starts == "one" else None
     plan, taken = taken_by(lent, held, members, work)
-    more = {"plan": plan, "work": work, "class_weight": class_weight, "consensus": consensus}
-    more |= borrowing(lent, taken, work)
-    mine = numpy_train(dense, held, members, start, **more)
+    more = {"class_weight": class_weight, "consensus": consensus, **borrowing(lent, taken, work)}
+    mine = numpy_train(TrainJob(dense, held, members, start, work, **more), plan)
     model = torch_dense(dense, device="cpu", precision="float64")
-    theirs = torch_train(model, held, members, start, **more)
+    theirs = torch_train(TrainJob(model, held, members, start, work, **more), plan)
     np.testing.assert_allclose(theirs.theta, mine.theta, atol=1e-9)
     plain = Reference(widths, lent, work)
     for j, k in enumerate(members):
@@ -181,7 +179,7 @@ def test_training_is_that_of_a_plain_loop_on_either_kernel(kind, widths, starts)
         if kind == "alignment":
             np.testing.assert_allclose(mine.reasons[j], reasons, atol=1e-9)
             np.testing.assert_allclose(theirs.reasons[j], reasons, atol=1e-9)
-    without = numpy_train(dense, held, members, start, plan=plan, work=work, class_weight=class_weight)
+    without = numpy_train(TrainJob(dense, held, members, start, work, class_weight=class_weight), plan)
     assert np.abs(without.theta - mine.theta).max() > 1e-3
 
 
@@ -197,23 +195,24 @@ def test_a_net_gives_the_same_gradient_alone_and_in_a_stack(kind):
     rng = generator(0, purpose="pictures")
     y = rng.integers(0, 3, 12)
     held = Part(rng.normal(size=(12, 1, 16, 16)), y, np.eye(3)[y], np.zeros(12, int), np.array([0, 6, 12]))
-    lent = Lent(rng.normal(size=(5, 1, 16, 16)), Features.from_tiles(16, 16, (3, 3)))
+    lent = SharedReference(rng.normal(size=(5, 1, 16, 16)), Features.from_tiles(16, 16, (3, 3)))
     work, members = work_of(kind, batch=4, epochs=1), np.arange(2)
     plan, taken = taken_by(lent, held, members, work, ("a", "b"))
     start = model.init(0, np.float64)
+    asked = TrainJob(model, held, members, start, work)
     if work.anchor:
-        borrowed = torch_train.anchored(model, taken, start, plan.order, work)
+        borrowed = torch_train.anchor_reference(asked, taken, plan.order)
     else:
-        borrowed = torch_train._aligned(model, lent, start, plan.order, work, None)
-    job = torch_job.Job.of(model, held, start, work, None).with_borrowed(borrowed)
+        borrowed = torch_train._alignment_reference(asked, lent, plan.order)
+    job = torch_job.TorchJob.build(asked).with_reference(borrowed)
     theta = torch.as_tensor(start + rng.normal(size=(2, len(start))) / 50)
     rows, weight = torch.as_tensor(plan.rows[1]), torch.as_tensor(plan.weight[1])
-    each = [borrowed.at(1, j) for j in range(2)]
+    each = [borrowed.for_step(1, j) for j in range(2)]
     params = tuple(theta[:, at].reshape(2, *shape) for _, at, shape in model.layout.slices)
     together = {name: torch.stack([one[name] for one in each]) for name in each[0]}
     stacked = torch_job.stacked_gradients(job)(params, job.batch(rows, weight, None, together))
     stacked = torch.cat([g.reshape(2, -1) for g in stacked], dim=1)
-    bare = replace(job, borrowed=None)
+    bare = replace(job, reference=None)
     for k in range(2):
         own = model.point_at(theta[k].clone())
         single, plain = (
@@ -222,9 +221,9 @@ def test_a_net_gives_the_same_gradient_alone_and_in_a_stack(kind):
         )
         np.testing.assert_allclose(stacked[k].numpy(), single.numpy(), atol=1e-9)
         assert (single - plain).abs().max() > 1e-4
-    done = torch_train.train(model, held, members, start, plan=plan, work=work, **borrowing(lent, taken, work))
+    done = torch_train.train(TrainJob(model, held, members, start, work, **borrowing(lent, taken, work)), plan)
     assert np.isfinite(done.theta).all()
-    assert not np.allclose(done.theta, torch_train.train(model, held, members, start, plan=plan, work=work).theta)
+    assert not np.allclose(done.theta, torch_train.train(TrainJob(model, held, members, start, work), plan).theta)
 
 
 # What steps take
@@ -240,7 +239,7 @@ def test_a_net_gives_the_same_gradient_alone_and_in_a_stack(kind):
 @settings(max_examples=60, deadline=None)
 def test_each_pass_takes_every_row_once(sizes, count, batch, steps, permuted):
     held, lent = part(sizes), lent_rows(count)
-    work = Work(seed=1, round=2, lr=0.1, batch=batch, steps=steps, anchor=1.0, permuted=permuted)
+    work = TrainConfig(seed=1, round=2, lr=0.1, batch=batch, steps=steps, anchor=1.0, permuted=permuted)
     members = np.arange(len(sizes))
     plan, taken = taken_by(lent, held, members, work)
     width = min(batch, count) if batch else count
@@ -286,14 +285,14 @@ def test_a_permuted_row_has_one_whole_feature_of_another():
 def test_a_hidden_tile_is_zero_and_the_rest_is_as_it_was():
     torch = pytest.importorskip("torch")
     from grandrounds.models import build_model
-    from grandrounds.site.torch_job import Borrowed
+    from grandrounds.site.torch_job import DeviceReference
 
     spec = {"name": "small-cnn", "inputs": [2, 16, 16], "classes": 3, "norm": "group", "stem": "small", "weights": None}
     model = build_model(spec, kernel="torch", device="cpu", precision="float64")
     tiles = Features.from_tiles(16, 16, (2, 3))
-    lent = Lent(generator(0, purpose="pictures").normal(size=(7, 2, 16, 16)), tiles)
+    lent = SharedReference(generator(0, purpose="pictures").normal(size=(7, 2, 16, 16)), tiles)
     _, taken = taken_by(lent, part([40]), np.zeros(1, int), work_of("permuted"), ("a",))
-    borrowed = Borrowed.of(model, lent, weight=1.0)
+    borrowed = DeviceReference.build(model, lent, weight=1.0)
     borrowed = borrowed.with_steps(rows=taken.rows, other=taken.other, feature=taken.feature)
     for at in ((0, 0), (1, 0)):
         got = borrowed.inputs({name: t[at] for name, t in borrowed.steps.items()})
@@ -366,7 +365,7 @@ def test_lent_pictures_keep_their_grid_and_labels():
     tiles = Features.from_tiles(8, 6, (2, 3))
     target = np.eye(3)[[0, 2]]
     sent = {"x": np.ones((2, 1, 8, 6)), "features": tiles.feature_index, "grid": np.array([2, 3]), "size": np.array([8, 6])}
-    held = Lent.of({**sent, "target": target}, np.float32)
+    held = SharedReference.from_payload({**sent, "target": target}, np.float32)
     assert (held.features.grid, held.features.size, len(held.features)) == ((2, 3), (8, 6), 6)
     assert held.x.dtype == np.float32
     np.testing.assert_array_equal(held.target, target)
@@ -391,10 +390,9 @@ def test_weight_zero_is_fedavg_to_the_bit(kind):
 
 @pytest.mark.parametrize("kind", ANCHORS)
 def test_a_site_without_the_rows_refuses(kind):
-    said = r"an anchor needs reference rows and this site holds not one set alone .*: ask 'lend' before 'train'"
-    with pytest.raises(BadInput, match=said):
+    with refused("missing-reference-rows"):
         rounds(lent_engine(lent=False), method=ANCHORS[kind])
-    with pytest.raises(BadInput, match="this site holds not 'other'"):
+    with refused("missing-reference-rows", match="'other'"):
         rounds(lent_engine(), method={**ANCHORS[kind], "anchor_rows": "other"})
 
 
@@ -419,15 +417,11 @@ def test_which_of_several_sets_is_meant():
 
 def test_rows_that_do_not_fit_are_refused_in_words():
     engine, encoding = ready(stack(BIG))
-    with pytest.raises(
-        BadInput, match=r"the lent rows have inputs of shape \(2,\) and this site's have .*: prepare both"
-    ):
+    with refused("wrong-shape", match=r"\(2,\)"):
         lending(engine, encoding, x=np.ones((3, 2)))
-    with pytest.raises(
-        BadInput, match=r"3 lent rows of shape \(2,\) do not go with features \(5,\): send one for each"
-    ):
-        Lent.of({"x": np.ones((3, 2)), "features": np.zeros(5, int)}, np.float32)
-    with pytest.raises(BadInput, match="0 lent rows"):
-        Lent.of({"x": np.ones((0, 2)), "features": np.zeros(2, int)}, np.float32)
-    with pytest.raises(BadInput, match="came without 'features'"):
-        Lent.of({"x": np.ones((3, 2))}, np.float32)
+    with refused("wrong-shape", match=r"\(5,\)"):
+        SharedReference.from_payload({"x": np.ones((3, 2)), "features": np.zeros(5, int)}, np.float32)
+    with refused("wrong-shape", match="0 reference rows"):
+        SharedReference.from_payload({"x": np.ones((0, 2)), "features": np.zeros(2, int)}, np.float32)
+    with refused("protocol-mismatch", match="'features'"):
+        SharedReference.from_payload({"x": np.ones((3, 2))}, np.float32)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from grandrounds.core.rng import generator
 from grandrounds.metrics import tally
-from grandrounds.site.attacks import KINDS, MODEL_KINDS, Attack, boast, liars, tampered, told
+from grandrounds.site.attacks import KINDS, MODEL_KINDS, Attack, boast, falsify, liars, tamper
 
 START = np.array([1.0, 2.0, -3.0])
 TRAINED = np.array([[2.0, 2.0, -5.0], [1.5, 1.0, -3.0]])  # updates (1, 0, -2) and (.5, -1, 0)
@@ -17,7 +17,7 @@ NAMES = ("a", "b")
 
 
 def sent(first: Attack | None, second: Attack | None = None, *, start=START, theta=TRAINED, seed=0, round=1, **more):
-    return tampered(theta, start, attacks=(first, second), names=NAMES, seed=seed, round=round, **more)
+    return tamper(theta, start, attacks=(first, second), names=NAMES, seed=seed, round=round, **more)
 
 
 def models(m=2, size=400, seed=0, dtype=np.float32) -> tuple[np.ndarray, np.ndarray]:
@@ -72,7 +72,7 @@ def test_honest_sites_send_the_same_to_the_bit(kind):
     start, theta = models(m=3)
     before = theta.copy()
     attack = Attack(kind, target="x") if kind == "backdoor" else Attack(kind)
-    out = tampered(theta, start, attacks=(None, attack, None), names=("a", "b", "c"), seed=0, round=1)
+    out = tamper(theta, start, attacks=(None, attack, None), names=("a", "b", "c"), seed=0, round=1)
     np.testing.assert_array_equal(out[[0, 2]], theta[[0, 2]])
     assert (out[1] != theta[1]).any() == (kind in MODEL_KINDS)
     np.testing.assert_array_equal(theta, before)
@@ -104,7 +104,7 @@ def test_noise_follows_from_seed_round_and_site(kind):
     assert (one[0] != one[1]).any()
     for other in ({"seed": 1}, {"round": 2}):
         assert (sent(attack, start=start, theta=theta, **other)[0] != one[0]).any()
-    alone = tampered(theta[1:], start, attacks=(attack,), names=("b",), seed=0, round=1)
+    alone = tamper(theta[1:], start, attacks=(attack,), names=("b",), seed=0, round=1)
     np.testing.assert_array_equal(alone[0], one[1])
 
 
@@ -151,7 +151,7 @@ def test_a_lie_by_hand():
         "accuracy": np.array([0.4, 0.6]),
     }
     kept = {name: values.copy() for name, values in truth.items()}
-    said = told(truth, attacks=(Attack("lie", strength=4), None), round=1)
+    said = falsify(truth, attacks=(Attack("lie", strength=4), None), round=1)
     assert said["count"].tolist() == [120, 40] and said["count"].dtype == truth["count"].dtype
     assert said["loss"].tolist() == [0.125, 0.7]
     assert said["losses"].tolist() == [[0.25, 0.5], [3.0, 4.0]]
@@ -163,18 +163,18 @@ def test_a_lie_by_hand():
 
 def test_counts_stay_whole_and_losses_keep_their_type():
     truth = {"count": np.array([3, 3]), "loss": np.array([0.5, 0.5], np.float32)}
-    said = told(truth, attacks=(Attack("lie", strength=0.6), Attack("lie", strength=0.01)), round=1)
+    said = falsify(truth, attacks=(Attack("lie", strength=0.6), Attack("lie", strength=0.01)), round=1)
     assert said["count"].tolist() == [2, 1] and said["loss"].dtype == np.float32
-    assert told({"count": np.array([3])}, attacks=(Attack("lie"),), round=1)["count"].tolist() == [30]
+    assert falsify({"count": np.array([3])}, attacks=(Attack("lie"),), round=1)["count"].tolist() == [30]
 
 
 def test_only_liars_lie_and_only_from_their_round():
     truth = {"count": np.array([30, 40, 50])}
     attacks = (Attack("scale"), None, Attack("lie", start_round=2))
-    assert told(truth, attacks=attacks, round=1) == truth
-    assert told(truth, attacks=attacks, round=2)["count"].tolist() == [30, 40, 500]
+    assert falsify(truth, attacks=attacks, round=1) == truth
+    assert falsify(truth, attacks=attacks, round=2)["count"].tolist() == [30, 40, 500]
     assert liars(attacks, round=1) == set() and liars(attacks, round=2) == {2}
-    assert told({"steps": 3}, attacks=attacks, round=2) == {"steps": 3}
+    assert falsify({"steps": 3}, attacks=attacks, round=2) == {"steps": 3}
 
 
 def test_boasts_by_hand():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from grandrounds.core.rng import generator
-from grandrounds.site.kernels import augmented, moved
+from grandrounds.site.kernels import augment, shift_images
 from grandrounds.site.stack import Part
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig, TrainJob
 
 
 def part(n: int = 12) -> Part:
@@ -18,15 +18,15 @@ def part(n: int = 12) -> Part:
 
 def test_moving_by_hand():
     x = np.arange(9.0).reshape(1, 1, 3, 3)
-    got = moved(x, np.array([1]), np.array([-1]))
+    got = shift_images(x, np.array([1]), np.array([-1]))
     np.testing.assert_array_equal(got[0, 0], [[0, 0, 0], [1, 2, 0], [4, 5, 0]])
 
 
 def test_flips_are_mirrors_and_repeat():
-    held, work = part(), Work(seed=1, round=3, lr=0.1, augment="flip")
+    held, work = part(), TrainConfig(seed=1, round=3, lr=0.1, augment="flip")
     every = np.arange(2)
-    once = augmented(held, every, names=("a", "b"), work=work)
-    np.testing.assert_array_equal(once, augmented(held, every, names=("a", "b"), work=work))
+    once = augment(held, every, names=("a", "b"), config=work)
+    np.testing.assert_array_equal(once, augment(held, every, names=("a", "b"), config=work))
     mirrored = (once == held.x[..., ::-1]).all(axis=(1, 2, 3))
     same = (once == held.x).all(axis=(1, 2, 3))
     assert (mirrored | same).all()
@@ -35,9 +35,9 @@ def test_flips_are_mirrors_and_repeat():
 
 
 def test_a_site_gets_the_same_draws_whoever_is_there():
-    held, work = part(), Work(seed=1, round=3, lr=0.1, augment="shift")
-    together = augmented(held, np.arange(2), names=("a", "b"), work=work)
-    alone = augmented(held, np.array([1]), names=("a", "b"), work=work)
+    held, work = part(), TrainConfig(seed=1, round=3, lr=0.1, augment="shift")
+    together = augment(held, np.arange(2), names=("a", "b"), config=work)
+    alone = augment(held, np.array([1]), names=("a", "b"), config=work)
     np.testing.assert_array_equal(together[6:], alone[6:])
     np.testing.assert_array_equal(alone[:6], held.x[:6])
 
@@ -58,6 +58,6 @@ def test_training_on_augmented_pictures_leaves_the_sites_own_alone():
                "weights": None, "statistics": "averaged", "options": {}}  # fmt: skip
     model = build_model(model_spec(Settings(options), inputs=(1, 16, 16), classes=3), device="cpu")
     for r in (1, 2):
-        work = Work(seed=0, round=r, lr=0.1, batch=8, augment="shift")
-        trainer(model)(model, held, np.zeros(1, int), model.init(0), names=("a",), work=work)
+        work = TrainConfig(seed=0, round=r, lr=0.1, batch=8, augment="shift")
+        trainer(model)(TrainJob(model, held, np.zeros(1, int), model.init(0), work, names=("a",)))
         np.testing.assert_array_equal(held.x, x)

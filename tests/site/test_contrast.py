@@ -132,7 +132,7 @@ def test_fixed_features_are_each_sites_own():
     part = Part(x, np.zeros(9, int), np.zeros((9, 2)), np.zeros(9, int), np.cumsum([0, *sizes]))
     start, members = rng.normal(size=model.layout.size), np.array([2, 0])
     previous = rng.normal(size=(2, model.layout.size))
-    made = Contrast.of(model, x, part, members, start=start, previous=previous, mu=MU, temperature=T)
+    made = Contrast.build(model, x, part, members, start=start, previous=previous, mu=MU, temperature=T)
     assert (made.mu, made.temperature) == (MU, T)
     np.testing.assert_allclose(made.towards[:4], unit(model.features(start, x[:4])))
     np.testing.assert_allclose(made.towards[6:], unit(model.features(start, x[6:])))
@@ -141,7 +141,7 @@ def test_fixed_features_are_each_sites_own():
     assert not made.towards[4:6].any()
     assert not made.away[4:6].any()
     own = np.stack([start, previous[0]])  # sites that start from models of their own
-    each = Contrast.of(model, x, part, members, start=own, previous=previous, mu=MU, temperature=T)
+    each = Contrast.build(model, x, part, members, start=own, previous=previous, mu=MU, temperature=T)
     np.testing.assert_allclose(each.towards[:4], unit(model.features(previous[0], x[:4])))
     lengths = np.linalg.norm(made.away, axis=1)
     np.testing.assert_allclose(lengths[lengths > 0], 1)

@@ -12,9 +12,9 @@ from grandrounds.models import build_model
 from grandrounds.models.dense import Dense, targets
 from grandrounds.site.kernels import trainer
 from grandrounds.site.stack import Part
-from grandrounds.site.work import Trained, Work
+from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
 from tests.command import rounds
-from tests.site.test_train import alone, part
+from tests.site.test_numpy_train import alone, part
 from tests.support import patients
 
 SIZES = [17, 5, 30, 1]
@@ -23,11 +23,11 @@ NET = {"name": "deep-cnn", "inputs": [1, 16, 16], "classes": 3, "hidden": [], "t
        "stem": "small", "weights": None, "statistics": "averaged", "options": {}}  # fmt: skip
 
 
-def trained(model, held: Part, start, *, members=(0, 1, 2, 3), names=NAMES, noise=0.5, more=None, **work) -> Trained:
+def trained(model, held: Part, start, *, members=(0, 1, 2, 3), names=NAMES, noise=0.5, more=None, **work) -> TrainResult:
     values = {"seed": 1, "round": 2, "lr": 0.1, "epochs": 2, "batch": 8, **work}
-    told = Work(**values, gradient_noise=noise)
+    told = TrainConfig(**values, gradient_noise=noise)
     kept = {"class_weight": None, **(more or {})}
-    return trainer(model)(model, held, np.array(members), start, names=names, work=told, **kept)
+    return trainer(model)(TrainJob(model, held, np.array(members), start, told, names=names, **kept))
 
 
 def squares(sizes: list[int], dtype=np.float32) -> Part:

@@ -9,17 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import refused
+
 torch = pytest.importorskip("torch")
 
 from grandrounds.core.rng import generator  # noqa: E402
 from grandrounds.models.dense import Dense  # noqa: E402
 from grandrounds.models.torch_build import pick_device, torch_dense  # noqa: E402
 from grandrounds.site import torch_job, torch_train  # noqa: E402
-from grandrounds.site.batches import Plan  # noqa: E402
+from grandrounds.site.batches import BatchPlan  # noqa: E402
 from grandrounds.site.cuda_train import _segments  # noqa: E402
-from grandrounds.site.train import train as numpy_train  # noqa: E402
-from grandrounds.site.work import Work  # noqa: E402
-from tests.site.test_train import part  # noqa: E402
+from grandrounds.site.numpy_train import train as numpy_train  # noqa: E402
+from grandrounds.site.train_job import TrainConfig, TrainJob  # noqa: E402
+from tests.site.test_numpy_train import part  # noqa: E402
 
 SIZES = [17, 5, 30, 1]
 NAMES = ("a", "b", "c", "d")
@@ -32,12 +34,12 @@ def test_both_kernels_of_a_dense_model_agree(optimizer, widths, extra):
     dense, held = Dense(widths), part(SIZES, outputs=widths[-1])
     model = torch_dense(dense, device="cpu", precision="float64")
     start = generator(0, purpose="start").normal(size=dense.layout.size)
-    work = Work(**{"seed": 1, "round": 2, "lr": 0.1, "epochs": 2, "batch": 8, "optimizer": optimizer, **extra})
+    work = TrainConfig(**{"seed": 1, "round": 2, "lr": 0.1, "epochs": 2, "batch": 8, "optimizer": optimizer, **extra})
     members = np.array([2, 0, 3])
     weight = np.linspace(0.5, 1.5, max(2, widths[-1]))
-    plan = Plan.of(held, members, names=NAMES, work=work)
-    mine = numpy_train(dense, held, members, start, plan=plan, work=work, class_weight=weight)
-    theirs = torch_train.train(model, held, members, start, plan=plan, work=work, class_weight=weight)
+    plan = BatchPlan.draw(held, members, names=NAMES, config=work)
+    mine = numpy_train(TrainJob(dense, held, members, start, work, class_weight=weight), plan)
+    theirs = torch_train.train(TrainJob(model, held, members, start, work, class_weight=weight), plan)
     np.testing.assert_allclose(theirs.theta, mine.theta, atol=1e-5, rtol=1e-5)
     np.testing.assert_array_equal(theirs.clock, mine.clock)
     x = held.x[:9]
@@ -65,8 +67,9 @@ def test_every_step_is_in_one_graph_that_holds_all_active_sites(steps):
 def test_class_weights_stay_where_a_recorded_graph_reads_them():
     dense, held = Dense((4, 3)), part(SIZES, outputs=3)
     model = torch_dense(dense, device="cpu", precision="float64")
-    start, work = np.zeros(dense.layout.size), Work(seed=0, round=1, lr=0.1)
-    first, second = (torch_job.Job.of(model, held, start, work, np.full(3, w)).class_weight for w in (1.0, 2.0))
+    start, work = np.zeros(dense.layout.size), TrainConfig(seed=0, round=1, lr=0.1)
+    jobs = (TrainJob(model, held, np.zeros(1, int), start, work, class_weight=np.full(3, w)) for w in (1.0, 2.0))
+    first, second = (torch_job.TorchJob.build(job).class_weight for job in jobs)
     assert first.data_ptr() == second.data_ptr() and second.tolist() == [2, 2, 2]
 
 
@@ -77,13 +80,12 @@ def test_kept_moments_continue_on_torch():
     one = np.zeros(1, int)
 
     def run(start, work, **kept):
-        return torch_train.train(
-            model, held, one, start, plan=Plan.of(held, one, names=("a",), work=work), work=work, **kept
-        )
+        plan = BatchPlan.draw(held, one, names=("a",), config=work)
+        return torch_train.train(TrainJob(model, held, one, start, work, **kept), plan)
 
-    twice = run(np.zeros(5), Work(round=1, steps=2, **base))
-    first = run(np.zeros(5), Work(round=1, steps=1, **base))
-    second = run(first.theta[0], Work(round=2, steps=1, **base), slots=first.slots, clock=first.clock)
+    twice = run(np.zeros(5), TrainConfig(round=1, steps=2, **base))
+    first = run(np.zeros(5), TrainConfig(round=1, steps=1, **base))
+    second = run(first.theta[0], TrainConfig(round=2, steps=1, **base), slots=first.slots, clock=first.clock)
     np.testing.assert_allclose(second.theta, twice.theta, rtol=1e-12)
 
 
@@ -91,7 +93,8 @@ def test_kept_moments_continue_on_torch():
 def test_the_stacked_gradient_is_each_sites_own(widths):
     dense, held = Dense(widths), part([8, 8, 8], outputs=widths[-1])
     model = torch_dense(dense, device="cpu", precision="float64")
-    job = torch_job.Job.of(model, held, np.zeros(dense.layout.size), Work(seed=0, round=1, lr=0.1), None)
+    config = TrainConfig(seed=0, round=1, lr=0.1)
+    job = torch_job.TorchJob.build(TrainJob(model, held, np.arange(3), np.zeros(dense.layout.size), config))
     rng = generator(1, purpose="theta")
     theta = torch.as_tensor(rng.normal(size=(3, dense.layout.size)))
     rows = torch.arange(24).view(3, 8)
@@ -110,11 +113,10 @@ def test_the_stacked_gradient_is_each_sites_own(widths):
 
 
 def test_a_gpu_that_is_not_there_is_refused():
-    from grandrounds.core.errors import BadInput
 
     if torch.cuda.is_available():
         assert pick_device("auto") == "cuda"
     else:
-        with pytest.raises(BadInput, match="this machine has no GPU"):
+        with refused("no-gpu"):
             pick_device("cuda")
         assert pick_device("auto") == "cpu"

@@ -254,7 +254,7 @@ class Engine(ABC):
         if doubted:
             valid = [k for k in range(len(block)) if k not in doubted]
             block = block.only(valid, {block.sites[k]: why for k, why in doubted.items()})
-        return block.summed(ask.total) if ask.total else block
+        return block.summed(ask.summed) if ask.summed else block
 
 
 def counted_as(ask: Ask) -> str:

@@ -67,7 +67,7 @@ class LocalEngine(Engine):
             identify=partial(_identity, s.seed),
             secret=partial(_secret, s.seed),
             largest_weight=s.largest_weight,
-            untold=s.withheld_splits,
+            withheld_splits=s.withheld_splits,
         )
         if settings.wire:
             self.hosts = [host(stack.alone(k), cached=4) for k in range(len(stack.names))]

@@ -14,7 +14,7 @@ from grandrounds.protocol.envelope import ANYBODY, Letter, peek, seal, unseal
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import PROTOCOL, Answer, Ask, AskId
-from grandrounds.protocol.packing import HELD, length
+from grandrounds.protocol.packing import LAYOUT, packed_size
 from grandrounds.protocol.tasks import HELLO
 
 SERVER = "server"
@@ -120,9 +120,9 @@ def read_answer(body: bytes, site: str, ask: Ask, layout: ParameterLayout | None
     """
     try:
         answer = decode_answer(body, site, layout)
-        values = {n: v for n, v in answer.values.items() if n == HELD or n.split(".")[0] in ask.report}
-        if isinstance(withheld := values.get(HELD), str):
-            length(withheld)
+        values = {n: v for n, v in answer.values.items() if n == LAYOUT or n.split(".")[0] in ask.report}
+        if isinstance(withheld := values.get(LAYOUT), str):
+            packed_size(withheld)
     except (BadInput, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
         raise InvalidAnswer(UNREADABLE) from None
     if answer.id != ask.id:

@@ -23,7 +23,7 @@ from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.policy.rules import Policy
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import MEET
-from grandrounds.site.company import BadCompany
+from grandrounds.site.company import UnknownPeers
 
 if TYPE_CHECKING:
     from grandrounds.privacy.purse import Purse
@@ -104,7 +104,7 @@ class AccessControl:
             epsilon=said["epsilon"], delta=said["delta"], rounds=int(plan["method"]["rounds"]), noise=said["noise"]
         )
         terms = Terms(
-            untold=self.policy.untold,
+            withheld_splits=self.policy.withheld_splits,
             as_they_are=("test",) if p.require else (),
             own_split=p.require and self.split is not None,
             honest=p.honest or None,
@@ -128,7 +128,7 @@ class AccessControl:
         """An answer as it may leave; `rows`: how many the site has for training, validation and test."""
         return self.policy.trimmed(ask, values, rows=rows)
 
-    def turned_away(self, ask: Ask, why: BadCompany) -> Refusal:
+    def turned_away(self, ask: Ask, why: UnknownPeers) -> Refusal:
         """What leaves where the site does not go along with whom it is introduced to; who that was is noted here."""
         _log.warning("%s: %s", ask.id, why)
         if self.strangers is not None and ask.task == MEET and ask.id is not None:

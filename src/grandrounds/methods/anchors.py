@@ -7,8 +7,8 @@ that they may be sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from grandrounds.core.references import watched_rows, which
 from grandrounds.methods.base import LocalRegularizer, Server
 from grandrounds.methods.scaffold import ControlVariates, SiteVariates
 from grandrounds.protocol.messages import Answers, Value
-from grandrounds.site.anchor import anchored_to
-from grandrounds.site.plugin import SitePlugin, TrainingJob
+from grandrounds.site.anchor import find_anchor_reference
+from grandrounds.site.plugin import SitePlugin, TrainRequest
+from grandrounds.site.train_job import TrainJob
 
 DEFAULT_STRENGTH, ADAPTIVE_STRENGTH = 3.0, 40.0
 """How strong an anchor is where nobody says: for plain steps, and for adam and adamw, which scale steps back."""
@@ -32,14 +33,13 @@ RAMP_ROUNDS = 10
 class AnchorRows(SitePlugin):
     """The sites' half: the reference rows that local training is held to, and the consensus of sketches on them."""
 
-    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
-        work, shared = job.work, job.ask.shared
-        more: dict[str, Any] = {}
-        if work.anchor or work.alignment:
-            more["lent"] = anchored_to(self.site.references, work)
-        if work.alignment and "consensus" in shared:
-            more["consensus"] = np.asarray(shared["consensus"])
-        return more
+    def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
+        config, shared = request.config, request.ask.shared
+        if config.anchor or config.alignment:
+            job = replace(job, reference=find_anchor_reference(self.site.references, config))
+        if config.alignment and "consensus" in shared:
+            job = replace(job, consensus=np.asarray(shared["consensus"]))
+        return job
 
 
 class ReferenceAnchor(LocalRegularizer):

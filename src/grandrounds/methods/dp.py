@@ -1,6 +1,6 @@
 """Differential privacy as a method sees it: what a run promises, what a round spends, and DP-FedAvg (McMahan et al. 2018).
 
-*Sample level* (`dp-sgd`): the noise is in the sites' steps (site/private.py), so whatever a server does with their models
+*Sample level* (`dp-sgd`): the noise is in the sites' steps (site/dp_sgd.py), so whatever a server does with their models
 costs nothing more. *Client level* (`client`): a site's whole update is clipped, at the site and again by the server, and
 the noise is added to the weighted sum. The sum is divided by a number of sites that the plan states (`Private.sites`), not by
 how many there are: McMahan et al.'s fixed denominator. So a site that is silent, or that is not there at all, moves the sum by
@@ -23,7 +23,7 @@ from grandrounds.core.records import Stage
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.select import count_sites
 from grandrounds.methods.weigh import data_size
-from grandrounds.privacy.clipped import shortened
+from grandrounds.privacy.clipped import clip_norm
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import ERROR
@@ -89,7 +89,7 @@ def aggregate_dp(server: Server, ask: Ask, method: Method) -> Generator[Ask, Ans
     if server.secure is None:
         answers: Answers = yield ask
         own = np.array([weights[s] for s in answers.sites])
-        updates = shortened(np.asarray(answers["model"], float) - server.model, p.clip)
+        updates = clip_norm(np.asarray(answers["model"], float) - server.model, p.clip)
         total = own @ updates + deviation * _draw_noise(server, p)
         said = "the server added noise to the sum"
     else:
@@ -137,7 +137,7 @@ def _sum_securely(
 
     p, rule = server.private, server.secure
     assert p is not None and rule is not None
-    answers = yield replace(ask, report=("update", "count", "steps"), held=("update",))
+    answers = yield replace(ask, report=("update", "count", "steps"), withheld=("update",))
     own = {s: weights[s] for s in answers.sites}
     summed = yield from secure_sum(rule, answers, weights={"update": own}, bound=p.clip, noise=deviation)
     kept = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)

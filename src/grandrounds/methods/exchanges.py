@@ -127,7 +127,7 @@ def evaluate(
         each=served.payloads(),
         to=to,
         report=(*parts, "figures"),
-        total=tuple(parts),
+        summed=tuple(parts),
     )
     totals = {part: Tally.from_arrays(_strip_prefix(answers.totals, part)) for part in parts}
     return EvaluationResult(answers.sites, totals, _strip_prefix(answers.columns, "figures.test"))
@@ -144,7 +144,7 @@ def fit_temperature(served: ModelAssignment) -> Generator[Ask, Answers, float | 
     None where the best point is an end of the grid: the validation rows are separable and set no temperature.
     """
     shared = {"model": served.model, "grid": TEMPERATURES}
-    answers = yield Ask("calibrate", shared=shared, each=served.payloads(), report=("losses",), total=("losses",))
+    answers = yield Ask("calibrate", shared=shared, each=served.payloads(), report=("losses",), summed=("losses",))
     best = int(np.argmin(answers.totals["losses"]))
     return None if best in (0, len(TEMPERATURES) - 1) else float(TEMPERATURES[best])
 

@@ -27,7 +27,7 @@ class FedAvg(Method):
         for site, half in choose_halves(self.settings.weigh, server).items():
             each[site] = {**each.get(site, {}), OWN_HALF: half}
         ask = self.ask_to_train(server, chosen.sites, each={s: own for s, own in each.items() if s in chosen.sites})
-        ask = ask.reporting(*requested_reports(self.settings.weigh, server.round))
+        ask = ask.with_reports(*requested_reports(self.settings.weigh, server.round))
         joined, answers = yield from self.train_and_aggregate(server, ask)
         decision = joined.decision(chosen, "" if self.regularizer.name == "none" else self.regularizer.title)
         remembered = {**joined.memory, **self.regularizer.update(server, answers)}

@@ -23,27 +23,27 @@ from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import PARTS, Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
-from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
-from grandrounds.site.work import Trained
+from grandrounds.site.plugin import Columns, SitePlugin, TrainRequest
+from grandrounds.site.train_job import TrainJob, TrainResult
 
 
 class SiteDuals(SitePlugin):
     """The sites' half: each remembers its dual vector h_k; alpha comes as the weight of the proximal term."""
 
-    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
-        return {"correction": -self._duals(job)} if job.ask.shared.get("dynamic") else {}
+    def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
+        return replace(job, correction=-self._duals(request)) if request.ask.shared.get("dynamic") else job
 
-    def on_trained(self, job: TrainingJob, result: Trained) -> Columns:
-        if job.ask.shared.get("dynamic"):
+    def on_trained(self, request: TrainRequest, result: TrainResult) -> Columns:
+        if request.ask.shared.get("dynamic"):
             theta = np.asarray(result.theta)
-            duals = self._duals(job) - job.work.proximal * (theta - job.start)
-            self.site.states.stage(job.members, job.work.round, {"dual": duals.astype(theta.dtype, copy=False)})
+            duals = self._duals(request) - request.config.proximal * (theta - request.start)
+            self.site.states.stage(request.members, request.config.round, {"dual": duals.astype(theta.dtype, copy=False)})
         return {}
 
-    def _duals(self, job: TrainingJob) -> Array:
+    def _duals(self, request: TrainRequest) -> Array:
         """Read the sites' committed dual vectors, (m, P); zeros where there are none."""
-        stored = self.site.states.read("dual", job.members)
-        return np.zeros((len(job.members), job.start.shape[-1]), job.start.dtype) if stored is None else stored
+        stored = self.site.states.read("dual", request.members)
+        return np.zeros((len(request.members), request.start.shape[-1]), request.start.dtype) if stored is None else stored
 
 
 class FedDyn(FedAvg):

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from grandrounds.methods.base import LocalRegularizer, Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.protocol.messages import Value
-from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
-from grandrounds.site.work import Trained
+from grandrounds.site.plugin import Columns, SitePlugin, TrainRequest
+from grandrounds.site.train_job import TrainJob, TrainResult
 
 
 class PreviousModels(SitePlugin):
     """The sites' half: each remembers the whole model that it trained last."""
 
-    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
-        if not job.work.contrast:
-            return {}
-        first = np.broadcast_to(job.start, (len(job.members), job.start.shape[-1]))
-        stored = self.site.states.read("previous", job.members)
+    def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
+        if not request.config.contrast:
+            return job
+        first = np.broadcast_to(request.start, (len(request.members), request.start.shape[-1]))
+        stored = self.site.states.read("previous", request.members)
         if stored is None:
-            return {"previous": first}
-        known = self.site.states.known(job.members)  # a site that has trained no model takes the one it starts from
-        return {"previous": np.where(known[:, None], stored, first)}
+            return replace(job, previous=first)
+        known = self.site.states.known(request.members)  # a site that has trained no model takes the one it starts from
+        return replace(job, previous=np.where(known[:, None], stored, first))
 
-    def on_trained(self, job: TrainingJob, result: Trained) -> Columns:
-        if job.work.contrast:
-            self.site.states.stage(job.members, job.work.round, {"previous": np.asarray(result.theta)})
+    def on_trained(self, request: TrainRequest, result: TrainResult) -> Columns:
+        if request.config.contrast:
+            self.site.states.stage(request.members, request.config.round, {"previous": np.asarray(result.theta)})
         return {}
 
 

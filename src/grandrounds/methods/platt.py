@@ -114,7 +114,7 @@ def fit_platt(served: ModelAssignment) -> Generator[Ask, Answers, PlattLine]:
     lines = next(work)
     while True:
         shared: dict[str, Value] = {"model": served.model, "lines": lines}
-        answers = yield Ask("platt", shared=shared, each=served.payloads(), report=("sums",), total=("sums",))
+        answers = yield Ask("platt", shared=shared, each=served.payloads(), report=("sums",), summed=("sums",))
         found = PlattSums(*(np.asarray(answers.totals[f"sums.{part}"], float) for part in ("outcomes", "lines")))
         if not found.outcomes[:2].all():
             return PlattLine(0.0, 0.0, 1, _ONE_CLASS)
@@ -205,7 +205,7 @@ class PrivatePlatt:
         if self.secure:
             return (yield from self._hidden(ask, self._sigma(share), rule))
         e = share * self.epsilon
-        answers = yield Ask(ask.task, {**shared, "epsilon": e}, ask.each, report=ask.report, total=("counts",))
+        answers = yield Ask(ask.task, {**shared, "epsilon": e}, ask.each, report=ask.report, summed=("counts",))
         spread = float(np.sqrt(2 * len(answers) * np.exp(-e))) / -float(np.expm1(-e))
         return np.asarray(answers.totals["counts"], float), spread
 
@@ -217,7 +217,7 @@ class PrivatePlatt:
                 "a calibration with noise in shares needs secure sums: set privacy.secure = true",
                 code="needs-secure-aggregation",
             )
-        answers = yield ask.holding("counts")
+        answers = yield ask.withholding("counts")
         summed = yield from secure_sum(
             rule, answers, bits=STATISTIC_BITS, bound=MAX_ROWS, purpose=TALLIES, noise=sigma
         )

@@ -6,8 +6,8 @@ saw, which is why option II holds for plain SGD alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,31 +15,31 @@ from grandrounds.core.arrays import Array
 from grandrounds.methods.base import LocalRegularizer, Server
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.protocol.messages import Answers, Value
-from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
-from grandrounds.site.work import Trained
+from grandrounds.site.plugin import Columns, SitePlugin, TrainRequest
+from grandrounds.site.train_job import TrainJob, TrainResult
 
 
 class SiteVariates(SitePlugin):
     """The sites' half: each remembers its c_k, corrects its gradients by it and reports the change of it."""
 
-    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
-        shared = job.ask.shared.get("variate")
-        return {} if shared is None else {"correction": correction(np.asarray(shared), self._own(job))}
+    def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
+        shared = request.ask.shared.get("variate")
+        return job if shared is None else replace(job, correction=correction(np.asarray(shared), self._own(request)))
 
-    def on_trained(self, job: TrainingJob, result: Trained) -> Columns:
-        if "variate" not in job.ask.shared:
+    def on_trained(self, request: TrainRequest, result: TrainResult) -> Columns:
+        if "variate" not in request.ask.shared:
             return {}
-        work, own, shared = job.work, self._own(job), np.asarray(job.ask.shared["variate"])
-        rate = steady_rate(job.counts, work.batch) if job.ask.shared.get("steady") else None
+        work, own, shared = request.config, self._own(request), np.asarray(request.ask.shared["variate"])
+        rate = steady_rate(request.counts, work.batch) if request.ask.shared.get("steady") else None
         theta = np.asarray(result.theta)
-        fresh = update_variates(own, shared, start=job.start, theta=theta, steps=result.steps, lr=work.lr, rate=rate)
-        self.site.states.stage(job.members, work.round, {"variate": fresh})
+        fresh = update_variates(own, shared, start=request.start, theta=theta, steps=result.steps, lr=work.lr, rate=rate)
+        self.site.states.stage(request.members, work.round, {"variate": fresh})
         return {"variate": fresh - own}
 
-    def _own(self, job: TrainingJob) -> Array:
+    def _own(self, request: TrainRequest) -> Array:
         """Read the sites' committed variates, (m, P); zeros where there are none."""
-        stored = self.site.states.read("variate", job.members)
-        return np.zeros((len(job.members), job.start.shape[-1]), job.start.dtype) if stored is None else stored
+        stored = self.site.states.read("variate", request.members)
+        return np.zeros((len(request.members), request.start.shape[-1]), request.start.dtype) if stored is None else stored
 
 
 def correction(shared: Array, own: Array) -> Array:

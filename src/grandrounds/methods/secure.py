@@ -1,6 +1,6 @@
 """Secure sums, for any method: what sites hold is added up, and the server sees the sum alone.
 
-    answers = yield ask.holding("model")
+    answers = yield ask.withholding("model")
     summed = yield from secure_sum(server.secure, answers, weights={"model": weights})
 
 Five exchanges (privacy/secagg). Sites that drop out on the way are left out of the sum and named as missing; where too few
@@ -24,7 +24,7 @@ from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.exchanges import intercept
 from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
-from grandrounds.protocol.packing import HELD, length, narrowed, reports, unpacked
+from grandrounds.protocol.packing import LAYOUT, layout_reports, narrow_layout, packed_size, unpack
 from grandrounds.protocol.tasks import ERROR, INTRODUCE, MEET, MODELS, SUM_STEPS, TALLIES
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def secure_sum(
 
     assert answers.id is not None
     told, sites, odd = _majority_layout(answers)
-    told = narrowed(told, of) if of else told
-    if weights and not reports(told) <= set(weights):
+    told = narrow_layout(told, of) if of else told
+    if weights and not layout_reports(told) <= set(weights):
         raise BadInput(
             "a secure sum is weighted or plain: give weights for all that is held, or for nothing",
             code="incomplete-weights",
@@ -98,10 +98,10 @@ def secure_sum(
     scale = Scale(bits, bound, parties, weighted=bool(weights), spare=spare)
     tag = f"{purpose} {answers.id.step}"
     context = Context(answers.id.run, answers.id.round, tag)
-    parts = sorted(reports(told))
+    parts = sorted(layout_reports(told))
     by_site = {s: [weights[name][s] for name in parts] for s in sites} if weights else None
     peers = {s: rule.peers[s] for s in sites}
-    work = SecureSum(context, peers=peers, scale=scale, size=length(told), weights=by_site)
+    work = SecureSum(context, peers=peers, scale=scale, size=packed_size(told), weights=by_site)
     what: dict[str, Value] = {"of": str(answers.id), "bits": bits, "bound": bound, "parties": parties, "noise": noise}
     what["reports"] = ",".join(sorted(of))
     for step in STEPS:
@@ -116,7 +116,7 @@ def secure_sum(
     total = work.total()
     kept = {name: sum(of[s] for s in work.sites) for name, of in (weights or {}).items()}
     notes = tuple(f"{site}: {why}" for site, why in work.faults.items())
-    return SumResult(work.sites, unpacked(total, told), kept, {**odd, **work.missing}, notes)
+    return SumResult(work.sites, unpack(total, told), kept, {**odd, **work.missing}, notes)
 
 
 def is_halt(error: Exception) -> TypeGuard[Halted]:
@@ -128,7 +128,7 @@ def with_secure_totals(work: Generator[Any, Any, Any], rule: SecureRule) -> Gene
     """A generator whose Asks for totals are answered by secure sums: tallies, histograms, losses at temperatures."""
 
     def through(effect: Effect) -> Generator[Effect, Any, Any]:
-        if isinstance(effect, Ask) and effect.total:
+        if isinstance(effect, Ask) and effect.summed:
             return (yield from _secure_total(effect, rule))
         return (yield effect)
 
@@ -136,18 +136,18 @@ def with_secure_totals(work: Generator[Any, Any, Any], rule: SecureRule) -> Gene
 
 
 def _secure_total(ask: Ask, rule: SecureRule) -> Generator[Ask, Answers, Answers]:
-    answers: Answers = yield replace(ask, total=(), held=ask.total)
+    answers: Answers = yield replace(ask, summed=(), withheld=ask.summed)
     summed = yield from secure_sum(rule, answers, bits=STATISTIC_BITS, bound=STATISTIC_BOUND, purpose=TALLIES)
     kept = [k for k, s in enumerate(answers.sites) if s in summed.sites]
     rest = answers.only(kept, summed.missing)
-    rest.columns.pop(HELD, None)
+    rest.columns.pop(LAYOUT, None)
     rest.totals = dict(summed.values)
     return rest
 
 
 def _majority_layout(answers: Answers) -> tuple[str, tuple[str, ...], dict[str, str]]:
     """The layout that most sites announced, those that did, and the others with a reason."""
-    said = dict(zip(answers.sites, answers[HELD], strict=True)) if len(answers) else {}
+    said = dict(zip(answers.sites, answers[LAYOUT], strict=True)) if len(answers) else {}
     counted = sorted(said.values(), key=lambda told: (-list(said.values()).count(told), told))
     told = counted[0] if counted else "[]"
     sites = tuple(s for s, own in said.items() if own == told)
@@ -163,7 +163,7 @@ def aggregate_secure(
     the weights of those that stayed are made to sum to 1.
     """
     shares = method.regularizer.secure_weights(server)
-    answers = yield ask.holding("model", *shares)
+    answers = yield ask.withholding("model", *shares)
     weighed = weigh(method.settings.weigh, server, answers)
     return (yield from secure_weighted_sum(server, rule, answers, weighed, shares))
 

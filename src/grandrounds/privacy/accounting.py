@@ -51,11 +51,11 @@ def _least(tally: Tally, delta: float) -> float:
     rest = tuple(part for part in tally if part[0].kind not in PURE)
     if not pure and math.isfinite(exact := composition.gaussians(rest, delta)):
         return exact
-    found = min(composition.renyi(tally, delta), composition.losses(tally, delta))
+    least = min(composition.renyi(tally, delta), composition.losses(tally, delta))
     alone = composition.basic(pure)
-    if alone >= found or not pure:
-        return found
-    return min(found, alone + (_least(rest, delta) if rest else 0.0))
+    if alone >= least or not pure:
+        return least
+    return min(least, alone + (_least(rest, delta) if rest else 0.0))
 
 
 @lru_cache(maxsize=256)
@@ -67,7 +67,7 @@ def total_rho(epsilon: float, delta: float) -> float:
     _check(delta, epsilon)
 
     def spent(rho: float) -> float:
-        return composition.renyi(((Release("gaussian", 1.0, 1.0, 0.0, rho), 1, 1),), delta, whole=True)
+        return composition.renyi(((Release("gaussian", 1.0, 1.0, 0.0, rho), 1, 1),), delta, whole_orders=True)
 
     low, high = 0.0, epsilon
     while high - low > 1e-9 * high:
@@ -161,20 +161,20 @@ def statement(
     raw = list(dict.fromkeys(e.what for e in events if e.kind == "raw"))
     if not covered:
         return _raw(raw) if raw else "nothing that touched patients was released"
-    said = [
+    parts = [
         _epsilon(epsilon_of(covered, delta)),
         f"delta = {_plain(delta)}",
         f"for each {unit or covered[0].unit}",
         "add/remove",
     ]
-    said += [_NOISE[t] for t in dict.fromkeys(e.trust for e in covered)]
+    parts += [_NOISE[t] for t in dict.fromkeys(e.trust for e in covered)]
     if rounds is not None:
-        said.append(f"{rounds} round" + "s" * (rounds != 1))
+        parts.append(f"{rounds} round" + "s" * (rounds != 1))
     names = len({(e.kind, e.what, e.of) for e in covered})
-    said.append(f"{names} mechanism" + "s" * (names != 1))
+    parts.append(f"{names} mechanism" + "s" * (names != 1))
     if simulated:
-        said.append("simulated: the noise follows from the seed")
-    sentence = ", ".join(said)
+        parts.append("simulated: the noise follows from the seed")
+    sentence = ", ".join(parts)
     return f"{sentence}; {_raw(raw)}" if raw else sentence
 
 

@@ -75,13 +75,13 @@ class Budget:
         """The epsilon of the rows concerned, were this released as well."""
         return self._after(_listed(event))
 
-    def spent(self, of: str = "training") -> float:
+    def spent(self, rows: str = "training") -> float:
         """Epsilon of these rows so far (of sites: of everything, because a site holds all its rows)."""
-        return epsilon_of([e for e in self._events if e.of == of or e.unit == "site"], self.delta)
+        return epsilon_of([e for e in self._events if e.of == rows or e.unit == "site"], self.delta)
 
     def left(self, event: Event | Iterable[Event]) -> float:
         """What is left of the limit for the rows of this event; never below zero."""
-        spent = max((self.spent(of) for of in {e.of for e in _listed(event)}), default=0.0)
+        spent = max((self.spent(rows) for rows in {e.of for e in _listed(event)}), default=0.0)
         return max(0.0, (math.inf if self.epsilon is None else self.epsilon) - spent)
 
     def _after(self, new: list[Event]) -> float:
@@ -95,11 +95,11 @@ class Budget:
         return {"schema": SCHEMA, "epsilon": self.epsilon, "delta": self.delta, "events": listed, "keys": keys}
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Budget:
+    def from_dict(cls, values: Mapping[str, Any]) -> Budget:
         """What `to_dict` wrote; anything else is `BadInput`, never an empty budget."""
-        if not isinstance(found, Mapping) or found.get("schema") != SCHEMA:
+        if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
             raise BadInput(f"a budget is not written as expected: its schema must be {SCHEMA}", code="damaged-budget")
-        epsilon, delta, events, keys = (found.get(name) for name in ("epsilon", "delta", "events", "keys"))
+        epsilon, delta, events, keys = (values.get(name) for name in ("epsilon", "delta", "events", "keys"))
         if not (epsilon is None or _is_number(epsilon)) or delta is None or not _is_number(delta):
             raise BadInput(
                 "a budget is not written as expected: epsilon and delta must be numbers", code="damaged-budget"
@@ -123,12 +123,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _refusal(new: list[Event], after: float, limit: float, delta: float, left: float) -> str:
-    what = ", ".join(dict.fromkeys(e.what for e in new))
+def _refusal(new: list[Event], after: float, limit: float, delta: float, remaining: float) -> str:
+    names = ", ".join(dict.fromkeys(e.what for e in new))
     rows = ", ".join(dict.fromkeys(e.of for e in new))
     if math.isinf(after):
-        return f"'{what}' would be released without noise, which no budget covers (epsilon = {limit:g} of {rows} rows)"
+        return f"'{names}' would be released without noise, which no budget covers (epsilon = {limit:g} of {rows} rows)"
     return (
-        f"'{what}' would bring epsilon to {after:.4g} of {limit:g} at delta = {delta:g} ({rows} rows): {limit - left:.4g} "
-        f"is spent, {left:.4g} is left; nothing was released. Use more noise, fewer rounds, or a larger budget"
+        f"'{names}' would bring epsilon to {after:.4g} of {limit:g} at delta = {delta:g} ({rows} rows): {limit - remaining:.4g} "
+        f"is spent, {remaining:.4g} is left; nothing was released. Use more noise, fewer rounds, or a larger budget"
     )

@@ -23,7 +23,7 @@ def shrinking(length: Array, longest: float) -> Array:
     return out
 
 
-def shortened(vectors: Array, longest: float) -> Array:
+def clip_norm(vectors: Array, longest: float) -> Array:
     """Vectors (..., P), each no longer than `longest`; one that is no number is nothing."""
     with np.errstate(over="ignore", invalid="ignore"):
         factor = shrinking(np.sqrt(squared_length(vectors)), longest)[..., None].astype(vectors.dtype)

@@ -44,8 +44,8 @@ Tally = tuple[tuple[Release, int, int], ...]
 
 
 def tallied(events: Iterable[Event]) -> Tally:
-    found = Counter((Release(e.kind, e.sigma, e.rate, e.epsilon, e.rho), e.count) for e in events)
-    return tuple(sorted(((r, n, times) for (r, n), times in found.items()), key=repr))
+    tally = Counter((Release(e.kind, e.sigma, e.rate, e.epsilon, e.rho), e.count) for e in events)
+    return tuple(sorted(((r, n, times) for (r, n), times in tally.items()), key=repr))
 
 
 def basic(tally: Tally) -> float:
@@ -63,14 +63,14 @@ def gaussians(tally: Tally, delta: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def renyi(tally: Tally, delta: float, whole: bool = False) -> float:
+def renyi(tally: Tally, delta: float, whole_orders: bool = False) -> float:
     """By Renyi divergences, which add up, and Canonne, Kamath & Steinke's conversion (2020, proposition 12)."""
     from dp_accounting import rdp
 
     total = np.zeros(len(ORDERS))
     for release, n, times in tally:
         total = total + n * times * curve(release)
-    used = np.isfinite(total) & (WHOLE if whole else True)
+    used = np.isfinite(total) & (WHOLE if whole_orders else True)
     if not used.any():
         return math.inf
     return float(rdp.compute_epsilon(ORDERS[used], total[used], delta)[0])
@@ -95,11 +95,11 @@ def curve(release: Release) -> Array:
     from dp_accounting.rdp import RdpAccountant
 
     if release.kind == "sampled_gaussian" and release.rate < 1:
-        found = np.full(len(ORDERS), np.inf)
+        divergences = np.full(len(ORDERS), np.inf)
         accountant = RdpAccountant([int(a) for a in ORDERS[WHOLE]])
         accountant.compose(PoissonSampledDpEvent(release.rate, GaussianDpEvent(release.sigma)))
-        found[WHOLE] = accountant.rdp
-        return found
+        divergences[WHOLE] = accountant.rdp
+        return divergences
     if release.rho is not None:
         rho = release.rho
     elif release.kind in PURE:
@@ -108,10 +108,10 @@ def curve(release: Release) -> Array:
         rho = 1 / (2 * release.sigma**2)
     accountant = RdpAccountant(ORDERS)
     accountant.compose(ZCDpEvent(rho))
-    found = np.asarray(accountant.rdp)
+    divergences = np.asarray(accountant.rdp)
     if release.kind in PURE:
-        found = np.minimum(found, release.epsilon)
-    return np.where(WHOLE, found, np.inf) if release.kind == "skellam" else found
+        divergences = np.minimum(divergences, release.epsilon)
+    return np.where(WHOLE, divergences, np.inf) if release.kind == "skellam" else divergences
 
 
 @lru_cache(maxsize=1024)

@@ -42,13 +42,13 @@ def _filled(size: int, draw: Callable[[int], Array]) -> Array:
     """`draw` proposes so many and gives back those that were kept; it is asked until there are enough."""
     if size < 0:
         raise BadInput("cannot draw fewer than zero numbers", code="bad-count")
-    kept: list[Array] = []
+    accepted: list[Array] = []
     missing = size
     while missing > 0:
-        found = draw(min(2 * missing + 16, _BLOCK))[:missing]
-        kept.append(found)
-        missing -= len(found)
-    return np.concatenate(kept) if kept else np.zeros(0, np.int64)
+        drawn = draw(min(2 * missing + 16, _BLOCK))[:missing]
+        accepted.append(drawn)
+        missing -= len(drawn)
+    return np.concatenate(accepted) if accepted else np.zeros(0, np.int64)
 
 
 def _laplace(scale: Fraction, n: int, rng: np.random.Generator) -> Array:
@@ -60,8 +60,8 @@ def _laplace(scale: Fraction, n: int, rng: np.random.Generator) -> Array:
     size = np.array([(u + t * int(v)) // s for u, v in zip(low.tolist(), high, strict=True)], np.int64)
     negative = rng.integers(0, 2, len(size)) == 1
     signed = np.where(negative, -size, size)
-    kept: Array = signed[~(negative & (size == 0))]
-    return kept
+    accepted: Array = signed[~(negative & (size == 0))]
+    return accepted
 
 
 def _gaussian(variance: Fraction, n: int, rng: np.random.Generator) -> Array:
@@ -70,8 +70,8 @@ def _gaussian(variance: Fraction, n: int, rng: np.random.Generator) -> Array:
     y = _laplace(Fraction(t), n, rng)
     p, q = variance.numerator, variance.denominator
     exponents = [(abs(v) * q * t - p) ** 2 for v in y.tolist()]
-    kept: Array = y[_exp(exponents, 2 * p * q * t * t, rng)]
-    return kept
+    accepted: Array = y[_exp(exponents, 2 * p * q * t * t, rng)]
+    return accepted
 
 
 def _exp(numerators: list[int], denominator: int, rng: np.random.Generator) -> Array:
@@ -79,32 +79,32 @@ def _exp(numerators: list[int], denominator: int, rng: np.random.Generator) -> A
     wholes = np.array([min(x // denominator, _WORD) for x in numerators], np.int64)
     rest = np.array([x % denominator for x in numerators], object)
     alive = np.ones(len(wholes), bool)
-    while (at := np.flatnonzero(alive & (wholes > 0))).size:
-        alive[at] = _exp_within(np.ones(len(at), np.int64), 1, rng)
-        wholes[at] -= 1
-    at = np.flatnonzero(alive)
-    alive[at] = _exp_within(rest[at], denominator, rng)
+    while (trials := np.flatnonzero(alive & (wholes > 0))).size:
+        alive[trials] = _exp_within(np.ones(len(trials), np.int64), 1, rng)
+        wholes[trials] -= 1
+    trials = np.flatnonzero(alive)
+    alive[trials] = _exp_within(rest[trials], denominator, rng)
     return alive
 
 
 def _exp_within(numerators: Array, denominator: int, rng: np.random.Generator) -> Array:
     """Algorithm 1, Bernoulli(exp(-x)) for x in [0, 1]: the first k at which Bernoulli(x / k) fails is odd."""
     k, odd = 1, np.zeros(len(numerators), bool)
-    at = np.arange(len(numerators))
-    while len(at):
-        goes_on = _bernoulli(numerators[at], denominator * k, rng)
-        odd[at[~goes_on]] = k % 2 == 1
-        at, k = at[goes_on], k + 1
+    trials = np.arange(len(numerators))
+    while len(trials):
+        goes_on = _bernoulli(numerators[trials], denominator * k, rng)
+        odd[trials[~goes_on]] = k % 2 == 1
+        trials, k = trials[goes_on], k + 1
     return odd
 
 
 def _successes(n: int, rng: np.random.Generator) -> Array:
     """How often Bernoulli(exp(-1)) succeeds before it first fails."""
-    found, at = np.zeros(n, np.int64), np.arange(n)
-    while len(at):
-        at = at[_exp_within(np.ones(len(at), np.int64), 1, rng)]
-        found[at] += 1
-    return found
+    successes, trials = np.zeros(n, np.int64), np.arange(n)
+    while len(trials):
+        trials = trials[_exp_within(np.ones(len(trials), np.int64), 1, rng)]
+        successes[trials] += 1
+    return successes
 
 
 def _bernoulli(numerators: Array, denominator: int, rng: np.random.Generator) -> Array:
@@ -118,12 +118,12 @@ def _below(limit: int, n: int, rng: np.random.Generator) -> Array:
         return rng.integers(0, limit, n)
     bits = limit.bit_length()
     size = (bits + 7) // 8
-    found = np.empty(n, object)
+    out = np.empty(n, object)
     for i in range(n):
         while (drawn := int.from_bytes(rng.bytes(size), "little") >> (8 * size - bits)) >= limit:
             pass
-        found[i] = drawn
-    return found
+        out[i] = drawn
+    return out
 
 
 def _fraction(value: float | Fraction) -> Fraction:

@@ -50,10 +50,10 @@ class Event:
     trust: str = "local"
 
     def __post_init__(self) -> None:
-        for name, known in (("kind", KINDS), ("unit", UNITS), ("of", ROWS), ("trust", TRUST)):
-            if getattr(self, name) not in known:
+        for name, allowed in (("kind", KINDS), ("unit", UNITS), ("of", ROWS), ("trust", TRUST)):
+            if getattr(self, name) not in allowed:
                 raise BadInput(
-                    f"{name} '{getattr(self, name)}' of a release is unknown: {nearest(str(getattr(self, name)), known)}",
+                    f"{name} '{getattr(self, name)}' of a release is unknown: {nearest(str(getattr(self, name)), allowed)}",
                     code="unknown-event-kind",
                 )
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
@@ -101,10 +101,10 @@ class Event:
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Event:
         """What `to_dict` wrote; anything else is `BadInput`."""
-        known = {f.name for f in fields(cls)}
-        if not isinstance(found, Mapping) or not {"kind", "what"} <= set(found) <= known:
+        names = {f.name for f in fields(cls)}
+        if not isinstance(found, Mapping) or not {"kind", "what"} <= set(found) <= names:
             raise BadInput(
-                f"a release is not written as expected: it has a kind, a what, and of {', '.join(sorted(known))}",
+                f"a release is not written as expected: it has a kind, a what, and of {', '.join(sorted(names))}",
                 code="damaged-event",
             )
         values = dict(found)

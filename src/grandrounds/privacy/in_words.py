@@ -58,8 +58,8 @@ def whom(privacy: Mapping[str, Any]) -> str:
 
 def mechanism(name: str, method: str, unit: str = "patient") -> str:
     """Describe a mechanism; `unit`: whom its promise is to."""
-    said = f"mechanisms of method '{method}' itself ({name.replace('_', ' ')})"
-    return _MECHANISMS.get(name, said).replace("{unit}", unit)
+    sentence = f"mechanisms of method '{method}' itself ({name.replace('_', ' ')})"
+    return _MECHANISMS.get(name, sentence).replace("{unit}", unit)
 
 
 def release(e: Event, unit: str = "") -> str:
@@ -78,27 +78,27 @@ def odds(epsilon: float, delta: float, unit: str) -> list[str]:
     """What epsilon and delta allow whoever sees everything that left."""
     factor = math.exp(min(epsilon, 700.0))
     hits = most_hits(epsilon, delta)
-    found = f"{hits:.1%}" if hits < 0.999 else "practically all"
-    said = [
+    share = f"{hits:.1%}" if hits < 0.999 else "practically all"
+    sentences = [
         f"Whoever sees all that was released under the promise can raise the odds of guessing whether a given {unit} took "
         f"part by at most a factor e^epsilon = {factor:.4g}, but for a chance of delta = {plain(delta)} ({one_in(delta)}).",
-        f"So an attack that wrongly names {FPR:.0%} of those who did not take part finds at most {found} of those who did."
+        f"So an attack that wrongly names {FPR:.0%} of those who did not take part finds at most {share} of those who did."
         + (" That rules out little by itself." if hits > _WEAK else ""),
     ]
     if unit == "site":
         doubled = min(1.0, (1 + factor) * delta)
-        said.append(
+        sentences.append(
             "The promise is to each site as a whole. To swap one patient's data for another's is to take a site out and put "
             f"one in: for that twice the epsilon holds, {rounded_up(2 * epsilon)}, with delta = {doubled:.2g}."
         )
-    return said
+    return sentences
 
 
 def trust(summary: Mapping[str, Any]) -> list[str]:
     """Who must be trusted, one sentence for each way in which noise was added."""
     if summary["method"] == "pooled":
         return [_POOLED]
-    return [said for name, said in _TRUST.items() if name in (summary["privacy"].get("trust") or "")]
+    return [sentence for name, sentence in _TRUST.items() if name in (summary["privacy"].get("trust") or "")]
 
 
 NOTES = "a site's notes on its rows, in words (columns without a value there, a category that nobody trained on)"
@@ -106,13 +106,13 @@ NOTES = "a site's notes on its rows, in words (columns without a value there, a 
 
 def uncovered(privacy: Mapping[str, Any]) -> list[str]:
     """What no promise covers: as the run lists it, and what sites say when they prepare their rows, where no budget is set."""
-    said = list(privacy["not_covered"])
-    return said if privacy["budget"] is not None else [*said, NOTES]
+    sentences = list(privacy["not_covered"])
+    return sentences if privacy["budget"] is not None else [*sentences, NOTES]
 
 
 def beside(privacy: Mapping[str, Any]) -> list[str]:
     """That something left beside the promise which tells of the very patients it is made to."""
-    if not any(said.startswith("how rows are prepared") for said in privacy["not_covered"]):
+    if not any(sentence.startswith("how rows are prepared") for sentence in privacy["not_covered"]):
         return []
     return [
         "Beside it summaries of the same training rows left as they are, to agree on how columns are prepared: the promise is "

@@ -32,15 +32,15 @@ def exponential_top_k(scores: Array, *, epsilon: float, sensitivity: float, k: i
     Charge `Event("exponential", ..., count=k, epsilon=epsilon / k)`: it has a bounded range, so many draws compose better
     than their sum.
     """
-    found = _real(scores, "scores")
-    if found.ndim < 1 or not 1 <= k <= found.shape[-1]:
+    utilities = _real(scores, "scores")
+    if utilities.ndim < 1 or not 1 <= k <= utilities.shape[-1]:
         raise BadInput(
-            f"cannot draw {k} of {found.shape[-1] if found.ndim else 0} candidates: ask for 1 to all of them",
+            f"cannot draw {k} of {utilities.shape[-1] if utilities.ndim else 0} candidates: ask for 1 to all of them",
             code="bad-count",
         )
     _above_zero(epsilon=epsilon, sensitivity=sensitivity)
-    exponents = (found - found.max(axis=-1, keepdims=True)) * (epsilon / k / (2 * sensitivity))
-    drawn = exponents + rng.gumbel(size=found.shape)
+    exponents = (utilities - utilities.max(axis=-1, keepdims=True)) * (epsilon / k / (2 * sensitivity))
+    drawn = exponents + rng.gumbel(size=utilities.shape)
     return np.argsort(-drawn, axis=-1, kind="stable")[..., :k]
 
 
@@ -57,15 +57,15 @@ def report_noisy_max(
     Gumbel noise is the exponential mechanism: charge `Event("exponential", epsilon=epsilon)`. Laplace noise of scale 2 *
     sensitivity / epsilon has no bounded range: charge `Event("laplace", epsilon=epsilon)`.
     """
-    found = _real(scores, "scores")
-    if found.ndim != 1 or not len(found):
+    utilities = _real(scores, "scores")
+    if utilities.ndim != 1 or not len(utilities):
         raise BadInput("a noisy maximum is of a flat list of one candidate at least", code="wrong-shape")
     if noise == "gumbel":
-        return int(exponential_top_k(found, epsilon=epsilon, sensitivity=sensitivity, k=1, rng=rng)[0])
+        return int(exponential_top_k(utilities, epsilon=epsilon, sensitivity=sensitivity, k=1, rng=rng)[0])
     if noise != "laplace":
         raise BadInput(f"noise '{noise}' is unknown for a noisy maximum: use gumbel or laplace", code="unknown-noise")
     _above_zero(epsilon=epsilon, sensitivity=sensitivity)
-    return int(np.argmax(found + rng.laplace(0.0, 2 * sensitivity / epsilon, len(found))))
+    return int(np.argmax(utilities + rng.laplace(0.0, 2 * sensitivity / epsilon, len(utilities))))
 
 
 def gaussian(values: Array, *, sigma: float, sensitivity: float, rng: np.random.Generator) -> Array:
@@ -73,9 +73,9 @@ def gaussian(values: Array, *, sigma: float, sensitivity: float, rng: np.random.
 
     Charge `Event("gaussian", sigma=sigma)`.
     """
-    found = _real(values, "values")
+    exact = _real(values, "values")
     _above_zero(sigma=sigma, sensitivity=sensitivity)
-    return found + rng.normal(0.0, sigma * sensitivity, found.shape)
+    return exact + rng.normal(0.0, sigma * sensitivity, exact.shape)
 
 
 def laplace(values: Array, *, epsilon: float, sensitivity: float, rng: np.random.Generator) -> Array:
@@ -83,9 +83,9 @@ def laplace(values: Array, *, epsilon: float, sensitivity: float, rng: np.random
 
     Charge `Event("laplace", epsilon=epsilon)`.
     """
-    found = _real(values, "values")
+    exact = _real(values, "values")
     _above_zero(epsilon=epsilon, sensitivity=sensitivity)
-    return found + rng.laplace(0.0, sensitivity / epsilon, found.shape)
+    return exact + rng.laplace(0.0, sensitivity / epsilon, exact.shape)
 
 
 def randomised_response(answers: Array, *, epsilon: float, categories: int, rng: np.random.Generator) -> Array:
@@ -94,31 +94,31 @@ def randomised_response(answers: Array, *, epsilon: float, categories: int, rng:
     Each patient's own report is epsilon-DP, whatever it is replaced by; how many reports there are is not hidden. Charge
     `Event("randomised_response", epsilon=epsilon)` once, where each patient is in one report.
     """
-    found = np.asarray(answers)
+    given_answers = np.asarray(answers)
     if (
-        found.dtype.kind not in "iub"
+        given_answers.dtype.kind not in "iub"
         or categories < 2
-        or (found.size and not 0 <= found.min() <= found.max() < categories)
+        or (given_answers.size and not 0 <= given_answers.min() <= given_answers.max() < categories)
     ):
         raise BadInput(
             f"randomised response takes whole numbers from 0 to {categories - 1}, and two categories at least",
             code="bad-category",
         )
     _above_zero(epsilon=epsilon)
-    told = found.astype(np.int64)
-    others = (told + rng.integers(1, categories, found.shape)) % categories
-    return np.where(rng.random(found.shape) < _kept(epsilon, categories), told, others)
+    truth = given_answers.astype(np.int64)
+    changed = (truth + rng.integers(1, categories, given_answers.shape)) % categories
+    return np.where(rng.random(given_answers.shape) < _kept(epsilon, categories), truth, changed)
 
 
 def shares_behind(reports: Array, *, epsilon: float, categories: int) -> Array:
     """Unbiased shares (categories,) of the true answers behind randomised reports; one may fall below 0 or above 1."""
-    found = np.asarray(reports)
-    if not found.size:
+    counts = np.asarray(reports)
+    if not counts.size:
         raise BadInput("no reports to estimate shares from", code="no-reports")
     _above_zero(epsilon=epsilon)
-    kept = _kept(epsilon, categories)
-    other = (1 - kept) / (categories - 1)
-    return (np.bincount(found.ravel(), minlength=categories) / found.size - other) / (kept - other)
+    chance = _kept(epsilon, categories)
+    other = (1 - chance) / (categories - 1)
+    return (np.bincount(counts.ravel(), minlength=categories) / counts.size - other) / (chance - other)
 
 
 def _kept(epsilon: float, categories: int) -> float:
@@ -126,15 +126,15 @@ def _kept(epsilon: float, categories: int) -> float:
 
 
 def _real(values: Array, name: str) -> Array:
-    found = np.asarray(values)
-    if found.dtype.kind not in "fiub":
+    numbers = np.asarray(values)
+    if numbers.dtype.kind not in "fiub":
         raise BadInput(f"{name} of a mechanism must be real numbers", code="not-numeric")
-    found = found.astype(np.float64)
-    if not np.isfinite(found).all():
+    numbers = numbers.astype(np.float64)
+    if not np.isfinite(numbers).all():
         raise BadInput(
             f"{name} of a mechanism must be finite: one is missing, infinite or not a number", code="not-finite"
         )
-    return found
+    return numbers
 
 
 def _above_zero(**settings: float) -> None:

@@ -42,11 +42,11 @@ class Purse:
                         code="missing-budget",
                     )
                 purse._write(Budget(epsilon, delta))
-            held = purse._read()
-        for name, asked, kept in (("epsilon", epsilon, held.epsilon), ("delta", delta, held.delta)):
-            if asked is not None and asked != kept:
+            stored = purse._read()
+        for name, wanted, current in (("epsilon", epsilon, stored.epsilon), ("delta", delta, stored.delta)):
+            if wanted is not None and wanted != current:
                 raise BadInput(
-                    f"the budget at {purse.path} has {name} = {kept:g}, not {asked:g}: limits are set once, when it is made",
+                    f"the budget at {purse.path} has {name} = {current:g}, not {wanted:g}: limits are set once, when it is made",
                     code="changed-budget-limit",
                 )
         return purse
@@ -60,15 +60,15 @@ class Purse:
         events = [event] if isinstance(event, Event) else list(event)
         with self._turn():
             budget = self._read()
-            known = budget.has(named)
+            is_repeat = budget.has(named)
             budget.charge(events, key=named)
-            if not known:
+            if not is_repeat:
                 self._write(budget)
-        return not known
+        return not is_repeat
 
-    def spent(self, of: str = "training") -> float:
+    def spent(self, rows: str = "training") -> float:
         """Epsilon of these rows over all runs so far."""
-        return self.budget().spent(of)
+        return self.budget().spent(rows)
 
     def budget(self) -> Budget:
         """A copy of what the file holds now: to look at, not to charge."""
@@ -77,10 +77,10 @@ class Purse:
 
     def _read(self) -> Budget:
         try:
-            found: Any = json.loads(self.path.read_bytes())
+            values: Any = json.loads(self.path.read_bytes())
         except OSError as e:
             raise BadInput(
-                f"cannot read the budget at {self.path}: {e.strerror or e}", code="unreadable-file"
+                f"cannot read the budget at {self.path}: {e.strerror or e}", code="cannot-read"
             ) from None
         except ValueError:
             raise BadInput(
@@ -88,7 +88,7 @@ class Purse:
                 code="damaged-budget",
             ) from None
         try:
-            budget = Budget.from_dict(found)
+            budget = Budget.from_dict(values)
         except BadInput as e:
             raise BadInput(
                 f"the budget at {self.path} is damaged ({e}): restore it from a copy", code="damaged-budget"
@@ -106,7 +106,7 @@ class Purse:
         except OSError as e:
             raise BadInput(
                 f"cannot write the budget at {self.path}: {e.strerror or e}; nothing is released",
-                code="unwritable-file",
+                code="cannot-write",
             ) from None
 
     @contextmanager
@@ -116,7 +116,7 @@ class Purse:
             handle = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as e:
             raise BadInput(
-                f"cannot lock the budget at {self.path}: {e.strerror or e}", code="unwritable-file"
+                f"cannot lock the budget at {self.path}: {e.strerror or e}", code="cannot-write"
             ) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

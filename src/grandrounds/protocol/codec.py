@@ -60,7 +60,7 @@ def _ask_meta(ask: Ask, words: Mapping[str, str]) -> dict[str, Any]:
         "deadline": ask.deadline,
         "id": [ask.id.run, ask.id.round, ask.id.step] if ask.id else None,
         "words": words,
-        **({"held": list(ask.held)} if ask.held else {}),
+        **({"held": list(ask.withheld)} if ask.withheld else {}),
     }
 
 
@@ -84,7 +84,7 @@ def decode_ask(data: bytes, site: str, layout: ParameterLayout | None) -> Ask:
         report=tuple(meta["report"]),
         deadline=meta["deadline"],
         id=AskId(*meta["id"]),
-        held=tuple(meta.get("held", ())),
+        withheld=tuple(meta.get("held", ())),
     )
 
 
@@ -146,10 +146,10 @@ def unbundle(data: bytes) -> list[bytes]:
     if count > _MOST or len(data) < start + 8 * count:
         raise BadInput("a bundle of messages is cut short", code="malformed-message")
     sizes = [int.from_bytes(data[start + 8 * k : start + 8 * (k + 1)], "little") for k in range(count)]
-    at = start + 8 * count
-    if at + sum(sizes) != len(data):
+    first = start + 8 * count
+    if first + sum(sizes) != len(data):
         raise BadInput("a bundle of messages does not add up", code="malformed-message")
-    ends = [at + sum(sizes[: k + 1]) for k in range(count)]
+    ends = [first + sum(sizes[: k + 1]) for k in range(count)]
     return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 

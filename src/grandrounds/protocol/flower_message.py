@@ -34,17 +34,17 @@ def require_flower(*, exactly: Sequence[str] = ()) -> None:
         import flwr
     except ImportError:
         raise BadInput("Flower is not installed: pip install 'grandrounds[flower]'", code="missing-package") from None
-    found = str(flwr.__version__)
-    if exactly and found not in exactly:
-        known = " or ".join(exactly)
+    version = str(flwr.__version__)
+    if exactly and version not in exactly:
+        supported = " or ".join(exactly)
         raise BadInput(
-            f"this works with flwr {known} only, and flwr {found} is installed: start without it",
+            f"this works with flwr {supported} only, and flwr {version} is installed: start without it",
             code="unsupported-version",
         )
-    if ".".join(found.split(".")[:2]) not in FLWR:
-        known, newest = " and ".join(FLWR), FLWR[-1]
+    if ".".join(version.split(".")[:2]) not in FLWR:
+        supported, newest = " and ".join(FLWR), FLWR[-1]
         raise BadInput(
-            f"flwr {found} is installed, and the keeper speaks to flwr {known}: pip install 'flwr=={newest}.*'",
+            f"flwr {version} is installed, and the keeper speaks to flwr {supported}: pip install 'flwr=={newest}.*'",
             code="unsupported-version",
         )
 

@@ -60,7 +60,7 @@ class Identity:
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), password=None)
         except OSError as e:
-            raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="unreadable-file") from None
+            raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="cannot-read") from None
         except (ValueError, TypeError):
             raise BadInput(f"{path} is no private key in PEM form without a password", code="bad-key") from None
         if not isinstance(key, Ed25519PrivateKey):
@@ -75,7 +75,7 @@ class Identity:
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as e:
-            raise BadInput(f"cannot write the key {path}: {e.strerror or e}", code="unwritable-file") from None
+            raise BadInput(f"cannot write the key {path}: {e.strerror or e}", code="cannot-write") from None
         with os.fdopen(handle, "wb") as f:
             f.write(pem)
 
@@ -132,7 +132,7 @@ def _read_public(path: Path) -> bytes:
             raise BadInput(f"{path} is no public key: PEM, or 64 hexadecimal digits, is needed", code="bad-key")
         data = path.read_bytes()
     except OSError as e:
-        raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="unreadable-file") from None
+        raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="cannot-read") from None
     try:
         return _checked(bytes.fromhex(data.decode().strip()))
     except ValueError:

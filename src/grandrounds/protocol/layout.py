@@ -39,16 +39,16 @@ class Layout:
 
     @cached_property
     def slices(self) -> tuple[tuple[str, slice, tuple[int, ...]], ...]:
-        at, out = 0, []
+        start, out = 0, []
         for name, shape in self.shapes:
-            out.append((name, slice(at, at + prod(shape)), shape))
-            at += prod(shape)
+            out.append((name, slice(start, start + prod(shape)), shape))
+            start += prod(shape)
         return tuple(out)
 
     def views(self, buffer: Array) -> dict[str, Array]:
         """Named views into (..., P): each (..., *shape). Writing to a view writes to the buffer."""
         lead = buffer.shape[:-1]
-        return {name: buffer[..., at].reshape(*lead, *shape) for name, at, shape in self.slices}
+        return {name: buffer[..., piece].reshape(*lead, *shape) for name, piece, shape in self.slices}
 
     def pack(self, params: Mapping[str, Array], *, dtype: np.typing.DTypeLike = np.float32) -> Array:
         """One flat vector from named arrays; a wrong name or shape is refused by name."""
@@ -58,17 +58,17 @@ class Layout:
                 f"the parameters do not fit the model: {', '.join(extra)} missing or unknown", code="wrong-parameters"
             )
         out = np.empty(self.size, dtype)
-        for name, at, shape in self.slices:
+        for name, piece, shape in self.slices:
             if params[name].shape != shape:
                 raise BadInput(
                     f"parameter '{name}' has shape {params[name].shape}, the model needs {shape}", code="wrong-shape"
                 )
-            out[at] = params[name].ravel()
+            out[piece] = params[name].ravel()
         return out
 
     def mask(self, suffix: str) -> Array:
         """1 where a parameter's name ends with `suffix` (weights, not biases), else 0."""
         out = np.zeros(self.size, np.float32)
-        for name, at, _ in self.slices:
-            out[at] = name.endswith(suffix)
+        for name, piece, _ in self.slices:
+            out[piece] = name.endswith(suffix)
         return out

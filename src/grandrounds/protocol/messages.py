@@ -45,8 +45,8 @@ class AskId:
 class Ask:
     """One question to sites: do `task`, and answer with no more than the reports named.
 
-    What is named in `total` is added up on its way, so the server's memory does not grow with the sites. What is named in
-    `held` does not leave: the site keeps it until a secure sum asks for it, and answers with its shape alone.
+    What is named in `summed` is added up on its way, so the server's memory does not grow with the sites. What is named in
+    `withheld` does not leave: the site keeps it until a secure sum asks for it, and answers with its shape alone.
     """
 
     task: str
@@ -56,8 +56,8 @@ class Ask:
     report: tuple[str, ...] = ()
     deadline: float | None = None
     id: AskId | None = None
-    total: tuple[str, ...] = ()  # reports of which the sum over sites is all that is needed
-    held: tuple[str, ...] = ()  # reports that stay at the site
+    summed: tuple[str, ...] = ()  # reports of which the sum over sites is all that is needed
+    withheld: tuple[str, ...] = ()  # reports that stay at the site
     protocol: int = PROTOCOL
 
     @property
@@ -69,13 +69,13 @@ class Ask:
         """What one site is told: the shared part and its own."""
         return {**self.shared, **self.each.get(site, {})}
 
-    def reporting(self, *more: str) -> Ask:
+    def with_reports(self, *more: str) -> Ask:
         """The same, answered with these reports too."""
         return replace(self, report=(*self.report, *more)) if more else self
 
-    def holding(self, *names: str) -> Ask:
+    def withholding(self, *names: str) -> Ask:
         """The same, but these reports stay at the sites."""
-        return replace(self, held=(*self.held, *names))
+        return replace(self, withheld=(*self.withheld, *names))
 
     def numbered(self, id: AskId, to: tuple[str, ...]) -> Ask:
         return replace(self, id=id, to=to)
@@ -159,9 +159,9 @@ class Answers:
         """These answers without some sites, which are named as missing with a reason."""
         rows = list(keep)
         run = bool(rows) and rows == list(range(rows[0], rows[0] + len(rows)))  # then a view does, of any size
-        at = slice(rows[0], rows[0] + len(rows)) if run else rows
+        index = slice(rows[0], rows[0] + len(rows)) if run else rows
         columns = {
-            name: column[at] if isinstance(column, np.ndarray) else [column[k] for k in rows]
+            name: column[index] if isinstance(column, np.ndarray) else [column[k] for k in rows]
             for name, column in self.columns.items()
         }
         sites = tuple(self.sites[k] for k in rows)

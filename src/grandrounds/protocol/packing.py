@@ -1,4 +1,4 @@
-"""Several named arrays as one vector and back: what a secure sum adds up, and how its parts are found again."""
+"""Pack named arrays into one vector for secure aggregation, and unpack the sum."""
 
 from __future__ import annotations
 
@@ -10,45 +10,63 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 
-HELD = "held"
-"""The report of an answer that is held: its layout."""
+LAYOUT = "held"
+"""The column of an answer that describes the reports withheld for a secure sum: their layout, and no value."""
 
 
-def layout(values: Mapping[str, Array]) -> str:
-    """Names, shapes and whether they are whole numbers, as one line, in the order they are laid end to end."""
+def describe_layout(values: Mapping[str, Array]) -> str:
+    """Describe named arrays in packing order as one line of JSON: name, shape, and whether the numbers are integers."""
     return json.dumps([[n, list(values[n].shape), values[n].dtype.kind in "iub"] for n in sorted(values)])
 
 
-def length(told: str) -> int:
-    """How long the vector of a layout is."""
-    return sum(int(np.prod(shape, dtype=int)) for _, shape, _ in json.loads(told))
+def packed_size(layout: str) -> int:
+    """Count the entries of the vector that a layout describes."""
+    return sum(int(np.prod(shape, dtype=int)) for _, shape, _ in json.loads(layout))
 
 
-def reports(told: str) -> set[str]:
-    """The reports that a layout is of: of test.count and test.confusion, test."""
-    return {name.split(".")[0] for name, _, _ in json.loads(told)}
+def layout_reports(layout: str) -> set[str]:
+    """List the reports of a layout: those of test.count and test.confusion are {"test"}."""
+    return {name.split(".")[0] for name, _, _ in json.loads(layout)}
 
 
-def narrowed(told: str, reports: Collection[str]) -> str:
-    """A layout with the parts of these reports alone."""
-    return json.dumps([part for part in json.loads(told) if part[0].split(".")[0] in reports])
+def narrow_layout(layout: str, reports: Collection[str]) -> str:
+    """Return the layout of these reports alone."""
+    return json.dumps([part for part in json.loads(layout) if part[0].split(".")[0] in reports])
 
 
-def laid_out(values: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
-    """The values end to end, (L,), each times the weight of its report (1 where none is given)."""
+def pack(values: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
+    """Concatenate named arrays in the order of their names.
+
+    Args:
+        values: Arrays by name.
+        weights: The factor of each report; 1 where none is given.
+
+    Returns:
+        One vector, (L,).
+    """
     parts = [np.asarray(values[n], float).ravel() * weights.get(n.split(".")[0], 1.0) for n in sorted(values)]
     return np.concatenate(parts) if parts else np.empty(0)
 
 
-def unpacked(total: Array, told: str) -> dict[str, Array]:
-    """A sum (L,) by name again, as `layout` said; sums of whole numbers are whole."""
-    if length(told) != len(total):
-        raise BadInput("a secure sum has another length than its parts", code="wrong-shape")
+def unpack(total: Array, layout: str) -> dict[str, Array]:
+    """Cut a sum of packed vectors into named arrays.
+
+    Args:
+        total: The sum, (L,).
+        layout: As `describe_layout` wrote it; arrays of integers are rounded to integers.
+
+    Raises:
+        BadInput: The sum has another length than the layout.
+    """
+    if packed_size(layout) != len(total):
+        raise BadInput(
+            f"a secure sum has {len(total)} entries and its layout {packed_size(layout)}", code="wrong-shape"
+        )
     out: dict[str, Array] = {}
-    at = 0
-    for name, shape, whole in json.loads(told):
+    start = 0
+    for name, shape, is_integer in json.loads(layout):
         size = int(np.prod(shape, dtype=int))
-        part = total[at : at + size].reshape(shape)
-        out[name] = np.rint(part).astype(np.int64) if whole else part
-        at += size
+        part = total[start : start + size].reshape(shape)
+        out[name] = np.rint(part).astype(np.int64) if is_integer else part
+        start += size
     return out

@@ -23,7 +23,7 @@ _BYTES = 20
 def fingerprint(data: bytes) -> str:
     """What people read out: ten groups of four hexadecimal digits, the beginning of the SHA-256."""
     digits = hashlib.sha256(data).hexdigest()[: 2 * _BYTES]
-    return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
+    return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Peers:
     def load(cls, path: Path) -> Peers:
         """The list in a file; one that is not what `text` writes is refused."""
         try:
-            said = json.loads(path.read_text("utf-8"))
-            keys = {str(name): bytes.fromhex(key) for name, key in said["sites"].items()}
-            fits = said["schema"] == SCHEMA and all(len(key) == PUBLIC_BYTES for key in keys.values())
+            content = json.loads(path.read_text("utf-8"))
+            keys = {str(name): bytes.fromhex(key) for name, key in content["sites"].items()}
+            fits = content["schema"] == SCHEMA and all(len(key) == PUBLIC_BYTES for key in keys.values())
         except OSError as e:
             raise BadInput(
-                f"the list of sites {path} cannot be read: {e.strerror or e}", code="unreadable-file"
+                f"the list of sites {path} cannot be read: {e.strerror or e}", code="cannot-read"
             ) from None
         except (ValueError, TypeError, KeyError, AttributeError):
             fits, keys = False, {}

@@ -97,7 +97,7 @@ def empty(tells: str, why: str) -> Release:
 
 def uncovered(tells: str, listed: str) -> Release:
     """Make a release that leaves as it is; `listed` begins a sentence of the privacy statement."""
-    return Release(UNCOVERED, tells, f"listed as \"{listed}\"")
+    return Release(UNCOVERED, tells, f'listed as "{listed}"')
 
 
 @dataclass(frozen=True)

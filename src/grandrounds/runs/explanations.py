@@ -230,7 +230,7 @@ class RoundExplanations:
         rule: dict[str, Value] = {"explain": self.rule.to_json(), "explain_on": self.lent}
         if self.background is not None:
             rule["background"] = self.background
-        return replace(_without_sketch(ask), shared={**ask.shared, **rule}).reporting(_SKETCH)
+        return replace(_without_sketch(ask), shared={**ask.shared, **rule}).with_reports(_SKETCH)
 
     def _heard(self, effect: Effect, reply: Any, explainer: Explainer, round: int, start: Array) -> Any:
         """What the method hears: the answers to training with each site's sketch beside its model."""

@@ -107,8 +107,8 @@ class LocalScores:
 def _asked(effect: Effect, *, due: bool) -> Effect:
     """The method's Ask, with what sites are to say besides. Who is not waited for is asked at once: its answer may be due."""
     if isinstance(effect, Send) and effect.ask.task == "train":
-        return Send(effect.ask.reporting(_REPORT))
-    return effect.reporting(_REPORT) if due and isinstance(effect, Ask) and effect.task == "train" else effect
+        return Send(effect.ask.with_reports(_REPORT))
+    return effect.with_reports(_REPORT) if due and isinstance(effect, Ask) and effect.task == "train" else effect
 
 
 def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -26,7 +26,7 @@ from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.participation import there
-from grandrounds.experiment.checks.privacy import untold
+from grandrounds.experiment.checks.privacy import withheld_splits
 from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.methods import is_variant_of
@@ -198,7 +198,7 @@ def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> Eng
         min_sites=1 if pooled else e.min_sites,
         deadline=None if pooled else e.deadline,
         largest_weight=plan.privacy.largest_weight if plan.privacy.secure else 1.0,
-        withheld_splits=untold(plan),
+        withheld_splits=withheld_splits(plan),
         faults=Faults() if pooled else Faults(e.faults.drop, tuple(e.faults.nan), _seconds(plan, sites)),
     )
 

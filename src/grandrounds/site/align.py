@@ -6,7 +6,7 @@ loss + w * || E(theta) - E_consensus ||_1, with the sketch as a function of thet
 
 over reference rows x_i; l_i is the cross-entropy to the class that the site's start sees in x_i, so no labels are needed.
 E_consensus is the mean of the sites' sketches after the round before, or in the first round the start's own. Every step
-looks at all lent rows: a sketch of a few is so noisy that its distance to the consensus only pushes models about. Below a
+uses all reference rows: a sketch of a few is so noisy that its distance to the consensus only pushes models about. Below a
 hundredth of an even share, 1/F, the L1 distance is rounded off (Huber), so that equal sketches do not pull.
 
 The slope needs second derivatives, mixed in inputs and weights. With a_i = dE-loss/dg_i held fixed,
@@ -23,7 +23,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense, Layers, probabilities
-from grandrounds.site.anchor import Lent, distinct
+from grandrounds.site.anchor import SharedReference, distinct
 
 EPS = 1e-12
 """Below this use of all features together a model has no sketch, and nothing to pull on."""
@@ -37,45 +37,61 @@ _BLOCK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Alignment:
-    """Lent rows that sketches are taken on, and the sketch that a site is pulled to; sites in the plan's order."""
+    """Reference rows that sketches are computed on, and the sketch that each site is pulled to; sites in the plan's order."""
 
-    lent: Lent
+    reference: SharedReference
     labels: Array  # (G, R, C) the class that each of the different starts sees in each row, as a training target
     mine: Array  # (m,) which of the starts is a site's own
     towards: Array  # (m, F)
     weight: float
 
     @classmethod
-    def of(
-        cls, model: Dense, lent: Lent, start: Array, order: Array, *, weight: float, consensus: Array | None
+    def build(
+        cls,
+        model: Dense,
+        reference: SharedReference,
+        start: Array,
+        order: Array,
+        *,
+        weight: float,
+        consensus: Array | None,
     ) -> Alignment:
-        """`consensus` (F,) is as told; without one each site is pulled to the sketch of the model it starts from."""
+        """Prepare the alignment of a round.
+
+        Args:
+            model: The dense model.
+            reference: Rows that sketches are computed on.
+            start: Models to start from, (P,) or (m, P).
+            order: Position among the members of the j-th site of the plan, (m,).
+            weight: Weight of the distance in the loss.
+            consensus: The sketch to pull to, (F,); None: each site's is the sketch of the model it starts from.
+        """
         models, mine = distinct(start, order)
-        labels = _classes(model, models, lent.x)
+        labels = _classes(model, models, reference.x)
         if consensus is None:
-            towards = sketches(model, models, lent, labels)[mine]
+            towards = sketches(model, models, reference, labels)[mine]
         else:
             towards = np.broadcast_to(consensus.astype(start.dtype), (len(mine), len(consensus)))
-        return cls(lent, labels, mine, towards, weight)
+        return cls(reference, labels, mine, towards, weight)
 
     def add_gradient(self, layers: Layers, grads: Layers) -> None:
-        """Add to `grads` the slope of this loss for the sites that are still at work."""
+        """Add the gradient of this loss to `grads`, for the sites that are still training."""
         active = len(layers[0][0])
-        x = np.broadcast_to(self.lent.x, (active, *self.lent.x.shape))
-        passed = _Passed.through(layers, x, self.labels[self.mine[:active]])
-        slope = _pull(self.lent.features, x, passed.input_gradient(layers), self.towards[:active])
+        x = np.broadcast_to(self.reference.x, (active, *self.reference.x.shape))
+        forward = _ForwardPass.run(layers, x, self.labels[self.mine[:active]])
+        slope = _pull(self.reference.features, x, forward.input_gradient(layers), self.towards[:active])
         along = self.weight * slope
-        for (gw, gb), (dw, db) in zip(grads, passed.tangent(layers, along), strict=True):
+        for (gw, gb), (dw, db) in zip(grads, forward.tangent(layers, along), strict=True):
             gw += dw
             gb += db
 
     def reasons(self, model: Dense, theta: Array) -> Array:
-        """The sketches (m, F) of the sites' local models (m, P), with the labels of their starts."""
-        return sketches(model, theta, self.lent, self.labels[self.mine])
+        """Compute the sketches (m, F) of the sites' local models (m, P), with the labels of their starts."""
+        return sketches(model, theta, self.reference, self.labels[self.mine])
 
 
 def _classes(model: Dense, models: Array, x: Array) -> Array:
-    """The class that each of G models sees in each row, as training targets: (G, R, C)."""
+    """Predict the class of each row by each of G models, as training targets: (G, R, C)."""
     with np.errstate(over="ignore", invalid="ignore"):
         logits = np.stack([model.logits(theta, x) for theta in models])
     if model.outputs == 1:
@@ -84,21 +100,21 @@ def _classes(model: Dense, models: Array, x: Array) -> Array:
     return out
 
 
-def sketches(model: Dense, models: Array, lent: Lent, labels: Array) -> Array:
-    """The sketch (K, F) of each of K models on the lent rows, with labels (K, R, C)."""
-    size = max(1, _BLOCK_BYTES // max(1, lent.x.nbytes))
+def sketches(model: Dense, models: Array, reference: SharedReference, labels: Array) -> Array:
+    """Compute the sketch (K, F) of each of K models on the reference rows, with labels (K, R, C)."""
+    size = max(1, _BLOCK_BYTES // max(1, reference.x.nbytes))
     out = []
-    for at in range(0, len(models), size):
-        theta = models[at : at + size]
-        x = np.broadcast_to(lent.x, (len(theta), *lent.x.shape))
+    for first in range(0, len(models), size):
+        theta = models[first : first + size]
+        x = np.broadcast_to(reference.x, (len(theta), *reference.x.shape))
         with np.errstate(over="ignore", invalid="ignore"):
-            use = _use(lent.features, x, model.input_gradient(theta, x, labels[at : at + size]))
+            use = _use(reference.features, x, model.input_gradient(theta, x, labels[first : first + size]))
             out.append(use / np.maximum(use.sum(axis=-1, keepdims=True), EPS))
     return np.concatenate(out)
 
 
-def near(features: int) -> float:
-    """The distance of two entries of a sketch below which it is rounded off."""
+def rounding_width(features: int) -> float:
+    """Return the distance of two entries of a sketch below which the loss is quadratic."""
     return _ROUNDED / features
 
 
@@ -114,7 +130,7 @@ def _pull(features: Features, x: Array, g: Array, towards: Array) -> Array:
     use = np.abs(signed).sum(axis=-2)
     total = use.sum(axis=-1, keepdims=True)
     sketch = use / np.maximum(total, EPS)
-    side = np.clip((sketch - towards) / near(len(features)), -1, 1)
+    side = np.clip((sketch - towards) / rounding_width(len(features)), -1, 1)
     # where the total is at its floor it is a constant
     by_use = (side - np.where(total > EPS, (side * sketch).sum(axis=-1, keepdims=True), 0)) / np.maximum(total, EPS)
     out: Array = (np.sign(signed) * by_use[:, None, :]).take(features.feature_index, axis=-1) * x
@@ -122,46 +138,46 @@ def _pull(features: Features, x: Array, g: Array, towards: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class _Passed:
-    """One forward and backward pass of K models over their rows: what each layer was fed, and the deltas at its outputs."""
+class _ForwardPass:
+    """One forward and backward pass of K models over their rows: the inputs of each layer and the deltas at its outputs."""
 
-    fed: list[Array]
+    inputs: list[Array]
     deltas: list[Array]
     p: Array
 
     @classmethod
-    def through(cls, layers: Layers, x: Array, target: Array) -> _Passed:
-        fed, z = [x], x
+    def run(cls, layers: Layers, x: Array, target: Array) -> _ForwardPass:
+        inputs, z = [x], x
         for i, (w, b) in enumerate(layers):
-            z = fed[-1] @ w + b[..., None, :]
+            z = inputs[-1] @ w + b[..., None, :]
             if i < len(layers) - 1:
-                fed.append(np.maximum(z, 0))
+                inputs.append(np.maximum(z, 0))
         p = probabilities(z)
         deltas = [p - target]
         for i in reversed(range(1, len(layers))):
-            deltas.insert(0, (deltas[0] @ layers[i][0].swapaxes(-1, -2)) * (fed[i] > 0))
-        return cls(fed, deltas, p)
+            deltas.insert(0, (deltas[0] @ layers[i][0].swapaxes(-1, -2)) * (inputs[i] > 0))
+        return cls(inputs, deltas, p)
 
     def input_gradient(self, layers: Layers) -> Array:
-        """g, (K, A, d)."""
+        """Compute g, (K, A, d)."""
         out: Array = self.deltas[0] @ layers[0][0].swapaxes(-1, -2)
         return out
 
     def tangent(self, layers: Layers, along: Array) -> Layers:
-        """The change of every weight's and bias's gradient, summed over rows, as the rows move `along` (K, A, d)."""
+        """Compute the change of every weight's and bias's gradient, summed over rows, as the rows move `along` (K, A, d)."""
         moved = [along]
         for i, (w, _) in enumerate(layers):
             z = moved[-1] @ w
             if i < len(layers) - 1:
-                moved.append(z * (self.fed[i + 1] > 0))
+                moved.append(z * (self.inputs[i + 1] > 0))
         if self.p.shape[-1] == 1:
             delta = self.p * (1 - self.p) * z
         else:
             delta = self.p * (z - (self.p * z).sum(axis=-1, keepdims=True))
         out: Layers = []
         for i in reversed(range(len(layers))):
-            by_weight = moved[i].swapaxes(-1, -2) @ self.deltas[i] + self.fed[i].swapaxes(-1, -2) @ delta
+            by_weight = moved[i].swapaxes(-1, -2) @ self.deltas[i] + self.inputs[i].swapaxes(-1, -2) @ delta
             out.insert(0, (by_weight, delta.sum(axis=-2)))
             if i:
-                delta = (delta @ layers[i][0].swapaxes(-1, -2)) * (self.fed[i] > 0)
+                delta = (delta @ layers[i][0].swapaxes(-1, -2)) * (self.inputs[i] > 0)
         return out

@@ -1,17 +1,17 @@
-"""Reference anchors: a site's steps also keep its answers on rows that all sites hold as they were at the start.
+"""Reference anchors: local training keeps a site's predictions on shared reference rows close to those of its start.
 
-loss + w * mean_i CE(p_start(r_i), p(r_i)) over reference rows r_i that the server lent, beside each batch. Nobody's labels
-are needed: what a row should be called is what the model that the site was told says of it, worked out at the site. The
-*permuted* anchor puts one feature of each row out of place first (a table's comes from another row, a picture's tile is
-hidden), so it holds still how predictions move when a feature is taken away, which is what a permutation sketch reads.
-Above w = 3 local training can do little but copy, and some runs collapsed.
+loss + w * mean_i CE(p_start(r_i), p(r_i)) over reference rows r_i that the server shared, beside each batch. No labels are
+needed: the target of a row is the prediction of the model that the site was sent, computed at the site. The *permuted*
+anchor first permutes one feature of each row (a table's value comes from another row, an image's tile is hidden), so it
+preserves how predictions react to the loss of a feature, which is what a permutation sketch measures. Above w = 3 local
+training can do little but copy, and some runs collapsed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -22,75 +22,91 @@ from grandrounds.core.rng import site_generators
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense, probabilities
 from grandrounds.protocol.messages import Payload
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig
 
 _BLOCK_BYTES = 16 * 2**20
-"""Permuted rows held at once while the start's answers to them are worked out."""
+"""Permuted rows held at once while the start predicts them."""
 
 
 @dataclass(frozen=True)
-class Lent:
-    """Reference rows that a site holds: prepared like its own, with what their inputs belong to."""
+class SharedReference:
+    """Reference rows that the server shared with a site, prepared like its own rows."""
 
-    x: Array  # (R, d), or pictures (R, C, H, W)
+    x: Array  # (R, d), or images (R, C, H, W)
     features: Features
     target: Array | None = None  # (R, C), where their labels were sent too
-    masks: Array | None = None  # (R, H, W), where what pictures are about was marked
+    masks: Array | None = None  # (R, H, W), where the object in each image was marked
 
     @classmethod
-    def of(cls, sent: Payload, dtype: np.typing.DTypeLike, *, like: Array | None = None) -> Lent:
-        """As the task `lend` sends them; `like` has the shape of the site's own rows, where it has prepared them."""
-        missing = next((key for key in ("x", "features") if key not in sent), None)
+    def from_payload(
+        cls, payload: Payload, dtype: np.typing.DTypeLike, *, like: Array | None = None
+    ) -> SharedReference:
+        """Read reference rows as the task `lend` sends them.
+
+        Args:
+            payload: The shared part of the Ask.
+            dtype: The site's floating-point type.
+            like: Rows of the site's own, where it has prepared them: reference rows must have their shape.
+
+        Raises:
+            BadInput: A part is missing, or shapes do not fit.
+        """
+        missing = next((key for key in ("x", "features") if key not in payload), None)
         if missing is not None:
             raise BadInput(
-                f"reference rows came without '{missing}': server and site are of different versions",
+                f"reference rows came without '{missing}': use one version of grandrounds at the server and the sites",
                 code="protocol-mismatch",
             )
-        x, of = np.asarray(sent["x"], dtype), np.asarray(sent["features"], np.int64)
+        x, feature_of = np.asarray(payload["x"], dtype), np.asarray(payload["features"], np.int64)
         if like is not None and x.shape[1:] != like.shape[1:]:
             raise BadInput(
-                f"the lent rows have inputs of shape {x.shape[1:]} and this site's have {like.shape[1:]}: "
+                f"reference rows have inputs of shape {x.shape[1:]} and this site's rows {like.shape[1:]}: "
                 "prepare both with one encoding",
                 code="wrong-shape",
             )
-        if not len(x) or of.shape != (int(np.prod(x.shape[1:] if x.ndim == 2 else x.shape[2:])),):
+        if not len(x) or feature_of.shape != (int(np.prod(x.shape[1:] if x.ndim == 2 else x.shape[2:])),):
             raise BadInput(
-                f"{len(x)} lent rows of shape {x.shape[1:]} do not go with features {of.shape}: send one for each input",
+                f"{len(x)} reference rows of shape {x.shape[1:]} came with features of shape {feature_of.shape}: "
+                "send one feature number for each input",
                 code="wrong-shape",
             )
-        grid, size = (tuple(np.asarray(sent[key]).tolist()) if key in sent else None for key in ("grid", "size"))
-        names = tuple(str(f + 1) for f in range(int(of.max()) + 1))
-        target = np.asarray(sent["target"], dtype) if "target" in sent else None
-        masks = np.asarray(sent["masks"], bool) if "masks" in sent else None
-        return cls(x, Features(names, of, grid, size), target, masks)
+        grid, size = (tuple(np.asarray(payload[key]).tolist()) if key in payload else None for key in ("grid", "size"))
+        names = tuple(str(f + 1) for f in range(int(feature_of.max()) + 1))
+        target = np.asarray(payload["target"], dtype) if "target" in payload else None
+        masks = np.asarray(payload["masks"], bool) if "masks" in payload else None
+        return cls(x, Features(names, feature_of, grid, size), target, masks)
 
     @property
     def classes(self) -> Array | None:
-        """(R,) class numbers, where labels were sent."""
+        """Class numbers (R,), where labels were sent."""
         if self.target is None:
             return None
         out: Array = self.target[:, 0].astype(np.int64) if self.target.shape[1] == 1 else self.target.argmax(axis=1)
         return out
 
-    def explained(self, outputs: int) -> Array:
-        """(R, C): which output of each row is explained; without labels the first."""
+    def explained_outputs(self, outputs: int) -> Array:
+        """Select the output of each row to explain, (R, C); without labels the first."""
         return np.zeros((len(self.x), outputs), self.x.dtype) if self.target is None else self.target
 
 
-def anchored_to(lent: Mapping[str, Lent], work: Work) -> Lent:
-    """The reference rows, of those that a site holds, that it is anchored to."""
-    name = which(lent, work.anchor_rows)
-    if name is None or name not in lent:
-        meant = f"'{name}'" if name else "one set alone or one called 'anchor'"
+def find_anchor_reference(references: Mapping[str, SharedReference], config: TrainConfig) -> SharedReference:
+    """Find the reference rows that anchor local training, among those that a site was sent.
+
+    Raises:
+        BadInput: The site was not sent these rows.
+    """
+    name = which(references, config.anchor_rows)
+    if name is None or name not in references:
+        wanted = f"'{name}'" if name else "one set alone or one called 'anchor'"
         raise BadInput(
-            f"an anchor needs reference rows and this site holds not {meant}: ask 'lend' before 'train'",
+            f"an anchor needs reference rows and this site was not sent {wanted}: ask 'lend' before 'train'",
             code="missing-reference-rows",
         )
-    return lent[name]
+    return references[name]
 
 
-class Steps(Protocol):
-    """What a round's plan says of its steps: batches, or the draws of DP-SGD."""
+class StepPlan(Protocol):
+    """The steps of a round: batches, or the draws of DP-SGD."""
 
     @property
     def order(self) -> Array:
@@ -106,88 +122,98 @@ class Steps(Protocol):
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Which lent rows each step takes: (S, m, A), sites in the plan's order, 0 behind a site's own steps.
+class ReferenceDraws:
+    """The reference rows of each step: (S, m, A), sites in the plan's order, 0 after a site's last step.
 
-    Permuted: `feature` of each is taken from the row `other` (a picture's is hidden).
+    Permuted: `feature` of each row is taken from the row `other` (in an image it is hidden).
     """
 
-    lent: Lent
+    reference: SharedReference
     rows: Array
     steps: Array  # (m,) steps of each site, in the plan's order
     other: Array | None = None
     feature: Array | None = None
 
     @classmethod
-    def of(cls, lent: Lent, plan: Steps, members: Array, *, names: tuple[str, ...], work: Work) -> Taken:
-        """As many rows a step as its batch has, or all; none comes twice in a pass. Drawn from (seed, round, site)."""
-        held = len(lent.x)
-        width = min(work.batch, held) if work.batch else held
+    def draw(
+        cls, reference: SharedReference, plan: StepPlan, members: Array, *, names: tuple[str, ...], config: TrainConfig
+    ) -> ReferenceDraws:
+        """Draw as many rows for a step as its batch has, or all; no row twice in a pass. Seeded by (seed, round, site)."""
+        count = len(reference.x)
+        width = min(config.batch, count) if config.batch else count
         steps = plan.steps_in_order
         rows, other, feature = (np.zeros((len(plan.rows), len(members), width), np.int64) for _ in range(3))
         sites = [names[k] for k in members[plan.order]]
-        streams = site_generators(work.seed, purpose="anchor", round=work.round, sites=sites)
+        streams = site_generators(config.seed, purpose="anchor", round=config.round, sites=sites)
         for j, (rng, s) in enumerate(zip(streams, steps.tolist(), strict=True)):
-            passes = [rng.permutation(held) for _ in range(-(-s * width // held))]
+            passes = [rng.permutation(count) for _ in range(-(-s * width // count))]
             if not passes:
                 continue
             rows[:s, j] = np.concatenate(passes)[: s * width].reshape(s, width)
-            if work.permuted:
-                feature[:s, j] = rng.integers(len(lent.features), size=(s, width))
-                other[:s, j] = (rows[:s, j] + rng.integers(1, max(held, 2), size=(s, width))) % held
-        return cls(lent, rows, steps, other, feature) if work.permuted else cls(lent, rows, steps)
+            if config.permuted:
+                feature[:s, j] = rng.integers(len(reference.features), size=(s, width))
+                other[:s, j] = (rows[:s, j] + rng.integers(1, max(count, 2), size=(s, width))) % count
+        return cls(reference, rows, steps, other, feature) if config.permuted else cls(reference, rows, steps)
 
     def inputs(self, steps: slice, sites: slice) -> Array:
-        """The rows (s, m, A, d) of a table that these steps take, permuted where they are."""
-        x = self.lent.x.take(self.rows[steps, sites], axis=0)
+        """Gather the rows (s, m, A, d) of a table for these steps, permuted where they are."""
+        x = self.reference.x.take(self.rows[steps, sites], axis=0)
         if self.other is None or self.feature is None:
             return x
-        moved = self.lent.features.feature_index == self.feature[steps, sites, :, None]
-        return np.where(moved, self.lent.x.take(self.other[steps, sites], axis=0), x)
+        moved = self.reference.features.feature_index == self.feature[steps, sites, :, None]
+        return np.where(moved, self.reference.x.take(self.other[steps, sites], axis=0), x)
 
-    def pieces(self) -> Iterator[tuple[int, slice]]:
-        """Each site's steps, as many at a time as memory should hold."""
-        size = max(1, _BLOCK_BYTES // (self.rows.shape[2] * max(1, self.lent.x[0].nbytes)))
+    def blocks(self) -> Iterator[tuple[int, slice]]:
+        """Yield each site's steps, as many at a time as memory should hold."""
+        size = max(1, _BLOCK_BYTES // (self.rows.shape[2] * max(1, self.reference.x[0].nbytes)))
         for j, s in enumerate(self.steps.tolist()):
-            for at in range(0, s, size):
-                yield j, slice(at, min(at + size, s))
+            for first in range(0, s, size):
+                yield j, slice(first, min(first + size, s))
 
 
 def distinct(start: Array, order: Array) -> tuple[Array, Array]:
-    """The different models among the sites' starts, (P,) or (m, P), as (G, P); and which each site of the plan has, (m,)."""
+    """Find the distinct models among the sites' starts, so that each is evaluated once.
+
+    Args:
+        start: (P,) for all sites, or (m, P).
+        order: Position among the members of the j-th site of the plan, (m,).
+
+    Returns:
+        The distinct models, (G, P), and the number of each planned site's model, (m,).
+    """
     if start.ndim == 1:
         return start[None], np.zeros(len(order), np.int64)
-    known: dict[bytes, int] = {}
-    of = [known.setdefault(start[k].tobytes(), len(known)) for k in order]
-    first = [of.index(g) for g in range(len(known))]
-    return start[order[first]], np.array(of, np.int64)
+    numbers: dict[bytes, int] = {}
+    model_of = [numbers.setdefault(start[k].tobytes(), len(numbers)) for k in order]
+    first = [model_of.index(g) for g in range(len(numbers))]
+    return start[order[first]], np.array(model_of, np.int64)
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """Lent rows that join every batch on the NumPy kernel, with what the site's start says of them as targets."""
+    """Reference rows that join every batch on the NumPy kernel; their targets are the predictions of the site's start."""
 
-    taken: Taken
+    draws: ReferenceDraws
     target: Array  # (S, m, A, C)
     weight: float
 
     @classmethod
-    def of(cls, model: Dense, taken: Taken, start: Array, order: Array, *, weight: float) -> Anchor:
-        """One answer to each row and start; permuted rows are answered one site after another, so chunks change no bit."""
+    def build(cls, model: Dense, draws: ReferenceDraws, start: Array, order: Array, *, weight: float) -> Anchor:
+        """Predict each row once for each start; permuted rows one site after another, so chunks change no bit."""
         models, mine = distinct(start, order)
-        rows = taken.rows
+        rows = draws.rows
         with np.errstate(over="ignore", invalid="ignore"):
-            if taken.feature is None:
-                said = np.stack([probabilities(model.logits(theta, taken.lent.x)) for theta in models])
-                return cls(taken, said[mine[:, None], rows], weight)
+            if draws.feature is None:
+                predicted = np.stack([probabilities(model.logits(theta, draws.reference.x)) for theta in models])
+                return cls(draws, predicted[mine[:, None], rows], weight)
             target = np.zeros((*rows.shape, model.outputs), start.dtype)
-            for j, steps in taken.pieces():
-                x = taken.inputs(steps, slice(j, j + 1))
+            for j, steps in draws.blocks():
+                x = draws.inputs(steps, slice(j, j + 1))
                 target[steps, j] = probabilities(model.logits(models[mine[j]], x[:, 0]))
-        return cls(taken, target, weight)
+        return cls(draws, target, weight)
 
     def gradient(self, model: Dense, theta: Array, step: int) -> Array:
-        """What the anchor's rows alone add to the gradients of the first models (a, P) of the plan in a step.
+        """Compute the anchor rows' part of the gradients of the first models (a, P) of the plan in a step.
 
         No row of a patient is in it, so DP-SGD adds it after its noise.
         """
@@ -195,15 +221,15 @@ class Anchor:
         target = self.target[step, sites]
         each = np.full(target.shape[:2], self.weight / target.shape[1], theta.dtype)
         out = np.empty_like(theta)
-        x = self.taken.inputs(steps, sites)[0]
+        x = self.draws.inputs(steps, sites)[0]
         model.gradient_into(model.layers(theta), model.layers(out), x, target, each, None)
         return out
 
-    def beside(self, batch: tuple[Array, Array, Array], steps: slice, active: int) -> tuple[Array, Array, Array]:
-        """x, target and weight (s, a, B, ...) of these steps with the anchor's rows behind: (s, a, B + A, ...)."""
+    def append_to(self, batch: tuple[Array, Array, Array], steps: slice, active: int) -> tuple[Array, Array, Array]:
+        """Append the anchor's rows to x, target and weight (s, a, B, ...) of these steps: (s, a, B + A, ...)."""
         sites = slice(0, active)
         target = self.target[steps, sites]
         each = np.full(target.shape[:3], self.weight / target.shape[2], batch[2].dtype)
-        own: tuple[Any, ...] = (self.taken.inputs(steps, sites), target, each)
-        x, t, w = (np.concatenate([a, b], axis=2) for a, b in zip(batch, own, strict=True))
+        rows = (self.draws.inputs(steps, sites), target, each)
+        x, t, w = (np.concatenate([a, b], axis=2) for a, b in zip(batch, rows, strict=True))
         return x, t, w

@@ -1,4 +1,4 @@
-"""What an attacking site answers in place of the truth: a tampered model, or a lie about itself.
+"""What an attacking site answers in place of the truth: a tamper model, or a lie about itself.
 
 Attacks are named by an experiment to see how a method stands them; `data/corruption/attacks.py` says what there is, and poisons
 training rows. Everything here is done to answers of honest work, so honest sites are the same to the bit with or
@@ -16,7 +16,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.data.corruption.attacks import DATA_KINDS, KINDS, LIE, MODEL_KINDS, Attack
 
-__all__ = ["DATA_KINDS", "KINDS", "MODEL_KINDS", "Attack", "boast", "liars", "tampered", "told"]
+__all__ = ["DATA_KINDS", "KINDS", "MODEL_KINDS", "Attack", "boast", "falsify", "liars", "tamper"]
 
 FREE_RIDER_NOISE = 1e-3  # of the model's own size: enough that no two free-riders send the same numbers
 BOAST = 20.0  # log-odds of a liar's claim: wrong twice in a thousand million
@@ -44,7 +44,7 @@ _LIES: dict[str, Callable[[Array, float], Any]] = {
 """What becomes of a column of an Answer at a liar."""
 
 
-def tampered(
+def tamper(
     theta: Array,
     start: Array,
     *,
@@ -67,11 +67,11 @@ def tampered(
     weights = theta.shape[1] - statistics
     with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged, or is made to
         for k, attack in acting.items():
-            given = start if start.ndim == 1 else start[k]
+            base = start if start.ndim == 1 else start[k]
             rng = generator(seed, purpose="attack", round=round, site=names[k])
-            out[k, :weights] = _sent(attack, theta[k, :weights], given[:weights], rng)
+            out[k, :weights] = _sent(attack, theta[k, :weights], base[:weights], rng)
             if attack.kind == "free-rider":
-                out[k, weights:] = given[weights:]
+                out[k, weights:] = base[weights:]
     return out
 
 
@@ -80,7 +80,7 @@ def liars(attacks: Sequence[Attack | None], *, round: int) -> set[int]:
     return {k for k, attack in _acting(attacks, round).items() if attack.kind == LIE or attack.lies}
 
 
-def told(columns: dict[str, Any], *, attacks: Sequence[Attack | None], round: int) -> dict[str, Any]:
+def falsify(columns: dict[str, Any], *, attacks: Sequence[Attack | None], round: int) -> dict[str, Any]:
     """The columns of an answer by m sites as the liars among them give it: more rows, less loss, always right.
 
     `count`, `loss`, `losses` and `accuracy` are lied about where they are there, and so are `val_loss` and `ece`, of which
@@ -91,12 +91,12 @@ def told(columns: dict[str, Any], *, attacks: Sequence[Attack | None], round: in
     lying = liars(attacks, round=round)
     for name, lie in _LIES.items():
         if name in columns and lying:
-            said = np.array(columns[name])
+            column = np.array(columns[name])
             for k in lying:
                 attack = attacks[k]
                 assert attack is not None
-                said[k] = lie(said[k], attack.force)
-            out[name] = said
+                column[k] = lie(column[k], attack.force)
+            out[name] = column
     return out
 
 

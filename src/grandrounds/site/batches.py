@@ -1,4 +1,4 @@
-"""Which rows each site takes in each local step: seeded, padded to one width, sites with most steps first."""
+"""Batches of local training: the rows of each site in each step, torch_seed and padded to one width."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import site_generators
 from grandrounds.site.stack import Part
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig
 
 
 def batch_width(part: Part, batch: int) -> int:
-    """Rows a step: the batch size, or the largest site where that is smaller (or batch is 0: all rows).
+    """Return the rows of a step: the batch size, or the largest site's rows where these are fewer (or batch is 0).
 
-    Taken over all sites of the stack, whoever takes part, so that a site's arithmetic never depends on the chunk.
+    The largest of all sites of the stack counts, whoever takes part: a site's arithmetic must not depend on the chunk.
     """
     largest = int(part.counts.max(initial=1))
     return min(batch, largest) if batch else largest
 
 
-def step_counts(counts: Array, *, width: int, work: Work) -> Array:
-    """How many steps each site takes: fixed, or its epochs times its batches."""
-    if work.steps:
-        return np.where(counts > 0, work.steps, 0)
-    return work.epochs * -(-counts // width)
+def step_counts(counts: Array, *, width: int, config: TrainConfig) -> Array:
+    """Count the steps of each site: fixed, or its epochs times its batches."""
+    if config.steps:
+        return np.where(counts > 0, config.steps, 0)
+    return config.epochs * -(-counts // width)
 
 
 def batch_rows(n: int, *, width: int, steps: int, rng: np.random.Generator) -> Array:
-    """Row numbers (steps, width) in the site's seeded order, -1 where a short batch is padded."""
+    """Draw row numbers (steps, width) in the site's torch_seed order, -1 where a short batch is padded."""
     rows = np.full(steps * width, -1, np.int64)
     _deal(rows, n, width=width, rng=rng)
     return rows.reshape(steps, width)
@@ -39,13 +39,13 @@ def batch_rows(n: int, *, width: int, steps: int, rng: np.random.Generator) -> A
 def _deal(rows: Array, n: int, *, width: int, rng: np.random.Generator, first: int = 0) -> None:
     """Write n row numbers from `first` on into `rows` (steps * width,), shuffled anew for each epoch of whole batches."""
     epoch = -(-n // width) * width
-    for at in range(0, len(rows), epoch):
-        room = rows[at : at + n]
+    for start in range(0, len(rows), epoch):
+        room = rows[start : start + n]
         np.add(rng.permutation(n)[: len(room)], first, out=room)
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """Every batch of one round for the member sites, in the order of falling step counts."""
 
     order: Array  # (m,) position among the members of the j-th site of the plan
@@ -54,22 +54,30 @@ class Plan:
     weight: Array  # (S, m, width) 1 / real rows of the batch, 0 where padded
 
     @classmethod
-    def of(cls, part: Part, members: Array, *, names: tuple[str, ...], work: Work) -> Plan:
-        width = batch_width(part, work.batch)
-        steps = step_counts(part.counts[members], width=width, work=work)
+    def draw(cls, part: Part, members: Array, *, names: tuple[str, ...], config: TrainConfig) -> BatchPlan:
+        """Draw the batches of a round from (seed, round, site), the same in any company.
+
+        Args:
+            part: Training rows of all sites of the stack.
+            members: Site numbers, (m,).
+            names: Names of all sites of the stack.
+            config: Settings of the round.
+        """
+        width = batch_width(part, config.batch)
+        steps = step_counts(part.counts[members], width=width, config=config)
         order = np.argsort(-steps, kind="stable")
         most = int(steps.max(initial=0))
         dealt = np.full((len(members), most * width), -1, np.int64)
         first, counts = part.offsets.tolist(), part.counts.tolist()
         numbers = members[order].tolist()
-        streams = site_generators(work.seed, purpose="order", round=work.round, sites=[names[k] for k in numbers])
+        streams = site_generators(config.seed, purpose="order", round=config.round, sites=[names[k] for k in numbers])
         for rng, mine, k, s in zip(streams, dealt, numbers, steps[order].tolist(), strict=True):
             if s:
                 _deal(mine[: s * width], counts[k], width=width, rng=rng, first=first[k])
         rows = np.ascontiguousarray(dealt.reshape(len(members), most, width).swapaxes(0, 1))
         real = rows >= 0
-        held = real.sum(axis=2, keepdims=True)
-        weight = (real / np.maximum(held, 1)).astype(part.x.dtype)
+        filled = real.sum(axis=2, keepdims=True)
+        weight = (real / np.maximum(filled, 1)).astype(part.x.dtype)
         if not real.all():
             np.copyto(rows, part.offsets[members[order]][:, None], where=~real)
         return cls(order, steps, rows, weight)
@@ -80,12 +88,12 @@ class Plan:
 
     @cached_property
     def active(self) -> list[int]:
-        """How many sites are still at work in each step."""
-        left = np.searchsorted(np.sort(self.steps), np.arange(len(self.rows)), side="right")
-        return [len(self.steps) - int(n) for n in left]
+        """Count the sites that are still training in each step."""
+        finished = np.searchsorted(np.sort(self.steps), np.arange(len(self.rows)), side="right")
+        return [len(self.steps) - int(n) for n in finished]
 
     def batch(self, step: int, j: int) -> tuple[Array, Array]:
-        """The real rows of one site's step and their weights, without padding."""
+        """Return the real rows of one site's step and their weights, without padding."""
         weight = self.weight[step, j]
         real = weight > 0
         return self.rows[step, j][real], weight[real]

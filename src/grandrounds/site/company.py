@@ -15,7 +15,7 @@ _SHOWN = 80
 """Characters of a name that a server made up."""
 
 
-class BadCompany(BadInput):
+class UnknownPeers(BadInput):
     """A site does not add up with whom it is introduced to. `code` is all that may leave; the words have names in them."""
 
     def __init__(self, code: str, words: str) -> None:
@@ -23,21 +23,23 @@ class BadCompany(BadInput):
         self.code = code
 
 
-def refuse_strangers(told: Mapping[str, bytes], listed: Mapping[str, bytes] | None, *, fewest: int) -> None:
+def check_peers(introduced: Mapping[str, bytes], listed: Mapping[str, bytes] | None, *, fewest: int) -> None:
     """Raise why a site does not go along with an introduction.
 
-    `told`: names and keys as the server says; `listed`: as the site's own list does, None where it goes by the server's word.
+    `introduced`: names and keys as the server says; `listed`: as the site's own list says, None where it takes the server's word.
     """
-    strangers = [] if listed is None else sorted(name for name in told if name not in listed)
+    strangers = [] if listed is None else sorted(name for name in introduced if name not in listed)
     if strangers:
-        raise BadCompany(UNKNOWN, f"{_named(strangers)} introduced and not on this site's list")
-    others = [] if listed is None else sorted(name for name, key in told.items() if listed[name] != key)
-    if others:
-        raise BadCompany(OTHER_KEY, f"{_named(others)} introduced with another key than this site's list has")
-    if len(told) < fewest:
-        raise BadCompany(TOO_FEW, f"{len(told)} sites are introduced, and this site adds up with {fewest} or more")
+        raise UnknownPeers(UNKNOWN, f"{_named(strangers)} introduced and not on this site's list")
+    changed = [] if listed is None else sorted(name for name, key in introduced.items() if listed[name] != key)
+    if changed:
+        raise UnknownPeers(OTHER_KEY, f"{_named(changed)} introduced with another key than this site's list has")
+    if len(introduced) < fewest:
+        raise UnknownPeers(
+            TOO_FEW, f"{len(introduced)} sites are introduced, and this site adds up with {fewest} or more"
+        )
 
 
 def _named(names: list[str]) -> str:
-    said = ", ".join(name[:_SHOWN] for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f"{said} {'is' if len(names) == 1 else 'are'}"
+    listed = ", ".join(name[:_SHOWN] for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"{listed} {'is' if len(names) == 1 else 'are'}"

@@ -2,7 +2,7 @@
 
 l = -log(exp(s_g / T) / (exp(s_g / T) + exp(s_p / T))), s the cosine of a row's features under the model in training with
 those under the global model (s_g) and under the site's previous local model (s_p). Both are fixed for a round, so
-they are worked out once for all rows. A site without a previous model takes the global one: then l is constant.
+they are computed once for all rows. A site without a previous model takes the global one: then l is constant.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Contrast:
     temperature: float
 
     @classmethod
-    def of(
+    def build(
         cls,
         model: Any,
         x: Array,
@@ -41,13 +41,16 @@ class Contrast:
         mu: float,
         temperature: float,
     ) -> Contrast:
-        """From the global model (P,) or (m, P) and the sites' previous ones (m, P); rows of others stay empty."""
+        """Compute the fixed features under the global model (P,) or (m, P) and the sites' previous ones (m, P).
+
+        Rows of sites that are not members stay zero.
+        """
 
         def fixed(models: Array) -> Array:
             parts = [slice(part.offsets[k], part.offsets[k + 1]) for k in members]
-            found = [unit(model.features(theta, x[rows])) for theta, rows in zip(models, parts, strict=True)]
-            out = np.zeros((len(x), found[0].shape[1]), found[0].dtype)
-            for rows, features in zip(parts, found, strict=True):
+            units = [unit(model.features(theta, x[rows])) for theta, rows in zip(models, parts, strict=True)]
+            out = np.zeros((len(x), units[0].shape[1]), units[0].dtype)
+            for rows, features in zip(parts, units, strict=True):
                 out[rows] = features
             return out
 
@@ -55,21 +58,21 @@ class Contrast:
         return cls(fixed(shared), fixed(previous.astype(start.dtype)), mu, temperature)
 
     def pull(self, rows: Array, weight: Array) -> Callable[[Array], Array]:
-        """The gradient of sum_i weight_i * mu * l_i with respect to features (K, B, width) of these rows."""
+        """Make the gradient of sum_i weight_i * mu * l_i with respect to features (K, B, width) of these rows."""
 
         def gradient(h: Array) -> Array:
             norm = np.maximum(np.linalg.norm(h, axis=-1, keepdims=True), EPS)
-            own = h / norm
+            direction = h / norm
             apart = self.away[rows] - self.towards[rows]
-            gap = (own * apart).sum(axis=-1, keepdims=True)  # s_p - s_g
+            gap = (direction * apart).sum(axis=-1, keepdims=True)  # s_p - s_g
             share = self.mu / self.temperature * weight[..., None] / (1 + np.exp(-gap / self.temperature))
-            out: Array = share * (apart - gap * own) / norm
+            out: Array = share * (apart - gap * direction) / norm
             return out.astype(h.dtype, copy=False)
 
         return gradient
 
 
 def unit(features: Array) -> Array:
-    """Rows scaled to length 1; a row of zeros stays."""
+    """Scale rows to length 1; a row of zeros stays."""
     out: Array = features / np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), EPS)
     return out

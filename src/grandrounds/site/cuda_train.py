@@ -26,8 +26,8 @@ from torch import Tensor
 
 from grandrounds.models.nets.products import as_products
 from grandrounds.models.torch_model import TorchModel
-from grandrounds.site.batches import Plan
-from grandrounds.site.torch_job import Job, single_gradients, stacked_gradients
+from grandrounds.site.batches import BatchPlan
+from grandrounds.site.torch_job import TorchJob, single_gradients, stacked_gradients
 
 _Gradients = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
 
@@ -39,27 +39,27 @@ LANES = 4
 
 
 def run_graph(
-    job: Job, plan: Plan, theta: Tensor, slots: list[Tensor], t: Tensor, closed: Tensor | None = None
+    job: TorchJob, plan: BatchPlan, theta: Tensor, slots: list[Tensor], t: Tensor, closed: Tensor | None = None
 ) -> None:
     """Do all steps of the plan for all sites; theta (K, P), slots (K, learnt) and t (K, 1) are changed in place.
 
     `closed` (K, C) is added to the logits where sites have different tasks.
     """
-    done = 0
+    first_step = 0
     for size, runs in _segments(plan, len(theta)):
-        held = _held(job, plan, size, closed)
-        held.load(job, plan, theta, slots, t, done)
-        if closed is not None and held.closed is not None:
-            held.closed.copy_(closed[:size])
+        buffers = _held(job, plan, size, closed)
+        buffers.load(job, plan, theta, slots, t, first_step)
+        if closed is not None and buffers.closed is not None:
+            buffers.closed.copy_(closed[:size])
         for r, (active, steps) in enumerate(runs):
             for _ in range(steps):
-                held.graph.replay()
-            done += steps
+                buffers.graph.replay()
+            first_step += steps
             going_on = runs[r + 1][0] if r + 1 < len(runs) else 0  # in this graph
-            held.store(theta, slots, t, slice(going_on, active))
+            buffers.store(theta, slots, t, slice(going_on, active))
 
 
-def _segments(plan: Plan, sites: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+def _segments(plan: BatchPlan, sites: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     """Sites in the graph, the whole stack, then two thirds of it once no more are active, and so on; and how many of them
     are active for how many steps in turn."""
 
@@ -95,49 +95,51 @@ class _Held:
     own: dict[str, Tensor]  # (K, ...) what sites have of them
     graph: torch.cuda.CUDAGraph
 
-    def load(self, job: Job, plan: Plan, theta: Tensor, slots: list[Tensor], t: Tensor, done: int) -> None:
-        """Fill the buffers for the steps from `done` on."""
+    def load(
+        self, job: TorchJob, plan: BatchPlan, theta: Tensor, slots: list[Tensor], t: Tensor, first_step: int
+    ) -> None:
+        """Fill the buffers for the steps from `first_step` on."""
         k = len(self.t)
         self.rows.copy_(torch.from_numpy(plan.rows[:, :k]))
         self.weight.copy_(torch.from_numpy(plan.weight[:, :k]))
         self.steps.copy_(torch.from_numpy(plan.steps_in_order[:k]))
-        if job.borrowed is not None:
+        if job.reference is not None:
             for name, place in self.lent.items():
-                place.copy_(job.borrowed.steps[name][:, :k])
+                place.copy_(job.reference.steps[name][:, :k])
             for name, place in self.own.items():
-                place.copy_(job.borrowed.sites[name][:k])
-        self.step.fill_(done)
+                place.copy_(job.reference.sites[name][:k])
+        self.step.fill_(first_step)
         self.lr.copy_(job.lr)
         self.t.copy_(t[:k, 0])
-        for mine, given in zip((self.theta, *self.slots), (theta, *slots), strict=True):
-            for block, part in zip(self.blocks(mine), _columns(self.model, given[:k]), strict=True):
+        for mine, source in zip((self.theta, *self.slots), (theta, *slots), strict=True):
+            for block, part in zip(self.blocks(mine), _columns(self.model, source[:k]), strict=True):
                 block.copy_(part.reshape(block.shape))
         start = job.start.expand(k, -1) if job.start.dim() == 1 else job.start[:k]
         fixed = [(self.start, start)]
         if self.correction is not None and job.correction is not None:
             fixed.append((self.correction, job.correction[:k]))
-        for mine, given in fixed:
-            for block, part in zip(self.blocks(mine), _columns(self.model, given), strict=True):
+        for mine, source in fixed:
+            for block, part in zip(self.blocks(mine), _columns(self.model, source), strict=True):
                 block.copy_(part.reshape(block.shape))
 
     def store(self, theta: Tensor, slots: list[Tensor], t: Tensor, sites: slice) -> None:
         """Put these sites' results where they came from."""
         t[sites, 0] = self.t[sites]
-        for mine, given in zip((self.theta, *self.slots), (theta, *slots), strict=True):
-            for block, part in zip(self.blocks(mine), _columns(self.model, given[sites]), strict=True):
+        for mine, source in zip((self.theta, *self.slots), (theta, *slots), strict=True):
+            for block, part in zip(self.blocks(mine), _columns(self.model, source[sites]), strict=True):
                 part.copy_(block[sites].reshape(part.shape))
 
-    def taken(self, job: Job, active: Tensor) -> dict[str, Tensor]:
+    def taken(self, job: TorchJob, active: Tensor) -> dict[str, Tensor]:
         """What all sites have of lent rows in this step, (K, ...); those who have finished are not pulled by it."""
-        if job.borrowed is None:
+        if job.reference is None:
             return {}
         steps = {name: place.index_select(0, self.step)[0] for name, place in self.lent.items()}
-        return {**steps, **self.own, "pull": active.to(self.theta.dtype) * job.borrowed.weight}
+        return {**steps, **self.own, "pull": active.to(self.theta.dtype) * job.reference.weight}
 
     def blocks(self, flat: Tensor) -> list[Tensor]:
         """The parameters (K, *shape) as views of a long vector."""
         k = len(self.t)
-        cuts = torch.split(flat, [k * (at.stop - at.start) for _, at, _ in _learnt(self.model)])
+        cuts = torch.split(flat, [k * (piece.stop - piece.start) for _, piece, _ in _learnt(self.model)])
         return [c.view(k, *shape) for c, (_, _, shape) in zip(cuts, _learnt(self.model), strict=True)]
 
 
@@ -147,34 +149,34 @@ def _learnt(model: TorchModel) -> list[tuple[str, slice, tuple[int, ...]]]:
 
 def _columns(model: TorchModel, matrix: Tensor) -> list[Tensor]:
     """The columns of (K, learnt or P) that belong to each parameter."""
-    return [matrix[:, at] for _, at, _ in _learnt(model)]
+    return [matrix[:, piece] for _, piece, _ in _learnt(model)]
 
 
-def _held(job: Job, plan: Plan, size: int, closed: Tensor | None) -> _Held:
+def _held(job: TorchJob, plan: BatchPlan, size: int, closed: Tensor | None) -> _Held:
     """The buffers and the graph for this shape of work; made once, kept with the model."""
     work = (plan.rows.shape, job.key, job.x.data_ptr(), closed is not None)
-    kept = job.model.cache.get("graphs")
-    if kept is None or kept[0] != work:  # other work than before: its buffers are not needed any more
-        kept = job.model.cache["graphs"] = (work, {}, torch.cuda.graph_pool_handle())
-    graphs: dict[int, _Held] = kept[1]
+    cached = job.model.cache.get("graphs")
+    if cached is None or cached[0] != work:  # other work than before: its buffers are not needed any more
+        cached = job.model.cache["graphs"] = (work, {}, torch.cuda.graph_pool_handle())
+    graphs: dict[int, _Held] = cached[1]
     if size not in graphs:
-        graphs[size] = _make(job, plan, size, closed, kept[2])
+        graphs[size] = _make(job, plan, size, closed, cached[2])
     return graphs[size]
 
 
-def _make(job: Job, plan: Plan, k: int, closed: Tensor | None, pool: Any) -> _Held:
+def _make(job: TorchJob, plan: BatchPlan, k: int, closed: Tensor | None, pool: Any) -> _Held:
     """`pool`: memory that the graphs of one work share, since only one of them runs at a time; it ends with the last of them."""
     model = job.model
     device, dtype = model.device, model.dtype
     steps, _, width = plan.rows.shape
     n = k * model.learnt
-    counts = [at.stop - at.start for _, at, _ in _learnt(model)]
-    lent, own = ({}, {}) if job.borrowed is None else (job.borrowed.steps, job.borrowed.sites)
+    counts = [piece.stop - piece.start for _, piece, _ in _learnt(model)]
+    lent, per_site = ({}, {}) if job.reference is None else (job.reference.steps, job.reference.sites)
 
     def zeros(*shape: int, kind: torch.dtype = dtype) -> Tensor:
         return torch.zeros(*shape, dtype=kind, device=device)
 
-    held = _Held(
+    buffers = _Held(
         model=model,
         theta=zeros(n),
         slots=[zeros(n) for _ in range(job.slots)],
@@ -186,24 +188,24 @@ def _make(job: Job, plan: Plan, k: int, closed: Tensor | None, pool: Any) -> _He
         step=zeros(1, kind=torch.int64),
         lr=zeros(1)[0],
         site=None if job.slots < _COUNTING else _of_site(k, counts, device),
-        decay=torch.cat([job.decay[at].repeat(k) for _, at, _ in _learnt(model)]),
+        decay=torch.cat([job.decay[piece].repeat(k) for _, piece, _ in _learnt(model)]),
         closed=None if closed is None else zeros(k, closed.shape[1]),
         correction=None if job.correction is None else zeros(n),
         lent={name: torch.zeros_like(t[:, :k]) for name, t in lent.items()},
-        own={name: torch.zeros_like(t[:k]) for name, t in own.items()},
+        own={name: torch.zeros_like(t[:k]) for name, t in per_site.items()},
         graph=torch.cuda.CUDAGraph(),
     )
-    work = _work(replace(job, lr=held.lr), held)
+    work = _work(replace(job, lr=buffers.lr), buffers)
     side = _stream(device, 0)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
         for _ in range(3):
             work()
-            held.step.zero_()
+            buffers.step.zero_()
     torch.cuda.current_stream(device).wait_stream(side)
-    with _nothing_collected(), torch.cuda.graph(held.graph, pool=pool):
+    with _nothing_collected(), torch.cuda.graph(buffers.graph, pool=pool):
         work()
-    return held
+    return buffers
 
 
 def _of_site(sites: int, counts: list[int], device: torch.device) -> Tensor:
@@ -227,55 +229,55 @@ def _nothing_collected() -> Iterator[None]:
         gc.enable()
 
 
-def _work(job: Job, held: _Held) -> Callable[[], None]:
+def _work(job: TorchJob, buffers: _Held) -> Callable[[], None]:
     """One step of all sites in the buffers."""
     job.model.net.train()
     how = job.model.side_by_side(job.x.shape[1:])
-    gradients = _one_by_one(job, held) if how is None else _by_vmap(job, held, products=how == "products")
+    gradients = _one_by_one(job, buffers) if how is None else _by_vmap(job, buffers, products=how == "products")
 
     def work() -> None:
-        rows = held.rows.index_select(0, held.step)[0]
-        weight = held.weight.index_select(0, held.step)[0]
+        rows = buffers.rows.index_select(0, buffers.step)[0]
+        weight = buffers.weight.index_select(0, buffers.step)[0]
         if job.class_weight is not None:
             weight = weight * job.class_weight[job.y[rows]]
-        active = held.steps > held.step
-        flat = gradients(rows, weight, held.taken(job, active))
+        active = buffers.steps > buffers.step
+        flat = gradients(rows, weight, buffers.taken(job, active))
         with torch.no_grad():
-            held.t.add_(active)
-            held.step.add_(1)
+            buffers.t.add_(active)
+            buffers.step.add_(1)
             if job.is_plain_sgd:  # a finished site's rows have no weight, so its gradient is zero already
-                held.theta.add_(flat.mul_(-job.lr))
+                buffers.theta.add_(flat.mul_(-job.lr))
                 return
             change, new = job.change(
-                held.theta,
+                buffers.theta,
                 flat,
-                held.slots,
-                held.t[:1] if held.site is None else held.t[held.site],
-                start=held.start,
-                decay=held.decay,
-                correction=held.correction,
+                buffers.slots,
+                buffers.t[:1] if buffers.site is None else buffers.t[buffers.site],
+                start=buffers.start,
+                decay=buffers.decay,
+                correction=buffers.correction,
             )
-            held.theta.add_(change)
-            for old, fresh in zip(held.slots, new, strict=True):
+            buffers.theta.add_(change)
+            for old, fresh in zip(buffers.slots, new, strict=True):
                 old.copy_(fresh)
 
     return work
 
 
-def _by_vmap(job: Job, held: _Held, *, products: bool) -> _Gradients:
+def _by_vmap(job: TorchJob, buffers: _Held, *, products: bool) -> _Gradients:
     stacked = stacked_gradients(job)
-    params = tuple(held.blocks(held.theta))
+    params = tuple(buffers.blocks(buffers.theta))
 
     def gradients(rows: Tensor, weight: Tensor, taken: dict[str, Tensor]) -> Tensor:
         with as_products(products):
-            found = stacked(params, job.batch(rows, weight, held.closed, taken))
-        return torch.cat([g.reshape(-1) for g in found])
+            parts = stacked(params, job.batch(rows, weight, buffers.closed, taken))
+        return torch.cat([g.reshape(-1) for g in parts])
 
     return gradients
 
 
-def _one_by_one(job: Job, held: _Held) -> _Gradients:
-    params = held.blocks(held.theta)
+def _one_by_one(job: TorchJob, buffers: _Held) -> _Gradients:
+    params = buffers.blocks(buffers.theta)
     device = job.model.device
     lanes = [_stream(device, k) for k in range(LANES)]
 
@@ -283,15 +285,15 @@ def _one_by_one(job: Job, held: _Held) -> _Gradients:
         main = torch.cuda.current_stream(device)
         for lane in lanes:
             lane.wait_stream(main)
-        found: list[tuple[Tensor, ...]] = []
+        per_site: list[tuple[Tensor, ...]] = []
         for k in range(len(rows)):
             with torch.cuda.stream(lanes[k % LANES]):
-                own = [p[k].detach().requires_grad_() for p in params]
-                closed = None if held.closed is None else held.closed[k]
+                site_params = [p[k].detach().requires_grad_() for p in params]
+                closed = None if buffers.closed is None else buffers.closed[k]
                 mine = {name: t[k] for name, t in taken.items()}
-                found.append(single_gradients(job, own, job.batch(rows[k], weight[k], closed, mine)))
+                per_site.append(single_gradients(job, site_params, job.batch(rows[k], weight[k], closed, mine)))
         for lane in lanes:
             main.wait_stream(lane)
-        return torch.cat([torch.stack(list(parts)).reshape(-1) for parts in zip(*found, strict=True)])
+        return torch.cat([torch.stack(list(parts)).reshape(-1) for parts in zip(*per_site, strict=True)])
 
     return gradients

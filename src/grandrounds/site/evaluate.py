@@ -14,8 +14,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.metrics import ScoredRows, scores
 from grandrounds.models import Model
-from grandrounds.site.attacks import boast, told
-from grandrounds.site.plugin import Columns, SitePlugin, TrainingJob
+from grandrounds.site.attacks import boast, falsify
+from grandrounds.site.plugin import Columns, SitePlugin, TrainRequest
 from grandrounds.site.stack import Part, Stack
 
 _ROWS = 8192
@@ -47,7 +47,7 @@ def member_logits(model: Model, stack: Stack, members: Array, theta: Array, part
         logits = score(model, theta, part.x if _all(rows, part) else part.x[rows])
     else:
         cuts = [slice(part.offsets[k], part.offsets[k + 1]) for k in members]
-        logits = np.concatenate([score(model, own, part.x[cut]) for own, cut in zip(theta, cuts, strict=True)])
+        logits = np.concatenate([score(model, local, part.x[cut]) for local, cut in zip(theta, cuts, strict=True)])
     return logits if stack.penalty is None else logits + stack.penalty[members][owner]
 
 
@@ -86,8 +86,8 @@ def evaluate(
         total = scored.tally(owner * groups + group if apart else group, (len(members) if apart else 1, groups))
         columns |= {f"{name}.{field}": array for field, array in total.arrays().items()}
         if figures and name == "test":
-            own = scores(scored.exact_tally(owner, (len(members),)), threshold=threshold, only=figures)
-            columns |= {f"figures.{name}.{figure}": values for figure, values in own.items()}
+            site_scores = scores(scored.exact_tally(owner, (len(members),)), threshold=threshold, only=figures)
+            columns |= {f"figures.{name}.{figure}": values for figure, values in site_scores.items()}
     return columns
 
 
@@ -96,8 +96,8 @@ def local_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dic
 
     SSE-AGG's worst-site and calibration signals (eq. 6-7).
     """
-    own = _apart(model, stack, members, theta, part="val", only=("log_loss", "ece"))
-    return {"val_loss": own["log_loss"], "ece": own["ece"]}
+    site_scores = _apart(model, stack, members, theta, part="val", only=("log_loss", "ece"))
+    return {"val_loss": site_scores["log_loss"], "ece": site_scores["ece"]}
 
 
 def own_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[str, Array]:
@@ -118,12 +118,14 @@ def own_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[
 class LocalScores(SitePlugin):
     """Reports how right the models are that sites answer with (`evaluation.local_models`), on rows whose scores may leave."""
 
-    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
-        if "local" not in job.ask.report:
+    def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
+        if "local" not in request.ask.report:
             return {}
-        stack, members = self.site.stack, job.members
-        scores = own_figures(self.site.prepared_model(), stack.without(self.site.withheld), members, columns["model"])
-        return told(scores, attacks=stack.attacks_of(members), round=job.work.round)
+        stack, members = self.site.stack, request.members
+        scores = own_figures(
+            self.site.prepared_model(), stack.without(self.site.withheld_splits), members, columns["model"]
+        )
+        return falsify(scores, attacks=stack.attacks_of(members), round=request.config.round)
 
 
 def lent_scores(
@@ -133,23 +135,23 @@ def lent_scores(
 
     FL-XAI sec. 4.9: accuracy on other clients' training data, which stays where it is.
     """
-    found = {
+    accuracies = {
         part: [_apart(model, stack, members, theta, part=part, only=("accuracy",))["accuracy"] for theta in models]
         for part in parts
     }
-    return {f"lent.{part}": np.stack(columns, axis=1) for part, columns in found.items()}
+    return {f"lent.{part}": np.stack(columns, axis=1) for part, columns in accuracies.items()}
 
 
 def _apart(
     model: Model, stack: Stack, members: Array, theta: Any, *, part: str, only: Sequence[str]
 ) -> dict[str, Array]:
     """Figures of each member's own rows, (m,), by one model or by its own; NaN without any row."""
-    held = stack.parts[part]
-    rows, owner = member_rows(held, members)
-    logits = member_logits(model, stack, members, theta, held)
-    scored = ScoredRows.from_logits(logits, held.y[rows], classes=max(2, model.outputs))
-    found = scores(scored.exact_tally(owner, (len(members),)), threshold=0.5, only=only)
-    return {name: np.where(held.counts[members] > 0, found[name], np.nan) for name in only}
+    rows_of_part = stack.parts[part]
+    rows, owner = member_rows(rows_of_part, members)
+    logits = member_logits(model, stack, members, theta, rows_of_part)
+    scored = ScoredRows.from_logits(logits, rows_of_part.y[rows], classes=max(2, model.outputs))
+    site_scores = scores(scored.exact_tally(owner, (len(members),)), threshold=0.5, only=only)
+    return {name: np.where(rows_of_part.counts[members] > 0, site_scores[name], np.nan) for name in only}
 
 
 def row_losses(logits: Array, y: Array, outputs: int) -> Array:

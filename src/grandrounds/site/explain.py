@@ -16,7 +16,7 @@ from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches, add_noise, keep_top, simplex
 from grandrounds.explain.stability import fidelity
 from grandrounds.protocol.messages import Ask
-from grandrounds.site.plugin import Columns, SitePlugin, Task, TrainingJob
+from grandrounds.site.plugin import Columns, SitePlugin, Task, TrainRequest
 from grandrounds.site.stack import PARTS, Stack
 
 
@@ -27,21 +27,21 @@ class SiteExplanations(SitePlugin):
     def tasks(self) -> Mapping[str, Task]:
         return {"explain": self._explain}
 
-    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+    def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
         """Explain the local models that the members answer with on rows that every site was sent, where asked."""
-        ask, members = job.ask, job.members
+        ask, members = request.ask, request.members
         if "explain" not in ask.shared:
             return {}
-        held = self.site.references.get(str(ask.shared["explain_on"]))
-        if held is None:
+        reference = self.site.references.get(str(ask.shared["explain_on"]))
+        if reference is None:
             raise BadInput(
                 "a site is to explain its model on reference rows that it was not sent: ask 'lend' first",
                 code="missing-reference-rows",
             )
         rule, explainer = self._explainer(ask)
         model, names = self.site.prepared_model(), self.site.names_of(members)
-        target = held.explained(model.outputs)
-        return sketched(rule, explainer, model, columns["model"], held.x, target, names=names, round=ask.round)
+        target = reference.explained_outputs(model.outputs)
+        return sketched(rule, explainer, model, columns["model"], reference.x, target, names=names, round=ask.round)
 
     def _explain(self, ask: Ask, members: Array) -> Columns:
         """How the model in use reasons on each member's own patients."""
@@ -49,8 +49,8 @@ class SiteExplanations(SitePlugin):
         model, theta = self.site.prepared_model(), self.site.in_use(ask, members)
         x, target, offsets = own_rows(self.site.stack, members, rule)
         names = self.site.names_of(members)
-        found = sketched(rule, explainer, model, theta, x, target, names=names, round=ask.round, offsets=offsets)
-        return {**found, "sketch.rows": np.diff(offsets)}
+        columns = sketched(rule, explainer, model, theta, x, target, names=names, round=ask.round, offsets=offsets)
+        return {**columns, "sketch.rows": np.diff(offsets)}
 
     def _explainer(self, ask: Ask) -> tuple[SketchRule, Explainer]:
         """As the Ask says; what explanations speak of follows from the agreed preparation."""
@@ -79,24 +79,24 @@ def sketched(
     `sketch.total` is what all features count for together in the score's unit. Noise, where asked for, is drawn from the
     seed for each site: this is a simulation of it; the total, which would go without, is then not told (1).
     """
-    found = measure(explainer, model, theta, x, target, offsets)
-    made = Sketches.from_importances(names, explainer.features.names, found, q=rule.top)
-    values = made.values
+    importances = measure(explainer, model, theta, x, target, offsets)
+    sketches = Sketches.from_importances(names, explainer.features.names, importances, q=rule.top)
+    values = sketches.values
     if rule.noise:
         purpose = (
             "noise on the sketch of a local model" if offsets is None else "noise on the sketch of the model in use"
         )
         streams = [generator(rule.seed, purpose=purpose, round=round, site=name) for name in names]
-        every = simplex(found.values)[0]  # noise first: on what was cut it would fill in again what was left out
+        every = simplex(importances.values)[0]  # noise first: on what was cut it would fill in again what was left out
         values = keep_top(np.stack([add_noise(v, rule.noise, rng) for v, rng in zip(every, streams, strict=True)]), rule.top)
-    total = np.where(made.flat, 0.0, 1.0 if rule.noise else np.maximum(found.values, 0).sum(axis=-1))
-    out = {"sketch": values, "sketch.error": made.error, "sketch.flat": made.flat, "sketch.total": total}
-    if made.blur is not None:
-        out["sketch.blur"] = made.blur
+    total = np.where(sketches.flat, 0.0, 1.0 if rule.noise else np.maximum(importances.values, 0).sum(axis=-1))
+    out = {"sketch": values, "sketch.error": sketches.error, "sketch.flat": sketches.flat, "sketch.total": total}
+    if sketches.blur is not None:
+        out["sketch.blur"] = sketches.blur
     judge = rule.fidelity_reference(model, explainer.features) if offsets is None else None
     if judge is not None:
-        held = measure(judge, model, theta, x, target)
-        out["sketch.fidelity"] = fidelity(found.values, np.maximum(held.values, 0))
+        importances_of_judge = measure(judge, model, theta, x, target)
+        out["sketch.fidelity"] = fidelity(importances.values, np.maximum(importances_of_judge.values, 0))
     return out
 
 
@@ -109,18 +109,20 @@ def own_rows(
     not how right it is, and a site's test rows alone are too few to tell. They are the same in every round. Where weights
     follow from it, `parts` leaves the test rows out.
     """
-    held = [stack.parts[name] for name in parts]
-    first = np.cumsum([0, *(len(p.y) for p in held)])
+    sources = [stack.parts[name] for name in parts]
+    first = np.cumsum([0, *(len(p.y) for p in sources)])
     chosen = []
     for k in members:
-        own = [np.arange(p.offsets[k], p.offsets[k + 1]) + at for p, at in zip(held, first[:-1], strict=True)]
-        rows = np.concatenate(own)
+        numbers = [
+            np.arange(p.offsets[k], p.offsets[k + 1]) + offset for p, offset in zip(sources, first[:-1], strict=True)
+        ]
+        rows = np.concatenate(numbers)
         if len(rows) > rule.rows:
             rng = generator(rule.seed, purpose="explained rows", site=stack.names[k])
             rows = np.sort(rng.choice(rows, rule.rows, replace=False))
         chosen.append(rows)
     rows = np.concatenate(chosen)
-    x, target = (_gathered([getattr(p, name) for p in held], first, rows) for name in ("x", "target"))
+    x, target = (_gathered([getattr(p, name) for p in sources], first, rows) for name in ("x", "target"))
     return x, target, np.cumsum([0, *map(len, chosen)])
 
 
@@ -128,6 +130,6 @@ def _gathered(arrays: Sequence[Array], first: Array, rows: Array) -> Array:
     """The rows (n,), numbered through all parts, of what each part holds; nothing is copied but them."""
     out = np.empty((len(rows), *arrays[0].shape[1:]), arrays[0].dtype)
     for array, a, b in zip(arrays, first[:-1], first[1:], strict=True):
-        here = (rows >= a) & (rows < b)
-        out[here] = array[rows[here] - a]
+        inside = (rows >= a) & (rows < b)
+        out[inside] = array[rows[inside] - a]
     return out

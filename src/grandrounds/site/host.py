@@ -18,27 +18,27 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.kinds import encoding_from
 from grandrounds.models import Model, build_model
-from grandrounds.privacy.clipped import shortened
+from grandrounds.privacy.clipped import clip_norm
 from grandrounds.protocol.messages import PROTOCOL, Ask, AskId
 from grandrounds.protocol.task_spec import REFUSED
 from grandrounds.protocol.tasks import ERROR, report_of
 from grandrounds.site import evaluate as scoring
 from grandrounds.site import platt
-from grandrounds.site.anchor import Lent
-from grandrounds.site.attacks import liars, tampered, told
+from grandrounds.site.anchor import SharedReference
+from grandrounds.site.attacks import falsify, liars, tamper
+from grandrounds.site.dp_sgd import SampledSteps, refusals
 from grandrounds.site.evaluate import LocalScores
 from grandrounds.site.explain import SiteExplanations
 from grandrounds.site.kernels import make_room, private_trainer, trainer
 from grandrounds.site.mapping import SiteMaps
-from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
+from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainRequest
 from grandrounds.site.prepare import prepare, summarise
-from grandrounds.site.private import Draws, refusals
-from grandrounds.site.secure import SecureSums, nothing
-from grandrounds.site.stack import Stack
+from grandrounds.site.secure import SecureSums, no_secret
+from grandrounds.site.stack import Part, Stack
 from grandrounds.site.state import Personal, SiteStates
-from grandrounds.site.vault import Vault
-from grandrounds.site.witness import Witness, nobody
-from grandrounds.site.work import Trained, Work
+from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
+from grandrounds.site.withheld import WithheldReports
+from grandrounds.site.witness import Witness, no_identity
 
 if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret
@@ -59,10 +59,10 @@ class SiteHost:
         workers: int = 1,
         cached: int = 0,
         own_code: bool = False,
-        identify: Callable[[str], Identity] = nobody,
-        secret: Callable[[str], Secret] = nothing,
+        identify: Callable[[str], Identity] = no_identity,
+        secret: Callable[[str], Secret] = no_secret,
         largest_weight: float = 1.0,
-        untold: tuple[str, ...] = (),
+        withheld_splits: tuple[str, ...] = (),
         listed: Mapping[str, bytes] | None = None,
         fewest: int = 0,
         smallest: int = 0,
@@ -75,20 +75,20 @@ class SiteHost:
         `workers`: processes that share the sites of a CPU where convolutions are trained; 0: as many as cores are free.
         `own_code`: whether an Ask may name a model by import path. Only who runs the site can say so, never a message.
         `identify`: the key that a site signs with; `secret`: what its masks come from; `largest_weight`: the largest share
-        of a secure sum that it takes part with; `untold`: parts (train, val, test) of which it says no more than that they
+        of a secure sum that it takes part with; `withheld_splits`: parts (train, val, test) of which it says only that they
         are empty when a model is evaluated; `listed`: the keys of those whom it adds up with, None where the server's word
         is taken; `fewest`: how many of them, at least; `smallest`: values that must lie within a range for its mean to be
         told; `reserved`: whether a site that gives nothing to a sum keeps the reason to itself.
         """
         self.stack = stack
         self.states = SiteStates(len(stack.names))
-        self.vault = Vault()
+        self.withheld_reports = WithheldReports()
         self.model: Model | None = None
         self.encoding: Any = None
-        self.references: dict[str, Lent] = {}
+        self.references: dict[str, SharedReference] = {}
         self.secret = secret
         self.largest_weight = largest_weight
-        self.withheld = untold
+        self.withheld_splits = withheld_splits
         self._cached = cached
         self._workers = workers
         self._on: dict[str, Any] = {"kernel": kernel, "device": device, "precision": precision, "own_code": own_code}
@@ -98,11 +98,11 @@ class SiteHost:
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
         self.maps = SiteMaps(self)
         self.witness = Witness(stack.names, identify)
-        own = (make(self) for make in plugins)
-        self.plugins = (LocalScores(self), SiteExplanations(self), *own, self.maps, self.witness)
+        method_plugins = (make(self) for make in plugins)
+        self.plugins = (LocalScores(self), SiteExplanations(self), *method_plugins, self.maps, self.witness)
         sums = SecureSums(
             stack.names,
-            self.vault,
+            self.withheld_reports,
             identify=identify,
             secret=secret,
             largest_weight=largest_weight,
@@ -142,8 +142,8 @@ class SiteHost:
         columns = self._tasks[ask.task](ask, members)
         allowed = {name: c for name, c in columns.items() if name.split(".")[0] in ask.report}
         self._refuse_unaccounted(ask.task, allowed)
-        if ask.held:
-            allowed = self.vault.keep(ask.id, members, allowed, ask.held)
+        if ask.withheld:
+            allowed = self.withheld_reports.keep(ask.id, members, allowed, ask.withheld)
         self._cache[key] = allowed
         while len(self._cache) > self._cached:
             self._cache.popitem(last=False)
@@ -158,7 +158,7 @@ class SiteHost:
                     f"report '{name}' of task '{task}' has no place in grandrounds.protocol.tasks: add it there",
                     code="undeclared-report",
                 )
-            if report.release.kind == REFUSED and self.withheld:
+            if report.release.kind == REFUSED and self.withheld_splits:
                 raise BadInput(
                     f"report '{name}' of task '{task}' tells of patients as it is: refused under privacy.epsilon",
                     code="raw-release",
@@ -172,8 +172,8 @@ class SiteHost:
     def _committed(self, ask: Ask, members: Array) -> Array:
         """The round each member is told counts as done; a site left out of a round is told an earlier one."""
         default = int(ask.shared.get("committed", 0))
-        own = [ask.each.get(self.stack.names[k], {}).get("committed", default) for k in members]
-        return np.array(own, np.int64)
+        rounds = [ask.each.get(self.stack.names[k], {}).get("committed", default) for k in members]
+        return np.array(rounds, np.int64)
 
     def _prepare(self, ask: Ask, members: Array) -> Columns:
         self.stack, answer = prepare(self.stack, ask, self._dtype)
@@ -185,98 +185,99 @@ class SiteHost:
         return {name: [c[k] for k in members] if isinstance(c, list) else c[members] for name, c in answer.items()}
 
     def _lend(self, ask: Ask, members: Array) -> Columns:
-        """Hold reference rows for anchors and explanations, until others come by the same name."""
-        own = self.stack.parts.get("train")
-        held = Lent.of(ask.shared, self._dtype, like=None if own is None else own.x)
-        self.references[str(ask.shared["name"])] = held
-        return {"held": np.full(len(members), len(held.x))}
+        """Store reference rows for anchors and explanations, until others come by the same name."""
+        part = self.stack.parts.get("train")
+        reference = SharedReference.from_payload(ask.shared, self._dtype, like=None if part is None else part.x)
+        self.references[str(ask.shared["name"])] = reference
+        return {"held": np.full(len(members), len(reference.x))}
 
     def _train(self, ask: Ask, members: Array) -> Columns:
         model, part = self.prepared_model(), self.stack.parts["train"]
-        work = Work.from_values(ask.shared)
-        job = TrainingJob(ask, members, work, self.in_use(ask, members), part.counts[members])
-        result = self._fit(job)
-        columns: Columns = {"model": result.theta, "count": job.counts, "steps": result.steps}
-        if work.rate:
-            columns[ERROR] = refusals(part.protected[members], work)
+        config = TrainConfig.from_values(ask.shared)
+        request = TrainRequest(ask, members, config, self.in_use(ask, members), part.counts[members])
+        result = self._fit(request)
+        columns: Columns = {"model": result.theta, "count": request.counts, "steps": result.steps}
+        if config.rate:
+            columns[ERROR] = refusals(part.protected[members], config)
         if result.reasons is not None:
             columns["reasons"] = result.reasons
         if {"val_loss", "ece"} & set(ask.report):
             columns |= scoring.local_figures(model, self.stack, members, result.theta)
-        self._remember(job, result)
+        self._remember(request, result)
         for plugin in self.plugins:
-            columns |= plugin.on_trained(job, result)
+            columns |= plugin.on_trained(request, result)
         if ask.task == "train":
-            columns = self._as_told(columns, job.start, members, work)
+            columns = self._with_attacks(columns, request)
         for plugin in self.plugins:
-            columns |= plugin.after_training(job, columns)
+            columns |= plugin.after_training(request, columns)
         if "update" in ask.report:
-            columns["update"] = columns["model"] - job.start
-            if work.longest:  # once more, because the difference is rounded
-                columns["update"] = shortened(columns["update"], work.longest)
+            columns["update"] = columns["model"] - request.start
+            if config.longest:  # once more, because the difference is rounded
+                columns["update"] = clip_norm(columns["update"], config.longest)
         return columns
 
-    def _fit(self, job: TrainingJob) -> Trained:
-        """Train the members' models on their own rows, as the job and the plug-ins say."""
-        model, part, work, members = self.prepared_model(), self.stack.parts["train"], job.work, job.members
-        class_weight = job.ask.shared.get("class_weight")
-        stored = [self.states.read(f"slot{i}", members) for i in range(3)] if work.keep_optimizer else []
-        more: dict[str, Any] = {}
-        if self.stack.penalty is not None:
-            more["penalty"] = self.stack.penalty[members]
-        if model.kernel == "torch":
-            more["workers"] = self._workers
-        if work.rate:
-            secrets = [self.secret(name) for name in self.names_of(members)]
-            purpose = f"dp-sgd {job.ask.id}"  # no two questions share their draws
-            more["draws"] = Draws.of(part, members, secrets, work=work, purpose=purpose, size=job.start.shape[-1])
-        rows = part
-        for plugin in self.plugins:
-            more |= plugin.before_training(job)
-            rows = plugin.choose_rows(job, rows)
-        result = (private_trainer(model) if work.rate else trainer(model))(
+    def _fit(self, request: TrainRequest) -> TrainResult:
+        """Train the members' models on their own rows, as the request and the plug-ins say."""
+        model, config, members = self.prepared_model(), request.config, request.members
+        part, class_weight = self.stack.parts["train"], request.ask.shared.get("class_weight")
+        stored = [self.states.read(f"slot{i}", members) for i in range(3)] if config.keep_optimizer else []
+        job = TrainJob(
             model,
-            rows,
+            part,
             members,
-            job.start,
+            request.start,
+            config,
             names=self.stack.names,
-            work=work,
             class_weight=None if class_weight is None else np.asarray(class_weight),
             slots=tuple(slot for slot in stored if slot is not None),
-            clock=self.states.read("clock", members) if work.keep_optimizer else None,
-            **more,
+            clock=self.states.read("clock", members) if config.keep_optimizer else None,
+            penalty=None if self.stack.penalty is None else self.stack.penalty[members],
+            workers=self._workers,
         )
-        if not work.longest:
+        sampled = self._sample(request, part) if config.rate else None
+        for plugin in self.plugins:
+            job = plugin.before_training(request, job)
+            job = replace(job, part=plugin.choose_rows(request, job.part))
+        result = trainer(model)(job) if sampled is None else private_trainer(model)(job, sampled)
+        if not config.longest:
             return result
-        return replace(result, theta=job.start + shortened(np.asarray(result.theta) - job.start, work.longest))
+        return replace(
+            result, theta=request.start + clip_norm(np.asarray(result.theta) - request.start, config.longest)
+        )
 
-    def _remember(self, job: TrainingJob, result: Trained) -> None:
-        """Stage the entries of the model that sites keep for themselves and, where asked, the optimiser's state."""
-        state = self._personal.remembers(result.theta)
-        if job.work.keep_optimizer:
+    def _sample(self, request: TrainRequest, part: Part) -> SampledSteps:
+        """Draw the rows and the noise of DP-SGD from the members' secrets; no two Asks share their draws."""
+        secrets = [self.secret(name) for name in self.names_of(request.members)]
+        purpose, size = f"dp-sgd {request.ask.id}", request.start.shape[-1]
+        return SampledSteps.draw(part, request.members, secrets, config=request.config, purpose=purpose, size=size)
+
+    def _remember(self, request: TrainRequest, result: TrainResult) -> None:
+        """Stage the entries of the model that sites keep for themselves and, where asked, the optimizer's state."""
+        state = self._personal.entries_of(result.theta)
+        if request.config.keep_optimizer:
             state |= {f"slot{i}": slot for i, slot in enumerate(result.slots)} | {"clock": result.clock}
-        self.states.stage(job.members, job.work.round, state)
+        self.states.stage(request.members, request.config.round, state)
 
-    def _as_told(self, columns: Columns, start: Array, members: Array, work: Work) -> Columns:
-        """What the sites say they did: the truth, but for those that an experiment makes attackers."""
-        attacks = self.stack.attacks_of(members)
+    def _with_attacks(self, columns: Columns, request: TrainRequest) -> Columns:
+        """Return what the sites report: the truth, except for those that an experiment makes attackers."""
+        config, attacks = request.config, self.stack.attacks_of(request.members)
         if not any(attacks):
             return columns
-        model = tampered(
+        model = tamper(
             columns["model"],
-            start,
+            request.start,
             attacks=attacks,
-            names=self.names_of(members),
-            seed=work.seed,
-            round=work.round,
+            names=self.names_of(request.members),
+            seed=config.seed,
+            round=config.round,
             statistics=getattr(self.prepared_model(), "statistics_size", 0),
         )
-        return told({**columns, "model": model}, attacks=attacks, round=work.round)
+        return falsify({**columns, "model": model}, attacks=attacks, round=config.round)
 
     def _evaluate(self, ask: Ask, members: Array) -> Columns:
         return scoring.evaluate(
             self.prepared_model(),
-            self.stack.without(self.withheld),
+            self.stack.without(self.withheld_splits),
             members,
             self.in_use(ask, members),
             parts=[p for p in ask.report if p in self.stack.parts],
@@ -284,7 +285,7 @@ class SiteHost:
             figures=[f for f in str(ask.shared.get("figures", "")).split(",") if f],
             threshold=float(ask.shared.get("threshold", 0.5)),
             boasting=liars([self.stack.attacks.get(s) for s in self.stack.names], round=ask.round),
-            apart=bool(ask.held),
+            apart=bool(ask.withheld),
         )
 
     def _score(self, ask: Ask, members: Array) -> Columns:
@@ -293,23 +294,23 @@ class SiteHost:
         models = np.asarray(ask.shared["models"]) if many else np.asarray(ask.shared["model"])[None]
         used = [self._personal.in_use(theta, members) for theta in models]
         if "parts" in ask.shared:
-            held, parts = self.stack.without(self.withheld), str(ask.shared["parts"]).split(",")
-            found = scoring.lent_scores(self.prepared_model(), held, members, used, parts=parts)
+            stack, parts = self.stack.without(self.withheld_splits), str(ask.shared["parts"]).split(",")
+            scores = scoring.lent_scores(self.prepared_model(), stack, members, used, parts=parts)
         else:
-            found = scoring.training_scores(self.prepared_model(), self.stack, members, used)
-        if not many and "losses" in found:
-            found = {"loss": found["losses"][:, 0], "accuracy": found["accuracies"][:, 0]}
-        return told(found, attacks=self.stack.attacks_of(members), round=ask.round)
+            scores = scoring.training_scores(self.prepared_model(), self.stack, members, used)
+        if not many and "losses" in scores:
+            scores = {"loss": scores["losses"][:, 0], "accuracy": scores["accuracies"][:, 0]}
+        return falsify(scores, attacks=self.stack.attacks_of(members), round=ask.round)
 
     def _calibrate(self, ask: Ask, members: Array) -> Columns:
         theta, grid = self.in_use(ask, members), np.asarray(ask.shared["grid"])
         return {"losses": scoring.temperature_losses(self.prepared_model(), self.stack, members, theta, grid)}
 
     def _platt(self, ask: Ask, members: Array) -> Columns:
-        found = platt.scores(self.prepared_model(), self.stack, members, self.in_use(ask, members))
+        scored = platt.scores(self.prepared_model(), self.stack, members, self.in_use(ask, members))
         if "lines" not in ask.shared:
-            found = platt.one_each(found, self.stack.parts["val"], members)
-        return platt.answer(ask, found, names=self.names_of(members), secret=self.secret)
+            scored = platt.one_each(scored, self.stack.parts["val"], members)
+        return platt.answer(ask, scored, names=self.names_of(members), secret=self.secret)
 
     def names_of(self, members: Array) -> list[str]:
         return [self.stack.names[k] for k in members]
@@ -320,17 +321,19 @@ class SiteHost:
 
     def arrays(self) -> dict[str, Array]:
         """What the sites remember, for a checkpoint."""
-        own = {f"{plugin.name}/{name}": a for plugin in self.plugins for name, a in plugin.arrays().items()}
-        return {**self.states.arrays(), **own}
+        plugin_arrays = {f"{plugin.name}/{name}": a for plugin in self.plugins for name, a in plugin.arrays().items()}
+        return {**self.states.arrays(), **plugin_arrays}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         """Take up where a checkpoint left off; one of an earlier version knows of no ledger."""
         self.states.restore(arrays)
         for plugin in self.plugins:
             folder = f"{plugin.name}/"
-            own = {n.removeprefix(folder): a for n, a in arrays.items() if plugin.name and n.startswith(folder)}
-            if own:
-                plugin.restore(own)
+            plugin_arrays = {
+                n.removeprefix(folder): a for n, a in arrays.items() if plugin.name and n.startswith(folder)
+            }
+            if plugin_arrays:
+                plugin.restore(plugin_arrays)
 
     def make_room(self) -> None:
         """Let go of what the model keeps on its device; the next answer builds it again."""
@@ -345,8 +348,8 @@ class SiteHost:
 
 def _models(ask: Ask, names: list[str]) -> Any:
     """The model these sites are told: one for all (P,), a model for each (m, P), or a list where they differ in size."""
-    own = [ask.each.get(name, {}).get("model") for name in names]
-    if all(m is None for m in own):
+    site_models = [ask.each.get(name, {}).get("model") for name in names]
+    if all(m is None for m in site_models):
         return np.asarray(ask.shared["model"])
-    models = [np.asarray(ask.shared["model"] if m is None else m) for m in own]
+    models = [np.asarray(ask.shared["model"] if m is None else m) for m in site_models]
     return np.stack(models) if len({m.shape for m in models}) == 1 else models

@@ -38,9 +38,9 @@ class MapFiles:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             make_folder(self.folder)
             make_folder(path.parent)
-            held = io.BytesIO()
-            np.savez_compressed(held, **arrays)  # type: ignore[arg-type]
-            write_atomic(path, held.getvalue(), durable=False)
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+            write_atomic(path, buffer.getvalue(), durable=False)
 
     def read(self, site: str, round: int) -> Arrays:
         """What was kept in that round; nothing where nothing was. A site that was started again looks at its file."""
@@ -64,8 +64,8 @@ def read_maps(path: Path) -> Arrays:
     try:
         data = read_file(path)
         check_npz(io.BytesIO(data), where=str(path))
-        with np.load(io.BytesIO(data), allow_pickle=False) as held:
-            return {name: held[name] for name in held.files}
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
     except BadInput:
         raise
     except Exception:  # zipfile, zlib and numpy have a dozen words for one thing
@@ -78,6 +78,6 @@ def rounded(heat: Array) -> Array:
     return np.asarray(heat / np.where(top > 0, top, 1.0), np.float16)
 
 
-def with_names(heat: Mapping[str, Array], which: str) -> Arrays:
+def with_names(heat: Mapping[str, Array], kind: str) -> Arrays:
     """Maps of one model by the names they have in a file."""
-    return {f"{which}.{name}": rounded(h) for name, h in heat.items()}
+    return {f"{kind}.{name}": rounded(h) for name, h in heat.items()}

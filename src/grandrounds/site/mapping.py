@@ -27,7 +27,7 @@ from grandrounds.explain.map_metrics import (
 )
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.map_files import MapFiles, with_names
-from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
+from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainRequest
 from grandrounds.site.stack import PARTS, Stack
 
 
@@ -43,11 +43,11 @@ class SiteMaps(SitePlugin):
     def tasks(self) -> Mapping[str, Task]:
         return {REPORT: self._maps}
 
-    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+    def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
         """Keep the models that members answer with until maps are asked for, where the Ask says so."""
-        if job.ask.shared.get(KEEP):
-            models = zip(job.members.tolist(), columns["model"], strict=True)
-            self.kept |= {k: (str(job.ask.id), np.array(own)) for k, own in models}
+        if request.ask.shared.get(KEEP):
+            models = zip(request.members.tolist(), columns["model"], strict=True)
+            self.kept |= {k: (str(request.ask.id), np.array(model)) for k, model in models}
         return {}
 
     def _maps(self, ask: Ask, members: Array) -> Columns:
@@ -55,34 +55,41 @@ class SiteMaps(SitePlugin):
         rule = MapRule.from_json(str(ask.shared[REPORT]))
         theta = np.asarray(self.site.in_use(ask, members))  # one for all, or one for each
         common = np.broadcast_to(theta, (len(members), theta.shape[-1]))
-        found = [self._one(ask, rule, k, own) for k, own in zip(members.tolist(), common, strict=True)]
+        numbers = [self._one(ask, rule, k, model) for k, model in zip(members.tolist(), common, strict=True)]
         for k in members.tolist():
             self.kept.pop(k, None)
-        return {REPORT: np.stack(found)}
+        return {REPORT: np.stack(numbers)}
 
     def _one(self, ask: Ask, rule: MapRule, k: int, common: Array) -> Array:
         stack, nothing = self.site.stack, np.full((len(rule.names), SIZE), np.nan)
         site = stack.names[k]
-        of, mine = self.kept.get(k, ("", common))
-        local = mine if of and of == str(ask.for_site(site).get("trained", "")) else None
+        ask_id, mine = self.kept.get(k, ("", common))
+        local = mine if ask_id and ask_id == str(ask.for_site(site).get("trained", "")) else None
         part, places = own_pictures(stack, k, rule)
-        models = {which: theta for which, theta in ((LOCAL, local), (COMMON, common)) if theta is not None}
-        models = {which: theta for which, theta in models.items() if np.isfinite(theta).all()}
+        models = {kind: theta for kind, theta in ((LOCAL, local), (COMMON, common)) if theta is not None}
+        models = {kind: theta for kind, theta in models.items() if np.isfinite(theta).all()}
         if not len(places) or not models:
             return nothing
-        held = stack.parts[part]
-        at = held.offsets[k] + places
+        rows = stack.parts[part]
+        row_numbers = rows.offsets[k] + places
         masks = getattr(stack.data, "masks", None)
         if masks is not None:
             masks = masks[getattr(stack.rows[k], part)[places]]
-        seen = measure_maps(rule, self.site.prepared_model(), np.stack(list(models.values())), held.x[at], held.y[at], masks)
+        maps = measure_maps(
+            rule,
+            self.site.prepared_model(),
+            np.stack(list(models.values())),
+            rows.x[row_numbers],
+            rows.y[row_numbers],
+            masks,
+        )
         now = {"part": np.array(part), "places": places}
-        for j, which in enumerate(models):
-            now |= with_names({name: h[j] for name, h in seen.heat.items()}, which)
-            now[f"{which}.said"] = seen.probabilities[j].astype(np.float32)
+        for j, kind in enumerate(models):
+            now |= with_names({name: h[j] for name, h in maps.heat.items()}, kind)
+            now[f"{kind}.said"] = maps.probabilities[j].astype(np.float32)
         before = self.files.read(site, int(ask.shared["before"]))
         self.files.write(site, ask.round, now)
-        return np.stack([_numbers(name, seen, tuple(models), now, before) for name in rule.names])
+        return np.stack([_numbers(name, maps, tuple(models), now, before) for name in rule.names])
 
 
 def own_pictures(stack: Stack, k: int, rule: MapRule) -> tuple[str, Array]:
@@ -97,15 +104,15 @@ def own_pictures(stack: Stack, k: int, rule: MapRule) -> tuple[str, Array]:
 
 
 def _numbers(
-    name: str, seen: ModelMaps, models: tuple[str, ...], now: dict[str, Array], before: dict[str, Array]
+    name: str, maps: ModelMaps, models: tuple[str, ...], now: dict[str, Array], before: dict[str, Array]
 ) -> Array:
     """One map's numbers in the order of NUMBERS; NaN for what there is nothing to tell from."""
-    of = {which: seen.numbers[name][j] for j, which in enumerate(models)}
-    out = [of.get(which, np.full(len(NUMBERS[which]), np.nan)) for which in (LOCAL, COMMON)]
+    by_kind = {kind: maps.numbers[name][j] for j, kind in enumerate(models)}
+    out = [by_kind.get(kind, np.full(len(NUMBERS[kind]), np.nan)) for kind in (LOCAL, COMMON)]
     none = np.full(2, np.nan)
-    out.append(compare_maps(*seen.heat[name]) if len(models) > 1 else none)
-    for which in (LOCAL, COMMON):
-        key = f"{which}.{name}"
+    out.append(compare_maps(*maps.heat[name]) if len(models) > 1 else none)
+    for kind in (LOCAL, COMMON):
+        key = f"{kind}.{name}"
         same = key in now and key in before and now[key].shape == before[key].shape
         out.append(compare_maps(now[key].astype(float), before[key].astype(float)) if same else none)
     return np.concatenate(out)

@@ -25,13 +25,13 @@ LIMIT = 100.0
 
 
 def answer(
-    ask: Ask, found: tuple[Array, Array, Array], *, names: Sequence[str], secret: Callable[[str], Secret]
+    ask: Ask, scored: tuple[Array, Array, Array], *, names: Sequence[str], secret: Callable[[str], Secret]
 ) -> dict[str, Array]:
     """Sums at each of some lines, or counts of scores in cells; counts leave with noise, or are held for a secure sum.
 
-    `found`: the `scores` of the sites of these names; `secret`: what the noise of each comes from.
+    `scored`: the `scores` of the sites of these names; `secret`: what the noise of each comes from.
     """
-    s, y, owner = found
+    s, y, owner = scored
     sites = len(names)
     if "lines" in ask.shared:
         lines = np.asarray(ask.shared["lines"])
@@ -41,7 +41,7 @@ def answer(
         }
     edges, by_outcome = np.asarray(ask.shared["edges"]), bool(ask.shared["by_outcome"])
     counted = counts(s, y, owner, edges, by_outcome=by_outcome, sites=sites)
-    if "counts" in ask.held:
+    if "counts" in ask.withheld:
         return {"counts": counted}
     epsilon = float(ask.shared.get("epsilon", 0.0))
     if not epsilon > 0:
@@ -51,7 +51,8 @@ def answer(
         )
     purpose = f"{ask.id}: counts of scores"
     noisy = [
-        blurred(own, epsilon, secret=secret(name), purpose=purpose) for own, name in zip(counted, names, strict=True)
+        blurred(site_counts, epsilon, secret=secret(name), purpose=purpose)
+        for site_counts, name in zip(counted, names, strict=True)
     ]
     return {"counts": np.stack(noisy)}
 
@@ -60,18 +61,18 @@ def scores(model: Model, stack: Stack, members: Array, theta: Array) -> tuple[Ar
     """The members' validation rows: score, outcome (0 or 1), and the position of the row's site among the members."""
     part = stack.parts["val"]
     rows, owner = member_rows(part, members)
-    found = member_logits(model, stack, members, theta, part)[:, 0].astype(float)
-    return np.clip(np.nan_to_num(found), -LIMIT, LIMIT), np.asarray(part.y[rows]), owner
+    logits = member_logits(model, stack, members, theta, part)[:, 0].astype(float)
+    return np.clip(np.nan_to_num(logits), -LIMIT, LIMIT), np.asarray(part.y[rows]), owner
 
 
-def one_each(found: tuple[Array, Array, Array], part: Part, members: Array) -> tuple[Array, Array, Array]:
+def one_each(scored: tuple[Array, Array, Array], part: Part, members: Array) -> tuple[Array, Array, Array]:
     """The scores of one row of each patient, so that a patient moves one count by one; of all rows where each is a patient."""
     if part.patients is None:
-        return found
+        return scored
     firsts = np.concatenate([[0], np.cumsum(part.counts[members])])
-    kept = np.concatenate([a + part.patients[k].chosen for a, k in zip(firsts[:-1], members.tolist(), strict=True)])
-    s, y, owner = found
-    return s[kept], y[kept], owner[kept]
+    chosen = np.concatenate([a + part.patients[k].chosen for a, k in zip(firsts[:-1], members.tolist(), strict=True)])
+    s, y, owner = scored
+    return s[chosen], y[chosen], owner[chosen]
 
 
 def outcome_sums(s: Array, positive: Array, negative: Array, owner: Array, *, sites: int) -> Array:
@@ -100,14 +101,14 @@ def counts(s: Array, y: Array, owner: Array, edges: Array, *, by_outcome: bool, 
     A row is in one cell, so one row more or less moves one count by one.
     """
     cells = len(edges) - 1
-    at = np.clip(np.searchsorted(edges, s, side="right") - 1, 0, cells - 1)
+    cell = np.clip(np.searchsorted(edges, s, side="right") - 1, 0, cells - 1)
     kinds = 2 if by_outcome else 1
-    flat = (owner * kinds + (y if by_outcome else 0)) * cells + at
-    found = np.bincount(flat, minlength=sites * kinds * cells)
-    return found.reshape((sites, 2, cells) if by_outcome else (sites, cells))
+    flat = (owner * kinds + (y if by_outcome else 0)) * cells + cell
+    counted = np.bincount(flat, minlength=sites * kinds * cells)
+    return counted.reshape((sites, 2, cells) if by_outcome else (sites, cells))
 
 
-def blurred(found: Array, epsilon: float, *, secret: Secret, purpose: str) -> Array:
+def blurred(counted: Array, epsilon: float, *, secret: Secret, purpose: str) -> Array:
     """One site's counts with discrete Laplace noise, P(n) ~ e^(-epsilon |n|), from its own secret.
 
     Epsilon-DP for one row more or less, since that moves one count by one. Whole numbers on both sides: there are no
@@ -115,5 +116,5 @@ def blurred(found: Array, epsilon: float, *, secret: Secret, purpose: str) -> Ar
     """
     rng = np.random.Generator(np.random.Philox(key=np.frombuffer(secret.bytes(purpose, 16), "<u8")))
     p = -np.expm1(-epsilon)
-    noisy: Array = found + rng.geometric(p, found.shape) - rng.geometric(p, found.shape)
+    noisy: Array = counted + rng.geometric(p, counted.shape) - rng.geometric(p, counted.shape)
     return noisy

@@ -1,6 +1,6 @@
 """Site plug-ins: the half of a method that runs at the sites. A host keeps a list of them and calls each in turn.
 
-A plug-in may answer tasks of its own, add to the arguments of local training, keep state from round to round, and report on
+A plug-in may answer tasks of its own, add to the job of local training, keep state from round to round, and report on
 the models that sites answer with. `grandrounds.methods.SITE_PLUGINS` lists those of the built-in methods.
 """
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from grandrounds.core.arrays import Array
 from grandrounds.models import Model
 from grandrounds.protocol.messages import Ask
-from grandrounds.site.anchor import Lent
+from grandrounds.site.anchor import SharedReference
 from grandrounds.site.stack import Part, Stack
 from grandrounds.site.state import SiteStates
-from grandrounds.site.vault import Vault
-from grandrounds.site.work import Trained, Work
+from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
+from grandrounds.site.withheld import WithheldReports
 
 if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret
@@ -26,24 +26,24 @@ Columns = dict[str, Any]
 """Reports of m sites by name, each with m entries."""
 
 Task = Callable[[Ask, Array], Columns]
-"""Answers an Ask for the sites of these numbers."""
+"""Answer an Ask for the sites of these numbers."""
 
 
 @dataclass(frozen=True)
-class TrainingJob:
-    """Local training that one Ask wants of some sites of a host.
+class TrainRequest:
+    """Local training that one Ask requests of some sites of a host.
 
     Attributes:
         ask: the Ask, whose `shared` values may carry what a plug-in needs.
         members: site numbers (m,).
-        work: the training itself: steps, learning rate, regularisation.
+        config: settings of the training: steps, learning rate, regularisation.
         start: the models that training starts from, (P,) for all or (m, P).
         counts: training rows of each site, (m,).
     """
 
     ask: Ask
     members: Array
-    work: Work
+    config: TrainConfig
     start: Any
     counts: Array
 
@@ -52,14 +52,14 @@ class Site(Protocol):
     """The part of a host that plug-ins may use."""
 
     states: SiteStates
-    vault: Vault
+    withheld_reports: WithheldReports
 
     @property
     def stack(self) -> Stack:
         """The sites' rows."""
 
     @property
-    def references(self) -> Mapping[str, Lent]:
+    def references(self) -> Mapping[str, SharedReference]:
         """Reference rows that the sites were sent, by name."""
 
     @property
@@ -71,7 +71,7 @@ class Site(Protocol):
         """The largest weight, its own or another's, that a site accepts."""
 
     @property
-    def withheld(self) -> tuple[str, ...]:
+    def withheld_splits(self) -> tuple[str, ...]:
         """Parts of the rows (train, val, test) of which no score may leave."""
 
     def names_of(self, members: Array) -> list[str]:
@@ -100,19 +100,19 @@ class SitePlugin:
         """Tasks that this plug-in answers."""
         return {}
 
-    def choose_rows(self, job: TrainingJob, part: Part) -> Part:
+    def choose_rows(self, request: TrainRequest, part: Part) -> Part:
         """Return the training rows to use, of those given."""
         return part
 
-    def before_training(self, job: TrainingJob) -> Mapping[str, Any]:
-        """Return further arguments of the training function."""
-        return {}
+    def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
+        """Return the job with what the method adds to it: a correction, previous models, reference rows."""
+        return job
 
-    def on_trained(self, job: TrainingJob, result: Trained) -> Columns:
+    def on_trained(self, request: TrainRequest, result: TrainResult) -> Columns:
         """Return reports of what was trained, and stage state for the next round (`site.states`)."""
         return {}
 
-    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+    def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
         """Return reports on the models that sites answer with: `columns`, attacks of a simulation included."""
         return {}
 

@@ -59,9 +59,11 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
     if x.ndim == 2:
         answer["centre"] = _centres(parts["train"])
     tasks = json.loads(str(ask.shared["spec"])).get("tasks", [])
-    own = open_classes(encoding.classes, stack.tasks, tasks)
+    open_at_sites = open_classes(encoding.classes, stack.tasks, tasks)
     event = event_place(encoding.classes, encoding.event)
-    return replace(stack, parts=parts, penalty=None if own is None else penalty(own, dtype), event=event), answer
+    return replace(
+        stack, parts=parts, penalty=None if open_at_sites is None else penalty(open_at_sites, dtype), event=event
+    ), answer
 
 
 def _centres(train: Part) -> Any:

@@ -18,10 +18,10 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.trust import CLOSE
 from grandrounds.protocol.messages import Ask, Value
-from grandrounds.protocol.packing import laid_out
+from grandrounds.protocol.packing import pack
 from grandrounds.protocol.tasks import ERROR, INTRODUCE, MEET, SUM_STEPS
-from grandrounds.site.company import NOT_MET, OTHER_KEY, BadCompany, refuse_strangers
-from grandrounds.site.vault import Vault
+from grandrounds.site.company import NOT_MET, OTHER_KEY, UnknownPeers, check_peers
+from grandrounds.site.withheld import WithheldReports
 
 if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret, SecureSite
@@ -34,7 +34,7 @@ _SUMS = 4
 Columns = dict[str, Any]
 
 
-def nothing(site: str) -> Secret:
+def no_secret(site: str) -> Secret:
     """A host that was given no secrets takes part in no secure sum."""
     raise BadInput("this site holds no secret of its own, so it cannot mask what it sends", code="missing-secret")
 
@@ -45,7 +45,7 @@ class SecureSums:
     def __init__(
         self,
         names: Sequence[str],
-        vault: Vault,
+        withheld_reports: WithheldReports,
         *,
         identify: Callable[[str], Identity],
         secret: Callable[[str], Secret],
@@ -62,11 +62,11 @@ class SecureSums:
         sum, besides what the protocol itself wants. `reserved`: whether a site that gives no values says only that: its
         reason may follow from the values.
         """
-        self._names, self._vault = tuple(names), vault
+        self._names, self._withheld = tuple(names), withheld_reports
         self._identify, self._secret, self._largest, self._went_along = identify, secret, largest_weight, agreed
         self._listed, self._fewest, self._reserved = listed, fewest, reserved
         self._peers: dict[str, bytes] = {}
-        self._met, self._apart = False, BadCompany(NOT_MET, "a secure sum is asked for before the sites have met")
+        self._met, self._apart = False, UnknownPeers(NOT_MET, "a secure sum is asked for before the sites have met")
         self._sums: OrderedDict[str, dict[int, SecureSite]] = OrderedDict()
         self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             INTRODUCE: self._introduce,
@@ -84,60 +84,60 @@ class SecureSums:
         After a refusal no sum is taken part in, until the site is introduced to others whom it goes along with.
         """
         keys = np.asarray(ask.shared["identities"], np.uint8)
-        told = {name: row.tobytes() for name, row in zip(json.loads(str(ask.shared["names"])), keys, strict=True)}
+        introduced = {name: row.tobytes() for name, row in zip(json.loads(str(ask.shared["names"])), keys, strict=True)}
         self._met = False
         try:
-            refuse_strangers(told, self._listed, fewest=self._fewest)
-            if any(self._peers.get(name, key) != key for name, key in told.items()):
-                raise BadCompany(OTHER_KEY, "a site is introduced with another key than before")
-            if any(told.get(self._names[k]) != self._identify(self._names[k]).public for k in members):
-                raise BadCompany(OTHER_KEY, "this site is introduced to others with a key that is not its own")
-        except BadCompany as e:
+            check_peers(introduced, self._listed, fewest=self._fewest)
+            if any(self._peers.get(name, key) != key for name, key in introduced.items()):
+                raise UnknownPeers(OTHER_KEY, "a site is introduced with another key than before")
+            if any(introduced.get(self._names[k]) != self._identify(self._names[k]).public for k in members):
+                raise UnknownPeers(OTHER_KEY, "this site is introduced to others with a key that is not its own")
+        except UnknownPeers as e:
             self._apart = e
             raise
-        self._peers |= told
+        self._peers |= introduced
         self._met = True
-        return {"met": np.full(len(members), len(told))}
+        return {"met": np.full(len(members), len(introduced))}
 
     def _step(self, ask: Ask, members: Array) -> Columns:
         from grandrounds.privacy.secagg import WITHHELD, Refused
 
         if not self._met:
-            raise BadCompany(self._apart.code, str(self._apart))
+            raise UnknownPeers(self._apart.code, str(self._apart))
         step = ask.task.removeprefix("secagg.")
         names = tuple(name for name in SUM_STEPS[ask.task] if name != ERROR)
         columns: Columns = {name: [] for name in (*names, ERROR)}
         for k in members.tolist():
-            told = {n: v for n, v in ask.for_site(self._names[k]).items() if n not in ("committed", "tag")}
+            payload = {n: v for n, v in ask.for_site(self._names[k]).items() if n not in ("committed", "tag")}
             try:
-                said: Mapping[str, Value] = self._answer(step, self._site(ask, k), told, k)
+                reply: Mapping[str, Value] = self._answer(step, self._site(ask, k), payload, k)
                 error = ""
             except Refused as e:
-                said, error = dict.fromkeys(names, np.empty(0, np.uint8)), e.code
+                reply, error = dict.fromkeys(names, np.empty(0, np.uint8)), e.code
                 if self._reserved and step == "masked":
                     _log.warning("%s: nothing was given to the sum: %s", ask.id, e)
                     error = WITHHELD
             for name in names:
-                columns[name].append(said[name])
+                columns[name].append(reply[name])
             columns[ERROR].append(error)
         return columns
 
-    def _answer(self, step: str, site: SecureSite, told: dict[str, Value], k: int) -> Mapping[str, Value]:
+    def _answer(self, step: str, site: SecureSite, payload: dict[str, Value], k: int) -> Mapping[str, Value]:
         from grandrounds.privacy.secagg import Refused
 
         if step == "keys":
             return site.keys()
         if step == "shares":
-            said = site.shares(told)
+            reply = site.shares(payload)
             self._refuse_few(site)
-            return said
+            return reply
         if step == "masked":
             self._refuse_few(site)
-            asked = {name: told.pop(name) for name in ("senders", "sealed")}
-            return site.masked(self._summand(told, k, site), asked)
-        if np.size(told.get("survivors", ())) < self._fewest:
+            sealed = {name: payload.pop(name) for name in ("senders", "sealed")}
+            return site.masked(self._summand(payload, k, site), sealed)
+        if np.size(payload.get("survivors", ())) < self._fewest:
             raise Refused("survivors")
-        return {"sign": site.sign, "unmask": site.unmask}[step](told)
+        return {"sign": site.sign, "unmask": site.unmask}[step](payload)
 
     def _refuse_few(self, site: SecureSite) -> None:
         from grandrounds.privacy.secagg import Refused
@@ -145,31 +145,31 @@ class SecureSums:
         if len(site.everybody) < self._fewest:
             raise Refused("too-few-sites")
 
-    def _summand(self, told: Mapping[str, Value], k: int, site: SecureSite) -> Array:
+    def _summand(self, payload: Mapping[str, Value], k: int, site: SecureSite) -> Array:
         """What this site holds of the answer that is summed, times its weights, in the ring; with its share of the noise.
 
         How few honest sites may stay, which the noise is sized for, the site works out itself.
         """
         from grandrounds.privacy.secagg import Refused, Scale, Skellam, fewest_honest
 
-        wanted = [report for report in str(told["reports"]).split(",") if report]
-        held = self._vault.take(str(told["of"]), k, by=site.terms, reports=wanted)
-        parts = sorted({name.split(".")[0] for name in held})
+        wanted = [report for report in str(payload["reports"]).split(",") if report]
+        withheld = self._withheld.take(str(payload["of"]), k, context=site.terms, reports=wanted)
+        parts = sorted({name.split(".")[0] for name in withheld})
         weights = dict(zip(parts, site.weights, strict=True)) if site.weights else {}
         if "model" in parts and not self._as_agreed(site, parts.index("model")):
             raise Refused("other-weights")
-        bound, parties, sigma = float(told["bound"]), int(told["parties"]), float(told["noise"])
+        bound, parties, sigma = float(payload["bound"]), int(payload["parties"]), float(payload["noise"])
         if parties < len(site.everybody):
             raise Refused("malformed")
         noise = Skellam(sigma, fewest_honest(parties)) if sigma else None
         spare = noise.room(parties) if noise else 0.0
-        scale = Scale(int(told["bits"]), bound, parties, weighted=bool(weights), spare=spare)
-        whole = laid_out(held, {})
-        if not np.isfinite(whole).all():
+        scale = Scale(int(payload["bits"]), bound, parties, weighted=bool(weights), spare=spare)
+        vector = pack(withheld, {})
+        if not np.isfinite(vector).all():
             raise Refused("not-finite")
-        if len(whole) and np.abs(whole).max() > bound:
+        if len(vector) and np.abs(vector).max() > bound:
             raise Refused("beyond-bound")
-        ring = scale.to_ring(laid_out(held, weights))
+        ring = scale.to_ring(pack(withheld, weights))
         if noise is not None:
             ring += noise.share(scale, len(ring), secret=self._secret(self._names[k]), context=site.context)
         return ring
@@ -179,10 +179,13 @@ class SecureSums:
         agreed = self._went_along(site.name, site.context.round)
         if agreed is None:
             return True
-        told = site.everybody
-        if not site.weights or not told.keys() <= agreed.keys():
+        weights = site.everybody
+        if not site.weights or not weights.keys() <= agreed.keys():
             return False
-        now, then = np.array([own[part] for own in told.values()]), np.array([agreed[name] for name in told])
+        now, then = (
+            np.array([site_weights[part] for site_weights in weights.values()]),
+            np.array([agreed[name] for name in weights]),
+        )
         return bool(np.allclose(now * then.sum(), then * now.sum(), rtol=CLOSE, atol=CLOSE))
 
     def _site(self, ask: Ask, k: int) -> SecureSite:

@@ -42,8 +42,8 @@ class Patients:
         number = np.argsort(order)[place.ravel()]
         rows = np.argsort(number, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(number, minlength=len(words)))]).astype(np.int64)
-        at = [_number(words[k]) for k in order]
-        chosen = [rows[a + n % (b - a)] for (a, b), n in zip(pairwise(starts.tolist()), at, strict=True)]
+        hashes = [_number(words[k]) for k in order]
+        chosen = [rows[a + n % (b - a)] for (a, b), n in zip(pairwise(starts.tolist()), hashes, strict=True)]
         return cls(rows, starts, np.array(chosen, np.int64))
 
     @property
@@ -61,10 +61,10 @@ class Patients:
             (m,) row numbers.
         """
         sizes = np.diff(self.starts)[patients]
-        at = np.zeros(len(patients), np.int64)
+        place = np.zeros(len(patients), np.int64)
         if (sizes > 1).any():
-            at = np.minimum((rng.random(len(patients)) * sizes).astype(np.int64), sizes - 1)
-        drawn: Array = self.rows[self.starts[patients] + at]
+            place = np.minimum((rng.random(len(patients)) * sizes).astype(np.int64), sizes - 1)
+        drawn: Array = self.rows[self.starts[patients] + place]
         return drawn
 
 
@@ -147,8 +147,8 @@ class Stack:
 
     def number(self, sites: Sequence[str]) -> Array:
         """Site numbers of the named sites."""
-        at = {name: k for k, name in enumerate(self.names)}
-        return np.array([at[s] for s in sites], np.int64)
+        number_of = {name: k for k, name in enumerate(self.names)}
+        return np.array([number_of[s] for s in sites], np.int64)
 
     def attacks_of(self, members: Array) -> list[Attack | None]:
         """What each member does to the others, in a study of attacks; None: it is honest."""
@@ -156,7 +156,7 @@ class Stack:
 
     def without(self, parts: Sequence[str]) -> Stack:
         """The same sites with these parts empty."""
-        hidden = {p: held.emptied() for p, held in self.parts.items() if p in parts}
+        hidden = {p: part.emptied() for p, part in self.parts.items() if p in parts}
         return replace(self, parts={**self.parts, **hidden}) if hidden else self
 
     def first_half(self, k: int) -> Array:

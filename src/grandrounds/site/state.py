@@ -90,14 +90,14 @@ class Personal:
 
     def in_use(self, theta: Any, members: Array) -> Any:
         """Models as these sites use them: as told, but for what each keeps for itself once its training has counted."""
-        held = self._states.read("own", members) if len(self._entries) else None
-        if held is None:
+        local = self._states.read("own", members) if len(self._entries) else None
+        if local is None:
             return theta
-        known = self._states.known(members)
+        has_state = self._states.known(members)
         out = np.broadcast_to(theta, (len(members), theta.shape[-1])).copy()
-        out[np.ix_(known, self._entries)] = held[known]
+        out[np.ix_(has_state, self._entries)] = local[has_state]
         return out
 
-    def remembers(self, theta: Any) -> dict[str, Array]:
-        """What each site keeps of the model it has trained, (m, P): its own entries."""
+    def entries_of(self, theta: Any) -> dict[str, Array]:
+        """Return the entries of the trained models (m, P) that each site keeps for itself."""
         return {"own": np.asarray(theta)[:, self._entries]} if len(self._entries) else {}

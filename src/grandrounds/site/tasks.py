@@ -49,8 +49,8 @@ def open_classes(classes: Sequence[str], site_tasks: Sequence[str], tasks: Seque
     """Which classes are a site's own, (K, C); None where the consortium has no tasks besides the main one."""
     if not tasks:
         return None
-    own = [task_of_class(c, tasks) for c in classes]
-    return np.array([[o == t for o in own] for t in site_tasks])
+    class_tasks = [task_of_class(c, tasks) for c in classes]
+    return np.array([[o == t for o in class_tasks] for t in site_tasks])
 
 
 def penalty(open_: Array, dtype: np.typing.DTypeLike) -> Array:

@@ -7,7 +7,6 @@ same numbers on either. Convolutions are not batched over sites on a CPU (that c
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
@@ -19,134 +18,119 @@ from torch import Tensor
 from grandrounds.core.arrays import Array
 from grandrounds.models.torch_model import TorchModel, torch_seed
 from grandrounds.site.align import EPS
-from grandrounds.site.anchor import Lent, Taken, distinct
-from grandrounds.site.batches import Plan
-from grandrounds.site.contrast import Contrast
-from grandrounds.site.forked import WORTHWHILE, Cores, shared, spread
-from grandrounds.site.private import Noise
-from grandrounds.site.stack import Part
-from grandrounds.site.torch_job import Borrowed, Job, single_gradients, use
-from grandrounds.site.work import Trained, Work
+from grandrounds.site.anchor import ReferenceDraws, SharedReference, distinct
+from grandrounds.site.batches import BatchPlan
+from grandrounds.site.dp_sgd import Noise
+from grandrounds.site.process_pool import WORTHWHILE, Cores, parallel_for, shared
+from grandrounds.site.torch_job import DeviceReference, TorchJob, feature_use, single_gradients
+from grandrounds.site.train_job import TrainJob, TrainResult
 
 _ROWS = 256
-"""Lent rows that go through a net at once, outside of steps."""
+"""Reference rows that go through a net at once, outside of steps."""
 
 
-def train(
-    model: TorchModel,
-    part: Part,
-    members: Array,
-    start: Array,
-    *,
-    plan: Plan,
-    work: Work,
-    class_weight: Array | None = None,
-    slots: tuple[Array, ...] = (),
-    clock: Array | None = None,
-    correction: Array | None = None,
-    contrast: Contrast | None = None,
-    taken: Taken | None = None,
-    lent: Lent | None = None,
-    consensus: Array | None = None,
-    noise: Noise | None = None,
-    x: Array | None = None,
-    penalty: Array | None = None,
-    seeds: Sequence[int] = (),
-    workers: int = 1,
-) -> Trained:
-    """Train the member sites from `start` (P,) or (m, P) on their own rows; like the NumPy kernel's `train`.
+def train(job: TrainJob, plan: BatchPlan) -> TrainResult:
+    """Train the member sites on their own rows, like the NumPy kernel's `train`.
 
-    `taken` are the lent rows that anchor each step; on those that are `lent` sketches are aligned to `consensus` (F,).
-    `noise`, times work.gradient_noise, is added to every gradient, drawn on the CPU: with it a GPU takes site after site.
-    `x` stands in for the part's own rows in this round (augmented pictures); `penalty` (m, C) closes the classes of
-    other tasks. `seeds` are the sites' own, for networks that draw random numbers.
-    `workers` processes share the sites of a CPU; 0 is as many as there are cores free.
+    Args:
+        job: The model, the rows and the settings.
+        plan: The batches of every step.
+
+    Returns:
+        The local models in the members' order.
     """
-    job = Job.of(model, part, start, work, class_weight)
-    if x is not None:
-        job = job.with_rows(model.tensor(x))
-    order, m = plan.order, len(members)
-    if start.ndim == 2:
-        job = replace(job, start=job.start[torch.from_numpy(order).to(model.device)])
-    if correction is not None:
-        job = job.with_correction(model.tensor(correction[order][:, : model.learnt]))
-    if contrast is not None:
-        job = job.with_contrast(contrast)
-    if taken is not None:
-        job = job.with_borrowed(anchored(model, taken, start, order, work))
-    if lent is not None:
-        job = job.with_borrowed(_aligned(model, lent, start, order, work, consensus))
-    theta = job.start.expand(m, -1).clone()
-    closed = None if penalty is None else model.tensor(penalty[order])
-    state = [model.tensor(s[order]) for s in slots] or [theta.new_zeros(m, model.learnt) for _ in range(job.slots)]
-    t = theta.new_zeros(m, 1) if clock is None else model.tensor(clock[order])
+    model, start, config = cast("TorchModel", job.model), job.start, job.config
+    order, m = plan.order, len(job.members)
+    work = _on_device(job, model, order)
+    theta = work.start.expand(m, -1).clone()
+    closed = None if job.penalty is None else model.tensor(job.penalty[order])
+    state = [model.tensor(s[order]) for s in job.slots] or [theta.new_zeros(m, model.learnt) for _ in range(work.slots)]
+    t = theta.new_zeros(m, 1) if job.clock is None else model.tensor(job.clock[order])
     # padded rows would spoil BatchNorm's statistics, and a graph cannot draw a site's own noise
-    if model.device.type == "cuda" and model.stacks and not model.statistics and noise is None:
+    if model.device.type == "cuda" and model.stacks and not model.statistics and job.noise is None:
         from grandrounds.site.cuda_train import run_graph
 
-        run_graph(job, plan, theta, state, t, closed)
+        run_graph(work, plan, theta, state, t, closed)
     else:
-        count = _workers(model, m, workers)
+        count = _workers(model, m, job.workers)
         if count > 1:
-            theta, t, *state = (shared(held) for held in (theta, t, *state))
+            theta, t, *state = (shared(tensor) for tensor in (theta, t, *state))
 
         def one(j: int) -> None:
-            with torch_seed(seeds[order[j]], model.device) if seeds else nullcontext():
-                own = None if closed is None else closed[j]
-                blur = None if noise is None else _Blur(noise, j, work.gradient_noise)
-                _one_site(job, plan, j, theta[j], [s[j] for s in state], t[j], own, blur)
+            with torch_seed(job.seeds[order[j]], model.device) if job.seeds else nullcontext():
+                penalty = None if closed is None else closed[j]
+                noise = None if job.noise is None else _SiteNoise(job.noise, j, config.gradient_noise)
+                _one_site(work, plan, j, theta[j], [s[j] for s in state], t[j], penalty, noise)
 
         began = time.perf_counter()
-        spread(one, m, (theta, t, *state), workers=count)
+        parallel_for(one, m, (theta, t, *state), workers=count)
         model.cache["alone"] = (time.perf_counter() - began) * count
     back = torch.from_numpy(np.argsort(order, kind="stable")).to(model.device)
 
-    def home(x: Tensor) -> Array:
-        """In page-locked memory, which a GPU writes and reads ten times as fast: a stack of large nets is gigabytes."""
+    def to_host(x: Tensor) -> Array:
+        """Copy to page-locked memory, which a GPU writes and reads ten times as fast: large nets take gigabytes."""
         out = torch.empty(x.shape, dtype=x.dtype, pin_memory=x.is_cuda)
         return cast("Array", out.copy_(x[back]).numpy())
 
-    kept = tuple(home(s) for s in state) if work.keep_optimizer else ()
-    aligned = job.borrowed if lent is not None else None
-    reasons = None if aligned is None else home(_sketches(model, aligned, theta, aligned.sites["label"]))
-    return Trained(home(theta).astype(start.dtype, copy=False), plan.steps, kept, home(t), reasons)
+    slots = tuple(to_host(s) for s in state) if config.keep_optimizer else ()
+    aligned = work.reference if job.reference is not None else None
+    reasons = None if aligned is None else to_host(_sketches(model, aligned, theta, aligned.sites["label"]))
+    return TrainResult(to_host(theta).astype(start.dtype, copy=False), plan.steps, slots, to_host(t), reasons)
 
 
-def _workers(model: TorchModel, sites: int, asked: int) -> int:
-    """How many processes to train with: as told, or as many as there are free cores once a round has shown its length."""
+def _on_device(job: TrainJob, model: TorchModel, order: Array) -> TorchJob:
+    """Move a job to the device, with sites in the plan's order."""
+    work = TorchJob.build(job)
+    if job.inputs is not None:
+        work = work.with_rows(model.tensor(job.inputs))
+    if job.start.ndim == 2:
+        work = replace(work, start=work.start[torch.from_numpy(order).to(model.device)])
+    if job.correction is not None:
+        work = work.with_correction(model.tensor(job.correction[order][:, : model.learnt]))
+    if job.contrast is not None:
+        work = work.with_contrast(job.contrast)
+    if job.reference_draws is not None:
+        work = work.with_reference(anchor_reference(job, job.reference_draws, order))
+    if job.reference is not None:
+        work = work.with_reference(_alignment_reference(job, job.reference, order))
+    return work
+
+
+def _workers(model: TorchModel, sites: int, workers: int) -> int:
+    """Choose the number of processes: as set, or as many as there are free cores once a round has shown its length."""
     if model.device.type != "cpu" or sites < 2:
         return 1
-    if asked:
-        return min(asked, sites)
+    if workers:
+        return min(workers, sites)
     cores: Cores = model.cache.setdefault("cores", Cores())
     return min(cores.free(), sites) if model.cache.get("alone", 0.0) > WORTHWHILE else 1
 
 
 @dataclass(frozen=True)
-class _Blur:
-    """One site's noise, step after step."""
+class _SiteNoise:
+    """One site's gradient noise, step after step."""
 
     noise: Noise
     site: int
     deviation: float
 
-    def added(self, gradient: Tensor) -> Tensor:
-        """The gradient (learnt,) with the next draw: the NumPy kernel's own numbers."""
-        drawn = torch.from_numpy(self.deviation * self.noise.of_site(self.site))
+    def add_to(self, gradient: Tensor) -> Tensor:
+        """Add the next draw to the gradient (learnt,): the NumPy kernel's own numbers."""
+        drawn = torch.from_numpy(self.deviation * self.noise.next_for(self.site))
         return gradient + drawn.to(gradient.device, gradient.dtype)
 
 
 def _one_site(
-    job: Job,
-    plan: Plan,
+    job: TorchJob,
+    plan: BatchPlan,
     j: int,
     theta: Tensor,
     slots: list[Tensor],
     t: Tensor,
     closed: Tensor | None,
-    blur: _Blur | None,
+    noise: _SiteNoise | None,
 ) -> None:
-    """All steps of one site: the bare loop, without padding. theta (P,), slots (learnt,), t (1,) change in place."""
+    """Take all steps of one site: the bare loop, without padding. theta (P,), slots (learnt,), t (1,) change in place."""
     model = job.model
     model.net.train()
     params = model.point_at(theta)
@@ -159,10 +143,10 @@ def _one_site(
         w = torch.as_tensor(weight).to(model.device, model.dtype)
         if job.class_weight is not None:
             w = w * job.class_weight[job.y[i]]
-        taken = None if job.borrowed is None else job.borrowed.at(s, j)
-        gradient = torch.cat([g.reshape(-1) for g in single_gradients(job, params, job.batch(i, w, closed, taken))])
-        if blur is not None:
-            gradient = blur.added(gradient)
+        drawn = None if job.reference is None else job.reference.for_step(s, j)
+        gradient = torch.cat([g.reshape(-1) for g in single_gradients(job, params, job.batch(i, w, closed, drawn))])
+        if noise is not None:
+            gradient = noise.add_to(gradient)
         with torch.no_grad():
             t += 1
             change, new = job.change(learnt, gradient, slots, t, start=start, decay=job.decay, correction=correction)
@@ -171,58 +155,58 @@ def _one_site(
                 old.copy_(fresh)
 
 
-def anchored(model: TorchModel, taken: Taken, start: Array, order: Array, work: Work) -> Borrowed:
-    """With what the model that each site starts from says of the rows its steps take; see `Anchor.of`."""
-    models, mine = distinct(start, order)
+def anchor_reference(job: TrainJob, draws: ReferenceDraws, order: Array) -> DeviceReference:
+    """Predict the drawn rows with the model that each site starts from; see `Anchor.build`."""
+    model = cast("TorchModel", job.model)
+    models, mine = distinct(job.start, order)
     starts = model.tensor(models)
-    borrowed = Borrowed.of(model, taken.lent, weight=work.anchor)
-    borrowed = borrowed.with_steps(rows=taken.rows, other=taken.other, feature=taken.feature)
-    if taken.feature is None:
-        said = torch.stack([_probabilities(_said(model, theta, borrowed.x)) for theta in starts])
-        return borrowed.with_steps(
-            target=said[torch.from_numpy(mine)[:, None].to(model.device), borrowed.steps["rows"]]
+    reference = DeviceReference.build(model, draws.reference, weight=job.config.anchor)
+    reference = reference.with_steps(rows=draws.rows, other=draws.other, feature=draws.feature)
+    if draws.feature is None:
+        predicted = torch.stack([_probabilities(_logits(model, theta, reference.x)) for theta in starts])
+        return reference.with_steps(
+            target=predicted[torch.from_numpy(mine)[:, None].to(model.device), reference.steps["rows"]]
         )
-    target = borrowed.x.new_zeros(*taken.rows.shape, model.outputs)
-    for j, steps in taken.pieces():
-        x = borrowed.inputs({name: t[steps, j] for name, t in borrowed.steps.items()})
-        said = _probabilities(_said(model, starts[mine[j]], x.flatten(0, 1)))
-        target[steps, j] = said.view(*x.shape[:2], -1)
-    return borrowed.with_steps(target=target)
+    target = reference.x.new_zeros(*draws.rows.shape, model.outputs)
+    for j, steps in draws.blocks():
+        x = reference.inputs({name: t[steps, j] for name, t in reference.steps.items()})
+        predicted = _probabilities(_logits(model, starts[mine[j]], x.flatten(0, 1)))
+        target[steps, j] = predicted.view(*x.shape[:2], -1)
+    return reference.with_steps(target=target)
 
 
-def _aligned(
-    model: TorchModel, lent: Lent, start: Array, order: Array, work: Work, consensus: Array | None
-) -> Borrowed:
-    """With the classes that the sites' starts see in the rows, and the sketch to pull to; see `Alignment.of`."""
-    models, mine = distinct(start, order)
-    starts, which = model.tensor(models), torch.from_numpy(mine).to(model.device)
-    borrowed = Borrowed.of(model, lent, weight=work.alignment)
-    logits = torch.stack([_said(model, theta, borrowed.x) for theta in starts])
+def _alignment_reference(job: TrainJob, shared_rows: SharedReference, order: Array) -> DeviceReference:
+    """Predict the classes of the rows with the sites' starts, and find the sketch to pull to; see `Alignment.build`."""
+    model = cast("TorchModel", job.model)
+    models, mine = distinct(job.start, order)
+    starts, model_of = model.tensor(models), torch.from_numpy(mine).to(model.device)
+    reference = DeviceReference.build(model, shared_rows, weight=job.config.alignment)
+    logits = torch.stack([_logits(model, theta, reference.x) for theta in starts])
     classes = torch.arange(model.outputs, device=model.device)
     labels = (logits > 0 if model.outputs == 1 else classes == logits.argmax(-1, keepdim=True)).to(model.dtype)
-    if consensus is None:
-        towards = _sketches(model, borrowed, starts, labels)[which]
+    if job.consensus is None:
+        towards = _sketches(model, reference, starts, labels)[model_of]
     else:
-        towards = model.tensor(consensus).expand(len(mine), -1)
-    return replace(borrowed, sites={"label": labels[which], "towards": towards})
+        towards = model.tensor(job.consensus).expand(len(mine), -1)
+    return replace(reference, sites={"label": labels[model_of], "towards": towards})
 
 
 @torch.no_grad()
-def _sketches(model: TorchModel, borrowed: Borrowed, theta: Tensor, labels: Tensor) -> Tensor:
-    """The sketch (K, F) of each of K models on the lent rows, with labels (K, R, C)."""
+def _sketches(model: TorchModel, reference: DeviceReference, theta: Tensor, labels: Tensor) -> Tensor:
+    """Compute the sketch (K, F) of each of K models on the reference rows, with labels (K, R, C)."""
     model.net.eval()
-    found = []
-    for own, label in zip(theta, labels, strict=True):
-        named = dict(zip(model.trainable, model.point_at(own), strict=True))
-        blocks = zip(torch.split(borrowed.x, _ROWS), torch.split(label, _ROWS), strict=True)
-        used = torch.stack([use(model, borrowed.member, named, x, t) for x, t in blocks]).sum(0)
-        found.append(used / used.sum().clamp_min(EPS))
-    return torch.stack(found)
+    out = []
+    for vector, label in zip(theta, labels, strict=True):
+        named = dict(zip(model.trainable, model.point_at(vector), strict=True))
+        blocks = zip(torch.split(reference.x, _ROWS), torch.split(label, _ROWS), strict=True)
+        used = torch.stack([feature_use(model, reference.member, named, x, t) for x, t in blocks]).sum(0)
+        out.append(used / used.sum().clamp_min(EPS))
+    return torch.stack(out)
 
 
 @torch.no_grad()
-def _said(model: TorchModel, theta: Tensor, x: Tensor) -> Tensor:
-    """The logits (n, C) of one model. Unlike `model.logits` it keeps nothing of the rows on the device."""
+def _logits(model: TorchModel, theta: Tensor, x: Tensor) -> Tensor:
+    """Compute the logits (n, C) of one model. Unlike `model.logits` it keeps nothing of the rows on the device."""
     model.net.eval()
     named = dict(zip(model.trainable, model.point_at(theta), strict=True))
     return torch.cat([model.forward(named, block) for block in torch.split(x, _ROWS)])

@@ -66,13 +66,13 @@ class Witness(SitePlugin):
             if why == SIGNED:
                 signed[row] = np.frombuffer(head.countersign(self._identify(self._names[k])), np.uint8)
         have = self._size[members].copy()
-        done = members[refused == SIGNED]
-        self._size[done] = head.size
-        self._root[done], self._key[done] = np.frombuffer(head.root, np.uint8), np.frombuffer(key, np.uint8)
+        signers = members[refused == SIGNED]
+        self._size[signers] = head.size
+        self._root[signers], self._key[signers] = np.frombuffer(head.root, np.uint8), np.frombuffer(key, np.uint8)
         return {"signature": signed, "have": have, "refused": refused}
 
     def _objection(
-        self, k: int, told: Mapping[str, Any], head: Head, key: bytes, continues: Callable[[int, bytes, bytes], bool]
+        self, k: int, payload: Mapping[str, Any], head: Head, key: bytes, continues: Callable[[int, bytes, bytes], bool]
     ) -> int:
         have = int(self._size[k])
         if not have:
@@ -81,9 +81,9 @@ class Witness(SitePlugin):
             return OTHER_KEY
         if head.size < have:
             return SHRUNK
-        if int(told["from"]) != have:
+        if int(payload["from"]) != have:
             return BEHIND
-        proof = np.asarray(told["proof"], np.uint8).tobytes()
+        proof = np.asarray(payload["proof"], np.uint8).tobytes()
         return SIGNED if continues(have, self._root[k].tobytes(), proof) else FORKED
 
     def arrays(self) -> dict[str, Array]:
@@ -100,7 +100,7 @@ class Witness(SitePlugin):
         self._size, self._root, self._key = (np.array(arrays[name]) for name in new)
 
 
-def nobody(site: str) -> Identity:
+def no_identity(site: str) -> Identity:
     """The identity of a site that was given none."""
     raise BadInput(f"{site} has no key to countersign with", code="missing-key")
 
@@ -108,5 +108,5 @@ def nobody(site: str) -> Identity:
 def _continues(head: Head, first: int, root: bytes, proof: bytes) -> bool:
     from grandrounds.audit.merkle import extends
 
-    path = [proof[at : at + 32] for at in range(0, len(proof), 32)]
+    path = [proof[start : start + 32] for start in range(0, len(proof), 32)]
     return extends(root, head.root, first=first, second=head.size, path=path)

@@ -16,9 +16,9 @@ from grandrounds.privacy.attacks.empirical import epsilon_shown, lower_bound
 from grandrounds.privacy.secagg import Secret
 from grandrounds.privacy.secagg.ring import Scale, Skellam
 from grandrounds.privacy.secagg.terms import Context
-from grandrounds.site.private import Draws, train
+from grandrounds.site.dp_sgd import SampledSteps, train
 from grandrounds.site.stack import Part
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig, TrainJob
 from tests.support import refused, slow
 
 RUNS = 200_000
@@ -212,11 +212,11 @@ def dp_sgd(noise, rate, steps):
             np.zeros(runs * n, np.int64),
             np.arange(runs + 1) * n,
         )
-        work = Work(seed=0, round=1, lr=STEP * n, steps=steps, clip=1.0, noise=noise, rate=rate, fewest=1)
+        work = TrainConfig(seed=0, round=1, lr=STEP * n, steps=steps, clip=1.0, noise=noise, rate=rate, fewest=1)
         word, members = int(rng.integers(2**32)), np.arange(runs)
         secrets = [Secret.simulated(word, str(k)) for k in range(runs)]
-        draws = Draws.of(part, members, secrets, work=work, purpose="audit", size=MODEL.layout.size)
-        return np.asarray(train(MODEL, part, members, np.zeros(3), draws=draws, work=work).theta)
+        draws = SampledSteps.draw(part, members, secrets, config=work, purpose="audit", size=MODEL.layout.size)
+        return np.asarray(train(TrainJob(MODEL, part, members, np.zeros(3), work), draws).theta)
 
     return run
 

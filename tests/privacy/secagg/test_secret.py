@@ -44,9 +44,9 @@ def test_contexts_differ_where_words_could_run_together():
 
 def test_a_sealed_share_opens_for_its_reader_in_its_sum_only():
     key, terms = bytes(32), b"t" * 32
-    sealed = seal(key, b"share", terms=terms, sender=1, to=2)
-    assert unseal(key, sealed, terms=terms, sender=1, to=2) == b"share"
-    assert unseal(key, sealed, terms=terms, sender=2, to=1) is None
-    assert unseal(key, sealed, terms=b"u" * 32, sender=1, to=2) is None
-    assert unseal(b"\1" * 32, sealed, terms=terms, sender=1, to=2) is None
-    assert unseal(key, sealed[:-1] + b"\0", terms=terms, sender=1, to=2) is None
+    sealed = seal(key, b"share", terms=terms, sender=1, receiver=2)
+    assert unseal(key, sealed, terms=terms, sender=1, receiver=2) == b"share"
+    assert unseal(key, sealed, terms=terms, sender=2, receiver=1) is None
+    assert unseal(key, sealed, terms=b"u" * 32, sender=1, receiver=2) is None
+    assert unseal(b"\1" * 32, sealed, terms=terms, sender=1, receiver=2) is None
+    assert unseal(key, sealed[:-1] + b"\0", terms=terms, sender=1, receiver=2) is None

@@ -40,7 +40,7 @@ def counts_patients(plan: Plan) -> bool:
     )
 
 
-def untold(plan: Plan) -> tuple[str, ...]:
+def withheld_splits(plan: Plan) -> tuple[str, ...]:
     """Rows that sites say nothing of: under a budget all but test rows."""
     return tuple(p for p in PARTS if p != "test") if under_budget(plan) else ()
 

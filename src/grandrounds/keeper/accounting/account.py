@@ -24,7 +24,7 @@ from grandrounds.keeper.accounting.terms import AskCost, RowCounts, Terms, raw
 from grandrounds.privacy.budget import Overspent
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Ask
-from grandrounds.protocol.packing import HELD
+from grandrounds.protocol.packing import LAYOUT
 from grandrounds.protocol.tasks import ERROR, MASK_SHARES, MASKED
 
 if TYPE_CHECKING:
@@ -121,9 +121,9 @@ class Account:
 
         Two questions by one id leave it open which of the answers is held, so a sum of it has no account any more.
         """
-        if ask.held:
-            told = {r: t for r, t in self._read(ask).disclosures.items() if r in {h.split(".")[0] for h in ask.held}}
-            held, known = WithheldAnswer(told, str(columns[HELD][0]), self.key(ask)), self._held.get(str(ask.id), None)
+        if ask.withheld:
+            told = {r: t for r, t in self._read(ask).disclosures.items() if r in {h.split(".")[0] for h in ask.withheld}}
+            held, known = WithheldAnswer(told, str(columns[LAYOUT][0]), self.key(ask)), self._held.get(str(ask.id), None)
             again = str(ask.id) in self._held and (known is None or known.digest != held.digest)
             self._held[str(ask.id)] = None if again else held
             _forget(self._held)
@@ -141,14 +141,14 @@ class Account:
         """What a charge is known by: the Ask's id and a digest of all that it says. Its deadline is no part of it."""
         from grandrounds.privacy.secagg.payload import fingerprint
 
-        said = [ask.task, sorted(ask.report), sorted(ask.held), ask.protocol]
+        said = [ask.task, sorted(ask.report), sorted(ask.withheld), ask.protocol]
         content = fingerprint(ask.for_site(self._site)) + json.dumps(said).encode()
         return f"{ask.id} {hashlib.sha256(content).hexdigest()}"
 
     def _released(self, ask: Ask) -> tuple[Event, ...]:
         reading = self._read(ask)
-        sized = () if self._of_fixed_size or not (reading.unbounded and ask.held) else self._rows.present("train")
-        leaves = [t for name, t in reading.disclosures.items() if name in ask.report and name not in ask.held]
+        sized = () if self._of_fixed_size or not (reading.unbounded and ask.withheld) else self._rows.present("train")
+        leaves = [t for name, t in reading.disclosures.items() if name in ask.report and name not in ask.withheld]
         bare = dict.fromkeys(e for t in leaves for e in raw(t.what, t.rows))
         return (*reading.events, *bare, *raw("how large a model has grown", sized))
 

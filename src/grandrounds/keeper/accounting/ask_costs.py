@@ -25,7 +25,7 @@ from grandrounds.privacy.clipped import sampled_steps
 from grandrounds.privacy.events import Event
 from grandrounds.protocol import task_spec
 from grandrounds.protocol.messages import Ask, Value
-from grandrounds.protocol.packing import length, narrowed, reports
+from grandrounds.protocol.packing import layout_reports, narrow_layout, packed_size
 from grandrounds.protocol.tasks import (
     CENSUS,
     MAPS,
@@ -39,7 +39,7 @@ from grandrounds.protocol.tasks import (
     spec_of,
 )
 from grandrounds.site.stack import PARTS
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig
 
 TRUST = "secure aggregation"
 
@@ -93,7 +93,7 @@ def _by_rows(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
         if report is None:
             disclosures[name] = Disclosure("a report of unknown kind", rows.present(*ALL))
         elif report.rows:
-            hidden = terms.untold if report.omits_withheld else ()
+            hidden = terms.withheld_splits if report.omits_withheld else ()
             disclosures[name] = Disclosure(report.account, rows.present(*(p for p in report.rows if p not in hidden)))
     return AskCost((), disclosures)
 
@@ -125,7 +125,7 @@ def _score(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Losses on training rows; or how right models are on the parts that are named."""
     if "parts" not in ask.shared:
         return _all(ask, "losses of models", rows.present("train"))
-    named = [p for p in str(ask.shared["parts"]).split(",") if p not in terms.untold]
+    named = [p for p in str(ask.shared["parts"]).split(",") if p not in terms.withheld_splits]
     return _all(ask, "figures of models", rows.present(*(named if set(named) <= set(OF) else ALL)))
 
 
@@ -139,7 +139,7 @@ def _platt(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     if "lines" in ask.shared:
         return _all(ask, "sums over validation scores", of)
     what = "validation scores by outcome" if ask.shared.get("by_outcome") else "where validation scores lie"
-    if "counts" in ask.held:
+    if "counts" in ask.withheld:
         return AskCost((), dict.fromkeys(ask.report, Disclosure(what, of, reach=1.0, largest=float(max(1, rows.val)))))
     epsilon = float(ask.shared.get("epsilon", 0.0))
     if not within(epsilon, 1e-6, 1e3):
@@ -156,20 +156,20 @@ def _maps(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 
 def _training(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> AskCost:
     """`unbounded`: whether this site has trained without noise before, in this run: it may go on from what it remembers."""
-    work = Work.from_values(ask.shared)
+    work = TrainConfig.from_values(ask.shared)
     private = bool(work.rate)
     events = _dp_sgd(work, rows, unbounded=unbounded) if private else ()
     events += _says(ask, rows, private=private)
     found = {r: _report(r, ask.task, work, rows, terms) for r in ask.report}
     disclosures = {r: t for r, t in found.items() if t is not None}
-    left = {r for r in ("model", "update") if r in disclosures and r not in ask.held}
+    left = {r for r in ("model", "update") if r in disclosures and r not in ask.withheld}
     if left and work.longest and terms.trust_server and terms.declared:
         noise = Event("gaussian", "mean update", sigma=terms.declared, unit="site", trust="trusted server")
         events, disclosures = (*events, noise), {r: t for r, t in disclosures.items() if r not in left}
     return AskCost(events, disclosures, unbounded=not private and rows.train > 0)
 
 
-def _dp_sgd(work: Work, rows: RowCounts, *, unbounded: bool) -> tuple[Event, ...]:
+def _dp_sgd(work: TrainConfig, rows: RowCounts, *, unbounded: bool) -> tuple[Event, ...]:
     """The steps that this site will really make, whatever is reported of them: the site remembers them.
 
     Work that it refuses, for too few rows, costs nothing. Numbers that the clipping does not hold for are no noise.
@@ -188,7 +188,7 @@ def _dp_sgd(work: Work, rows: RowCounts, *, unbounded: bool) -> tuple[Event, ...
     return (Event("sampled_gaussian", what, count=steps, sigma=work.noise, rate=work.rate),)
 
 
-def _report(name: str, task: str, work: Work, rows: RowCounts, terms: Terms) -> Disclosure | None:
+def _report(name: str, task: str, work: TrainConfig, rows: RowCounts, terms: Terms) -> Disclosure | None:
     """Find what a report discloses where nothing but its own noise, if any, stands before it.
 
     None where the site's row counts say as much, which are taken as known, and where a private model covers it: it is made
@@ -202,7 +202,7 @@ def _report(name: str, task: str, work: Work, rows: RowCounts, terms: Terms) -> 
     of = () if work.rate else rows.present("train")
     if name == "update" and within(work.longest, 1e-6, 1e6):  # all that a site has to say, whoever its patients are
         return Disclosure("mean update", of, work.longest, work.longest, unit="site")
-    hidden = terms.untold if report.omits_withheld else ()
+    hidden = terms.withheld_splits if report.omits_withheld else ()
     return Disclosure(report.account, (*of, *rows.present(*(p for p in report.rows if p not in hidden))))
 
 
@@ -335,8 +335,8 @@ def sum_cost(
     if held is None:
         return raw("a secure sum of what this account does not know", ("training", "validation", "test"), trust=TRUST)
     wanted = [r for r in str(asked.get("reports", "")).split(",") if r]
-    shape = narrowed(held.layout, wanted) if wanted else held.layout
-    parts = sorted(reports(shape))
+    shape = narrow_layout(held.layout, wanted) if wanted else held.layout
+    parts = sorted(layout_reports(shape))
     disclosures = {name: held.disclosures[name] for name in parts if name in held.disclosures}
     if not any(t.rows for t in disclosures.values()):
         return ()
@@ -388,7 +388,7 @@ def _noised(
     if _whole(shape) and not weights and scale.step <= 1 and noise.variance(scale) > _NORMAL:
         # whole numbers lie on the ring: nothing is rounded
         return Event("gaussian", what, sigma=enough / reach, **kept)
-    rho = skellam_rho(enough, sensitivity=reach, step=scale.step, dimension=length(shape))
+    rho = skellam_rho(enough, sensitivity=reach, step=scale.step, dimension=packed_size(shape))
     return Event("skellam", what, rho=rho, **kept)
 
 

@@ -35,7 +35,7 @@ ALL = PARTS
 class Terms:
     """How a site counts. The defaults trust nobody but the protocol's own threshold of honest sites.
 
-    `untold`: parts (train, val, test) that the site's host says nothing of; the same as the host was built with.
+    `withheld_splits`: parts (train, val, test) that the site's host says nothing of; the same as the host was built with.
     `as_they_are`: rows (test) that the policy promises nothing for; what is told of them is listed and not charged.
     `own_split`: whether the site itself deals its rows to training, validation and test, once, for all runs. Where a server
     can have them dealt anew, a patient of one kind is one of another kind in the next run: then all kinds pay for each.
@@ -45,7 +45,7 @@ class Terms:
     `classes`: the label's values as the consortium agreed on them; an encoding that leaves one out is refused.
     """
 
-    untold: tuple[str, ...] = ()
+    withheld_splits: tuple[str, ...] = ()
     as_they_are: tuple[str, ...] = ()
     own_split: bool = True
     honest: int | None = None

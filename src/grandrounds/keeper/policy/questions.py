@@ -61,7 +61,7 @@ class Questions:
         asks = expected(plan)
         self._tasks = {ask.task for ask in asks}
         self._reports = {(ask.task, report) for ask in asks for report in ask.report}
-        self._open = {(ask.task, report) for ask in asks for report in ask.report if report not in ask.held}
+        self._open = {(ask.task, report) for ask in asks for report in ask.report if report not in ask.withheld}
         self._asked: dict[str, int] = dict(facts.get("asked", {}))
         self._agreed: dict[str, str] = dict(facts.get("agreed", {}))
 
@@ -95,8 +95,8 @@ class Questions:
     def _declares(self, ask: Ask) -> bool:
         """Tell whether the plan has a question with these reports in this round, held back for a secure sum where it says so."""
         rounds = ask.round <= self._settings.method.rounds + 1
-        known = all((ask.task, r) in (self._reports if r in ask.held else self._open) for r in ask.report)
-        return rounds and known and set(ask.held) <= set(ask.report)
+        known = all((ask.task, r) in (self._reports if r in ask.withheld else self._open) for r in ask.report)
+        return rounds and known and set(ask.withheld) <= set(ask.report)
 
     def _most(self, ask: Ask) -> int:
         if ask.task == tasks.LEND:
@@ -172,15 +172,15 @@ def expected(plan: Mapping[str, Any]) -> tuple[Ask, ...]:
 
 
 def _only(ask: Ask, report: str) -> Ask:
-    held = tuple(r for r in ask.held if r == report)
-    return Ask(ask.task, ask.shared, ask.each, report=(report,), held=held, id=ask.id)
+    held = tuple(r for r in ask.withheld if r == report)
+    return Ask(ask.task, ask.shared, ask.each, report=(report,), withheld=held, id=ask.id)
 
 
 def _ask(p: Plan, task: str, *report: str, **shared: Value) -> Ask:
     """Make an Ask for these reports, or for all that the task has; those that are added up under masks are withheld."""
     named = report or tuple(SPECS[task].reports)
     masked = {r.name for r in SPECS[task].reports.values() if r.is_masked and p.privacy.secure}
-    return Ask(task, shared=shared, report=named, held=tuple(r for r in named if r in masked))
+    return Ask(task, shared=shared, report=named, withheld=tuple(r for r in named if r in masked))
 
 
 def _before(p: Plan) -> Iterator[Ask]:

@@ -155,7 +155,7 @@ class Policy:
         return policy
 
     @property
-    def untold(self) -> tuple[str, ...]:
+    def withheld_splits(self) -> tuple[str, ...]:
         """Parts of which a host is to say nothing in an evaluation, whatever the plan says."""
         return ("train", "val") if self.privacy.require else ()
 
@@ -165,7 +165,7 @@ class Policy:
             return ""
         if plan is not None and not _is_plan(plan):
             return RUN
-        held = tuple(r for r in ask.held if r in ask.report)
+        held = tuple(r for r in ask.withheld if r in ask.report)
         refused = (
             (TASK, not self.allows_task(ask.task)),
             (HOURS, not self._in_hours(now or datetime.now())),
@@ -266,7 +266,7 @@ def is_private(ask: Ask, plan: Mapping[str, Any] | None) -> bool:
     if ask.task == MASKED:
         of_models = str(ask.shared.get("tag", "")).split(" ")[0] == MODELS
         return noised or not of_models or mechanism == DP_SGD
-    withheld = bool(ask.report) and all(r in ask.held for r in ask.report)
+    withheld = bool(ask.report) and all(r in ask.withheld for r in ask.report)
     return noised or withheld or not spec.noised_by
 
 
@@ -279,7 +279,7 @@ def _training(ask: Ask, spec: TaskSpec, mechanism: str) -> bool:
     if mechanism == DP_SGD:
         return all(_above_zero(ask, name) for name in ("rate", "noise", "clip"))
     released = {r for r in ask.report if r in spec.reports and spec.reports[r].kind == MODEL}
-    return mechanism == CLIENT and _above_zero(ask, "longest") and released <= set(ask.held)
+    return mechanism == CLIENT and _above_zero(ask, "longest") and released <= set(ask.withheld)
 
 
 def _above_zero(ask: Ask, name: str) -> bool:

@@ -29,7 +29,7 @@ from grandrounds.protocol.codec import decode_ask, encode_answer
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Answer, Ask
 from grandrounds.protocol.tasks import ERROR, LEND, spec_of
-from grandrounds.site.company import BadCompany
+from grandrounds.site.company import UnknownPeers
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class
@@ -72,7 +72,7 @@ class SiteRun:
             identify=lambda _: me.identity,
             secret=lambda _: me.secret,
             largest_weight=min(float(told["largest_weight"]), gate.policy.secure.largest_weight),
-            untold=tuple(dict.fromkeys((*told["untold"], *gate.policy.untold))),
+            withheld_splits=tuple(dict.fromkeys((*told["untold"], *gate.policy.withheld_splits))),
             listed=gate.peers,
             fewest=gate.policy.secure.fewest,
             smallest=gate.policy.cells.smallest,
@@ -95,7 +95,7 @@ class SiteRun:
             return None
         run = cls(told, store, rows, me, gate, device=device)
         for data in store.setup():
-            with suppress(BadCompany):  # whom it met is no longer listed: sums are refused until it meets others
+            with suppress(UnknownPeers):  # whom it met is no longer listed: sums are refused until it meets others
                 run._do(decode_ask(data, me.name, run.layout))
         run.recall()
         return run
@@ -144,7 +144,7 @@ class SiteRun:
         self._gate.permit(ask, self.told["plan"], self.account, self.questions, rows=rows["train"])
         try:
             values = self._do(ask)
-        except BadCompany as e:
+        except UnknownPeers as e:
             raise self._gate.turned_away(ask, e) from None
         self.account.answered(ask, {name: [value] for name, value in values.items()})
         self.last = max(self.last, ask.round)

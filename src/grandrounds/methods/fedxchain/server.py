@@ -64,7 +64,7 @@ class FedXChain(FedAvg):
         trust = TrustRound(server, self.settings)
         ask = trust.asks(ask)
         shares = self.regularizer.secure_weights(server)
-        answers: Answers = yield ask if server.secure is None else ask.holding("model", "shap", *shares)
+        answers: Answers = yield ask if server.secure is None else ask.withholding("model", "shap", *shares)
         weighed, answers = yield from trust.weighed(answers)
         if server.secure is None:
             joined = aggregate(server, answers, self, weighed)
@@ -133,7 +133,7 @@ class TrustRound:
         if not self.judged_here:
             told["attribute_judged"] = server.shared_reference if t.accuracy_at == "reference" else ""
         more = ("sketch",) if self.rule.reasons else ()
-        ask = ask.reporting(*more, *(("shap", "trust") if told else ()))
+        ask = ask.with_reports(*more, *(("shap", "trust") if told else ()))
         return replace(ask, shared={**ask.shared, **told})
 
     @property

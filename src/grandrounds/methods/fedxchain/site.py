@@ -33,11 +33,11 @@ from grandrounds.explain.trust import (
 from grandrounds.models import Model
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, ERROR, WEIGHTS
-from grandrounds.site.anchor import Lent
-from grandrounds.site.attacks import told
+from grandrounds.site.anchor import SharedReference
+from grandrounds.site.attacks import falsify
 from grandrounds.site.evaluate import member_logits, member_rows, row_losses, score
 from grandrounds.site.explain import own_rows
-from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
+from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainRequest
 
 ATTRIBUTE, START, ON, JUDGED_ON, KEPT, SIGNED = (
     f"attribute{part}" for part in ("", "_from", "_on", "_judged", "_kept", "_signed")
@@ -64,9 +64,9 @@ class SiteTrust(SitePlugin):
     def tasks(self) -> Mapping[str, Task]:
         return {DIVERGE: self._diverge, WEIGHTS: self._weights, CONTRIBUTE: self._contribute}
 
-    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+    def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
         """Report `shap` and `trust` of the models that members answer with, as asked, and stage their shares (m, F)."""
-        ask, members, models = job.ask, job.members, columns["model"]
+        ask, members, models = request.ask, request.members, columns["model"]
         reports: Columns = {}
         state: dict[str, Array] = {}
         if ATTRIBUTE in ask.shared:
@@ -78,7 +78,7 @@ class SiteTrust(SitePlugin):
         for row, site in enumerate(self.site.names_of(members)):
             said = {n.removeprefix("trust."): float(c[row]) for n, c in reports.items() if n.startswith("trust.")}
             self._said[site] = {"rows": float(columns["count"][row]), **said}
-        self.site.states.stage(members, job.work.round, state)
+        self.site.states.stage(members, request.config.round, state)
         return reports
 
     def agreed_weights(self, site: str, round: int) -> Mapping[str, float] | None:
@@ -94,7 +94,7 @@ class SiteTrust(SitePlugin):
         explainer = rule.explainer(build_features(self.site.encoding, grid=rule.tiles), start)
         if on:
             held = self._borrowed(on)
-            x, target, offsets = held.x, held.explained(model.outputs), None
+            x, target, offsets = held.x, held.explained_outputs(model.outputs), None
         else:
             x, target, offsets = own_rows(self.site.stack, members, rule, parts=("train",))
         shares = distribution(measure(explainer, model, models, x, target, offsets).values)
@@ -114,14 +114,14 @@ class SiteTrust(SitePlugin):
         """NSDS of the reasons that this site holds for the sum, and how far their signs agree: one number each."""
         told = {name: np.asarray(ask.shared[name], float) for name in ("shares", "direction") if name in ask.shared}
         of, asked = str(ask.shared["of"]), b"".join(v.tobytes() for v in told.values())
-        held = [self.site.vault.look(of, k) for k in members.tolist()]
+        held = [self.site.withheld_reports.look(of, k) for k in members.tolist()]
         if any(not _is_plausible_mean(told, h) for h in held):
             raise BadInput(
                 "these are no reasons of a consortium that this site's could be held to",
                 code="implausible-consensus",
             )
         for k in members.tolist():
-            self.site.vault.answers(of, k, DIVERGE, asked)
+            self.site.withheld_reports.answers(of, k, DIVERGE, asked)
         columns: Columns = {"trust.nsds": np.array([divergence(h["shap.shares"], told["shares"]) for h in held])}
         if "direction" in told:
             columns["trust.alignment"] = np.array([float(h["shap.direction"] @ told["direction"]) for h in held])
@@ -187,8 +187,8 @@ class SiteTrust(SitePlugin):
                     "a contribution is asked for with a share that this site takes no part with",
                     code="weight-too-large",
                 )
-            self.site.vault.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([weight, share]).tobytes() + rows)
-            own = np.asarray(self.site.vault.look(of, k)["model"], float)
+            self.site.withheld_reports.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([weight, share]).tobytes() + rows)
+            own = np.asarray(self.site.withheld_reports.look(of, k)["model"], float)
             rest = (whole - weight * own) / max(1 - weight, 1e-12)
             out.append(loss(rest) - loss((1 - share) * rest + share * own))
         return self._as_told({"trust.contribution": np.array(out)}, members, ask)
@@ -207,7 +207,7 @@ class SiteTrust(SitePlugin):
         found = np.bincount(owner, weights=right, minlength=len(members)) / np.maximum(counts, 1)
         return np.where(counts > 0, found, np.nan)
 
-    def _borrowed(self, name: str) -> Lent:
+    def _borrowed(self, name: str) -> SharedReference:
         if name not in self.site.references:
             raise BadInput(
                 f"this site does not hold the reference rows '{name}': ask 'lend' first",
@@ -216,7 +216,7 @@ class SiteTrust(SitePlugin):
         return self.site.references[name]
 
     def _as_told(self, columns: Columns, members: Array, ask: Ask) -> Columns:
-        return told(columns, attacks=self.site.stack.attacks_of(members), round=ask.round)
+        return falsify(columns, attacks=self.site.stack.attacks_of(members), round=ask.round)
 
 
 def _is_plausible_mean(told: Mapping[str, Array], held: Mapping[str, Array]) -> bool:
@@ -230,7 +230,7 @@ def _is_plausible_mean(told: Mapping[str, Array], held: Mapping[str, Array]) -> 
     return alike and bool((told["shares"] >= SMOOTHING / 2).all())
 
 
-def _require_labels(lent: Lent) -> Array:
+def _require_labels(lent: SharedReference) -> Array:
     known = lent.classes
     if known is None:
         raise BadInput(

@@ -14,7 +14,7 @@ from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.select import count_sites
 from grandrounds.methods.sse_agg.weights import is_explained_round, resolve_lambdas
 from grandrounds.protocol.messages import OWN_HALF
-from grandrounds.site.plugin import Site, SitePlugin, TrainingJob
+from grandrounds.site.plugin import Site, SitePlugin, TrainRequest
 from grandrounds.site.stack import Part, Stack
 
 _FEWEST = 3  # sites or answers: of two, either stands out from the other
@@ -31,12 +31,12 @@ class PatientHalves(SitePlugin):
         self._first: dict[int, Array] = {}  # by site: which of its training rows are in the first half of its patients
         self._stack: Stack | None = None  # the rows that these are of
 
-    def choose_rows(self, job: TrainingJob, part: Part) -> Part:
-        stack, default = self.site.stack, job.ask.shared.get(OWN_HALF, 0)
-        halves = {k: int(job.ask.each.get(stack.names[k], {}).get(OWN_HALF, default)) for k in job.members.tolist()}
+    def choose_rows(self, request: TrainRequest, part: Part) -> Part:
+        stack, default = self.site.stack, request.ask.shared.get(OWN_HALF, 0)
+        halves = {k: int(request.ask.each.get(stack.names[k], {}).get(OWN_HALF, default)) for k in request.members.tolist()}
         chosen = np.ones(len(part.y), bool)
         for k, half in halves.items():
-            if half not in (1, 2) or job.work.rate or job.work.longest:
+            if half not in (1, 2) or request.config.rate or request.config.longest:
                 continue
             first = self._first_half(stack, k)
             mine = first if half == 1 else ~first

@@ -315,7 +315,7 @@ def sum_reports(server: Server, ask: Ask, name: str, *, noise: float) -> Generat
         if not len(answers):
             raise RunFailed(f"round {server.round}: no site answered", code="too-few-sites")
         return SumResult(answers.sites, {name: np.asarray(answers[name], float).sum(axis=0)}, {}, answers.missing)
-    held: Answers = yield ask.holding(name)
+    held: Answers = yield ask.withholding(name)
     summed = yield from secure_sum(server.secure, held, bits=STATISTIC_BITS, bound=MAX_SUM_ENTRY, noise=noise)
     return summed
 

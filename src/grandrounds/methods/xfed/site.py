@@ -11,8 +11,8 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.rationale import REPORT, RationaleRule, score_rationale
 from grandrounds.protocol.messages import KEEP, UPLOAD, Ask
-from grandrounds.site.attacks import told
-from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainingJob
+from grandrounds.site.attacks import falsify
+from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainRequest
 
 
 class CandidateModels(SitePlugin):
@@ -26,12 +26,12 @@ class CandidateModels(SitePlugin):
     def tasks(self) -> Mapping[str, Task]:
         return {UPLOAD: self._upload}
 
-    def after_training(self, job: TrainingJob, columns: Columns) -> Columns:
+    def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
         """Score the members' models where the Ask says so, and keep them where it says so."""
-        ask, models = job.ask, columns["model"]
-        scores = self._scored(ask, models, job.members) if REPORT in ask.shared else {}
+        ask, models = request.ask, columns["model"]
+        scores = self._scored(ask, models, request.members) if REPORT in ask.shared else {}
         if ask.shared.get(KEEP):
-            self._keep(ask, job.members, models)
+            self._keep(ask, request.members, models)
         return scores
 
     def _scored(self, ask: Ask, models: Any, members: Array) -> Columns:
@@ -45,7 +45,7 @@ class CandidateModels(SitePlugin):
             )
         rule = RationaleRule.from_json(str(ask.shared[REPORT]))
         found = score_rationale(rule, self.site.prepared_model(), models, held.x, y, held.masks)
-        return told(found, attacks=self.site.stack.attacks_of(members), round=ask.round)
+        return falsify(found, attacks=self.site.stack.attacks_of(members), round=ask.round)
 
     def _keep(self, ask: Ask, members: Array, models: Any) -> None:
         """Hold the members' models until they are asked for; an Ask may come in parts, and a later one takes its place."""

@@ -84,12 +84,12 @@ def lower_bound(
     if not 0 < confidence < 1:
         raise BadInput(f"confidence is a chance between 0 and 1, not {confidence}", code="bad-confidence")
     first, second = runs // 2, runs - runs // 2
-    seen = {}
+    outcomes = {}
     for name, data in (("a", a), ("b", b)):
         rng = generator(seed, purpose="empirical epsilon", site=name)
-        seen[name] = [_outcomes(mechanism, data, rng, n, at_once=at_once) for n in (first, second)]
-    scored = _scorer(seen["a"][0], seen["b"][0], score, at_once=at_once)
-    (a_first, a_second), (b_first, b_second) = ([scored(part) for part in seen[name]] for name in ("a", "b"))
+        outcomes[name] = [_outcomes(mechanism, data, rng, n, at_once=at_once) for n in (first, second)]
+    scored = _scorer(outcomes["a"][0], outcomes["b"][0], score, at_once=at_once)
+    (a_first, a_second), (b_first, b_second) = ([scored(part) for part in outcomes[name]] for name in ("a", "b"))
     event = _choose(a_first, b_first, delta=delta, confidence=confidence)
     likely, unlikely = event.hits(a_second), event.hits(b_second)
     if event.swapped:
@@ -140,39 +140,39 @@ def _choose(a: Array, b: Array, *, delta: float, confidence: float) -> _Event:
         for swapped in (False, True):
             likely, unlikely = reversed(counts) if swapped else counts
             shown = epsilon_shown(likely, unlikely, runs=len(a), delta=delta, confidence=confidence)
-            at = int(shown.argmax())
-            if shown[at] > best:
-                best, chosen = float(shown[at]), _Event(float(both[at]), above, swapped)
+            best_cut = int(shown.argmax())
+            if shown[best_cut] > best:
+                best, chosen = float(shown[best_cut]), _Event(float(both[best_cut]), above, swapped)
     return chosen
 
 
 def _outcomes(mechanism: Mechanism, data: Any, rng: np.random.Generator, runs: int, *, at_once: bool) -> Any:
     if not at_once:
         return [mechanism(data, rng) for _ in range(runs)]
-    made = mechanism(data, rng, runs)
-    if len(made) != runs:
-        raise BadInput(f"the mechanism was asked for {runs} outcomes at once and gave {len(made)}", code="wrong-shape")
-    return made
+    outcomes = mechanism(data, rng, runs)
+    if len(outcomes) != runs:
+        raise BadInput(f"the mechanism was asked for {runs} outcomes at once and gave {len(outcomes)}", code="wrong-shape")
+    return outcomes
 
 
 def _scorer(a: Any, b: Any, score: Callable[[Any], Any] | None, *, at_once: bool) -> Callable[[Any], Array]:
     """From outcomes to finite numbers (n,): as the caller has it, or learnt from these outcomes of either input."""
     if score is not None:
-        given = score
-        return lambda seen: _numbers(given(seen) if at_once else [given(s) for s in seen])
+        score_one = score
+        return lambda outcomes: _numbers(score_one(outcomes) if at_once else [score_one(s) for s in outcomes])
     if isinstance(a, np.ndarray) or isinstance(a[0], (int, float, np.number, np.ndarray)):
         flat = np.reshape(np.asarray(a, float), (len(a), -1)), np.reshape(np.asarray(b, float), (len(b), -1))
         if flat[0].shape[1] == 1:
-            return lambda seen: _numbers(np.reshape(np.asarray(seen, float), -1))
+            return lambda outcomes: _numbers(np.reshape(np.asarray(outcomes, float), -1))
         spread = np.maximum(flat[0].var(axis=0) + flat[1].var(axis=0), 1e-12)
         along = (flat[0].mean(axis=0) - flat[1].mean(axis=0)) / spread
-        return lambda seen: _numbers(np.reshape(np.asarray(seen, float), (len(seen), -1)) @ along)
+        return lambda outcomes: _numbers(np.reshape(np.asarray(outcomes, float), (len(outcomes), -1)) @ along)
     counts: dict[Hashable, list[float]] = {}
-    for column, seen in enumerate((a, b)):
-        for outcome in seen:
+    for column, outcomes in enumerate((a, b)):
+        for outcome in outcomes:
             counts.setdefault(outcome, [0.5, 0.5])[column] += 1
     ratio = {outcome: math.log(of_a / of_b) for outcome, (of_a, of_b) in counts.items()}
-    return lambda seen: _numbers([ratio.get(outcome, 0.0) for outcome in seen])
+    return lambda outcomes: _numbers([ratio.get(outcome, 0.0) for outcome in outcomes])
 
 
 def _numbers(scores: Any) -> Array:

@@ -44,9 +44,9 @@ class Attack:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Attack:
-        known: dict[str, Any] = {k: math.nan if v is None else v for k, v in told.items()}
-        return cls(**known)
+    def from_dict(cls, values: Mapping[str, Any]) -> Attack:
+        fields: dict[str, Any] = {k: math.nan if v is None else v for k, v in values.items()}
+        return cls(**fields)
 
 
 def confidence(logits: Array, y: Array) -> Array:
@@ -64,31 +64,31 @@ def confidence(logits: Array, y: Array) -> Array:
     if z.shape[1] == 1:
         odds = z[:, 0] * (2 * y - 1)
     else:
-        at = np.arange(len(y))
-        others = z.copy()
-        others[at, y] = -np.inf
-        top = others.max(axis=1)
-        odds = z[at, y] - top - np.log(np.exp(others - top[:, None]).sum(axis=1))
+        rows = np.arange(len(y))
+        rest = z.copy()
+        rest[rows, y] = -np.inf
+        top = rest.max(axis=1)
+        odds = z[rows, y] - top - np.log(np.exp(rest - top[:, None]).sum(axis=1))
     return np.asarray(np.clip(odds, -_FURTHEST, _FURTHEST))
 
 
 def judged(attack: str, scores: Array, member: Array) -> Attack:
     """What scores (n,) are worth that should be higher for members (n,) bool; rows without a score (NaN) do not count."""
-    known = ~np.isnan(scores)
-    scores, member = scores[known], member[known]
+    scored = ~np.isnan(scores)
+    scores, member = scores[scored], member[scored]
     values, column = np.unique(scores, return_inverse=True)
     kinds = [np.bincount(column[of], minlength=len(values)).astype(float) for of in (~member, member)]
     totals = [np.array(kind.sum()) for kind in kinds]
-    held = OccupiedBins(np.zeros(len(values), np.intp), np.arange(len(values)), kinds[0], kinds[1], totals[0], totals[1])
-    low, high = roc_interval(held)
+    cells = OccupiedBins(np.zeros(len(values), np.intp), np.arange(len(values)), kinds[0], kinds[1], totals[0], totals[1])
+    low, high = roc_interval(cells)
     return Attack(
         attack,
         members=int(member.sum()),
         nonmembers=int((~member).sum()),
-        auc=float(roc_area(held)),
+        auc=float(roc_area(cells)),
         low=float(low),
         high=float(high),
-        tpr=float(recall_at_specificity(held, specificity=1 - FPR)),
+        tpr=float(recall_at_specificity(cells, specificity=1 - FPR)),
     )
 
 
@@ -103,8 +103,8 @@ def offline(target: Array, shadows: Array, inside: Array) -> Array:
 def online(target: Array, shadows: Array, inside: Array) -> Array:
     """LiRA's online score (n,): the log of how much likelier the target's confidence is from models that saw the row."""
     scores = []
-    for seen in (inside, ~inside):
-        mean, deviation = _fitted(shadows, seen)
+    for used in (inside, ~inside):
+        mean, deviation = _fitted(shadows, used)
         scores.append(-np.log(deviation) - ((target - mean) / deviation) ** 2 / 2)
     return np.asarray(scores[0] - scores[1])
 

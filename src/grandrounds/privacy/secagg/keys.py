@@ -82,8 +82,8 @@ def derived(secret: bytes, purpose: str, *context: bytes | str | int, size: int 
 
 def apply_masks(values: Array, *, add: Sequence[bytes] = (), take: Sequence[bytes] = ()) -> None:
     """Add the masks of some keys to ring elements (P,) and take away those of others, in place."""
-    for at in range(0, max(len(add), len(take)), _AT_ONCE):
-        _apply_block(values, add[at : at + _AT_ONCE], take[at : at + _AT_ONCE])
+    for start in range(0, max(len(add), len(take)), _AT_ONCE):
+        _apply_block(values, add[start : start + _AT_ONCE], take[start : start + _AT_ONCE])
 
 
 def _apply_block(values: Array, add: Sequence[bytes], take: Sequence[bytes]) -> None:
@@ -182,21 +182,21 @@ def self_mask_key(seed: bytes, *, terms: bytes, site: int) -> bytes:
     return derived(seed, "self-mask", terms, site)
 
 
-def seal_keys(private: X25519PrivateKey, public: bytes, *, terms: bytes, own: int, other: int) -> tuple[bytes, bytes]:
+def seal_keys(private: X25519PrivateKey, public: bytes, *, terms: bytes, site: int, other: int) -> tuple[bytes, bytes]:
     """The keys for what this site seals for another, and for what the other seals for it."""
-    both = derived(_agreed(private, public), "seal", terms, min(own, other), max(own, other), size=2 * KEY_BYTES)
+    both = derived(_agreed(private, public), "seal", terms, min(site, other), max(site, other), size=2 * KEY_BYTES)
     up, down = both[:KEY_BYTES], both[KEY_BYTES:]
-    return (up, down) if own < other else (down, up)
+    return (up, down) if site < other else (down, up)
 
 
-def seal(key: bytes, text: bytes, *, terms: bytes, sender: int, to: int) -> bytes:
-    return ChaCha20Poly1305(key).encrypt(_NONCE, text, joined(terms, sender, to))
+def seal(key: bytes, text: bytes, *, terms: bytes, sender: int, receiver: int) -> bytes:
+    return ChaCha20Poly1305(key).encrypt(_NONCE, text, joined(terms, sender, receiver))
 
 
-def unseal(key: bytes, sealed: bytes, *, terms: bytes, sender: int, to: int) -> bytes | None:
+def unseal(key: bytes, sealed: bytes, *, terms: bytes, sender: int, receiver: int) -> bytes | None:
     """What was sealed, or None where it was sealed otherwise or altered."""
     try:
-        return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, joined(terms, sender, to))
+        return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, joined(terms, sender, receiver))
     except InvalidTag:
         return None
 

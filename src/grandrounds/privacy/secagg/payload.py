@@ -39,10 +39,10 @@ def rows(message: Any, name: str, size: int, *, count: int | None = None) -> lis
 
 def numbers(message: Any, name: str, *, below: int) -> tuple[int, ...]:
     """Numbers of sites, rising, all below a limit."""
-    found = part(message, name, np.uint32, (None,))
-    if len(found) and (int(found[-1]) >= below or not (found[1:] > found[:-1]).all()):
+    values = part(message, name, np.uint32, (None,))
+    if len(values) and (int(values[-1]) >= below or not (values[1:] > values[:-1]).all()):
         raise Malformed(name)
-    return tuple(found.tolist())
+    return tuple(values.tolist())
 
 
 def as_bytes(data: bytes) -> Array:

@@ -96,15 +96,15 @@ class Scale:
         if not 0 <= weight <= 1:
             raise BadInput("a weight in a secure sum is between 0 and 1", code="bad-weight")
         out = np.empty(len(flat), self.dtype)
-        for at in range(0, len(flat), _BLOCK):
-            block = flat[at : at + _BLOCK].astype(np.float64)
+        for start in range(0, len(flat), _BLOCK):
+            block = flat[start : start + _BLOCK].astype(np.float64)
             if not np.isfinite(block).all():
                 raise Refused("not-finite")
             if np.abs(block).max() > self.bound:
                 raise Refused("beyond-bound")
             if weight != 1.0:
                 block *= weight
-            out[at : at + _BLOCK] = np.rint(np.ldexp(block, self.exponent)).astype(np.int64).astype(self.dtype)
+            out[start : start + _BLOCK] = np.rint(np.ldexp(block, self.exponent)).astype(np.int64).astype(self.dtype)
         return out
 
     def from_ring(self, total: Array) -> Array:
@@ -149,13 +149,13 @@ class Skellam:
 
     def variance(self, scale: Scale) -> float:
         """Of one site's share, in steps of the ring."""
-        found = (self.sigma / scale.step) ** 2 / self.fewest
-        if found > _LARGEST:
+        variance = (self.sigma / scale.step) ** 2 / self.fewest
+        if variance > _LARGEST:
             raise BadInput(
                 "the noise is larger than the ring can hold: ask for less, or for a larger bound",
                 code="bad-secure-range",
             )
-        return found
+        return variance
 
     def room(self, parties: int) -> float:
         """What to give `Scale.spare`: ten standard deviations of the noise of all `parties`, which none will pass."""
@@ -167,11 +167,11 @@ class Skellam:
         key = np.frombuffer(secret.bytes(f"{context}: noise", 16), "<u8")
         rng = np.random.Generator(np.random.Philox(key=key))
         out = np.empty(size, scale.dtype)
-        for at in range(0, size, _BLOCK):
-            n = min(_BLOCK, size - at)
+        for start in range(0, size, _BLOCK):
+            n = min(_BLOCK, size - start)
             if variance <= 2 * _EXACT:
                 drawn = rng.poisson(variance / 2, n) - rng.poisson(variance / 2, n)
             else:
                 drawn = np.rint(rng.normal(0.0, np.sqrt(variance), n)).astype(np.int64)
-            out[at : at + n] = drawn.astype(scale.dtype)
+            out[start : start + n] = drawn.astype(scale.dtype)
         return out

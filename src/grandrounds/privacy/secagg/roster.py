@@ -130,10 +130,10 @@ class Roster:
 def _flaw(context: Context, names: tuple[str, ...], keys: bytes, publics: tuple[bytes, ...]) -> str:
     """The code of what is wrong with announced keys, or nothing. Sites of one process look at one roster once."""
     for k, (name, public) in enumerate(zip(names, publics, strict=True)):
-        said = Announced.unpack(keys[k * ANNOUNCED_BYTES : (k + 1) * ANNOUNCED_BYTES])
-        if not signed_by(public, said.statement(context, name), said.signature):
+        announced = Announced.unpack(keys[k * ANNOUNCED_BYTES : (k + 1) * ANNOUNCED_BYTES])
+        if not signed_by(public, announced.statement(context, name), announced.signature):
             return "peer-signature"
-        if said.weak:
+        if announced.weak:
             return "weak-key"
     return ""
 

@@ -190,18 +190,20 @@ class SecureSum:
 
     def _take_keys(self, site: str, answer: Any) -> None:
         data = raw(answer, "keys", ANNOUNCED_BYTES)
-        said = Announced.unpack(data)
-        if not signed_by(self._peers[site], said.statement(self.context, site), said.signature):
+        announced = Announced.unpack(data)
+        if not signed_by(self._peers[site], announced.statement(self.context, site), announced.signature):
             self._out(site, "its keys are not signed by it")
-        elif said.weak:
+        elif announced.weak:
             self._out(site, "its keys hide nothing")
         else:
             self._announced[site] = data
 
     def _take_shares(self, site: str, answer: Any) -> None:
         k = self._number[site]
-        to = self._agreed().graph.neighbours(k)
-        self._sealed[k] = dict(zip(to, rows(answer, "sealed", SEALED_BYTES, count=len(to)), strict=True))
+        neighbours = self._agreed().graph.neighbours(k)
+        self._sealed[k] = dict(
+            zip(neighbours, rows(answer, "sealed", SEALED_BYTES, count=len(neighbours)), strict=True)
+        )
 
     def _take_masked(self, site: str, answer: Any) -> None:
         k = self._number[site]
@@ -228,7 +230,7 @@ class SecureSum:
         for owner, share in zip(owners, shares, strict=True):
             self._shares.setdefault(owner, {})[holder] = share
 
-    def _recover(self, owner: int, what: str, suspects: set[int], proves: Callable[[bytes], bool]) -> bytes:
+    def _recover(self, owner: int, secret: str, suspects: set[int], proves: Callable[[bytes], bool]) -> bytes:
         """A secret of one site; who gave a false share of it is named as a fault."""
         roster = self._agreed()
         shares = {holder + 1: share for holder, share in self._shares.get(owner, {}).items()}
@@ -236,28 +238,28 @@ class SecureSum:
             unread = self._unreadable.get(owner, 0)
             more = f" ({unread} could not read theirs)" if unread else ""
             raise self._halted(
-                f"the {what} of {roster.names[owner]} needs {roster.threshold} shares and {len(shares)} came{more}"
+                f"the {secret} of {roster.names[owner]} needs {roster.threshold} shares and {len(shares)} came{more}"
             )
-        found: Recovered | None = recover(
+        recovered: Recovered | None = recover(
             shares, threshold=roster.threshold, proves=proves, suspects=frozenset(suspects)
         )
-        if found is None:
+        if recovered is None:
             raise self._halted(
-                f"the {what} of {roster.names[owner]} does not come out of the {len(shares)} shares that came: "
+                f"the {secret} of {roster.names[owner]} does not come out of the {len(shares)} shares that came: "
                 "it or some of their holders gave false ones"
             )
-        suspects |= found.false
-        for point in found.false:
+        suspects |= recovered.false
+        for point in recovered.false:
             self.faults.setdefault(roster.names[point - 1], "gave a share that does not fit, or was dealt one")
-        return found.secret
+        return recovered.secret
 
     def _proves_seed(self, owner: int) -> Callable[[bytes], bool]:
-        name, said = self._agreed().names[owner], self._agreed().announced(owner).commitment
-        return lambda secret: commitment(self.context, name, secret) == said
+        name, committed = self._agreed().names[owner], self._agreed().announced(owner).commitment
+        return lambda secret: commitment(self.context, name, secret) == committed
 
     def _proves_mask(self, owner: int) -> Callable[[bytes], bool]:
-        said = self._agreed().announced(owner).mask
-        return lambda secret: public_of(secret) == said
+        public = self._agreed().announced(owner).mask
+        return lambda secret: public_of(secret) == public
 
     def _close(self) -> None:
         """Whoever has not answered the open step is out of it."""
@@ -276,22 +278,22 @@ class SecureSum:
                 f"after step '{closed}' {have} of {len(self._peers)} sites are left and {need} are needed"
             )
 
-    def _enough_around(self, left: Collection[int]) -> None:
+    def _enough_around(self, survivors: Collection[int]) -> None:
         """Enough in all, and in every neighbourhood whose secrets must be read again."""
         roster = self._agreed()
         need = roster.threshold
-        self._enough(len(left), max(least(len(roster)), need if roster.graph.complete else 0))
-        there = frozenset(left)
+        self._enough(len(survivors), max(least(len(roster)), need if roster.graph.complete else 0))
+        present = frozenset(survivors)
         for k in () if roster.graph.complete else self._sealed:
-            if len(self._around[k] & there) < need:
+            if len(self._around[k] & present) < need:
                 closed = STEPS[self._step - 1]
                 raise self._halted(
-                    f"after step '{closed}' {len(self._around[k] & there)} of the {roster.graph.around} sites around "
+                    f"after step '{closed}' {len(self._around[k] & present)} of the {roster.graph.around} sites around "
                     f"{roster.names[k]} are left and {need} are needed"
                 )
 
-    def _hidden(self, roster: Roster, left: Collection[int]) -> None:
-        if not hide(roster.weights, left, largest=1.0):
+    def _hidden(self, roster: Roster, survivors: Collection[int]) -> None:
+        if not hide(roster.weights, survivors, largest=1.0):
             raise self._halted(f"fewer than {FEWEST_SITES} of the sites that are left have any weight in the sum")
 
     def _halted(self, reason: str) -> Halted:

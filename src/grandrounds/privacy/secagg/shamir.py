@@ -104,8 +104,8 @@ def recover(
         chosen = {p: shares[p] for p in subset}
         secret = combine(chosen)
         if secret is not None and proves(secret):
-            others = () if not tried else (p for p in points if p not in chosen)
-            return Recovered(secret, frozenset(p for p in others if not fits(chosen, p, shares[p])))
+            more = () if not tried else (p for p in points if p not in chosen)
+            return Recovered(secret, frozenset(p for p in more if not fits(chosen, p, shares[p])))
     return None
 
 

@@ -83,51 +83,51 @@ class SecureSite:
     def everybody(self) -> dict[str, tuple[float, ...]]:
         """Every site's weights, by name, as every site was told."""
         roster = self._agreed()
-        return {name: tuple(own) for name, own in zip(roster.names, roster.weights.tolist(), strict=True)}
+        return {name: tuple(weights) for name, weights in zip(roster.names, roster.weights.tolist(), strict=True)}
 
     def keys(self) -> Message:
         """Announce fresh keys, signed: `keys`."""
         return self._steps.take("keys", b"", lambda: {"keys": as_bytes(self._announced)})
 
-    def shares(self, asked: Payload) -> Message:
+    def shares(self, question: Payload) -> Message:
         """Share out the secrets that would take the masks away, sealed: `sealed`, one row for each neighbour.
 
         Asked with the roster: `names`, `keys`, `threshold`, `weights`.
         """
-        return self._step("shares", asked, lambda: self._share(asked))
+        return self._step("shares", question, lambda: self._share(question))
 
-    def masked(self, values: Array, asked: Payload) -> Message:
+    def masked(self, values: Array, question: Payload) -> Message:
         """Ring elements (P,), of `Scale.to_ring`, under masks: `masked`; and whose shares could not be read: `unreadable`.
 
         Asked with the shares for this site: `senders` and their `sealed` rows.
         """
         if values.ndim != 1 or values.dtype not in (np.uint32, np.uint64):
             raise TypeError("what is masked are ring elements: Scale.to_ring makes them")
-        own = hashlib.sha256(np.ascontiguousarray(values).data).digest()
-        return self._step("masked", asked, lambda: self._mask(values, asked), own)
+        fingerprint_of_values = hashlib.sha256(np.ascontiguousarray(values).data).digest()
+        return self._step("masked", question, lambda: self._mask(values, question), fingerprint_of_values)
 
-    def sign(self, asked: Payload) -> Message:
+    def sign(self, question: Payload) -> Message:
         """Agree to a list of `survivors`, whose values came: `signature`. One list only."""
-        return self._step("sign", asked, lambda: self._sign(asked))
+        return self._step("sign", question, lambda: self._sign(question))
 
-    def unmask(self, asked: Payload) -> Message:
+    def unmask(self, question: Payload) -> Message:
         """For each neighbour a share of what takes its masks away: `owners`, `shares`.
 
         Of its self-mask where it survived, of its mask key where not. Asked with the signed list: `survivors`,
         `signers` and their `signatures`, as far as they concern its neighbours.
         """
-        return self._step("unmask", asked, lambda: self._unmask(asked))
+        return self._step("unmask", question, lambda: self._unmask(question))
 
-    def _step(self, step: str, asked: Any, work: Callable[[], Message], own: bytes = b"") -> Message:
-        if not isinstance(asked, Mapping):
+    def _step(self, step: str, question: Any, work: Callable[[], Message], content: bytes = b"") -> Message:
+        if not isinstance(question, Mapping):
             raise Refused("malformed")
         try:
-            return self._steps.take(step, fingerprint(asked) + own, work)
+            return self._steps.take(step, fingerprint(question) + content, work)
         except Malformed:
             raise Refused("malformed") from None
 
-    def _share(self, asked: Payload) -> Message:
-        roster = Roster.read(asked, self.context, self._degree)
+    def _share(self, question: Payload) -> Message:
+        roster = Roster.read(question, self.context, self._degree)
         roster.check(self._peers, largest=self._largest)
         if self.name not in roster.names:
             raise Refused("own-keys")
@@ -139,37 +139,37 @@ class SecureSite:
         mask_shares = self._split(keys.mask_private, points, roster.threshold, "mask key")
         seed_shares = self._split(keys.seed, points, roster.threshold, "self-mask")
         sealing = {
-            k: seal_keys(keys.seal, roster.announced(k).seal, terms=roster.terms, own=me, other=k) for k in neighbours
+            k: seal_keys(keys.seal, roster.announced(k).seal, terms=roster.terms, site=me, other=k) for k in neighbours
         }
         sealed = [
-            seal(sealing[k][0], mask_shares[at] + seed_shares[at], terms=roster.terms, sender=me, to=k)
-            for at, k in enumerate(neighbours, start=1)
+            seal(sealing[k][0], mask_shares[place] + seed_shares[place], terms=roster.terms, sender=me, receiver=k)
+            for place, k in enumerate(neighbours, start=1)
         ]
         self._roster, self._me, self._neighbours, self._sealing = roster, me, neighbours, sealing
         self._own_shares = mask_shares[0], seed_shares[0]
         return {"sealed": as_rows(sealed, SEALED_BYTES)}
 
-    def _mask(self, values: Array, asked: Payload) -> Message:
+    def _mask(self, values: Array, question: Payload) -> Message:
         roster, me, keys = self._agreed(), self._me, self._keys
-        senders = numbers(asked, "senders", below=len(roster))
-        sealed = dict(zip(senders, rows(asked, "sealed", SEALED_BYTES, count=len(senders)), strict=True))
+        senders = numbers(question, "senders", below=len(roster))
+        sealed = dict(zip(senders, rows(question, "sealed", SEALED_BYTES, count=len(senders)), strict=True))
         if not set(senders) <= set(self._neighbours):
             raise Refused("malformed")
-        opened = {k: unseal(self._sealing[k][1], sealed[k], terms=roster.terms, sender=k, to=me) for k in senders}
-        held = {k: (text[:SHARE_BYTES], text[SHARE_BYTES:]) for k, text in opened.items() if text is not None}
-        if len(held) + 1 < roster.threshold:
+        opened = {k: unseal(self._sealing[k][1], sealed[k], terms=roster.terms, sender=k, receiver=me) for k in senders}
+        readable = {k: (text[:SHARE_BYTES], text[SHARE_BYTES:]) for k, text in opened.items() if text is not None}
+        if len(readable) + 1 < roster.threshold:
             raise Refused("shares")
         pair = {k: mask_key(keys.mask, roster.announced(k).mask, terms=roster.terms, pair=(me, k)) for k in senders}
         out = values.copy()
         add = [self_mask_key(keys.seed, terms=roster.terms, site=me), *(pair[k] for k in senders if k > me)]
         apply_masks(out, add=add, take=[pair[k] for k in senders if k < me])
-        self._held = {**held, me: self._own_shares}
+        self._held = {**readable, me: self._own_shares}
         self._shared = frozenset((me, *senders))
-        return {"masked": out, "unreadable": as_numbers(set(senders) - set(held))}
+        return {"masked": out, "unreadable": as_numbers(set(senders) - set(readable))}
 
-    def _sign(self, asked: Payload) -> Message:
+    def _sign(self, question: Payload) -> Message:
         roster = self._agreed()
-        survivors = numbers(asked, "survivors", below=len(roster))
+        survivors = numbers(question, "survivors", below=len(roster))
         near = {self._me, *self._neighbours} & set(survivors)
         enough = len(near) >= roster.threshold and len(survivors) >= least(len(roster))
         if self._me not in near or not near <= self._shared or not enough:
@@ -179,12 +179,12 @@ class SecureSite:
         self._survivors = survivors
         return {"signature": as_bytes(self._identity.sign(roster.survivors_statement(survivors)))}
 
-    def _unmask(self, asked: Payload) -> Message:
-        roster, survivors = self._agreed(), numbers(asked, "survivors", below=len(self._agreed()))
+    def _unmask(self, question: Payload) -> Message:
+        roster, survivors = self._agreed(), numbers(question, "survivors", below=len(self._agreed()))
         if survivors != self._survivors:
             raise Refused("survivors")
-        said = numbers(asked, "signers", below=len(roster))
-        signatures = zip(said, rows(asked, "signatures", SIGNATURE_BYTES, count=len(said)), strict=True)
+        signers = numbers(question, "signers", below=len(roster))
+        signatures = zip(signers, rows(question, "signatures", SIGNATURE_BYTES, count=len(signers)), strict=True)
         statement = roster.survivors_statement(survivors)
         agreed = {k for k, signature in signatures if has_signed(self._peers[roster.names[k]], statement, signature)}
         # counted among those who hold the owner's shares: two lists for one owner must meet in an honest site
@@ -201,6 +201,6 @@ class SecureSite:
             raise Refused("out-of-order")
         return self._roster
 
-    def _split(self, secret: bytes, points: list[int], threshold: int, what: str) -> list[bytes]:
-        entropy = self._secret.bytes(f"{self.context}: shares of the {what}", COEFFICIENT_BYTES * (threshold - 1))
+    def _split(self, secret: bytes, points: list[int], threshold: int, purpose: str) -> list[bytes]:
+        entropy = self._secret.bytes(f"{self.context}: shares of the {purpose}", COEFFICIENT_BYTES * (threshold - 1))
         return split(secret, points, threshold=threshold, entropy=entropy)

@@ -95,9 +95,9 @@ class Halted(RunFailed):
 
     def __init__(self, reason: str, *, missing: Mapping[str, str], faults: Mapping[str, str] | None = None) -> None:
         self.reason, self.missing, self.faults = reason, dict(missing), dict(faults or {})
-        said = sorted(self.missing.items()) + sorted(self.faults.items())
-        who = ", ".join(f"{site} ({why})" for site, why in said[:20])
-        more = f", and {len(said) - 20} more" if len(said) > 20 else ""
+        reasons = sorted(self.missing.items()) + sorted(self.faults.items())
+        who = ", ".join(f"{site} ({why})" for site, why in reasons[:20])
+        more = f", and {len(reasons) - 20} more" if len(reasons) > 20 else ""
         super().__init__(f"secure sum halted: {reason}" + (f"; {who}{more}" if who else ""), code="secure-sum-halted")
 
 
@@ -177,10 +177,10 @@ class Graph:
 
     def within(self, site: int, hops: int) -> tuple[int, ...]:
         """All others that are at most so many hops away."""
-        n, at, far = len(self.order), self.place[site], hops * self.reach
+        n, place, far = len(self.order), self.place[site], hops * self.reach
         if 2 * far + 1 >= n:
             return tuple(k for k in range(n) if k != site)
-        return tuple(sorted(self.order[(at + d) % n] for d in range(-far, far + 1) if d))
+        return tuple(sorted(self.order[(place + d) % n] for d in range(-far, far + 1) if d))
 
 
 @lru_cache(maxsize=8)
@@ -188,8 +188,8 @@ def build_graph(sites: int, seed: bytes, degree: int = DEGREE) -> Graph:
     """The graph of so many sites (numbered as on the roster) from the roster's hash; an odd degree counts as one more."""
     order = sorted(range(sites), key=lambda k: hashlib.sha256(seed + k.to_bytes(8, "big")).digest())
     place = [0] * sites
-    for at, site in enumerate(order):
-        place[site] = at
+    for position, site in enumerate(order):
+        place[site] = position
     return Graph(tuple(order), tuple(place), (degree + 1) // 2)
 
 
@@ -221,7 +221,7 @@ def hide(table: Array, sites: Collection[int], *, largest: float) -> bool:
 
     A site counts for something with a thousandth of the whole: what weighs less is lost in the values of the others.
     """
-    left = table[sorted(sites)]
-    total = left.sum(axis=0)
-    counted = ((left > 0) & (left >= LEAST_SHARE * total)).sum(axis=0) >= FEWEST_SITES
-    return bool(counted.all() and (left.max(axis=0, initial=0) <= largest * total).all())
+    survivors = table[sorted(sites)]
+    total = survivors.sum(axis=0)
+    counted = ((survivors > 0) & (survivors >= LEAST_SHARE * total)).sum(axis=0) >= FEWEST_SITES
+    return bool(counted.all() and (survivors.max(axis=0, initial=0) <= largest * total).all())

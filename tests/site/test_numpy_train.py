@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from grandrounds.core.rng import generator
 from grandrounds.models.dense import Dense, targets
-from grandrounds.site.batches import Plan, batch_rows
+from grandrounds.site.batches import BatchPlan, batch_rows
+from grandrounds.site.numpy_train import train as train_planned
 from grandrounds.site.stack import Part
-from grandrounds.site.train import train as train_planned
-from grandrounds.site.work import Work
+from grandrounds.site.train_job import TrainConfig, TrainJob
 
 
 def part(sizes: list[int], *, features: int = 4, outputs: int = 1, seed: int = 0, dtype=np.float64) -> Part:
@@ -25,9 +25,8 @@ def part(sizes: list[int], *, features: int = 4, outputs: int = 1, seed: int = 0
 
 
 def train(model, held, members, start, *, names, work, **kept):
-    return train_planned(
-        model, held, members, start, plan=Plan.of(held, members, names=names, work=work), work=work, **kept
-    )
+    plan = BatchPlan.draw(held, members, names=names, config=work)
+    return train_planned(TrainJob(model, held, members, start, work, **kept), plan)
 
 
 def alone(held: Part, k: int) -> Part:
@@ -35,7 +34,7 @@ def alone(held: Part, k: int) -> Part:
     return Part(held.x[a:b], held.y[a:b], held.target[a:b], held.group[a:b], np.array([0, b - a]))
 
 
-def plain_loop(model: Dense, held: Part, k: int, start, work: Work, name: str, width: int) -> np.ndarray:
+def plain_loop(model: Dense, held: Part, k: int, start, work: TrainConfig, name: str, width: int) -> np.ndarray:
     """One site's training as anyone would write it: batch by batch, no padding, no stack."""
     a, n = held.offsets[k], held.counts[k]
     steps = work.steps or work.epochs * -(-n // width)
@@ -51,7 +50,7 @@ def plain_loop(model: Dense, held: Part, k: int, start, work: Work, name: str, w
 
 sizes = st.lists(st.integers(1, 23), min_size=1, max_size=6)
 works = st.builds(
-    Work,
+    TrainConfig,
     seed=st.just(3),
     round=st.integers(1, 3),
     lr=st.just(0.1),
@@ -113,14 +112,14 @@ def test_one_full_batch_step_by_hand():
         group=np.zeros(2, int),
         offsets=np.array([0, 2]),
     )
-    work = Work(seed=0, round=1, lr=0.2, epochs=1, batch=0)
+    work = TrainConfig(seed=0, round=1, lr=0.2, epochs=1, batch=0)
     got = train(Dense((1, 1)), held, np.zeros(1, int), np.zeros(2), names=("a",), work=work)
     np.testing.assert_allclose(got.theta, [[0.1, 0.0]])
 
 
 def test_class_weights_scale_the_loss_of_their_rows():
     held = part([10], outputs=1)
-    work = Work(seed=0, round=1, lr=0.1, batch=0)
+    work = TrainConfig(seed=0, round=1, lr=0.1, batch=0)
     start = np.zeros(5)
     plain, weighted = (
         train(Dense((4, 1)), held, np.zeros(1, int), start, names=("a",), work=work, class_weight=w).theta
@@ -145,10 +144,10 @@ def test_kept_moments_continue_where_they_stopped(optimizer):
     """Two rounds of one step with kept state equal one round of two steps (full batch, so order does not matter)."""
     model, held, start = Dense((4, 1)), part([12]), np.zeros(5)
     base = {"seed": 0, "lr": 0.1, "batch": 0, "optimizer": optimizer, "keep_optimizer": True}
-    once = train(model, held, np.zeros(1, int), start, names=("a",), work=Work(round=1, steps=2, **base))
-    first = train(model, held, np.zeros(1, int), start, names=("a",), work=Work(round=1, steps=1, **base))
+    once = train(model, held, np.zeros(1, int), start, names=("a",), work=TrainConfig(round=1, steps=2, **base))
+    first = train(model, held, np.zeros(1, int), start, names=("a",), work=TrainConfig(round=1, steps=1, **base))
     second = train(
-        model, held, np.zeros(1, int), first.theta[0], names=("a",), work=Work(round=2, steps=1, **base),
+        model, held, np.zeros(1, int), first.theta[0], names=("a",), work=TrainConfig(round=2, steps=1, **base),
         slots=first.slots, clock=first.clock,
     )  # fmt: skip
     np.testing.assert_allclose(second.theta, once.theta, rtol=1e-12)

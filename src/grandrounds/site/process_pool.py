@@ -58,7 +58,7 @@ def shared(tensor: Tensor) -> Tensor:
     return place.view(tensor.shape).copy_(tensor)
 
 
-def spread(work: Callable[[int], None], count: int, results: Sequence[Tensor], *, workers: int) -> None:
+def parallel_for(work: Callable[[int], None], count: int, results: Sequence[Tensor], *, workers: int) -> None:
     """Do work(0) ... work(count - 1), each of which changes its own row of the shared `results`, in several processes.
 
     Work is dealt out in turn, so that processes finish together when it is sorted by size. What a process could not do
@@ -88,8 +88,8 @@ def _single_threaded() -> bool:
 def _finished(pid: int, until: float) -> bool:
     """Whether a process ended well; one that is not done by then is stopped."""
     while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
+        finished, status = os.waitpid(pid, os.WNOHANG)
+        if finished:
             return os.waitstatus_to_exitcode(status) == 0
         if time.monotonic() > until:
             os.kill(pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.messages import AskId
-from grandrounds.protocol.packing import HELD, layout
+from grandrounds.protocol.packing import LAYOUT, describe_layout
 
 _ASKS = 2
 """Answers of so many Asks are held at a time: what was not summed by then is forgotten."""
@@ -23,7 +23,7 @@ _ASKS = 2
 Columns = dict[str, Any]
 
 
-class Vault:
+class WithheldReports:
     """Held reports, by Ask and site."""
 
     def __init__(self) -> None:
@@ -33,24 +33,24 @@ class Vault:
     def keep(self, id: AskId, members: Array, columns: Mapping[str, Any], names: Sequence[str]) -> Columns:
         """The columns without those named (`test` means test.count, test.confusion ...), which stay here."""
         mine = [name for name in columns if name in names or name.split(".")[0] in names]
-        asked = self._held.setdefault(str(id), {})
+        stored = self._held.setdefault(str(id), {})
         for row, k in enumerate(members.tolist()):
-            asked[k] = {name: np.asarray(columns[name][row]) for name in sorted(mine)}
+            stored[k] = {name: np.asarray(columns[name][row]) for name in sorted(mine)}
         while len(self._held) > _ASKS:
             old, _ = self._held.popitem(last=False)
-            self._taken = {key: by for key, by in self._taken.items() if key[0] != old}
+            self._taken = {key: context for key, context in self._taken.items() if key[0] != old}
         rest = {name: column for name, column in columns.items() if name not in mine}
-        return {**rest, HELD: [layout(asked[k]) for k in members.tolist()]}
+        return {**rest, LAYOUT: [describe_layout(stored[k]) for k in members.tolist()]}
 
-    def take(self, id: str, member: int, *, by: str, reports: Sequence[str] = ()) -> dict[str, Array]:
+    def take(self, id: str, member: int, *, context: str, reports: Sequence[str] = ()) -> dict[str, Array]:
         """What this site holds of an Ask, by name, for one sum; `reports`: no more than these.
 
         No other sum may have it: two could differ by one site.
         """
-        held = self.look(id, member)
-        mine = {n: v for n, v in held.items() if not reports or n.split(".")[0] in reports}
+        stored = self.look(id, member)
+        mine = {n: v for n, v in stored.items() if not reports or n.split(".")[0] in reports}
         for report in {name.split(".")[0] for name in mine}:
-            if self._taken.setdefault((id, member, report), by) != by:
+            if self._taken.setdefault((id, member, report), context) != context:
                 raise BadInput("another secure sum has taken this answer already", code="repeated-release")
         return mine
 

@@ -12,10 +12,11 @@ if not torch.cuda.is_available():
 from grandrounds.core.rng import generator  # noqa: E402
 from grandrounds.explain.features import Features  # noqa: E402
 from grandrounds.models import build_model  # noqa: E402
-from grandrounds.site import private_torch  # noqa: E402
-from grandrounds.site.anchor import Lent, Taken  # noqa: E402
+from grandrounds.site import torch_dp_sgd  # noqa: E402
+from grandrounds.site.anchor import ReferenceDraws, SharedReference  # noqa: E402
 from grandrounds.site.stack import Part  # noqa: E402
-from tests.site.test_private import draws, work  # noqa: E402
+from grandrounds.site.train_job import TrainJob  # noqa: E402
+from tests.site.test_dp_sgd import draws, work  # noqa: E402
 
 SIZES = [70, 9, 160]
 NET = {"classes": 3, "trees": 1, "depth": 1, "norm": "group", "stem": "small", "weights": None, "statistics": "averaged",
@@ -44,9 +45,9 @@ def trained(spec: dict, changes: dict, device: str) -> np.ndarray:
     todo = work(steps=5, batch=8, fewest=10, **{"lr": 0.1, **changes})
     members, start = np.arange(3), model.init(1, np.float64)
     made = draws(held, members, todo, size=len(start))
-    lent = Lent(rng.normal(size=(20, *shape)), features)
-    taken = Taken.of(lent, made, members, names=("a", "b", "c"), work=todo) if todo.anchor else None
-    done = private_torch.train(model, held, members, start, draws=made, work=todo, taken=taken)
+    lent = SharedReference(rng.normal(size=(20, *shape)), features)
+    taken = ReferenceDraws.draw(lent, made, members, names=("a", "b", "c"), config=todo) if todo.anchor else None
+    done = torch_dp_sgd.train(TrainJob(model, held, members, start, todo, reference_draws=taken), made)
     moved = np.abs(np.asarray(done.theta) - start).max(axis=1) > 0
     assert moved.tolist() == [True, False, True], "nine rows are too few"
     return np.asarray(done.theta)

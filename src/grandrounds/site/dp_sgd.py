@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -28,9 +28,9 @@ from grandrounds.core.errors import BadInput
 from grandrounds.models.dense import Dense, Layers
 from grandrounds.models.optimizers import optimizer
 from grandrounds.privacy.clipped import sampled_steps, shrinking, squared_length
-from grandrounds.site.anchor import Anchor, Taken
+from grandrounds.site.anchor import Anchor
 from grandrounds.site.stack import Part
-from grandrounds.site.work import Trained, Work
+from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
 
 if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret
@@ -46,8 +46,8 @@ _DRAWN = 1 << 22
 
 
 @dataclass(frozen=True)
-class Draws:
-    """What chance decides in one round: who is in which step. Largest sites first, so that the others can be sliced away."""
+class SampledSteps:
+    """The random part of one round: who is in which step. Largest sites first, so that the others can be sliced away."""
 
     order: Array  # (m,) position among the members of the j-th site here
     steps: Array  # (m,) steps of each member, in the members' own order
@@ -57,14 +57,28 @@ class Draws:
     noise: Noise
 
     @classmethod
-    def of(cls, part: Part, members: Array, secrets: Sequence[Secret], *, work: Work, purpose: str, size: int) -> Draws:
-        """`secrets`: of the members; `purpose`: what these draws are for, which no other round or question shares."""
-        if work.contrast or work.alignment:
+    def draw(
+        cls, part: Part, members: Array, secrets: Sequence[Secret], *, config: TrainConfig, purpose: str, size: int
+    ) -> SampledSteps:
+        """Draw the rows and the noise of every step from the sites' own secrets.
+
+        Args:
+            part: Training rows of all sites of the stack.
+            members: Site numbers, (m,).
+            secrets: Secrets of the members.
+            config: Settings of the round.
+            purpose: A label that no other round or Ask shares.
+            size: Entries of a gradient.
+
+        Raises:
+            BadInput: The settings include a loss that cannot be clipped row by row, or numbers that give no privacy.
+        """
+        if config.contrast or config.alignment:
             raise BadInput(
                 "DP-SGD bounds what one row adds to a sum: MOON and alignment have no part in it",
                 code="unsupported-with-dp",
             )
-        if not (work.clip > 0 and 0 < work.rate <= 1 and work.noise >= 0):
+        if not (config.clip > 0 and 0 < config.rate <= 1 and config.noise >= 0):
             raise BadInput(
                 "DP-SGD needs a clip above 0, a rate above 0 and up to 1, and noise that is not negative",
                 code="bad-privacy-parameter",
@@ -73,27 +87,27 @@ class Draws:
 
         counts = part.protected[members]
         order = np.argsort(-counts, kind="stable")
-        most = sampled_steps(work.rate, epochs=work.epochs, steps=work.steps)
+        most = sampled_steps(config.rate, epochs=config.epochs, steps=config.steps)
         # a site without enough rows takes no step and says so
-        steps = np.where((counts >= max(1, work.fewest)), most, 0)
+        steps = np.where((counts >= max(1, config.fewest)), most, 0)
         drawn = [
-            _sampled(noise_generator(secrets[k], f"{purpose}: sampling"), int(counts[k]), int(steps[k]), work.rate)
+            _sampled(noise_generator(secrets[k], f"{purpose}: sampling"), int(counts[k]), int(steps[k]), config.rate)
             for k in order.tolist()
         ]
         if part.patients is not None:  # who joined are patients: each is there with one row
             streams = [noise_generator(secrets[k], f"{purpose}: rows") for k in order.tolist()]
-            held = [part.patients[m] for m in members[order].tolist()]
-            drawn = [(at, p.draw_rows(who, rng)) for (at, who), p, rng in zip(drawn, held, streams, strict=True)]
-        widest = max((int(np.bincount(at, minlength=1).max(initial=0)) for at, _ in drawn), default=0)
+            patients = [part.patients[m] for m in members[order].tolist()]
+            drawn = [(s, p.draw_rows(who, rng)) for (s, who), p, rng in zip(drawn, patients, streams, strict=True)]
+        widest = max((int(np.bincount(step, minlength=1).max(initial=0)) for step, _ in drawn), default=0)
         width = max(1, -(-widest // BLOCK)) * BLOCK
         rows = np.repeat(part.offsets[members[order]][None, :, None], most, axis=0).repeat(width, axis=2)
         real = np.zeros(rows.shape, bool)
-        for j, (at, row) in enumerate(drawn):
-            place = np.arange(len(at)) - np.searchsorted(at, at)
-            rows[at, j, place] += row
-            real[at, j, place] = True
+        for j, (step, row) in enumerate(drawn):
+            place = np.arange(len(step)) - np.searchsorted(step, step)
+            rows[step, j, place] += row
+            real[step, j, place] = True
         streams = [noise_generator(secrets[k], f"{purpose}: noise") for k in order.tolist()]
-        return cls(order, steps, rows, real, work.rate * counts[order], Noise(streams, steps=most, size=size))
+        return cls(order, steps, rows, real, config.rate * counts[order], Noise(streams, steps=most, size=size))
 
     @property
     def steps_in_order(self) -> Array:
@@ -101,45 +115,46 @@ class Draws:
         return self.steps[self.order]
 
     def blocks(self, step: int) -> list[tuple[slice, int]]:
-        """The blocks of places that any site has filled in a step, and up to which site."""
-        found = []
-        for at in range(0, self.rows.shape[2], BLOCK):
-            here = np.flatnonzero(self.real[step, :, at])
-            if len(here):
-                found.append((slice(at, at + BLOCK), int(here[-1]) + 1))
-        return found
+        """List the blocks of places that any site has filled in a step, each with the number of sites to include."""
+        out = []
+        for first in range(0, self.rows.shape[2], BLOCK):
+            sites = np.flatnonzero(self.real[step, :, first])
+            if len(sites):
+                out.append((slice(first, first + BLOCK), int(sites[-1]) + 1))
+        return out
 
 
 class Noise:
     """Standard normal draws (m, size) for one step after another, each site's from its own stream."""
 
     def __init__(self, streams: Sequence[np.random.Generator], *, steps: int, size: int) -> None:
-        self._streams, self._left, self._size = streams, steps, size
-        self._held = np.empty((0, len(streams), size))
+        self._streams, self._remaining, self._size = streams, steps, size
+        self._ahead = np.empty((0, len(streams), size))
 
     def next(self) -> Array:
-        if not len(self._held):
-            ahead = min(self._left, max(1, _DRAWN // max(1, len(self._streams) * self._size)))
-            self._left -= ahead
-            self._held = np.stack([rng.standard_normal((ahead, self._size)) for rng in self._streams], axis=1)
-        now: Array = self._held[0]
-        self._held = self._held[1:]
+        """Return the next draw of all sites, (m, size)."""
+        if not len(self._ahead):
+            ahead = min(self._remaining, max(1, _DRAWN // max(1, len(self._streams) * self._size)))
+            self._remaining -= ahead
+            self._ahead = np.stack([rng.standard_normal((ahead, self._size)) for rng in self._streams], axis=1)
+        now: Array = self._ahead[0]
+        self._ahead = self._ahead[1:]
         return now
 
-    def of_site(self, j: int) -> Array:
-        """The next draw (size,) of one site alone, where sites are not trained side by side."""
+    def next_for(self, j: int) -> Array:
+        """Return the next draw (size,) of one site alone, where sites are not trained side by side."""
         return self._streams[j].standard_normal(self._size)
 
 
 def _sampled(rng: np.random.Generator, n: int, steps: int, rate: float) -> tuple[Array, Array]:
-    """Which rows are in which step, as pairs (step, row) in the order of steps."""
-    at, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    """Draw which rows are in which step, as pairs (step, row) in the order of steps."""
+    steps_of, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ahead = max(1, _DRAWN // max(1, n))
     for first in range(0, steps, ahead):
         step, row = np.nonzero(rng.random((min(ahead, steps - first), n)) < rate)
-        at.append(step + first)
+        steps_of.append(step + first)
         rows.append(row)
-    return np.concatenate(at), np.concatenate(rows)
+    return np.concatenate(steps_of), np.concatenate(rows)
 
 
 def add_clipped(
@@ -164,59 +179,56 @@ def add_clipped(
         gb += np.add.reduce(delta, axis=-2)
 
 
-def train(
-    model: Dense,
-    part: Part,
-    members: Array,
-    start: Array,
-    *,
-    draws: Draws,
-    work: Work,
-    class_weight: Array | None = None,
-    slots: tuple[Array, ...] = (),
-    clock: Array | None = None,
-    correction: Array | None = None,
-    taken: Taken | None = None,
-) -> Trained:
-    """Like the NumPy kernel's `train`, with DP-SGD's steps: `start` (P,) or (m, P)."""
-    order = draws.order
-    anchor = None if taken is None else Anchor.of(model, taken, start, order, weight=work.anchor)
-    base = np.broadcast_to(start if start.ndim == 1 else start[order], (len(members), start.shape[-1]))
+def train(job: TrainJob, sampled: SampledSteps) -> TrainResult:
+    """Train the member sites with DP-SGD, like the NumPy kernel's `train`.
+
+    Args:
+        job: The model, the rows and the settings.
+        sampled: The rows and the noise of every step.
+
+    Returns:
+        The local models in the members' order; a site with too few rows takes no step.
+    """
+    model, part, start, config = cast("Dense", job.model), job.part, job.start, job.config
+    order, class_weight = sampled.order, job.class_weight
+    anchor = None
+    if job.reference_draws is not None:
+        anchor = Anchor.build(model, job.reference_draws, start, order, weight=config.anchor)
+    base = np.broadcast_to(start if start.ndim == 1 else start[order], (len(job.members), start.shape[-1]))
     theta, grad = base.copy(), np.empty(base.shape, start.dtype)
-    drift = None if correction is None else correction[order].astype(start.dtype)
+    drift = None if job.correction is None else job.correction[order].astype(start.dtype)
     mask = model.layout.mask("weight").astype(start.dtype)
-    rule = optimizer(work.optimizer, momentum=work.momentum, weight_decay=work.weight_decay, mask=mask)
-    state = [s[order].astype(start.dtype) for s in slots] or [np.zeros_like(theta) for _ in range(rule.slots)]
-    t = np.zeros((len(members), 1)) if clock is None else clock[order].astype(float)
-    a = int((draws.steps[order] > 0).sum())  # those with too few rows come last
-    th, g, kept = theta[:a], grad[:a], [v[:a] for v in state]
-    scale = 1 / np.maximum(draws.expected[:a, None], 1e-300)
+    rule = optimizer(config.optimizer, momentum=config.momentum, weight_decay=config.weight_decay, mask=mask)
+    state = [s[order].astype(start.dtype) for s in job.slots] or [np.zeros_like(theta) for _ in range(rule.slots)]
+    t = np.zeros((len(job.members), 1)) if job.clock is None else job.clock[order].astype(float)
+    a = int((sampled.steps[order] > 0).sum())  # those with too few rows come last
+    th, g, slots = theta[:a], grad[:a], [v[:a] for v in state]
+    scale = 1 / np.maximum(sampled.expected[:a, None], 1e-300)
     with np.errstate(over="ignore", invalid="ignore"):
-        for s in range(len(draws.rows) if a else 0):
+        for s in range(len(sampled.rows) if a else 0):
             g[...] = 0
-            for here, until in draws.blocks(s):
-                rows, real = draws.rows[s, :until, here], draws.real[s, :until, here]
+            for places, until in sampled.blocks(s):
+                rows, real = sampled.rows[s, :until, places], sampled.real[s, :until, places]
                 w = real.astype(start.dtype) if class_weight is None else real * class_weight[part.y[rows]]
                 layers, grads = model.layers(th[:until]), model.layers(g[:until])
-                add_clipped(
-                    model, layers, grads, part.x.take(rows, axis=0), part.target.take(rows, axis=0), w, clip=work.clip
-                )
-            g[...] = (g + work.noise * work.clip * draws.noise.next()[:a]) * scale
-            if work.l2:
-                g += work.l2 * mask * th
-            if work.proximal:
-                g += work.proximal * (th - base[:a])
+                x, target = part.x.take(rows, axis=0), part.target.take(rows, axis=0)
+                add_clipped(model, layers, grads, x, target, w, clip=config.clip)
+            g[...] = (g + config.noise * config.clip * sampled.noise.next()[:a]) * scale
+            if config.l2:
+                g += config.l2 * mask * th
+            if config.proximal:
+                g += config.proximal * (th - base[:a])
             if drift is not None:
                 g += drift[:a]
             if anchor is not None:
                 g += anchor.gradient(model, th, s)
             t[:a] += 1
-            rule.step(th, g, kept, t[:a], work.lr)
+            rule.step(th, g, slots, t[:a], config.lr)
     back = np.argsort(order, kind="stable")
-    slots = tuple(v[back] for v in state) if work.keep_optimizer else ()
-    return Trained(theta[back], draws.steps, slots, t[back])
+    kept_slots = tuple(v[back] for v in state) if config.keep_optimizer else ()
+    return TrainResult(theta[back], sampled.steps, kept_slots, t[back])
 
 
-def refusals(counts: Array, work: Work) -> list[str]:
-    """For each site the code that it refuses DP-SGD with, or nothing."""
-    return [TOO_FEW if n < max(1, work.fewest) else "" for n in counts.tolist()]
+def refusals(counts: Array, config: TrainConfig) -> list[str]:
+    """List the code that each site refuses DP-SGD with; empty where it does not."""
+    return [TOO_FEW if n < max(1, config.fewest) else "" for n in counts.tolist()]

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.models import build_model
 from grandrounds.models.dense import Dense
-from grandrounds.privacy.clipped import shortened
+from grandrounds.privacy.clipped import clip_norm
 from grandrounds.privacy.secagg import Secret
-from grandrounds.site.anchor import Lent, Taken
-from grandrounds.site.private import BLOCK, Draws, add_clipped, refusals, train
-from grandrounds.site.work import Work
-from tests.site.test_train import alone, part
+from grandrounds.site.anchor import ReferenceDraws, SharedReference
+from grandrounds.site.dp_sgd import BLOCK, SampledSteps, add_clipped, refusals, train
+from grandrounds.site.train_job import TrainConfig, TrainJob
+from tests.site.test_numpy_train import alone, part
+from tests.support import refused
 
 SIZES = [70, 9, 160, 41]
 
@@ -26,26 +26,26 @@ def secrets(sizes, seed: int = 5) -> list[Secret]:
     return [Secret.simulated(seed, f"s{k}") for k in range(len(sizes))]
 
 
-def work(**changes) -> Work:
+def work(**changes) -> TrainConfig:
     values = {"seed": 1, "round": 1, "lr": 0.2, "epochs": 2, "clip": 0.7, "noise": 0.9, "rate": 0.3}
-    return Work(**{**values, **changes})
+    return TrainConfig(**{**values, **changes})
 
 
-def draws(held, members, todo: Work, *, size: int, own: list[Secret] | None = None, purpose="ask 1") -> Draws:
+def draws(held, members, todo: TrainConfig, *, size: int, own: list[Secret] | None = None, purpose="ask 1") -> SampledSteps:
     own = secrets(held.counts) if own is None else own
-    return Draws.of(held, members, [own[k] for k in members], work=todo, purpose=purpose, size=size)
+    return SampledSteps.draw(held, members, [own[k] for k in members], config=todo, purpose=purpose, size=size)
 
 
-def trained(model, held, todo: Work, start, members=None, own=None, **kept):
+def trained(model, held, todo: TrainConfig, start, members=None, own=None, **kept):
     members = np.arange(len(held.counts)) if members is None else members
     made = draws(held, members, todo, size=model.layout.size, own=own)
-    return train(model, held, members, start, draws=made, work=todo, **kept)
+    return train(TrainJob(model, held, members, start, todo, **kept), made)
 
 
-def lent_for(made: Draws, members, todo: Work) -> Taken:
+def lent_for(made: SampledSteps, members, todo: TrainConfig) -> ReferenceDraws:
     """Which of nine lent rows each step takes."""
-    rows = Lent(generator(5, purpose="lent").normal(size=(9, 4)), Features.from_inputs(list("abcd")))
-    return Taken.of(rows, made, members, names=("s0", "s1", "s2", "s3"), work=todo)
+    rows = SharedReference(generator(5, purpose="lent").normal(size=(9, 4)), Features.from_inputs(list("abcd")))
+    return ReferenceDraws.draw(rows, made, members, names=("s0", "s1", "s2", "s3"), config=todo)
 
 
 def row_gradient(model: Dense, theta, held, i: int, weight: float) -> np.ndarray:
@@ -54,7 +54,7 @@ def row_gradient(model: Dense, theta, held, i: int, weight: float) -> np.ndarray
     return out[0]
 
 
-def by_hand(model: Dense, held, k: int, start, todo: Work, by_class, correction) -> np.ndarray:
+def by_hand(model: Dense, held, k: int, start, todo: TrainConfig, by_class, correction) -> np.ndarray:
     """One site's DP-SGD as the paper's Algorithm 1 has it: patient by patient."""
     made = draws(held, np.arange(len(held.counts)), todo, size=model.layout.size)
     j = int(np.flatnonzero(made.order == k)[0])
@@ -202,7 +202,7 @@ def test_an_anchor_is_added_after_the_noise(permuted):
     taken = lent_for(made, members, todo)
     plain = trained(model, held, todo, start).theta
     once = trained(model, held, work(steps=1), start).theta  # after one step the pull is nothing yet
-    done = trained(model, held, todo, start, taken=taken).theta
+    done = trained(model, held, todo, start, reference_draws=taken).theta
     for k in range(len(SIZES)):
         j = int(np.flatnonzero(made.order == k)[0])
         x = taken.inputs(slice(1, 2), slice(j, j + 1))[0, 0]
@@ -225,7 +225,7 @@ def test_small_sites_take_no_step_and_say_why():
 
 @pytest.mark.parametrize("wrong", [{"clip": 0.0}, {"rate": 1.5}, {"noise": -1.0}], ids=str)
 def test_what_bounds_nothing_is_refused(wrong):
-    with pytest.raises(BadInput, match="DP-SGD needs a clip"):
+    with refused("bad-privacy-parameter"):
         draws(part([60]), np.array([0]), work(**wrong), size=5)
 
 
@@ -233,7 +233,7 @@ def test_what_bounds_nothing_is_refused(wrong):
 @settings(max_examples=100, deadline=None)
 def test_updates_are_never_longer_than_agreed(seed, longest, scale):
     updates = (np.random.default_rng(seed).normal(size=(3, 50)) * scale).astype(np.float32)
-    short = shortened(updates, longest).astype(float)
+    short = clip_norm(updates, longest).astype(float)
     assert np.linalg.norm(short, axis=1).max() <= longest
     kept = np.linalg.norm(updates.astype(float), axis=1) < longest * 0.999
     np.testing.assert_array_equal(short[kept], updates[kept])
@@ -246,21 +246,21 @@ def test_updates_are_never_longer_than_agreed(seed, longest, scale):
 def test_torch_gives_the_same_with_the_same_draws(widths, optimizer, anchor, monkeypatch):
     pytest.importorskip("torch")
     from grandrounds.models.torch_build import torch_dense
-    from grandrounds.site import private_torch
+    from grandrounds.site import torch_dp_sgd
 
-    monkeypatch.setattr(private_torch, "_BYTES", 5 * 8 * Dense(widths).layout.size)  # five rows at a time
+    monkeypatch.setattr(torch_dp_sgd, "_BYTES", 5 * 8 * Dense(widths).layout.size)  # five rows at a time
     dense, held, members = Dense(widths), part(SIZES, outputs=widths[-1]), np.array([2, 0, 3])
     start = generator(0, purpose="start").normal(size=dense.layout.size)
     todo = work(optimizer=optimizer, l2=0.1, proximal=0.2, keep_optimizer=True, fewest=42, anchor=anchor, permuted=True)
     made = draws(held, members, todo, size=dense.layout.size)
     kept = {
-        "taken": lent_for(made, members, todo) if anchor else None,
+        "reference_draws": lent_for(made, members, todo) if anchor else None,
         "class_weight": np.linspace(0.5, 1.5, max(2, widths[-1])),
         "correction": generator(1, purpose="start").normal(size=(3, dense.layout.size)) / 10,
     }
     mine = trained(dense, held, todo, start, members=members, **kept)
     model = torch_dense(dense, device="cpu", precision="float64")
-    theirs = private_torch.train(model, held, members, start, draws=made, work=todo, **kept)
+    theirs = torch_dp_sgd.train(TrainJob(model, held, members, start, todo, **kept), made)
     np.testing.assert_allclose(theirs.theta, mine.theta, rtol=1e-7, atol=1e-7)
     np.testing.assert_array_equal(theirs.clock, mine.clock)
     assert theirs.steps.tolist() == mine.steps.tolist() == [7, 7, 0]
@@ -271,7 +271,7 @@ def test_torch_gives_the_same_with_the_same_draws(widths, optimizer, anchor, mon
 def test_a_net_for_pictures_clips_each_picture():
     """Convolutions and group norm: one step without noise is the mean of the pictures' clipped gradients."""
     torch = pytest.importorskip("torch")
-    from grandrounds.site import private_torch
+    from grandrounds.site import torch_dp_sgd
     from grandrounds.site.stack import Part
     from grandrounds.site.torch_job import row_losses
 
@@ -292,7 +292,7 @@ def test_a_net_for_pictures_clips_each_picture():
     start = model.init(1, np.float64)
     todo = work(rate=1.0, steps=1, noise=0.0, lr=1.0, clip=0.4)
     made = draws(held, np.array([0]), todo, size=len(start))
-    done = private_torch.train(model, held, np.array([0]), start, draws=made, work=todo)
+    done = torch_dp_sgd.train(TrainJob(model, held, np.array([0]), start, todo), made)
     total, cut = np.zeros(len(start)), 0
     for i in range(5):
         params = model.point_at(model.tensor(start))
@@ -307,7 +307,7 @@ def test_a_net_for_pictures_clips_each_picture():
 
 def test_batch_norm_is_refused():
     pytest.importorskip("torch")
-    from grandrounds.site import private_torch
+    from grandrounds.site import torch_dp_sgd
 
     spec = {
         "name": "resnet18",
@@ -322,5 +322,5 @@ def test_batch_norm_is_refused():
     model = build_model(spec, device="cpu")
     held, start = part([60]), model.init(0)
     made = draws(held, np.array([0]), work(), size=len(start))
-    with pytest.raises(BadInput, match="model.norm = 'group'"):
-        private_torch.train(model, held, np.array([0]), start, draws=made, work=work())
+    with refused("unsupported-with-dp", match="model.norm"):
+        torch_dp_sgd.train(TrainJob(model, held, np.array([0]), start, work()), made)
