@@ -275,12 +275,12 @@ def test_what_is_no_finished_run_is_refused_in_a_sentence(copied, told, tmp_path
 def test_the_report_has_what_was_promised_and_spent(runs):
     for name in ("dp-sgd", "veil", "client"):
         page = (runs(name).folder / "report.html").read_text()
-        assert "Privacy: what was promised and spent" in page and "Epsilon so far" in page
+        assert "Privacy guarantee and budget spent" in page and "Epsilon so far" in page
         assert "follows from the experiment&#x27;s seed" in page
     assert "alone" in (runs("veil").folder / "report.html").read_text(), "several mechanisms, a line each"
     raw = report_run(runs("raw").folder).read_text()
-    assert "Nothing is promised (epsilon = infinity)" in raw and "Epsilon so far" not in raw
-    assert "what was promised and spent" not in (runs("plain").folder / "report.html").read_text()
+    assert "There is no privacy guarantee (epsilon = infinity)" in raw and "Epsilon so far" not in raw
+    assert "Privacy guarantee and budget spent" not in (runs("plain").folder / "report.html").read_text()
 
 
 def test_the_figure_has_the_epsilons_of_the_decisions(runs):

@@ -68,8 +68,8 @@ def test_the_words_have_the_numbers_of_the_record(held, shown):
         cohort = decision["cohorts"]["of"]
         companions = [s for s, c in cohort.items() if c == cohort[site] and s != site]
         assert f"in cohort {cohort[site]} of 2" in text
-        assert f"Its reasons lie {decision['signals']['disagreement'][site]:.2f} from" in text or not companions
-        assert f"Weighing: {decision['stages'][0]['why']}." in text
+        assert f"Its explanations lie {decision['signals']['disagreement'][site]:.2f} from" in text or not companions
+        assert f"Weighting: {decision['stages'][0]['why']}." in text
 
 
 def test_features_come_from_the_rounds_own_sketches(held):
@@ -87,7 +87,7 @@ def test_features_come_from_the_rounds_own_sketches(held):
 
 def test_a_round_between(held):
     text = held.why(2, "a")
-    assert "Reasons were not asked for in this round" in text and "Its reasons lie" not in text
+    assert "Explanations were not requested in this round" in text and "Its explanations lie" not in text
 
 
 def test_the_round_as_a_table(held, shown):
@@ -132,7 +132,7 @@ def test_what_is_not_known_of_a_site_is_shown_as_such(apart, shown):
     assert any(line.startswith("note: reasons usually lie ") for line in lines)
     assert json.loads(shown(apart.folder, "--round", 2, "--json"))["signals"]["standing"] == dict.fromkeys("abcd")
     words = shown(apart.folder, "--round", 2, "--site", "c")
-    assert "Reasons lie too far apart to say whose stand out: it keeps all that its rows give it." in words
+    assert "Explanations lie too far apart to say whose stand out: it keeps all that its rows give it." in words
     assert "nan" not in words.lower()
     assert "standing unknown, in line 1" in (apart.folder / "report.html").read_text()
 
@@ -167,7 +167,8 @@ def test_trust_in_words_adds_up_to_the_record(by_trust, shown):
     for site, trust in decision["signals"]["trust"].items():
         text = shown(by_trust.folder, "--round", 3, "--site", site)
         whole, *parts = re.search(
-            r"trusted ([\d.]+) of .*: ([\d.]+) for accuracy, ([\d.]+) for agreement of its reasons, ([\d.]+) for consistency",
+            r"trusted ([\d.]+) of .*: ([\d.]+) for accuracy, ([\d.]+) for agreement of its explanations, "
+            r"([\d.]+) for consistency",
             text,
         ).groups()
         assert float(whole) == pytest.approx(trust, abs=5e-4)
@@ -176,7 +177,7 @@ def test_trust_in_words_adds_up_to_the_record(by_trust, shown):
         assert f"an NSDS of {decision['signals']['nsds'][site]:.3f}" in text
         kept = np.exp(-0.5 * decision["signals"]["nsds"][site])
         assert f" = {kept:.3f}), before weights" in text
-        assert "Every site that answered was shown all numbers, worked the weights out again and went along." in text
+        assert "Every site that answered was shown all numbers, recomputed the weights and accepted them." in text
 
 
 def test_the_summary_of_a_run_says_whom_it_trusts_least(by_trust, shown):
@@ -251,14 +252,14 @@ def test_an_old_folder_still_says_what_it_can(held, shown, tmp_path):
     (old / "round_logs.json").write_text(json.dumps(logs))
     (old / "explanations.json").unlink()
     text = gr.load_run(old).why(3, "a")
-    assert text.startswith("round 3, a: weight") and "Its reasons lie" in text
+    assert text.startswith("round 3, a: weight") and "Its explanations lie" in text
     assert f"Why: {logs['rounds'][2]['decision']['why']}." in text
     assert "cohort 1" not in shown(old, "--round", 3)
     report(old)
     drawn = {folder: (folder / "report.html").read_text() for folder in (held.folder, old)}
-    for title in ("Weights in the common model", "Whose reasons stood apart"):
+    for title in ("Weights in the common model", "Disagreement of explanations"):
         assert all(title in page for page in drawn.values())
-    assert "Who was grouped with whom" in drawn[held.folder] and "Who was grouped with whom" not in drawn[old]
+    assert "Cohorts of sites" in drawn[held.folder] and "Cohorts of sites" not in drawn[old]
 
 
 def linear(path, *, weights, bias, platt=None, classes=("0", "1"), name="logistic"):

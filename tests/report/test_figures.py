@@ -427,7 +427,7 @@ def test_signals_with_shares_stack_up_to_the_weight():
     stacked = figures.weights_by_signal(Decision.from_dict({**decision, "signals": signals, "shares": parts}))
     assert stacked["layout"]["barmode"] == "stack"
     *bars, rows, marks = stacked["data"]
-    assert [t["name"] for t in bars] == ["data size", "agreement of reasons", "worst site"]
+    assert [t["name"] for t in bars] == ["data size", "agreement of explanations", "worst site"]
     assert np.sum([t["y"] for t in bars], axis=0) == pytest.approx(marks["y"]) and marks["y"] == [0.56, 0.44]
     assert bars[0]["customdata"] == ["data size 40", "data size 60"], "the numbers behind each part"
     assert bars[1]["customdata"] == ["disagreement 0.125", "disagreement 0.5"]
@@ -437,7 +437,7 @@ def test_signals_with_shares_stack_up_to_the_weight():
     outlier = figures.weights_by_signal(
         Decision.from_dict({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
     )
-    assert outlier["data"][0]["name"] == "rows, as far as reasons are in line"
+    assert outlier["data"][0]["name"] == "rows, as far as explanations are in line"
     assert outlier["data"][0]["customdata"][1] == "disagreement 0.5, in line 0.1"
     signals["standing"] = {"a": 1.78, "b": 0.5}
     minded = figures.weights_by_signal(
@@ -596,7 +596,7 @@ def test_pictures_keep_their_pixels_and_heat_its_sign():
     assert signed["z"] == heat.tolist()
     assert (signed["zmin"], signed["zmax"], amount["zmin"], amount["zmax"]) == (-2, 2, 0, 2)
     assert figure["layout"]["yaxis2"]["range"] == [3.5, -0.5], "the first row is on top"
-    with refused("bad-image-shape", match=r"picture 'x' has shape \(2,\)"):
+    with refused("bad-image-shape", match=r"image 'x' has shape \(2,\)"):
         figures.image_grid([("x", np.zeros(2))])
 
 

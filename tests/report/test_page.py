@@ -138,9 +138,9 @@ def test_every_section_is_there(evil_page):
     for heading in (
         "Rounds",
         "Final model, test rows of all sites",
-        "Reasons",
+        "Explanations",
         "Sites, lowest AUROC first",
-        "Who was missing, and what rounds cost",
+        "Missing sites and cost of rounds",
         "Cost, privacy, provenance",
     ):
         assert heading in page.headings
@@ -150,10 +150,10 @@ def test_every_section_is_there(evil_page):
         "Weights in the common model",
         "Reliability",
         "Decision curve",
-        "How far apart sites reason",
-        "How much sites' reasons overlap",
-        "What each site's own model goes by",
-        "What the common model goes by at each site",
+        "Drift of explanations between sites",
+        "Overlap of sites' explanations",
+        "What each site's own model relies on",
+        "What the common model relies on at each site",
         "Training drift, pair by pair",
         "Deployed divergence, pair by pair",
     ):
@@ -175,7 +175,7 @@ def test_reasons_keep_the_two_questions_apart(evil_page):
 
 def test_a_run_without_explanations_has_no_reasons(evil_run):
     page = Page(report_page(evil_run.summary, evil_run.rounds, evil_run.summary["environment"]))
-    assert "Reasons" not in page.headings
+    assert "Explanations" not in page.headings
     assert "Weights in the common model" in page.titles()
 
 
@@ -199,7 +199,7 @@ def test_trust_is_told_with_the_numbers_of_the_last_round(trust_run):
     assert "Trust" in page.headings and "i" not in page.tags
     for title in (
         "Trust",
-        "Divergence of reasons (NSDS)",
+        "Divergence of explanations (NSDS)",
         "what trust is made of",
         "Rewards so far",
         "The consortium's reasons",
@@ -217,7 +217,7 @@ def test_trust_is_told_with_the_numbers_of_the_last_round(trust_run):
         assert rows[site][3:5] == [f"{trust:.3f}", f"{decision['weights'][site]:.4f}"]
     assert EVIL in rows and rows[EVIL][-1] == "alarm"
     assert set(told["alarmed"]) == set(signals["nsds"]) and told["last"] == signals["trust"]
-    assert f"{EVIL}: its reasons diverged by more than 0.001 in rounds 1, 2, 3" in page.text
+    assert f"{EVIL}: its explanations diverged by more than 0.001 in rounds 1, 2, 3" in page.text
     assert "No site refused the weights of a round." in page.text
     assert "The server measured each model's accuracy itself" in page.text
 
@@ -245,7 +245,7 @@ def test_what_trust_cannot_see_follows_from_who_measured(told, words, never):
     held = {"accuracy_at": "reference", "explained": "own", "secure": False, "rule": RULE, **told}
     text = " ".join(trust_limits(held))
     assert words in text and never not in text
-    assert "every sign turned has the same reasons" in text
+    assert "every sign turned has the same NSDS" in text
     assert "every sign turned" not in " ".join(trust_limits({**held, "rule": {**RULE, "signed": True}}))
 
 
@@ -276,7 +276,7 @@ def test_without_plotly_the_tables_remain(evil_run, monkeypatch):
     assert "Charts are left out: plotly is not installed on the machine that ran this." in page.text
     assert "rounds report RUN" in page.text
     assert page.scripts == []
-    assert "Reasons" in page.headings and len(text) < 60_000
+    assert "Explanations" in page.headings and len(text) < 60_000
 
 
 def test_packing_is_kept_mended_and_done_without_a_cache(tmp_path, monkeypatch):

@@ -60,7 +60,7 @@ def test_fedavg_is_the_share_of_rows():
     assert weight_sentences(fedavg(), "site-02") == [
         "round 7, site-02: weight 40.0 %, number 2 of 2.",
         "That is its share of the training rows: 4,000 of 10,000.",
-        "Weighing: by rows.",
+        "Weighting: by rows.",
     ]
 
 
@@ -84,14 +84,14 @@ def test_reasons_that_stand_out():
     assert weight_sentences(held, "bad", explanations=told) == [
         "round 7, bad: weight 9.1 %, number 4 of 4.",
         "By its rows alone (300 of 600) it would have had 50.0 %.",
-        "Its reasons lie 1.00 from the consensus of the sites (0 the same, 1 as far off as a model that uses no feature); "
+        "Its explanations lie 1.00 from the consensus of the sites (0 the same, 1 as far off as a model that uses no feature); "
         "the usual distance (their median) is 0.00. They stand out: it keeps 10 % of what its rows would give it (before "
         "weights are made to sum to 1).",
         "All together, its features count for 50 % of what they usually do (the median).",
-        "What it goes by differently: ward 70.0 % (consensus 10.0 %), age 5.0 % (consensus 50.0 %), "
+        "Features it relies on differently: ward 70.0 % (consensus 10.0 %), age 5.0 % (consensus 50.0 %), "
         "lactate 25.0 % (consensus 40.0 %).",
-        "All of its weight comes from its rows as far as its reasons are in line.",
-        f"Weighing: {OUTLIER}.",
+        "All of its weight comes from its rows as far as its explanations are in line.",
+        f"Weighting: {OUTLIER}.",
     ]
     signals["disagreement"]["bad"] = 0.9
     lines = weight_sentences(held, "bad", explanations=told)
@@ -129,7 +129,7 @@ ALL = "it keeps all that its rows give it."
 def test_what_rounds_before_made_of_this_one(distance, standing, kept, said, over):
     lines = weight_sentences(remembered(distance, standing, kept), "bad", plan=WEIGHED)
     assert lines[2].endswith(f"the usual distance (their median) is 0.10. {said}")
-    number = f"Over the rounds its reasons lie {over} times as far off as passes unnoticed."
+    number = f"Over the rounds its explanations lie {over} times as far off as passes unnoticed."
     assert [line for line in lines if line.startswith("Over the rounds")] == ([number] if over else [])
     assert not any("standing" in line for line in lines), "it is said in words"
 
@@ -137,7 +137,7 @@ def test_what_rounds_before_made_of_this_one(distance, standing, kept, said, ove
 def test_where_this_round_alone_cannot_be_told_only_the_rounds_are_spoken_of():
     """Without the plan; and of a site alone in its cohort, which is compared with all by distances that are not kept."""
     held = remembered(0.12, 1.8, 0.1)
-    over = "Over the rounds its reasons lie 1.8 times as far off as passes unnoticed."
+    over = "Over the rounds its explanations lie 1.8 times as far off as passes unnoticed."
     lines = weight_sentences(held, "bad")
     assert lines[2].endswith(f"They stand out: {TENTH}") and lines[3] == over
     held["decision"]["cohorts"] = cohorts({"a": 1, "b": 1, "c": 1, "bad": 2})
@@ -177,16 +177,20 @@ def too_far_apart(standing, kept, distance=0.9):
 @pytest.mark.parametrize(
     ("standing", "kept", "said"),
     [
-        (1.8, 0.1, f"Reasons lie too far apart in this round to say whose stand out; in rounds before its own did: {TENTH}"),
-        (0.7, 1.0, f"Reasons lie too far apart in this round to say whose stand out; in rounds before its own did not: {ALL}"),
-        (None, 1.0, f"Reasons lie too far apart to say whose stand out: {ALL}"),
+        (1.8, 0.1, f"Explanations lie too far apart in this round to say whose stand out; in rounds before its own did: {TENTH}"),
+        (
+            0.7,
+            1.0,
+            f"Explanations lie too far apart in this round to say whose stand out; in rounds before its own did not: {ALL}",
+        ),
+        (None, 1.0, f"Explanations lie too far apart to say whose stand out: {ALL}"),
     ],
     ids=["bad before", "in line before", "never known"],
 )  # fmt: skip
 def test_where_reasons_lie_too_far_apart_only_the_rounds_before_speak(standing, kept, said):
     lines = weight_sentences(too_far_apart(standing, kept), "bad", plan=WEIGHED)
     assert lines[2].endswith(f"the usual distance (their median) is 0.40. {said}")
-    over = "Over the rounds its reasons lie 1.8 times as far off as passes unnoticed."
+    over = "Over the rounds its explanations lie 1.8 times as far off as passes unnoticed."
     assert [line for line in lines if line.startswith("Over the rounds")] == ([over] if standing == 1.8 else [])
     assert not any("nan" in line.lower() or "none" in line.lower() for line in lines)
 
@@ -199,7 +203,7 @@ def test_what_is_out_of_all_proportion_stands_out_however_far_apart_reasons_lie(
 
 
 def test_nothing_known_of_a_site_needs_no_plan_and_holds_for_a_site_alone():
-    said = f"Reasons lie too far apart to say whose stand out: {ALL}"
+    said = f"Explanations lie too far apart to say whose stand out: {ALL}"
     held = too_far_apart(None, 1.0)
     assert weight_sentences(held, "bad")[2].endswith(said)
     held["decision"]["cohorts"] = cohorts({"a": 1, "b": 1, "c": 1, "bad": 2})
@@ -214,7 +218,7 @@ def test_what_others_lose_is_said_of_those_who_gain():
         "By its rows alone (100 of 600) it would have had 16.7 %.",
     ]
     assert "They do not stand out: it keeps all that its rows give it." in lines[2]
-    assert "Others lost weight for their reasons, which leaves it more than its rows alone would." in lines
+    assert "Others lost weight for their explanations, which leaves it more than its rows alone would." in lines
     assert weight_sentences(outlier(), "bad").count(lines[3]) == 0
 
 
@@ -269,13 +273,13 @@ def test_a_model_without_reasons():
     held["decision"]["signals"]["flat"] = {"a": 0.0, "b": 0.0, "c": 0.0, "bad": 1.0}
     lines = weight_sentences(held, "bad")
     assert lines[2] == (
-        "Its model used no feature at all, so its reasons say nothing: it counts no more than the site that agrees least, "
+        "Its model used no feature at all, so its explanations say nothing: it counts no more than the site that agrees least, "
         "and keeps 10 % of what its rows would give it (before weights are made to sum to 1)."
     )
     assert [line for line in lines if "Note" in line] == ["Note: the device is small."]
     assert "Note: a: something of its own." in weight_sentences(held, "a")
     held["decision"]["signals"]["flat"] = dict.fromkeys("abc", 1.0) | {"bad": 1.0}
-    assert "No site's model used any feature at all, so reasons say nothing of any of them." in weight_sentences(
+    assert "No site's model used any feature at all, so explanations say nothing of any of them." in weight_sentences(
         held, "a"
     )
 
@@ -284,12 +288,12 @@ def test_rounds_in_which_reasons_were_not_asked_for():
     held = outlier()
     del held["decision"]["signals"]["disagreement"]
     assert weight_sentences(held, "bad")[2] == (
-        "Reasons were not asked for in this round; how far it was last found in line with the others stands: 10 %."
+        "Explanations were not requested in this round; how far it was last found in line with the others stands: 10 %."
     )
     held["decision"]["signals"]["agreement"] = held["decision"]["signals"].pop("in_line")
     lines = weight_sentences(held, "bad")
     assert lines[2] == (
-        "Reasons were not asked for in this round; by the last known agreement it counts 10 % of what the site nearest to "
+        "Explanations were not requested in this round; by the last known agreement it counts 10 % of what the site nearest to "
         "the consensus did."
     )
     assert not any("its rows as far as" in line for line in lines), "the paper's forms do not go by rows"
@@ -308,18 +312,19 @@ def test_a_cohort_is_compared_within():
     signals["agreement"] = signals.pop("in_line")
     lines = weight_sentences(held, "bad", explanations=told, plan=PLAN)
     assert lines[2:5] == [
-        "It is in cohort 1 of 2 with a and b; its reasons were compared with theirs only.",
-        "Its reasons lie 0.60 from the consensus of its cohort (0 the same, 2 nothing in common); the usual distance (their "
+        "It is in cohort 1 of 2 with a and b; its explanations were compared with theirs only.",
+        "Its explanations lie 0.60 from the consensus of its cohort (0 the same, 2 nothing in common); the usual distance (their "
         "median) is 0.40. By agreement it counts 10 % of what the site of its cohort nearest to the consensus counts.",
-        "What it goes by differently: age 50.0 % (consensus 80.0 %), lactate 50.0 % (consensus 20.0 %).",
+        "Features it relies on differently: age 50.0 % (consensus 80.0 %), lactate 50.0 % (consensus 20.0 %).",
     ]
     alone = weight_sentences(held, "c", explanations=told, plan=PLAN)
     assert alone[2:4] == [
-        "It is alone in cohort 2 of 2, so its reasons were compared with all sites'.",
-        "Its reasons lie 1.50 from the consensus of the sites (0 the same, 2 nothing in common). By agreement none counts more.",
+        "It is alone in cohort 2 of 2, so its explanations were compared with all sites'.",
+        "Its explanations lie 1.50 from the consensus of the sites (0 the same, 2 nothing in common). "
+        "By agreement none counts more.",
     ]
     assert alone[4] == (
-        "What it goes by differently: ward 100.0 % (consensus 25.0 %), age 0 % (consensus 60.0 %), "
+        "Features it relies on differently: ward 100.0 % (consensus 25.0 %), age 0 % (consensus 60.0 %), "
         "lactate 0 % (consensus 15.0 %)."
     ), "the consensus of all, which its distance is to"
     everywhere = {"method": {"cohorts": {"consensus": "global"}}}
@@ -382,8 +387,8 @@ def test_robust_rules(rule, signals, said):
         LONG,
         *said,
         "Its weight was 50.0 % after weighing and 0 % after the robust rule.",
-        "Weighing: by rows.",
-        "Against outliers: as it judges.",
+        "Weighting: by rows.",
+        "Robust aggregation: as it judges.",
     ]
 
 
@@ -446,8 +451,8 @@ def test_what_holds_sites_together_and_answers_that_come_late():
     held["decision"]["signals"]["staleness"] = {"site-01": 0.0, "site-02": 2.0}
     assert weight_sentences(held, "site-02")[2:] == [
         "Its answer started from the model of 2 rounds before.",
-        "Weighing: by rows.",
-        "While training: variates.",
+        "Weighting: by rows.",
+        "Local regularisation: variates.",
         "Why: 2 answers were in.",
     ]
     assert "Its answer started from the newest model." in weight_sentences(held, "site-01")
@@ -477,7 +482,7 @@ def test_joining_cohorts_changes_weights():
     held = record(before | after, {}, stages=[stage("weigh", "w", before), stage("cohorts", "c", after)], why="w; c")
     assert weight_sentences(held, "a")[1:] == [
         "Its weight was 25.0 % after weighing and 50.0 % after joining cohorts.",
-        "Weighing: w.",
+        "Weighting: w.",
         "Cohorts: c.",
     ]
 
@@ -563,19 +568,19 @@ def test_trust_in_words_has_every_part_and_what_nsds_took():
     assert weight_sentences(trusted(notes=[note]), "bad", plan=by_trust()) == [
         "round 7, bad: weight 15.0 %, number 3 of 3.",
         "By its rows alone (20 of 40) it would have had 50.0 %.",
-        "It is trusted 0.390 of at most 1, number 3 of 3 (1 the most): 0.100 for accuracy, 0.110 for agreement of its reasons, "
-        "0.180 for consistency.",
+        "It is trusted 0.390 of at most 1, number 3 of 3 (1 the most): 0.100 for accuracy, 0.110 for agreement of its "
+        "explanations, 0.180 for consistency.",
         "Accuracy: its model is right on 20.0 % of the reference rows, as the server measured; times alpha = 0.5 that is 0.100.",
         "Agreement: its SHAP values diverge from the consortium's by an NSDS of 1.000 (0 the same), number 1 of 3 "
         "(1 the farthest); exp(-NSDS) = 0.368; times beta = 0.3 that is 0.110.",
-        "Consistency: 0.900, by even accuracies over up to 3 rounds, and reasons that are 80.0 % as they were; times "
+        "Consistency: 0.900, by even accuracies over up to 3 rounds, and explanations that are 80.0 % as they were; times "
         "gamma = 0.2 that is 0.180.",
         "For its NSDS, 39.3 % is taken off what it would weigh by trust alone (exp(-0.5 x 1.000) = 0.607), before weights are "
         "made to sum to 1.",
         "With it at the share of its rows, the log loss on the reference rows is 0.03 higher than without it: that is "
         "its contribution, which is negative. Its reward, contribution times trust, is -0.012, number 3 of 3 (1 the highest).",
-        f"Weighing: {BY_TRUST}.",
-        "Every site that answered was shown all numbers, worked the weights out again and went along.",
+        f"Weighting: {BY_TRUST}.",
+        "Every site that answered was shown all numbers, recomputed the weights and accepted them.",
         f"Note: {note}.",
     ]
 
@@ -612,7 +617,7 @@ def test_a_site_without_an_accuracy_counts_as_the_others_do():
     lines = weight_sentences(held, "b", plan=by_trust(accuracy_at="site"))
     assert lines[3] == "Accuracy: it has no validation rows of its own, so it counts as the mean of the others'."
     assert "0.400 for accuracy" in lines[2], "what the other two parts leave of its trust"
-    assert "no earlier reasons to compare with" in lines[5] and not any("None" in line for line in lines)
+    assert "no earlier explanations to compare with" in lines[5] and not any("None" in line for line in lines)
 
 
 def test_trust_that_is_watched_takes_nothing_off():

@@ -52,7 +52,7 @@ def model_card(
         f"<p{'' if use else ' class=warn'}>{escape(use or NO_USE)}</p>",
         "<h2>Model and data</h2>",
         _facts(summary, plan),
-        "<h2>How right it is</h2>",
+        "<h2>Performance</h2>",
         _metrics(summary),
         "<h2>Subgroups</h2>",
         _subgroups(summary),
@@ -76,7 +76,7 @@ def _facts(summary: RunSummary, plan: Plan) -> str:
         "model": f"{summary.model} with {summary.parameters:,} parameters from {inputs} inputs",
         "trained by": f"{summary.method}, {summary.rounds} rounds, seed {summary.seed}",
         "data": str(summary.data),
-        "what it predicts": str(data.label or "the class of a picture"),
+        "what it predicts": str(data.label or "the class of an image"),
         **_event_facts(summary, data),
         "sites": sites_line(summary),
         "rows": f"{counts['train']:,} for training, {counts['val']:,} for validation, {counts['test']:,} for test",
@@ -188,6 +188,6 @@ def _limits(summary: RunSummary) -> str:
         *[str(w) for w in summary.warnings],
         *[f"Assumed to read the table: {note}." for note in summary.assumed],
         "Figures are of the sites of this run. At another hospital they can be worse: check there first (rounds evaluate).",
-        "An explanation says what the model goes by, not what causes an outcome.",
+        "An explanation says what the model relies on, not what causes an outcome.",
     ]
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"

@@ -117,7 +117,7 @@ def _importances(run: RunRecord) -> Figure | None:
     if run.explanations is None or not run.explained("deployed"):
         return None
     shares = newest_block(run.explanations, "deployed")["consensus"]
-    return figures.importances(run.explanations["features"], shares, top=_TOP, title="What the common model goes by")
+    return figures.importances(run.explanations["features"], shares, top=_TOP, title="What the common model relies on")
 
 
 def _heat(kind: str) -> Callable[[RunRecord], Figure | None]:
@@ -191,7 +191,7 @@ def _spending(run: RunRecord) -> Figure | None:
 
 
 COURSE, JUDGED, WEIGHTS, REASONS, TRUST, PICTURES, COST, PRIVACY = (
-    "Course", "Calibration", "Weights", "Reasons", "Trust", "Pictures", "Who was there, and cost", "Privacy",
+    "Training", "Calibration", "Weights", "Explanations", "Trust", "Images", "Participation and cost", "Privacy",
 )  # fmt: skip
 
 FIGURES: dict[str, Entry] = {

@@ -82,7 +82,7 @@ try {
 """
 
 _LEFT_OUT = (
-    "Charts are left out: plotly is not installed on the machine that ran this. "
+    "Charts are left out: plotly is not installed on the machine that drew this page. "
     "<code>rounds report RUN</code> draws them."
 )
 _WITHOUT = "<noscript><p class='warn'>Charts need JavaScript; the tables do not.</p></noscript>"

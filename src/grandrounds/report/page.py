@@ -102,7 +102,7 @@ def report_page(
         *_separate_models(summary),
         *privacy_section(summary, rounds, charts),
         *membership_section(attacks),
-        "<h2>Who was missing, and what rounds cost</h2>",
+        "<h2>Missing sites and cost of rounds</h2>",
         _missing_sites(rounds),
         charts.place(figures.presence_over_rounds(rounds), wide=True) if rounds else "",
         charts.place(figures.bytes_over_rounds(rounds), figures.seconds_over_rounds(rounds)) if rounds else "",
@@ -192,7 +192,7 @@ def _agreement_figures(rounds: Sequence[RoundRecord]) -> list[Figure]:
 
 def _metrics(summary: RunSummary) -> str:
     final, train = summary.final, summary.training
-    custom = {name: "A metric of this experiment's own." for name in final if name not in DESCRIPTIONS}
+    custom = {name: "A metric that this experiment defines." for name in final if name not in DESCRIPTIONS}
     same = {f"decision_{m}" for m in final if final.get(f"decision_{m}") == final[m]}  # at 0.5: told once
     rows = [
         [
@@ -313,16 +313,16 @@ def _separate_models(summary: RunSummary) -> list[str]:
         out += ["<h2>Models that stay separate</h2>", table(["site", "model"], models)]
     if summary.attacks:
         kinds = [[td(escape(s)), text_cell(k)] for s, k in summary.attacks["sites"].items()]
-        out += ["<h2>Attackers in this study</h2>", table(["site", "attack"], kinds)]
+        out += ["<h2>Simulated attackers</h2>", table(["site", "attack"], kinds)]
         for target, hit in summary.attacks.get("backdoor_success", {}).items():
-            out.append(f"<p>Stamped test pictures taken for {escape(target)}: {number(hit, 3)}</p>")
+            out.append(f"<p>Stamped test images classified as {escape(target)}: {number(hit, 3)}</p>")
     return out
 
 
 def _missing_sites(rounds: Sequence[RoundRecord]) -> str:
     gaps = [(r.round, site, why) for r in rounds for site, why in r.decision.missing.items()]
     if not gaps:
-        return "<p>Nobody: every site that was asked answered in every round.</p>"
+        return "<p>None: every site that was asked answered in every round.</p>"
     items = "".join(f"<li>round {r}: {escape(site)} ({escape(why)})</li>" for r, site, why in gaps[:200])
     more = f"<p>And {len(gaps) - 200} times more (round_logs.json has them all).</p>" if len(gaps) > 200 else ""
     return f"<ul>{items}</ul>{more}"

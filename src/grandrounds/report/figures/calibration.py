@@ -78,7 +78,7 @@ def reliability(bins: Mapping[str, Any]) -> Figure:
         if top
         else ("predicted risk of the event", "share with the event")
     )
-    shape = layout("Reliability", note="do probabilities mean what they say?", x=x, y=y, height=420)
+    shape = layout("Reliability", note="predicted probability against observed frequency", x=x, y=y, height=420)
     shape["xaxis"] |= {"range": [0, 1], "anchor": "y2"}
     shape["yaxis"] |= {"range": [-0.03, 1.03], "domain": [0.27, 1]}
     shape["yaxis2"] = {"title": {"text": "rows"}, "domain": [0, 0.18], "nticks": 3, "rangemode": "tozero"}

@@ -44,7 +44,7 @@ def drift_over_rounds(explanations: Explanations) -> Figure:
             lines.append(
                 _line(by_round, "consensus_drift", f"consensus drift ({kind}, from round to round)", COLOURS[2])
             )
-    return _over_rounds(lines, "How far apart sites reason", _L1)
+    return _over_rounds(lines, "Drift of explanations between sites", _L1)
 
 
 def jaccard_over_rounds(explanations: Explanations) -> Figure:
@@ -60,7 +60,7 @@ def jaccard_over_rounds(explanations: Explanations) -> Figure:
             k = next(iter(by_round.values()))["k"]
             lines.append(_line(by_round, "jaccard", f"Jaccard of the top {k}, {kind}", COLOUR[kind], width=3))
             lines.append(_line(by_round, "rank_correlation", f"rank correlation, {kind}", COLOUR[kind], dash="dash"))
-    return _over_rounds(lines, "How much sites' reasons overlap", "mean over pairs of sites", height=340)
+    return _over_rounds(lines, "Overlap of sites' explanations", "mean over pairs of sites", height=340)
 
 
 def _line(

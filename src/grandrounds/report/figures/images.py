@@ -21,7 +21,7 @@ _CELL = 240
 _GAP = 0.03
 
 
-def image_grid(panels: Sequence[tuple[str, Array]], *, title: str = "Pictures", across: int = _COLUMNS) -> Figure:
+def image_grid(panels: Sequence[tuple[str, Array]], *, title: str = "Images", across: int = _COLUMNS) -> Figure:
     """Draw images and heat maps in a grid.
 
     Args:
@@ -35,7 +35,7 @@ def image_grid(panels: Sequence[tuple[str, Array]], *, title: str = "Pictures", 
         BadInput: There are no panels, or an array has another shape.
     """
     if not panels:
-        raise BadInput("there is no picture to show: give at least one (title, array)", code="nothing-to-draw")
+        raise BadInput("there is no image to show: give at least one (title, array)", code="nothing-to-draw")
     columns = min(across, len(panels))
     down = -(-len(panels) // columns)
     traces, notes = [], []
@@ -84,7 +84,7 @@ def _panel(name: str, array: Array) -> Trace:
             "hoverinfo": "skip",
         }
     raise BadInput(
-        f"picture '{name}' has shape {array.shape}: it should be (height, width) or (height, width, 3)",
+        f"image '{name}' has shape {array.shape}: it should be (height, width) or (height, width, 3)",
         code="bad-image-shape",
     )
 
@@ -135,7 +135,7 @@ def map_concentration(rounds: Sequence[RoundRecord]) -> Figure:
     """
     note = "mean over sites; 0 spread evenly, 1 on one pixel"
     return _map_figure(
-        rounds, _CONCENTRATION_LINES, "How sharply models look", note, "concentration", {"rangemode": "tozero"}
+        rounds, _CONCENTRATION_LINES, "Concentration of heat maps", note, "concentration", {"rangemode": "tozero"}
     )
 
 
@@ -146,7 +146,7 @@ def map_similarity(rounds: Sequence[RoundRecord]) -> Figure:
         BadInput: No round has heat maps.
     """
     note = "mean over sites; 1 is the same map"
-    return _map_figure(rounds, _SIMILARITY_LINES, "How alike heat maps are", note, "SSIM", {"range": [None, 1.02]})
+    return _map_figure(rounds, _SIMILARITY_LINES, "Similarity of heat maps", note, "SSIM", {"range": [None, 1.02]})
 
 
 def _map_figure(
@@ -179,7 +179,7 @@ def _map_figure(
 
 
 _LINES = {
-    "accuracy": "accuracy on the scoring pictures",
+    "accuracy": "accuracy on the scoring images",
     "xai": "XAI accuracy",
     "grid": "grid accuracy",
     "in_mask": "in-mask share",
@@ -202,7 +202,7 @@ def rationale_over_rounds(
     scored = [r for r in rounds if r.reasons]
     if not scored:
         raise BadInput(
-            "no round of this run was scored for its reasons: set evaluation.rationale_set and run it again",
+            "no round of this run was scored against masks: set evaluation.rationale_set and run it again",
             code="nothing-to-draw",
         )
     x = [r.round for r in scored]
@@ -232,7 +232,7 @@ def rationale_over_rounds(
             "Right, and for the right reason",
             note="dotted: the final net with its weights shuffled" if shapes else "",
             x="round",
-            y="share of scoring pictures",
+            y="share of scoring images",
             height=360,
             yaxis={"range": [0, 1.02]},
             shapes=shapes,

@@ -19,8 +19,8 @@ MEANING = {
 
 CONSENSUS = "consensus"
 _TITLE = {
-    "training": "What each site's own model goes by",
-    "deployed": "What the common model goes by at each site",
+    "training": "What each site's own model relies on",
+    "deployed": "What the common model relies on at each site",
 }
 
 
@@ -183,7 +183,7 @@ def spurious_masses(masses: Mapping[str, Mapping[str, float]], chance: float) ->
     return Figure(
         bars,
         layout(
-            "Spurious mass: reasons on the tile with the patch",
+            "Spurious mass: attribution on the tile with the patch",
             note=note + (f"; the {len(sites)} largest of {len(every)} sites" if len(every) > len(sites) else ""),
             y="share of the sketch",
             height=380,

@@ -24,7 +24,9 @@ def epsilon_by_site(sites: Mapping[str, Mapping[str, float]], budget: float | No
         BadInput: There are no sites.
     """
     if not sites:
-        raise BadInput("no site released anything under a promise: there is nothing to draw", code="nothing-to-draw")
+        raise BadInput(
+            "no site released anything under differential privacy: there is nothing to draw", code="nothing-to-draw"
+        )
     ranked = sorted(sites, key=lambda s: (-sites[s].get(together, 0.0), s))[:MAX_SITES]
     names = labels(ranked)
     kinds = list(dict.fromkeys(kind for by_kind in sites.values() for kind in by_kind))
@@ -51,7 +53,7 @@ def epsilon_by_site(sites: Mapping[str, Mapping[str, float]], budget: float | No
             }
         )
     few = f"the {MAX_SITES} of {len(sites)} sites that spent most" if len(sites) > MAX_SITES else ""
-    parts = "parts do not add up: together they tell less" if len(alone) > 1 else ""
+    parts = "parts do not add up: together they disclose less" if len(alone) > 1 else ""
     shape = layout(
         "Epsilon by site and mechanism",
         note="; ".join(n for n in (few, parts) if n),
@@ -104,7 +106,7 @@ def attack_areas(attacks: Sequence[Mapping[str, Any]], bound: float | None) -> F
         }
     )
     shape = layout(
-        "Who was trained on? Attacks against the promise",
+        "Membership attacks against the privacy guarantee",
         x="AUC (0.5 is guessing)",
         height=_height(len(scored)),
         yaxis=category(names, autorange="reversed"),
@@ -156,7 +158,7 @@ def epsilon_over_rounds(
             lines.append(_line(rounds, values, f"{safe(name)} alone", colour, width=2))
     if budget is not None:
         lines.append(_line(rounds, [budget] * len(rounds), "budget", QUIET, width=1, dash="dot"))
-    note = "parts do not add up: together they tell less" if len(alone) > 1 else ""
+    note = "parts do not add up: together they disclose less" if len(alone) > 1 else ""
     shape = layout("Epsilon so far", note=note, x="round", y="epsilon", height=320)
     shape["yaxis"]["rangemode"] = "tozero"
     return Figure(lines, shape)

@@ -158,7 +158,7 @@ def crossed_curves(rounds: Sequence[RoundRecord], rows: Mapping[str, Mapping[str
     scored = [r for r in _rounds_with_local_models(rounds) if "external" in r.local]
     if not scored:
         raise BadInput(
-            "sites lent no scores in this run: set evaluation.local_models = 'crossed' and run it again",
+            "local models were not scored at other sites in this run: set evaluation.local_models = 'crossed' and run it again",
             code="nothing-to-draw",
         )
     x = [r.round for r in scored]
@@ -245,7 +245,7 @@ def presence_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
     texts = [[_attendance_text(d, site) for d in shown] for site in sites]
     x, y = [str(d.round) for d in shown], labels(sites)
     total = sum(missed.values())
-    note = f"missing {total} times in {len(rounds)} rounds" if total else "nobody who was asked was missing"
+    note = f"missing {total} times in {len(rounds)} rounds" if total else "no site that was asked was missing"
     if len(every) > len(sites):
         note += f"; {len(sites)} of {len(every)} sites, most often missing first"
     trace = {
@@ -269,7 +269,7 @@ def presence_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
     return Figure(
         [trace],
         layout(
-            "Who took part",
+            "Participation",
             note=note,
             x="round",
             height=180 + 16 * len(sites),

@@ -100,7 +100,12 @@ def nsds_over_rounds(rounds: Sequence[RoundRecord], alarm: float) -> Figure:
     return Figure(
         lines,
         layout(
-            "Divergence of reasons (NSDS)", note=note, x="round", y="NSDS in nats, log scale", height=380, yaxis=axis
+            "Divergence of explanations (NSDS)",
+            note=note,
+            x="round",
+            y="NSDS in nats, log scale",
+            height=380,
+            yaxis=axis,
         ),
     )
 
@@ -124,7 +129,7 @@ def trust_parts(decision: Decision, rule: TrustRuleRecord) -> Figure:
     agreed = [rule["beta"] * _agreement(signals, s, rule) for s in sites]
     steady = [rule["gamma"] * (signals["consistency"].get(s) or 0.0) for s in sites]
     accuracy = [max(trust[s] - a - c, 0.0) for s, a, c in zip(sites, agreed, steady, strict=True)]
-    parts = {"accuracy": accuracy, "agreement of reasons": agreed, "consistency": steady}
+    parts = {"accuracy": accuracy, "agreement of explanations": agreed, "consistency": steady}
     traces: list[Trace] = [
         {
             "type": "bar",
@@ -155,7 +160,7 @@ def rewards_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
     decisions = [d for d in _require_trust(rounds) if d.signals.get("reward")]
     if not decisions:
         raise BadInput(
-            "no round of this run works rewards out: set method.trust.rewards, and reference rows with labels",
+            "no round of this run computes rewards: set method.trust.rewards, and reference rows with labels",
             code="nothing-to-draw",
         )
     values = {s: _running_sum(series) for s, series in _values(decisions, "reward").items()}

@@ -133,7 +133,7 @@ def weights_by_signal(decision: Decision) -> Figure:
     )  # fmt: skip
 
 
-_OWN_SCALES = "every signal on a scale of its own, as it was told; how they make the weight is told in words"
+_OWN_SCALES = "every signal on its own scale, as reported; the sentences say how they make the weight"
 _PANEL, _GAP = 74, 30
 """Height of a panel and of the space above it, in pixels."""
 
@@ -173,7 +173,7 @@ _SIGNALS_OF_PART = {
     "calibration": ("ece",),
 }
 """The numbers that a part of a weight comes from."""
-_PART_NAMES = {"data": "data size", "agreement": "agreement of reasons"}
+_PART_NAMES = {"data": "data size", "agreement": "agreement of explanations"}
 
 
 def _parts(shares: SiteValues, signals: SiteValues, sites: Sequence[str]) -> list[Trace]:
@@ -182,7 +182,7 @@ def _parts(shares: SiteValues, signals: SiteValues, sites: Sequence[str]) -> lis
     for k, (part, values) in enumerate(shares.items()):
         behind = [name for name in _SIGNALS_OF_PART.get(part, (part,)) if name in signals]
         name = (
-            "rows, as far as reasons are in line"
+            "rows, as far as explanations are in line"
             if "in_line" in behind
             else _PART_NAMES.get(part, part.replace("_", " "))
         )
@@ -235,7 +235,7 @@ def disagreement_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
     decisions = [r.decision for r in rounds if r.decision.signals.get("disagreement")]
     if not decisions:
         raise BadInput(
-            "no round of this run weighs sites by their reasons: there is no disagreement to draw",
+            "no round of this run weighs sites by their explanations: there is no disagreement to draw",
             code="nothing-to-draw",
         )
     shown = [decisions[i] for i in spread_positions(len(decisions))]
@@ -256,7 +256,7 @@ def disagreement_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
     }
     blank = ["blank: alone in its cohort"] if any(len(a) < len(d.signals["disagreement"]) for a, d in both) else []
     notes = ["distance to the consensus it was weighed by", *blank, *_shown_note(sites, every)]
-    return _site_by_round("Whose reasons stood apart", notes, trace, len(sites))
+    return _site_by_round("Disagreement of explanations", notes, trace, len(sites))
 
 
 def cohorts_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
@@ -287,7 +287,7 @@ def cohorts_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
         "hovertemplate": "%{y}, round %{x}: cohort %{z}<extra></extra>",
     }
     notes = [*_consistency([d.cohorts.get("consistency") for d in decisions]), *_shown_note(sites, every)]
-    return _site_by_round("Who was grouped with whom", notes, trace, len(sites))
+    return _site_by_round("Cohorts of sites", notes, trace, len(sites))
 
 
 def _compared_distances(decision: Decision) -> dict[str, float | None]:

@@ -36,14 +36,14 @@ def explanations_section(explanations: Explanations | None, charts: Charts) -> l
         return []
     kinds = [kind for kind in KINDS if blocks_by_round(explanations, kind)]
     last = {kind: newest_block(explanations, kind) for kind in kinds}
-    out = ["<h2>Reasons</h2>", _intro(explanations["sketch"], kinds), _drift_table(last)]
+    out = ["<h2>Explanations</h2>", _intro(explanations["sketch"], kinds), _drift_table(last)]
     if any(len(blocks_by_round(explanations, kind)) > 1 for kind in kinds):
         out.append(charts.place(figures.drift_over_rounds(explanations), figures.jaccard_over_rounds(explanations)))
     for kind in kinds:
         out.append(charts.place(figures.importance_heatmap(explanations, kind), wide=True))
     apart = [_distance_figure(explanations, kind) for kind in kinds]
     if "deployed" in last:
-        words, shares = "What the common model goes by", last["deployed"]["consensus"]
+        words, shares = "What the common model relies on", last["deployed"]["consensus"]
         apart.insert(0, figures.importances(explanations["features"], shares, top=12, title=words))
     side_by_side = all(len(block["to_consensus"]) <= _MOST_SIDE_BY_SIDE for block in last.values())
     out.append(charts.place(*apart, wide=not side_by_side))
@@ -62,8 +62,8 @@ def _intro(sketch: SketchRecord, kinds: Sequence[str]) -> str:
     meaning = {
         "training": "<b>Training drift</b> compares the sites' own models of a round on the same reference rows: "
         "it says how differently hospitals learn.",
-        "deployed": "<b>Deployed divergence</b> compares what the model in use goes by on each site's own "
-        "patients: it says how differently patients are reasoned about from hospital to hospital.",
+        "deployed": "<b>Deployed divergence</b> compares what the model in use relies on for each site's own "
+        "patients: it says how explanations differ from hospital to hospital.",
     }
     both = "The two answer different questions and are not to be compared with one another." if len(kinds) > 1 else ""
     how = f"Sketches are by {escape(str(sketch['explainer']).replace('_', ' '))}"
@@ -71,7 +71,7 @@ def _intro(sketch: SketchRecord, kinds: Sequence[str]) -> str:
         score = escape(str(sketch["score"]).replace("_", " "))
         how += f" (local models by {score}, the model in use by how far its predictions move)"
     scale = (
-        "A sketch shares out importance among features and sums to 1; distances run from 0 (the same reasons) to 2 "
+        "A sketch shares out importance among features and sums to 1; distances run from 0 (the same sketch) to 2 "
         "(nothing in common). A divergence not well above what sampling alone would give says nothing about the sites; "
         "training drift is measured on the same rows for all, so sampling puts no site apart."
     )
@@ -99,7 +99,7 @@ def _site_table(features: Sequence[str], last: Mapping[str, Block]) -> str:
     every = list(dict.fromkeys([*farthest_sites(first, 10**9), *[s for b in last.values() for s in b["to_consensus"]]]))
     head = ["site"]
     for kind in last:
-        head += [f"{kind}: distance", f"<th class='text'>{kind}: goes by</th>"]
+        head += [f"{kind}: distance", f"<th class='text'>{kind}: relies on</th>"]
     rows = []
     for site in every[:_ROWS]:
         cells = [td(escape(site))]
@@ -154,17 +154,17 @@ def _spurious_masses(explanations: Explanations, kind: str) -> Mapping[str, floa
 def _shortcut_intro(block: Mapping[str, Any], *, measured: bool) -> str:
     """Describe the planted patch, and how to read the numbers."""
     parts = [
-        f"A patch was painted in a corner of the pictures of one class with a chance of {block['p']:g}; the corner is "
+        f"A patch was painted in a corner of the images of one class with a chance of {block['p']:g}; the corner is "
         "each site's own, and every third site ties it to the other class. The test rows are judged twice: as the model "
-        "was trained, and with the patches gone. What is lost without them was read off the patch.",
+        "was trained, and without patches. The score that is lost without them came from the patch.",
         f"<b>Spurious gap</b> in AUROC: {number(block['spurious_gap'], 3)}.",
     ]
     if measured:
         parts.append(
             f"<b>Spurious mass</b> is the share of a sketch on the tile that holds the site's patch: "
-            f"{number(block['sam'], 3)} of the sites' own models on clean reference pictures, "
-            f"{number(block['sam_deployed'], 3)} of the model in use on sites' own pictures; a sketch that prefers no "
-            f"tile has {number(block['chance'])}. On clean pictures there is no patch to hide, so a model that looks "
+            f"{number(block['sam'], 3)} of the sites' own models on clean reference images, "
+            f"{number(block['sam_deployed'], 3)} of the model in use on sites' own images; a sketch that prefers no "
+            f"tile has {number(block['chance'])}. On clean images there is no patch to hide, so a model that looks "
             "only for the patch can show little of it there."
         )
     return f"<p>{' '.join(parts)}</p>"
@@ -182,7 +182,7 @@ def _shortcut_scores(final: Scores, ood: Scores) -> str:
 
 
 def _patch_table(patches: Mapping[str, Mapping[str, Any]], masses: Mapping[str, Mapping[str, float]]) -> str:
-    head = ["site", "<th class='text'>corner</th>", "<th class='text'>on pictures of</th>"]
+    head = ["site", "<th class='text'>corner</th>", "<th class='text'>on images of</th>"]
     rows = [
         [td(escape(site)), text_cell(patch["corner"]), text_cell(", ".join(patch["on"]))]
         + [td(number(by_site.get(site), 3)) for by_site in masses.values()]

@@ -47,7 +47,7 @@ def rationale_line(reasons: Mapping[str, Any]) -> str:
     """Summarise the summary's `reasons` in one line for a screen."""
     keys = [key for key in ("accuracy", "xai", "grid", "masked_accuracy") if key in reasons]
     clauses = [f"{RATIONALE_COLUMNS[key]} {_score_text(reasons, key)}{_baseline_text(reasons, key)}" for key in keys]
-    return f"reasons scored on {reasons['pictures']} pictures ('{reasons['on']}'): {', '.join(clauses)}"
+    return f"rationale scored on {reasons['pictures']} images ('{reasons['on']}'): {', '.join(clauses)}"
 
 
 def rationale_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
@@ -73,7 +73,7 @@ def rationale_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts
 
 def _rationale_text(reasons: Mapping[str, Any]) -> str:
     sentences = [
-        f"The server scored the model in use on {reasons['pictures']} reference pictures ({escape(str(reasons['on']))}).",
+        f"The server scored the model in use on {reasons['pictures']} reference images ({escape(str(reasons['on']))}).",
     ]
     if "xai" in reasons:
         sentences.append(
@@ -84,11 +84,11 @@ def _rationale_text(reasons: Mapping[str, Any]) -> str:
         )
     if "grid" in reasons:
         sentences.append(
-            "<b>Grid accuracy</b> is the share of scenes, each picture in one cell among others, whose warmest cell is the "
+            "<b>Grid accuracy</b> is the share of scenes, each image in one cell among others, whose warmest cell is the "
             "right one."
         )
     sentences.append(
-        "A score says something as far as it is above noise, blobs that look at no picture, and the same net with its "
+        "Compare a score with noise, with blobs that look at no image, and with the same net with its "
         "weights shuffled; &plusmn; is the standard error."
     )
     return " ".join(sentences)
@@ -168,14 +168,14 @@ def maps_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Cha
 
 def _maps_text(maps: Mapping[str, Any]) -> str:
     text = (
-        f"Means over sites after round {maps['rounds'][-1]}. Each site looked at {maps['pictures']} pictures of its own at most, "
-        "with the model it trained in the round (first number) and with the common model (second); maps are of the picture's "
+        f"Means over sites after round {maps['rounds'][-1]}. Each site looked at {maps['pictures']} images of its own at most, "
+        "with the model it trained in the round (first number) and with the common model (second); maps are of the image's "
         "label and stayed at the site. <b>Concentration</b> and <b>Gini</b>: 0 spread evenly, towards 1 on one spot. "
         "<b>Inside</b>: share of the heat in the truth mask. <b>Deletion</b> (low is good) and <b>insertion</b> (high is good): "
         "mean probability of the label while the hottest pixels go or come first. <b>Dark</b>: share of maps without any heat, "
         "which are left out of the other numbers. <b>SSIM</b> and <b>rank</b> are 1 for the same map."
     )
-    return text + (" Between sites: their models on the same reference pictures." if maps.get("between") else "")
+    return text + (" Between sites: their models on the same reference images." if maps.get("between") else "")
 
 
 def _pair(numbers: Mapping[str, Mapping[str, float | None]], label: str) -> tuple[float | None, float | None]:

@@ -31,19 +31,19 @@ def privacy_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: 
     privacy = summary.privacy
     if privacy["mechanism"] == "none" or "events" not in privacy:
         return []
-    out = ["<h2>Privacy: what was promised and spent</h2>"]
+    out = ["<h2>Privacy guarantee and budget spent</h2>"]
     if not promised(privacy):
         raw = dict.fromkeys(e["what"] for e in privacy["events"] if e["kind"] == "raw")
         out.append(
-            f"<p class='warn'>Nothing is promised (epsilon = infinity): {escape(', '.join(raw))} left the sites without "
-            "noise.</p>"
+            f"<p class='warn'>There is no privacy guarantee (epsilon = infinity): {escape(', '.join(raw))} left the sites "
+            "without noise.</p>"
         )
     else:
         out += [f"<p>{escape(line)}</p>" for line in _promise_sentences(summary)]
         out.append(charts.place(spending_figure(privacy, rounds)))
     items = "".join(f"<li>{escape(release(Event.from_dict(e), str(privacy['unit'])))}</li>" for e in privacy["events"])
     gaps = "".join(f"<li>{escape(line)}</li>" for line in uncovered(privacy))
-    return [*out, f"<h3>What left under it</h3><ul>{items}</ul>", f"<h3>What it does not cover</h3><ul>{gaps}</ul>"]
+    return [*out, f"<h3>Releases under it</h3><ul>{items}</ul>", f"<h3>Not covered</h3><ul>{gaps}</ul>"]
 
 
 def spending_figure(privacy: Mapping[str, Any], rounds: Sequence[RoundRecord]) -> Figure:
@@ -108,7 +108,7 @@ def membership_section(attacks: Mapping[str, Any] | None) -> list[str]:
     if bound is not None and bound["broken"]:
         words[-1] = f"<p class='warn'>{escape(attacks['sentences'][-1])}</p>"
     words += [f"<p class='quiet'>{escape(note)}</p>" for note in attacks["notes"]]
-    out = ["<h2>Who was trained on?</h2>", *words, table(head, rows)]
+    out = ["<h2>Membership attacks</h2>", *words, table(head, rows)]
     if attacks["separate"]:
         sites = sorted(attacks["sites"].items(), key=lambda item: (-(item[1]["auc"] or 0), item[0]))[:_SITES]
         head[0] = "site, most exposed first"

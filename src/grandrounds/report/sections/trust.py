@@ -48,7 +48,7 @@ def trust_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Ch
     paired = [figures.rewards_over_rounds(rounds)] if rewarded else []
     pooled = decisions[-1].reasons
     if pooled:
-        title = f"The consortium's reasons, round {decisions[-1].round}"
+        title = f"The consortium's attributions, round {decisions[-1].round}"
         paired.append(figures.importances(list(pooled), list(pooled.values()), top=_TOP, title=title))
     over = [figures.trust_over_rounds(rounds), figures.nsds_over_rounds(rounds, trust["alarm"])] if course else []
     return [
@@ -62,7 +62,7 @@ def trust_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Ch
         *_correlation(trust),
         "<h3>Alarms and refusals</h3>",
         _alarms(decisions, trust),
-        "<h3>What trust can and cannot see here</h3>",
+        "<h3>Limits of trust in this run</h3>",
         *[f"<p>{line}</p>" for line in trust_limits(trust)],
     ]
 
@@ -103,10 +103,10 @@ def trust_limits(trust: TrustRecord) -> list[str]:
     signs = (
         "SHAP values that point the other way are no agreement."
         if signed
-        else "NSDS goes by the size of SHAP values and not by their sign: a model with every sign turned has the same reasons."
+        else "NSDS depends on the size of SHAP values and not on their sign: a model with every sign turned has the same NSDS."
     )
     other = (
-        "A high NSDS says that a site's model goes by other features than the consortium's: because its data are bad, or "
+        "A high NSDS says that a site's model relies on other features than the consortium's: because its data are bad, or "
         "because its patients are others."
     )
     return [escape(first), escape(f"{signs} {other}")]
@@ -121,13 +121,13 @@ def _trust_formula(trust: TrustRecord) -> str:
     more += " x how far its sketch is in line with the others'" if r["reasons"] else ""
     words = (
         f"Trust is {r['alpha']:g} x accuracy + {r['beta']:g} x {agreed} + {r['gamma']:g} x consistency, between 0 and 1. "
-        "NSDS is how far the features that a site's model goes by (SHAP values) diverge from the consortium's: 0 is the same. "
+        "NSDS is how far the features that a site's model relies on (SHAP values) diverge from the consortium's: 0 is the same. "
     )
     words += (
         f"A site's weight is in proportion to {rows}trust x {penalty}{more}; "
-        "every site works all weights out again before it goes along."
+        "every site recomputes all weights before it accepts them."
         if trust["weighs"]
-        else "Here trust was watched and had no say in weights."
+        else "In this run trust was recorded and did not set weights."
     )
     return escape(words)
 
@@ -168,8 +168,8 @@ def _alarms(decisions: Sequence[Decision], trust: TrustRecord) -> str:
     for site in sorted(alarmed, key=lambda s: (-len(alarmed[s]), s))[:_ROWS]:
         highest = max((d.signals["nsds"].get(site) or 0.0, d.round) for d in decisions)
         items.append(
-            f"{escape(site)}: its reasons diverged by more than {trust['alarm']:g} in {_round_list(alarmed[site])}, at most by "
-            f"{highest[0]:.3f} (round {highest[1]})"
+            f"{escape(site)}: its explanations diverged by more than {trust['alarm']:g} in {_round_list(alarmed[site])}, "
+            f"at most by {highest[0]:.3f} (round {highest[1]})"
         )
     if len(alarmed) > _ROWS:
         items.append(f"and {len(alarmed) - _ROWS} more sites")

@@ -64,9 +64,11 @@ def cohort_sentences(view: SiteView) -> list[str]:
         return ["All sites that answered form one cohort."]
     compared_round = view.has_signal("disagreement")
     if not view.cohort_peers:
-        compared = ", so its reasons were compared with all sites'" if view.alone_in_cohort and compared_round else ""
+        compared = (
+            ", so its explanations were compared with all sites'" if view.alone_in_cohort and compared_round else ""
+        )
         return [f"It is alone in cohort {view.cohort} of {count}{compared}.", *_cohort_model_sentences(view)]
-    compared = "; its reasons were compared with theirs only" if view.within_cohort and compared_round else ""
+    compared = "; its explanations were compared with theirs only" if view.within_cohort and compared_round else ""
     return [
         f"It is in cohort {view.cohort} of {count} with {join_names(view.cohort_peers)}{compared}.",
         *_cohort_model_sentences(view),
@@ -90,7 +92,7 @@ def _distance_sentence(view: SiteView) -> str:
     away = view.values("disagreement")
     group = "its cohort" if view.within_cohort else "the sites"
     scale = "2 nothing in common" if view.value("in_line") is None else "1 as far off as a model that uses no feature"
-    text = f"Its reasons lie {away[view.site]:.2f} from the consensus of {group} (0 the same, {scale})"
+    text = f"Its explanations lie {away[view.site]:.2f} from the consensus of {group} (0 the same, {scale})"
     if not view.alone_in_cohort:  # the others' distances are to another consensus
         usual = float(np.median([away[s] for s in _compared_sites(view) if s in away]))
         text += f"; the usual distance (their median) is {usual:.2f}"
@@ -129,12 +131,12 @@ def _verdict(view: SiteView, share: float) -> str:
     """Tell whether its explanations stand out, and whether this round or the rounds before decided that."""
     standing, now = view.value("standing"), _outlier_ratio_now(view)
     if standing is None and view.has_signal("standing"):
-        return "Reasons lie too far apart to say whose stand out"
+        return "Explanations lie too far apart to say whose stand out"
     if standing is None:  # a record from before rounds were remembered
         return "They stand out" if share < _ALL else "They do not stand out"
     if now is not None and np.isnan(now):
         before = "its own did" if standing > 1 else "its own did not"
-        return f"Reasons lie too far apart in this round to say whose stand out; in rounds before {before}"
+        return f"Explanations lie too far apart in this round to say whose stand out; in rounds before {before}"
     if now is not None and now <= 1 < standing:
         return "They do not stand out in this round, but did in rounds before"
     if now is not None and standing <= 1 < now:
@@ -149,7 +151,7 @@ def _remembered_sentences(view: SiteView) -> list[str]:
         return []
     if now is not None and abs(now - standing) < _SAME_DISTANCE * now:
         return []
-    return [f"Over the rounds its reasons lie {standing:.3g} times as far off as passes unnoticed."]
+    return [f"Over the rounds its explanations lie {standing:.3g} times as far off as passes unnoticed."]
 
 
 def _harm_sentences(view: SiteView) -> list[str]:
@@ -207,8 +209,8 @@ def _remaining_share(share: float) -> str:
 def _flat_sentence(view: SiteView) -> str:
     everyone = view.values("flat")
     if all(everyone.values()):
-        return "No site's model used any feature at all, so reasons say nothing of any of them."
-    text = "Its model used no feature at all, so its reasons say nothing: it counts no more than the site that agrees least"
+        return "No site's model used any feature at all, so explanations say nothing of any of them."
+    text = "Its model used no feature at all, so its explanations say nothing: it counts no more than the site that agrees least"
     share = view.value("in_line")
     return f"{text}, and keeps {_remaining_share(share)}." if share is not None else f"{text}."
 
@@ -216,7 +218,7 @@ def _flat_sentence(view: SiteView) -> str:
 def _unexplained_round(view: SiteView) -> list[str]:
     """Describe a round in which explanations were not requested."""
     last, counts = view.value("in_line"), view.value("agreement")
-    text = "Reasons were not asked for in this round"
+    text = "Explanations were not requested in this round"
     if last is not None:
         return [f"{text}; how far it was last found in line with the others stands: {whole_percent(last)}."]
     if counts is None:
@@ -234,7 +236,9 @@ def _gain_sentences(view: SiteView) -> list[str]:
     if not total or view.stage_reason("robust") or shares.get(view.site, 0.0) < _ALL or not lost:
         return []
     more = view.weight > rows.get(view.site, 0.0) / total + 1 - _ALL
-    return ["Others lost weight for their reasons, which leaves it more than its rows alone would."] if more else []
+    return (
+        ["Others lost weight for their explanations, which leaves it more than its rows alone would."] if more else []
+    )
 
 
 def _feature_sentences(view: SiteView, names: Sequence[str], block: Block) -> list[str]:
@@ -248,7 +252,7 @@ def _feature_sentences(view: SiteView, names: Sequence[str], block: Block) -> li
     most = [int(f) for f in np.argsort(-apart.round(9), kind="stable")[:_FEATURES] if apart[f] >= _LEAST_DIFFERENCE]
     word = "others" if consensus is None else "consensus"
     differences = ", ".join(f"{names[f]} {percent(sketch[f])} ({word} {percent(middle[f])})" for f in most)
-    return [f"What it goes by differently: {differences}."] if most else []
+    return [f"Features it relies on differently: {differences}."] if most else []
 
 
 def _consensus(view: SiteView, block: Block) -> Array | None:
@@ -290,12 +294,12 @@ def _block(view: SiteView, explanations: Explanations | None) -> Block:
 
 
 STAGES = {
-    "select": "Who took part",
-    "weigh": "Weighing",
+    "select": "Selection",
+    "weigh": "Weighting",
     "cohorts": "Cohorts",
-    "robust": "Against outliers",
-    "secure": "Adding up",
-    "stability": "While training",
+    "robust": "Robust aggregation",
+    "secure": "Secure aggregation",
+    "stability": "Local regularisation",
 }
 """The parts of a method as a reader knows them."""
 
@@ -392,7 +396,9 @@ def _part_sentences(view: SiteView) -> list[str]:
         return []
     words = {
         "data": "data size",
-        "agreement": "agreement" if view.value("in_line") is None else "its rows as far as its reasons are in line",
+        "agreement": "agreement"
+        if view.value("in_line") is None
+        else "its rows as far as its explanations are in line",
         "worst_site": "its validation loss",
         "calibration": "its calibration error",
     }

@@ -43,7 +43,7 @@ def refusal_sentences(view: SiteView) -> list[str]:
     """Name the sites that rejected the weights, and their reasons; or that every site accepted them."""
     codes = {s: code for s, why in view.decision.missing.items() if (code := rejection_code(why))}
     if not codes and uses_trust(view) and view.setting("weigh", "rule") == "trust":
-        return ["Every site that answered was shown all numbers, worked the weights out again and went along."]
+        return ["Every site that answered was shown all numbers, recomputed the weights and accepted them."]
     return [
         f"{join_names([s for s in codes if codes[s] == code])} refused: {DOUBTS[code]}."
         for code in _distinct_codes(codes)
@@ -69,7 +69,7 @@ def _trust_total(view: SiteView) -> str:
     trust = view.values("trust")[view.site]
     parts = _trust_parts(view)
     sum_of_parts = (
-        f": {parts['accuracy']:.3f} for accuracy, {parts['agreement']:.3f} for agreement of its reasons, "
+        f": {parts['accuracy']:.3f} for accuracy, {parts['agreement']:.3f} for agreement of its explanations, "
         if parts
         else ""
     )
@@ -132,7 +132,9 @@ def _consistency_sentences(view: SiteView) -> list[str]:
         return []
     over = f"up to {window} rounds" if window else "the last rounds"
     steady_text = (
-        "no earlier reasons to compare with" if steady is None else f"reasons that are {percent(steady)} as they were"
+        "no earlier explanations to compare with"
+        if steady is None
+        else f"explanations that are {percent(steady)} as they were"
     )
     share = _share_clause(view, "gamma", consistency)
     return [f"Consistency: {consistency:.3f}, by even accuracies over {over}, and {steady_text}{share}."]
@@ -148,7 +150,9 @@ def _weight_sentences(view: SiteView) -> list[str]:
         return ["For NSDS no site would have any weight left, so trust alone decides."]
     points = view.values("alignment") if view.setting("trust", "signed") else {}
     if points and not any(n * max(points.get(s, 1.0), 0.0) for s, n in remaining.items()):
-        return ["For NSDS and the signs of their reasons no site would have any weight left, so trust alone decides."]
+        return [
+            "For NSDS and the signs of their attributions no site would have any weight left, so trust alone decides."
+        ]
     factor, nsds = remaining[view.site], view.values("nsds")[view.site]
     how = f"exp(-{tau:g} x {nsds:.3f})" if form == "exponential" else f"1 - {tau:g} x {nsds:.3f}, at least 0"
     took = 1 - factor
