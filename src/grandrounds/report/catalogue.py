@@ -35,9 +35,13 @@ class RunRecord:
     summary: RunSummary | None = None
     explanations: Explanations | None = None
 
-    def explained(self, kind: str) -> int:
+    def explained_rounds(self, kind: str) -> int:
         """Count the rounds with sketches of a kind."""
         return 0 if self.explanations is None else len(blocks_by_round(self.explanations, kind))
+
+
+Draw = Callable[[RunRecord], Figure | None]
+"""Draws a figure of a run; None for a run without its numbers."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,13 @@ class Entry:
 
     Attributes:
         section: The section that it belongs to.
-        make: Draws it; None for a run without its numbers.
+        make: Draws it.
         wide: It takes the whole width of a page.
         available: Tells whether a run has it, where drawing it takes long.
     """
 
     section: str
-    make: Callable[[RunRecord], Figure | None]
+    make: Draw
     wide: bool = False
     available: Callable[[RunRecord], bool] | None = None
 
@@ -74,14 +78,14 @@ def _curves(run: RunRecord) -> Figure | None:
     return figures.curves(run.rounds, run.summary) if any(r.test is not None for r in run.rounds) else None
 
 
-def _site_metric(metric: str) -> Callable[[RunRecord], Figure | None]:
-    def make(run: RunRecord) -> Figure | None:
-        judged = [r for r in run.rounds if r.test is not None]
-        if not judged or not any(v is not None for v in judged[-1].sites.get(metric, {}).values()):
+def _site_metric(metric: str) -> Draw:
+    def draw(run: RunRecord) -> Figure | None:
+        evaluated = [r for r in run.rounds if r.test is not None]
+        if not evaluated or not any(v is not None for v in evaluated[-1].sites.get(metric, {}).values()):
             return None
         return figures.site_curves(run.rounds, metric)
 
-    return make
+    return draw
 
 
 def _weights(run: RunRecord) -> Figure | None:
@@ -93,7 +97,7 @@ def _by_signal(run: RunRecord) -> Figure | None:
     return figures.weights_by_signal(weighed[-1]) if weighed else None
 
 
-def _signal(name: str, make: Callable[[Sequence[RoundRecord]], Figure]) -> Callable[[RunRecord], Figure | None]:
+def _signal(name: str, make: Callable[[Sequence[RoundRecord]], Figure]) -> Draw:
     return lambda run: make(run.rounds) if any(r.decision.signals.get(name) for r in run.rounds) else None
 
 
@@ -102,47 +106,49 @@ def _cohorts(run: RunRecord) -> Figure | None:
     return figures.cohorts_over_rounds(run.rounds) if grouped else None
 
 
-def _from_summary(key: str, make: Callable[[Any], Figure]) -> Callable[[RunRecord], Figure | None]:
+def _from_summary(key: str, make: Callable[[Any], Figure]) -> Draw:
     return lambda run: make(run.summary[key]) if run.summary is not None and run.summary.get(key) else None
 
 
-def _drift_figure(make: Callable[[Explanations], Figure]) -> Callable[[RunRecord], Figure | None]:
-    def drawn(run: RunRecord) -> Figure | None:
-        return make(run.explanations) if run.explanations and any(run.explained(k) > 1 for k in KINDS) else None
+def _drift_figure(make: Callable[[Explanations], Figure]) -> Draw:
+    def draw(run: RunRecord) -> Figure | None:
+        return make(run.explanations) if run.explanations and any(run.explained_rounds(k) > 1 for k in KINDS) else None
 
-    return drawn
+    return draw
 
 
 def _importances(run: RunRecord) -> Figure | None:
-    if run.explanations is None or not run.explained("deployed"):
+    if run.explanations is None or not run.explained_rounds("deployed"):
         return None
     shares = newest_block(run.explanations, "deployed")["consensus"]
     return figures.importances(run.explanations["features"], shares, top=_TOP, title="What the common model relies on")
 
 
-def _heat(kind: str) -> Callable[[RunRecord], Figure | None]:
-    def make(run: RunRecord) -> Figure | None:
-        return figures.importance_heatmap(run.explanations, kind) if run.explanations and run.explained(kind) else None
+def _heat(kind: str) -> Draw:
+    def draw(run: RunRecord) -> Figure | None:
+        return (
+            figures.importance_heatmap(run.explanations, kind)
+            if run.explanations and run.explained_rounds(kind)
+            else None
+        )
 
-    return make
+    return draw
 
 
-def _distances(kind: str) -> Callable[[RunRecord], Figure | None]:
+def _distances(kind: str) -> Draw:
     """Draw distances pair by pair where pairs were kept, else each site's distance to the consensus."""
 
-    def make(run: RunRecord) -> Figure | None:
-        if run.explanations is None or not run.explained(kind):
+    def draw(run: RunRecord) -> Figure | None:
+        if run.explanations is None or not run.explained_rounds(kind):
             return None
         if any(b.get("pairs") for b in blocks_by_round(run.explanations, kind).values()):
             return figures.pairwise_drift(run.explanations, kind)
         return figures.distance_to_consensus(run.explanations, kind)
 
-    return make
+    return draw
 
 
-def _trust(
-    make: Callable[[RunRecord, TrustRecord], Figure], *, rounds: int = 2
-) -> Callable[[RunRecord], Figure | None]:
+def _trust(make: Callable[[RunRecord, TrustRecord], Figure], *, rounds: int = 2) -> Draw:
     """Draw a figure of trust for runs that keep it in so many rounds or more."""
 
     def draw(run: RunRecord) -> Figure | None:
@@ -168,12 +174,12 @@ def _rationale(run: RunRecord) -> Figure | None:
     return figures.rationale_over_rounds(scored, reasons["baselines"]) if reasons and len(scored) > 1 else None
 
 
-def _maps(make: Callable[[Sequence[RoundRecord]], Figure]) -> Callable[[RunRecord], Figure | None]:
-    def drawn(run: RunRecord) -> Figure | None:
+def _maps(make: Callable[[Sequence[RoundRecord]], Figure]) -> Draw:
+    def draw(run: RunRecord) -> Figure | None:
         mapped = [r for r in run.rounds if r.maps]
         return make(mapped) if len(mapped) > 1 else None
 
-    return drawn
+    return draw
 
 
 def _local(run: RunRecord) -> Figure | None:
@@ -190,37 +196,37 @@ def _spending(run: RunRecord) -> Figure | None:
     return spending_figure(run.summary.privacy, run.rounds) if run.summary is not None and _has_spending(run) else None
 
 
-COURSE, JUDGED, WEIGHTS, REASONS, TRUST, PICTURES, COST, PRIVACY = (
+TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST, PRIVACY = (
     "Training", "Calibration", "Weights", "Explanations", "Trust", "Images", "Participation and cost", "Privacy",
 )  # fmt: skip
 
 FIGURES: dict[str, Entry] = {
-    "curves": Entry(COURSE, _curves, wide=True),
-    "sites-accuracy": Entry(COURSE, _site_metric("accuracy")),
-    "sites-auroc": Entry(COURSE, _site_metric("auroc")),
-    "sites-log-loss": Entry(COURSE, _site_metric("log_loss")),
-    "sites-ece": Entry(COURSE, _site_metric("ece")),
-    "local": Entry(COURSE, _local, wide=True),
-    "reliability": Entry(JUDGED, _from_summary("reliability", figures.reliability)),
-    "decision-curve": Entry(JUDGED, _from_summary("decision_curve", figures.decision_curve)),
+    "curves": Entry(TRAINING, _curves, wide=True),
+    "sites-accuracy": Entry(TRAINING, _site_metric("accuracy")),
+    "sites-auroc": Entry(TRAINING, _site_metric("auroc")),
+    "sites-log-loss": Entry(TRAINING, _site_metric("log_loss")),
+    "sites-ece": Entry(TRAINING, _site_metric("ece")),
+    "local": Entry(TRAINING, _local, wide=True),
+    "reliability": Entry(CALIBRATION, _from_summary("reliability", figures.reliability)),
+    "decision-curve": Entry(CALIBRATION, _from_summary("decision_curve", figures.decision_curve)),
     "weights": Entry(WEIGHTS, _weights, wide=True),
     "weights-by-signal": Entry(WEIGHTS, _by_signal, wide=True),
     "disagreement": Entry(WEIGHTS, _signal("disagreement", figures.disagreement_over_rounds)),
     "cohorts": Entry(WEIGHTS, _cohorts),
-    "drift": Entry(REASONS, _drift_figure(figures.drift_over_rounds)),
-    "jaccard": Entry(REASONS, _drift_figure(figures.jaccard_over_rounds)),
-    "importances": Entry(REASONS, _importances, wide=True),
-    "heat-training": Entry(REASONS, _heat("training"), wide=True),
-    "heat-deployed": Entry(REASONS, _heat("deployed"), wide=True),
-    "pairs-training": Entry(REASONS, _distances("training")),
-    "pairs-deployed": Entry(REASONS, _distances("deployed")),
+    "drift": Entry(EXPLANATIONS, _drift_figure(figures.drift_over_rounds)),
+    "jaccard": Entry(EXPLANATIONS, _drift_figure(figures.jaccard_over_rounds)),
+    "importances": Entry(EXPLANATIONS, _importances, wide=True),
+    "heat-training": Entry(EXPLANATIONS, _heat("training"), wide=True),
+    "heat-deployed": Entry(EXPLANATIONS, _heat("deployed"), wide=True),
+    "pairs-training": Entry(EXPLANATIONS, _distances("training")),
+    "pairs-deployed": Entry(EXPLANATIONS, _distances("deployed")),
     "trust": Entry(TRUST, _trust(lambda run, _: figures.trust_over_rounds(run.rounds))),
     "nsds": Entry(TRUST, _trust(lambda run, trust: figures.nsds_over_rounds(run.rounds, trust["alarm"]))),
     "trust-parts": Entry(TRUST, _trust(_trust_parts, rounds=1), wide=True),
     "rewards": Entry(TRUST, _rewards, wide=True),
-    "right-reasons": Entry(PICTURES, _rationale, wide=True),
-    "maps-sharp": Entry(PICTURES, _maps(figures.map_concentration)),
-    "maps-alike": Entry(PICTURES, _maps(figures.map_similarity)),
+    "right-reasons": Entry(IMAGES, _rationale, wide=True),
+    "maps-sharp": Entry(IMAGES, _maps(figures.map_concentration)),
+    "maps-alike": Entry(IMAGES, _maps(figures.map_similarity)),
     "presence": Entry(COST, lambda t: figures.presence_over_rounds(t.rounds) if t.rounds else None, wide=True),
     "bytes": Entry(COST, lambda t: figures.bytes_over_rounds(t.rounds) if t.rounds else None),
     "seconds": Entry(COST, lambda t: figures.seconds_over_rounds(t.rounds) if t.rounds else None),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.report.explanations import (
     KINDS,
+    Block,
     Explanations,
     Pairs,
     blocks_by_round,
@@ -64,7 +64,7 @@ def jaccard_over_rounds(explanations: Explanations) -> Figure:
 
 
 def _line(
-    by_round: Mapping[int, Mapping[str, Any]], key: str, name: str, colour: str, *, dash: str = "solid", width: int = 2
+    by_round: Mapping[int, Block], key: str, name: str, colour: str, *, dash: str = "solid", width: int = 2
 ) -> Trace:
     return {
         "type": "scatter",
