@@ -386,7 +386,7 @@ def test_robust_rules(rule, signals, said):
         "By its rows alone (20 of 40) it would have had 50.0 %.",
         LONG,
         *said,
-        "Its weight was 50.0 % after weighing and 0 % after the robust rule.",
+        "Its weight was 50.0 % after weighting and 0 % after the robust rule.",
         "Weighting: by rows.",
         "Robust aggregation: as it judges.",
     ]
@@ -481,7 +481,7 @@ def test_joining_cohorts_changes_weights():
     before, after = {"a": 0.25, "b": 0.75}, {"a": 0.5, "b": 0.5}
     held = record(before | after, {}, stages=[stage("weigh", "w", before), stage("cohorts", "c", after)], why="w; c")
     assert weight_sentences(held, "a")[1:] == [
-        "Its weight was 25.0 % after weighing and 50.0 % after joining cohorts.",
+        "Its weight was 25.0 % after weighting and 50.0 % after joining cohorts.",
         "Weighting: w.",
         "Cohorts: c.",
     ]

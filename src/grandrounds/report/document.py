@@ -196,7 +196,7 @@ def td(text: str) -> str:
     return f"<td>{text}</td>"
 
 
-def text_cell(text: Any) -> str:
+def text_cell(text: object) -> str:
     """Write a left-aligned cell from text, which is escaped."""
     return f"<td class='text'>{escape(str(text))}</td>"
 

@@ -88,12 +88,12 @@ def line_dashes(coloured: Sequence[str], colours: Mapping[str, str]) -> dict[str
     return out
 
 
-def safe(name: Any) -> str:
+def safe(name: object) -> str:
     """Escape a name from data, so that Plotly shows it character by character."""
     return escape(visible(str(name)), quote=False)
 
 
-def labels(names: Sequence[Any], *, width: int = 26) -> list[str]:
+def labels(names: Sequence[object], *, width: int = 26) -> list[str]:
     """Escape names for an axis, cut to `width` characters where they stay distinct."""
     words = [str(n) for n in names]
     short = [w if len(w) <= width else f"{w[: width - 1]}…" for w in words]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import exp
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ def waterfall(
     contributions: Sequence[float],
     base: float,
     prediction: float,
-    values: Sequence[Any] | None = None,
+    values: Sequence[object] | None = None,
     *,
     top: int = 10,
 ) -> Figure:
@@ -106,7 +105,7 @@ def _probability(z: float) -> float:
     return 1 / (1 + exp(-z)) if z >= 0 else exp(z) / (1 + exp(z))
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, (float, np.floating)) else str(value)
 
 

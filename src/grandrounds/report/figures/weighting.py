@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import Decision, RoundRecord
@@ -322,7 +321,7 @@ def _site_by_round(title: str, notes: Sequence[str], trace: Trace, sites: int) -
     )
 
 
-def _steps(most: int) -> list[list[Any]]:
+def _steps(most: int) -> list[list[float | str]]:
     """Build a colour scale in steps: one colour per cohort, in the palette's order, repeated."""
     colours = [_PALETTE[c % len(_PALETTE)] for c in range(most)]
     return [[edge / most, colour] for c, colour in enumerate(colours) for edge in (c, c + 1)]

@@ -1,0 +1,276 @@
+"""Sentences about the agreement of a site's explanations with the others', and about its cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.methods.sse_agg.weights import HARM_BY_HALF
+from grandrounds.methods.weigh import (
+    HARM,
+    HARM_ALONE,
+    MATERIAL_HARM,
+    MIN_NEIGHBOURS,
+    MIN_ROWS_TO_HALVE,
+    is_comparable,
+    outlier_ratio_beyond_sampling,
+)
+from grandrounds.report.explanations import Block, Explanations
+from grandrounds.report.weights.record import SiteView, join_names, percent, whole_percent
+
+_FEATURES = 3
+_LEAST_DIFFERENCE = 0.005
+_ALL = 0.9995
+_SAME_DISTANCE = 1e-4
+
+
+def explanation_sentences(view: SiteView, explanations: Explanations | None) -> list[str]:
+    """Explain the agreement of explanations, in a round that weighed by it."""
+    if view.value("disagreement") is None:
+        return _unexplained_round(view)
+    if view.value("flat"):
+        return [_flat_sentence(view)]
+    block = _block(view, explanations)
+    names = explanations["features"] if explanations is not None else ()
+    sentences = [_distance_sentence(view), *_remembered_sentences(view), *_harm_sentences(view)]
+    return [*sentences, *_strength_sentences(view), *_feature_sentences(view, names, block), *_gain_sentences(view)]
+
+
+def cohort_sentences(view: SiteView) -> list[str]:
+    """Name the sites that it was grouped with, and the effect on the comparison of its explanations."""
+    if view.cohort is None:
+        return []
+    count = view.cohorts["count"]
+    if count == 1:
+        return ["All sites that answered form one cohort."]
+    compared_round = view.has_signal("disagreement")
+    if not view.cohort_peers:
+        compared = (
+            ", so its explanations were compared with all sites'" if view.alone_in_cohort and compared_round else ""
+        )
+        return [f"It is alone in cohort {view.cohort} of {count}{compared}.", *_cohort_model_sentences(view)]
+    compared = "; its explanations were compared with theirs only" if view.within_cohort and compared_round else ""
+    return [
+        f"It is in cohort {view.cohort} of {count} with {join_names(view.cohort_peers)}{compared}.",
+        *_cohort_model_sentences(view),
+    ]
+
+
+def _cohort_model_sentences(view: SiteView) -> list[str]:
+    """Give its weight in the model that its cohort keeps for itself, where cohorts do."""
+    whole_of_it = sum(view.weights.get(s, 0.0) for s in (view.site, *view.cohort_peers))
+    if view.setting("cohorts", "models") != "separate" or not whole_of_it:
+        return []
+    return [f"Cohorts keep models of their own: in that of its cohort it counts {percent(view.weight / whole_of_it)}."]
+
+
+def _distance_sentence(view: SiteView) -> str:
+    """Give its distance from the consensus, and the effect on its weight.
+
+    The paper's forms compare sketches that sum to 1, so that 2 is the end; the outlier form compares importances as they
+    are, in parts of the consensus's own, so that a model which uses no feature is at 1.
+    """
+    away = view.values("disagreement")
+    group = "its cohort" if view.within_cohort else "the sites"
+    scale = "2 nothing in common" if view.value("in_line") is None else "1 as far off as a model that uses no feature"
+    text = f"Its explanations lie {away[view.site]:.2f} from the consensus of {group} (0 the same, {scale})"
+    if not view.alone_in_cohort:  # the others' distances are to another consensus
+        usual = float(np.median([away[s] for s in _compared_sites(view) if s in away]))
+        text += f"; the usual distance (their median) is {usual:.2f}"
+    return f"{text}. {_distance_cost(view)}"
+
+
+def _strength_sentences(view: SiteView) -> list[str]:
+    """Compare the total importance of its features with the usual one, where that was part of the comparison."""
+    every = view.values("importance")
+    usual = float(np.median([every[s] for s in _compared_sites(view) if s in every] or [0.0]))
+    if view.site not in every or usual <= 0:
+        return []
+    return [
+        f"All together, its features count for {whole_percent(every[view.site] / usual)} of what they usually do (the median)."
+    ]
+
+
+def _distance_cost(view: SiteView) -> str:
+    """Give the cost of the distance: by the outlier form of its rows' weight, by the paper's forms of the nearest site's."""
+    share, counts = view.value("in_line"), view.value("agreement")
+    subject = "by agreement it" if len(view.shares) > 1 else "it"
+    if share is not None:
+        return f"{_verdict(view, share)}: {subject} keeps {_remaining_share(share)}."
+    suffix = " of its cohort" if view.within_cohort else ""
+    if counts is not None and counts < _ALL:
+        return (
+            f"By agreement it counts {whole_percent(counts)} of what the site{suffix} nearest to the consensus counts."
+        )
+    away = view.values("disagreement")
+    nearest = not view.alone_in_cohort and away[view.site] <= min(away[s] for s in _compared_sites(view) if s in away)
+    nearer = f"None{suffix} lies nearer to the consensus, so by agreement none{suffix} counts more."
+    return nearer if nearest else f"By agreement none{suffix} counts more."
+
+
+def _verdict(view: SiteView, share: float) -> str:
+    """Tell whether its explanations stand out, and whether this round or the rounds before decided that."""
+    standing, now = view.value("standing"), _outlier_ratio_now(view)
+    if standing is None and view.has_signal("standing"):
+        return "Explanations lie too far apart to say whose stand out"
+    if standing is None:  # a record from before rounds were remembered
+        return "They stand out" if share < _ALL else "They do not stand out"
+    if now is not None and np.isnan(now):
+        before = "its own did" if standing > 1 else "its own did not"
+        return f"Explanations lie too far apart in this round to say whose stand out; in rounds before {before}"
+    if now is not None and now <= 1 < standing:
+        return "They do not stand out in this round, but did in rounds before"
+    if now is not None and standing <= 1 < now:
+        return "They stand out in this round, but not with the rounds before in mind"
+    return "They stand out" if standing > 1 else "They do not stand out"
+
+
+def _remembered_sentences(view: SiteView) -> list[str]:
+    """Give its outlier ratio over the rounds, which decides, where this round alone says otherwise."""
+    standing, now = view.value("standing"), _outlier_ratio_now(view)
+    if standing is None or not (standing > 1 or (now is not None and now > 1)):
+        return []
+    if now is not None and abs(now - standing) < _SAME_DISTANCE * now:
+        return []
+    return [f"Over the rounds its explanations lie {standing:.3g} times as far off as passes unnoticed."]
+
+
+def _harm_sentences(view: SiteView) -> list[str]:
+    """Say why a site was demoted or was not, by the harm that it does on reference rows."""
+    standing, harm, least = view.value("standing"), view.value("harm"), view.setting("weigh", "least_share")
+    if least is None:  # a record of an earlier version
+        return []
+    out = standing is not None and standing > 1
+    if harm is not None and harm > (HARM if out else HARM_ALONE):
+        worse = f"With it the model is worse on the reference rows, by {harm:.1f} standard errors more than {MATERIAL_HARM:.0%}"
+        if _harm_is_confirmed(view):
+            return [f"{worse}: it was demoted."]
+        spared = f"at least {whole_percent(least)} of its weight" if out and least else "its weight"
+        return [f"{worse}, but this is not confirmed with either half of its own patients: it keeps {spared}."]
+    if not out or not least:
+        return []
+    why = (
+        "No labelled reference rows tell of harm" if harm is None else "It does the model no harm on the reference rows"
+    )
+    return [f"{why}, so it keeps at least {whole_percent(least)} of its weight."]
+
+
+def _harm_is_confirmed(view: SiteView) -> bool:
+    """Tell whether the model is worse with either half of its own patients, where that was to be tried."""
+    if not view.setting("weigh", "own_halves"):
+        return True
+    halves = [view.value(name) for name in HARM_BY_HALF]
+    return (view.value("data_size") or 0) < MIN_ROWS_TO_HALVE or all(half is not None and half > 0 for half in halves)
+
+
+def _outlier_ratio_now(view: SiteView) -> float | None:
+    """Compute the outlier ratio in this round from the recorded distances; None where they do not allow it.
+
+    NaN: sites lie too far apart for that. Where sites are compared within their cohorts, a site alone is compared with all,
+    whose distances to that consensus are not in the record.
+    """
+    away, flat, tolerance = view.values("disagreement"), view.values("flat"), view.setting("weigh", "tolerance")
+    if view.alone_in_cohort or tolerance is None:
+        return None
+    peers = np.array([away[s] for s in _compared_sites(view) if s in away and not flat.get(s)])
+    near, margin = view.value("neighbours"), view.value("sampling") or 0.0
+    near = float(MIN_NEIGHBOURS) if near is None else near
+    distance, sampling, neighbours = (np.array([value]) for value in (away[view.site], margin, near))
+    ratio = outlier_ratio_beyond_sampling(distance, sampling, neighbours, tolerance=tolerance, among=peers)
+    now = float(ratio[0])
+    return now if is_comparable(peers) or (view.value("standing") or 0.0) > 1 else float("nan")
+
+
+def _remaining_share(share: float) -> str:
+    if share >= _ALL:
+        return "all that its rows give it"
+    return f"{whole_percent(share)} of what its rows would give it (before weights are made to sum to 1)"
+
+
+def _flat_sentence(view: SiteView) -> str:
+    everyone = view.values("flat")
+    if all(everyone.values()):
+        return "No site's model used any feature at all, so explanations say nothing of any of them."
+    text = "Its model used no feature at all, so its explanations say nothing: it counts no more than the site that agrees least"
+    share = view.value("in_line")
+    return f"{text}, and keeps {_remaining_share(share)}." if share is not None else f"{text}."
+
+
+def _unexplained_round(view: SiteView) -> list[str]:
+    """Describe a round in which explanations were not requested."""
+    last, counts = view.value("in_line"), view.value("agreement")
+    text = "Explanations were not requested in this round"
+    if last is not None:
+        return [f"{text}; how far it was last found in line with the others stands: {whole_percent(last)}."]
+    if counts is None:
+        return []
+    return [
+        f"{text}; by the last known agreement it counts {whole_percent(counts)} of what the site nearest to the consensus did."
+    ]
+
+
+def _gain_sentences(view: SiteView) -> list[str]:
+    """Tell whether it gained weight that others lost for their explanations."""
+    rows, shares = view.values("data_size"), view.values("in_line")
+    total = sum(rows.get(s, 0.0) for s in view.weights)
+    lost = any(k < _ALL for s, k in shares.items() if s != view.site)
+    if not total or view.stage_reason("robust") or shares.get(view.site, 0.0) < _ALL or not lost:
+        return []
+    more = view.weight > rows.get(view.site, 0.0) / total + 1 - _ALL
+    return (
+        ["Others lost weight for their explanations, which leaves it more than its rows alone would."] if more else []
+    )
+
+
+def _feature_sentences(view: SiteView, names: Sequence[str], block: Block) -> list[str]:
+    """Name the features in which it differs most from the consensus, or from the others' mean where there is no consensus."""
+    sketches, consensus = _compared_sketches(view, block), _consensus(view, block)
+    sketch = sketches.pop(view.site, None)
+    if sketch is None or not sketches:
+        return []
+    middle = np.mean(list(sketches.values()), axis=0) if consensus is None else consensus
+    apart = np.abs(sketch - middle)
+    most = [int(f) for f in np.argsort(-apart.round(9), kind="stable")[:_FEATURES] if apart[f] >= _LEAST_DIFFERENCE]
+    word = "others" if consensus is None else "consensus"
+    differences = ", ".join(f"{names[f]} {percent(sketch[f])} ({word} {percent(middle[f])})" for f in most)
+    return [f"Features it relies on differently: {differences}."] if most else []
+
+
+def _consensus(view: SiteView, block: Block) -> Array | None:
+    """Recompute the consensus (F,), in shares, of the recorded distance: a mean of sketches (eq. 5) or a median of importances.
+
+    None where sketches were not kept, or where neither gives that distance: nothing is said of a consensus that did not
+    decide.
+    """
+    sketches, size = _compared_sketches(view, block), view.values("importance")
+    if view.site not in sketches or (size and not set(sketches) <= set(size)):
+        return None
+    taken = {s: sketch * size.get(s, 1.0) for s, sketch in sketches.items()}
+    every = np.array(list(taken.values()))
+    middle = np.median(every, axis=0) if size else every.mean(axis=0)
+    whole_of_it = float(middle.sum())
+    if whole_of_it <= 0:
+        return None
+    distance = float(np.abs(taken[view.site] - middle).sum()) / (whole_of_it if size else 1.0)
+    out: Array = middle / whole_of_it
+    return out if abs(distance - view.values("disagreement")[view.site]) < _SAME_DISTANCE else None
+
+
+def _compared_sketches(view: SiteView, block: Block) -> dict[str, Array]:
+    """Return the sketches of the sites that it was compared with, and its own, without flat ones."""
+    sketches, flat = block.get("sketches", {}), set(block.get("flat", ()))
+    return {s: np.asarray(sketches[s], float) for s in _compared_sites(view) if s in sketches and s not in flat}
+
+
+def _compared_sites(view: SiteView) -> list[str]:
+    """Return the sites whose explanations it was compared with, and itself."""
+    return [view.site, *view.cohort_peers] if view.within_cohort else list(view.values("disagreement"))
+
+
+def _block(view: SiteView, explanations: Explanations | None) -> Block:
+    """Return the round's sketches of local models, where they were kept."""
+    rounds = explanations["rounds"] if explanations is not None else []
+    blocks = (r.get("training") for r in rounds if r["round"] == view.decision.round)
+    return next(blocks, None) or {}
