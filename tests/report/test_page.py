@@ -164,7 +164,7 @@ def test_every_section_is_there(evil_page):
 def test_reasons_keep_the_two_questions_apart(evil_page):
     page = Page(evil_page)
     assert "sites' own models of a round on the same reference rows" in page.text
-    assert "the model in use goes by on each site's own patients" in page.text
+    assert "the model in use relies on for each site's own patients" in page.text
     numbers = {row[0]: row[1:] for row in page.rows if row[0] in ("training drift", "deployed divergence")}
     assert numbers["training drift"] == ["0.800", "–", "0.200", "0.333", "0.500"]
     assert numbers["deployed divergence"] == ["0.267", "0.050", "–", "1.000", "0.500"]
