@@ -202,7 +202,7 @@ def test_trust_is_told_with_the_numbers_of_the_last_round(trust_run):
         "Divergence of explanations (NSDS)",
         "what trust is made of",
         "Rewards so far",
-        "The consortium's reasons",
+        "The consortium's attributions",
     ):
         assert title in page.titles()
     assert "what argued for each weight" not in page.titles(), "trust has a figure of its own"
@@ -273,7 +273,7 @@ def test_without_plotly_the_tables_remain(evil_run, monkeypatch):
     finally:
         plotly_js.packed_script.cache_clear()
     page = Page(text)
-    assert "Charts are left out: plotly is not installed on the machine that ran this." in page.text
+    assert "Charts are left out: plotly is not installed on the machine that drew this page." in page.text
     assert "rounds report RUN" in page.text
     assert page.scripts == []
     assert "Explanations" in page.headings and len(text) < 60_000
