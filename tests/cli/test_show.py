@@ -103,7 +103,7 @@ def test_the_round_as_a_table(held, shown):
         assert table[site][-1] == str(decision["cohorts"]["of"][site])
     shown = [float(line.split()[1]) for line in lines[2:8]]
     assert shown == sorted(shown, reverse=True)
-    for part, words in zip(("weighing", "cohorts"), decision["stages"], strict=True):
+    for part, words in zip(("weighting", "cohorts"), decision["stages"], strict=True):
         assert f"{part}: {words['why']}" in lines
     first = [s for s, c in decision["cohorts"]["of"].items() if c == 1]
     assert f"  cohort 1: {', '.join(first)}" in lines
