@@ -27,6 +27,7 @@ from grandrounds.core.arrays import (
     write_atomic,
 )
 from grandrounds.core.errors import BadInput
+from grandrounds.core.records import RoundRecord
 
 SCHEMA = 1
 LATE = "late"
@@ -199,7 +200,7 @@ class Checkpoint:
             if f.tell() > size:
                 f.truncate(size)
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[RoundRecord]:
         """Read the records of all finished rounds."""
         snapshot = self.read()
         if snapshot is None:
@@ -217,7 +218,7 @@ class Checkpoint:
                     f"{self.journal} is damaged: in line {n} {fault} is missing or of the wrong kind",
                     code="damaged-file",
                 )
-        return _merge_late(records)
+        return [RoundRecord.from_dict(record, where=str(self.journal)) for record in _merge_late(records)]
 
 
 def _merge_late(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

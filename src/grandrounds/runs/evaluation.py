@@ -11,6 +11,7 @@ import numpy as np
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import RoundRecord
 from grandrounds.data.corruption.shortcut import Planted
 from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding
@@ -260,7 +261,7 @@ def _blurred(privacy: Mapping[str, Any], noise: float) -> Mapping[str, Any]:
     return {**privacy, "gradient_noise": noise, "statement": f"{privacy['statement']} {sentence}"}
 
 
-def cohorts(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def cohorts(records: Sequence[RoundRecord]) -> dict[str, Any]:
     """Who was grouped with whom in the end, and how steady that was: the mean adjusted Rand index of rounds to the one before."""
     groups = [r["decision"]["cohorts"] for r in records if r["decision"].get("cohorts")]
     if not groups:

@@ -18,6 +18,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import RoundRecord
 from grandrounds.data.corruption.shortcut import Planted, fits_one_tile, patch_tile
 from grandrounds.explain.agreement import spurious_mass
 from grandrounds.explain.explainer import Explainer
@@ -110,7 +111,7 @@ class RoundExplanations:
             patch_tiles=_patch_tiles(planted, features),
         )
 
-    def recall(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def recall(self, records: Iterable[RoundRecord]) -> None:
         """Take up an interrupted run: the consensus of the last time is in its records."""
         for record in records:
             for kind, block in record.get("explanation", {}).items():
@@ -311,13 +312,16 @@ def numbers(explanation: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def written(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Round records as round_logs.json has them: of the explanations the numbers only, and not what is for the ledger."""
-    plain = ({name: value for name, value in record.items() if name != "ledger"} for record in records)
-    return [
-        {**record, "explanation": numbers(record["explanation"])} if "explanation" in record else record
-        for record in plain
-    ]
+def written(records: Iterable[RoundRecord]) -> list[RoundRecord]:
+    """Return round records as round_logs.json has them: scalars of the explanations, and no hashes for the ledger."""
+    return [_without_arrays(record) for record in records]
+
+
+def _without_arrays(record: RoundRecord) -> RoundRecord:
+    values = {name: value for name, value in record.items() if name != "ledger"}
+    if "explanation" in values:
+        values["explanation"] = numbers(record.explanation)
+    return RoundRecord.from_dict(values)
 
 
 class ReferenceExplanations(RoundExplanations):

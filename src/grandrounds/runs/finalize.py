@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.audit.files import end_with
+from grandrounds.core.records import RoundRecord
 from grandrounds.data.corruption.attacks import BACKDOOR, add_trigger
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding
@@ -68,7 +69,7 @@ class Finalizer:
     context: RunContext
     private_line: Callable[[ModelAssignment], PlattLine] | None = None
 
-    def close(self, model: Model, state: State, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def close(self, model: Model, state: State, records: Sequence[RoundRecord]) -> dict[str, Any]:
         """Write the models, the rounds, the explanations and the report; then the ledger's closing entry, which names them all.
 
         The summary comes last, because it says the run is finished: the entry has its hash already.
@@ -163,7 +164,7 @@ class Finalizer:
         served: ModelAssignment,
         calibration: Calibration | None,
         state: State,
-        records: Sequence[Mapping[str, Any]],
+        records: Sequence[RoundRecord],
     ) -> dict[str, Any]:
         """Write explanations.json; gives the summary's few words of it."""
         if self.context.explanations is None:

@@ -289,7 +289,7 @@ class RunFolder:
             meta["platt"] = calibration.platt
         save(path, {n: np.ascontiguousarray(a) for n, a in model.layout.views(theta).items()}, meta)
 
-    def write_rounds(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def write_rounds(self, records: Sequence[RoundRecord]) -> None:
         write_atomic(self.rounds, _json({"schema": SCHEMA, "rounds": records}, lines=False), durable=False)
 
     def write_explanations(self, explanations: Mapping[str, Any]) -> None:

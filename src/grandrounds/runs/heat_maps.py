@@ -15,6 +15,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import RoundRecord
 from grandrounds.core.rng import generator
 from grandrounds.experiment.checks.heat_maps import mapped_rounds, maps_asked
 from grandrounds.explain.explainers.heat import heat
@@ -60,7 +61,7 @@ class HeatMaps:
         hospitals = tuple(site for site in setup.rows if site != POOL)
         return cls(rule, mapped_rounds(plan), hospitals, model, None if rows is None else _drawn(rows, plan.seed))
 
-    def recall(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def recall(self, records: Iterable[RoundRecord]) -> None:
         """Take up an interrupted run."""
         self.before = max((r["round"] for r in records if REPORT in r), default=0)
 
@@ -107,7 +108,7 @@ class HeatMaps:
         }
         return {**out, **self._between(round)}
 
-    def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def summary(self, records: Sequence[RoundRecord]) -> dict[str, Any]:
         """The last means and which rounds had maps: for summary.json."""
         scored = [r for r in records if REPORT in r]
         out: dict[str, Any] = {"pictures": self.rule.rows, "rounds": [r["round"] for r in scored]}

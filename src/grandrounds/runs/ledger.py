@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from grandrounds.audit.files import Ended
 from grandrounds.core.arrays import Array
+from grandrounds.core.records import RoundRecord
 from grandrounds.engine.driver import Engine
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Round
@@ -31,13 +32,13 @@ class Recording(Protocol):
     @property
     def warnings(self) -> tuple[str, ...]: ...
 
-    def begin(self, records: Sequence[Mapping[str, Any]]) -> None: ...
+    def begin(self, records: Sequence[RoundRecord]) -> None: ...
 
     def watched(self, work: Round) -> Round: ...
 
     def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, Any]: ...
 
-    def enter(self, record: Mapping[str, Any]) -> None: ...
+    def enter(self, record: RoundRecord) -> None: ...
 
     def standing(self) -> LedgerState | None: ...
 
@@ -60,7 +61,7 @@ class NoLedger:
     def __init__(self, why: str) -> None:
         self.warnings = (why,)
 
-    def begin(self, records: Sequence[Mapping[str, Any]]) -> None: ...
+    def begin(self, records: Sequence[RoundRecord]) -> None: ...
 
     def watched(self, work: Round) -> Round:
         return work
@@ -68,7 +69,7 @@ class NoLedger:
     def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
 
-    def enter(self, record: Mapping[str, Any]) -> None: ...
+    def enter(self, record: RoundRecord) -> None: ...
 
     def standing(self) -> LedgerState | None:
         return None

@@ -30,6 +30,7 @@ from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger
 from grandrounds.core.arrays import Array, write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.records import RoundRecord
 from grandrounds.engine.driver import Engine
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Effect, Round
@@ -126,7 +127,7 @@ class Recorder:
         assert self._ledger is not None
         return self._ledger
 
-    def begin(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def begin(self, records: Sequence[RoundRecord]) -> None:
         """Open the ledger, check what it holds, and let it catch up with the rounds of the journal."""
         self._ledger = Ledger.open(self.folder / "ledger.db", identity=self.identity)
         write_atomic(self.folder / "server.pub", public_pem(self.identity.public), durable=False)
@@ -169,7 +170,7 @@ class Recorder:
         }
         return {FACTS: facts}
 
-    def enter(self, record: Mapping[str, Any]) -> None:
+    def enter(self, record: RoundRecord) -> None:
         """Write down a round that counts, and have the new head countersigned."""
         self._append(self._entry(record))
 
@@ -224,7 +225,7 @@ class Recorder:
         s = self.signers
         return entries.opening(self.run, first=first, plan=plan, server=s.server.public, sites=s.sites, keys=s.made)
 
-    def _entry(self, record: Mapping[str, Any]) -> dict[str, Any]:
+    def _entry(self, record: RoundRecord) -> dict[str, Any]:
         return entries.of_round(self.run, record, reference=self.reference)
 
     def _append(self, *contents: Mapping[str, Any]) -> None:

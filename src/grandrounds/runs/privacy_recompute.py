@@ -15,6 +15,7 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import RoundRecord
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.privacy.events import Event
 
@@ -48,7 +49,7 @@ class RecomputedBudget:
 
 def recompute_spending(
     privacy: Mapping[str, Any],
-    rounds: Sequence[Mapping[str, Any]],
+    rounds: Sequence[RoundRecord],
     closings: Sequence[Mapping[str, Any]] | None = None,
 ) -> RecomputedBudget:
     """The account of a run from its summary's `privacy`, its round records and what its ledger says at each close.
@@ -87,7 +88,7 @@ def recompute_spending(
     return RecomputedBudget(tuple(course), events, epsilon, tuple(findings))
 
 
-def released(record: Mapping[str, Any]) -> tuple[Event, ...]:
+def released(record: RoundRecord) -> tuple[Event, ...]:
     """What a round released, by its Decision."""
     try:
         return tuple(Event.from_dict(e) for e in _said(record).get("events", ()))
@@ -120,7 +121,7 @@ def refuse_altered_budget(
     folder: Path,
     plan: Plan,
     stored: Mapping[str, Any] | None,
-    records: Sequence[Mapping[str, Any]],
+    records: Sequence[RoundRecord],
     charges: Mapping[str, Any],
 ) -> None:
     """Refuse to go on with a run whose checkpoint says something else of its budget than its rounds and its ledger.
@@ -194,7 +195,7 @@ def refuse_altered_budget(
         )
 
 
-def _refuse_no_budget(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
+def _refuse_no_budget(folder: Path, records: Sequence[RoundRecord]) -> None:
     """Refuse to begin a budget anew where rounds were charged to one before."""
     entered, _ = ledger_entries(folder) or ({}, ())
     decisions = [*(r.get("decision", {}) for r in records), *entered.values()]
@@ -233,7 +234,7 @@ def _total(events: Sequence[Event]) -> int:
     return sum(e.count for e in events)
 
 
-def against_ledger(rounds: Sequence[Mapping[str, Any]], entered: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def against_ledger(rounds: Sequence[RoundRecord], entered: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Rounds whose record says otherwise than the Decision `entered` in the ledger for it."""
     findings = []
     for record in rounds:
@@ -245,7 +246,7 @@ def against_ledger(rounds: Sequence[Mapping[str, Any]], entered: Mapping[int, Ma
     return findings
 
 
-def _said(record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _said(record: RoundRecord) -> Mapping[str, Any]:
     spent: Mapping[str, Any] = record["decision"].get("privacy") or {}
     return spent
 
@@ -255,7 +256,7 @@ def _epsilon(value: float | None) -> float:
     return math.inf if value is None else float(value)
 
 
-def _keys(mechanism: str, rounds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _keys(mechanism: str, rounds: Sequence[RoundRecord]) -> Iterator[str]:
     """Rounds of one key are one charge, as in `Spending.charge`: of the run's own mechanisms it is the site that took
     part most often that counts; a method's own are charged round by round."""
     joined: Counter[str] = Counter()
@@ -277,7 +278,7 @@ def _same(a: float, b: float) -> bool:
 
 
 def _findings_of_rounds(
-    course: Sequence[RoundSpent], rounds: Sequence[Mapping[str, Any]], delta: float
+    course: Sequence[RoundSpent], rounds: Sequence[RoundRecord], delta: float
 ) -> Iterator[str]:
     for spent, record in zip(course, rounds, strict=True):
         if not _same(spent.said, spent.epsilon):
@@ -299,7 +300,7 @@ def _findings_of_summary(privacy: Mapping[str, Any], epsilon: float, *, same: bo
         yield f"epsilon = {epsilon:.5g} is more than the budget of {budget:g}"
 
 
-def _unsaid(rounds: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _unsaid(rounds: Sequence[RoundRecord]) -> Iterator[str]:
     """Decisions that tell of releases where the summary tells of none."""
     for record in rounds:
         if released(record):

@@ -17,7 +17,7 @@ from grandrounds.core import plugins
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.core.plan_types import Plan
-from grandrounds.core.records import Decision
+from grandrounds.core.records import Decision, RoundRecord
 from grandrounds.engine.checkpoint import LATE
 from grandrounds.engine.faults import DROPPED
 from grandrounds.engine.faults import LATE as PAST_DEADLINE
@@ -186,10 +186,10 @@ class Rounds:
         if self.context.spending is not None:
             facts["privacy"] = self.context.spending.facts()
         arrays = {**state.arrays(), **{f"sites/{n}": a for n, a in self.context.engine.arrays().items()}}
-        written_down = plain({**record, "decision": decision.to_dict()})
-        written_down |= self.context.recorder.facts(r, outcome.assignment, written_down.get("explanation"))
-        self.context.checkpoint.write(written_down, arrays, facts)
-        self.context.recorder.enter(written_down)
+        values = plain({**record, "decision": decision.to_dict()})
+        values |= self.context.recorder.facts(r, outcome.assignment, values.get("explanation"))
+        self.context.checkpoint.write(values, arrays, facts)
+        self.context.recorder.enter(RoundRecord.from_dict(values))
         self.context.progress(
             {"event": "round", **record, "missing": missing, "notes": self.context.engine.notes, "seconds": seconds}
         )

@@ -20,6 +20,7 @@ from grandrounds.core import toml
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import RoundRecord
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.runs.explanations import written
 from grandrounds.runs.folder import RunFolder
@@ -116,7 +117,7 @@ def _journal(
             )
 
 
-def _logs(out: Compared, folder: Path, records: Sequence[Mapping[str, Any]], close: Close | None) -> None:
+def _logs(out: Compared, folder: Path, records: Sequence[RoundRecord], close: Close | None) -> None:
     """Compare the round log of a run that ended with its journal; the one that the ledger vouches for is right."""
     files = RunFolder(folder)
     if not files.summary.exists():

@@ -20,6 +20,7 @@ from grandrounds.console.cache import Working, cache_of, hide_root, read_checked
 from grandrounds.console.run_index import FINISHED, UNREADABLE, NotFound, RunEntry, RunIndex, Unreadable, is_plain
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
+from grandrounds.core.records import RoundRecord
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import beside, mechanism, odds, release, rounded_up, simulated, trust, uncovered, whom
 from grandrounds.privacy.in_words import plain as said
@@ -294,7 +295,7 @@ class SiteSpent(BaseModel):
 
 
 def by_site(
-    privacy: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], rows: Mapping[str, Mapping[str, Any]]
+    privacy: Mapping[str, Any], rounds: Sequence[RoundRecord], rows: Mapping[str, Mapping[str, Any]]
 ) -> list[SiteSpent]:
     """Every site, who spent most first."""
     own = {record["round"]: _count_releases(released(record)) for record in rounds}
