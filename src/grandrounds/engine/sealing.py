@@ -9,6 +9,7 @@ import numpy as np
 
 from grandrounds import __version__
 from grandrounds.core.errors import BadInput
+from grandrounds.engine.claims import SHAPE
 from grandrounds.protocol.codec import bundle, decode_answer, encode_ask, unbundle
 from grandrounds.protocol.envelope import ANYBODY, Letter, peek, seal, unseal
 from grandrounds.protocol.identity import Identity
@@ -21,7 +22,6 @@ SERVER = "server"
 UNREADABLE = "sent what cannot be read"
 FOREIGN = "sent what is not signed with its key, or answers another question"
 OTHER_VERSION = "speaks another version of the protocol"
-SHAPE = "sent values of another shape"
 TOO_LARGE = "sent more than an answer can have"
 
 
