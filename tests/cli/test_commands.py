@@ -249,3 +249,11 @@ def test_heart_hospitals_come_with_the_package(tmp_path):
     assert set(summary["per_site"]) == {"cleveland", "hungarian", "switzerland", "va"}
     assert summary["final"]["auroc"] > 0.85
     assert "column 'cholesterol' has no value here" in summary["notes"]["switzerland"][0]
+
+
+def test_an_earlier_name_of_a_setting_is_one_line_of_warning(tmp_path):
+    said = rounds("run", "--set", "engine.spread=0.1", "--set", "method.rounds=1", "--out", tmp_path / "r")
+    assert said.returncode == 0
+    assert "warning: engine.spread is now called engine.speed_spread\n" in said.stderr
+    assert "experiment.py" not in said.stderr
+    assert not rounds("resume", tmp_path / "r").stderr, "a stored plan is not warned of"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from functools import cache
+from typing import TextIO
 
 try:
     import click
@@ -33,6 +35,7 @@ try:
     )
     from grandrounds.cli.terminal import echo
     from grandrounds.core.errors import GrandRoundsError
+    from grandrounds.core.plan import RenamedSetting
 except KeyboardInterrupt:  # pressed while the program starts
     sys.exit(130)
 
@@ -85,8 +88,27 @@ def _command() -> click.Command:
     return typer.main.get_command(app)
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning for users as one line; others, such as those of libraries, as Python does."""
+    if issubclass(category, RenamedSetting):
+        echo(f"warning: {message}", err=True)
+    else:
+        _python_shows(message, category, filename, lineno, file, line)
+
+
+_python_shows = warnings.showwarning
+
+
 def main() -> None:
     """Entry point: errors become one sentence and an exit code, never a traceback."""
+    warnings.showwarning = _show_warning
     try:
         _command()()
     except GrandRoundsError as e:
