@@ -1,1 +1,1 @@
-"""From a model and rows to reasons: attributions, sketches, and numbers about them."""
+"""Explanations of models: feature attributions, sketches of them, and measures of their quality and agreement."""

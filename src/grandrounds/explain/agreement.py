@@ -1,8 +1,8 @@
-"""Does the heat fall where it should? Heat maps against truth masks (XFed), sketches against known shortcuts (SSE-AGG).
+"""Agreement of explanations with a known truth: heat maps with masks (XFed), sketches with known shortcuts (SSE-AGG).
 
-A heat map is real, and its absolute value is taken; a mask says which pixels the picture is about. A mask without an
-inside or without an outside cannot be scored: its picture is left out, counted and named. Objects sit in the middle
-of pictures, so a fixed centre blob that looks at nothing scores near 1: give the baselines beside every XAI accuracy.
+A heat map is real, and its absolute value is taken; a mask says which pixels the image is about. A mask without an
+inside or without an outside cannot be scored: its image is left out, counted and named. Objects sit in the middle
+of images, so a fixed centre blob that looks at nothing scores near 1: give the baselines beside every XAI accuracy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WIDTH = 0.2  # of the side: a blob's standard deviation
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Share(float):
-    """A share of the scored samples, usable as a plain number, with what it rests on.
+    """Share of the scored samples: a plain number, with the count it is based on and its standard error.
 
     `count` samples were scored, `left_out` (by place, from 0) could not be; `error` is the standard error
     sqrt(p (1 - p) / count). Without any scored sample the share is 0 and so is `count`.
@@ -52,7 +52,7 @@ class Share(float):
 
     @classmethod
     def from_credit(cls, credit: Array) -> Share:
-        """The mean of credits (n,) in [0, 1]; NaN is a sample that could not be scored."""
+        """Average credits (n,) in [0, 1]; NaN is a sample that could not be scored."""
         unscored = np.isnan(credit)
         count = int((~unscored).sum())
         value = float(credit[~unscored].mean()) if count else 0.0
@@ -60,12 +60,12 @@ class Share(float):
 
 
 def standard_error(share: float, count: int) -> float:
-    """Of a share of `count` samples: sqrt(p (1 - p) / count); 0 without any sample."""
+    """Return the standard error sqrt(p (1 - p) / count) of a share of `count` samples; 0 without any sample."""
     return math.sqrt(max(0.0, share * (1 - share)) / count) if count else 0.0
 
 
 def iou_ratio(heat: Array, mask: Array, *, form: str = "mass", q: float = TOP) -> Array:
-    """XFed's r = u / v, how much more heat lies inside the mask than outside: (n,), or one number for one pair.
+    """Return XFed's r = u / v: how much more heat lies inside the mask than outside, (n,) or one number for one pair.
 
     Eq. 6 prints the inside in both u and v, which makes r the same for every heat map; this is its Alg. 1.
     `mass`: u and v are the mean heat inside and outside. `pixels`: the share of the inside, and of the outside, that
@@ -103,24 +103,24 @@ def mass_in_mask(heat: Array, mask: Array) -> Array:
 
 
 def xai_accuracy(heats: Array, masks: Array, *, form: str = "mass", q: float = TOP) -> Share:
-    """The share of pictures whose heat is drawn to the mask: r > 1; r >= 1 in the `nonzero` form, as XFed prints it."""
+    """Return the share of images whose heat is drawn to the mask: r > 1; r >= 1 in the `nonzero` form, as XFed prints it."""
     return Share.from_credit(drawn(np.atleast_1d(iou_ratio(heats, masks, form=form, q=q)), form))
 
 
 def drawn(ratios: Array, form: str = "mass") -> Array:
-    """Of each r (n,) whether heat is drawn to the mask: 1 or 0, and NaN where that cannot be told."""
+    """Return for each r (n,) 1 where heat is drawn to the mask, 0 where it is not, NaN where r is."""
     right = ratios >= 1 if form == "nonzero" else ratios > 1
     out: Array = np.where(np.isnan(ratios), np.nan, right)
     return out
 
 
 def grid_accuracy(heats: Array, cells: Array, grid: int, *, positive: bool = False) -> Share:
-    """The grid pointing game: the share of scenes whose cell with most heat is the right one; by chance 1 / grid^2."""
+    """Play the grid pointing game: the share of scenes whose cell with most heat is the right one; by chance 1 / grid^2."""
     return Share.from_credit(grid_credit(heats, cells, grid, positive=positive))
 
 
 def grid_credit(heats: Array, cells: Array, grid: int, *, positive: bool = False) -> Array:
-    """Of each scene (n,) whether its cell with most heat is the right one: 1 or 0, or a part of it where cells tie.
+    """Return for each scene (n,) 1 where its cell with most heat is the right one, else 0, or a part of 1 where cells tie.
 
     heats (n, H, W), cells (n,) counted row by row from 0. Where several cells are equally warm the right one has its
     share of the credit, as a guess among them would; a scene without heat is wrong. `positive` takes only the heat that
@@ -149,17 +149,17 @@ def grid_credit(heats: Array, cells: Array, grid: int, *, positive: bool = False
 
 
 def uniform_noise(shape: Sequence[int], rng: np.random.Generator) -> Array:
-    """Heat of any shape (n, H, W) that knows nothing: the baseline near 1/2."""
+    """Draw heat (n, H, W) that depends on nothing: the baseline near 1/2."""
     return rng.random(tuple(shape))
 
 
 def centre_blob(shape: Sequence[int]) -> Array:
-    """Heat (..., H, W) with one round blob in the middle, whatever the picture."""
+    """Return heat (..., H, W) with one round blob in the middle, whatever the image."""
     return cell_blobs(shape, 1)
 
 
 def cell_blobs(shape: Sequence[int], grid: int) -> Array:
-    """Heat (..., H, W) with a round blob in the middle of each cell of a grid."""
+    """Return heat (..., H, W) with a round blob in the middle of each cell of a grid."""
     if len(shape) < 2:
         raise BadInput(
             f"a heat map of shape {tuple(shape)} has no height and width; give (H, W) or (n, H, W)",
@@ -171,7 +171,7 @@ def cell_blobs(shape: Sequence[int], grid: int) -> Array:
 
 
 def spurious_mass(sketches: Array, tiles: Array) -> Array:
-    """SAM_k, the share of site k's sketch on the tile that holds its shortcut, (K,); SAM is the mean (SSE-AGG, eq. 25).
+    """Return SAM_k, the share of site k's sketch on the tile with its shortcut, (K,); SAM is the mean (SSE-AGG, eq. 25).
 
     sketches (K, F), or one (F,) that is read at every site's tile; tiles (K,), counted row by row from 0.
     """
@@ -197,7 +197,7 @@ def spurious_mass(sketches: Array, tiles: Array) -> Array:
 
 
 def spurious_gap(with_shortcut: float, without: float) -> float:
-    """AUROC on pictures with the shortcut less that on pictures without (SSE-AGG, eq. 26): what the shortcut was worth."""
+    """Return the AUROC on images with the shortcut minus that on images without it (SSE-AGG, eq. 26)."""
     return with_shortcut - without
 
 
@@ -245,7 +245,7 @@ def _hottest(h: Array, q: float) -> Array:
 
 
 def _scored(values: Array, m: Array) -> Array:
-    """Values, NaN where a mask has no inside or no outside."""
+    """Replace values by NaN where a mask has no inside or no outside."""
     usable = m.any(-1) & ~m.all(-1)
     out: Array = np.where(usable, values, np.nan)[()]
     return out
@@ -254,7 +254,7 @@ def _scored(values: Array, m: Array) -> Array:
 def _check_grid(grid: int, size: Sequence[int]) -> None:
     if not 1 <= grid <= min(size):
         raise BadInput(
-            f"a grid of {grid} x {grid} cells does not fit a picture of {size[0]} x {size[1]} pixels",
+            f"a grid of {grid} x {grid} cells does not fit an image of {size[0]} x {size[1]} pixels",
             code="grid-too-fine",
         )
 

@@ -1,4 +1,4 @@
-"""What every explainer in the loop gives: how much each feature counted for each row, by one model or by many.
+"""Feature importances in the training loop: how much each feature counts for each row, by one model or by many.
 
 The importance of a feature is the mean over rows; the spread over rows gives the sampling error. One implementation
 serves both questions that are asked of it: many sites' models on the same reference rows (*training drift*), and one
@@ -22,15 +22,15 @@ _BYTES = 64 * 2**20
 
 
 class Explainer(Protocol):
-    """How a model's use of its features is measured."""
+    """Measure how much a model relies on each of its features."""
 
     @property
     def features(self) -> Features: ...
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
-        """How much each feature counts for each row, (n, F), by one model (P,); (K, n, F) by models (K, P) of one size.
+        """Return how much each feature counts for each row: (n, F) by one model (P,), (K, n, F) by models (K, P) of one size.
 
-        x (n, d) or pictures (n, C, H, W); target (n, outputs) as in training. Rows offsets[k]:offsets[k + 1] are one
+        x (n, d) or images (n, C, H, W); target (n, outputs) as in training. Rows offsets[k]:offsets[k + 1] are one
         site's: whatever mixes rows (a permutation) mixes them within a site only.
         """
         ...
@@ -50,7 +50,7 @@ class Importances:
 
 
 def split_rows(edges: Array, size: int) -> Iterator[slice]:
-    """Blocks of at most `size` rows, none across an edge between sites."""
+    """Yield blocks of at most `size` rows, none across an edge between sites."""
     for a, b in pairwise(edges.tolist()):
         yield from (slice(start, min(start + size, b)) for start in range(a, b, size))
 
@@ -58,9 +58,20 @@ def split_rows(edges: Array, size: int) -> Iterator[slice]:
 def measure(
     explainer: Explainer, model: Any, theta: Any, x: Array, target: Array, offsets: Array | None = None
 ) -> Importances:
-    """Importances of features: by models (K, P) on the same rows, or by sites with rows of their own (`offsets`).
+    """Measure importances of features: by models (K, P) on the same rows, or by sites with rows of their own (`offsets`).
 
     With offsets of m sites, `theta` is one model for all (P,) or each site's own: (m, P) or a list of m vectors.
+
+    Args:
+        explainer: Measures importances row by row.
+        model: Describes the models.
+        theta: Models (K, P); with offsets of m sites one for all (P,), (m, P), or a list of m vectors.
+        x: Rows (n, d) or images (n, C, H, W).
+        target: Target probabilities (n, outputs), as in training.
+        offsets: Edges (m + 1,) of the sites' rows; None where all models read the same rows.
+
+    Returns:
+        Mean importances and their standard errors.
     """
     target = _for_outputs(target, model)
     if offsets is None:

@@ -1,7 +1,7 @@
-"""What an explanation speaks of: the clinical columns of a table, or the tiles of a picture.
+"""Features of an explanation: the clinical columns of a table, or the tiles of an image.
 
 A model's inputs are not what a clinician names. A categorical column is several inputs, a missing-value indicator
-belongs to its column; so inputs are explained in groups, and a group is taken or left as a whole. A picture is
+belongs to its column; so inputs are explained in groups, and a group is taken or left as a whole. An image is
 explained by the tiles of a grid.
 """
 
@@ -19,31 +19,31 @@ from grandrounds.core.arrays import Array
 
 @dataclass(frozen=True)
 class Features:
-    """Names of F features; `feature_index` (d,) says to which feature each of the d inputs (or pixels of a picture) belongs."""
+    """Names of F features; `feature_index` (d,) says to which feature each of the d inputs (or pixels of an image) belongs."""
 
     names: tuple[str, ...]
     feature_index: Array
-    grid: tuple[int, int] | None = None  # tiles of a picture: rows and columns
-    size: tuple[int, int] | None = None  # pixels of a picture: height and width
+    grid: tuple[int, int] | None = None  # tiles of an image: rows and columns
+    size: tuple[int, int] | None = None  # pixels of an image: height and width
 
     def __len__(self) -> int:
         return len(self.names)
 
     @classmethod
     def from_inputs(cls, names: Sequence[str]) -> Features:
-        """Every input for itself."""
+        """Make every input a feature of its own."""
         return cls(tuple(names), np.arange(len(names)))
 
     @classmethod
     def from_columns(cls, sources: Sequence[str]) -> Features:
-        """Inputs grouped by the clinical column they come from (`Encoding.sources`)."""
+        """Group inputs by the clinical column they come from (`Encoding.sources`)."""
         names = tuple(dict.fromkeys(sources))
         place = {name: f for f, name in enumerate(names)}
         return cls(names, np.array([place[s] for s in sources], np.int64))
 
     @classmethod
     def from_tiles(cls, height: int, width: int, grid: tuple[int, int]) -> Features:
-        """A picture's pixels (height * width, row by row) by tiles; uneven sizes differ by one pixel."""
+        """Group an image's pixels (height * width, row by row) by tiles; uneven sizes differ by one pixel."""
         down, across = grid
         rows = np.arange(height) * down // height
         columns = np.arange(width) * across // width
@@ -57,11 +57,11 @@ class Features:
 
     @cached_property
     def single(self) -> bool:
-        """Whether every feature is one input, in order."""
+        """True where every feature is one input, in order."""
         return len(self) == len(self.feature_index) and bool((self.feature_index == np.arange(len(self))).all())
 
     def sum_inputs(self, values: Array) -> Array:
-        """Values (..., d) of inputs or pixels added up within each feature: (..., F)."""
+        """Sum values (..., d) of inputs or pixels within each feature: (..., F)."""
         if self.single:
             return values
         member = np.zeros((len(self.feature_index), len(self)), values.dtype)
@@ -71,7 +71,7 @@ class Features:
 
 
 def build_features(encoding: Any, *, grid: int) -> Features:
-    """The features of data prepared by this encoding: columns of a table, or grid x grid tiles of pictures."""
+    """Build the features of data prepared by this encoding: columns of a table, or grid x grid tiles of images."""
     if len(encoding.inputs) == 1:
         return Features.from_columns(encoding.sources)
     _, height, width = encoding.inputs

@@ -1,7 +1,7 @@
-"""Heat maps as numbers: how sharp a model's maps are, how faithful, in the mask or beside it, and how like another's.
+"""Measures of heat maps: how sharp they are, how faithful, how much lies in the mask, and how similar two models' maps are.
 
-The FL-XAI thesis judges heat maps by eye (sec. 4.6, 4.10). Here each map of each picture gives numbers; pictures stay
-where they are. A map is of the picture's own label, right or wrong, so that the maps of two models are of one class.
+The FL-XAI thesis judges heat maps by eye (sec. 4.6, 4.10). Here each map of each image gives numbers; images stay
+where they are. A map is of the image's own label, right or wrong, so that the maps of two models are of one class.
 
 A map may be dark: Grad-CAM keeps only what speaks for the class, and of a label that the net does not believe in nothing
 may. Dark maps are counted and left out of the other numbers, since they would be even, outside the mask and all alike.
@@ -51,7 +51,7 @@ PARTNERS = 20
 
 @dataclass(frozen=True)
 class MapRule:
-    """Which maps, on how many pictures; the seed draws the pictures and the noise of integrated gradients."""
+    """Heat maps to make and the number of images; the seed draws the images and the noise of integrated gradients."""
 
     names: tuple[str, ...]
     rows: int
@@ -62,7 +62,7 @@ class MapRule:
 
     @classmethod
     def from_json(cls, text: str) -> MapRule:
-        """What a message says; anything unknown in it is refused."""
+        """Read the rule of a message; refuse anything unknown in it."""
         try:
             values = json.loads(text)
             return cls(tuple(values.pop("names")), **values)
@@ -75,15 +75,27 @@ class MapRule:
 
 @dataclass(frozen=True, eq=False)
 class ModelMaps:
-    """What J models show on n pictures."""
+    """Heat maps of J models on n images."""
 
-    heat: Mapping[str, Array]  # map -> (J, n, H, W), not below 0; a picture whose heat is no number is dark
-    numbers: Mapping[str, Array]  # map -> (J, OF_ONE), means over pictures
+    heat: Mapping[str, Array]  # map -> (J, n, H, W), not below 0; an image whose heat is no number is dark
+    numbers: Mapping[str, Array]  # map -> (J, OF_ONE), means over images
     probabilities: Array  # (J, n, C) probabilities
 
 
 def measure_maps(rule: MapRule, model: Any, theta: Array, x: Array, y: Array, masks: Array | None) -> ModelMaps:
-    """The maps of models (J, P) on pictures (n, C, H, W), each of its label's class (n,); `masks` (n, H, W) if known."""
+    """Make and measure the maps of models (J, P) on images (n, C, H, W).
+
+    Args:
+        rule: The maps to make.
+        model: Describes the models.
+        theta: The models.
+        x: The images.
+        y: The class (n,) that each image's map is of: its label.
+        masks: Truth masks (n, H, W), where they are known.
+
+    Returns:
+        The maps, their measures and the models' probabilities.
+    """
     heats, numbers = {}, {}
     for name in rule.names:
         maps = heat(name, model, theta, x, y, seed=rule.seed)
@@ -95,12 +107,12 @@ def measure_maps(rule: MapRule, model: Any, theta: Array, x: Array, y: Array, ma
 
 
 def compare_maps(a: Array, b: Array) -> Array:
-    """SSIM and Spearman's rank correlation over pixels of maps (n, H, W) with maps (n, H, W), means over pictures: (2,)."""
+    """Average SSIM and Spearman's rank correlation over pixels of maps (n, H, W) with maps (n, H, W) over images: (2,)."""
     return mean(_pairs(a, b, ranks(a), ranks(b)))
 
 
 def mean_site_similarity(maps: Array) -> Array:
-    """Mean likeness (2,) over all pairs of K sites of their maps (K, n, H, W) of the same pictures."""
+    """Average `compare_maps` (2,) over all pairs of K sites of their maps (K, n, H, W) of the same images."""
     ranked = ranks(maps)
     rows = []
     for i in range(len(maps) - 1):
@@ -110,14 +122,14 @@ def mean_site_similarity(maps: Array) -> Array:
 
 
 def ranks(maps: Array) -> Array:
-    """Each pixel's rank in its map, ties at their mean: (..., H, W) to (..., pixels)."""
+    """Rank each pixel within its map, ties at their mean: (..., H, W) to (..., pixels)."""
     from scipy.stats import rankdata
 
     return np.asarray(rankdata(maps.reshape(*maps.shape[:-2], -1), axis=-1))
 
 
 def mean(values: Array) -> Array:
-    """The mean over the first axis of what is a number; NaN where nothing is."""
+    """Average over the first axis, NaN left out; NaN where nothing is left."""
     defined = ~np.isnan(values)
     count = defined.sum(axis=0)
     out: Array = np.where(count > 0, np.where(defined, values, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
@@ -125,7 +137,7 @@ def mean(values: Array) -> Array:
 
 
 def label_numbers(numbers: Array, names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
-    """Numbers (M, SIZE) as a record has them: map -> local, common, alike, since -> name -> number."""
+    """Label numbers (M, SIZE) as a record has them: map -> local, common, alike, since -> name -> number."""
     ends = np.cumsum([len(names) for names in NUMBERS.values()])[:-1]
     return {
         name: {
@@ -145,13 +157,13 @@ def _pairs(a: Array, b: Array, ranked_a: Array, ranked_b: Array) -> Array:
 
 
 def _of_one(model: Any, theta: Array, x: Array, y: Array, heat: Array, masks: Array | None) -> Array:
-    """Of each picture the numbers of one model's map, (n, OF_ONE), of a dark one only that it is.
+    """Return the numbers (n, MAP_NUMBERS) of one model's map of each image; of a dark one only that it is dark.
 
     What stands in for a pixel that is taken away is 0, the encoded mean.
     """
 
-    def score(pictures: Array) -> Array:
-        return np.asarray(_probabilities(model, theta, pictures)[np.arange(len(y)), y])
+    def score(images: Array) -> Array:
+        return np.asarray(_probabilities(model, theta, images)[np.arange(len(y)), y])
 
     inside = np.full(len(heat), np.nan) if masks is None else mass_in_mask(heat, masks)
     flat = heat.reshape(len(heat), -1)

@@ -46,7 +46,7 @@ class ColumnCells:
         return len(self.edges) + 2 if self.edges else len(self.levels) + 2
 
     def count(self, data: Dataset, rows: Array) -> Array:
-        """How many of these rows are in each cell, (size,): every row is in one. Without the column, all are missing."""
+        """Count the rows in each cell, (size,): every row is in one. Without the column, all are missing."""
         if self.edges:
             cells = self._numbers(data, rows)
         else:
@@ -70,14 +70,14 @@ class ColumnCells:
         ]  # -1, missing, takes the last entry
         return cells
 
-    def to_dict(self) -> dict[str, Any]:
-        """As an Ask carries it."""
+    def to_dict(self) -> dict[str, object]:
+        """Convert to the form that an Ask carries."""
         cells = {"edges": list(self.edges)} if self.edges else {"levels": list(self.levels)}
         return {"name": self.name, **cells}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ColumnCells:
-        """What `to_dict` wrote; cells that do not tell values apart are refused."""
+        """Read what `to_dict` wrote; refuse cells that do not tell values apart."""
         column = cls(str(values["name"]), tuple(map(float, values.get("edges", ()))), tuple(values.get("levels", ())))
         rising = np.isfinite(column.edges).all() and all(a < b for a, b in pairwise(column.edges))
         if bool(column.edges) == bool(column.levels) or not rising:
@@ -86,7 +86,7 @@ class ColumnCells:
 
 
 def column_cells(encoding: Encoding) -> tuple[ColumnCells, ...]:
-    """The cells of every column of an encoding that was agreed beforehand (`data.encoding = "public"`)."""
+    """Return the cells of every column of an encoding that was agreed beforehand (`data.encoding = "public"`)."""
     reads: dict[str, list[int]] = {}
     for j, name in enumerate(encoding.sources):
         reads.setdefault(name, []).append(j)
@@ -103,18 +103,18 @@ def column_cells(encoding: Encoding) -> tuple[ColumnCells, ...]:
 
 
 def select_columns(columns: Sequence[ColumnCells], weights: Array, count: int) -> Array:
-    """The numbers, rising, of the `count` columns with the largest weight on any of their inputs."""
+    """Return the numbers, rising, of the `count` columns with the largest weight on any of their inputs."""
     size = np.array([np.abs(weights[list(c.inputs)]).max() for c in columns])
     return np.sort(np.argsort(-size, kind="stable")[:count])
 
 
 def max_cell_count(columns: Sequence[ColumnCells], count: int) -> int:
-    """The most cells that any `count` of the columns have together: known before it is known which they are."""
+    """Return the most cells that any `count` of the columns have together, before it is known which they are."""
     return sum(sorted((c.size for c in columns), reverse=True)[:count])
 
 
 def estimate_population(encoding: Encoding, remembered: Mapping[str, Array], *, share: float) -> Population | None:
-    """The training patients as noised counts tell of them; None where a method remembers none.
+    """Estimate the training patients' distribution from noised counts; None where a method remembers none.
 
     `share`: of the budget, for the words that go with it.
     """
@@ -136,7 +136,7 @@ def estimate_population(encoding: Encoding, remembered: Mapping[str, Array], *, 
 
 
 def estimate_spread(edges: Sequence[float], counts: Array, noise: float) -> NoisedSpread:
-    """A column from its noised counts (cells and, last, missing values); `noise`: the deviation of one count.
+    """Estimate a numeric column from its noised counts (cells and, last, missing values); `noise`: the deviation of one count.
 
     The share below each edge is made to rise (isotonic regression, which brings no edge farther from the truth than the worst
     was). A margin is of the percentile in the middle of a cell: of a share A / (A + B) of noised sums.
@@ -158,7 +158,7 @@ def estimate_spread(edges: Sequence[float], counts: Array, noise: float) -> Nois
 
 
 def estimate_shares(levels: Sequence[str], counts: Array, noise: float) -> Shares:
-    """A category from its noised counts (levels, all others, missing values)."""
+    """Estimate a category from its noised counts (levels, all others, missing values)."""
     shares = np.clip(counts / max(1.0, float(counts.sum())), 0.0, 1.0)
     return Shares(
         {level: round(float(v), 6) for level, v in zip(levels, shares, strict=False)},
@@ -168,7 +168,7 @@ def estimate_shares(levels: Sequence[str], counts: Array, noise: float) -> Share
 
 
 def _share_margin(counts: Array, noise: float) -> list[float]:
-    """By how many points noise may have moved each count's share of all."""
+    """Return by how many points noise may have moved each count's share of all."""
     total = max(1.0, float(counts.sum()))
     p = np.clip(counts / total, 0.0, 1.0)
     margins = 100 * NOISE_QUANTILE * noise / total * np.sqrt((1 - p) ** 2 + (len(counts) - 1) * p**2)
@@ -176,7 +176,7 @@ def _share_margin(counts: Array, noise: float) -> list[float]:
 
 
 def isotonic(values: Array) -> Array:
-    """The nearest sequence, in squares, that never falls: neighbours in the wrong order are given their mean."""
+    """Fit the nearest sequence, in squares, that never falls: neighbours in the wrong order get their mean."""
     means: list[float] = []
     sizes: list[int] = []
     for v in np.asarray(values, float).tolist():

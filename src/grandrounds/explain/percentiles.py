@@ -1,4 +1,4 @@
-"""Where a patient stands among all sites' patients, from what the sites' summaries add up to: no row is needed.
+"""Percentiles of a patient among all sites' patients, from the sum of the sites' summaries: no row is needed.
 
 Sites say once how many values fall in which cell of a fixed grid (`data.quantiles`), and their counts merge by adding.
 Of the sum a run keeps `STEPS` quantiles of each column, or fewer, so that each stands for at least `FEWEST` patients,
@@ -34,7 +34,7 @@ _DIGITS = 6  # of a quantile that is written down: far finer than a cell
 
 @dataclass(frozen=True)
 class Spread:
-    """How one numeric column is spread over the patients that have a value."""
+    """Distribution of one numeric column over the patients that have a value."""
 
     quantiles: tuple[float, ...]  # at (i + 1/2) / len, low to high; empty where too few patients have a value
     mean: float  # of the values as the model reads them: beyond the outermost quantiles drawn in
@@ -46,11 +46,11 @@ class Spread:
 
     @property
     def tolerance(self) -> float:
-        """How far off a percentile may be, in points, patients with values within 0.2 % of this one's aside."""
+        """Largest error of a percentile, in points, apart from patients with values within 0.2 % of this one's."""
         return 100 / len(self.quantiles) if self.quantiles else 100.0
 
     def percentile(self, value: float) -> float | None:
-        """Where a value stands, 0 to 100: patients below it and half of those alike."""
+        """Return the percentile of a value, 0 to 100: patients below it and half of those alike."""
         if not self.quantiles:
             return None
         cell = grid_index(np.array([value]))[0]
@@ -77,7 +77,7 @@ class NoisedSpread:
         return None if self.margins[cell] > MAX_MARGIN else 50 * (ends[cell] + ends[cell + 1])
 
     def margin(self, value: float) -> float:
-        """By how many points the noise may have moved the percentile of this value."""
+        """Return by how many points the noise may have moved the percentile of this value."""
         return self.margins[self._cell(value)]
 
     def _cell(self, value: float) -> int:
@@ -86,7 +86,7 @@ class NoisedSpread:
 
 @dataclass(frozen=True)
 class Shares:
-    """How one categorical column is spread: level -> share of all patients; rare levels are left out.
+    """Distribution of one categorical column: level -> share of all patients; rare levels are left out.
 
     `margin`: by how many points noise may have moved a share; 0 where there is none.
     """
@@ -107,7 +107,7 @@ class Population:
 
     @classmethod
     def from_summaries(cls, parts: Iterable[Summary], encoding: Encoding, *, mean: Array) -> Population:
-        """The sum of the sites' summaries; columns are named in the encoding's order, which is the summaries' own.
+        """Merge the sites' summaries; columns are named in the encoding's order, which is the summaries' own.
 
         `mean` (p,) is that of each numeric column within its agreed range.
         """
@@ -118,13 +118,13 @@ class Population:
 
     @property
     def in_cells(self) -> bool:
-        """Whether it was counted in agreed cells under a budget: then columns may be left out, and no mean is known."""
+        """True where patients were counted in agreed cells under a budget: columns may be missing, and no mean is known."""
         return any(isinstance(s, NoisedSpread) for s in self.numeric.values()) or any(
             s.margin for s in self.categorical.values()
         )
 
     def mean_inputs(self, encoding: Encoding) -> Array:
-        """The mean patient as the model sees one, (d,): numbers at their mean, categories by their shares."""
+        """Return the mean patient as model inputs, (d,): numbers at their mean, categories by their shares."""
         counted = [self.numeric[rule.name] for rule in encoding.numeric]
         spreads = [s for s in counted if isinstance(s, Spread)]
         assert len(spreads) == len(counted), "counts in cells tell no mean"
@@ -137,12 +137,13 @@ class Population:
             out += [max(0.0, 1 - column.missing - sum(shares))] if rule.other else []
         return np.array(out)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` gives the same back. (`asdict` would copy thousands of numbers one by one.)"""
+    def to_dict(self) -> dict[str, object]:
+        """Convert to plain values for JSON; `from_dict` restores them. (`asdict` would copy thousands of numbers one by one.)"""
         return {
             "rows": self.rows,
             "numeric": {
-                name: dict(vars(s)) if isinstance(s, NoisedSpread) else _plain(s) for name, s in self.numeric.items()
+                name: dict(vars(s)) if isinstance(s, NoisedSpread) else _spread_to_dict(s)
+                for name, s in self.numeric.items()
             },
             "categorical": {
                 name: {"levels": dict(s.levels), "missing": s.missing, **({"margin": s.margin} if s.margin else {})}
@@ -153,7 +154,7 @@ class Population:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], *, where: Any = "percentiles.json") -> Population:
-        """What `to_dict` wrote; anything else is refused."""
+        """Read what `to_dict` wrote; refuse anything else."""
         try:
             return cls(
                 rows=int(values["rows"]),
@@ -175,7 +176,7 @@ class Population:
 
 
 def select_quantiles(cells: Cells, column: int) -> tuple[float, ...]:
-    """The quantiles of one column that are kept: as many as `FEWEST` patients each allow, at most `STEPS`."""
+    """Return the quantiles of one column to keep: as many as `FEWEST` patients each allow, at most `STEPS`."""
     mine = slice(*np.searchsorted(cells.column, [column, column + 1]))
     steps = min(STEPS, int(cells.count[mine].sum()) // FEWEST)
     if steps < _TOO_FEW:
@@ -209,7 +210,7 @@ def _written(values: Array) -> tuple[float, ...]:
     return tuple(float(f"{v:.{_DIGITS}g}") for v in values)
 
 
-def _plain(spread: Spread) -> dict[str, Any]:
+def _spread_to_dict(spread: Spread) -> dict[str, object]:
     return {"quantiles": spread.quantiles, "mean": spread.mean, "missing": spread.missing}
 
 

@@ -1,8 +1,8 @@
-"""Quality of attributions when no truth mask exists: for tables and pictures alike.
+"""Quality of attributions without a truth mask, for tables and images.
 
 Faithfulness takes features away and watches the score: `predict(x)` gives the score (n,) of each row's explained class,
 as a probability or a logit. It is always called with all n rows in their order, so each row may have a class of its own.
-Attributions are (n, d) for a table, (n, H, W) for a picture (its channels go together), or (n, F) for `features`; values
+Attributions are (n, d) for a table, (n, H, W) for an image (its channels go together), or (n, F) for `features`; values
 of inputs or pixels are added up where features group them. Most positive first: attributions keep their sign here.
 
 `randomisation` is a sanity check: parameters are drawn anew, and an explanation that stays as it was never looked at them.
@@ -56,7 +56,10 @@ def deletion_auc(
     steps: int = STEPS,
     features: Features | None = None,
 ) -> Array:
-    """Mean score (n,) while features give way to the baseline, most important first (Petsiuk et al. 2018): low is good."""
+    """Return the mean score (n,) while features give way to the baseline, most important first: low is good.
+
+    Petsiuk et al. (2018).
+    """
     return removal_curve(predict, x, attributions, baseline=baseline, steps=steps, features=features).area
 
 
@@ -83,7 +86,7 @@ def removal_curve(
     features: Features | None = None,
     insert: bool = False,
 ) -> Curve:
-    """The curve behind deletion (or insertion): one forward of all rows a step. `baseline` is broadcast to x."""
+    """Compute the curve behind deletion (or insertion): one forward of all rows a step. `baseline` is broadcast to x."""
     values, index = _by_feature(x, attributions, features)
     if steps < 1:
         raise BadInput(f"steps = {steps}: a removal curve needs at least one", code="too-few-steps")
@@ -106,7 +109,7 @@ def faithfulness_correlation(
     rng: np.random.Generator,
     features: Features | None = None,
 ) -> Array:
-    """Pearson correlation (n,), over random subsets, of the score lost with the attributions removed (Bhatt et al. 2020).
+    """Correlate the score lost with the attributions removed, over random subsets: Pearson, (n,) (Bhatt et al. 2020).
 
     Each row draws `runs` subsets of its own. NaN where the score or the attributions never change.
     """
@@ -150,7 +153,7 @@ def gini(values: Array) -> Array:
 
 
 def similarity(a: Array, b: Array) -> Array:
-    """Structural similarity (SSIM, Wang et al. 2004) of heat maps (..., H, W), pair by pair: 1 is the same picture.
+    """Structural similarity (SSIM, Wang et al. 2004) of heat maps (..., H, W), pair by pair: 1 is the same image.
 
     Absolute heat, each map over its maximum; windows of 7 x 7 (the shorter side of a smaller map), sample covariance.
     """
@@ -217,13 +220,13 @@ def _by_feature(x: Array, attributions: Array, features: Features | None) -> tup
 
 
 def _baseline(x: Array, value: Array | float) -> Array:
-    """What stands in for a removed input, for every row."""
+    """Return the stand-in for a removed input, for every row."""
     try:
         return np.broadcast_to(np.asarray(value, x.dtype if x.dtype.kind == "f" else float), x.shape)
     except ValueError:
         raise BadInput(
             f"a baseline of shape {np.shape(value)} does not fit rows {x.shape}: give one value, "
-            "one for each input, or (C, 1, 1) for pictures",
+            "one for each input, or (C, 1, 1) for images",
             code="bad-baseline",
         ) from None
 
@@ -276,7 +279,7 @@ class Randomisation:
 
 
 def randomisation(explain: Callable[[Array], Array], model: Any, theta: Array, *, seed: int) -> Randomisation:
-    """The sanity check of Adebayo et al. (2018): layers are drawn anew from the top, one more each time, to the last.
+    """Run the sanity check of Adebayo et al. (2018): layers are drawn anew from the top, one more each time, to the last.
 
     `explain(theta)` gives attributions (n, ...) of the same rows by that model; their absolute values are compared.
     """
@@ -288,7 +291,7 @@ def randomisation(explain: Callable[[Array], Array], model: Any, theta: Array, *
 
 
 def randomize(model: Any, theta: Array, seed: int, *, layers: Sequence[str] | None = None) -> Array:
-    """The model with its parameters, or those of some layers, drawn anew as at its start.
+    """Draw a model's parameters, or those of some layers, anew as at its start.
 
     A linear model starts at zero, which explains nothing: weights that start alike are drawn from a normal
     distribution as wide as the trained ones.
@@ -309,7 +312,7 @@ def randomize(model: Any, theta: Array, seed: int, *, layers: Sequence[str] | No
 
 
 def layer_names(model: Any) -> tuple[str, ...]:
-    """The names of a model's layers, from the input up; a forest has none and is refused."""
+    """Return the names of a model's layers, from the input up; refuse a forest, which has none."""
     if not hasattr(model.layout, "slices"):
         raise BadInput(
             "a forest has no parameters that could be drawn anew; use a logistic model, an mlp or a net",

@@ -1,4 +1,4 @@
-"""Score a model on shared scoring images: is it right, and for the right reason (XFed).
+"""Score a model on shared scoring images: accuracy, and agreement of its explanations with truth masks (XFed).
 
 A site reports four numbers of its model and no heat map (`score_rationale`): accuracy and log loss on the images as they are,
 the share of them whose heat lies in the truth mask (XAI accuracy), and the share of grid scenes whose warmest cell is the
@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -48,9 +48,18 @@ REPORT = "rationale"
 """The report, and what a training Ask says that asks for it: the rule."""
 
 
+class SmoothingOptions(TypedDict):
+    """Options of `heat` for integrated gradients."""
+
+    steps: int
+    samples: int
+    sigma: float
+    seed: int
+
+
 @dataclass(frozen=True)
 class RationaleRule:
-    """How reasons are scored: the same for all sites and rounds, so that equal models have equal scores."""
+    """Settings of scoring explanations: the same for all sites and rounds, so that equal models have equal scores."""
 
     seed: int
     form: str = "mass"
@@ -62,16 +71,16 @@ class RationaleRule:
 
     @classmethod
     def from_settings(cls, seed: int, xfed: Any) -> RationaleRule:
-        """What [method.xfed] says, of a run with this seed."""
+        """Read [method.xfed] of a run with this seed."""
         return cls(seed, xfed.form, xfed.top, xfed.grid, xfed.steps, xfed.samples, xfed.sigma)
 
     @property
-    def smoothing(self) -> dict[str, Any]:
-        """What `heat` is told of integrated gradients."""
+    def smoothing(self) -> SmoothingOptions:
+        """Options of `heat` for integrated gradients."""
         return {"steps": self.steps, "samples": self.samples, "sigma": self.sigma, "seed": self.seed}
 
     def scenes(self, x: Array, y: Array) -> Scenes | None:
-        """One scene for each picture, the same for all models; None where the rule makes none."""
+        """Make one scene for each image, the same for all models; None where the rule makes none."""
         return grid_scenes(x, y, self.grid, generator(self.seed, purpose="scenes")) if self.grid else None
 
     def to_json(self) -> str:
@@ -79,7 +88,7 @@ class RationaleRule:
 
     @classmethod
     def from_json(cls, text: str) -> RationaleRule:
-        """What a message says; anything unknown in it is refused."""
+        """Read the rule of a message; refuse anything unknown in it."""
         try:
             return cls(**json.loads(text))
         except (TypeError, ValueError):
@@ -92,7 +101,7 @@ class RationaleRule:
 def score_rationale(
     rule: RationaleRule, model: Any, models: Any, x: Array, y: Array, masks: Array | None
 ) -> dict[str, Array]:
-    """The report of K models (K, P) on scoring pictures x (n, C, H, W) of classes y (n,).
+    """Score K models (K, P) on scoring images x (n, C, H, W) of classes y (n,): the report `rationale`.
 
     Without masks that can be scored XAI accuracy is NaN, without scenes the grid's. A model whose scores are no numbers, since
     its training diverged, has NaN for all four: it is no answer.
@@ -118,7 +127,7 @@ def score_rationale(
 
 
 def _known(heats: Array, score: Callable[[Array], Share]) -> float:
-    """The score of heat maps; NaN where none could be scored, or where a net's gradients are no numbers."""
+    """Score heat maps; NaN where none could be scored, or where a net's gradients are no numbers."""
     if not np.isfinite(heats).all():
         return float(np.nan)
     share = score(heats)
@@ -127,14 +136,14 @@ def _known(heats: Array, score: Callable[[Array], Share]) -> float:
 
 @dataclass(frozen=True)
 class LogitScores:
-    """Whether each picture is called what it is, and the log loss of it."""
+    """Correctness and log loss of each image."""
 
     right: Array
     loss: Array
 
 
 def score_logits(logits: Array, y: Array) -> LogitScores:
-    """What logits (n, C), or (n, 1) for two classes, say of the true classes y (n,)."""
+    """Score logits (n, C), or (n, 1) for two classes, against the true classes y (n,)."""
     if logits.shape[1] == 1:
         logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
     top = logits.max(axis=1, keepdims=True)
@@ -144,7 +153,7 @@ def score_logits(logits: Array, y: Array) -> LogitScores:
 
 @dataclass(frozen=True, eq=False)
 class HeatScores:
-    """What heat maps (n, H, W) say against truth masks; NaN (n,) where a mask is empty or full."""
+    """Scores of heat maps (n, H, W) against truth masks; NaN (n,) where a mask is empty or full."""
 
     heat: Array
     ratio: Array  # (n,) IoU-ratio r
@@ -154,7 +163,7 @@ class HeatScores:
 
     @classmethod
     def from_heat(cls, heat: Array, masks: Array, rule: RationaleRule) -> HeatScores:
-        """Heat that is no number, of a model whose gradients are none, has NaN for everything."""
+        """Score heat maps; a model whose heat is not finite gets NaN for everything."""
         if not np.isfinite(heat).all():
             unknown = np.full(len(heat), np.nan)
             return cls(heat, unknown, unknown, unknown, unknown)
@@ -162,29 +171,29 @@ class HeatScores:
         return cls(heat, ratio, drawn(ratio, rule.form), in_mask(heat, masks, rule.top), iou(heat, masks, rule.top))
 
     def figures(self) -> dict[str, float]:
-        """Means over the pictures that can be scored: XAI accuracy, in-mask share, IoU."""
+        """Average over images; explanations count where they can be scored."""
         return {"xai": mean(self.reason), "in_mask": mean(self.in_mask), "iou": mean(self.iou)}
 
 
 @dataclass(frozen=True, eq=False)
 class ImageScores:
-    """n pictures as one model sees them."""
+    """Scores of n images by one model."""
 
     logits: Array  # (n, C), or (n, 1) for two classes
-    right: Array  # (n,) 1 where the picture is called what it is
+    right: Array  # (n,) 1 where the image is called what it is
     loss: Array  # (n,) cross-entropy
     heated: HeatScores | None  # None without a mask of use
     masked_right: Array | None  # (n,) 1 where the inside of the mask alone is called right; NaN without a mask of use
-    grid: Array | None  # (n,) 1 where the warmest cell of the picture's scene is its own; None without scenes
-    marked: int = 0  # pictures with a mask of use
+    grid: Array | None  # (n,) 1 where the warmest cell of the image's scene is its own; None without scenes
+    marked: int = 0  # images with a mask of use
 
     def __len__(self) -> int:
         return len(self.right)
 
     def figures(self) -> dict[str, float | int]:
-        """Means over pictures: accuracy and cross-entropy, and of reasons what can be had.
+        """Average over images; explanations count where they can be scored.
 
-        `pictures` is how many there are, and `score_images` how many have a mask of use.
+        `images` is how many there are, and `score_images` how many have a mask of use.
         """
         numbers: dict[str, float | int] = {"accuracy": mean(self.right), "cross_entropy": mean(self.loss)}
         if self.heated is not None and self.masked_right is not None:
@@ -195,9 +204,9 @@ class ImageScores:
 
 
 def score_images(rule: RationaleRule, model: Any, theta: Array, x: Array, y: Array, masks: Array | None) -> ImageScores:
-    """One model (P,) on pictures x (n, C, H, W) of classes y (n,) with truth masks (n, H, W), where there are any.
+    """Score one model (P,) on images x (n, C, H, W) of classes y (n,) with truth masks (n, H, W), where there are any.
 
-    Outside of its mask a masked picture is the encoded mean, 0.
+    Outside of its mask a masked image is the encoded mean, 0.
     """
     from grandrounds.explain.explainers.heat import heat
 
@@ -214,7 +223,7 @@ def score_images(rule: RationaleRule, model: Any, theta: Array, x: Array, y: Arr
 
 
 def _answers(model: Any, theta: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
-    """Logits, 1 (n,) where they are right, and cross-entropy (n,); both NaN for a model that diverged."""
+    """Return logits, 1 (n,) where they are right, and cross-entropy (n,); both NaN for a model that diverged."""
     logits = np.asarray(model.logits(theta, x), float)
     if not np.isfinite(logits).all():
         unknown = np.full(len(logits), np.nan)
@@ -224,19 +233,19 @@ def _answers(model: Any, theta: Array, x: Array, y: Array) -> tuple[Array, Array
 
 
 def score_scenes(warm: Array, cells: Array, grid: int) -> Array:
-    """`grid_credit` of scenes' heat maps; NaN for a model whose gradients are no numbers."""
+    """Return `grid_credit` of scenes' heat maps; NaN for a model whose gradients are no numbers."""
     return grid_credit(warm, cells, grid) if np.isfinite(warm).all() else np.full(len(warm), np.nan)
 
 
 def mean(values: Array) -> float:
-    """Over what is known; NaN where nothing is."""
+    """Average over numbers, NaN left out; NaN where nothing is left."""
     finite = values[~np.isnan(values)]
     return float(finite.mean()) if len(finite) else float(np.nan)
 
 
 @dataclass(frozen=True)
 class Scenes:
-    """n scenes: pixels x (n, C, H, W), class y (n,), in which cell (n,) the picture is, and the mask (n, H, W) of it."""
+    """n scenes: pixels x (n, C, H, W), class y (n,), in which cell (n,) the image is, and the mask (n, H, W) of it."""
 
     x: Array
     y: Array
@@ -249,10 +258,10 @@ class Scenes:
 
 
 def grid_scenes(x: Array, y: Array, grid: int, rng: np.random.Generator) -> Scenes:
-    """One scene for each picture of x (n, C, H, W) with class y (n,), on a grid of cells counted row by row from 0.
+    """Make one scene for each image of x (n, C, H, W) with class y (n,), on a grid of cells counted row by row from 0.
 
     Every cell is right equally often (to one), so whoever always points at the same place scores 1 / grid^2. Distractors
-    are drawn from the pictures of other classes, without repeating one in a scene where there are enough of them.
+    are drawn from the images of other classes, without repeating one in a scene where there are enough of them.
     """
     _check(x, y, grid)
     n, _, height, width = x.shape
@@ -276,7 +285,7 @@ def grid_scenes(x: Array, y: Array, grid: int, rng: np.random.Generator) -> Scen
 
 
 def shrink(x: Array, height: int, width: int) -> Array:
-    """Pictures (..., H, W) at a smaller size: each new pixel is the mean of the area it covers.
+    """Shrink images (..., H, W): each new pixel is the mean of the area it covers.
 
     By a whole factor this is average pooling; otherwise a pixel that straddles an edge counts on each side by its part.
     """
@@ -298,7 +307,7 @@ def _areas(before: int, after: int) -> Array:
 def _check(x: Array, y: Array, grid: int) -> None:
     if x.ndim != 4 or y.shape != x.shape[:1]:
         raise BadInput(
-            f"pictures {x.shape} and classes {y.shape} do not belong together: give (n, C, H, W) and (n,)",
+            f"images {x.shape} and classes {y.shape} do not belong together: give (n, C, H, W) and (n,)",
             code="mismatched-shapes",
         )
     if not 2 <= grid <= min(x.shape[2:]):
@@ -308,7 +317,7 @@ def _check(x: Array, y: Array, grid: int) -> None:
         )
     if len(np.unique(y)) < 2:
         raise BadInput(
-            "scenes need pictures of two classes or more: a picture stands among those of other classes",
+            "scenes need images of two classes or more: an image stands among those of other classes",
             code="too-few-classes",
         )
 
@@ -317,7 +326,7 @@ NOISE, CENTRE, CELLS, SHUFFLED = "noise", "centre blob", "blob per cell", "shuff
 SHUFFLES = 3
 """Nets with shuffled weights whose mean is taken: a single one can be lucky."""
 
-_MAPS = 10_000  # of noise, so that few pictures have no luck with it
+_MAPS = 10_000  # of noise, so that few images have no luck with it
 _PIXELS = 2**22  # that they may have together
 _CELLS = 2  # blobs on a side where the rule makes no scenes
 
@@ -325,7 +334,7 @@ _CELLS = 2  # blobs on a side where the rule makes no scenes
 def baselines(
     model: Any, theta: Array, x: Array, y: Array, masks: Array | None, rule: RationaleRule
 ) -> dict[str, dict[str, float]]:
-    """Baseline -> its scores on pictures x (n, C, H, W) of classes y (n,): `xai`, `in_mask` and `iou` with masks, `grid` with
+    """Baseline -> its scores on images x (n, C, H, W) of classes y (n,): `xai`, `in_mask` and `iou` with masks, `grid` with
     scenes, and of shuffled weights all that the net itself is scored by. Means over many maps of noise and several shuffles.
     """
     scenes = rule.scenes(x, y)
@@ -344,7 +353,7 @@ def baselines(
 
 
 def shuffle_weights(model: Any, theta: Array, rng: np.random.Generator) -> Array:
-    """The net with the entries of each parameter block in another order.
+    """Shuffle the entries within each parameter block of a net.
 
     Within blocks and not over all: every layer keeps the sizes that its weights have, so signals pass through as
     before and only what was learnt is gone. Shuffled over all, scales of norms land among weights, and a net that saturates
@@ -357,7 +366,7 @@ def shuffle_weights(model: Any, theta: Array, rng: np.random.Generator) -> Array
 
 
 def _noise(shape: tuple[int, ...], masks: Array | None, cells: Array | None, rule: RationaleRule) -> dict[str, float]:
-    """The mean over many draws."""
+    """Score noise: the mean over many draws."""
     times = max(1, min(_MAPS // shape[0], _PIXELS // int(np.prod(shape))))
     heat = uniform_noise((times * shape[0], *shape[1:]), generator(rule.seed, purpose="noise to compare with"))
     many = None if masks is None else np.tile(masks, (times, 1, 1))

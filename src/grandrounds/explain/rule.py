@@ -1,4 +1,4 @@
-"""Which explainer, with which settings: as an experiment names it and as it travels to sites."""
+"""Rules of sketches: an explainer and its settings, as an experiment names them and as they travel to sites."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXPLAINERS = {name: TABLES.get(name, IMAGES.get(name, "")) for name in (*TABLES,
 
 @dataclass(frozen=True)
 class SketchRule:
-    """How a sketch is taken: the same for all sites and rounds, so that equal models have equal sketches."""
+    """Settings of a sketch: the same for all sites and rounds, so that equal models have equal sketches."""
 
     name: str
     seed: int
@@ -46,7 +46,7 @@ class SketchRule:
 
     @classmethod
     def from_json(cls, text: str) -> SketchRule:
-        """What a message says; anything unknown in it is refused."""
+        """Read the rule of a message; refuse anything unknown in it."""
         try:
             return cls(**json.loads(text))
         except (TypeError, ValueError):
@@ -57,21 +57,29 @@ class SketchRule:
 
     @classmethod
     def from_settings(cls, name: str, explain: Any, seed: int) -> SketchRule:
-        """From an experiment's [explain] section."""
+        """Read the rule from an experiment's [explain] section."""
         keys = ("score", "repeats", "steps", "tiles", "top", "noise", "rows")
         return cls(name, seed, **{key: getattr(explain, key) for key in keys})
 
     def explainer(self, features: Features, background: Array | None) -> Explainer:
-        """The explainer itself; `background` (B, d) is what it starts from, where it needs one (`BACKGROUND_EXPLAINERS`)."""
-        pictures = features.grid is not None
-        specs = _OF_IMAGES if pictures else _OF_TABLES
-        if not pictures and self.name in BACKGROUND_EXPLAINERS and background is None:
+        """Build the explainer.
+
+        Args:
+            features: Features to explain.
+            background: Rows (B, d) that it starts from, where it needs them (`BACKGROUND_EXPLAINERS`).
+
+        Raises:
+            BadInput: It does not explain this kind of data, or the background is missing.
+        """
+        images = features.grid is not None
+        specs = _OF_IMAGES if images else _OF_TABLES
+        if not images and self.name in BACKGROUND_EXPLAINERS and background is None:
             raise BadInput(
                 f"'{self.name}' starts from a background and was given none: send one with the Ask",
                 code="missing-background",
             )
         if self.name not in specs:
-            kind = "pictures" if pictures else "a table"
+            kind = "images" if images else "a table"
             raise BadInput(
                 f"explain.sketch is '{self.name}', which does not explain {kind}: use {', '.join(specs)}",
                 code="unsuited-explainer",
@@ -82,7 +90,7 @@ class SketchRule:
         return explainer
 
     def fidelity_reference(self, model: Any, features: Features) -> Explainer | None:
-        """What a sketch is held against for its fidelity: a linear model's coefficients, else importances by hiding features.
+        """Return the explainer that a sketch's fidelity is measured against: coefficients, else importances by hiding features.
 
         None where the sketch is that itself (FedXChain sec. IV-F; its fidelity is a rank correlation).
         """

@@ -1,4 +1,4 @@
-"""Sketches: how a model's use of its features is told, as shares that add up to one.
+"""Sketches: how much a model relies on each feature, as shares that add up to one.
 
 Raw importances cannot be compared across sites: a sharper model has larger ones. On the simplex they can (SSE-AGG
 eq. 3). A sketch carries the sampling error of every share, because two sketches that differ by less than that do not
@@ -23,7 +23,7 @@ _NEAR_ONE = 1e-5
 
 
 def simplex(importances: Array) -> tuple[Array, Array]:
-    """Sketches E = P / sum P with P = max(0, importances), (..., F), and which of them are flat, (...) (SSE-AGG eq. 3).
+    """Normalise importances to sketches E = P / sum P, P = max(0, importances), (..., F); flag flat ones (SSE-AGG eq. 3).
 
     A model that uses no feature (sum P = 0), or whose importances are not finite, gets the uniform sketch and is flagged
     flat. The paper adds eps to the sum instead: such a model's sketch is then all zeros, at distance 1 from every other
@@ -44,7 +44,7 @@ def simplex(importances: Array) -> tuple[Array, Array]:
 
 
 def simplex_error(importances: Array, error: Array) -> Array:
-    """Standard error of each share of `simplex`, (..., F), from the standard error of each importance (delta method).
+    """Propagate the standard error of each importance to each share of `simplex`, (..., F) (delta method).
 
     Var E_f = ((1 - E_f)^2 s_f^2 + E_f^2 sum_{g != f} s_g^2) / (sum P)^2. Features are taken as independent, which
     errs to the high side where all of them rise and fall together; clipping at zero, which only shrinks a spread, is
@@ -61,7 +61,7 @@ def simplex_error(importances: Array, error: Array) -> Array:
 
 
 def largest(values: Array, n: int) -> Array:
-    """Which entries are the n largest along the last axis, (..., F) of bool; of equal ones the first."""
+    """Mark the n largest entries along the last axis, (..., F) of bool; of equal ones the first."""
     values = np.asarray(values)
     mask = np.zeros(values.shape, bool)
     np.put_along_axis(mask, np.argsort(-values, axis=-1, kind="stable")[..., :n], True, axis=-1)
@@ -69,7 +69,7 @@ def largest(values: Array, n: int) -> Array:
 
 
 def keep_top(sketches: Array, q: int) -> Array:
-    """Sketches (..., F) of which only the q largest shares are kept, made to add up to one (Algorithm 3); 0 keeps all."""
+    """Keep the q largest shares of sketches (..., F), made to add up to one (Algorithm 3); 0 keeps all."""
     if q < 0:
         raise BadInput(f"a sketch cannot keep {q} features: give how many to keep, or 0 for all", code="bad-top-count")
     sketches = np.asarray(sketches, float)
@@ -79,7 +79,7 @@ def keep_top(sketches: Array, q: int) -> Array:
 
 
 def add_noise(sketches: Array, sigma: float, rng: np.random.Generator) -> Array:
-    """Sketches (..., F) with Gaussian noise, clipped at zero and made to add up to one; uniform where nothing is left.
+    """Add Gaussian noise to sketches (..., F), clipped at zero and made to add up to one; uniform where nothing is left.
 
     No privacy guarantee by itself, and soon no sketch: before clipping the noise has an expected L1 norm of 0.8 F sigma,
     which at the paper's 0.05 and 64 features is more than the largest distance between two sketches, 2.
@@ -96,7 +96,7 @@ def add_noise(sketches: Array, sigma: float, rng: np.random.Generator) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """The shares (F,) of one model or site with their standard errors (F,), and how they were found."""
+    """Shares (F,) of one model or site with their standard errors (F,), and the settings that gave them."""
 
     values: Array
     names: tuple[str, ...]
@@ -113,16 +113,16 @@ class Sketch:
         return float(np.count_nonzero(self.values) / len(self.names))
 
     def ranked(self, n: int | None = None) -> list[tuple[str, float, float]]:
-        """Name, share and standard error of the n largest shares (all without n), largest first."""
+        """Return name, share and standard error of the n largest shares (all without n), largest first."""
         order = np.argsort(-self.values, kind="stable")[:n]
         return [(self.names[f], float(self.values[f]), float(self.error[f])) for f in order]
 
     def arrays(self) -> dict[str, Array]:
-        """The part of a sketch that travels as arrays; `metadata` is the rest."""
+        """Return the part of a sketch that travels as arrays; `metadata` is the rest."""
         return {"sketch": self.values, "sketch_error": self.error}
 
-    def metadata(self) -> dict[str, Any]:
-        """All that is not an array, as plain JSON."""
+    def metadata(self) -> dict[str, object]:
+        """Return all that is not an array, as plain JSON."""
         return {
             "names": list(self.names),
             "kept": self.top_count,
@@ -132,24 +132,24 @@ class Sketch:
             "rows": self.rows,
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain JSON."""
+    def to_dict(self) -> dict[str, object]:
+        """Convert to plain JSON."""
         return {"values": self.values.tolist(), "error": self.error.tolist(), **self.metadata()}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any], about: Mapping[str, Any]) -> Sketch:
-        """A sketch from `arrays()` and `metadata()`; one that is not on the simplex or does not add up is refused."""
+    def from_arrays(cls, arrays: Mapping[str, object], metadata: Mapping[str, Any]) -> Sketch:
+        """Read a sketch from `arrays()` and `metadata()`; refuse one that is not on the simplex."""
         try:
             values, error = (np.asarray(arrays[name], float) for name in ("sketch", "sketch_error"))
             sketch = cls(
                 values=values,
-                names=_words(about["names"]),
+                names=_words(metadata["names"]),
                 error=error,
-                top_count=int(about["kept"]),
-                noise=float(about["noise"]),
-                flags=_words(about["flags"]),
-                explainer=str(about["explainer"]),
-                rows=int(about["rows"]),
+                top_count=int(metadata["kept"]),
+                noise=float(metadata["noise"]),
+                flags=_words(metadata["flags"]),
+                explainer=str(metadata["explainer"]),
+                rows=int(metadata["rows"]),
             )
         except KeyError as e:
             raise BadInput(
@@ -163,8 +163,8 @@ class Sketch:
         return sketch
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Sketch:
-        """A sketch from `to_dict()`, checked like `from_arrays`."""
+    def from_dict(cls, data: Mapping[str, object]) -> Sketch:
+        """Read a sketch from `to_dict()`, checked like `from_arrays`."""
         if not isinstance(data, Mapping):
             raise BadInput(
                 f"a sketch is read from a JSON object, not from {type(data).__name__}", code="damaged-sketch"
@@ -231,7 +231,7 @@ class Sketches:
     def from_importances(
         cls, sites: Sequence[str], names: Sequence[str], importances: Importances, *, q: int = 0
     ) -> Sketches:
-        """Sketches of importances (K, F), of which the q largest are kept (0: all).
+        """Build sketches of importances (K, F), of which the q largest are kept (0: all).
 
         A flat sketch stays uniform: its first q features are no more important than the others. What is dropped has no
         error, and which features are dropped is taken as certain.
@@ -269,7 +269,7 @@ class Sketches:
         return float(np.count_nonzero(self.values) / max(1, self.values.size))
 
     def for_site(self, site: str) -> Sketch:
-        """One site's sketch."""
+        """Return one site's sketch."""
         if site not in self.sites:
             raise BadInput(f"there is no sketch of site '{site}'; {nearest(site, self.sites)}", code="unknown-site")
         k = self.sites.index(site)

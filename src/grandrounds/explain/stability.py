@@ -1,4 +1,4 @@
-"""How far the reasons of sites lie apart: drift, top-k overlap, rank correlation, divergence from the consensus.
+"""Stability of explanations across sites: drift, top-k overlap, rank correlation, divergence from the consensus.
 
 All take sketches (K, F), one row a site. A mean over pairs is exact and never holds K^2 F numbers: L1 distance and rank
 correlation need no pairs at all, the others go block by block. Fewer than two sites have drift 0, overlap and correlation 1.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -120,7 +119,7 @@ def mean_rank_correlation(sketches: Array) -> float:
 
 
 def nsds(local: Array, consensus: Array) -> Array:
-    """KL(local || consensus) of raw attributions (F,) or (K, F), in nats: () or (K,) (FedXChain eq. 4, Algorithm 1).
+    """Compute KL(local || consensus) of raw attributions (F,) or (K, F), in nats: () or (K,) (FedXChain eq. 4, Algorithm 1).
 
     Absolute values, smoothed and normalised once: eq. 5 smooths again. The worked example prints 0.427; its inputs
     give 0.3340.
@@ -130,7 +129,7 @@ def nsds(local: Array, consensus: Array) -> Array:
 
 
 def fidelity(importances: Array, reference: Array) -> Array:
-    """Rank correlation of importances (..., F) with what the model itself says of its features: (...).
+    """Rank-correlate importances (..., F) with what the model itself says of its features: (...).
 
     FedXChain's XAI fidelity. `reference` (..., F) is a linear model's coefficients on standardised inputs, or permutation
     importances with those below zero, which are noise, set to zero. Sizes are compared: the sign of a coefficient is a
@@ -140,7 +139,7 @@ def fidelity(importances: Array, reference: Array) -> Array:
 
 
 def sampling_drift(blur: Array) -> float:
-    """The drift that sampling alone would give sites of equal reasons, from how far it puts each from the truth, (K,).
+    """Estimate the drift that sampling alone would give sites of equal attributions, from each site's sampling error (K,).
 
     Two independent errors add in squares; the mean is over pairs, of which none can pass 2. A drift not well above this
     says nothing about the sites. Of more than 512 sites, 512 evenly spaced ones stand for all.
@@ -178,8 +177,8 @@ class Stability:
         """Sites whose models use no feature."""
         return tuple(site for site, flat in zip(self.sites, self.sketches.flat, strict=True) if flat)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain JSON; sketches, errors and pairs to six digits, which is more than they are known to."""
+    def to_dict(self) -> dict[str, object]:
+        """Convert to plain JSON; sketches, errors and pairs to six digits, which is more than they are known to."""
         pairs = None
         if self.pairs is not None:
             overlap = pairwise_jaccard(self.sketches.values, self.k)
@@ -206,7 +205,7 @@ class Stability:
 
 
 def stability(sketches: Sketches, *, k: int, before: Array | None = None) -> Stability:
-    """Every number about these sketches; `before` is the consensus (F,) of the measurement before, where there was one."""
+    """Compute every number about these sketches; `before` is the consensus (F,) of the last measurement, if any."""
     values, consensus = sketches.values, sketches.consensus
     return Stability(
         sketches=sketches,

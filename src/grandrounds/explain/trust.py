@@ -1,4 +1,4 @@
-"""FedXChain's arithmetic: how far a site's reasons diverge, how far it is trusted, what it counts for (eq. 3-8).
+"""FedXChain's arithmetic (eq. 3-8): divergence of a site's attributions, trust in the site, and its weight.
 
 The server decides by it, every site works out its weight again by it, and so does an auditor: so it stands below all three.
 """
@@ -41,7 +41,7 @@ DOUBTS = {
 
 @dataclass(frozen=True)
 class TrustRule:
-    """What trust is made of and how it becomes a weight: public, the same for all sites and rounds."""
+    """Composition of trust and its form as a weight: public, the same for all sites and rounds."""
 
     alpha: float = 0.5  # of accuracy
     beta: float = 0.3  # of agreement with the consortium's reasons
@@ -57,7 +57,7 @@ class TrustRule:
 
     @classmethod
     def from_json(cls, text: str) -> TrustRule:
-        """What a message says; anything unknown in it is refused, and a rule by which trust could leave [0, 1]."""
+        """Read the rule of a message; refuse anything unknown in it, and a rule by which trust could leave [0, 1]."""
         try:
             rule = cls(**json.loads(text))
             shares = np.array([rule.alpha, rule.beta, rule.gamma], float)
@@ -76,7 +76,7 @@ class TrustRule:
 
     @classmethod
     def from_settings(cls, trust: Any) -> TrustRule:
-        """From an experiment's [method.trust]."""
+        """Read the rule from an experiment's [method.trust]."""
         return cls(**{f.name: getattr(trust, f.name) for f in fields(cls)})
 
 
@@ -104,7 +104,7 @@ _ROUNDED = 1e-6
 
 
 def is_possible(name: str, values: Array) -> Array:
-    """Whether each of K sites can be as `values` (K, ...) say, (K,)."""
+    """Check that each of K sites can have these `values` (K, ...): (K,) of bool."""
     least, most = RANGES[name]
     numbers = np.asarray(values, float)
     fine = (numbers >= least - _ROUNDED) & (numbers <= most + _ROUNDED) & np.isfinite(numbers)
@@ -118,7 +118,7 @@ def is_possible(name: str, values: Array) -> Array:
 
 @dataclass(frozen=True)
 class TrustInputs:
-    """What is known of K sites when they are weighed, one entry each; accuracies (K, w) are the latest, newest last.
+    """Inputs of the trust of K sites, one entry each; accuracies (K, w) are the latest, newest last.
 
     NaN: not known. Without a validation row or reference rows there is no accuracy; a first round has no steadiness.
     """
@@ -131,15 +131,15 @@ class TrustInputs:
     in_line: Array | None = None  # SSE-AGG's agreement of its sketch, in [0, 1]
 
     def to_values(self) -> dict[str, Array]:
-        """As it travels: what is not there is left out."""
+        """Return the values as they travel; what is not there is left out."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> TrustInputs:
+    def from_values(cls, values: Mapping[str, object]) -> TrustInputs:
         return cls(**{f.name: np.asarray(values[f.name], float) for f in fields(cls) if f.name in values})
 
     def is_complete(self, sites: int) -> bool:
-        """Whether it says of so many sites all that there is to say, and nothing that cannot be."""
+        """Check that the inputs cover so many sites, and hold no impossible value."""
         values = self.to_values()
         shaped = self.accuracies.ndim == 2 and all(v.ndim == 1 for n, v in values.items() if n != "accuracies")
         if not shaped or any(len(v) != sites for v in values.values()) or not self.accuracies.shape[1]:
@@ -149,7 +149,7 @@ class TrustInputs:
 
 @dataclass(frozen=True)
 class TrustResult:
-    """How far K sites are trusted, and the weights that follow; `alone`: no weight was left, so trust alone decides."""
+    """Trust in K sites, and the weights that follow; `alone`: no weight was left, so trust alone decides."""
 
     trust: Array
     consistency: Array
@@ -158,14 +158,14 @@ class TrustResult:
 
 
 def distribution(importances: Array) -> Array:
-    """Mean absolute SHAP values (..., F) as shares that sum to 1: eq. 3, smoothed once."""
+    """Normalise mean absolute SHAP values (..., F) to shares that sum to 1: eq. 3, smoothed once."""
     sizes = np.abs(np.asarray(importances, float)) + SMOOTHING
     out: Array = sizes / sizes.sum(axis=-1, keepdims=True)
     return out
 
 
 def pool_shares(shares: Array, trust: Array) -> Array:
-    """The consortium's reasons (F,): the trust-weighted mean of the sites' (K, F), by the trust of the round before (eq. 6)."""
+    """Average the sites' shares (K, F) by the trust of the round before: the consortium's attributions (F,) (eq. 6)."""
     weight = np.asarray(trust, float)
     weight = weight if weight.any() else np.ones_like(weight)
     out: Array = weight @ np.asarray(shares, float) / weight.sum()
@@ -173,7 +173,7 @@ def pool_shares(shares: Array, trust: Array) -> Array:
 
 
 def divergence(shares: Array, consortium: Array) -> Array:
-    """NSDS = KL(P_i || P_global) in nats (eq. 4), of shares (..., F): (...,). Never below 0, whatever rounding does."""
+    """Compute NSDS = KL(P_i || P_global) in nats (eq. 4), of shares (..., F): (...,). Never below 0, whatever rounding does."""
     p, q = np.asarray(shares, float), np.maximum(consortium, np.finfo(float).tiny)
     terms = p * (np.log(np.maximum(p, np.finfo(float).tiny)) - np.log(q))
     out: Array = np.maximum(terms.sum(axis=-1), 0.0)
@@ -181,7 +181,7 @@ def divergence(shares: Array, consortium: Array) -> Array:
 
 
 def group_rest(shares: Array, features: Array) -> Array:
-    """Shares (..., F) of the `features` features, and of all others together: (..., q + 1).
+    """Keep shares (..., F) of the chosen `features`, and group all others: (..., q + 1).
 
     A divergence of lumped shares is never larger than that of the whole (Cover & Thomas 2006, sec. 2.7).
     """
@@ -192,13 +192,13 @@ def group_rest(shares: Array, features: Array) -> Array:
 
 
 def steadiness(shares: Array, before: Array) -> Array:
-    """How far reasons (..., F) are as they were the last time: 1 less the total variation between the two."""
+    """Compare attributions (..., F) with those of the last time: 1 less the total variation between the two."""
     out: Array = 1 - np.abs(np.asarray(shares, float) - before).sum(axis=-1) / 2
     return out
 
 
 def consistency(accuracies: Array, steady: Array) -> Array:
-    """How steady a site is, (K,): by its last accuracies (K, w) and by its reasons, the mean of the two.
+    """Compute the consistency of each site, (K,): the mean of that of its last accuracies (K, w) and of its attributions.
 
     The paper does not define it. Accuracies: 1 less their standard deviation over 0.5, and 1 with fewer than two of them.
     """
@@ -212,7 +212,7 @@ def consistency(accuracies: Array, steady: Array) -> Array:
 
 
 def agreement(nsds: Array | float, alignment: Array | float | None) -> Array:
-    """How far reasons agree with the consortium's, in [0, 1]: exp(-NSDS), times how far signs agree where they count.
+    """Compute agreement with the consortium's attributions, in [0, 1]: exp(-NSDS), times that of signs where they count.
 
     `alignment`: the cosine of the signed reasons to the consortium's; None: signs do not count.
     """
@@ -221,25 +221,25 @@ def agreement(nsds: Array | float, alignment: Array | float | None) -> Array:
 
 
 def divergence_penalty(nsds: Array | float, *, tau: float, form: str) -> Array:
-    """What NSDS leaves of the weight that trust alone would give (eq. 8), in [0, 1]."""
+    """Return the factor in [0, 1] by which NSDS reduces the weight that trust alone would give (eq. 8)."""
     divergence = np.asarray(nsds, float)
     out: Array = np.exp(-tau * divergence) if form == "exponential" else np.maximum(1 - tau * divergence, 0)
     return out
 
 
 def _pointing(alignment: Array | float | None) -> Array | float:
-    """Reasons that point the other way are no agreement."""
+    """Return the factor of signs: attributions that point the other way are no agreement."""
     return 1.0 if alignment is None else np.maximum(alignment, 0.0)
 
 
 def score(rule: TrustRule, accuracy: Array, agreement: Array, steady: Array) -> Array:
-    """T = alpha Acc + beta exp(-NSDS) + gamma Consistency (eq. 7), given the three, each in [0, 1]."""
+    """Compute trust T = alpha Acc + beta exp(-NSDS) + gamma Consistency (eq. 7), given the three, each in [0, 1]."""
     out: Array = rule.alpha * accuracy + rule.beta * agreement + rule.gamma * steady
     return out
 
 
 def compute_trust(rule: TrustRule, inputs: TrustInputs) -> TrustResult:
-    """Trust (eq. 7) and weights (eq. 8) of K sites from what is known of them.
+    """Compute trust (eq. 7) and weights (eq. 8) of K sites.
 
     A site without an accuracy counts as the mean of those that have one. Where signs count, reasons that point the other way
     are no agreement and have no weight. Where no weight is left, trust alone decides.

@@ -1,4 +1,4 @@
-"""What is trained. A model is a pure description: parameters are passed in, never held.
+"""Models to train. A model is a pure description: parameters are passed in, never stored in it.
 
 A `spec` is the JSON a site needs to build the same model as the server: name, inputs, classes, options.
 """
@@ -6,12 +6,13 @@ A `spec` is the JSON a site needs to build the same model as the server: name, i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan_types import ModelSettings
 from grandrounds.core.plugins import is_path
 from grandrounds.models.dense import Dense
-from grandrounds.models.protocol import Model
+from grandrounds.models.protocol import Model, ModelSpec
 
 TABLES = {
     "logistic": "Logistic regression, binary or multi-class: coefficients that can be read (tables)",
@@ -20,20 +21,29 @@ TABLES = {
     "forest": "Random forest, trained at sites and joined as a union of trees; model.trees, model.depth (tables)",
 }
 IMAGES = {
-    "small-cnn": "2 convolutions, 2 max-pools, 3 dense layers (pictures)",
-    "deep-cnn": "6 convolutions in 3 blocks, 2 dense layers (pictures)",
-    "resnet18": "ResNet-18; model.stem = small or imagenet, model.norm = group or batch (pictures)",
-    "mobilenet-v2": "MobileNetV2 (pictures)",
-    "mobilenet-v3-small": "MobileNetV3-small (pictures)",
-    "mobilenet-v3-large": "MobileNetV3-large (pictures)",
-    "shufflenet-v2": "ShuffleNetV2 x1.0 (pictures)",
+    "small-cnn": "2 convolutions, 2 max-pools, 3 dense layers (images)",
+    "deep-cnn": "6 convolutions in 3 blocks, 2 dense layers (images)",
+    "resnet18": "ResNet-18; model.stem = small or imagenet, model.norm = group or batch (images)",
+    "mobilenet-v2": "MobileNetV2 (images)",
+    "mobilenet-v3-small": "MobileNetV3-small (images)",
+    "mobilenet-v3-large": "MobileNetV3-large (images)",
+    "shufflenet-v2": "ShuffleNetV2 x1.0 (images)",
 }
 MODELS = TABLES | IMAGES
 """Name and one line for each model, as `rounds list models` prints them."""
 
 
-def model_spec(settings: Any, *, inputs: tuple[int, ...], classes: int) -> dict[str, Any]:
-    """The spec of the model that an experiment's [model] section names, for data of this shape."""
+def model_spec(settings: ModelSettings, *, inputs: tuple[int, ...], classes: int) -> ModelSpec:
+    """Describe the model that an experiment's [model] section names, for data of this shape.
+
+    Args:
+        settings: The section.
+        inputs: Shape of one row or image.
+        classes: Number of classes.
+
+    Returns:
+        The JSON that a site needs to build the same model.
+    """
     return {
         "name": settings.name,
         "inputs": list(inputs),
@@ -57,7 +67,7 @@ def build_model(
     precision: str = "float32",
     own_code: bool = False,
 ) -> Model:
-    """The model of a spec, on the lightest kernel that fits: NumPy for dense models unless torch or a GPU is asked for.
+    """Build the model of a spec, on the lightest kernel that fits: NumPy for dense models unless torch or a GPU is asked for.
 
     A spec may come over a wire, so an import path in it is followed only with `own_code`.
     """
@@ -90,10 +100,10 @@ def build_model(
             raise BadInput(
                 "a model of your own needs torch: pip install 'grandrounds[imaging]'", code="missing-extra"
             ) from None
-        return build_custom_net(spec, outputs=outputs, device=device, precision=precision)
+        return build_custom_net(cast("ModelSpec", spec), outputs=outputs, device=device, precision=precision)
     from grandrounds.models.torch_build import torch_net
 
-    return torch_net(spec, outputs=outputs, device=device, precision=precision)
+    return torch_net(cast("ModelSpec", spec), outputs=outputs, device=device, precision=precision)
 
 
-__all__ = ["MODELS", "PICTURES", "TABLES", "Dense", "Model", "build_model", "model_spec"]
+__all__ = ["IMAGES", "MODELS", "TABLES", "Dense", "Model", "ModelSpec", "build_model", "model_spec"]

@@ -13,7 +13,7 @@ _STRETCH = 1 << 16
 
 
 def average(models: Array, weights: Array) -> Array:
-    """sum_k w_k * model_k over models (K, P), in double precision and in site order.
+    """Compute sum_k w_k * model_k over models (K, P), in double precision and in site order.
 
     Sites are added in fixed blocks, so the bits do not depend on how an engine chunked them and memory stays small.
     """
@@ -27,7 +27,7 @@ def average(models: Array, weights: Array) -> Array:
 
 
 def _in_stretches(models: Array, weights: Array) -> Array:
-    """The same to the bit, one site's stretch of coordinates at a time: models may lie in a file larger than memory."""
+    """Compute the same bits one site's stretch of coordinates at a time: models may lie in a file larger than memory."""
     total = np.zeros(models.shape[1])
     for start in range(0, models.shape[1], _STRETCH):
         span = slice(start, start + _STRETCH)
@@ -40,7 +40,7 @@ def _in_stretches(models: Array, weights: Array) -> Array:
 
 
 def average_heads(models: Array, weights: Array, *, before: Array, layout: Layout, last: str, trained: Array) -> Array:
-    """The weighted mean of models (K, P), in which each output of layer `last` counts only the sites that trained it.
+    """Average models (K, P), where each output of layer `last` counts only the sites that trained it.
 
     `trained` (K, C) says which; an output that nobody trained stays as it was `before` (P,). Without this a head would
     move only by its task's share of the weight.

@@ -1,4 +1,4 @@
-"""Gradient-boosted trees by LightGBM: the strong table model that a federation is measured against.
+"""Gradient-boosted trees by LightGBM: the strong table model to compare a federation with.
 
 Boosting grows each tree on the mistakes of all the trees before it, so models grown apart cannot be
 averaged. This model is for one place: all rows together (method 'pooled') or each site by itself
@@ -73,7 +73,7 @@ LEAVES = 31
 
 @dataclass(frozen=True)
 class BoostedModel:
-    """What the rest of the package sees. `trees` is how many rounds of boosting one call of `fit` adds."""
+    """Boosted trees behind the `Model` protocol. `trees` is how many rounds of boosting one call of `fit` adds."""
 
     features: int
     classes: int
@@ -96,11 +96,11 @@ class BoostedModel:
         return 200 * self.trees * self.outputs * min(LEAVES, 1 << self.depth)
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
-        """The model of no trees, whose scores are zero. The seed changes nothing."""
+        """Return the model without trees, whose scores are zero. The seed changes nothing."""
         return self.layout.vector(compose_text("", features=self.features, classes=self.classes), dtype=dtype)
 
     def logits(self, theta: Array, x: Array) -> Array:
-        """Raw scores (n, outputs): one log-odds for two classes, else one score a class."""
+        """Compute raw scores (n, outputs): one log-odds for two classes, else one score a class."""
         text, x = self.layout.text(theta), self._rows(x)
         if not len(x) or not self.layout.count(text):
             return np.zeros((len(x), self.outputs))
@@ -108,7 +108,7 @@ class BoostedModel:
         return np.asarray(raw, np.float64).reshape(len(x), self.outputs)
 
     def fit(self, x: Array, y: Array, *, seed: int, start: Array | None = None, weight: Array | None = None) -> Array:
-        """The model `start` with `trees` more rounds of boosting on these rows, as a vector.
+        """Add `trees` rounds of boosting on these rows to the model `start`, and return it as a vector.
 
         The same rows give the same bits: one thread, no sampling. The seed matters only above 200,000
         rows, of which LightGBM looks at a sample to choose its bins.
@@ -136,15 +136,15 @@ class BoostedModel:
         return self.layout.vector(begun)
 
     def with_temperature(self, theta: Array, temperature: float) -> Array:
-        """Refused: a temperature would have to be written into every leaf."""
+        """Refuse: a temperature would have to be written into every leaf."""
         raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
     def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array:
-        """The model whose one score s is slope * s + intercept: every leaf scaled, and a tree of one leaf more."""
+        """Return the model whose one score s is slope * s + intercept: every leaf scaled, and a tree of one leaf more."""
         return self.layout.vector(scale_scores(self.layout.text(theta), slope, intercept), dtype=theta.dtype)
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
-        """The one model that has all the weight, as it is; several are refused."""
+        """Return the one model that has all the weight, as it is; refuse several."""
         values = np.asarray(weights, np.float64)
         if not len(models) or values.shape != (len(models),):
             raise BadInput(
@@ -160,7 +160,7 @@ class BoostedModel:
         return only
 
     def _grown(self, x: Array, y: Array, weight: Array | None, begun: bytes, *, seed: int) -> bytes:
-        """The text after `trees` more rounds of boosting from the text `begun`."""
+        """Return the text after `trees` more rounds of boosting from the text `begun`."""
         lightgbm = _lightgbm()
         settings = self._settings(len(y), seed=seed)
         rows = lightgbm.Dataset(x, label=y, weight=weight, params=settings, free_raw_data=False)
@@ -168,8 +168,8 @@ class BoostedModel:
         grown = lightgbm.train(settings, rows, self.trees, init_model=before, keep_training_booster=True)
         return strip_text(grown.model_to_string(num_iteration=-1), features=self.features, classes=self.classes)
 
-    def _settings(self, rows: int, *, seed: int) -> dict[str, Any]:
-        """LightGBM's parameters. Its 20 rows a leaf would leave a small site without a split.
+    def _settings(self, rows: int, *, seed: int) -> dict[str, object]:
+        """Return LightGBM's parameters. Its 20 rows a leaf would leave a small site without a split.
 
         Below 200 rows a leaf needs a tenth of them, and at least one; a bin needs no more rows than a leaf.
         """
@@ -202,7 +202,7 @@ class BoostedModel:
 
 
 def _lightgbm() -> Any:
-    """The package, or the sentence that says how to get it."""
+    """Import the package, or say how to get it."""
     try:
         import lightgbm
     except ImportError:
@@ -219,7 +219,7 @@ def _lightgbm() -> Any:
 
 @lru_cache(maxsize=CACHED_TEXTS)
 def booster(text: bytes) -> Any:
-    """LightGBM's own object for a text that has been checked; parsed once and kept for a while."""
+    """Parse a checked text into LightGBM's own object; the last few are cached."""
     lightgbm = _lightgbm()
     try:
         return lightgbm.Booster(model_str=text.decode("ascii"))
@@ -228,7 +228,7 @@ def booster(text: bytes) -> Any:
 
 
 def _usable(x: Array, y: Array, weight: Array | None, *, classes: int) -> tuple[Array, Array, Array | None]:
-    """Rows, labels and weights of mean 1, once they are known to be sound; rows of weight zero are left out.
+    """Check rows, labels and weights; scale weights to mean 1 and leave out rows of weight zero.
 
     Weights are scaled because LightGBM wants a leaf to hold some absolute weight, and would stop at none.
     """

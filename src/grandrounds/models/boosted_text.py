@@ -1,4 +1,4 @@
-"""LightGBM's text as a parameter vector: how boosted trees are written, travel, and are checked.
+"""LightGBM's text as a parameter vector: writing, packing and checking boosted trees.
 
 LightGBM's reader trusts what it reads: a link that goes round is walked for ever, a column number that
 is too large reads foreign memory. A text may come from another hospital, so every line is checked here
@@ -56,7 +56,7 @@ class BoostedLayout:
     depth: int = MAX_DEPTH
 
     def pack(self, params: Mapping[str, Array], *, dtype: np.typing.DTypeLike = np.float64) -> Array:
-        """One flat vector from {"text": (n,) uint8}, which is checked as if it came from a stranger.
+        """Pack {"text": (n,) uint8} into one flat vector, checked as if it came from a stranger.
 
         float32 is kept; any other type gives float64.
         """
@@ -70,11 +70,11 @@ class BoostedLayout:
         return self.vector(text.tobytes(), dtype=dtype)
 
     def views(self, vector: Array) -> dict[str, Array]:
-        """{"text": (n,) uint8}: a read-only copy, not a window into the vector."""
+        """Return {"text": (n,) uint8}: a read-only copy, not a window into the vector."""
         return {"text": np.frombuffer(self.text(vector), np.uint8)}
 
     def vector(self, text: bytes, *, dtype: np.typing.DTypeLike = np.float64) -> Array:
-        """The vector of a text; anything malformed is refused."""
+        """Pack a text into a vector; refuse anything malformed."""
         self.count(text)
         cells = np.frombuffer(text + bytes(-len(text) % _BYTES), np.uint8).reshape(-1, _BYTES)
         packed = cells @ np.array([256**2, 256, 1], np.float64)
@@ -82,13 +82,13 @@ class BoostedLayout:
         return np.concatenate(parts, dtype=np.float32 if np.dtype(dtype) == np.float32 else np.float64)
 
     def text(self, vector: Array) -> bytes:
-        """The text a vector holds; anything malformed is refused."""
+        """Unpack the text of a vector; refuse anything malformed."""
         text = _unpack(vector)
         self.count(text)
         return text
 
     def count(self, text: bytes) -> int:
-        """How many trees a text holds, once it is known to be sound."""
+        """Check a text; return the number of its trees."""
         return _check_text(text, self.features, self.classes, self.depth)
 
 
@@ -97,7 +97,7 @@ def output_count(classes: int) -> int:
 
 
 def _head(*, features: int, classes: int) -> str:
-    """The first lines, all that the reader asks for. They follow from the model, so they are compared, not parsed."""
+    """Return the first lines, all that the reader asks for. They follow from the model, so they are compared, not parsed."""
     outputs = output_count(classes)
     return "\n".join(
         [
@@ -119,7 +119,7 @@ def compose_text(trees: str, *, features: int, classes: int) -> bytes:
 
 
 def strip_text(theirs: str, *, features: int, classes: int) -> bytes:
-    """LightGBM's text without what its reader can do without.
+    """Strip LightGBM's text of what its reader can do without.
 
     Left out: the ranges of the columns, its parameters and importances, sums that neither a score nor its
     explanation needs, and the byte sizes of the trees, by which the reader would jump (and with several
@@ -130,7 +130,7 @@ def strip_text(theirs: str, *, features: int, classes: int) -> bytes:
 
 
 def constant_trees(shares: Array, *, features: int) -> bytes:
-    """A tree of one leaf for each score: the classes' log shares, with one imagined row more in each class."""
+    """Write a tree of one leaf for each score: the classes' log shares, with one imagined row more in each class."""
     more: Array = np.log(shares + 1)
     scores = [more[1] - more[0]] if len(shares) == 2 else more - np.log((shares + 1).sum())
     rows = round(shares.sum())
@@ -145,7 +145,7 @@ def _leaf(number: int, score: float, *, rows: int) -> str:
 
 
 def scale_scores(text: bytes, slope: float, intercept: float) -> bytes:
-    """The text of slope * score + intercept: each leaf's value times the slope, and one tree more of a single leaf."""
+    """Write the text of slope * score + intercept: each leaf's value times the slope, and one tree more of a single leaf."""
     head, _, body = text.decode("ascii").partition("\n\n")
     *trees, _ = body.split(_GAP)
 
@@ -162,7 +162,7 @@ def _require(sound: bool | np.bool_, problem: str) -> None:
 
 
 def _unpack(vector: Array) -> bytes:
-    """The bytes a vector holds, whatever they say."""
+    """Return the bytes that a vector holds, unchecked."""
     vector = np.asarray(vector)
     number = vector.dtype.kind == "f" and vector.dtype.itemsize in (4, 8)
     if vector.ndim != 1 or not number or vector.size < _HEADER or vector[0] != _MARK:
@@ -181,7 +181,7 @@ def _unpack(vector: Array) -> bytes:
 
 @lru_cache(maxsize=CACHED_TEXTS)
 def _check_text(text: bytes, features: int, classes: int, depth: int) -> int:
-    """How many trees a text holds, once every line of it is known to be harmless."""
+    """Check every line of a text; return the number of its trees."""
     _require(text.isascii() and text.startswith(b"tree\n"), "this is not LightGBM's text")
     head, _, body = text.decode("ascii").partition("\n\n")
     _check_head(head, features=features, classes=classes)
@@ -194,7 +194,7 @@ def _check_text(text: bytes, features: int, classes: int, depth: int) -> int:
 
 
 def _check_head(head: str, *, features: int, classes: int) -> None:
-    """The first lines are those of this model; where they name another number of columns or classes, say so."""
+    """Check that the first lines are those of this model; name another number of columns or classes."""
     fields = dict(re.findall(r"^(num_class|max_feature_idx)=(\d{1,9})$", head, re.MULTILINE))
     columns, scores = int(fields.get("max_feature_idx", -1)) + 1, int(fields.get("num_class", 0))
     _require(columns == features, f"they read {columns} columns, the model has {features}")
@@ -203,7 +203,7 @@ def _check_head(head: str, *, features: int, classes: int) -> None:
 
 
 def _check_tree(tree: str, number: int, *, features: int, depth: int) -> None:
-    """The lines of one tree: known, in order, of numbers, as many as there are leaves or splits."""
+    """Check the lines of one tree: known, in order, of numbers, as many as there are leaves or splits."""
     first, *lines = tree.split("\n")
     named = [line.partition("=") for line in lines]
     _require(first == f"Tree={number}", f"tree {number} is not where it should be")
@@ -227,7 +227,7 @@ def _check_tree(tree: str, number: int, *, features: int, depth: int) -> None:
 
 
 def _numbers(name: str, value: str) -> Array:
-    """The numbers of a line, finite and, where they are counted with, whole and small."""
+    """Read the numbers of a line, finite and, where they are counted with, whole and small."""
     _require(_FORMS[name].fullmatch(value) is not None, f"'{name}' holds something that is no number")
     numbers: Array = np.array(value.split(), np.float64)
     _require(np.isfinite(numbers).all(), f"'{name}' is not finite everywhere")
@@ -236,7 +236,7 @@ def _numbers(name: str, value: str) -> Array:
 
 
 def _check_links(left: Array, right: Array, number: int, *, depth: int) -> None:
-    """Each leaf (-1, -2, ...) and each split but the root hangs once, below a split that comes before it."""
+    """Check that each leaf (-1, -2, ...) and each split but the root hangs once, below a split that comes before it."""
     splits = len(left)
     if not splits:
         return

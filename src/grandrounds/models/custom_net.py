@@ -1,10 +1,9 @@
-"""A torch module of the user's own behind the `Model` protocol: built from its import path, checked before training."""
+"""Custom torch modules behind the `Model` protocol: built from an import path, checked before training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +14,15 @@ from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
+from grandrounds.models.protocol import ModelSpec
 from grandrounds.models.torch_build import pick_device
 from grandrounds.models.torch_model import TorchModel, settle_torch, torch_seed
 
 _CPU = torch.device("cpu")
 
 
-def build_custom_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: str) -> TorchModel:
-    """The module that `spec["name"]` names, called with `inputs`, `outputs` and the spec's options.
+def build_custom_net(spec: ModelSpec, *, outputs: int, device: str, precision: str) -> TorchModel:
+    """Build the module that `spec["name"]` names, called with `inputs`, `outputs` and the spec's options.
 
     It starts from its own initialisation, drawn under the experiment's seed; torch's global generator is left alone.
     """
@@ -63,7 +63,7 @@ def build_custom_net(spec: Mapping[str, Any], *, outputs: int, device: str, prec
 
 
 def _check(name: str, net: nn.Module, rows: Tensor, *, outputs: int) -> None:
-    """Refuse what could not be trained: no parameters, other outputs than logits (n, outputs), parts out of use."""
+    """Refuse a module that cannot be trained: no parameters, other outputs than logits (n, outputs), unused parameters."""
     params = dict(net.named_parameters())
     if not params:
         raise BadInput(
@@ -99,7 +99,7 @@ def _check(name: str, net: nn.Module, rows: Tensor, *, outputs: int) -> None:
 
 @torch.no_grad()
 def _ends_linear(net: nn.Module, rows: Tensor) -> bool:
-    """Whether the last parameters are those of a dense layer that gives the logits: halve them, and the logits halve.
+    """Check that the last parameters are a dense layer's that gives the logits: halve them, and the logits halve.
 
     A temperature is divided into that layer, MOON looks at what it is fed, and tasks share all but it.
     """
@@ -116,7 +116,7 @@ def _ends_linear(net: nn.Module, rows: Tensor) -> bool:
 
 
 def _stacks(net: nn.Module, rows: Tensor) -> bool:
-    """Whether torch can train copies of the module side by side: not if it draws numbers or looks at values."""
+    """Check that torch can train copies of the module side by side: not if it draws numbers or looks at values."""
     params = {n: p.detach() for n, p in net.named_parameters()}
 
     def loss(one: dict[str, Tensor], x: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class Dense:
         return 16 * self.layout.size
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
-        """Starting parameters (P,): zeros for a linear model, uniform in +-1/sqrt(fan_in) for an MLP."""
+        """Draw starting parameters (P,): zeros for a linear model, uniform in +-1/sqrt(fan_in) for an MLP."""
         theta = np.zeros(self.layout.size, dtype)
         if len(self.widths) > 2:
             rng = generator(seed, purpose="init")
@@ -62,7 +62,7 @@ class Dense:
         return theta
 
     def logits(self, theta: Array, x: Array) -> Array:
-        """Scores before the link. theta (..., P) and x (..., n, d) give (..., n, C)."""
+        """Compute scores before the link: theta (..., P) and x (..., n, d) give (..., n, C)."""
         layers = self.layers(theta)
         for i, (w, b) in enumerate(layers):
             x = x @ w + b[..., None, :]
@@ -71,11 +71,11 @@ class Dense:
         return x
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
-        """The weighted mean."""
+        """Average models by weight."""
         return average(np.asarray(models), weights)
 
     def with_temperature(self, theta: Array, temperature: float) -> Array:
-        """The model whose logits are divided by T: its last layer divided by T."""
+        """Return the model whose logits are divided by T: its last layer divided by T."""
         out = theta.copy()
         views = self.layout.views(out)
         for part in ("weight", "bias"):
@@ -83,7 +83,7 @@ class Dense:
         return out
 
     def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array:
-        """The model whose one logit s is slope * s + intercept: its last layer scaled and shifted."""
+        """Return the model whose one logit s is slope * s + intercept: its last layer scaled and shifted."""
         out = theta.copy()
         weight, bias = self.layers(out)[-1]
         weight *= slope
@@ -91,7 +91,7 @@ class Dense:
         return out
 
     def features(self, theta: Array, x: Array) -> Array:
-        """What the last layer is fed: (..., n, width). A linear model's features are its inputs."""
+        """Return the inputs of the last layer: (..., n, width). A linear model's features are its inputs."""
         for w, b in self.layers(theta)[:-1]:
             x = x @ w + b[..., None, :]
             np.maximum(x, 0, out=x)
@@ -122,7 +122,7 @@ class Dense:
         weight: Array,
         pull: Callable[[Array], Array] | None,
     ) -> None:
-        """`gradient` on views that were taken before: a loop of small steps spends much of its time taking them."""
+        """Compute `gradient` on views taken before: a loop of small steps spends much of its time taking them."""
         delta, inputs = self._delta(layers, x, target, weight)
         for i in reversed(range(len(layers))):
             gw, gb = grads[i]
@@ -135,7 +135,7 @@ class Dense:
                 delta *= inputs[i] > 0
 
     def deltas(self, layers: Layers, x: Array, target: Array, weight: Array) -> tuple[list[Array], list[Array]]:
-        """Of each layer the slope of every row's weighted loss at its outputs, (K, B, width), and what it was fed.
+        """Return for each layer the slope of every row's weighted loss at its outputs, (K, B, width), and the layer's inputs.
 
         Their outer product is the row's own gradient, so these are all that per-row clipping needs.
         """
@@ -148,7 +148,7 @@ class Dense:
         return slopes, inputs
 
     def input_gradient(self, theta: Array, x: Array, target: Array) -> Array:
-        """Gradient of each row's cross-entropy with respect to the row: (K, n, d)."""
+        """Compute the gradient of each row's cross-entropy with respect to the row: (K, n, d)."""
         layers = self.layers(theta)
         delta, inputs = self._delta(layers, x, target, np.ones(x.shape[:-1], x.dtype))
         for i in reversed(range(len(layers))):
@@ -158,12 +158,12 @@ class Dense:
         return delta
 
     def layers(self, buffer: Array) -> Layers:
-        """The weight and bias of each layer, as views of (..., P)."""
+        """Return the weight and bias of each layer, as views of (..., P)."""
         views = list(self.layout.views(buffer).values())
         return list(zip(views[::2], views[1::2], strict=True))
 
     def _delta(self, layers: Layers, x: Array, target: Array, weight: Array) -> tuple[Array, list[Array]]:
-        """Gradient at the logits, and what each layer was fed."""
+        """Compute the gradient at the logits, and the inputs of each layer."""
         inputs = [x]
         for w, b in layers:
             z = inputs[-1] @ w
@@ -178,7 +178,7 @@ class Dense:
 
 
 def probabilities(logits: Array) -> Array:
-    """Sigmoid of one logit, softmax of several, along the last axis; never overflows. A new array."""
+    """Apply the sigmoid to one logit, softmax to several, along the last axis; never overflows. A new array."""
     if logits.shape[-1] == 1:
         odds: Array = np.minimum(logits, 80)  # np.clip costs more than the rest of a small step
         np.maximum(odds, -80, out=odds)
@@ -192,13 +192,13 @@ def probabilities(logits: Array) -> Array:
 
 
 def class_probabilities(logits: Array) -> Array:
-    """(n, C) probabilities of all classes; one logit becomes two columns."""
+    """Compute (n, C) probabilities of all classes; one logit becomes two columns."""
     p = probabilities(logits)
     return np.concatenate([1 - p, p], axis=-1) if p.shape[-1] == 1 else p
 
 
 def targets(y: Array, outputs: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
-    """Class numbers as target probabilities (n, outputs)."""
+    """Convert class numbers to target probabilities (n, outputs)."""
     if outputs == 1:
         return y[:, None].astype(dtype)
     return np.eye(outputs, dtype=dtype)[y]

@@ -51,7 +51,7 @@ _HEADER = 4  # mark, trees, nodes, classes
 def fit_forest(
     x: Array, y: Array, *, classes: int, trees: int = 50, depth: int = 10, seed: int, min_leaf: int = 1
 ) -> Forest:
-    """A site's forest: scikit-learn's RandomForestClassifier with random_state = seed mod 2**32.
+    """Fit a site's forest: scikit-learn's RandomForestClassifier with random_state = seed mod 2**32.
 
     A class the site has never seen gets a share of zero. A site with one class needs no trees: it
     gives a single leaf.
@@ -73,7 +73,7 @@ def fit_forest(
 
 
 def from_sklearn(fitted: Any, *, classes: int) -> Forest:
-    """A fitted RandomForestClassifier, whose labels are class numbers, as arrays."""
+    """Convert a fitted RandomForestClassifier, whose labels are class numbers, to arrays."""
     columns = np.asarray(fitted.classes_)
     forests = [_one_tree(e.tree_, columns=columns, classes=classes) for e in fitted.estimators_]
     return combine(forests, np.ones(len(forests)))
@@ -125,7 +125,7 @@ class ForestLayout:
     depth: int | None = None
 
     def pack(self, params: Mapping[str, Array], *, dtype: np.typing.DTypeLike = np.float64) -> Array:
-        """One flat vector from the six named arrays, which are checked as if they came from a stranger.
+        """Pack the six named arrays into one flat vector, checked as if they came from a stranger.
 
         float32 is kept (a fitted forest loses no decision by it); any other type gives float64.
         """
@@ -140,11 +140,11 @@ class ForestLayout:
         return np.concatenate(parts, dtype=np.float32 if np.dtype(dtype) == np.float32 else np.float64)
 
     def views(self, vector: Array) -> dict[str, Array]:
-        """The six named arrays in their own types: read-only copies, not windows into the vector."""
+        """Return the six named arrays in their own types: read-only copies, not windows into the vector."""
         return forest_arrays(self.forest(vector))
 
     def forest(self, vector: Array) -> Forest:
-        """The forest a vector holds; anything malformed is refused."""
+        """Unpack the forest of a vector; refuse anything malformed."""
         trees, nodes, classes = _sizes(vector)
         shapes = dict.fromkeys(DTYPES, (trees, nodes)) | {"value": (trees, nodes, classes), "weight": (trees,)}
         ends = np.cumsum([_HEADER, *(int(np.prod(shape)) for shape in shapes.values())])
@@ -167,7 +167,7 @@ class ForestLayout:
 
 
 def _sizes(vector: Array) -> tuple[int, int, int]:
-    """Trees, nodes and classes from the header, once the length of the vector agrees with them."""
+    """Read trees, nodes and classes from the header; check the vector's length against them."""
     number = vector.dtype.kind == "f" and vector.dtype.itemsize in (4, 8)
     if vector.ndim != 1 or not number or vector.size < _HEADER or vector[0] != _MARK:
         raise BadInput("these parameters are not a forest: the header is missing", code="damaged-model")
@@ -183,23 +183,23 @@ def _sizes(vector: Array) -> tuple[int, int, int]:
 
 
 def forest_arrays(forest: Forest) -> dict[str, Array]:
-    """The six arrays by name, in the order they travel."""
+    """Return the six arrays by name, in the order they travel."""
     return {name: getattr(forest, name) for name in DTYPES}
 
 
 def to_vector(forest: Forest) -> Array:
-    """The forest as one float64 vector."""
+    """Pack a forest into one float64 vector."""
     return ForestLayout().pack(forest_arrays(forest))
 
 
 def from_vector(vector: Array, *, features: int | None = None) -> Forest:
-    """The forest of a vector, refused if it is malformed or asks for a column the data do not have."""
+    """Unpack a forest; refuse one that is malformed or asks for a column the data do not have."""
     return ForestLayout(features=features).forest(vector)
 
 
 @dataclass(frozen=True)
 class ForestModel:
-    """What the rest of the package sees: the same few members as `Dense` where they make sense."""
+    """Random forest behind the `Model` protocol."""
 
     features: int
     classes: int
@@ -222,29 +222,29 @@ class ForestModel:
         return 8 * self.trees * (1 << min(self.depth + 1, 12)) * (4 + self.classes)
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
-        """The empty start: one leaf that calls all classes equally likely. The seed changes nothing."""
+        """Return the empty start: one leaf that calls all classes equally likely. The seed changes nothing."""
         return self.layout.pack(forest_arrays(single_leaf(np.full(self.classes, 1 / self.classes))), dtype=dtype)
 
     def logits(self, theta: Array, x: Array) -> Array:
-        """Log of the vote (n, C), clipped at 1e-6, so that softmax gives the vote back."""
+        """Compute the log of the vote (n, C), clipped at 1e-6, so that softmax gives the vote back."""
         vote: Array = np.clip(self.layout.forest(theta).probabilities(self._rows(x)), 1e-6, None)
         return np.log(vote, out=vote)
 
     def fit(self, x: Array, y: Array, *, seed: int) -> Array:
-        """A site's forest as a vector. Sites need seeds of their own, or their trees draw alike."""
+        """Fit a site's forest, as a vector. Sites need seeds of their own, or their trees draw alike."""
         forest = fit_forest(self._rows(x), y, classes=self.classes, trees=self.trees, depth=self.depth, seed=seed)
         return self.layout.pack(forest_arrays(forest))
 
     def with_temperature(self, theta: Array, temperature: float) -> Array:
-        """Refused: the arrays of a tree have no place for a temperature."""
+        """Refuse: the arrays of a tree have no place for a temperature."""
         raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
     def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array:
-        """Refused: a forest's vote is a mean of shares, and no change of its leaves is a change of its log-odds."""
+        """Refuse: a forest's vote is a mean of shares, and no change of its leaves is a change of its log-odds."""
         raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
-        """The union of the sites' forests as a vector; each is checked before it is joined."""
+        """Join the sites' forests into a vector; each is checked before it is joined."""
         return self.layout.pack(forest_arrays(combine([self.layout.forest(m) for m in models], weights)))
 
     def _rows(self, x: Array) -> Array:

@@ -40,7 +40,7 @@ def _momentum(beta: float) -> Step:
 
 
 def _adam(beta1: float, beta2: float, eps: float, decay: Array | None) -> Step:
-    """Kingma & Ba 2015; with `decay` (P,) it is AdamW (Loshchilov & Hutter 2019), decoupled from the gradient."""
+    """Take Adam's steps (Kingma & Ba 2015); with `decay` (P,) AdamW's (Loshchilov & Hutter 2019), decoupled from the gradient."""
 
     def step(theta: Array, grad: Array, slots: list[Array], t: Array, lr: float) -> None:
         m, v = slots
@@ -57,7 +57,7 @@ def _adam(beta1: float, beta2: float, eps: float, decay: Array | None) -> Step:
 
 
 def optimizer(name: str, *, momentum: float = 0.9, weight_decay: float = 0.0, mask: Array) -> Optimizer:
-    """The named rule. `mask` (P,) is 1 on weights and 0 on biases: biases are never decayed."""
+    """Return the named rule. `mask` (P,) is 1 on weights and 0 on biases: biases are never decayed."""
     if name == "sgd":
         return Optimizer(name, 0, _sgd)
     if name == "momentum":
@@ -70,7 +70,7 @@ def optimizer(name: str, *, momentum: float = 0.9, weight_decay: float = 0.0, ma
 
 
 def learning_rate(schedule: str, *, base: float, round: int, rounds: int, warmup: int = 0, decay: float = 0.5) -> float:
-    """The learning rate of a round (counted from 1).
+    """Return the learning rate of a round (counted from 1).
 
     `constant`; `step` (times `decay` at half and at three quarters of the rounds); `exponential`
     (times `decay` over the whole run, a little each round); `cosine` (to zero). A warm-up of w

@@ -1,15 +1,33 @@
-"""What the rest of the package asks of a model: a description that is passed parameters, never holds them."""
+"""Interface of a model, the JSON that describes one, and the calibration of its log-odds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NotRequired, Protocol, TypedDict
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.protocol.layout import ParameterLayout
+
+
+class ModelSpec(TypedDict):
+    """The JSON that a site needs to build the same model as the server; `inputs` is the shape of one row or image."""
+
+    name: str
+    inputs: list[int]
+    classes: int
+    hidden: list[int]
+    trees: int
+    depth: int
+    norm: str
+    stem: str
+    weights: str | None
+    statistics: str
+    options: dict[str, object]
+    tasks: NotRequired[list[str]]  # heads of the last layer
+    keeps: NotRequired[str]  # entries that stay at a site: "norm", "statistics" or "none"
 
 
 class Model(Protocol):
@@ -44,7 +62,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Calibration:
-    """Log-odds s became slope * s + intercept. It is in the model itself, in its last layer or its leaves.
+    """Correction of log-odds s to slope * s + intercept, built into the model's last layer or its leaves.
 
     A temperature T is the slope 1 / T; it is kept as it was chosen, and Platt's line has none.
     """
@@ -55,7 +73,7 @@ class Calibration:
 
     @property
     def platt(self) -> dict[str, float] | None:
-        """Slope and intercept as a run folder keeps them; nothing of a temperature, which has a place of its own."""
+        """Slope and intercept as a run folder stores them; None for a temperature, which has a place of its own."""
         return None if self.temperature is not None else {"slope": self.slope, "intercept": self.intercept}
 
     @classmethod
@@ -64,7 +82,7 @@ class Calibration:
 
     @classmethod
     def from_record(cls, temperature: float | None, platt: Mapping[str, float] | None) -> Calibration | None:
-        """From what a run folder keeps; None where nothing was fitted."""
+        """Read what a run folder stores; None where nothing was fitted."""
         if platt is not None:
             return cls(float(platt["slope"]), float(platt["intercept"]))
         return None if temperature is None else cls.from_temperature(float(temperature))

@@ -1,11 +1,10 @@
-"""Torch models from a spec: the dense models of the NumPy kernel, and the nets for pictures."""
+"""Build torch models from a spec: the dense models of the NumPy kernel, and the nets for images."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,11 +13,12 @@ from torch import Tensor, nn
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.models.dense import Dense
+from grandrounds.models.protocol import ModelSpec
 from grandrounds.models.torch_model import TorchModel, settle_torch
 
 
 def pick_device(wish: str) -> str:
-    """The device an experiment gets: what it asked for, or a GPU where there is one."""
+    """Return the device an experiment gets: the one it asked for, or a GPU where there is one."""
     available = torch.cuda.is_available()
     if wish == "cuda" and not available:
         raise BadInput(
@@ -58,7 +58,7 @@ class DenseNet(nn.Module):
 
 
 def torch_dense(dense: Dense, *, device: str, precision: str) -> TorchModel:
-    """A dense model on the torch kernel, with the same start as on NumPy."""
+    """Build a dense model on the torch kernel, with the same start as on NumPy."""
     settle_torch()
 
     def initial(seed: int) -> Mapping[str, Array]:
@@ -68,8 +68,8 @@ def torch_dense(dense: Dense, *, device: str, precision: str) -> TorchModel:
     return TorchModel(DenseNet(dense.widths), outputs=dense.outputs, initial=initial, device=where, precision=precision)
 
 
-def torch_net(spec: Mapping[str, Any], *, outputs: int, device: str, precision: str) -> TorchModel:
-    """A net for pictures, with seeded or loaded starting weights."""
+def torch_net(spec: ModelSpec, *, outputs: int, device: str, precision: str) -> TorchModel:
+    """Build a net for images, with seeded or loaded starting weights."""
     from grandrounds.models.nets import build_net, load_weights
 
     settle_torch()

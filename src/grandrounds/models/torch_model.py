@@ -1,4 +1,4 @@
-"""A torch network behind the `Model` protocol: parameters come and go as flat NumPy vectors.
+"""Torch networks behind the `Model` protocol: parameters come and go as flat NumPy vectors.
 
 The network object holds an architecture only. Its parameters are pointed at the vector in hand before each
 use, so one network serves all sites. BatchNorm's running statistics, where a net has them, lie behind the
@@ -34,7 +34,7 @@ _KEPT = 3  # parts kept on a GPU for scoring: train, validation, test
 
 
 def settle_torch() -> None:
-    """One thread; and on ARM without oneDNN, whose convolutions of small nets took 1.5 times as long as torch's own."""
+    """Set torch to one thread; on ARM without oneDNN, whose convolutions of small nets took 1.5 times as long as torch's own."""
     torch.set_num_threads(1)
     if platform.machine() in ("aarch64", "arm64"):
         with warnings.catch_warnings():
@@ -59,7 +59,7 @@ class TorchModel:
         device: str,
         precision: str,
     ) -> None:
-        """`initial(seed)` gives the starting parameters (and statistics) by name."""
+        """Wrap a network; `initial(seed)` gives the starting parameters (and statistics) by name."""
         self.outputs = outputs
         self.device = torch.device(device)
         self.precision = precision
@@ -86,17 +86,17 @@ class TorchModel:
 
     @cached_property
     def learnt(self) -> int:
-        """How many entries of the vector training changes by gradients; the statistics lie behind them."""
+        """Number of entries of the vector that gradients change; the statistics lie behind them."""
         ends = {n: span.stop for n, span, _ in self.layout.slices}
         return int(ends[self.trainable[-1]])
 
     @property
     def statistics_size(self) -> int:
-        """How many entries of the vector are BatchNorm statistics."""
+        """Number of entries of the vector that are BatchNorm statistics."""
         return self.layout.size - self.learnt
 
     def site_entries(self, kind: str) -> Array:
-        """Entries of the vector that a site keeps for itself: BatchNorm's "statistics", or all of its "norm" layers."""
+        """Return the entries of the vector that stay at a site: BatchNorm's "statistics", or all of its "norm" layers."""
         names = set(self.statistics) if kind in ("statistics", "norm") else set()
         if kind == "norm":
             layers = [n for n, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -115,19 +115,23 @@ class TorchModel:
         return _CPU_ROOM if self.device.type == "cpu" else max(_CPU_ROOM, torch.cuda.mem_get_info(self.device)[0] // 4)
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
-        """The starting vector."""
+        """Return the starting vector."""
         return self.layout.pack(self._initial(seed), dtype=dtype)
 
     def decay_mask(self) -> Array:
-        """1 where weight decay applies: weights with two dimensions or more, never biases or norms. (learnt,)"""
+        """Return 1 where weight decay applies: weights with two dimensions or more, never biases or norms. (learnt,)"""
         out = np.zeros(self.layout.size, np.float32)
         for _, span, shape in self.layout.slices:
             out[span] = len(shape) > 1
         return out[: self.learnt]
 
     def side_by_side(self, shape: Sequence[int]) -> str | None:
-        """How a GPU takes copies of this net through one pass on rows or pictures of `shape`: vmapped with convolutions in
-        "groups", or as "products" where channels are many and maps small; None: one copy after another."""
+        """Choose how a GPU takes copies of this net through one pass on rows or images of `shape`.
+
+        Returns:
+            "groups": vmapped, with grouped convolutions; "products": convolutions as products, where channels are many and
+            maps small; None: one copy after another.
+        """
         if not self.stacks or self.statistics:  # padded rows would spoil BatchNorm's statistics
             return None
         if self.learnt <= VMAP_PARAMETERS:
@@ -141,19 +145,19 @@ class TorchModel:
         return "products" if numbers is not None and numbers <= MAX_PATCH_NUMBERS else None
 
     def tensor(self, array: Array) -> Tensor:
-        """An array on this model's device in its precision."""
+        """Move an array to this model's device in its precision."""
         source = np.ascontiguousarray(array)
         return torch.as_tensor(source if source.flags.writeable else source.copy()).to(self.device, self.dtype)
 
     def point_at(self, theta: Tensor) -> list[Tensor]:
-        """Let the network's parameters and statistics be views of theta (P,); returns the trainable ones."""
+        """Make the network's parameters and statistics views of theta (P,); return the trainable ones."""
         named = self._named()
         for name, span, shape in self.layout.slices:
             named[name].data = theta[span].view(shape)
         return [named[n] for n in self.trainable]
 
     def forward(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Logits in full precision from given parameters; in bf16 the arithmetic between is done in it.
+        """Compute logits in full precision from given parameters; in bf16 the arithmetic between is done in it.
 
         Parameters that the network was pointed at are simply used: swapping them in costs time a CPU notices.
         """
@@ -166,7 +170,7 @@ class TorchModel:
         return cast("Tensor", functional_call(self.net, low, (_low(x),))).to(self.dtype)
 
     def with_features(self, params: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and what the last layer was fed (n, width)."""
+        """Compute logits, and the inputs of the last layer (n, width)."""
         fed: list[Tensor] = []
         hook = self.net.get_submodule(self.last_layer).register_forward_pre_hook(
             lambda _, inputs: fed.append(inputs[0])
@@ -178,7 +182,7 @@ class TorchModel:
         return out, fed[0].to(self.dtype)
 
     def logits(self, theta: Array, x: Array) -> Array:
-        """Scores (n, C) of one model on pictures or rows."""
+        """Compute scores (n, C) of one model on images or rows."""
         params = dict(zip(self.trainable, self.point_at(self.tensor(theta)), strict=True))
         self.net.eval()
         rows = self._kept_rows(x)
@@ -187,7 +191,7 @@ class TorchModel:
         return torch.cat(out).cpu().numpy() if out else np.empty((0, self.outputs), np.float32)
 
     def stack_logits(self, models: Array, x: Array) -> Array:
-        """Scores (K, n, C) of models (K, P) on the same pictures; on a GPU all of them in one pass where they stack."""
+        """Compute scores (K, n, C) of models (K, P) on the same images; on a GPU all of them in one pass where they stack."""
         how = self.side_by_side(x.shape[1:]) if self.device.type == "cuda" and len(models) > 1 else None
         if how is None:
             return np.stack([self.logits(theta, x) for theta in models])
@@ -201,7 +205,7 @@ class TorchModel:
         return torch.cat(blocks, dim=1).cpu().numpy()
 
     def features(self, theta: Array, x: Array) -> Array:
-        """What the last layer is fed for each row, (n, width)."""
+        """Return the inputs of the last layer for each row, (n, width)."""
         params = dict(zip(self.trainable, self.point_at(self.tensor(theta)), strict=True))
         self.net.eval()
         with torch.no_grad():
@@ -209,7 +213,7 @@ class TorchModel:
         return torch.cat(blocks).cpu().numpy() if blocks else np.empty((0, 0), np.float32)
 
     def _kept_rows(self, x: Array) -> list[Array] | list[Tensor]:
-        """Blocks of rows; on a GPU the rows of the last few parts stay there, so a round does not move them again."""
+        """Return blocks of rows; on a GPU the rows of the last few parts stay there, so a round does not move them again."""
         cuts = range(0, len(x), _ROWS)
         if self.device.type != "cuda":
             return [x[i : i + _ROWS] for i in cuts]
@@ -224,7 +228,7 @@ class TorchModel:
         return average(np.asarray(models), weights)
 
     def with_temperature(self, theta: Array, temperature: float) -> Array:
-        """The model whose logits are divided by T: its last layer divided by T."""
+        """Return the model whose logits are divided by T: its last layer divided by T."""
         out = theta.copy()
         last = self.last_layer
         for name, view in self.layout.views(out).items():
@@ -233,7 +237,7 @@ class TorchModel:
         return out
 
     def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array:
-        """The model whose one logit s is slope * s + intercept: its last layer scaled and shifted."""
+        """Return the model whose one logit s is slope * s + intercept: its last layer scaled and shifted."""
         out = theta.copy()
         views = self.layout.views(out)
         weight, bias = (views[f"{self.last_layer}.{part}"] for part in ("weight", "bias"))
@@ -244,7 +248,7 @@ class TorchModel:
 
 @contextmanager
 def torch_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """torch's own generators at a seed, for code that draws from them; afterwards they are as they were."""
+    """Seed torch's own generators for code that draws from them; restore their state afterwards."""
     gpu = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if gpu else []):
         torch.default_generator.manual_seed(seed)
@@ -254,7 +258,7 @@ def torch_seed(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _low(x: Tensor) -> Tensor:
-    """bf16, with pictures and convolutions in channels-last order, which is what a GPU's convolutions want.
+    """bf16, with images and convolutions in channels-last order, which is what a GPU's convolutions want.
 
     Inside vmap a stack has no such order, and products of matrices want none.
     """

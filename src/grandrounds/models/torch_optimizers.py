@@ -20,7 +20,7 @@ SLOTS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 
 
 def torch_optimizer(name: str, *, momentum: float, weight_decay: float) -> Step:
-    """The named rule."""
+    """Return the named rule."""
     rules: dict[str, Step] = {
         "sgd": _sgd,
         "momentum": _momentum(momentum),

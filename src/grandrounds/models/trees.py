@@ -80,7 +80,7 @@ class Forest:
         return len(self._levels) - 1
 
     def probabilities(self, x: Array) -> Array:
-        """The vote (n, C): each tree's class shares at the row's leaf, averaged by the trees' weights."""
+        """Compute the vote (n, C): each tree's class shares at the row's leaf, averaged by the trees' weights."""
         if x.ndim != 2 or self.feature.max() >= x.shape[1]:
             raise BadInput(
                 f"the forest asks for column {self.feature.max()}, but the rows have shape {x.shape}",
@@ -92,7 +92,7 @@ class Forest:
         return out
 
     def _vote(self, x: Array, *, out: Array) -> None:
-        """Add every tree's say about a block of rows, a block of trees at a time."""
+        """Add every tree's vote about a block of rows, a block of trees at a time."""
         with np.errstate(over="ignore"):
             columns = np.ascontiguousarray(x.T, np.float32)
         at_once = max(1, _CELLS // (len(x) * max(1, self.classes // 8)))
@@ -146,7 +146,7 @@ class _Table:
     depth: int
 
     def walk(self, roots: Array, columns: Array) -> Array:
-        """The leaf (trees, rows) in which each row ends; `columns` is (d, rows), so neighbours are read together."""
+        """Return the leaf (trees, rows) in which each row ends; `columns` is (d, rows), so neighbours are read together."""
         rows = columns.shape[1]
         cells, row = columns.ravel(), np.arange(rows)
         node = np.repeat(roots[:, None], rows, axis=1)
@@ -166,7 +166,7 @@ class _Table:
 
 
 def combine(forests: Sequence[Forest], weights: Array) -> Forest:
-    """The union of the forests: tree t of forest k has weights[k] * weight[t] of the vote, all scaled to sum to 1.
+    """Join forests: tree t of forest k has weights[k] * weight[t] of the vote, all scaled to sum to 1.
 
     Its vote is the weighted mean of the forests' votes, whatever the number and size of their trees.
     """
@@ -191,14 +191,14 @@ def combine(forests: Sequence[Forest], weights: Array) -> Forest:
 
 
 def single_leaf(shares: Array) -> Forest:
-    """The forest that gives every row the same class shares: one tree, one node."""
+    """Return the forest that gives every row the same class shares: one tree, one node."""
     none = np.full((1, 1), -1, np.int32)
     value = np.asarray(shares, np.float32)[None, None]
     return Forest(feature=none, threshold=np.zeros((1, 1)), left=none, right=none, value=value, weight=np.ones(1))
 
 
 def round_down(threshold: Array) -> Array:
-    """The largest float32 not above each threshold: the same decisions for every float32 row."""
+    """Round each threshold to the largest float32 not above it: the same decisions for every float32 row."""
     with np.errstate(over="ignore"):
         near: Array = threshold.astype(np.float32)
         down: Array = np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near)
@@ -219,7 +219,7 @@ def _shares(weights: Array, *, count: int) -> Array:
 
 
 def _padded(array: Array, *, nodes: int, fill: int) -> Array:
-    """(T, nodes, ...) from (T, N, ...): room for the nodes of the largest tree."""
+    """Pad (T, N, ...) to (T, nodes, ...): room for the nodes of the largest tree."""
     width = [(0, 0), (0, nodes - array.shape[1])] + [(0, 0)] * (array.ndim - 2)
     return np.pad(array, width, constant_values=fill)
 
@@ -230,7 +230,7 @@ def _require(sound: bool | np.bool_, problem: str) -> None:
 
 
 def _exact(name: str, array: Array, dtype: np.dtype[np.generic]) -> Array:
-    """A fresh array of the right type, or a refusal where numbers are not finite or not whole."""
+    """Return a fresh array of the right type; refuse numbers that are not finite or not whole."""
     array = np.asarray(array)
     _require(array.dtype.kind in "iuf", f"'{name}' holds {array.dtype}, not numbers")
     if dtype.kind == "i":
@@ -253,7 +253,7 @@ def _check_shapes(forest: Forest) -> None:
 
 
 def _check_links(forest: Forest) -> None:
-    """Every child lies after its parent, inside the tree, and has no other parent: no walk can go round."""
+    """Check that every child lies after its parent, inside the tree, and has no other parent: no walk can go round."""
     split = forest.feature >= 0
     tree, parent = np.nonzero(split)
     children = np.stack([forest.left[split], forest.right[split]])
@@ -266,7 +266,7 @@ def _check_links(forest: Forest) -> None:
 
 
 def _check_vote(forest: Forest) -> None:
-    """No tree shouts: weights sum to one, and so do the class shares of every node that can be reached."""
+    """Check the vote: weights sum to one, and so do the class shares of every node that can be reached."""
     _require((forest.weight >= 0).all(), "a tree has a negative weight")
     _require(abs(forest.weight.sum() - 1) <= _SLACK, "the weights of the trees do not sum to one")
     _require((forest.value >= 0).all(), "a class share is negative")

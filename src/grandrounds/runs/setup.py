@@ -146,7 +146,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         engine.meter.read()  # preparing again was counted the first time
     metrics = custom_metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)
-    return RunSetup(engine, encoding, spec, rows, notes, warnings, metrics, centre, event, population)
+    return RunSetup(engine, encoding, dict(spec), rows, notes, warnings, metrics, centre, event, population)
 
 
 def _outsized(rows: Mapping[str, Mapping[str, int]]) -> list[str]:

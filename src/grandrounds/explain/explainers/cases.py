@@ -1,4 +1,4 @@
-"""Explain one patient of a table: what each column adds to each of the model's outputs, by each explainer of single cases."""
+"""Explain one patient of a table: contributions of each column to each of the model's outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Outputs = tuple[Array, Array]
 
 @dataclass(frozen=True)
 class Question:
-    """Which patient (1, d), by which model, beside whom (B, d), about which class: a contrast (C,) of the outputs."""
+    """A patient (1, d), a model, the background (B, d) to compare with, and the class: a contrast (C,) of the outputs."""
 
     model: Any
     theta: Array
@@ -35,40 +35,40 @@ class Question:
 
 
 def explain_shap(q: Question) -> Outputs:
-    """Shapley values, exact for linear models and trees; path gradients for nets."""
+    """Explain by Shapley values: exact for linear models and trees, path gradients for nets."""
     return _each(q, Shap(q.features, q.background, steps=_STEPS)), _mean(q)
 
 
 def explain_lime(q: Question) -> Outputs:
-    """The straight line that fits the model best around the patient."""
+    """Explain by the straight line that fits the model best around the patient."""
     return _each(q, Lime(q.features, q.background, samples=_SAMPLES, seed=q.seed)), _mean(q)
 
 
 def explain_integrated_gradients(q: Question) -> Outputs:
-    """Integrated gradients from the background's mean row."""
+    """Explain by integrated gradients from the background's mean row."""
     average = q.background.mean(axis=0)
     parts = _each(q, IntegratedGradients(q.features, average, steps=_STEPS))
     return parts, scores(q.model, q.theta)(average[None])[0].astype(float)
 
 
 def explain_deep_shap(q: Question) -> Outputs:
-    """SHAP's DeepExplainer."""
+    """Explain by SHAP's DeepExplainer."""
     return q.features.sum_inputs(shap_deep(q.model, q.theta, q.x, q.background)[0].astype(float)), _mean(q)
 
 
 def explain_kernel_shap(q: Question) -> Outputs:
-    """SHAP's KernelExplainer."""
+    """Explain by SHAP's KernelExplainer."""
     return q.features.sum_inputs(shap_kernel(q.model, q.theta, q.x, q.background, seed=q.seed)[0]), _mean(q)
 
 
 def explain_coefficients(q: Question) -> Outputs:
-    """Coefficients times the patient's standardised values, from the intercept on."""
+    """Explain by coefficients times the patient's standardised values, starting from the intercept."""
     w, b = linear_layer(q.model, q.theta)
     return sum_by_feature(q.features, w.T * q.x), b.astype(float)
 
 
 def _each(q: Question, explainer: Any) -> Array:
-    """(C, F): the patient once for each output."""
+    """Return contributions (C, F): the patient is explained once for each output."""
     count = q.model.outputs
     values: Array = explainer.signed(q.model, q.theta, np.repeat(q.x, count, axis=0), np.arange(count))
     return values.astype(float)

@@ -40,7 +40,7 @@ _BLOCK = 512 * 2**10
 
 @dataclass(frozen=True)
 class Gradient:
-    """An explainer of tables. The inputs of a feature are added up before the absolute value is taken."""
+    """Explainer of tables by input x gradient; the inputs of a feature are added up before the absolute value is taken."""
 
     features: Features
     baseline: Array | None = None  # (d,) what a row is compared with; not given: zero
@@ -51,7 +51,7 @@ class Gradient:
         return cls(features, baseline=background.mean(axis=0))
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
-        """|(x - baseline) . gradient| over each feature's inputs: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
+        """Return |(x - baseline) . gradient| over each feature's inputs: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
         if x.ndim != 2 or x.shape[1] != len(self.features.feature_index):
             raise BadInput(
                 f"the gradient sketch reads rows of {len(self.features.feature_index)} inputs, not an array of shape {x.shape}",
@@ -174,7 +174,7 @@ def path_gradients(
 
 
 def magnitudes(signed: Signed, model: Any, theta: Array, x: Array, target: Array) -> Array:
-    """|signed attributions| to the logit of each row's class: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
+    """Return |signed attributions| to the logit of each row's class: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
     outputs = explained_outputs(target)
     if theta.ndim == 1:
         return np.abs(signed(model, theta, x, outputs))
@@ -188,7 +188,7 @@ def explained_outputs(target: Array) -> Array:
 
 
 def check_outputs(model: Any, rows: int, outputs: Array | int) -> Array:
-    """The chosen output of each row, (n,), from one for all or one a row; an output the model does not have is refused."""
+    """Return the chosen output of each row, (n,), from one for all or one a row; refuse one that the model does not have."""
     chosen = np.broadcast_to(np.asarray(outputs, np.int64), rows)
     unknown = chosen[(chosen < 0) | (chosen >= model.outputs)]
     if len(unknown):
@@ -200,7 +200,7 @@ def check_outputs(model: Any, rows: int, outputs: Array | int) -> Array:
 
 
 def sum_by_feature(features: Features, values: Array) -> Array:
-    """Signed values in the shape of rows (n, d) or pictures (n, C, H, W), added up within features: (n, F)."""
+    """Sum signed values in the shape of rows (n, d) or images (n, C, H, W) within features: (n, F)."""
     inputs = len(features.feature_index)
     channels = prod(values.shape[1:]) // inputs
     return features.sum_inputs(values.reshape(len(values), channels, inputs).sum(axis=1))
@@ -222,7 +222,7 @@ def _midpoints(steps: int) -> Array:
 
 
 def _dense_path_gradients(dense: Dense, theta: Array, x: Array, background: Array, steps: int, outputs: Array) -> Array:
-    """An MLP's path gradients, a block of rows at a time.
+    """Compute an MLP's path gradients, a block of rows at a time.
 
     The first layer is linear along a path, z = (1 - alpha) z_b + alpha z_x, so it is applied to rows and backgrounds
     only, and gradients at it are added up over alpha before they go back to the inputs. Units come first and points
@@ -266,7 +266,7 @@ def _first_slopes(layers: list[tuple[Array, Array]], z: Array, outputs: Array) -
 def _autograd_path_gradients(
     model: Any, theta: Array, x: Array, background: Array, steps: int, outputs: Array
 ) -> Array:
-    """The same for a torch net, by autograd, `_POINTS` points at a time."""
+    """Compute a torch net's path gradients by autograd, `_POINTS` points at a time."""
     import torch
 
     params = dict(zip(model.trainable, model.point_at(model.tensor(theta)), strict=True))

@@ -1,4 +1,4 @@
-"""Heat maps of images: where a net looks, by one model or by the models of many sites.
+"""Heat maps of images: the pixels that a net relies on, by one model or by the models of many sites.
 
 A heat map is of one class: the score that is explained is that class's logit, before the softmax. A net of two classes
 has one logit; it speaks for class 1, and its negative for class 0.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Smoothing:
-    """SmoothGrad's settings; see `heat.heat`."""
+    """Settings of SmoothGrad (`heat`)."""
 
     steps: int
     samples: int
@@ -57,18 +57,18 @@ def heat(
     seed: int = 0,
     rows_per_batch: int | None = None,
 ) -> Array:
-    """Heat maps (n, H, W) of pictures x (n, C, H, W) for classes y (n,), by one model (P,); (K, n, H, W) by models (K, P).
+    """Compute heat maps (n, H, W) of images x (n, C, H, W) for classes y (n,) by one model (P,); (K, n, H, W) by models (K, P).
 
     `steps`, `samples`, `sigma` and `seed` are of integrated gradients: XFed's counts, and noise in encoded units, where 1
     is a pixel's standard deviation and 0.5 about the 15% of the range that SmoothGrad advises. `rows_per_batch` bounds
-    the pictures in one pass; by default as many as fit.
+    the images in one pass; by default as many as fit.
     """
     smoothing = Smoothing(steps=steps, samples=samples, sigma=sigma, seed=seed)
     stack = theta if theta.ndim == 2 else theta[None]
     blocks = heats(name, model, stack, x, y, smoothing, rows=rows_per_batch)
     out = np.empty((len(stack), len(x), *x.shape[2:]), np.float64 if model.precision == "float64" else np.float32)
-    for models, pictures, block in blocks:
-        out[models, pictures] = block
+    for models, images, block in blocks:
+        out[models, images] = block
     return out if theta.ndim == 2 else out[0]
 
 
@@ -83,7 +83,7 @@ def heats(
     rows: int | None = None,
     offsets: Array | None = None,
 ) -> Iterator[tuple[slice, slice, Array]]:
-    """(models, pictures, heat (k, b, H, W)) block by block."""
+    """Yield (models, images, heat (k, b, H, W)) block by block."""
     _check(name, model, x, y, smoothing, rows)
     from grandrounds.explain.explainers.layers import passes
 
@@ -98,14 +98,14 @@ def _check(name: str, model: Any, x: Array, y: Array, smoothing: Smoothing, rows
         raise BadInput(f"no heat map '{name}'; {nearest(str(name), HEATS)}", code="unknown-explainer")
     if getattr(model, "kernel", "") != "torch" or x.ndim != 4:
         raise BadInput(
-            f"heat map '{name}' needs pictures (n, channels, height, width) and a net for them; "
+            f"heat map '{name}' needs images (n, channels, height, width) and a net for them; "
             f"this is a {type(model).__name__} and data of shape {x.shape}: explain tables by permutation or SHAP",
             code="needs-images",
         )
     classes = max(2, model.outputs)
     if np.shape(y) != (len(x),) or (len(x) and not (np.min(y) >= 0 and np.max(y) < classes)):
         raise BadInput(
-            f"heat map '{name}' needs for each of {len(x)} pictures the class to explain, from 0 to {classes - 1}",
+            f"heat map '{name}' needs for each of {len(x)} images the class to explain, from 0 to {classes - 1}",
             code="class-out-of-range",
         )
     if smoothing.steps < 1 or smoothing.samples < 1 or not 0 <= smoothing.sigma < np.inf:
@@ -144,7 +144,7 @@ def _gradient(context: Pass, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _gradient_norm(context: Pass, x: Tensor, y: Tensor) -> Tensor:
-    """FL-XAI eq. 3.6 (there called NormGrad), with the L2 norm; a picture without any gradient is dark."""
+    """FL-XAI eq. 3.6 (there called NormGrad), with the L2 norm; an image without any gradient is dark."""
     norm = _length(context.at_input(_score, x, y))
     least, most = norm.amin((1, 2), keepdim=True), norm.amax((1, 2), keepdim=True)
     return (norm - least) / (most - least + _EPS)
@@ -173,7 +173,7 @@ def _length(vectors: Tensor) -> Tensor:
 
 
 def _enlarged(maps: Tensor, x: Tensor) -> Tensor:
-    """Maps (b, h, w) at the size of the pictures, bilinear."""
+    """Maps (b, h, w) at the size of the images, bilinear."""
     from torch.nn.functional import interpolate
 
     return interpolate(maps[:, None], x.shape[2:], mode="bilinear", align_corners=False)[:, 0]
@@ -190,22 +190,22 @@ _RULES = {
 
 @dataclass(frozen=True)
 class Smooth:
-    """Noise (T, C, H, W), place on the path (T,) and weight (T,) of each of T = samples * steps points."""
+    """Points of SmoothGrad: noise (T, C, H, W), place on the path (T,) and weight (T,) of T = samples * steps points."""
 
     noise: Tensor
     place: Tensor
     weight: Tensor
 
     @classmethod
-    def build(cls, model: TorchModel, picture: tuple[int, ...], how: Smoothing) -> Smooth:
-        """The points, with steps at the nodes of Gauss-Legendre quadrature, as in Captum.
+    def build(cls, model: TorchModel, image: tuple[int, ...], how: Smoothing) -> Smooth:
+        """Place the points, with steps at the nodes of Gauss-Legendre quadrature, as in Captum.
 
-        The noise is the same for every picture, model and round: a picture's heat map then does not depend on which
+        The noise is the same for every image, model and round: an image's heat map then does not depend on which
         others are explained beside it, and two models' maps differ by the models alone.
         """
         samples = how.samples if how.sigma else 1
         nodes, weights = np.polynomial.legendre.leggauss(how.steps)
-        drawn = how.sigma * generator(how.seed, purpose="smoothgrad").standard_normal((samples, *picture))
+        drawn = how.sigma * generator(how.seed, purpose="smoothgrad").standard_normal((samples, *image))
         return cls(
             model.tensor(drawn).repeat_interleave(how.steps, 0),
             model.tensor((1 + nodes) / 2).repeat(samples),
@@ -213,9 +213,9 @@ class Smooth:
         )
 
     def integrated(self, context: Pass, score_rule: Score, x: Tensor, y: Tensor) -> Tensor:
-        """The mean over noisy copies of (x - baseline) * the mean gradient on the way from it: signed, (b, C, H, W).
+        """Average (x - baseline) * the mean gradient on the way from it over noisy copies: signed, (b, C, H, W).
 
-        The baseline is zero, which in encoded pictures is the consortium's mean colour.
+        The baseline is zero, which in encoded images is the consortium's mean colour.
         """
         import torch
 

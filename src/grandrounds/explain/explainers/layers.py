@@ -1,4 +1,4 @@
-"""A torch net opened for explanations: the layer a heat map is read from, the slope there, and many models in a pass.
+"""Activations and gradients of torch nets for explanations: the layer a heat map is read from, and many models in a pass.
 
 On a CPU one model is looked at after another. On a GPU a whole stack of sites is vmapped where it is in training.
 """
@@ -28,7 +28,7 @@ Score = Callable[[Tensor, Tensor], Tensor]
 """From logits (n, C) and classes (n,) to what is explained of each row, (n,)."""
 
 Rule = Callable[["Pass", Tensor, Tensor], Tensor]
-"""From a model in hand, pictures (b, C, H, W) and their classes (b,) to what is wanted of each: (b, ...)."""
+"""From a model in hand, images (b, C, H, W) and their classes (b,) to what is wanted of each: (b, ...)."""
 
 _Slope = Callable[[Callable[[Tensor], tuple[Tensor, Tensor]], Tensor], tuple[Tensor, Tensor]]
 
@@ -44,36 +44,36 @@ class MapLayer:
 
 @dataclass(frozen=True)
 class NetTrace:
-    """What a forward of one picture showed of a net: its last map, if it has one, and the bytes a picture takes up in it."""
+    """Trace of one image through a net: its last map, if it has one, and the bytes that an image takes up in it."""
 
     map: MapLayer | None
     row_bytes: int
 
 
-def trace_net(model: TorchModel, theta: Array, picture: Array) -> NetTrace:
-    """Watch one picture (C, H, W) go through a model; once for each shape of picture, since the net stays the same.
+def trace_net(model: TorchModel, theta: Array, image: Array) -> NetTrace:
+    """Trace one image (C, H, W) through a model; once for each shape of image, since the net stays the same.
 
     The map is the last one of the size of the last convolution's: after its norm, activation and shortcut, where these
     are modules (ResNet's last block; the layers NormGrad's authors take), and before any pooling. Convolutions that
     give a single pixel (squeeze-and-excitation, a 1x1 classifier) have no place to show and are passed over.
     """
     traces: dict[tuple[int, ...], NetTrace] = model.cache.setdefault("traces", {})
-    if picture.shape not in traces:
-        traces[picture.shape] = _trace_image(model, theta, picture)
-    return traces[picture.shape]
+    if image.shape not in traces:
+        traces[image.shape] = _trace_image(model, theta, image)
+    return traces[image.shape]
 
 
-def _trace_image(model: TorchModel, theta: Array, picture: Array) -> NetTrace:
+def _trace_image(model: TorchModel, theta: Array, image: Array) -> NetTrace:
     params = _set_parameters(model, theta)
     outputs: list[tuple[str, nn.Module, tuple[int, ...]]] = []
     hooks = [m.register_forward_hook(_record_outputs(outputs, name)) for name, m in model.net.named_modules()]
     try:
         with torch.no_grad():
-            model.forward(params, model.tensor(picture[None]))
+            model.forward(params, model.tensor(image[None]))
     finally:
         for hook in hooks:
             hook.remove()
-    floats = picture.size + sum(int(np.prod(shape)) for _, m, shape in outputs if not any(m.children()))
+    floats = image.size + sum(int(np.prod(shape)) for _, m, shape in outputs if not any(m.children()))
     convolved = [shape[2:] for _, m, shape in outputs if isinstance(m, nn.Conv2d) and len(shape) == 4]
     size = next((s for s in reversed(convolved) if s[0] * s[1] > 1), None)
     place = max((i for i, (_, _, shape) in enumerate(outputs) if len(shape) == 4 and shape[2:] == size), default=None)
@@ -94,7 +94,7 @@ def _record_outputs(outputs: list[tuple[str, nn.Module, tuple[int, ...]]], name:
 
 @dataclass(frozen=True)
 class Pass:
-    """One model in hand (under vmap: one of the stack). `rows` is how many pictures it should be fed at once."""
+    """One model with its parameters (under vmap: one of the stack). `rows` is how many images it should be fed at once."""
 
     model: TorchModel
     trace: NetTrace
@@ -106,7 +106,7 @@ class Pass:
         return self.model.forward(self.params, x)
 
     def at_input(self, score_rule: Score, x: Tensor, y: Tensor) -> Tensor:
-        """The gradient of each row's score with respect to its picture, (b, C, H, W)."""
+        """Return the gradient of each row's score with respect to its image, (b, C, H, W)."""
 
         def score(point: Tensor) -> tuple[Tensor, Tensor]:
             out = self.logits(point)
@@ -115,7 +115,7 @@ class Pass:
         return self.slope(score, x)[0]
 
     def at_map(self, score_rule: Score, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The last map (b, C, h, w) and the gradient of each row's score with respect to it.
+        """Return the last map (b, C, h, w) and the gradient of each row's score with respect to it.
 
         A probe of zeros is added to the layer's output and the gradient taken at the probe: that is the same under
         autograd and under vmap, and what the net then does with its output in place does not touch the map.
@@ -139,7 +139,7 @@ class Pass:
 
 @contextmanager
 def _probe_layer(net: nn.Module, place: MapLayer, probe: Tensor) -> Iterator[list[Tensor]]:
-    """Add `probe` to what the layer gives; the list holds what it gave."""
+    """Add `probe` to the layer's output; yield a list that receives the output without it."""
     taken: list[Tensor] = []
     calls = 0
 
@@ -170,7 +170,7 @@ def _func_slope(function: Callable[[Tensor], tuple[Tensor, Tensor]], point: Tens
 
 
 def side_by_side(model: TorchModel, shape: Sequence[int]) -> str | None:
-    """How a stack of this net's models goes through one vmapped pass (`TorchModel.side_by_side`); None: one after another."""
+    """Choose how a stack of this net's models goes through one vmapped pass; None: one after another."""
     return model.side_by_side(shape) if model.device.type == "cuda" else None
 
 
@@ -185,9 +185,9 @@ def passes(
     rows: int | None = None,
     offsets: Array | None = None,
 ) -> Iterator[tuple[slice, slice, Array]]:
-    """What `rule` gives for models (K, P) on pictures (n, C, H, W) of classes (n,): (models, pictures, (k, b, ...)) in turn.
+    """Yield (models, images, values (k, b, ...)): `rule` applied to models (K, P) on images (n, C, H, W) of classes (n,).
 
-    `width` is how many pictures a rule makes of one; `rows` how many a pass may hold in all, if not as many as fit.
+    `width` is how many images a rule makes of one; `rows` how many a pass may hold in all, if not as many as fit.
     On a CPU no pass spans two sites (`offsets`): a site's numbers are the same to the bit, whoever else is in the stack.
     """
     if not len(x) or not len(theta):
@@ -195,7 +195,7 @@ def passes(
     trace = trace_net(model, theta[0], x[0])
     how = side_by_side(model, x.shape[1:]) if len(theta) > 1 else None
     most = rows or max(1, _pass_bytes(model.device) // trace.row_bytes)
-    pictures, classes = model.tensor(x), torch.as_tensor(y, dtype=torch.int64, device=model.device)
+    images, classes = model.tensor(x), torch.as_tensor(y, dtype=torch.int64, device=model.device)
     context = Pass(model, trace, {}, most, _autograd_slope)
     if how is not None:
         together = min(len(theta), max(1, most // width))
@@ -209,18 +209,18 @@ def passes(
         explain = _bind_models(context, theta[chosen], rule)
         for cut in blocks:
             with as_products(how == "products"):
-                block = explain(pictures[cut], classes[cut])
+                block = explain(images[cut], classes[cut])
             yield chosen, cut, block.cpu().numpy()
 
 
 def _pass_bytes(device: torch.device) -> int:
-    """Bytes for one pass; on a GPU at most a quarter of what is free, because others may use it too."""
+    """Return the bytes for one pass; on a GPU at most a quarter of what is free, because others may use it too."""
     most = _BYTES[device.type]
     return most if device.type == "cpu" else min(most, torch.cuda.mem_get_info(device)[0] // 4)
 
 
 def _bind_models(context: Pass, theta: Array, rule: Rule) -> Callable[[Tensor, Tensor], Tensor]:
-    """`rule` for these models, with their parameters in place: (k, b, ...) of pictures and classes."""
+    """Bind `rule` to these models: a function from images and classes to values (k, b, ...)."""
     model = context.model
     if context.slope is _autograd_slope:
         one = replace(context, params=_set_parameters(model, theta[0]))
@@ -237,6 +237,6 @@ def _bind_models(context: Pass, theta: Array, rule: Rule) -> Callable[[Tensor, T
 
 
 def _set_parameters(model: TorchModel, theta: Array) -> dict[str, Tensor]:
-    """The net as it is used, not trained, with these parameters (P,) in place."""
+    """Put the net in evaluation mode with these parameters (P,) in place."""
     model.net.eval()
     return dict(zip(model.trainable, model.point_at(model.tensor(theta)), strict=True))

@@ -57,12 +57,12 @@ class Lime:
         return magnitudes(self.signed, model, theta, x, target)
 
     def sample_around(self, row: Array) -> Array:
-        """The samples (m, d) about a row (d,)."""
+        """Return the samples (m, d) around a row (d,)."""
         return np.where(self.keep_mask[:, self.features.feature_index], row, self._drawn)
 
     @cached_property
     def keep_mask(self) -> Array:
-        """Which features each sample keeps, (m, F)."""
+        """Mask (m, F) of the features that each sample keeps."""
         rng = generator(self.seed, purpose="lime-kept")
         mask: Array = rng.random((self.samples, len(self.features))) < 0.5
         mask[0] = True
@@ -70,20 +70,20 @@ class Lime:
 
     @cached_property
     def proximity(self) -> Array:
-        """exp(-D^2 / sigma^2) (sec. 3.4), D^2 the Hamming distance: how many features were drawn. (m,)"""
+        """Weight (m,) of each sample: exp(-D^2 / sigma^2) (sec. 3.4), D^2 the Hamming distance, the number of drawn features."""
         out: Array = np.exp(-(~self.keep_mask).sum(axis=1) / (WIDTH**2 * len(self.features)))
         return out
 
     @cached_property
     def _drawn(self) -> Array:
-        """Each feature from a background row of its own, (m, d)."""
+        """Background values (m, d), each feature from a background row of its own."""
         rng = generator(self.seed, purpose="lime-drawn")
         row = rng.integers(len(self.background), size=(self.samples, len(self.features)))
         return self.background[row[:, self.features.feature_index], np.arange(len(self.features.feature_index))]
 
     @cached_property
     def _solver(self) -> Array:
-        """What turns scores (m,) into coefficients (F,): weighted ridge, its intercept not drawn to zero."""
+        """Matrix (F, m) that turns scores into coefficients: weighted ridge, its intercept not drawn to zero."""
         share = self.proximity / self.proximity.sum()
         centred = self.keep_mask - share @ self.keep_mask
         weighted = centred.T * self.proximity
@@ -100,7 +100,20 @@ def lime(
     seed: int = 0,
     ridge: float = RIDGE,
 ) -> Array:
-    """Signed attributions (F,) of one row (d,); `predict` gives a score for each of the rows (m, d) it is handed."""
+    """Explain one row (d,) by LIME: signed attributions (F,).
+
+    Args:
+        predict: Gives one score for each of the rows (m, d) it is handed.
+        row: The row to explain.
+        features: Groups of inputs that are kept or drawn together.
+        background: Rows (B, d) to draw from.
+        samples: Number of draws.
+        seed: Seed of the draws.
+        ridge: Strength of the ridge regression.
+
+    Raises:
+        BadInput: `predict` does not give one score a row.
+    """
     check_background(row[None], background)
     explainer = Lime(features, background, samples=samples, seed=seed, ridge=ridge)
     predictions = np.asarray(predict(explainer.sample_around(row)), float)

@@ -1,4 +1,4 @@
-"""Linear models read as they are: their coefficients, and the Shapley values that follow from them in closed form."""
+"""Explain linear models: their coefficients, and the Shapley values that follow from them in closed form."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Coefficients:
 
 
 def linear_shap(model: Any, theta: Array, x: Array, background: Array) -> Array:
-    """Shapley values of a linear model's logits, (n, C, d): w_cj (x_j - mean of the background's column j).
+    """Compute Shapley values of a linear model's logits, (n, C, d): w_cj (x_j - mean of the background's column j).
 
     They are exact when a missing input is drawn from the background whatever the others are (interventional; Lundberg &
     Lee 2017, corollary 1).
@@ -50,7 +50,7 @@ def linear_shap(model: Any, theta: Array, x: Array, background: Array) -> Array:
 
 
 def linear_layer(model: Any, theta: Array) -> tuple[Array, Array]:
-    """The coefficients (..., d, C) and intercepts (..., C) of a linear model; any other is refused."""
+    """Return the coefficients (..., d, C) and intercepts (..., C) of a linear model; refuse any other model."""
     dense = as_dense(model)
     if dense is None or len(dense.widths) != 2:
         raise BadInput(
@@ -61,7 +61,7 @@ def linear_layer(model: Any, theta: Array) -> tuple[Array, Array]:
 
 
 def as_dense(model: Any) -> Dense | None:
-    """The dense model that reads the same vector: the model itself, or the one whose torch twin it is."""
+    """Return the dense model that reads the same vector: the model itself, or the one whose torch twin it is; else None."""
     if isinstance(model, Dense):
         return model
     if model.kernel != "torch":

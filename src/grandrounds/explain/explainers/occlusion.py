@@ -1,4 +1,4 @@
-"""Pictures explained by the tiles of a grid: each hidden in turn (SSE-AGG's sketch of pictures), or a heat map's mass in it."""
+"""Explain images by the tiles of a grid: each hidden in turn (SSE-AGG's sketch of images), or a heat map's mass in it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SCORES = {
 }
 
 _BYTES = 64 * 2**20
-"""Pictures with a hidden tile held at once, for models that are asked through NumPy."""
+"""Images with a hidden tile held at once, for models that are asked through NumPy."""
 
 
 @dataclass(frozen=True)
 class Occlusion:
-    """How much worse a model does on a picture when a tile of it is hidden: zero in encoded space, the mean colour."""
+    """Loss of a model's score on an image when a tile of it is hidden: zero in encoded space, the mean colour."""
 
     features: Features
     score: str = "log_loss"
@@ -49,7 +49,7 @@ class Occlusion:
             )
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
-        """What hiding each tile costs on each picture: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
+        """Return the cost of hiding each tile on each image: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
         _check_tiles(self.features, x)
         height, width = x.shape[2:]
         hidden = self.features.feature_index == np.arange(len(self.features))[:, None]
@@ -57,16 +57,16 @@ class Occlusion:
         stack = theta if theta.ndim == 2 else theta[None]
         ask = _by_torch if getattr(model, "kernel", "") == "torch" else _by_numpy
         out = np.empty((len(stack), len(x), len(self.features)), float)
-        for models, pictures, logits in ask(model, stack, x, keep, offsets):
-            out[models, pictures] = score_drop(
-                self.score, logits[..., :1, :], logits[..., 1:, :], target[pictures][:, None]
+        for models, images, logits in ask(model, stack, x, keep, offsets):
+            out[models, images] = score_drop(
+                self.score, logits[..., :1, :], logits[..., 1:, :], target[images][:, None]
             )
         return out if theta.ndim == 2 else out[0]
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """An explainer made of any heat map (`heat.HEATS`): its mass, |heat|, in each tile."""
+    """Explainer made of any heat map (`heat.HEATS`): its mass, |heat|, in each tile."""
 
     features: Features
     name: str
@@ -81,26 +81,26 @@ class Tiles:
         return cls(features, rule.name, steps=rule.steps, seed=rule.seed)
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
-        """Heat of each picture's true class by tile: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
+        """Heat of each image's true class by tile: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
         _check_tiles(self.features, x)
         smoothing = Smoothing(self.steps, self.samples, self.sigma, self.seed)
         stack = theta if theta.ndim == 2 else theta[None]
         out = np.empty((len(stack), len(x), len(self.features)))
-        for models, pictures, block in heats(
+        for models, images, block in heats(
             self.name, model, stack, x, _predicted(target, 0.5), smoothing, offsets=offsets
         ):
-            out[models, pictures] = self.features.sum_inputs(np.abs(block).reshape(*block.shape[:2], -1))
+            out[models, images] = self.features.sum_inputs(np.abs(block).reshape(*block.shape[:2], -1))
         return out if theta.ndim == 2 else out[0]
 
 
 def _check_tiles(features: Features, x: Array) -> None:
-    """Refuse what are not pictures, or not of the size that the tiles divide."""
+    """Refuse rows that are not images, or not of the size that the tiles divide."""
     if x.ndim != 4:
         raise BadInput(
-            f"tiles are of pictures (n, channels, height, width), not of data of shape {x.shape}", code="needs-images"
+            f"tiles are of images (n, channels, height, width), not of data of shape {x.shape}", code="needs-images"
         )
     if features.size != x.shape[2:]:
-        tiled = "no pictures" if features.size is None else "pictures of {}x{} pixels".format(*features.size)
+        tiled = "no images" if features.size is None else "images of {}x{} pixels".format(*features.size)
         raise BadInput(
             f"the features divide {tiled}, these have {x.shape[2]}x{x.shape[3]}: use Features.from_tiles",
             code="mismatched-shapes",
@@ -108,24 +108,24 @@ def _check_tiles(features: Features, x: Array) -> None:
 
 
 def _by_torch(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -> Iterator[tuple[slice, slice, Array]]:
-    """(models, pictures, logits (k, b, 1 + F, C)): of the whole picture, then with each tile hidden."""
+    """(models, images, logits (k, b, 1 + F, C)): of the whole image, then with each tile hidden."""
     import torch
 
     from grandrounds.explain.explainers.layers import passes
 
     shown = model.tensor(keep)
 
-    def rule(context: Pass, pictures: Tensor, _: Tensor) -> Tensor:
+    def rule(context: Pass, images: Tensor, _: Tensor) -> Tensor:
         with torch.no_grad():
-            parts = shown.split(max(1, context.rows // len(pictures)))
-            logits = [context.logits((pictures[:, None] * part).flatten(0, 1)) for part in parts]
-            return torch.cat([f.reshape(len(pictures), -1, f.shape[-1]) for f in logits], 1)
+            parts = shown.split(max(1, context.rows // len(images)))
+            logits = [context.logits((images[:, None] * part).flatten(0, 1)) for part in parts]
+            return torch.cat([f.reshape(len(images), -1, f.shape[-1]) for f in logits], 1)
 
     return passes(model, theta, x, np.zeros(len(x), np.int64), rule, width=len(keep), offsets=offsets)
 
 
 def _by_numpy(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -> Iterator[tuple[slice, slice, Array]]:
-    """The same through `model.logits`."""
+    """Yield the same through `model.logits`."""
     size = max(1, _BYTES // (len(keep) * max(1, x[:1].nbytes)))
     for k, vector in enumerate(theta):
         for cut in split_rows(offsets, size):
@@ -135,7 +135,7 @@ def _by_numpy(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -
 
 
 def score_drop(score: str, before: Array, after: Array, target: Array) -> Array:
-    """How much worse logits `after` (..., C) are than `before` for these targets (..., C): (...)."""
+    """Return by how much logits `after` (..., C) are worse than `before` for these targets (..., C): (...)."""
     if score == "accuracy":
         right = _predicted(target, 0.5)
         lost: Array = np.subtract(_predicted(before, 0.0) == right, _predicted(after, 0.0) == right, dtype=float)

@@ -49,7 +49,7 @@ _GATHER = 0.7
 
 @dataclass(frozen=True)
 class Permutation:
-    """An explainer of tables. All inputs of a feature are permuted together; `repeats` permutations are averaged."""
+    """Explainer of tables by permutation. All inputs of a feature are permuted together; `repeats` permutations are averaged."""
 
     features: Features
     seed: int
@@ -74,7 +74,7 @@ class Permutation:
             )
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
-        """What permuting each feature costs on each row: (n, F) by one model (P,), (K, n, F) by models (K, P).
+        """Return the cost of permuting each feature on each row: (n, F) by one model (P,), (K, n, F) by models (K, P).
 
         Rows change places within a site only. Each site is worked out by itself, so that its numbers do not depend
         on the others to the last bit.
@@ -82,7 +82,7 @@ class Permutation:
         if x.ndim != 2 or x.shape[1] != len(self.features.feature_index):
             wanted = f"rows of {len(self.features.feature_index)} inputs, not an array of shape {x.shape}"
             raise BadInput(
-                f"permutation importance reads {wanted}; pictures are explained by 'occlusion'",
+                f"permutation importance reads {wanted}; images are explained by 'occlusion'",
                 code="mismatched-shapes",
             )
         models = theta if theta.ndim == 2 else theta[None]
@@ -116,7 +116,7 @@ def _orders(seed: int, repeats: int, n: int) -> Array:
 
 
 class _Scale:
-    """How much worse logits are than those (C, n) the model gives as the rows are; classes come first, rows last."""
+    """Score by how much logits are worse than those (C, n) of the unchanged rows; classes come first, rows last."""
 
     def __init__(self, score: str, base: Array, target: Array) -> None:
         self.loss = _errors if score == "accuracy" else _log_losses

@@ -1,4 +1,4 @@
-"""The table of explainers: what each explains, its words, what it needs, and the code, which is imported when it is asked for.
+"""Registry of explainers: use, description, needs and code, which is imported when it is asked for.
 
 An explainer is added by a file with its arithmetic and one entry here. The settings `explain.sketch` and `explain.maps`, the
 checks of an experiment, `rounds list explainers` and `rounds explain --explainer` take their words from the table.
@@ -16,7 +16,7 @@ _HOME = "grandrounds.explain.explainers"
 
 
 class Use(Enum):
-    """What an explainer is asked for."""
+    """Uses of an explainer."""
 
     TABLE_SKETCH = "importances of a table's columns, in the loop"
     IMAGE_SKETCH = "importances of an image's tiles, in the loop"
@@ -94,7 +94,7 @@ EXPLAINER_SPECS: tuple[ExplainerSpec, ...] = (
                   needs_layer=True, title="Grad-CAM", drawn=True),
     ExplainerSpec("normgrad", _H, "NormGrad: length of the last map's activations x length of its gradients, at each place",
                   needs_layer=True, title="NormGrad", drawn=True),
-    ExplainerSpec("gradient_norm", _H, "length of the input gradient over channels, scaled to [0, 1] in each picture",
+    ExplainerSpec("gradient_norm", _H, "length of the input gradient over channels, scaled to [0, 1] in each image",
                   title="gradient norm", short="grad. norm"),
     ExplainerSpec("integrated_gradients", _H,
                   "integrated gradients averaged over noisy copies (SmoothGrad), absolute, summed over channels",

@@ -45,6 +45,9 @@ MAX_EXACT_FEATURES = 12
 Scores = Callable[[Array], Array]
 """Rows (m, d) to scores (m, C)."""
 
+TreeDump = dict[str, Any]
+"""One tree in a form that SHAP's TreeExplainer reads: its own, or LightGBM's dump."""
+
 
 @dataclass(frozen=True)
 class Shap:
@@ -79,7 +82,7 @@ class Shap:
 
 
 def scores(model: Any, theta: Array) -> Scores:
-    """What is explained, as a function of rows: logits (m, C), or the vote of a forest."""
+    """Return the function of rows that is explained: logits (m, C), or the vote of a forest."""
     if model.kernel == "forest":
         forest = model.layout.forest(theta)
         return lambda x: forest.probabilities(x)
@@ -87,7 +90,7 @@ def scores(model: Any, theta: Array) -> Scores:
 
 
 def exact_shapley(f: Scores, x: Array, background: Array, features: Features | None = None) -> Array:
-    """Shapley values (n, C, F) by going through all 2^F coalitions of at most 12 features.
+    """Compute Shapley values (n, C, F) from all 2^F coalitions of at most 12 features.
 
     phi_j = sum over S without j of |S|! (F - |S| - 1)! / F! (v(S with j) - v(S)) (Shapley 1953), v(S) the mean over the
     background of f where the features in S are the row's. `features` groups inputs; without it each is for itself.
@@ -111,7 +114,7 @@ def exact_shapley(f: Scores, x: Array, background: Array, features: Features | N
 
 
 def shap_deep(model: Any, theta: Array, x: Array, background: Array) -> Array:
-    """SHAP's DeepExplainer on an MLP or a torch net: signed values (n, C, ...) of the logits, in the shape of x.
+    """Run SHAP's DeepExplainer on an MLP or a torch net: signed values (n, C, ...) of the logits, in the shape of x.
 
     DeepLIFT's rescale rule averaged over the background: it adds up exactly, but is no exact Shapley value either.
     """
@@ -142,7 +145,7 @@ def shap_deep(model: Any, theta: Array, x: Array, background: Array) -> Array:
 
 
 def shap_kernel(model: Any, theta: Array, x: Array, background: Array, *, samples: int = 2048, seed: int = 0) -> Array:
-    """SHAP's KernelExplainer on any model of tables: signed values (n, C, d) of logits, or of a forest's vote.
+    """Run SHAP's KernelExplainer on any model of tables: signed values (n, C, d) of logits, or of a forest's vote.
 
     `samples` coalitions a row, each against every background row: accurate with many, and slow. No feature is thrown
     out by a lasso, as SHAP would do with all but ten.
@@ -159,7 +162,7 @@ def shap_kernel(model: Any, theta: Array, x: Array, background: Array, *, sample
 
 @contextmanager
 def _global_seed(seed: int) -> Iterator[None]:
-    """NumPy's global generator at a seed, for SHAP, which draws from it; afterwards it is as it was."""
+    """Seed NumPy's global generator for SHAP, which draws from it; restore its state afterwards."""
     before = np.random.get_state()  # noqa: NPY002
     np.random.seed(int(generator(seed, purpose="kernel-shap").integers(2**32)))  # noqa: NPY002
     try:
@@ -187,7 +190,7 @@ _NODES = 2**15 - 1
 
 
 def tree_shap(model: Any, theta: Array, x: Array, background: Array) -> Array:
-    """Exact Shapley values of a forest's vote (a probability) or of boosted trees' logits, (n, C, d).
+    """Compute exact Shapley values of a forest's vote (a probability) or of boosted trees' logits, (n, C, d).
 
     Rows are read in float32, as scikit-learn does and as they are trained on here.
     """
@@ -204,7 +207,7 @@ def tree_shap(model: Any, theta: Array, x: Array, background: Array) -> Array:
 
 
 def forest_shap(forest: Forest, x: Array, background: Array) -> Array:
-    """Shapley values (n, C, d) of the weighted vote."""
+    """Compute Shapley values (n, C, d) of the weighted vote."""
     threshold = round_down(forest.threshold).astype(float)
     trees = [
         {
@@ -222,19 +225,19 @@ def forest_shap(forest: Forest, x: Array, background: Array) -> Array:
 
 
 def _boosted_shap(model: Any, theta: Array, x: Array, background: Array) -> Array:
-    """Shapley values (n, C, d) of the raw scores. LightGBM deals its trees to the classes in turn."""
+    """Compute Shapley values (n, C, d) of the raw scores. LightGBM deals its trees to the classes in turn."""
     from grandrounds.models.boosted import booster
 
     text = model.layout.text(theta)
     if not model.layout.count(text):
         return np.zeros((len(x), model.outputs, model.features))
-    trees = [_rounded(tree) for tree in booster(text).dump_model()["tree_info"]]
+    trees = [_round_thresholds(tree) for tree in booster(text).dump_model()["tree_info"]]
     classes = [trees[c :: model.outputs] for c in range(model.outputs)]
     return np.concatenate([_interventional(class_trees, x, background, outputs=1) for class_trees in classes], axis=1)
 
 
-def _rounded(tree: dict[str, Any]) -> dict[str, Any]:
-    """LightGBM's own description of a tree, its thresholds rounded down in place."""
+def _round_thresholds(tree: TreeDump) -> TreeDump:
+    """Round the thresholds of LightGBM's description of a tree down, in place."""
     nodes = [tree["tree_structure"]]
     while nodes:
         node = nodes.pop()
@@ -244,8 +247,8 @@ def _rounded(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _interventional(trees: list[dict[str, Any]], x: Array, background: Array, *, outputs: int) -> Array:
-    """(n, outputs, d) of a sum of trees in one of the forms that SHAP reads."""
+def _interventional(trees: list[TreeDump], x: Array, background: Array, *, outputs: int) -> Array:
+    """Compute Shapley values (n, outputs, d) of a sum of trees in one of the forms that SHAP reads."""
     import shap
 
     with np.errstate(over="ignore"):
@@ -262,7 +265,10 @@ def _interventional(trees: list[dict[str, Any]], x: Array, background: Array, *,
 
 
 def direction(model: Any, theta: Array, x: Array, background: Array, *, steps: int = 10) -> Array:
-    """Whether more of an input speaks for or against each output, and how much: a vector of length 1, (C * d,).
+    """Return the direction in which inputs move each output: a unit vector (C * d,), the sign that absolute SHAP values drop.
+
+    A model that learnt from flipped labels uses the right features in the wrong direction: its mean |SHAP| is that of an
+    honest one, and this is its opposite.
 
     mean over rows of phi_j * sign(x_j - mean background_j), for the SHAP values phi of every output; of a linear model
     w_j * mean |x_j - b_j|. All zeros where no input counts.
@@ -275,12 +281,12 @@ def direction(model: Any, theta: Array, x: Array, background: Array, *, steps: i
 
 
 def mean_direction(values: Array, x: Array, background: Array) -> Array:
-    """mean phi_j sign(x_j - mean background_j) over rows, for SHAP values phi (n, d)."""
+    """Average phi_j sign(x_j - mean background_j) over rows, for SHAP values phi (n, d)."""
     signed: Array = (values * np.sign(np.asarray(x) - np.asarray(background).mean(axis=0))).mean(axis=0)
     return signed
 
 
 def unit_vector(vector: Array) -> Array:
-    """Of length 1; zeros stay zeros."""
+    """Scale a vector to length 1; zeros stay zeros."""
     length = float(np.linalg.norm(vector))
     return vector / length if length > 0 else vector

@@ -1,4 +1,4 @@
-"""Nets for pictures, for the engine that trains with torch. torch is imported when a net is asked for, not before."""
+"""Nets for images. torch is imported when a net is asked for, not before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grandrounds.core.errors import BadInput
 NETS: dict[str, str] = {
     "small-cnn": "Two convolutions and three dense layers (LeNet-5), 62 thousand parameters; 16 pixels or more.",
     "deep-cnn": "Six convolutions in three blocks and two dense layers (a short VGG), for 28 to 64 pixels.",
-    "resnet18": "ResNet-18, 11 million parameters: the usual choice for medical pictures.",
+    "resnet18": "ResNet-18, 11 million parameters: the usual choice for medical images.",
     "mobilenet-v2": "MobileNetV2, 2.2 million parameters: light to send and to run.",
     "mobilenet-v3-small": "MobileNetV3-small, 1.5 million parameters: the fewest multiply-adds of the deep nets.",
     "mobilenet-v3-large": "MobileNetV3-large, 4.2 million parameters: more accurate than the small one, at four times its work.",
@@ -51,9 +51,7 @@ def __getattr__(name: str) -> Any:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise BadInput(
-            "nets for pictures need torch: pip install 'grandrounds[imaging]'", code="missing-extra"
-        ) from None
+        raise BadInput("nets for images need torch: pip install 'grandrounds[imaging]'", code="missing-extra") from None
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value

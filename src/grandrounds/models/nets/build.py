@@ -1,4 +1,4 @@
-"""A net from its name, the shape of its pictures and the number of its outputs."""
+"""Build a net from its name, the shape of its images and the number of its outputs."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def build_net(
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:
-    """The named net for pictures of `shape` (channels, height, width), with starting weights from `seed`.
+    """Build the named net for images of `shape` (channels, height, width), with starting weights from `seed`.
 
     `norm` is "group" (default; what vmap over sites needs) or "batch", for deep-cnn also "none". `stem` is "small",
-    for pictures of about 28 to 64 pixels, or "imagenet", for larger ones. Nets without normalisation or a stem pay
+    for images of about 28 to 64 pixels, or "imagenet", for larger ones. Nets without normalisation or a stem pay
     no heed to them. `options` are the net's own: `dropout` (MobileNets), `widths` and `hidden` (deep-cnn).
     """
     if name not in NETS:
         raise BadInput(f"no net '{name}'; {nearest(str(name), NETS)}", code="unknown-model")
     if len(shape) != 3:
         raise BadInput(
-            f"a picture's shape is channels, height and width; this is {tuple(shape)}", code="bad-image-shape"
+            f"an image's shape is channels, height and width; this is {tuple(shape)}", code="bad-image-shape"
         )
     if outputs < 1:
         raise BadInput(

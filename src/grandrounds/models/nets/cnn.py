@@ -15,7 +15,7 @@ from grandrounds.models.nets.layers import NORMS, Conv2d, Linear, Shape, check_c
 class SmallCNN(nn.Module):
     """Two convolutions, two max-pools, three dense layers: LeNet-5 (LeCun et al. 1998) with ReLU.
 
-    The net of PyTorch's own CIFAR-10 tutorial and of many federated papers, made to fit any picture
+    The net of PyTorch's own CIFAR-10 tutorial and of many federated papers, made to fit any image
     of 16x16 pixels or more. 62,006 parameters on 32x32x3 with 10 classes.
     """
 
@@ -41,9 +41,9 @@ class SmallCNN(nn.Module):
 
 
 class DeepCNN(nn.Module):
-    """Six convolutions in three blocks, each halving the picture, and two dense layers: a short VGG.
+    """Six convolutions in three blocks, each halving the image, and two dense layers: a short VGG.
 
-    After Simonyan & Zisserman (2015, arXiv:1409.1556), for pictures of 28 to 64 pixels. `norm` may also be
+    After Simonyan & Zisserman (2015, arXiv:1409.1556), for images of 28 to 64 pixels. `norm` may also be
     "none" here. `features` and `classifier` are numbered as in torchvision's VGG; the widths are ours, so there
     are no published weights.
     """

@@ -1,4 +1,4 @@
-"""What a net costs: parameters to send, multiply-adds to compute, patches to hold."""
+"""Costs of a net: parameters to send, multiply-adds to compute, patches to hold."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ENTERED = ("relu", "hardtanh", "max_pool2d", "mean")
 
 
 def parameter_count(net: nn.Module) -> int:
-    """Numbers that are trained; running statistics are not among them."""
+    """Count the numbers that are trained; running statistics are not among them."""
     return sum(p.numel() for p in net.parameters())
 
 
 def multiply_adds(net: nn.Module, shape: Shape) -> int:
-    """Multiply-adds of convolutions and dense layers for one picture, as papers count them.
+    """Count multiply-adds of convolutions and dense layers for one image, as papers count them.
 
-    Biases, normalisation, activations and pooling are left out. The gradient at the picture costs as much once more:
+    Biases, normalisation, activations and pooling are left out. The gradient at the image costs as much once more:
     each of these layers is gone through backwards with the same products. (The weights' gradients, a third time as
     much, are for training.)
     """
@@ -32,7 +32,7 @@ def multiply_adds(net: nn.Module, shape: Shape) -> int:
 
 
 def ptflops_count(net: nn.Module, shape: Shape) -> int:
-    """Multiply-adds as ptflops counts them, which papers print too: 37.69 M for ResNet-18 on 32x32x3, and not 37.52 M.
+    """Count multiply-adds as ptflops does, which papers print too: 37.69 M for ResNet-18 on 32x32x3, and not 37.52 M.
 
     One more for each bias, two for each number that is normalised, one for each that enters a ReLU or a pool. Other
     activations (hard-swish, hard-sigmoid) and shortcuts are free.
@@ -50,8 +50,12 @@ def ptflops_count(net: nn.Module, shape: Shape) -> int:
 
 
 def patch_numbers(net: nn.Module, shape: Shape) -> int | None:
-    """How many numbers the patches of one picture take up in this net where convolutions are products of matrices; None where
-    it has convolutions that products do not stand in for (in groups, dilated, or not the package's own)."""
+    """Count the numbers that the patches of one image take up in this net where convolutions are products of matrices.
+
+    Returns:
+        The count; None where the net has convolutions that products do not replace (in groups, dilated, or not the
+        package's own).
+    """
     convolutions = [m for m in net.modules() if isinstance(m, nn.modules.conv._ConvNd)]
     if not all(isinstance(m, Conv2d) and m.groups == 1 and set(m.dilation) == {1} for m in convolutions):
         return None
@@ -59,7 +63,7 @@ def patch_numbers(net: nn.Module, shape: Shape) -> int | None:
 
 
 def _inputs(module: nn.Module) -> int:
-    """How many products make one number of a convolution's or a dense layer's output; 0 for other layers."""
+    """Return how many products make one number of a convolution's or a dense layer's output; 0 for other layers."""
     return module.get_parameter("weight")[0].numel() if isinstance(module, nn.Conv2d | nn.Linear) else 0
 
 
@@ -77,7 +81,7 @@ class _Entered(TorchFunctionMode):
 
 
 def _forward(net: nn.Module, shape: Shape, price: Callable[[nn.Module, Tensor], int]) -> int:
-    """The prices of all layers' outputs, added up over one picture's forward; the net is left as it was."""
+    """Add up the prices of all layers' outputs over one image's forward; the net is left as it was."""
     total = 0
 
     def count(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:

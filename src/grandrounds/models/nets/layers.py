@@ -1,4 +1,4 @@
-"""What the nets are made of: convolutions without dice, normalisation by name, and the check of picture sizes.
+"""Layers of the nets: convolutions that draw no random numbers, normalisation by name, checks of image sizes.
 
 PyTorch's own layers draw starting weights from the global generator when they are made. These start
 at zero and wait for `init_net`, so that making a net never moves anybody's random numbers.
@@ -14,7 +14,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.models.nets.products import convolve, group_norm, is_using_products
 
 Shape = tuple[int, int, int]
-"""Channels, height and width of one picture."""
+"""Channels, height and width of one image."""
 
 NORMS = ("group", "batch")
 STEMS = ("small", "imagenet")
@@ -77,7 +77,7 @@ class ConvNorm(nn.Sequential):
 
 
 def group_count(channels: int) -> int:
-    """Groups for GroupNorm: the most that divide `channels`, at most 32 and never of a single channel.
+    """Return the groups for GroupNorm: the most that divide `channels`, at most 32 and never of a single channel.
 
     Wu & He (2018) use 32. A group of one channel is instance norm, which sets a 1x1 map to zero.
     """
@@ -85,9 +85,9 @@ def group_count(channels: int) -> int:
 
 
 def normalise(norm: str, channels: int, *, eps: float = 1e-5, momentum: float = 0.1) -> nn.Module:
-    """The named normalisation over `channels`.
+    """Build the named normalisation over `channels`.
 
-    Group norm (Wu & He 2018, arXiv:1803.08494) is the default: its statistics are of one picture, so nothing
+    Group norm (Wu & He 2018, arXiv:1803.08494) is the default: its statistics are of one image, so nothing
     about other patients is averaged or sent, and it holds up when sites differ, where batch norm does not
     (Hsieh et al. 2020, arXiv:1910.00189). Batch norm is here for published weights.
     """
@@ -103,18 +103,18 @@ def check_choice(setting: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_size(name: str, shape: Shape, least: int, *, way_out: str) -> None:
-    """Refuse pictures of which nothing would be left before the last layer."""
+    """Refuse images of which nothing would be left before the last layer."""
     channels, height, width = shape
     if channels < 1 or min(height, width) < least:
         raise BadInput(
-            f"{name} needs pictures of at least {least}x{least} pixels and one channel; "
+            f"{name} needs images of at least {least}x{least} pixels and one channel; "
             f"these have {height}x{width} and {channels}; {way_out}",
             code="image-too-small",
         )
 
 
 def check_stride(name: str, shape: Shape, stem: str) -> None:
-    """`check_size` for nets that shrink by 8 (small stem) or 32 (imagenet): the last halving must see two pixels."""
+    """Run `check_size` for nets that shrink by 8 (small stem) or 32 (imagenet): the last halving must see two pixels."""
     check_choice("stem", stem, STEMS)
     least = (4 if stem == "small" else 16) + 1
     way_out = "enlarge them" if stem == "small" else "enlarge them or use stem = 'small'"
@@ -122,5 +122,5 @@ def check_stride(name: str, shape: Shape, stem: str) -> None:
 
 
 def mean_pool(x: Tensor) -> Tensor:
-    """Mean over the picture: (B, C, H, W) to (B, C)."""
+    """Average over the image: (B, C, H, W) to (B, C)."""
     return x.mean((2, 3))

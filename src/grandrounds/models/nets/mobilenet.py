@@ -1,8 +1,8 @@
 """MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381) and MobileNetV3, small and large (Howard et al. 2019, arXiv:1905.02244).
 
 Names and shapes are torchvision's. Strides have no shape, so published weights fit either stem: "imagenet"
-shrinks pictures by 32; "small" takes the first two halvings out (stem and first halving stage, as in the CIFAR
-forms in use) and shrinks by 8, which leaves 28- and 32-pixel pictures a 4x4 map at the end. Dropout is off unless
+shrinks images by 32; "small" takes the first two halvings out (stem and first halving stage, as in the CIFAR
+forms in use) and shrinks by 8, which leaves 28- and 32-pixel images a 4x4 map at the end. Dropout is off unless
 asked for: it would need random numbers in the forward pass, which vmap over sites cannot give reproducibly.
 """
 
@@ -111,7 +111,7 @@ class MobileNetV2(nn.Module):
 
 
 class SqueezeExcitation(nn.Module):
-    """Scale each channel by what the whole picture says of it (Hu et al. 2018, arXiv:1709.01507)."""
+    """Scale each channel by what the whole image says of it (Hu et al. 2018, arXiv:1709.01507)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class SqueezedResidual(nn.Module):
 
 
 class MobileNetV3(nn.Module):
-    """What the two nets found by search share, with torchvision's batch-norm constants (eps 0.001, momentum 0.01)."""
+    """Base of the two nets found by search, with torchvision's batch-norm constants (eps 0.001, momentum 0.01)."""
 
     scheme: ClassVar[str] = "mobilenet"
     name: ClassVar[str]

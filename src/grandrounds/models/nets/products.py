@@ -1,8 +1,8 @@
-"""Convolutions as matrix products: how many sites' nets with many channels go through a GPU side by side.
+"""Convolutions as matrix products, so that many sites' nets with many channels go through a GPU side by side.
 
 Under vmap each site's convolution has weights of its own, which is a grouped convolution to the GPU's library, and a slow one
 where channels are many. As a product of patches and weights it is one batched matrix product for all sites. Patches
-repeat each pixel once for every tap that sees it, so this is for small maps: a 7x7 stem leaves 8x8 of a 32x32 picture.
+repeat each pixel once for every tap that sees it, so this is for small maps: a 7x7 stem leaves 8x8 of a 32x32 image.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 MAX_PATCH_NUMBERS = 2**20
-"""Numbers that the patches of one picture may take up in a whole net; above that one site goes after another."""
+"""Numbers that the patches of one image may take up in a whole net; above that one site goes after another."""
 
 _ALIGNED = 8
 _FEW = 16
@@ -32,7 +32,7 @@ _inside: ContextVar[bool] = ContextVar("as_products", default=False)
 
 @contextmanager
 def as_products(wanted: bool = True) -> Iterator[None]:
-    """Within this the package's own convolutions are products."""
+    """Compute the package's own convolutions as products within this context."""
     token = _inside.set(wanted)
     try:
         yield
@@ -41,12 +41,12 @@ def as_products(wanted: bool = True) -> Iterator[None]:
 
 
 def is_using_products() -> bool:
-    """Whether convolutions are to be products here."""
+    """Tell whether convolutions are computed as products in this context."""
     return _inside.get()
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Pair, padding: Pair) -> Tensor:
-    """The convolution of pictures (n, C, H, W) with weights (O, C, h, w), without groups or dilation: (n, O, H', W').
+    """Convolve images (n, C, H, W) with weights (O, C, h, w), without groups or dilation: (n, O, H', W').
 
     In memory channels come last from here on: each patch is then copied in runs of whole pixels.
     """
@@ -68,7 +68,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Pair, pa
 
 
 def _product(x: Tensor, weight: Tensor, stride: Pair, pads: tuple[int, ...]) -> Tensor:
-    """Pictures (n, H, W, C) and weights (O, h, w, C) to (n, H', W', O)."""
+    """Multiply images (n, H, W, C) and weights (O, h, w, C) to (n, H', W', O)."""
     patches = _patches(x, weight, stride, pads)
     kernels = weight.flatten(1)
     out = patches.flatten(0, 2) @ F.pad(kernels, (0, patches.shape[-1] - kernels.shape[1])).T
@@ -80,10 +80,10 @@ def _patches(x: Tensor, weight: Tensor, stride: Pair, pads: tuple[int, ...]) -> 
 
 
 class _Dense(torch.autograd.Function):
-    """A product with stride 1, whose slope at the pictures is a product again, of the weights turned round.
+    """A product with stride 1, whose slope at the images is a product again, of the weights turned round.
 
     To add up the slopes of patches takes a pass for each tap. Patches are made anew for the slope at the weights: keeping
-    them takes nine times the memory of the pictures.
+    them takes nine times the memory of the images.
     """
 
     generate_vmap_rule = True
@@ -100,20 +100,20 @@ class _Dense(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Any, ...]:
         x, weight = ctx.saved_tensors
-        at_pictures = at_weights = None
+        at_images = at_weights = None
         if ctx.needs_input_grad[0]:
             down, across = weight.shape[1] - 1, weight.shape[2] - 1
             left, right, above, below = ctx.pads[2:]
             pads = (0, 0, across - left, across - right, down - above, down - below)
-            at_pictures = _product(slope, weight.flip(1, 2).permute(3, 1, 2, 0), (1, 1), pads)
+            at_images = _product(slope, weight.flip(1, 2).permute(3, 1, 2, 0), (1, 1), pads)
         if ctx.needs_input_grad[1]:
             slopes = slope.flatten(0, 2).T @ _patches(x, weight, (1, 1), ctx.pads).flatten(0, 2)
             at_weights = slopes[:, : weight[0].numel()].reshape(weight.shape)
-        return at_pictures, at_weights, None
+        return at_images, at_weights, None
 
 
 def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Group norm of (n, C, H, W) where channels come last in memory: torch's own would copy to and fro.
+    """Apply group norm to (n, C, H, W) where channels come last in memory: torch's own would copy to and fro.
 
     As one multiplication and one addition for each entry; the mean and the spread are few.
     """
@@ -129,13 +129,13 @@ def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float)
 
 
 def _visible_taps(pixels: int, size: int, taps: int, stride: int, padding: int) -> slice:
-    """The taps along a side that see a pixel at all: of 3 over a single pixel the middle one alone."""
+    """Return the taps along a side that see a pixel at all: of 3 over a single pixel the middle one alone."""
     visible = [t for t in range(taps) if any(0 <= o * stride + t - padding < pixels for o in range(size))]
     return slice(visible[0], visible[-1] + 1)
 
 
 class _Patches(torch.autograd.Function):
-    """Pictures (n, H, W, C) to what each place sees of them, padded: (n, H', W', h w C). One copy, whatever n is.
+    """Images (n, H, W, C) to what each place sees of them, padded: (n, H', W', h w C). One copy, whatever n is.
 
     Zeros fill up the last axis to a multiple of 8: a GPU's products of other widths are several times slower.
     """
@@ -202,7 +202,7 @@ class _Folded(torch.autograd.Function):
 
 
 def _merge_sites(kind: Any, sites: int, axis: int | None, x: Tensor, how: tuple[Any, ...]) -> tuple[Tensor, int]:
-    """Sites' pictures are pictures: neither of the two looks at more than one."""
+    """Merge the sites' images into one batch: neither function looks at more than one image."""
     assert axis is not None
     out: Tensor = kind.apply(x.movedim(axis, 0).flatten(0, 1), *how)
     return out.reshape(sites, -1, *out.shape[1:]), 0

@@ -44,7 +44,7 @@ class BasicBlock(nn.Module):
 
 class ResNet18(nn.Module):
     """Eighteen layers. `stem` "imagenet" starts with a 7x7 convolution of stride 2 and a max-pool and shrinks
-    pictures by 32 in all; "small" starts with a 3x3 convolution of stride 1 (the CIFAR form) and shrinks them by 8.
+    images by 32 in all; "small" starts with a 3x3 convolution of stride 1 (the CIFAR form) and shrinks them by 8.
 
     Of published weights, all but the first convolution fit the small stem.
     """

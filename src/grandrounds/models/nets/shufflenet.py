@@ -1,8 +1,8 @@
 """ShuffleNetV2 x1.0: Ma, Zhang, Zheng & Sun, "Practical guidelines for efficient CNN architecture design"
 (2018, arXiv:1807.11164).
 
-Names and shapes are torchvision's. Stem "imagenet" (stride 2 and a max-pool) shrinks pictures by 32; "small"
-(stride 1, no pool) by 8, for 28- and 32-pixel pictures. Published weights fit either stem.
+Names and shapes are torchvision's. Stem "imagenet" (stride 2 and a max-pool) shrinks images by 32; "small"
+(stride 1, no pool) by 8, for 28- and 32-pixel images. Published weights fit either stem.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Weights from a file into a net: what fits is loaded, what does not is said. Nothing is unpickled."""
+"""Load weights from a file into a net: what fits is loaded, what does not is reported. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def load_weights(net: nn.Module, path: Path | str, *, strict_head: bool = False) -> list[str]:
-    """Load a .safetensors file into `net`; returns one sentence for each thing that was not loaded as it stood.
+    """Load a .safetensors file into `net`; return one sentence for each thing that was not loaded as it stood.
 
     Arrays are matched by name and shape. The classifier (the last dense layer) of another size keeps its
     starting weights, unless `strict_head` refuses it. A first convolution of three channels is summed over
-    them for one-channel pictures: the same as feeding the grey picture three times. Nothing is written unless
+    them for one-channel images: the same as feeding the grey image three times. Nothing is written unless
     the whole file is sound.
     """
     path = Path(path)
