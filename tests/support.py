@@ -73,9 +73,11 @@ def stack(sizes: list[int], *, classes: int = 2, seed: int = 0) -> Stack:
 
 def agreed(parts: Sequence[Dataset], **rules) -> tuple[Encoding, Summary, Moments]:
     """The encoding that sites with these rows agree on, and their merged summaries, as they travel."""
-    total = Summary.merge([Summary.from_payload(Summary.of(part).to_payload()) for part in parts])
+    total = Summary.merge([Summary.from_payload(Summary.from_dataset(part).to_payload()) for part in parts])
     low, high = agree_ranges(total, clip=EncodingRules(**rules).clip)
-    moments = Moments.merge([Moments.from_payload(Moments.of(part, low, high).to_payload()) for part in parts])
+    moments = Moments.merge(
+        [Moments.from_payload(Moments.from_dataset(part, low, high).to_payload()) for part in parts]
+    )
     names = {"numeric": parts[0].numeric_names, "categorical": parts[0].categorical_names}
     return make_encoding(total, moments, **names, rules=EncodingRules(**rules)), total, moments
 

@@ -130,14 +130,14 @@ def _without_data(study: Study, wanted: Sequence[Cell], out: Path, progress: Sai
 
 def _missing(name: str, say: Callable[[str], None]) -> str | None:
     """Why a set of the catalog cannot be had here, None where it can; what takes long to compute is computed now, once."""
-    from grandrounds.data.sets.catalog import entry
-    from grandrounds.data.store import locate
+    from grandrounds.data.sets.catalog import find_entry
+    from grandrounds.data.store import locate_file
 
-    known = entry(name)
+    known = find_entry(name)
     try:
         if known.prepare is None:
             for file in known.files:
-                locate(file, name=name)
+                locate_file(file, name=name)
             return None
         known.prepare(lambda done, total: say(f"{name}: {done:,} of {total:,} rows prepared"))
     except BadInput as e:

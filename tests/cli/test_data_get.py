@@ -11,12 +11,12 @@ import pytest
 from grandrounds.data import download
 from grandrounds.data.download import Source, no_progress
 from grandrounds.data.sets import images as pictures
-from grandrounds.data.sets.catalog import CATALOG, entry, place
+from grandrounds.data.sets.catalog import CATALOG, file_status, find_entry
 from grandrounds.data.sets.image_sources import convert_cifar10, convert_mnist
 from grandrounds.data.store import Build, DataFile, sources_of
 from tests.command import rounds
 from tests.data.http_server import Page, serve
-from tests.data.test_convert import cifar_archive, mnist_files
+from tests.data.sets.test_image_sources import cifar_archive, mnist_files
 
 
 @pytest.fixture
@@ -47,12 +47,12 @@ def mnist(server, tmp_path, monkeypatch):
     result = DataFile("mnist/mnist_idx.npz", hashlib.sha256(made).hexdigest(), len(made))
     file = replace(pictures.MNIST_FILE, also=(result,), build=replace(pictures.MNIST_FILE.build, sources=sources))
     monkeypatch.setattr(pictures, "MNIST_FILE", file)
-    monkeypatch.setitem(CATALOG, "mnist", replace(entry("mnist"), files=(file,)))
+    monkeypatch.setitem(CATALOG, "mnist", replace(find_entry("mnist"), files=(file,)))
     return arrays
 
 
 def test_a_set_is_fetched_checked_converted_and_loaded(server, mnist, tmp_path):
-    assert place(entry("mnist")) == "not here"
+    assert file_status(find_entry("mnist")) == "not here"
     done = rounds("data", "get", "mnist")
     assert done.returncode == 0, done.stderr
     assert "licence: none stated by the authors" in done.stdout and "in 4 files" in done.stdout
@@ -93,7 +93,10 @@ def test_a_missing_set_says_the_command(server):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("eicu", "needs a PhysioNet account and a signed agreement; ask at https://physionet.org/content/eicu-crd/2.0/"),
+        (
+            "eicu",
+            "needs a PhysioNet account and a signed agreement; ask at https://physionet.org/content/eicu-crd/2.0/",
+        ),
         ("fed-isic2019", "https://challenge.isic-archive.com/data/#2019"),
     ],
 )
@@ -105,7 +108,7 @@ def test_a_set_that_needs_an_account_says_where_to_ask(name, says):
 def test_the_licence_is_shown_before_the_download(server, monkeypatch):
     file = pictures.HAM_FILES[0]
     build = Build((Source("ham10000/a.zip", (server.at("/none"),), 10**6),), lambda files, progress: {})
-    monkeypatch.setitem(CATALOG, "ham10000", replace(entry("ham10000"), files=(replace(file, build=build),)))
+    monkeypatch.setitem(CATALOG, "ham10000", replace(find_entry("ham10000"), files=(replace(file, build=build),)))
     done = rounds("data", "get", "ham10000")
     assert done.returncode == 1 and "404" in done.stderr
     assert "CC BY-NC 4.0 (not for commercial use)" in done.stdout and "a download of 1.0 MB in 1 file," in done.stdout
@@ -136,7 +139,7 @@ def test_two_fifths_of_cifar10_are_cut_from_the_full_file(server, tmp_path, monk
     parts = tuple(replace(file, also=(full,), build=build) for file in pictures.CIFAR_FILES)
     monkeypatch.setattr(pictures, "CIFAR_FULL_FILE", full)
     monkeypatch.setattr(pictures, "CIFAR_FILES", parts)
-    monkeypatch.setitem(CATALOG, "cifar-10", replace(entry("cifar-10"), files=parts))
+    monkeypatch.setitem(CATALOG, "cifar-10", replace(find_entry("cifar-10"), files=parts))
     done = rounds("data", "get", "cifar-10")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("verified") == 1 and "`cifar-10-full` is all 60,000" in done.stdout
@@ -145,5 +148,7 @@ def test_two_fifths_of_cifar10_are_cut_from_the_full_file(server, tmp_path, monk
     for found in (whole, cut):  # fewer than 2,000 a class here, so nothing is left out
         assert (found.pixels == x).all() and found.columns["index"].tolist() == [str(i) for i in [*range(15), 0, 1, 2]]
         assert found.label.tolist() == [pictures.CIFAR_CLASSES[c] for c in y]
-    cut = pictures._cut(np.load(tmp_path / "cache/grandrounds/cifar10/cifar10_60000.npz"), {"train": (1, 2), "test": (0, 1)})
+    cut = pictures._cut(
+        np.load(tmp_path / "cache/grandrounds/cifar10/cifar10_60000.npz"), {"train": (1, 2), "test": (0, 1)}
+    )
     assert cut["idx_train"].tolist() == [10, 11, 12, 13, 14] and cut["idx_test"].tolist() == [0, 1, 2]

@@ -78,8 +78,8 @@ def test_masks_are_counted_named_and_drawn(home, source, tmp_path):
     assert "40 truth masks of 16 x 16 pixels, 38 of use" in done.stdout
     area = (38 * 16 / 256 + 1) / 40
     assert f"they mark {area:.1%} of a picture on average (0.0% to 100.0%)" in done.stdout
-    assert "1 of 40 truth masks is empty (picture 3)" in done.stdout
-    assert "1 of 40 truth masks is full (picture 5)" in done.stdout
+    assert "1 of 40 truth masks is empty (image 3)" in done.stdout
+    assert "1 of 40 truth masks is full (image 5)" in done.stdout
     with image.open(tmp_path / "new" / "sheet.png") as sheet:
         assert sheet.format == "PNG" and sheet.height > 5 * 160
 
@@ -133,7 +133,7 @@ def test_without_a_usable_mask_nothing_is_scored():
     pixels, masks = squares(4)
     found = check_masks(as_set(pixels, np.zeros_like(masks)))
     assert found.usable == 0 and {b.xai.count for b in found.baselines.values()} == {0}
-    assert found.notes == ("4 of 4 truth masks are empty (picture 0, 1, 2, 3)",)
+    assert found.notes == ("4 of 4 truth masks are empty (image 0, 1, 2, 3)",)
     with pytest.raises(BadInput, match="has no truth masks"):
         check_masks(as_set(pixels, None))
 

@@ -18,7 +18,7 @@ from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
-from grandrounds.data.sets.catalog import entry
+from grandrounds.data.sets.catalog import find_entry
 from grandrounds.methods import METHODS, build_method, is_variant_of, method_class
 from grandrounds.methods.base import Server
 from grandrounds.metrics import tally
@@ -214,7 +214,7 @@ def test_a_module_of_ones_own_learns_on_a_table(tmp_path):
     assert held.summary["final"]["auroc"] > 0.97
     assert held.summary["parameters"] == 30 * 9 + 9 + 9 + 1
     assert held.model.parameters["head.weight"].shape == (1, 9)
-    rows = entry("breast-cancer").load()
+    rows = find_entry("breast-cancer").load()
     assert held.model.predict(rows).probabilities.shape == (569, 2)
 
 
@@ -459,7 +459,7 @@ def test_a_loader_of_ones_own_gives_a_frame_or_a_table(tmp_path):
         ({"name": own(mine.frame), "label": "died", "sha256": "0" * 64}, "is not the data this experiment was run on"),
         ({"name": own(mine.no_data), "label": "died"}, "it gives a list, not a data frame, a Table or an ImageSet"),
         ({"name": own(mine.broken_data), "label": "died"}, "it failed with FileNotFoundError: ward.db is not there"),
-        ({"name": own(mine.pictures_of_patients)}, "its pictures name their patients; set data.patient"),
+        ({"name": own(mine.pictures_of_patients)}, "its images name their patients; set data.patient"),
         ({"name": own(mine.frame), "table": "x.csv"}, "names two sources"),
     ],
 )

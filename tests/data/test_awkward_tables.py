@@ -55,17 +55,17 @@ def write(
 
 def check(path: Path, *more: object, flags: Sequence[object] = FLAGS) -> str:
     """What `rounds data check` prints of a table that it accepts."""
-    done = rounds("data", "check", path, *flags, *more, env={"COLUMNS": "300"})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    process = rounds("data", "check", path, *flags, *more, env={"COLUMNS": "300"})
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def refused(path: Path, *more: object, flags: Sequence[object] = FLAGS) -> str:
     """The one sentence of a table that it refuses."""
-    done = rounds("data", "check", path, *flags, *more, env={"COLUMNS": "300"})
-    assert done.returncode == 2, done.stdout
-    assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
-    return done.stderr
+    process = rounds("data", "check", path, *flags, *more, env={"COLUMNS": "300"})
+    assert process.returncode == 2, process.stdout
+    assert "Traceback" not in process.stderr and len(process.stderr.strip().splitlines()) == 1
+    return process.stderr
 
 
 def kind(said: str, column: str) -> str:
@@ -84,10 +84,10 @@ def commas(words: Sequence[str]) -> list[str]:
 def test_a_european_excel_export(tmp_path: Path) -> None:
     clean = patients()
     path = write(tmp_path, {**clean, "crp": commas(clean["crp"])}, separator=";")
-    said = check(path)
-    assert "assumed: cells are separated by a semicolon" in said
-    assert "assumed: decimal comma in column crp" in said
-    assert kind(said, "crp") == "numeric"
+    message = check(path)
+    assert "assumed: cells are separated by a semicolon" in message
+    assert "assumed: decimal comma in column crp" in message
+    assert kind(message, "crp") == "numeric"
     np.testing.assert_array_equal(read_table(path).column("crp"), [float(w) for w in clean["crp"]])
 
 
@@ -96,16 +96,16 @@ def test_windows_1252_and_latin_1(tmp_path: Path) -> None:
     table = {**clean, "Größe": clean["age"], "hospital": ["Köln", "Süd"] * (N // 2)}
     for encoding in ("cp1252", "latin-1"):
         path = write(tmp_path, table, encoding=encoding)
-        said = check(path)
-        assert "assumed: read as Windows-1252 (column 'Größe')" in said
+        message = check(path)
+        assert "assumed: read as Windows-1252 (column 'Größe')" in message
         assert set(read_table(path).column("hospital")) == {"Köln", "Süd"}
         assert "Windows-1252" not in check(path, "--text-encoding", encoding)
 
 
 def test_utf_16_with_its_mark_and_tabs(tmp_path: Path) -> None:
     path = write(tmp_path, {**patients(), "Größe": patients()["age"]}, encoding="utf-16", separator="\t")
-    said = check(path)
-    assert "assumed: read as UTF-16" in said and "assumed: cells are separated by a tab" in said
+    message = check(path)
+    assert "assumed: read as UTF-16" in message and "assumed: cells are separated by a tab" in message
     assert "assumed" not in check(path, "--text-encoding", "utf-16", "--separator", "tab")
 
 
@@ -168,10 +168,10 @@ def test_text_that_only_resembles_numbers_stays(tmp_path: Path, words: list[str]
 def test_money_and_percent(tmp_path: Path) -> None:
     n = range(N)
     path = write(tmp_path, {**patients(), "cost": [f"{900 + 37 * i:,}.50" for i in n], "share": [f"{i}%" for i in n]})
-    said = check(path)
-    assert "assumed: thousands separators in column cost (such as '1,011.50')" in said
-    assert "assumed: percent signs in column share" in said
-    assert kind(said, "cost") == kind(said, "share") == "numeric"
+    message = check(path)
+    assert "assumed: thousands separators in column cost (such as '1,011.50')" in message
+    assert "assumed: percent signs in column share" in message
+    assert kind(message, "cost") == kind(message, "share") == "numeric"
 
 
 def test_a_lone_1_234_is_settled_by_the_file_or_by_a_flag(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_below_and_above_detection(tmp_path: Path) -> None:
     clean = patients()
     crp = ["<5" if float(w) < 5 else ">30" if float(w) > 30 else w for w in clean["crp"]]
     path, low, high = write(tmp_path, {**clean, "crp": crp}), crp.count("<5"), crp.count(">30")
-    said = check(path)
-    assert f"'<5', '>30' in {low + high} cells of crp read as 5, 30 (data.censored = value)" in said
-    assert kind(said, "crp") == "numeric"
+    message = check(path)
+    assert f"'<5', '>30' in {low + high} cells of crp read as 5, 30 (data.censored = value)" in message
+    assert kind(message, "crp") == "numeric"
     values = read_table(path).column("crp")
     assert (values == 5).sum() >= low and values.min() == 5 and values.max() == 30
     half = read_table(path, form=Format(censored="half")).column("crp")
@@ -224,16 +224,16 @@ def test_points_and_other_words_for_missing(tmp_path: Path) -> None:
     clean = patients()
     crp = ["." if i % 9 == 0 else "#NV" if i % 9 == 1 else w for i, w in enumerate(clean["crp"])]
     path = write(tmp_path, {**clean, "crp": crp})
-    said = check(path)
-    assert "assumed: '.' read as missing in column crp" in said and "'#NV' read as missing" in said
-    assert kind(said, "crp") == "numeric"
+    message = check(path)
+    assert "assumed: '.' read as missing in column crp" in message and "'#NV' read as missing" in message
+    assert kind(message, "crp") == "numeric"
     some = ["haemolysed" if w == "." and i % 2 else w for i, w in enumerate(crp)]
     words = write(tmp_path, {**clean, "crp": some})
     sentence = refused(words)
     assert "first 'haemolysed'" in sentence and "--missing WORD" in sentence
-    said = check(words, "--missing", "haemolysed")
-    assert "'haemolysed' read as missing" in said and "'#NV' read as missing" in said  # added to the others
-    assert kind(said, "crp") == "numeric"
+    message = check(words, "--missing", "haemolysed")
+    assert "'haemolysed' read as missing" in message and "'#NV' read as missing" in message  # added to the others
+    assert kind(message, "crp") == "numeric"
 
 
 def test_percent_signs_on_some_cells_are_refused(tmp_path: Path) -> None:
@@ -298,14 +298,14 @@ def test_a_run_says_records_and_reads_new_patients_the_same_way(tmp_path: Path) 
         tmp_path, {**clean, "crp": crp, "hospital": ["Köln", "Süd"] * (N // 2)}, separator=";", encoding="cp1252"
     )
     quick = ("--set", "method.rounds=2", "--set", "explain.sketch=none")
-    done = rounds("run", "--table", path, *FLAGS, *quick, "--out", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
+    process = rounds("run", "--table", path, *FLAGS, *quick, "--out", tmp_path / "run")
+    assert process.returncode == 0, process.stderr
     wanted = ["read as Windows-1252", "cells are separated by a semicolon", "decimal comma in column crp"]
     limit = f"'<5' in {len(crp[::20])} cells of crp read as 5 (data.censored = value)"
     schema = json.loads((tmp_path / "run" / "schema.json").read_text())
     assert schema["assumed"] == [*wanted, limit]
     for note in schema["assumed"]:
-        assert f"assumed: {note}" in done.stderr
+        assert f"assumed: {note}" in process.stderr
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["assumed"] == schema["assumed"]
     assert "decimal comma in column crp" in (tmp_path / "run" / "report.html").read_text()
     assert 'decimal = ","' in (tmp_path / "run" / "experiment.toml").read_text()
@@ -323,9 +323,9 @@ def test_a_run_says_records_and_reads_new_patients_the_same_way(tmp_path: Path) 
 
 def test_sites_of_one_consortium_may_export_differently(tmp_path: Path) -> None:
     clean = patients()
-    own = {name: words for name, words in clean.items() if name != "hospital"}
-    north = write(tmp_path, {**own, "crp": commas(own["crp"])}, separator=";", encoding="cp1252", name="north.csv")
-    south = write(tmp_path, own, name="south.csv")
+    local = {name: words for name, words in clean.items() if name != "hospital"}
+    north = write(tmp_path, {**local, "crp": commas(local["crp"])}, separator=";", encoding="cp1252", name="north.csv")
+    south = write(tmp_path, local, name="south.csv")
     draft = rounds("site", "schema", south, "--label", "died")
     (tmp_path / "consortium.toml").write_text(draft.stdout)
     for file, note in ((north, "assumed: decimal comma in column crp"), (south, "rows, 3 agreed columns: fits")):
@@ -334,8 +334,8 @@ def test_sites_of_one_consortium_may_export_differently(tmp_path: Path) -> None:
 
 
 def test_flags_without_a_table_are_refused() -> None:
-    done = rounds("run", "breast-cancer", "--decimal", ",")
-    assert done.returncode == 2 and "--decimal goes with a table of your own" in done.stderr
+    process = rounds("run", "breast-cancer", "--decimal", ",")
+    assert process.returncode == 2 and "--decimal goes with a table of your own" in process.stderr
 
 
 def test_every_cell_format_is_a_number_or_none() -> None:
@@ -349,9 +349,9 @@ def test_every_cell_format_is_a_number_or_none() -> None:
 def test_labels_for_regression_are_refused_with_the_word(tmp_path: Path) -> None:
     days = [str(i * i % 31) for i in range(N)]
     path = write(tmp_path, {**patients(), "los_int": days, "los": [f"{i % 9}.06" for i in range(N)]})
-    for label, said in (("los_int", "looks like a count"), ("los", "looks like a measurement")):
+    for label, message in (("los_int", "looks like a count"), ("los", "looks like a measurement")):
         sentence = refused(path, flags=("--label", label, "--site", "hospital"))
-        assert said in sentence and "regression is not supported yet" in sentence
+        assert message in sentence and "regression is not supported yet" in sentence
         assert "did you mean" not in sentence
     ten = write(tmp_path, {**patients(), "digit": [str(i % 10) for i in range(N)]})
     assert f"classes: 0 {N // 10}" in check(ten, flags=("--label", "digit", "--site", "hospital"))
@@ -369,29 +369,29 @@ def test_missing_labels_and_small_sites_show_the_command(tmp_path: Path) -> None
 
 def test_no_label_lists_the_columns_and_a_file_is_no_recipe(tmp_path: Path) -> None:
     path = write(tmp_path, patients())
-    for done in (rounds("run", "--table", path), rounds("data", "check", path)):
-        assert done.returncode == 2 and "has age, crp, sex, hospital, died (use --label)" in done.stderr
-    done = rounds("run", path)
-    assert done.returncode == 2 and f"rounds run --table {path} --label COLUMN" in done.stderr
+    for process in (rounds("run", "--table", path), rounds("data", "check", path)):
+        assert process.returncode == 2 and "has age, crp, sex, hospital, died (use --label)" in process.stderr
+    process = rounds("run", path)
+    assert process.returncode == 2 and f"rounds run --table {path} --label COLUMN" in process.stderr
 
 
 # --- warnings --------------------------------------------------------------------------------------
 
 
 def test_a_clean_table_has_no_warnings_and_no_assumptions(tmp_path: Path) -> None:
-    said = check(write(tmp_path, patients()))
-    assert "warning" not in said and "assumed" not in said
+    message = check(write(tmp_path, patients()))
+    assert "warning" not in message and "assumed" not in message
 
 
 def test_no_site_and_one_site(tmp_path: Path) -> None:
     clean = patients()
-    said = check(write(tmp_path, clean), flags=("--label", "died"))
-    assert "no --site: rows are dealt to 10 simulated sites" in said and "add --site hospital" in said
+    message = check(write(tmp_path, clean), flags=("--label", "died"))
+    assert "no --site: rows are dealt to 10 simulated sites" in message and "add --site hospital" in message
     plain = {name: words for name, words in clean.items() if name != "hospital"}
-    said = check(write(tmp_path, plain), flags=("--label", "died"))
-    assert "no --site: rows are dealt to 10 simulated sites" in said and "add --site" not in said
-    said = check(write(tmp_path, {**clean, "hospital": ["north"] * N}))
-    assert "one site: nothing is federated" in said and "no --site" not in said
+    message = check(write(tmp_path, plain), flags=("--label", "died"))
+    assert "no --site: rows are dealt to 10 simulated sites" in message and "add --site" not in message
+    message = check(write(tmp_path, {**clean, "hospital": ["north"] * N}))
+    assert "one site: nothing is federated" in message and "no --site" not in message
 
 
 def test_copies_of_rows(tmp_path: Path) -> None:
@@ -404,18 +404,18 @@ def test_copies_of_rows(tmp_path: Path) -> None:
 
 def test_patients_on_both_sides_of_the_split(tmp_path: Path) -> None:
     path = write(tmp_path, {"patient_nbr": [f"P{i // 8}" for i in range(N)], **patients()})
-    said = check(path)
-    assert "column 'patient_nbr' looks like a patient's number" in said and "--patient patient_nbr" in said
+    message = check(path)
+    assert "column 'patient_nbr' looks like a patient's number" in message and "--patient patient_nbr" in message
     assert "looks like a patient" not in check(path, "--patient", "patient_nbr")
 
 
 def test_survival_and_outcome_columns(tmp_path: Path) -> None:
     clean = patients()
     for name in ("time", "futime", "os_months", "followup_days", "Time_to_death"):
-        said = check(write(tmp_path, {**clean, name: clean["age"]}))
-        assert f"column '{name}' looks like a follow-up time beside 'died'" in said and f"--drop {name}" in said
-    said = check(write(tmp_path, {**clean, "dnr": clean["sex"], "discharge status": clean["sex"]}))
-    assert "columns 'dnr', 'discharge status' are named like an outcome" in said
+        message = check(write(tmp_path, {**clean, name: clean["age"]}))
+        assert f"column '{name}' looks like a follow-up time beside 'died'" in message and f"--drop {name}" in message
+    message = check(write(tmp_path, {**clean, "dnr": clean["sex"], "discharge status": clean["sex"]}))
+    assert "columns 'dnr', 'discharge status' are named like an outcome" in message
     for innocent in ("prothrombin_time", "heart_rate", "oestradiol", "age_years"):
         assert "warning" not in check(write(tmp_path, {**clean, innocent: clean["age"]}))
 
@@ -423,8 +423,8 @@ def test_survival_and_outcome_columns(tmp_path: Path) -> None:
 def test_spellings_of_one_level_and_measurements_with_words(tmp_path: Path) -> None:
     clean = patients()
     sex = [("M", "m", "male", "F", "f", "female", "d")[i % 7] for i in range(N)]
-    said = check(write(tmp_path, {**clean, "sex": sex}))
-    assert "column 'sex' has levels that may mean the same ('F', 'f', 'female'; 'M', 'm', 'male')" in said
+    message = check(write(tmp_path, {**clean, "sex": sex}))
+    assert "column 'sex' has levels that may mean the same ('F', 'f', 'female'; 'M', 'm', 'male')" in message
     words = ["haemolysed" if i % 5 == 0 else w for i, w in enumerate(clean["crp"])]
     assert "if 'haemolysed' means missing, add --missing haemolysed" in check(write(tmp_path, {**clean, "crp": words}))
 
@@ -433,17 +433,17 @@ def test_few_events_and_a_threshold_that_flags_nobody(tmp_path: Path) -> None:
     clean = patients(300)
     path = write(tmp_path, {**clean, "died": ["yes" if i % 60 == 0 else "no" for i in range(300)]})
     assert "with fewer than 10 the test figures are mostly chance" in check(path)
-    done = rounds(
+    process = rounds(
         "run", "--table", path, *FLAGS, "--set", "method.rounds=2", "--set", "explain.sketch=none", "--out",
         tmp_path / "run",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     warnings = json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"]
     events = next(w for w in warnings if "('yes') among" in w)
     nobody = next(w for w in warnings if "flags nobody" in w)
     assert "evaluation.threshold=youden" in nobody
     for warning in (events, nobody):
-        assert warning.split(":")[0] in " ".join(done.stdout.split())
+        assert warning.split(":")[0] in " ".join(process.stdout.split())
         assert warning[:40].replace("'", "&#x27;") in (tmp_path / "run" / "report.html").read_text()
 
 
@@ -458,7 +458,7 @@ def test_evaluation_on_rows_that_were_trained_on(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     part = write(tmp_path, {name: words[:100] for name, words in clean.items()}, name="part.csv")
     new = write(tmp_path, {name: words[240:] for name, words in clean.items()}, name="new.csv")
-    said = {file: rounds("evaluate", tmp_path / "run", "--table", file).stdout for file in (path, part, new)}
-    assert "this is the table that the run was trained on" in said[path]
-    assert "of 100 rows were trained on" in said[part]
-    assert "trained on" not in said[new] and "accuracy" in said[new]
+    message = {file: rounds("evaluate", tmp_path / "run", "--table", file).stdout for file in (path, part, new)}
+    assert "this is the table that the run was trained on" in message[path]
+    assert "of 100 rows were trained on" in message[part]
+    assert "trained on" not in message[new] and "accuracy" in message[new]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grandrounds.core.arrays import Array
-from grandrounds.data.checks import Leak, check_sites, check_unique, leaks, merge_leaks, site_leak_scores
+from grandrounds.data.checks import Leak, check_sites, check_unique, find_leaks, merge_leaks, site_leak_scores
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table
@@ -76,13 +76,13 @@ def test_rows_without_label_can_be_left_out() -> None:
 
 
 def test_another_table_through_the_same_schema() -> None:
-    here = ward()
-    there = build_dataset(
-        here.table.with_columns({"sex": [np.nan] * 4, "age": ["50", "007", None, "1"]}), here.schema, name="there"
+    present = ward()
+    remote = build_dataset(
+        present.table.with_columns({"sex": [np.nan] * 4, "age": ["50", "007", None, "1"]}), present.schema, name="there"
     )
-    np.testing.assert_array_equal(there.numeric[:, 0], [50, 7, np.nan, 1])
-    assert there.vocabulary[0] == ()
-    assert (there.codes[:, 0] == -1).all()
+    np.testing.assert_array_equal(remote.numeric[:, 0], [50, 7, np.nan, 1])
+    assert remote.vocabulary[0] == ()
+    assert (remote.codes[:, 0] == -1).all()
 
 
 def test_groups_by_text_and_by_few_numbers() -> None:
@@ -141,9 +141,9 @@ def test_site_scores_are_the_aurocs_with_ties_half() -> None:
     scores, weight = site_leak_scores(x, np.empty((80, 0), np.int32), y)
     assert weight == y.sum() * (1 - y).sum()
     for j in range(20):
-        here = ~np.isnan(x[:, j])
-        assert scores[0, j] == pytest.approx(auroc(x[here, j], y[here] == 1))
-        assert scores[1, j] == pytest.approx(auroc((~here).astype(float), y == 1))
+        present = ~np.isnan(x[:, j])
+        assert scores[0, j] == pytest.approx(auroc(x[present, j], y[present] == 1))
+        assert scores[1, j] == pytest.approx(auroc((~present).astype(float), y == 1))
 
 
 def test_a_perfect_column_is_found_by_value_by_gap_and_by_category() -> None:
@@ -155,18 +155,18 @@ def test_a_perfect_column_is_found_by_value_by_gap_and_by_category() -> None:
     numeric = np.column_stack([numeric, partly])
     codes = np.stack([RNG.integers(0, 4, N), y * 3 + RNG.integers(0, 3, N), np.zeros(N)], axis=1).astype(np.int32)
     names = ["noise", "up", "down", "gap", "partly", "any", "outcome", "same"]
-    found = leaks(numeric, codes, y, site, names=names)
-    assert {leak.column for leak in found} == {"up", "down", "gap", "partly", "outcome"}
-    assert {leak.column: leak.how for leak in found}["gap"] == "missing"
-    assert all(leak.auroc >= 0.99 for leak in found)
+    result = find_leaks(numeric, codes, y, site, names=names)
+    assert {leak.column for leak in result} == {"up", "down", "gap", "partly", "outcome"}
+    assert {leak.column: leak.how for leak in result}["gap"] == "missing"
+    assert all(leak.auroc >= 0.99 for leak in result)
 
 
 def test_directions_that_differ_between_sites_are_not_a_leak() -> None:
     y = np.arange(N) % 2
     site = np.arange(N) // 300
     flips = np.where(site == 0, y, -y)[:, None] + 0.01 * RNG.normal(size=(N, 1))
-    assert leaks(flips, NO_CODES, y, site, names=["flips"]) == []
-    assert [leak.column for leak in leaks(flips, NO_CODES, y, site, names=["flips"], threshold=0.5)] == ["flips"]
+    assert find_leaks(flips, NO_CODES, y, site, names=["flips"]) == []
+    assert [leak.column for leak in find_leaks(flips, NO_CODES, y, site, names=["flips"], threshold=0.5)] == ["flips"]
 
 
 def test_merging_site_answers_equals_the_whole() -> None:
@@ -177,7 +177,7 @@ def test_merging_site_answers_equals_the_whole() -> None:
     names = list("abcde")
     parts = [site_leak_scores(numeric[site == s], codes[site == s], y[site == s]) for s in range(5)]
     merged = merge_leaks(parts, names, threshold=0.9)
-    assert merged == leaks(numeric, codes, y, site, names=names, threshold=0.9)
+    assert merged == find_leaks(numeric, codes, y, site, names=names, threshold=0.9)
     assert [leak.column for leak in merged] == ["c"]
 
 
@@ -202,14 +202,14 @@ def test_random_categories_of_many_levels_are_no_leak() -> None:
 def test_more_than_two_classes() -> None:
     y = np.arange(N) % 3
     numeric = np.stack([RNG.normal(size=N), (y == 2) + 0.1 * RNG.random(N)], axis=1)
-    found = leaks(numeric, NO_CODES, y, np.arange(N) % 4, names=["noise", "tells 2"])
-    assert [leak.column for leak in found] == ["tells 2"]
+    result = find_leaks(numeric, NO_CODES, y, np.arange(N) % 4, names=["noise", "tells 2"])
+    assert [leak.column for leak in result] == ["tells 2"]
 
 
 def test_few_rows_prove_nothing() -> None:
     y = np.array([0] * 30 + [1] * 3)
     x = y[:, None].astype(float)
-    assert leaks(x, np.empty((33, 0), np.int32), y, np.zeros(33), names=["x"]) == []
+    assert find_leaks(x, np.empty((33, 0), np.int32), y, np.zeros(33), names=["x"]) == []
 
 
 def test_sites_with_one_class_or_no_rows_say_nothing() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from grandrounds.core.errors import RunFailed
 from grandrounds.data import download as module
-from grandrounds.data.download import Source, check_space, fetch, remaining, size_text
+from grandrounds.data.download import Source, check_space, fetch, remaining_bytes, size_text
 from tests.data.http_server import Page, serve
 from tests.support import refused
 
@@ -68,7 +68,7 @@ def test_a_later_command_goes_on_where_the_first_gave_up(server, tmp_path):
     with refused("download-failed", match="100,000 of 307,200", kind=RunFailed):
         fetch(at(server, "/a"), tmp_path)
     assert names(tmp_path) == ["set/a.bin.part", "set/a.bin.part.json"]
-    assert remaining(at(server, "/a"), tmp_path) == len(DATA) - 100_000
+    assert remaining_bytes(at(server, "/a"), tmp_path) == len(DATA) - 100_000
     assert fetch(at(server, "/a"), tmp_path).read_bytes() == DATA
     assert page.starts == [0, 100_000, 100_000, 100_000, 100_000] and names(tmp_path) == ["set/a.bin"]
 
@@ -177,9 +177,9 @@ def test_redirects_are_followed_to_https_only(server, tmp_path):
     server.pages |= {"/old": Page(to=server.at("/a")), "/a": Page(DATA, breaks=[100_000])}
     assert fetch(at(server, "/old"), tmp_path).read_bytes() == DATA
     assert server.pages["/a"].starts == [0, 100_000]
-    for to in ("http://example.org/a", "ftp://example.org/a"):
-        server.pages["/old"] = Page(to=to)
-        with refused("insecure-address", match=f"{to} is not an https address"):
+    for target in ("http://example.org/a", "ftp://example.org/a"):
+        server.pages["/old"] = Page(to=target)
+        with refused("insecure-address", match=f"{target} is not an https address"):
             fetch(at(server, "/old", size=1), tmp_path)
 
 
@@ -191,9 +191,9 @@ def test_only_https_is_fetched(url, tmp_path):
 
 def test_a_server_that_is_not_there(server, tmp_path):
     with serve() as other:
-        gone = other.at("/a")
+        missing = other.at("/a")
     with refused("download-failed", kind=RunFailed):
-        fetch(Source("a", (gone,)), tmp_path)
+        fetch(Source("a", (missing,)), tmp_path)
 
 
 def test_a_folder_that_cannot_be_written(server, tmp_path):

@@ -22,7 +22,7 @@ NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False) | st.just(float("nan"))
 
 
 def merged(data, cuts, *, through_payload=True) -> Summary:
-    parts = [Summary.of(data.take(rows)) for rows in np.split(np.arange(len(data)), cuts)]
+    parts = [Summary.from_dataset(data.take(rows)) for rows in np.split(np.arange(len(data)), cuts)]
     if through_payload:
         parts = [Summary.from_payload(p.to_payload()) for p in parts]
     return Summary.merge(parts)
@@ -37,7 +37,7 @@ def encoding_of(data, cuts=(50, 80), **rules) -> Encoding:
 def test_merged_quantiles_are_those_of_all_rows(rows, cut):
     x = np.array(rows, float)
     parts = [p for p in (x[:cut], x[cut:]) if len(p)]
-    cells = Cells.merge([Cells.of(p) for p in parts])
+    cells = Cells.merge([Cells.from_values(p) for p in parts])
     q = np.array([0.0, 0.25, 0.5, 0.9, 1.0])
     got = cells.quantiles(q, columns=2)
     for j in range(2):
@@ -55,12 +55,15 @@ def test_merged_quantiles_are_those_of_all_rows(rows, cut):
 @settings(max_examples=30, deadline=None)
 def test_any_split_into_sites_gives_the_pooled_summary(seed, cuts):
     data = dataset(patients([60, 60], seed=seed))
-    one, many = Summary.of(data), merged(data, sorted(cuts))
+    one, many = Summary.from_dataset(data), merged(data, sorted(cuts))
     parts = [data.take(rows) for rows in np.split(np.arange(len(data)), sorted(cuts))]
     low, high = agree_ranges(one, clip=0.01)
-    whole, summed = Moments.of(data, low, high), Moments.merge([Moments.of(part, low, high) for part in parts])
-    np.testing.assert_allclose(summed.mean, whole.mean, rtol=1e-9)
-    np.testing.assert_allclose(summed.m2, whole.m2, rtol=1e-9)
+    full, summed = (
+        Moments.from_dataset(data, low, high),
+        Moments.merge([Moments.from_dataset(part, low, high) for part in parts]),
+    )
+    np.testing.assert_allclose(summed.mean, full.mean, rtol=1e-9)
+    np.testing.assert_allclose(summed.m2, full.m2, rtol=1e-9)
     np.testing.assert_array_equal(many.count, one.count)
     np.testing.assert_array_equal(many.cells.count, one.cells.count)
     assert many.levels == tuple(dict(sorted(level.items())) for level in one.levels)
@@ -103,9 +106,9 @@ def test_an_artefact_is_drawn_in():
 def wild(value, *, rows=500, column="pressure", values=None) -> Dataset:
     """Patients of whom one has this value."""
     table = patients([rows], gaps=0.0)
-    held = np.array(table.columns["pressure"] if values is None else values, float)
-    held[3] = value
-    return dataset(table.with_columns({column: held}))
+    data = np.array(table.columns["pressure"] if values is None else values, float)
+    data[3] = value
+    return dataset(table.with_columns({column: data}))
 
 
 @pytest.mark.parametrize("value", [1e6, -1e6, 1e308, -1e308, 7e15, 1e-300])
@@ -137,17 +140,17 @@ def test_a_single_value_among_equal_ones_is_drawn_in():
 
 def test_a_column_with_an_absurd_value_is_named_and_a_skewed_one_is_not():
     data = wild(1e6)
-    total = Summary.of(data)
+    total = Summary.from_dataset(data)
     low, high = agree_ranges(total, clip=0.001)
-    (said,) = find_artefacts(total, low, high, names=data.numeric_names)
-    assert said.startswith(
+    (message,) = find_artefacts(total, low, high, names=data.numeric_names)
+    assert message.startswith(
         "column 'pressure': the largest value is about 9.99e+05, and half of all values lie between "
     )
     rng = np.random.default_rng(0)
     for sigma in (0.5, 1.0, 2.0):
         values = rng.lognormal(0, sigma, 20_000)
         table = Table.from_mapping({"ferritin": values, "died": np.arange(len(values)) % 2}, source="x.csv")
-        skewed = Summary.of(build_dataset(table, infer_schema(table, label="died"), name="x"))
+        skewed = Summary.from_dataset(build_dataset(table, infer_schema(table, label="died"), name="x"))
         assert find_artefacts(skewed, *agree_ranges(skewed, clip=0.001), names=["ferritin"]) == []
 
 
@@ -156,9 +159,9 @@ def test_a_range_that_is_absurd_at_one_hospital_is_named_though_many_rows_have_i
     values = np.random.default_rng(1).normal(7.38, 0.08, 500)
     values[:15] *= 100
     data = wild(738.0, values=values, column="ph")
-    total = Summary.of(data)
-    said = find_artefacts(total, *agree_ranges(total, clip=0.001), names=data.numeric_names)
-    assert [s.split(":")[0] for s in said] == ["column 'ph'"]
+    total = Summary.from_dataset(data)
+    message = find_artefacts(total, *agree_ranges(total, clip=0.001), names=data.numeric_names)
+    assert [s.split(":")[0] for s in message] == ["column 'ph'"]
 
 
 def test_the_site_that_holds_an_absurd_value_is_told_without_naming_it():
@@ -178,8 +181,8 @@ def test_two_levels_take_one_input_and_rare_levels_share_one():
     assert [f for f in encoding.features if f.startswith("smoker")] == ["smoker=yes"]
     assert [f for f in encoding.features if f.startswith("ward")] == ["ward=w0", "ward=w1", "ward=w2", "ward=other"]
     x = encoding.encode(wide)
-    at = encoding.features.index("ward=other")
-    np.testing.assert_array_equal(x[:, at], np.isin(words, ["w3", "w4", "w5", "w6"]))
+    index = encoding.features.index("ward=other")
+    np.testing.assert_array_equal(x[:, index], np.isin(words, ["w3", "w4", "w5", "w6"]))
     assert encoding.notes(wide) == []
 
 
@@ -220,7 +223,7 @@ def test_a_column_that_gives_the_label_away_is_named():
     table = patients([80, 80])
     died = np.array(table.columns["died"])
     data = dataset(table.with_columns({"discharge_code": died * 3 + 1}))
-    warnings = merged(data, [80]).give_aways([*data.numeric_names, *data.categorical_names])
+    warnings = merged(data, [80]).leak_warnings([*data.numeric_names, *data.categorical_names])
     assert len(warnings) == 1
     assert "'discharge_code' alone tells the label almost perfectly" in warnings[0]
     assert "--drop discharge_code" in warnings[0]
@@ -232,7 +235,7 @@ def test_a_give_away_is_found_where_sites_lack_classes():
     died = np.array(["0", "1", "1", "2", "0", "2"])[np.repeat([0, 1, 2, 3, 4, 5], 30)]
     code = np.array([9.0, 1.0, 5.0])[died.astype(int)]
     data = dataset(table.with_columns({"died": died.tolist(), "discharge_code": code}))
-    warnings = merged(data, [60, 120]).give_aways([*data.numeric_names, *data.categorical_names])
+    warnings = merged(data, [60, 120]).leak_warnings([*data.numeric_names, *data.categorical_names])
     assert len(warnings) == 1
     assert "discharge_code" in warnings[0]
 
@@ -248,7 +251,7 @@ def auroc_with(tmp_path: Path, value: float | None, row: int, column: int) -> fl
     died = (rng.random(2000) < 1 / (1 + np.exp(-2 * x[:, 0]))).astype(float)
     if value is not None:
         x[row, column] = value
-    held = {"lactate": x[:, 0], "noise": x[:, 1], "hospital": rng.choice(list("ABCD"), 2000), "died": died}
+    data = {"lactate": x[:, 0], "noise": x[:, 1], "hospital": rng.choice(list("ABCD"), 2000), "died": died}
     experiment = gr.Experiment.parse(
         {
             "data": {"label": "died", "site": "hospital"},
@@ -259,7 +262,7 @@ def auroc_with(tmp_path: Path, value: float | None, row: int, column: int) -> fl
         }
     )
     with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
-        run = gr.run(experiment, table=Table.from_mapping(held, source="x.csv"), out=Path(folder) / "run")
+        run = gr.run(experiment, table=Table.from_mapping(data, source="x.csv"), out=Path(folder) / "run")
         return float(run.summary["final"]["auroc"])
 
 

@@ -65,20 +65,20 @@ def test_a_doubt_stops_with_both_classes_and_the_command():
     data = {"event": None, "positive": None, "label": "the outcome", "table": "t 1.csv"}
     with refused("unclear-event") as e:
         state_event(("alpha", "beta"), (3, 5), data)
-    said = str(e.value)
-    assert "'alpha' or 'beta'" in said
-    assert "rounds run --table 't 1.csv' --label 'the outcome' --event alpha" in said
+    message = str(e.value)
+    assert "'alpha' or 'beta'" in message
+    assert "rounds run --table 't 1.csv' --label 'the outcome' --event alpha" in message
 
 
 def test_a_stated_event_is_taken_also_as_another_way_to_write_it():
-    for given, classes, event in (
+    for inputs, classes, event in (
         ("b", ("a", "b"), "b"),
         ("DIED", ("died", "survived"), "died"),
         ("1", ("1.0", "2.0"), "1.0"),
         ("survived", ("died", "survived"), "survived"),
     ):
-        found = state_event(classes, (1, 3), {"event": given})
-        assert (found.word, found.by) == (event, "data.event")
+        result = state_event(classes, (1, 3), {"event": inputs})
+        assert (result.word, result.source) == (event, "data.event")
     with refused("unknown-class", match="'dead'.*--event"):
         state_event(("deadly", "fine"), (1, 1), {"event": "dead"})
 
@@ -104,7 +104,7 @@ def test_the_line_the_column_and_the_warning():
     ja = Event("ja", "nein", "verstorben", 0.26, "rule")
     assert (ja.line, ja.column) == ("event: verstorben = ja (26% of rows)", "risk_of_verstorben")
     assert Event("1", "0", "died").column == "risk_of_died"
-    assert Event("0", "1", "survived", by="data.event").column == "risk_of_survived=0"
+    assert Event("0", "1", "survived", source="data.event").column == "risk_of_survived=0"
     assert Event("no relapse", "relapse").column == "risk_of_no_relapse"
     most = Event("survived", "died", "outcome", 0.74, "data.event")
     assert "74% of rows" in most.warning and "--event died" in most.warning

@@ -142,9 +142,9 @@ def test_bad_separator(tmp_path: Path) -> None:
 
 
 def test_broken_gzip(tmp_path: Path) -> None:
-    whole = gzip.compress(b"a,b\n" + os.urandom(2000).hex().encode())
-    flipped = whole[:50] + bytes([whole[50] ^ 0xFF]) + whole[51:]
-    for raw in (whole[: len(whole) // 2], flipped, b"plain text"):
+    full = gzip.compress(b"a,b\n" + os.urandom(2000).hex().encode())
+    flipped = full[:50] + bytes([full[50] ^ 0xFF]) + full[51:]
+    for raw in (full[: len(full) // 2], flipped, b"plain text"):
         path = write(tmp_path / "a.csv.gz", raw)
         fault("damaged-file", lambda path=path: read_table(path), "a.csv.gz")  # type: ignore[misc]
 
@@ -152,8 +152,8 @@ def test_broken_gzip(tmp_path: Path) -> None:
 def test_broken_and_empty_parquet(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"a": list(range(1000))}), path)
-    whole = path.read_bytes()
-    for raw in (whole[:100], b"junk" * 9, whole[:20] + os.urandom(40) + whole[60:]):
+    full = path.read_bytes()
+    for raw in (full[:100], b"junk" * 9, full[:20] + os.urandom(40) + full[60:]):
         write(path, raw)
         fault("damaged-file", lambda: read_table(path), "a.parquet")
     pq.write_table(pa.table({"a": pa.array([], pa.int64())}), path)

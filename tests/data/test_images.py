@@ -14,7 +14,7 @@ from PIL import Image
 
 from grandrounds.core.rng import generator
 from grandrounds.data.image_files import read_folder, read_npz
-from grandrounds.data.images import ImageSet, dark_pictures, read_masks
+from grandrounds.data.images import ImageSet, find_dark_images, read_masks
 from grandrounds.data.sets.images import HAM_FILES
 from grandrounds.data.table import Table
 from tests.support import refused
@@ -49,32 +49,32 @@ def fault(code, call, *expected):
 
 def test_take_keeps_every_part_in_step():
     masks = NOISE[..., 0] > 128
-    held = small(site=words(*"aabbcc"), patient=words(*"112233"), masks=masks, columns={"sex": words(*"fmfmfm")})
-    part = held.take([4, 1])
+    images = small(site=words(*"aabbcc"), patient=words(*"112233"), masks=masks, columns={"sex": words(*"fmfmfm")})
+    part = images.take([4, 1])
     assert len(part) == 2 and part.shape == (3, 5, 9)
     assert part.label.tolist() == ["mole", "naevus"] and part.site.tolist() == ["c", "a"]
     assert part.patient.tolist() == ["3", "1"] and part.columns["sex"].tolist() == ["f", "m"]
     np.testing.assert_array_equal(part.masks, masks[[4, 1]])
-    assert len(held.take(held.label == "mole")) == 3 and len(held.take(slice(2))) == 2
+    assert len(images.take(images.label == "mole")) == 3 and len(images.take(slice(2))) == 2
 
 
 def test_arrays_cannot_be_changed_through_a_set():
-    held = small(columns={"sex": words(*"fmfmfm")})
-    for values in (held.pixels, held.label, held.columns["sex"]):
+    images = small(columns={"sex": words(*"fmfmfm")})
+    for values in (images.pixels, images.label, images.columns["sex"]):
         with pytest.raises(ValueError):
             values[0] = values[1]
     assert NOISE.flags.writeable
 
 
 def test_groups_are_words_and_many_numbers_become_quartiles():
-    held = small(site=words(*"aabbcc"), columns={"sex": words("f", None, "f", "m", "m", "m")})
-    assert held.groups("sex").tolist() == ["f", "missing", "f", "m", "m", "m"]
-    assert held.columns["sex"][1] is None
-    assert held.groups("site").tolist() == list("aabbcc")
+    images = small(site=words(*"aabbcc"), columns={"sex": words("f", None, "f", "m", "m", "m")})
+    assert images.groups("sex").tolist() == ["f", "missing", "f", "m", "m", "m"]
+    assert images.columns["sex"][1] is None
+    assert images.groups("site").tolist() == list("aabbcc")
     ages = words(None, *(str(i) for i in range(1, 40)))
     many = ImageSet("ages", np.zeros((40, 1, 1, 1), np.uint8), words(*"ab" * 20), columns={"age": ages})
     assert set(many.groups("age")) == {"missing", "up to 10.5", "10.5-20", "20-29.5", "over 29.5"}
-    fault("unknown-column", lambda: held.groups("sexx"), "'sexx'", "'sex'")
+    fault("unknown-column", lambda: images.groups("sexx"), "'sexx'", "'sex'")
     fault("unknown-column", lambda: small().groups("site"), "'site'")
 
 
@@ -96,8 +96,8 @@ def test_hash_follows_content_and_not_the_name():
 
 
 def test_parts_of_other_lengths_sizes_or_types_are_refused():
-    fault("length-mismatch", lambda: small(label=words("a", "b")), "6 pictures", "2")
-    fault("length-mismatch", lambda: small(columns={"age": words("1")}), "6 pictures", "'age'", "1")
+    fault("length-mismatch", lambda: small(label=words("a", "b")), "6 images", "2")
+    fault("length-mismatch", lambda: small(columns={"age": words("1")}), "6 images", "'age'", "1")
     fault("mask-size-mismatch", lambda: small(masks=np.zeros((6, 9, 5), bool)), "9x5", "5x9")
     for wrong in ({"pixels": NOISE[0]}, {"pixels": NOISE.astype(float)}, {"label": LABELS}, {"masks": NOISE[..., 0]}):
         with pytest.raises(TypeError):
@@ -107,8 +107,8 @@ def test_parts_of_other_lengths_sizes_or_types_are_refused():
 def test_dark_pictures_are_listed():
     pixels = NOISE.copy()
     pixels[[1, 4]] = 3
-    assert dark_pictures(small(pixels=pixels)) == [1, 4]
-    assert dark_pictures(small()) == []
+    assert find_dark_images(small(pixels=pixels)) == [1, 4]
+    assert find_dark_images(small()) == []
 
 
 def test_modules_need_numpy_alone():
@@ -118,8 +118,8 @@ def test_modules_need_numpy_alone():
         "protocol_shift.apply_shift(np.zeros((1, 2, 2, 1), np.uint8), protocol_shift.Shift(gamma=2.0));"
         "print([m for m in ('PIL', 'scipy', 'pandas', 'torch', 'sklearn') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 def test_without_pillow_arrays_still_work_and_files_say_what_to_install():
@@ -128,9 +128,9 @@ def test_without_pillow_arrays_still_work_and_files_say_what_to_install():
         "from grandrounds.data.corruption.protocol_shift import Shift, apply_shift; x = np.ones((1, 8, 8, 3), np.uint8);"
         "print(apply_shift(x, Shift(brightness=0.1)).max()); apply_shift(x, Shift(jpeg=50))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "26"
-    assert "BadInput: a protocol shift needs Pillow; run: pip install 'grandrounds[imaging]'" in done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.stdout.strip() == "26"
+    assert "BadInput: a protocol shift needs Pillow; run: pip install 'grandrounds[imaging]'" in process.stderr
 
 
 # --- npz --------------------------------------------------------------------------------------------
@@ -157,14 +157,14 @@ def test_npz_with_everything(npz):
         age=np.array([40.0, np.nan, 50, 60, 70, 80]),
         sex=np.array(["f", "", "m", "f", "m", "f"]),
     )
-    held = read_npz(path)
-    assert held.name == "set" and held.label.tolist() == LABELS.tolist()
-    assert held.site.tolist() == ["north", "south"] * 3 and held.patient.tolist() == list("001122")
-    assert held.columns["age"].tolist() == ["40", None, "50", "60", "70", "80"]
-    assert held.columns["sex"].tolist() == ["f", None, "m", "f", "m", "f"]
-    assert set(held.columns) == {"age", "sex"}
-    np.testing.assert_array_equal(held.pixels, NOISE)
-    np.testing.assert_array_equal(held.masks, masks)
+    images = read_npz(path)
+    assert images.name == "set" and images.label.tolist() == LABELS.tolist()
+    assert images.site.tolist() == ["north", "south"] * 3 and images.patient.tolist() == list("001122")
+    assert images.columns["age"].tolist() == ["40", None, "50", "60", "70", "80"]
+    assert images.columns["sex"].tolist() == ["f", None, "m", "f", "m", "f"]
+    assert set(images.columns) == {"age", "sex"}
+    np.testing.assert_array_equal(images.pixels, NOISE)
+    np.testing.assert_array_equal(images.masks, masks)
 
 
 @pytest.mark.parametrize("change", ["float32", "float64", "int16", "grey", "rgba"])
@@ -188,8 +188,8 @@ def test_npz_masks_of_other_forms_read_the_same(npz):
 
 
 def test_npz_arrays_by_other_names(npz):
-    held = read_npz(npz(x_train=NOISE, y_train=LABELS, hospital=np.arange(6) % 2), images="x_train", label="y_train")
-    assert held.site is None and held.columns["hospital"].tolist() == list("010101")
+    images = read_npz(npz(x_train=NOISE, y_train=LABELS, hospital=np.arange(6) % 2), images="x_train", label="y_train")
+    assert images.site is None and images.columns["hospital"].tolist() == list("010101")
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_npz_arrays_by_other_names(npz):
         ({"x": NOISE, "y": LABELS, "site": LABELS[:4]}, "length-mismatch", ["'site'", "(4,)"]),
         ({"x": NOISE, "y": np.zeros(6)}, "one-class-only", ["'0'"]),
         ({"x": NOISE, "y": np.linspace(0, 1, 6)}, "label-not-classes", []),
-        ({"x": NOISE, "y": np.array([0, 1, np.nan, 1, 0, np.nan])}, "missing-values", ["2 of 6", "picture 2"]),
-        ({"x": NOISE, "y": np.array(["a", "", "b", "a", "b", "a"])}, "missing-values", ["1 of 6", "picture 1"]),
+        ({"x": NOISE, "y": np.array([0, 1, np.nan, 1, 0, np.nan])}, "missing-values", ["2 of 6", "image 2"]),
+        ({"x": NOISE, "y": np.array(["a", "", "b", "a", "b", "a"])}, "missing-values", ["1 of 6", "image 1"]),
         ({"x": NOISE, "y": np.arange(6), "class_names": np.array(["a", "b"])}, "out-of-range", ["0 to 5"]),
         ({"x": NOISE[..., :2], "y": LABELS}, "invalid-image-shape", ["2 channels"]),
         ({"x": np.repeat(NOISE, 2, axis=3), "y": LABELS}, "invalid-image-shape", ["6 channels"]),
@@ -276,18 +276,18 @@ def read(folder, **settings):
 
 
 def test_folder_with_everything(folder):
-    held = read(folder, masks=folder / "masks", patient="age")
-    np.testing.assert_array_equal(held.pixels, NOISE)
-    np.testing.assert_array_equal(held.masks, NOISE[..., 0] > 128)
-    assert held.name == "pictures" and held.label.tolist() == LABELS.tolist()
-    assert held.site.tolist() == list("aabbcc") and held.patient.tolist() == [str(a) for a in range(30, 36)]
-    assert held.groups("clinic").tolist() == list("aabbcc") and held.columns["file"][5] == "p5.png"
+    images = read(folder, masks=folder / "masks", patient="age")
+    np.testing.assert_array_equal(images.pixels, NOISE)
+    np.testing.assert_array_equal(images.masks, NOISE[..., 0] > 128)
+    assert images.name == "pictures" and images.label.tolist() == LABELS.tolist()
+    assert images.site.tolist() == list("aabbcc") and images.patient.tolist() == [str(a) for a in range(30, 36)]
+    assert images.groups("clinic").tolist() == list("aabbcc") and images.columns["file"][5] == "p5.png"
 
 
 def test_folder_takes_a_table_in_memory_and_names_without_ending(folder):
     table = Table.from_mapping({"id": ["p3", "p1"], "kind": ["a", "b"]})
-    held = read_folder(folder / "pictures", table, file="id", label="kind")
-    np.testing.assert_array_equal(held.pixels, NOISE[[3, 1]])
+    images = read_folder(folder / "pictures", table, file="id", label="kind")
+    np.testing.assert_array_equal(images.pixels, NOISE[[3, 1]])
 
 
 def test_grey_stays_grey_until_one_picture_has_colour(folder):
@@ -311,8 +311,8 @@ def test_a_camera_held_sideways_is_turned(folder):
 def test_pictures_and_masks_are_brought_to_the_size_asked_for(folder):
     Image.fromarray(NOISE[2].repeat(2, axis=0)).save(folder / "pictures" / "p2.png")
     fault("image-size-mismatch", lambda: read(folder), "2 sizes", "5x9", "5 of 6", "'p2.png'", "10x9", "5", "9")
-    held = read(folder, size=(5, 9))
-    np.testing.assert_array_equal(held.pixels[[0, 1, 3, 4, 5]], NOISE[[0, 1, 3, 4, 5]])
+    images = read(folder, size=(5, 9))
+    np.testing.assert_array_equal(images.pixels[[0, 1, 3, 4, 5]], NOISE[[0, 1, 3, 4, 5]])
     assert read(folder, size=4).shape == (3, 4, 4)
     fault("out-of-range", lambda: read(folder, size=0), "size = 0")
     fault(
@@ -344,8 +344,8 @@ def test_a_picture_cut_short(folder):
     rows = generator(1, purpose="noise").integers(0, 256, (64, 64, 3), dtype=np.uint8)
     for i in range(6):
         Image.fromarray(rows).save(folder / "pictures" / f"p{i}.png")
-    whole = (folder / "pictures" / "p5.png").read_bytes()
-    (folder / "pictures" / "p5.png").write_bytes(whole[: len(whole) // 2])
+    full = (folder / "pictures" / "p5.png").read_bytes()
+    (folder / "pictures" / "p5.png").write_bytes(full[: len(full) // 2])
     fault("damaged-image", lambda: read(folder), "p5.png")
 
 
@@ -369,9 +369,9 @@ def test_black_pictures_are_allowed_until_all_are(folder):
     black = np.zeros_like(NOISE[0])
     for i in range(5):
         Image.fromarray(black).save(folder / "pictures" / f"p{i}.png")
-    assert dark_pictures(read(folder)) == [0, 1, 2, 3, 4]
+    assert find_dark_images(read(folder)) == [0, 1, 2, 3, 4]
     Image.fromarray(black).save(folder / "pictures" / "p5.png")
-    fault("black-images", lambda: read(folder), "6 pictures")
+    fault("black-images", lambda: read(folder), "6 images")
 
 
 def test_masks_that_are_missing_or_damaged(folder):
@@ -399,8 +399,8 @@ def test_masks_read_the_same_however_they_were_saved(tmp_path):
     for name, image in forms.items():
         image.save(tmp_path / f"{name}.png")
     read_back = read_masks(tmp_path, list(forms), sizes=[(5, 9)] * len(forms))
-    for found in read_back:
-        np.testing.assert_array_equal(found, mask)
+    for result in read_back:
+        np.testing.assert_array_equal(result, mask)
 
 
 # --- real pictures ----------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def test_real_lesions_from_a_folder_are_those_of_the_small_file(tmp_path, data_f
         pytest.skip("there is no ham10000/ham10000_200x150_subset.zip in GRANDROUNDS_DATA")
     with zipfile.ZipFile(archive) as opened:
         opened.extractall(tmp_path)
-    held = read_folder(
+    data = read_folder(
         tmp_path / "images",
         tmp_path / "subset.csv",
         file="image_id",
@@ -423,11 +423,11 @@ def test_real_lesions_from_a_folder_are_those_of_the_small_file(tmp_path, data_f
         size=28,
         masks=tmp_path / "masks",
     )
-    assert len(held) == 1257 and held.shape == (3, 28, 28)
-    assert Counter(held.label.tolist())["vasc"] == 142 and len(set(held.site)) == 4
+    assert len(data) == 1257 and data.shape == (3, 28, 28)
+    assert Counter(data.label.tolist())["vasc"] == 142 and len(set(data.site)) == 4
     every = read_npz(small_file, patient="lesion")
-    at = {name: i for i, name in enumerate(every.columns["image_id"])}
-    same = every.take([at[name] for name in held.columns["image_id"]])
-    assert same.label.tolist() == held.label.tolist() and same.site.tolist() == held.site.tolist()
-    assert np.abs(same.pixels.astype(int) - held.pixels).max() <= 2  # another Pillow may round otherwise
-    assert (same.masks == held.masks).mean() > 0.9999
+    index = {name: i for i, name in enumerate(every.columns["image_id"])}
+    same = every.take([index[name] for name in data.columns["image_id"]])
+    assert same.label.tolist() == data.label.tolist() and same.site.tolist() == data.site.tolist()
+    assert np.abs(same.pixels.astype(int) - data.pixels).max() <= 2  # another Pillow may round otherwise
+    assert (same.masks == data.masks).mean() > 0.9999

@@ -29,12 +29,12 @@ def test_area_and_masks_that_cannot_be_scored():
     assert mask_area(masks).tolist() == [0, 1 / 8, 1, 0]
     assert usable_masks(masks).tolist() == [False, True, False, False]
     assert mask_notes(masks) == [
-        "2 of 4 truth masks are empty (picture 0, 3)",
-        "1 of 4 truth masks is full (picture 2)",
+        "2 of 4 truth masks are empty (image 0, 3)",
+        "1 of 4 truth masks is full (image 2)",
     ]
     assert mask_notes(masks[1:2]) == []
     assert mask_notes(np.zeros((12, 2, 2), bool)) == [
-        "12 of 12 truth masks are empty (picture 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...)"
+        "12 of 12 truth masks are empty (image 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...)"
     ]
 
 
@@ -67,8 +67,8 @@ def test_strokes_agree_best_with_the_drawn_masks_where_we_cut(xfed, mnist_test):
         derived = stroke_masks(digits, threshold=threshold)
         return ((drawn & derived).sum(axis=(1, 2)) / (drawn | derived).sum(axis=(1, 2))).mean()
 
-    found = {t: agreement(t) for t in (0.05, 0.1, 0.2, STROKE, 0.5)}
-    assert max(found, key=found.get) == STROKE and found[STROKE] == pytest.approx(0.822, abs=0.001)
+    result = {t: agreement(t) for t in (0.05, 0.1, 0.2, STROKE, 0.5)}
+    assert max(result, key=result.get) == STROKE and result[STROKE] == pytest.approx(0.822, abs=0.001)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.partition import KINDS, by_column, majority, partition
+from grandrounds.data.partition import KINDS, majority_class, partition, partition_by_column
 from tests.support import refused
 
 
@@ -44,8 +44,8 @@ def test_disjoint_cover_with_enough_rows_and_whole_groups_or_a_refusal(wish):
         assert len(rows) >= wish["min_rows"]
         assert np.all(np.diff(rows) > 0)
     if wish["groups"] is not None:
-        held = [set(wish["groups"][rows]) for rows in parts.values()]
-        assert sum(map(len, held)) == len(set(wish["groups"]))
+        data = [set(wish["groups"][rows]) for rows in parts.values()]
+        assert sum(map(len, data)) == len(set(wish["groups"]))
     again = partition(**wish)
     assert all(np.array_equal(parts[name], again[name]) for name in parts)
 
@@ -122,8 +122,8 @@ def test_semi_iid_takes_80_percent_from_one_class_and_the_rest_from_all():
     assert np.all(counts.sum(axis=1) == 1000)
     assert sorted(counts.argmax(axis=1)) == list(range(10))
     assert np.all(counts.max(axis=1) >= 800)
-    others = np.sort(counts, axis=1)[:, :-1]
-    assert np.all((others > 0) & (others < 60))
+    rest = np.sort(counts, axis=1)[:, :-1]
+    assert np.all((rest > 0) & (rest < 60))
 
 
 def test_semi_iid_takes_what_there_is_where_a_class_is_too_small():
@@ -135,7 +135,7 @@ def test_semi_iid_takes_what_there_is_where_a_class_is_too_small():
 
 def test_groups_go_by_the_class_of_most_of_their_rows():
     cls = np.array([0, 1, 1, 2, 0, 2])
-    assert majority(cls, np.array([0, 0, 0, 1, 1, 2])).tolist() == [1, 0, 2]
+    assert majority_class(cls, np.array([0, 0, 0, 1, 1, 2])).tolist() == [1, 0, 2]
 
 
 def test_one_patient_with_most_rows_cannot_fill_the_other_sites():
@@ -176,12 +176,15 @@ def test_what_cannot_be_done_is_said(change, code, value):
 
 
 def test_by_column_names_sites_by_their_values():
-    parts = by_column(np.array(["b", "a", "b"], dtype=object))
+    parts = partition_by_column(np.array(["b", "a", "b"], dtype=object))
     assert {k: v.tolist() for k, v in parts.items()} == {"a": [1], "b": [0, 2]}
-    assert {k: v.tolist() for k, v in by_column(np.array([100.0, 59.0, 100.0])).items()} == {"59": [1], "100": [0, 2]}
+    assert {k: v.tolist() for k, v in partition_by_column(np.array([100.0, 59.0, 100.0])).items()} == {
+        "59": [1],
+        "100": [0, 2],
+    }
 
 
 @pytest.mark.parametrize("values", [np.array(["a", None, None], dtype=object), np.array([1.0, np.nan, np.nan])])
 def test_by_column_refuses_rows_without_a_site(values):
     with refused("missing-values", match="'hospital'.*2 of 3"):
-        by_column(values, column="hospital")
+        partition_by_column(values, column="hospital")

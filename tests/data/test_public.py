@@ -17,25 +17,25 @@ from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.image_encoding import ImageEncoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import encoding_from
-from grandrounds.data.public import BEYOND, Known, agreed_beforehand, public_encoding
+from grandrounds.data.public import BEYOND, PublicFacts, make_public_encoding, public_encoding
 from grandrounds.data.row_files import write_bundle
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.sets import public_ranges
-from grandrounds.data.sets.catalog import CATALOG, entry
+from grandrounds.data.sets.catalog import CATALOG, find_entry
 from grandrounds.data.table import Table
 from grandrounds.engine import local
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.runs.federation import assemble
 from tests.support import dataset, patients, refused
 
-KNOWN = Known(
+KNOWN = PublicFacts(
     ranges={"age": (20, 100), "lactate": (0, 4), "pressure": (50, 110)},
     levels={"ward": ("medical", "surgical", "cardiac"), "died": ("0", "1")},
 )
 KINDS = {name: list(r) for name, r in KNOWN.ranges.items()}
 
 
-def made(table: Table, known: Known = KNOWN, **rules) -> tuple[Encoding, np.ndarray]:
+def made(table: Table, known: PublicFacts = KNOWN, **rules) -> tuple[Encoding, np.ndarray]:
     data = dataset(table)
     encoding = public_encoding(data, known, label="died", rules=EncodingRules(**rules))
     return encoding, encoding.encode(data, float)
@@ -45,8 +45,8 @@ def rows(*, died=(0.0, 1.0), **columns) -> Table:
     """Two patients, and a third who keeps every column from being a constant."""
     values = {"age": [60.0, 20.0], "lactate": [2.0, 4.0], "pressure": [80.0, 65.0], "ward": ["medical", "cardiac"]}
     third = {"age": 71.0, "lactate": 1.1, "pressure": 72.0, "ward": "surgical"}
-    whole = {name: [*columns.get(name, usual), third[name]] for name, usual in values.items()}
-    return Table.from_mapping({**whole, "hospital": ["a", "b", "b"], "died": [*died, 1.0]}, source="patients.csv")
+    full = {name: [*columns.get(name, usual), third[name]] for name, usual in values.items()}
+    return Table.from_mapping({**full, "hospital": ["a", "b", "b"], "died": [*died, 1.0]}, source="patients.csv")
 
 
 def test_numbers_by_hand():
@@ -69,8 +69,8 @@ def test_a_level_nobody_listed_is_other_and_a_gap_is_no_level():
 @given(st.floats(allow_nan=True, allow_infinity=False), st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
 @settings(max_examples=200, deadline=None)
 def test_every_input_is_finite_and_bounded(value, low, width):
-    known = replace(KNOWN, ranges={**KNOWN.ranges, "age": (low, low + width)})
-    _, x = made(rows(age=[value, 50.0]), known)
+    expected = replace(KNOWN, ranges={**KNOWN.ranges, "age": (low, low + width)})
+    _, x = made(rows(age=[value, 50.0]), expected)
     assert np.isfinite(x).all()
     assert np.abs(x[0, 0]) <= 4 * (0.5 + BEYOND) + 1e-6 * abs(low) / width + 1e-9
 
@@ -140,15 +140,15 @@ def test_ordered_levels_need_no_range():
     )
     schema = infer_schema(table, label="died", site="hospital", overrides={"grade": ["low", "mid", "high"]})
     data = build_dataset(table, schema, name="t")
-    encoding = public_encoding(data, Known(levels={"died": ("0", "1")}), label="died", rules=EncodingRules())
+    encoding = public_encoding(data, PublicFacts(levels={"died": ("0", "1")}), label="died", rules=EncodingRules())
     assert encoding.encode(data, float)[:, 0].tolist() == [-2, 2, 0]
 
 
 def test_pictures_are_centred_on_grey():
     pixels = np.array([[[[0]]], [[[255]]]], np.uint8)
     pictures = ImageSet("p", pixels, np.array(["cat", "dog"], object))
-    known = Known(levels={"label": ("cat", "dog")})
-    encoding = public_encoding(pictures, known, label=None, rules=EncodingRules())
+    expected = PublicFacts(levels={"label": ("cat", "dog")})
+    encoding = public_encoding(pictures, expected, label=None, rules=EncodingRules())
     assert isinstance(encoding, ImageEncoding)
     assert encoding.encode(pictures, float).ravel().tolist() == [-2, 2]
 
@@ -168,16 +168,16 @@ EICU = pytest.mark.data("eicu_demo")
 def test_the_catalog_knows_its_clinical_sets(name):
     """Every feature has a range or a list; the list has every level, and hardly a value is drawn in."""
     plan = plan_for(name)
-    held = assemble(plan)
-    encoding = agreed_beforehand(plan, held.data)
-    x = encoding.encode(held.data, float)
-    at = {feature: j for j, feature in enumerate(encoding.features)}
-    assert all(x[:, at[f"{rule.name}=other"]].sum() == 0 for rule in encoding.categorical)
+    data = assemble(plan)
+    encoding = make_public_encoding(plan, data.data)
+    x = encoding.encode(data.data, float)
+    index = {feature: j for j, feature in enumerate(encoding.features)}
+    assert all(x[:, index[f"{rule.name}=other"]].sum() == 0 for rule in encoding.categorical)
     numbers = x[:, : len(encoding.numeric)]
     assert (np.abs(numbers) >= 6).mean() < 0.01
     assert (np.abs(numbers).mean(axis=0) > 0.01).all()
-    assert set(encoding.labels(held.data)) == {0, 1}
-    assert set(encoding.group_numbers(held.stack.groups.tolist())) <= {0, 1, 2}
+    assert set(encoding.labels(data.data)) == {0, 1}
+    assert set(encoding.group_numbers(data.stack.groups.tolist())) <= {0, 1, 2}
 
 
 @pytest.mark.parametrize(
@@ -185,22 +185,22 @@ def test_the_catalog_knows_its_clinical_sets(name):
     [("heart", 4, 4), pytest.param("eicu-demo-hospitals", 117, 5, marks=EICU), ("icu-cohort", 152, 5)],
 )
 def test_whole_hospitals_are_tested_once_in_all_folds(name, sites, folds):
-    table = entry(name).load()
+    table = find_entry(name).load()
     table = table.take(np.arange(0, len(table), 5 if name == "icu-cohort" else 1))  # some rows of each will do
     tested = []
     for fold in range(folds):
         plan = plan_for(name, "split.scheme=group-kfold", f"split.folds={folds}", f"split.fold={fold}")
-        held = assemble(plan, table)
-        unseen = [site for site, r in zip(held.stack.names, held.stack.rows, strict=True) if len(r.test)]
-        assert not set(unseen) & set(held.training)
-        assert len(unseen) + len(held.training) == sites
+        data = assemble(plan, table)
+        unseen = [site for site, r in zip(data.stack.names, data.stack.rows, strict=True) if len(r.test)]
+        assert not set(unseen) & set(data.training)
+        assert len(unseen) + len(data.training) == sites
         tested += unseen
     assert len(tested) == len(set(tested)) == sites
 
 
 @EICU
 def test_the_demos_hospitals():
-    table = entry("eicu-demo-hospitals").load()
+    table = find_entry("eicu-demo-hospitals").load()
     assert table.column("died_in_hospital").sum() == 101
     assert np.unique(table.column("hospitalid"), return_counts=True)[1].min() == 8
 
@@ -209,14 +209,16 @@ def test_ranges_are_whole_and_the_right_way_round():
     for one in CATALOG.values():
         assert all(low < high for low, high in one.ranges.values())
         assert not set(one.ranges) & set(one.levels)
-    features = [name for name in entry("icu-cohort").load().names if name not in ("stay_id", "patient_id", "hospital")]
-    known = {*public_ranges.COHORT, *public_ranges.COHORT_LEVELS, "hospital_beds"}
-    assert set(features) == known
+    features = [
+        name for name in find_entry("icu-cohort").load().names if name not in ("stay_id", "patient_id", "hospital")
+    ]
+    expected = {*public_ranges.COHORT, *public_ranges.COHORT_LEVELS, "hospital_beds"}
+    assert set(features) == expected
 
 
 def test_the_users_range_goes_before_the_catalogs():
     plan = plan_for("heart", "data.ranges.age=[0, 80]", "data.levels.sex=['female','male','diverse']")
-    encoding = agreed_beforehand(plan, assemble(plan).data)
+    encoding = make_public_encoding(plan, assemble(plan).data)
     age = next(rule for rule in encoding.numeric if rule.name == "age")
     assert (age.centre, age.scale) == (40.0, 20.0)
     assert "sex=diverse" in encoding.features
@@ -225,10 +227,10 @@ def test_the_users_range_goes_before_the_catalogs():
 def test_rows_that_travel_with_their_plan_are_still_known(tmp_path):
     plan = plan_for("heart")
     values = plan.plain()
-    bundle = write_bundle(entry("heart").load(), tmp_path / "plan.json")
+    bundle = write_bundle(find_entry("heart").load(), tmp_path / "plan.json")
     values["data"] = {**values["data"], "name": None, "table": str(bundle)}
     carried = Settings(values)
-    assert agreed_beforehand(carried, assemble(carried).data) == agreed_beforehand(plan, assemble(plan).data)
+    assert make_public_encoding(carried, assemble(carried).data) == make_public_encoding(plan, assemble(plan).data)
 
 
 @pytest.mark.parametrize(
@@ -241,23 +243,23 @@ def test_rows_that_travel_with_their_plan_are_still_known(tmp_path):
 def test_what_needs_the_sites_counts_is_refused(change, said):
     plan = plan_for("heart", change)
     with refused("conflicting-settings"):
-        agreed_beforehand(plan, assemble(Settings({**plan.plain(), "tasks": {}})).data)
+        make_public_encoding(plan, assemble(Settings({**plan.plain(), "tasks": {}})).data)
 
 
 @pytest.mark.parametrize("encoding", ["fitted", "public"])
 def test_no_summary_leaves_a_site(encoding, tmp_path, monkeypatch):
     """We listen on the wire: with a public encoding no site is asked for a summary, and none sends one."""
-    asked, answered = [], []
+    requests, answered = [], []
     decode_ask, encode_answer = local.decode_ask, local.encode_answer
 
     def ask(data, site, layout):
         heard = decode_ask(data, site, layout)
-        asked.append(heard.task)
+        requests.append(heard.task)
         return heard
 
-    def answer(said, layout):
-        answered.extend(said.values)
-        return encode_answer(said, layout)
+    def answer(message, layout):
+        answered.extend(message.values)
+        return encode_answer(message, layout)
 
     monkeypatch.setattr(local, "decode_ask", ask)
     monkeypatch.setattr(local, "encode_answer", answer)
@@ -272,6 +274,6 @@ def test_no_summary_leaves_a_site(encoding, tmp_path, monkeypatch):
     )
     run = gr.run(experiment, out=tmp_path / "run", table=patients([60, 50, 40]))
     summaries = [name for name in answered if name.startswith("summary")]
-    assert ("summarise" in asked, bool(summaries)) == ((encoding == "fitted",) * 2)
-    assert {"prepare", "train", "evaluate"} <= set(asked)
+    assert ("summarise" in requests, bool(summaries)) == ((encoding == "fitted",) * 2)
+    assert {"prepare", "train", "evaluate"} <= set(requests)
     assert run.summary["final"]["auroc"] > 0.6

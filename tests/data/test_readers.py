@@ -222,8 +222,8 @@ def test_modules_need_numpy_alone() -> None:
         "heavy = {'pandas', 'pyarrow', 'sqlalchemy', 'scipy', 'sklearn'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.data("diabetes130", "fed_tcga_brca")

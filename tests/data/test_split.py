@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grandrounds.data.split import SCHEMES, roles, row_keys, split_rows
+from grandrounds.data.split import SCHEMES, assign_roles, row_keys, split_rows
 from grandrounds.data.table import Table
 from tests.support import dataset, patients, refused
 
@@ -29,7 +29,7 @@ def sites(draw):
 @settings(max_examples=250, deadline=None)
 def test_every_row_has_one_use_and_training_has_one_row(site, by):
     rows, wish, columns = site
-    got = split_rows(rows, **columns, by=by, **wish)
+    got = split_rows(rows, **columns, unit=by, **wish)
     together = np.concatenate([got.train, got.val, got.test])
     assert np.array_equal(np.sort(together), rows)
     assert len(got.train) >= 1
@@ -57,9 +57,9 @@ def test_every_row_has_one_use_and_training_has_one_row(site, by):
 @settings(max_examples=60, deadline=None)
 def test_a_hospital_with_only_its_own_file_finds_the_same_split(site, by):
     rows, wish, columns = site
-    whole = split_rows(rows, by=by, **columns, **wish)
-    alone = split_rows(np.arange(len(rows)), by=by, **{name: c[rows] for name, c in columns.items()}, **wish)
-    for of_all, of_own in zip(vars(whole).values(), vars(alone).values(), strict=True):
+    full = split_rows(rows, unit=by, **columns, **wish)
+    alone = split_rows(np.arange(len(rows)), unit=by, **{name: c[rows] for name, c in columns.items()}, **wish)
+    for of_all, of_own in zip(vars(full).values(), vars(alone).values(), strict=True):
         assert np.array_equal(of_all, rows[of_own])
 
 
@@ -73,10 +73,10 @@ def test_taking_out_one_patient_changes_no_others_role(at, kinds, seed, by):
     """Whoever is taken out of 300 rows, all others keep their role; of equal rows it is the contents that stay."""
     column = np.random.default_rng(at).integers(0, kinds + (200 if by == "patient" else 0), 300)
     columns = {"keys": column.astype(np.uint64), "patient": column}
-    wish = {"val": 0.15, "test": 0.2, "seed": seed, "site": "a", "by": by}
-    gone = column == column[at % 300] if by == "patient" else np.arange(300) == at % 300
+    wish = {"val": 0.15, "test": 0.2, "seed": seed, "site": "a", "unit": by}
+    missing = column == column[at % 300] if by == "patient" else np.arange(300) == at % 300
     before = split_rows(np.arange(300), **columns, **wish)
-    after = split_rows(np.flatnonzero(~gone), **columns, **wish)
+    after = split_rows(np.flatnonzero(~missing), **columns, **wish)
     leaves = column[at % 300]
     for was, now in zip(vars(before).values(), vars(after).values(), strict=True):
         stayed = contents(was, column)
@@ -87,7 +87,7 @@ def test_taking_out_one_patient_changes_no_others_role(at, kinds, seed, by):
 
 def test_a_patient_of_two_hospitals_has_one_role():
     words = np.array([f"p{k}" for k in range(200)], dtype=object)
-    wish = {"val": 0.15, "test": 0.2, "seed": 0, "patient": words, "by": "patient"}
+    wish = {"val": 0.15, "test": 0.2, "seed": 0, "patient": words, "unit": "patient"}
     one, other = (split_rows(np.arange(a, b), site=site, **wish) for a, b, site in ((0, 150, "a"), (50, 200, "b")))
     both = np.arange(50, 150)
     for part in ("train", "val", "test"):
@@ -141,13 +141,13 @@ def test_keys_follow_from_content_and_from_nothing_else():
 def test_three_patients_fill_three_sides_even_when_one_has_most_rows():
     patient = np.array([7] * 10 + [8, 9])
     for seed in range(20):
-        got = split_rows(np.arange(12), val=0.2, test=0.2, seed=seed, site="a", patient=patient, by="patient")
+        got = split_rows(np.arange(12), val=0.2, test=0.2, seed=seed, site="a", patient=patient, unit="patient")
         assert {len(got.train), len(got.val), len(got.test)} == {1, 10}
 
 
 def test_time_trains_on_the_earliest():
     time = np.array(["2020-03-01", "2019-01-01", "2021-05-05", "2018-07-01", "2022-01-01"], dtype=object)
-    got = split_rows(np.arange(5), val=0.2, test=0.2, seed=0, site="a", time=time, by="time")
+    got = split_rows(np.arange(5), val=0.2, test=0.2, seed=0, site="a", time=time, unit="time")
     assert (got.train.tolist(), got.val.tolist(), got.test.tolist()) == ([0, 1, 3], [2], [4])
 
 
@@ -165,11 +165,11 @@ def test_small_sites_train_and_fill_every_part_they_can(n, parts):
     [
         ({"val": 0.5, "test": 0.5}, "out-of-range", None),
         ({"val": -0.1}, "out-of-range", None),
-        ({"by": "pateint"}, "unknown-split", "'patient'"),
-        ({"by": "patient"}, "column-not-set", None),
-        ({"by": "time"}, "column-not-set", None),
-        ({"by": "time", "time": np.array([1.0, np.nan, 3.0])}, "missing-values", "'a'.*1 of 3"),
-        ({"by": "patient", "patient": np.array(["x", None, ""], dtype=object)}, "missing-values", "2 of 3"),
+        ({"unit": "pateint"}, "unknown-split", "'patient'"),
+        ({"unit": "patient"}, "column-not-set", None),
+        ({"unit": "time"}, "column-not-set", None),
+        ({"unit": "time", "time": np.array([1.0, np.nan, 3.0])}, "missing-values", "'a'.*1 of 3"),
+        ({"unit": "patient", "patient": np.array(["x", None, ""], dtype=object)}, "missing-values", "2 of 3"),
         ({"rows": np.array([], dtype=int)}, "too-few-rows", "'a'"),
     ],
 )
@@ -183,15 +183,15 @@ NAMES = [f"h{k}" for k in range(7)]
 
 
 def kept_out(**wish):
-    return [name for name, role in roles(NAMES, seed=0, **wish).items() if role == "test"]
+    return [name for name, role in assign_roles(NAMES, seed=0, **wish).items() if role == "test"]
 
 
 def test_within_trains_everywhere():
-    assert set(roles(NAMES, scheme="within", seed=0).values()) == {"train"}
+    assert set(assign_roles(NAMES, scheme="within", seed=0).values()) == {"train"}
 
 
 def test_leave_one_site_out_goes_in_sorted_order():
-    assert list(roles(["b", "a"], scheme="leave-one-site-out", seed=0)) == ["a", "b"]
+    assert list(assign_roles(["b", "a"], scheme="leave-one-site-out", seed=0)) == ["a", "b"]
     assert [kept_out(scheme="leave-one-site-out", fold=k) for k in range(7)] == [[name] for name in NAMES]
 
 
@@ -199,12 +199,14 @@ def test_group_kfold_tests_every_site_once_in_even_groups():
     folds = [kept_out(scheme="group-kfold", fold=k, folds=3) for k in range(3)]
     assert sorted(name for fold in folds for name in fold) == NAMES
     assert sorted(map(len, folds)) == [2, 2, 3]
-    other = [name for name, role in roles(NAMES, scheme="group-kfold", seed=5, folds=3).items() if role == "test"]
+    other = [
+        name for name, role in assign_roles(NAMES, scheme="group-kfold", seed=5, folds=3).items() if role == "test"
+    ]
     assert other != folds[0]
 
 
 def test_group_kfold_does_not_depend_on_the_order_of_names():
-    assert roles(NAMES, scheme="group-kfold", seed=0) == roles(NAMES[::-1], scheme="group-kfold", seed=0)
+    assert assign_roles(NAMES, scheme="group-kfold", seed=0) == assign_roles(NAMES[::-1], scheme="group-kfold", seed=0)
 
 
 def test_holdout_tests_on_the_named_sites():
@@ -227,12 +229,12 @@ def test_holdout_tests_on_the_named_sites():
 )
 def test_roles_that_make_no_sense_are_refused(wish, code, value):
     with refused(code, match=value):
-        roles(NAMES, seed=0, **wish)
+        assign_roles(NAMES, seed=0, **wish)
 
 
 def test_two_sites_of_one_name_are_refused():
     with refused("repeated-site", match="'a'"):
-        roles(["a", "b", "a"], scheme="within", seed=0)
+        assign_roles(["a", "b", "a"], scheme="within", seed=0)
 
 
 def test_every_scheme_is_tried_here():

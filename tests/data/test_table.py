@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.data.table import Table, format_number, is_number, numbers_of, text_of
+from grandrounds.data.table import Table, format_number, is_number, parse_numbers, to_text
 from tests.support import refused
 
 WORDS = st.one_of(
@@ -146,7 +146,7 @@ def test_hash_tells_cells_apart_wherever_the_cut_is(cells: list[str | None]) -> 
 
 @given(st.lists(WORDS, max_size=6))
 def test_a_column_is_numeric_exactly_if_every_cell_is(words: list[str]) -> None:
-    numbers = numbers_of(words)
+    numbers = parse_numbers(words)
     blurred = [w for w in words if is_number(w) and w.lstrip("+-").isdigit() and abs(float(w)) > 2**53]
     if all(is_number(word) for word in words) and not blurred:
         assert numbers is not None
@@ -158,18 +158,18 @@ def test_a_column_is_numeric_exactly_if_every_cell_is(words: list[str]) -> None:
 @pytest.mark.parametrize("word", ["1", "-2", "+3", "1e3", "-1.5E-7", ".5", "5.", "0", "-0", "0.25", "00.5"[1:]])
 def test_written_as_a_number(word: str) -> None:
     assert is_number(word)
-    assert numbers_of([word]) is not None
+    assert parse_numbers([word]) is not None
 
 
 @pytest.mark.parametrize("word", ["007", "-07", "00", "inf", "nan", "1e999", "1_000", "1,5", " 1", "", "-", "٣", "0x1"])
 def test_not_written_as_a_number(word: str) -> None:
     assert not is_number(word)
-    assert numbers_of([word]) is None
+    assert parse_numbers([word]) is None
 
 
 @given(st.lists(st.one_of(st.floats(allow_infinity=False), st.integers(-99, 99).map(float)), max_size=20))
 def test_numbers_as_text_read_back_equal(values: list[float]) -> None:
-    words = text_of(np.array(values, dtype=np.float64))
+    words = to_text(np.array(values, dtype=np.float64))
     for value, word in zip(values, words, strict=True):
         assert (word is None) if np.isnan(value) else (float(word) == value)
 

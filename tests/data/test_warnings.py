@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from grandrounds.data.warnings import few_events, one_site, threshold_warnings, too_good
+from grandrounds.data.warnings import few_events_warnings, one_site_warnings, threshold_warnings, too_good_warnings
 
 
 def test_an_auroc_that_is_rarely_possible_is_pointed_out():
-    (said,) = too_good({"auroc": 0.991})
-    assert said.startswith("AUROC 0.991 is rarely possible before an outcome")
-    assert too_good({"auroc": 0.979}) == too_good({"auroc": None}) == too_good({}) == too_good({"auroc": float("nan")}) == []
+    (message,) = too_good_warnings({"auroc": 0.991})
+    assert message.startswith("AUROC 0.991 is rarely possible before an outcome")
+    assert (
+        too_good_warnings({"auroc": 0.979})
+        == too_good_warnings({"auroc": None})
+        == too_good_warnings({})
+        == too_good_warnings({"auroc": float("nan")})
+        == []
+    )
 
 
 def test_nine_events_are_too_few_and_ten_are_not():
-    (said,) = few_events({"survived": 90, "died": 9}, ("survived", "died"))
-    assert said.startswith("9 events ('died') among 99 test rows")
-    assert few_events({"survived": 90, "died": 10}, ("survived", "died")) == []
-    assert few_events({"a": 1, "b": 1, "c": 1}, ("a", "b", "c")) == []
+    (message,) = few_events_warnings({"survived": 90, "died": 9}, ("survived", "died"))
+    assert message.startswith("9 events ('died') among 99 test rows")
+    assert few_events_warnings({"survived": 90, "died": 10}, ("survived", "died")) == []
+    assert few_events_warnings({"a": 1, "b": 1, "c": 1}, ("a", "b", "c")) == []
 
 
 @pytest.mark.parametrize(
@@ -31,9 +37,9 @@ def test_nine_events_are_too_few_and_ten_are_not():
     ],
 )
 def test_a_threshold_that_flags_nobody_or_everybody_is_pointed_out(sensitivity, specificity, words):
-    said = threshold_warnings({"sensitivity": sensitivity, "specificity": specificity}, 0.5, 0.1)
-    assert (words in said[0]) if words else said == []
+    message = threshold_warnings({"sensitivity": sensitivity, "specificity": specificity}, 0.5, 0.1)
+    assert (words in message[0]) if words else message == []
 
 
 def test_one_site_is_no_federation():
-    assert one_site(["a"]) and not one_site(["a", "b"])
+    assert one_site_warnings(["a"]) and not one_site_warnings(["a", "b"])

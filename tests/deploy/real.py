@@ -27,7 +27,7 @@ import psutil
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.core.toml import dumps
 from grandrounds.data.agreement.draft import draft_image_schema, draft_schema
-from grandrounds.data.agreement.schema import Agreed
+from grandrounds.data.agreement.schema import AgreedSchema
 from grandrounds.data.images import ImageSet
 from grandrounds.data.row_files import split_images, to_npz
 from grandrounds.data.table import Table
@@ -62,7 +62,9 @@ def rounds(*words: str) -> str:
     """What a command prints; an error with its words where it fails."""
     done = subprocess.run([ROUNDS, *words], capture_output=True, text=True, timeout=180)
     if done.returncode:
-        raise AssertionError(f"rounds {' '.join(words)} gave {done.returncode}: {done.stderr[-2000:]}{done.stdout[-2000:]}")
+        raise AssertionError(
+            f"rounds {' '.join(words)} gave {done.returncode}: {done.stderr[-2000:]}{done.stdout[-2000:]}"
+        )
     return done.stdout
 
 
@@ -82,7 +84,7 @@ class Dealt:
 
     whole: Path
     files: dict[str, Path]
-    agreed: Agreed
+    agreed: AgreedSchema
     here: dict[str, Any]
 
     @classmethod
@@ -144,7 +146,9 @@ class Real:
     def _settle(self, folder: Path, dialled: int) -> None:
         """Ports that are free here, and a policy that leaves answers as they are."""
         said = (folder / "site.toml").read_text()
-        said = re.sub(r"(?m)^port = (\d+)$", lambda m: f"port = {dialled if int(m[1]) == self.port else free_port()}", said)
+        said = re.sub(
+            r"(?m)^port = (\d+)$", lambda m: f"port = {dialled if int(m[1]) == self.port else free_port()}", said
+        )
         said = re.sub(r"(?m)^seconds = 600$", f"seconds = {self.limit:.0f}", said)
         (folder / "site.toml").write_text(said)
         policy = (folder / "policy.toml").read_text()

@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 pytest.importorskip("torch")
 
 from grandrounds.data.images import ImageSet, stroke_masks
-from grandrounds.data.sets.images import PICTURE_SETS
+from grandrounds.data.sets.images import IMAGE_SETS
 from grandrounds.keeper import codes
 from tests.deploy.real import Real, rounds
 from tests.deploy.test_hospitals_for_real import QUIET, gateway, same_model
@@ -25,7 +25,7 @@ NET = {"model": {"name": "small-cnn"}, "train": {"batch": 16, "steps": 3}, "engi
 
 def digits() -> ImageSet:
     """The first digits of MNIST at two sites, with a mask of each one's strokes."""
-    held = PICTURE_SETS["mnist"]["load"]()
+    held = IMAGE_SETS["mnist"]["load"]()
     own = held.take(np.arange(2 * EACH))
     site = np.repeat(np.array(["north", "south"], object), EACH)
     return ImageSet("digits", own.pixels, own.label, site, masks=stroke_masks(own.pixels))
@@ -41,7 +41,7 @@ def test_each_site_is_told_that_its_pictures_fit(real):
     for name in real.names:
         schema = str(real.site_folder(name) / "schema.json")
         said = rounds("site", "check", "--data", str(real.dealt.files[name]), "--schema", schema)
-        assert said.endswith(f"{EACH} pictures, agreed as 28x28, 1 channel: fits\n")
+        assert said.endswith(f"{EACH} images, agreed as 28x28, 1 channel: fits\n")
 
 
 def test_xfed_with_masks(real):

@@ -465,8 +465,8 @@ def test_a_mark_is_learnt_in_place_of_what_pictures_show(kind, pictures, tmp_pat
         ('[{kind="scale", count=1, strength=1e9}]', ["from 0 to 1e+06"]),
         ('[{kind="lie", count=1, strength=0}]', ["give a number above 0"]),
         ('[{kind="backdoor", count=1}]', ["needs a target"]),
-        ('[{kind="backdoor", count=1, target="malignant"}]', ["stamps pictures", "use label-flip or label-shuffle"]),
-        ('[{kind="corner", count=1}]', ["marks pictures", "use label-flip or label-shuffle"]),
+        ('[{kind="backdoor", count=1, target="malignant"}]', ["stamps images", "use label-flip or label-shuffle"]),
+        ('[{kind="corner", count=1}]', ["marks images", "use label-flip or label-shuffle"]),
         ("label-flip", ["attacks is 'label-flip'"]),
     ],
 )

@@ -8,14 +8,14 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
 from grandrounds.analysis.case.rationale import scored_pictures
-from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
-from grandrounds.data.corruption.attacks import marked_reference
+from grandrounds.data.corruption.attacks import mark_reference
 from grandrounds.data.image_files import read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.runs.federation import assemble
 from grandrounds.site import host as hosts
 from tests.e2e.test_xfed import SOURCE, experiment, scoring_set, squares, without_time  # noqa: F401
+from tests.support import refused
 
 pytest.importorskip("torch")
 
@@ -45,7 +45,7 @@ def test_rows_that_are_scored_on_have_marks_and_test_rows_have_none(kind, masked
     plain, found = held(masked), held(masked, attacks=marks(kind))
     drawn, raw = found.reference["scoring"], read_npz(masked)
     assert drawn.rows.tolist() == plain.reference["scoring"].rows.tolist()
-    shown = drawn.of(found.data)
+    shown = drawn.select_from(found.data)
     assert isinstance(shown, ImageSet)
     for picture, before, word, mask in zip(
         shown.pixels, raw.pixels[drawn.rows], shown.label, raw.masks[drawn.rows], strict=True
@@ -67,16 +67,20 @@ def test_pictures_of_another_set_have_marks_by_the_classes_of_the_consortium(squ
     other = scoring_set(monkeypatch, squares, label=np.array(["malignant"] * 12, object))
     found = held(squares, attacks=marks(), reference=SOURCE)
     drawn = found.reference["scoring"]
-    assert (drawn.pictures.pixels[:, :5, 11:] == 255).all(), "the second class, though there is no first"
-    np.testing.assert_array_equal(drawn.pictures.pixels[:, 5:], other.pixels[:, 5:])
-    assert drawn.sha256 == marked_reference(other, "corner", like=found.data).sha256() != other.sha256()
+    assert (drawn.images.pixels[:, :5, 11:] == 255).all(), "the second class, though there is no first"
+    np.testing.assert_array_equal(drawn.images.pixels[:, 5:], other.pixels[:, 5:])
+    assert drawn.sha256 == mark_reference(other, "corner", like=found.data).sha256() != other.sha256()
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("source", [False, True], ids=["own rows", "another set"])
 def test_record_ledger_deep_audit_and_sheet_agree_on_the_pictures_as_used(source, masked, monkeypatch, tmp_path):
     scoring_set(monkeypatch, masked)
-    changes = {"attacks": marks(), "evaluation": {"rationale_set": "scoring"}, **({"reference": SOURCE} if source else {})}
+    changes = {
+        "attacks": marks(),
+        "evaluation": {"rationale_set": "scoring"},
+        **({"reference": SOURCE} if source else {}),
+    }
     found = held(masked, **changes)
     drawn = found.reference["scoring"]
     done = gr.run(experiment(masked, **changes), out=tmp_path / "r")
@@ -86,7 +90,7 @@ def test_record_ledger_deep_audit_and_sheet_agree_on_the_pictures_as_used(source
     assert told == [{"scoring": drawn.sha256}] * 2
     assert audit(done.folder, deep=True).findings == ()
     seen = scored_pictures(done)
-    np.testing.assert_array_equal([p.pixels for p in seen], drawn.of(found.data).pixels)
+    np.testing.assert_array_equal([p.pixels for p in seen], drawn.select_from(found.data).pixels)
     assert np.mean([p.right for p in seen]) == pytest.approx(done.summary["reasons"]["accuracy"])
 
 
@@ -134,13 +138,13 @@ def test_nobody_trains_on_them(masked, tmp_path):
 
 
 def test_marks_that_reference_pictures_cannot_carry_are_refused(masked, squares, monkeypatch):  # noqa: F811
-    with pytest.raises(BadInput, match="is to mark the reference pictures, and there are none: add"):
+    with refused("missing-reference"):
         held(masked, attacks=marks(), reference=None, method={"name": "fedavg"})
     both = [*marks(), {"kind": "background", "sites": ["c"], "reference": True}]
-    with pytest.raises(BadInput, match="'background' and 'corner' would both mark the reference pictures"):
+    with refused("conflicting-settings", match="'background'.*'corner'"):
         held(masked, attacks=both)
     scoring_set(monkeypatch, squares, masks=False)
-    with pytest.raises(BadInput, match="reference pictures outside of their truth masks, and s has none"):
+    with refused("missing-masks"):
         held(masked, attacks=marks("background"), reference=SOURCE)
 
 

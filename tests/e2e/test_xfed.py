@@ -396,13 +396,13 @@ def test_scoring_pictures_that_cannot_be_used_are_refused_in_one_sentence(square
     )
     for source, words in {
         "xfed-mnis": ("reference.scoring.source is 'xfed-mnis'", "xfed-mnist"),
-        "xfed-mnist": ("reference.scoring.source 'xfed-mnist' has pictures unlike those of squares",),
+        "xfed-mnist": ("reference.scoring.source 'xfed-mnist' has images unlike those of squares",),
     }.items():
         file = tmp_path / f"{source}.toml"
         file.write_text(f'{own}[reference.scoring]\nsent = true\nsource = "{source}"\n')
         refused(rounds("run", file, "--out", tmp_path / "r"), *words)
     values = {"data": {"label": "died", "site": "hospital"}, "reference": SOURCE, "method": {"rounds": 1}}
-    with pytest.raises(BadInput, match="has pictures unlike those of"):
+    with pytest.raises(BadInput, match="has images unlike those of"):
         gr.run(gr.Experiment.parse(values), table=patients([40, 40]), out=tmp_path / "t")
 
 

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from grandrounds.core.rng import generator
 from grandrounds.data.encoding import EncodingRules
-from grandrounds.data.public import Known, public_encoding
+from grandrounds.data.public import PublicFacts, public_encoding
 from grandrounds.explain.noised_percentiles import (
     COLUMNS,
     COUNTS,
@@ -42,7 +42,7 @@ def people(n=300):
 
 
 def encoding(data):
-    return public_encoding(data, Known(RANGES, LEVELS), label="died", rules=EncodingRules())
+    return public_encoding(data, PublicFacts(RANGES, LEVELS), label="died", rules=EncodingRules())
 
 
 def test_cells_by_hand():

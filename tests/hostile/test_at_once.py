@@ -19,12 +19,12 @@ from tests.command import rounds
 LOADER = """
 import time
 from pathlib import Path
-from grandrounds.data.sets.catalog import entry
+from grandrounds.data.sets.catalog import find_entry
 def slowly():
     Path("reading").touch()
     while not Path("go").exists():
         time.sleep(0.02)
-    return entry("breast-cancer").load()
+    return find_entry("breast-cancer").load()
 """
 SHORT = ("--set", "method.rounds=2", "--set", "split.sites=3", "--quiet")
 

@@ -101,7 +101,9 @@ def test_after_ten_questions_that_a_site_could_not_answer_the_run_is_over_there(
     keeper = post.box.keepers[B]
     run = keeper._runs[letter.run]
     question = asked(letter, "train", run.layout)
-    broken = replace(question, shared={**question.shared, "class_weight": np.zeros(0)})  # no such classes: the host breaks
+    broken = replace(
+        question, shared={**question.shared, "class_weight": np.zeros(0)}
+    )  # no such classes: the host breaks
     for k in range(3):
         again = replace(broken, id=AskId(letter.run, 2, 50 + k))
         assert peek_answer(send(keeper, letter, again, run.layout)) == codes.REFUSED
@@ -114,7 +116,9 @@ def test_after_ten_questions_that_a_site_could_not_answer_the_run_is_over_there(
 )
 def test_training_with_numbers_that_are_not_the_plans_is_refused(other):
     plan = Experiment.parse({"data": DATA, "method": {"rounds": 3}, "train": {"steps": 2}}).plan()
-    told = dict.fromkeys(("epochs", "momentum", "weight_decay", "l2", "optimizer", "keep_optimizer", "augment", "batch"))
+    told = dict.fromkeys(
+        ("epochs", "momentum", "weight_decay", "l2", "optimizer", "keep_optimizer", "augment", "batch")
+    )
     told = {name: plan["train"][name] for name in told}
     work = {**told, "steps": 2, "seed": plan["seed"], "round": 1, "lr": plan["train"]["lr"]}
     ask = Ask("train", work, report=("model", "count", "steps"), id=AskId("x", 1, 0))
@@ -138,7 +142,18 @@ def test_training_with_numbers_that_are_not_the_plans_is_refused(other):
 )
 def test_a_model_of_half_of_the_patients_is_sent_only_where_the_plan_says_so(sections, half, allowed):
     plan = Experiment.parse({"data": DATA, **sections}).plan()
-    names = ("epochs", "momentum", "weight_decay", "l2", "optimizer", "keep_optimizer", "augment", "batch", "steps", "lr")
+    names = (
+        "epochs",
+        "momentum",
+        "weight_decay",
+        "l2",
+        "optimizer",
+        "keep_optimizer",
+        "augment",
+        "batch",
+        "steps",
+        "lr",
+    )
     work = {**{n: plan["train"][n] for n in names}, "seed": plan["seed"], "round": 1}
     work |= {n: plan["privacy"][n] for n in ("clip", "rate")} if "privacy" in sections else {}
     ask = Ask("train", work, report=("model", "count", "steps"), id=AskId("x", 1, 0))
@@ -207,9 +222,9 @@ def test_a_column_with_few_values_inside_a_range_has_no_mean():
     """A range around nothing would count the values above it: here 4 of 10, and each bound moved tells another value."""
     rows = np.arange(10.0)[:, None]
     data = type("Rows", (), {"numeric": rows})()
-    told = Moments.of(data, np.array([5.1]), np.array([5.2]), smallest=5)
+    told = Moments.from_dataset(data, np.array([5.1]), np.array([5.2]), smallest=5)
     assert told.count.tolist() == [0] and told.mean.tolist() == [0] and told.m2.tolist() == [0]
-    wide = Moments.of(data, np.array([1.0]), np.array([5.0]), smallest=5)
+    wide = Moments.from_dataset(data, np.array([1.0]), np.array([5.0]), smallest=5)
     assert wide.count.tolist() == [10] and wide.mean[0] == pytest.approx((1 + 1 + 2 + 3 + 4 + 5 * 5) / 10)
 
 

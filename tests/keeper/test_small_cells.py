@@ -56,7 +56,7 @@ def test_quantile_cells_hold_enough_patients_each_and_medians_stay():
 def test_by_hand():
     """Values 1 .. 7 with cells of three: 1 2 3 | 4 5 6 7, told by their middle patients 2 and 5."""
     x = np.arange(1.0, 8.0)[:, None]
-    cells = Cells.of(x)
+    cells = Cells.from_values(x)
     values = {
         "summary.words": json.dumps({"levels": [], "groups": {}, "classes": {"a": 7}}),
         "summary.cell_column": cells.column, "summary.cell": cells.cell, "summary.cell_count": cells.count,
@@ -71,7 +71,11 @@ def test_by_hand():
 
 
 def test_means_of_columns_with_few_values_are_not_told():
-    values = {"summary.count": np.array([7, 3]), "summary.mean": np.array([4.0, 2.0]), "summary.m2": np.array([28.0, 2])}
+    values = {
+        "summary.count": np.array([7, 3]),
+        "summary.mean": np.array([4.0, 2.0]),
+        "summary.m2": np.array([28.0, 2]),
+    }
     told = without_small_cells("summarise", values, 5)
     assert {name: v.tolist() for name, v in told.items()} == {
         "summary.count": [7, 0], "summary.mean": [4.0, 0.0], "summary.m2": [28.0, 0.0],

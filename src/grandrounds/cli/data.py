@@ -39,11 +39,11 @@ app = typer.Typer(help="The data sets of the catalog, and a check of your own fi
 def list_() -> None:
     """List the catalog: where each set is, its size and licence, and the command that gets it."""
     from grandrounds.data.download import size_text
-    from grandrounds.data.sets.catalog import CATALOG, place
+    from grandrounds.data.sets.catalog import CATALOG, file_status
     from grandrounds.data.store import download_size
 
     for entry in CATALOG.values():
-        where = place(entry)
+        where = file_status(entry)
         size = download_size(entry.files)
         away = where in ("not here", "damaged")
         to_get = f"{'size not stated' if size is None else size_text(size)}: rounds data get {entry.name}" if away else ""
@@ -68,11 +68,11 @@ def get(
     Licences differ: the command prints the licence before it downloads anything.
     """
     from grandrounds.data.download import size_text
-    from grandrounds.data.sets.catalog import download, entry, place, prepare
-    from grandrounds.data.store import builds_of, download_size, downloads, sources_of
+    from grandrounds.data.sets.catalog import download, file_status, find_entry, prepare
+    from grandrounds.data.store import builds_of, download_folder, download_size, sources_of
 
-    one = entry(name)
-    where = place(one)
+    one = find_entry(name)
+    where = file_status(one)
     if where == "included":
         typer.echo(f"{name} comes with the package: nothing to download")
         return
@@ -80,7 +80,7 @@ def get(
         size, count = download_size(one.files), len(sources_of(one.files))
         typer.echo(f"{name}: {one.title}\nlicence: {one.licence}; {one.source_url}")
         amount = "a download of unknown size" if size is None else f"a download of {size_text(size)}"
-        typer.echo(f"{amount} in {count} {'file' if count == 1 else 'files'}, to {downloads()}")
+        typer.echo(f"{amount} in {count} {'file' if count == 1 else 'files'}, to {download_folder()}")
     with _show_progress() as progress:
         paths = download(name, progress=progress, keep=keep)
     if where in ("not here", "damaged"):
@@ -124,14 +124,14 @@ def split(
     from grandrounds.data.images import ImageSet
     from grandrounds.data.readers import read_table
     from grandrounds.data.row_files import split_images, split_table, to_csv, to_npz
-    from grandrounds.data.sets.catalog import CATALOG, entry
+    from grandrounds.data.sets.catalog import CATALOG, find_entry
     from grandrounds.deploy.consortium import slug
 
     known = source in CATALOG or not any(c in source for c in "./:")
     pictures = source.lower().endswith(".npz")
     as_it_is = replace(PLAIN, text_encoding=text_encoding or AUTO, separator=separator or AUTO)
     held = (
-        entry(source).load()
+        find_entry(source).load()
         if known
         else read_npz(source)
         if pictures
@@ -140,7 +140,7 @@ def split(
     if isinstance(held, ImageSet):
         ending, files = "npz", {name: (len(part), to_npz(part)) for name, part in split_images(held, by).items()}
     else:
-        by = by or (entry(source).site if known else None)
+        by = by or (find_entry(source).site if known else None)
         if by is None:
             raise BadInput(f"which column of {source} names the hospital? (use --by)")
         ending, files = "csv", {name: (len(part), to_csv(part)) for name, part in split_table(held, by).items()}
@@ -182,8 +182,8 @@ def build_eicu(
     from grandrounds.core.errors import BadInput
     from grandrounds.data.download import fetch
     from grandrounds.data.sets.eicu import EICU_DEMO_TABLES
-    from grandrounds.data.sets.eicu_build import build, check_out, flow_rows, write
-    from grandrounds.data.store import downloads
+    from grandrounds.data.sets.eicu_build import build_table, check_out, flow_rows, write_files
+    from grandrounds.data.store import download_folder
 
     check_out(out)
     if (folder is None) != demo:
@@ -191,7 +191,7 @@ def build_eicu(
     if demo:
         with _show_progress() as progress:
             for source in EICU_DEMO_TABLES:
-                folder = fetch(source, downloads(), progress=progress).parent
+                folder = fetch(source, download_folder(), progress=progress).parent
     assert folder is not None
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
@@ -202,7 +202,7 @@ def build_eicu(
                 tasks[name] = bar.add_task(name, total=size)
             bar.update(tasks[name], completed=done)
 
-        built = build(folder, least_hours=least_hours, told=told)
+        built = build_table(folder, least_hours=least_hours, progress=told)
     view = Table("rule", title="Who is in the table")
     for name in ("left out", "stays", "patients", "hospitals"):
         view.add_column(name, justify="right")
@@ -213,7 +213,7 @@ def build_eicu(
     typer.echo(f"{deaths:,} of {stays:,} died in hospital ({deaths / stays:.1%})")
     for name in built.flow["absent_tables"]:
         typer.echo(f"{name} is not in the folder: done without")
-    table, flow, recipe = write(built, out)
+    table, flow, recipe = write_files(built, out)
     typer.echo(f"{table}\n{flow}\n{recipe}  (rounds run {recipe})")
 
 
@@ -232,8 +232,8 @@ def check(
     from grandrounds.cli.terminal import Terminal
     from grandrounds.core.plan_types import Plan
     from grandrounds.core.plugins import is_path
-    from grandrounds.data.sets.catalog import CATALOG, entry
-    from grandrounds.data.sets.images import PICTURE_SETS, SCORING_SETS
+    from grandrounds.data.sets.catalog import CATALOG, find_entry
+    from grandrounds.data.sets.images import IMAGE_SETS, SCORING_SETS
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.models import IMAGES
     from grandrounds.runs.federation import assemble
@@ -242,8 +242,8 @@ def check(
         named = vars(columns) | {"drop": columns.drop.split(",") if columns.drop else ()}
         experiment = Experiment.parse({"data": {"name": source, **named}}).with_settings(settings)
     elif source in CATALOG or not any(c in source for c in "./:"):
-        model = {"model": {"name": next(iter(IMAGES))}} if source in PICTURE_SETS | SCORING_SETS else {}
-        data = {"name": entry(source).name, "event": columns.event}
+        model = {"model": {"name": next(iter(IMAGES))}} if source in IMAGE_SETS | SCORING_SETS else {}
+        data = {"name": find_entry(source).name, "event": columns.event}
         experiment = Experiment.parse({"data": data, **model}).with_settings(settings)
     else:
         experiment = build_experiment(
@@ -285,11 +285,11 @@ def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
     """The set as it was read, and the event last: where it is in doubt that is the error to end with."""
     import numpy as np
 
-    from grandrounds.data.encoding import ordered_classes
+    from grandrounds.data.encoding import order_classes
     from grandrounds.data.event import event_line, state_event
     from grandrounds.data.images import ImageSet
     from grandrounds.data.sets.catalog import CATALOG
-    from grandrounds.data.warnings import few_events, own_table_warnings
+    from grandrounds.data.warnings import few_events_warnings, own_table_warnings
 
     if isinstance(consortium.data, ImageSet):
         _show_pictures(console, consortium, consortium.data)
@@ -297,7 +297,7 @@ def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
         _show_columns(console, consortium, consortium.data)
     for warning in own_table_warnings(consortium.data, consortium.stack.names, consortium.stack.rows, plan=plan):
         console.print(warn(warning), soft_wrap=True)
-    counts = ordered_classes(Counter(consortium.data.label.tolist()), plan.data.positive)
+    counts = order_classes(Counter(consortium.data.label.tolist()), plan.data.positive)
     known = CATALOG.get(plan.data.name or "")
     stated = known.event if known else None
     event = state_event(counts["classes"], counts["class_counts"], plan.data.plain(), catalog=stated)
@@ -305,19 +305,19 @@ def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
     if event is None:
         return
     tested = np.concatenate([r.test for r in consortium.stack.rows])
-    few = few_events(Counter(consortium.data.label[tested].tolist()), (event.other, event.word))
+    few = few_events_warnings(Counter(consortium.data.label[tested].tolist()), (event.other, event.word))
     for warning in (*few, *([event.warning] if event.warning else ())):
         console.print(warn(warning), soft_wrap=True)
 
 
 def _show_pictures(console: Console, consortium: Consortium, data: ImageSet) -> None:
-    from grandrounds.data.images import dark_pictures
+    from grandrounds.data.images import find_dark_images
 
     channels, height, width = data.shape
     size = f"{height} x {width}, {channels} {'channel' if channels == 1 else 'channels'}"
     console.print(f"{data.name}: {len(data):,} pictures of {size}, {len(consortium.stack.names)} sites")
     console.print("classes: " + _classes(Counter(data.label.tolist()), len(data)))
-    dark = dark_pictures(data)
+    dark = find_dark_images(data)
     if dark:
         text = f"{len(dark)} of {len(data)} pictures are black, the first is number {dark[0]}"
         console.print(warn(text), highlight=False)
@@ -329,7 +329,7 @@ def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> No
     from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts
     from grandrounds.data.summary import Summary
 
-    summary = Summary.of(data)
+    summary = Summary.from_dataset(data)
     table = Table(title=f"{data.name}: {len(data):,} rows, {len(consortium.stack.names)} sites")
     for column in ("column", "kind", "missing", "why"):
         table.add_column(column)
@@ -342,8 +342,8 @@ def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> No
     for note in () if data.table.reading is None else data.table.reading.notes:
         console.print(f"assumed: {note}", markup=False, highlight=False, soft_wrap=True)
     console.print("classes: " + _classes(summary.classes, len(data)))
-    parts = Summary.merge([Summary.of(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
-    leaks = parts.give_aways([*data.numeric_names, *data.categorical_names])
+    parts = Summary.merge([Summary.from_dataset(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
+    leaks = parts.leak_warnings([*data.numeric_names, *data.categorical_names])
     artefacts = find_artefacts(parts, *agree_ranges(parts, clip=EncodingRules().clip), names=data.numeric_names)
     for warning in (*leaks, *artefacts):
         console.print(warn(warning), soft_wrap=True)

@@ -218,10 +218,10 @@ def build_experiment(
 
 def _columns(experiment: Experiment) -> str:
     """The columns of an experiment's own table."""
-    from grandrounds.core.plan import Settings
-    from grandrounds.data.readers import read_own_table
+    from grandrounds.core.plan_types import DataSettings
+    from grandrounds.data.readers import read_plan_table
 
-    names = read_own_table(Settings(experiment.data.model_dump(mode="json"))).names
+    names = read_plan_table(DataSettings(experiment.data.model_dump(mode="json"))).names
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     return ", ".join(names[:20]) + more
 

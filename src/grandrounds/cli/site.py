@@ -59,19 +59,19 @@ def check(
     if as_json:
         told = {
             "rows": found.rows,
-            "assumed": found.assumed,
-            "fits": fit.fits(findings),
-            "findings": fit.to_json(findings),
+            "assumed": found.assumptions,
+            "fits": fit.has_no_errors(findings),
+            "findings": fit.findings_to_json(findings),
         }
-        echo(json.dumps({**told, "leaves": fit.codes(findings, agreed)}))
+        echo(json.dumps({**told, "leaves": fit.shareable_codes(findings, agreed)}))
     else:
-        for note in found.assumed:
+        for note in found.assumptions:
             typer.echo(f"assumed: {note}")
         for finding in findings:
             echo(str(finding))
         errors = sum(f.level == "error" for f in findings)
-        echo(f"{agreed.described(found.rows)}: {'fits' if not errors else f'does not fit ({errors} to mend)'}")
-    if not fit.fits(findings):
+        echo(f"{agreed.describe(found.rows)}: {'fits' if not errors else f'does not fit ({errors} to mend)'}")
+    if not fit.has_no_errors(findings):
         raise typer.Exit(UNFIT)
 
 
@@ -109,12 +109,12 @@ def schema_(
     from grandrounds.core.errors import BadInput
     from grandrounds.core.toml import dumps
     from grandrounds.data.agreement.draft import draft_image_schema, draft_schema
-    from grandrounds.data.agreement.schema import Agreed
+    from grandrounds.data.agreement.schema import AgreedSchema
     from grandrounds.data.formats import Format
     from grandrounds.data.image_files import read_npz
     from grandrounds.data.readers import DEFAULT_MISSING, read_table
 
-    found: Agreed
+    found: AgreedSchema
     if table.lower().endswith(".npz"):
         pictures = read_npz(table, label=label, site=site, patient=patient)
         found = draft_image_schema(pictures, label=label, patient=patient, quantiles=quantiles)
@@ -315,7 +315,7 @@ def start(
     import threading
 
     from grandrounds.core.errors import BadInput
-    from grandrounds.data.agreement.check import examine_data, fits
+    from grandrounds.data.agreement.check import examine_data, has_no_errors
     from grandrounds.keeper.folder import SiteFolder
     from grandrounds.keeper.runtime.site import Site
 
@@ -327,11 +327,11 @@ def start(
     else:
         found = examine_data(schema, data, query=query, form=held.form())
         count = found.rows
-        for note in found.assumed:
+        for note in found.assumptions:
             typer.echo(f"assumed: {note}")
         for finding in found.findings:
             echo(str(finding))
-        if not fits(found.findings) and not unfit:
+        if not has_no_errors(found.findings) and not unfit:
             raise BadInput(
                 f"{data} does not fit what the consortium agreed on ({folder / 'schema.json'}): mend it first"
             )

@@ -1,4 +1,4 @@
-"""Faults that show once rows are gathered: tiny sites, repeated ids, columns that give the label away."""
+"""Checks of rows that were read: tiny sites, repeated ids, columns that give the label away."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.dataset import Dataset
-from grandrounds.data.table import missing_mask, text_of
+from grandrounds.data.table import missing_mask, to_text
 
 RARE = 5  # a category with fewer rows says nothing of its own
 SMOOTHING = 5.0  # rows of the base rate added to each category
@@ -46,7 +46,7 @@ def check_unique(dataset: Dataset, column: str) -> None:
         first = dataset.table.where(int(gaps.argmax()))
         rows = "1 row" if gaps.sum() == 1 else f"{gaps.sum()} rows"
         raise BadInput(f"{where} has {rows} without a value, first {first}; fill them in", code="missing-values")
-    words = text_of(values).tolist()
+    words = to_text(values).tolist()
     repeated = {word: n for word, n in Counter(words).items() if n > 1}
     if repeated:
         word = next(word for word in words if word in repeated)
@@ -68,7 +68,7 @@ class Leak:
     how: Literal["value", "missing"] = "value"
 
 
-def leaks(
+def find_leaks(
     numeric: Array,
     codes: Array,
     y: Array,
@@ -77,7 +77,7 @@ def leaks(
     names: Sequence[str],
     threshold: float = 0.99,
 ) -> list[Leak]:
-    """Columns that give the label away, from all rows of all sites: the sites' own scores, merged."""
+    """Find columns that give the label away, from all rows of all sites: the sites' own scores, merged."""
     classes = max(2, int(y.max(initial=0)) + 1)
     parts = [
         site_leak_scores(numeric[rows], codes[rows], y[rows], classes=classes)
@@ -87,28 +87,35 @@ def leaks(
 
 
 def site_leak_scores(numeric: Array, codes: Array, y: Array, *, classes: int | None = None) -> tuple[Array, float]:
-    """One site's answer: how well each column alone tells the class, and the number of pairs behind it.
+    """Score how well each column of one site alone tells the class.
 
-    The scores are (5, p + q), numeric columns first: the AUROC of the value, the AUROC of being
-    missing, the pairs of rows with a value, the rows with a value of the smaller class, and all
-    rows of the smaller class. With two classes the AUROCs of numbers keep their direction (0 is as
-    telling as 1), so that a column which points up at one hospital and down at another does not
-    add up to a leak. With more, they are the best of one class against the rest and have no
-    direction; a site that may lack a class says how many there are in `classes`. Everything is
-    finite, also at a site with one class or no rows, whose pairs are 0.
+    With two classes the AUROCs of numbers keep their direction (0 is as telling as 1), so that a column which points up at one
+    hospital and down at another does not add up to a leak. With more, they are the best of one class against the rest and
+    have no direction.
+
+    Args:
+        numeric: Numbers (n, p), NaN missing.
+        codes: Category codes (n, q), -1 missing.
+        y: Class numbers (n,).
+        classes: How many classes there are, at a site that may lack one.
+
+    Returns:
+        Scores (5, p + q), numeric columns first: the AUROC of the value, the AUROC of being missing, the pairs of rows with
+        a value, the rows with a value of the smaller class, and all rows of the smaller class; and the pairs of rows of
+        different classes. Everything is finite, also at a site with one class or no rows, whose pairs are 0.
     """
     n, columns = len(y), numeric.shape[1] + codes.shape[1]
-    known = max(2, int(y.max(initial=0)) + 1) if classes is None else classes
-    here = np.concatenate([~np.isnan(numeric), codes >= 0], axis=1)
-    targets = [y == 1] if known == 2 else [y == k for k in range(known)]
-    least = 1 if known == 2 else RARE
-    found = [_scores(numeric, codes, here, t) for t in targets if least <= t.sum() <= n - least]
-    if not found:
+    n_classes = max(2, int(y.max(initial=0)) + 1) if classes is None else classes
+    present = np.concatenate([~np.isnan(numeric), codes >= 0], axis=1)
+    targets = [y == 1] if n_classes == 2 else [y == k for k in range(n_classes)]
+    least = 1 if n_classes == 2 else RARE
+    scores = [_score_columns(numeric, codes, present, t) for t in targets if least <= t.sum() <= n - least]
+    if not scores:
         best = np.repeat([[0.5], [0.5], [0.0], [0.0], [0.0]], columns, axis=1)
-    elif known == 2:
-        best = found[0]
+    elif n_classes == 2:
+        best = scores[0]
     else:
-        each = np.stack(found)
+        each = np.stack(scores)
         each[:, :_PAIRS] = _fold(each[:, :_PAIRS])
         best = each[each[:, _VALUE].argmax(axis=0), :, np.arange(columns)].T
         best[_MISSING] = each[:, _MISSING].max(axis=0)
@@ -119,10 +126,14 @@ def site_leak_scores(numeric: Array, codes: Array, y: Array, *, classes: int | N
 def merge_leaks(
     parts: Sequence[tuple[Array, float]], names: Sequence[str], *, threshold: float = 0.99, directed: bool = True
 ) -> list[Leak]:
-    """Columns whose AUROC, averaged over the sites' pairs of rows, is at the threshold; the worst first.
+    """Find columns whose AUROC, averaged over the sites' pairs of rows, is at the threshold; the worst first.
 
-    `directed` is for two classes. Where there are more, a site that has only two of them still scores with a
-    direction, but of classes of its own: then every site's score is folded first.
+    Args:
+        parts: `site_leak_scores` of each site.
+        names: The columns, numeric ones first.
+        threshold: The AUROC of a leak.
+        directed: True with two classes. Where there are more, a site that has only two of them still scores with a
+            direction, but of classes of its own: then every site's score is folded first.
     """
     if not parts:
         return []
@@ -134,16 +145,16 @@ def merge_leaks(
     enough = scores.sum(axis=0) >= ENOUGH
     value = np.where(enough[_SMALLER], _average(scores[:, _VALUE], scores[:, _PAIRS]), 0.5)
     absent = np.where(enough[_ALL_SMALLER], _average(scores[:, _MISSING], weights), 0.5)
-    found = []
+    leaks_found = []
     for name, by_value, by_gap in zip(names, value.tolist(), absent.tolist(), strict=True):
         auroc = max(by_value, by_gap)
         if auroc >= threshold:
-            found.append(Leak(name, auroc, "value" if by_value >= by_gap else "missing"))
-    return sorted(found, key=lambda leak: -leak.auroc)
+            leaks_found.append(Leak(name, auroc, "value" if by_value >= by_gap else "missing"))
+    return sorted(leaks_found, key=lambda leak: -leak.auroc)
 
 
 def _average(auroc: Array, weight: Array) -> Array:
-    """The weighted mean over sites, then folded: 0.5 is no information, 1 is all."""
+    """Average over sites by weight, then fold: 0.5 is no information, 1 is all."""
     total = weight.sum(axis=0)
     mean = (auroc * weight).sum(axis=0) / np.where(total > 0, total, 1.0)
     return _fold(np.where(total > 0, mean, 0.5))
@@ -153,12 +164,14 @@ def _fold(auroc: Array) -> Array:
     return np.abs(auroc - 0.5) + 0.5
 
 
-def _scores(numeric: Array, codes: Array, here: Array, target: Array) -> Array:
-    """The rows of scores for one class against the rest, which both occur."""
-    gap = ~here
-    positives, negatives = here[target].sum(axis=0), here[~target].sum(axis=0)
+def _score_columns(numeric: Array, codes: Array, present: Array, target: Array) -> Array:
+    """Score one class against the rest, which both occur."""
+    gap = ~present
+    positives, negatives = present[target].sum(axis=0), present[~target].sum(axis=0)
     missing = 0.5 + (gap[target].mean(axis=0) - gap[~target].mean(axis=0)) / 2
-    by_number = [_rank_auroc(numeric[:, at : at + _BLOCK], target) for at in range(0, numeric.shape[1], _BLOCK)]
+    by_number = [
+        _rank_auroc(numeric[:, start : start + _BLOCK], target) for start in range(0, numeric.shape[1], _BLOCK)
+    ]
     by_category = [_category_auroc(codes[:, j], target) for j in range(codes.shape[1])]
     value = np.concatenate([*by_number, by_category])
     smaller = np.full(len(value), min(target.sum(), (~target).sum()))
@@ -167,7 +180,7 @@ def _scores(numeric: Array, codes: Array, here: Array, target: Array) -> Array:
 
 
 def _rank_auroc(x: Array, target: Array) -> Array:
-    """AUROC of each column over its rows that have a value; ties count half; 0.5 without both classes."""
+    """Compute the AUROC of each column over its rows that have a value; ties count half; 0.5 without both classes."""
     columns = np.ascontiguousarray(x.T)
     order = np.argsort(columns, axis=1, kind="stable")  # NaN last, so it takes no rank from the others
     values = np.take_along_axis(columns, order, axis=1)
@@ -191,15 +204,15 @@ def _rank_auroc(x: Array, target: Array) -> Array:
 
 
 def _category_auroc(codes: Array, target: Array) -> float:
-    """AUROC of the class rate of a row's category, each pair judged by the rates without its two rows.
+    """Compute the AUROC of a category's class rate, each pair judged by the rates without its two rows.
 
     Leaving out only the row that is scored would betray it: positives lower their own category's
     rate, so that even a constant column would separate the classes, upside down. Without both
     rows, two rows of one category tie, as they should. Never below 0.5: a rate has its direction.
     """
-    here = codes >= 0
-    pos = np.bincount(codes[here & target]).astype(np.float64)
-    neg = np.bincount(codes[here & ~target]).astype(np.float64)
+    present = codes >= 0
+    pos = np.bincount(codes[present & target]).astype(np.float64)
+    neg = np.bincount(codes[present & ~target]).astype(np.float64)
     width = max(len(pos), len(neg))
     pos, neg = np.pad(pos, (0, width - len(pos))), np.pad(neg, (0, width - len(neg)))
     total_pos, total_neg = pos.sum(), neg.sum()
@@ -211,13 +224,13 @@ def _category_auroc(codes: Array, target: Array) -> float:
     as_pos = np.where(rare, base, (np.maximum(pos - 1, 0) + SMOOTHING * base) / weight)
     as_neg = np.where(rare, base, (pos + SMOOTHING * base) / weight)
     wins = _weighted_wins(as_pos, pos, as_neg, neg)
-    own = np.where(as_pos > as_neg, 1.0, np.where(as_pos == as_neg, 0.5, 0.0)) * pos * neg
-    wins += float((0.5 * pos * neg - own).sum())
+    same_category_wins = np.where(as_pos > as_neg, 1.0, np.where(as_pos == as_neg, 0.5, 0.0)) * pos * neg
+    wins += float((0.5 * pos * neg - same_category_wins).sum())
     return max(0.5, wins / float(total_pos * total_neg))
 
 
 def _weighted_wins(high: Array, high_weight: Array, low: Array, low_weight: Array) -> float:
-    """The weight of all pairs in which `high` exceeds `low`, ties half, found by sorting."""
+    """Add up the weight of all pairs in which `high` exceeds `low`, ties half, by sorting."""
     order = np.argsort(low)
     below = np.concatenate([[0.0], np.cumsum(low_weight[order])])
     less = below[np.searchsorted(low[order], high, side="left")]

@@ -12,8 +12,8 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.formats import AUTO, read_dates
-from grandrounds.data.schema import Column, Schema, refuse_unclear
-from grandrounds.data.table import Table, format_number, missing_mask, text_of
+from grandrounds.data.schema import Column, Schema, check_unambiguous
+from grandrounds.data.table import Table, format_number, missing_mask, to_text
 
 MAX_CLASSES = 100
 SURE_CLASSES = 10  # so few whole numbers are codes of classes
@@ -22,7 +22,7 @@ MAX_GROUPS = 10  # numbers with more distinct values than this are cut into quar
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """One table read through its schema: what a set of sites holds before anything is agreed between them."""
+    """A table read through its schema: rows of one or several sites before anything is agreed between them."""
 
     name: str
     schema: Schema
@@ -49,7 +49,7 @@ class Dataset:
         return tuple(c.name for c in self.schema.categorical)
 
     def take(self, rows: Array | slice | Sequence[int]) -> Dataset:
-        """Some of the rows; the vocabulary stays, so that codes mean the same in every part."""
+        """Select rows; the vocabulary stays, so that codes mean the same in every part."""
         return replace(
             self,
             table=self.table.take(rows),
@@ -62,7 +62,7 @@ class Dataset:
         )
 
     def groups(self, column: str) -> Array:
-        """The subgroup of each row by a column, as text; call it before `take`, so that cuts agree.
+        """Group rows by a column, as text; call it before `take`, so that cuts agree.
 
         Numbers with many values are cut at their quartiles. The outer groups are open ("up to 40",
         "over 70"): the lowest and highest value of a table belong to single patients.
@@ -71,8 +71,8 @@ class Dataset:
         if values.dtype == np.float64:
             present = values[np.isfinite(values)]
             if len(np.unique(present)) > MAX_GROUPS:
-                return quartile_groups(values, present)
-        words = text_of(values).copy()
+                return group_by_quartile(values, present)
+        words = to_text(values).copy()
         words[missing_mask(values)] = "missing"
         return np.asarray(words)
 
@@ -80,14 +80,25 @@ class Dataset:
 def build_dataset(
     table: Table, schema: Schema, *, name: str, drop_unlabelled: bool = False, dates: str = AUTO
 ) -> Dataset:
-    """Read a table through a schema; every fault in it is refused here, before anything is trained."""
+    """Read a table through a schema; every fault in it is refused here, before anything is trained.
+
+    Args:
+        table: The raw table.
+        schema: The meaning of its columns.
+        name: The name of the set, for messages.
+        drop_unlabelled: Leave out rows without a label in place of refusing them.
+        dates: The order of day and month: "auto", "day-first" or "month-first".
+
+    Raises:
+        BadInput: A column cannot be read as its kind, or the label is no set of classes.
+    """
     label = table.column(schema.label, flag="--label")
     unlabelled = missing_mask(label)
     if unlabelled.any():
         if not drop_unlabelled:
             raise BadInput(
-                f"label column '{schema.label}' of {table.source} has {_rows(unlabelled)} without a value, "
-                f"first {_first(table, unlabelled)}; fill them in, or set data.drop_unlabelled = true "
+                f"label column '{schema.label}' of {table.source} has {_count_rows(unlabelled)} without a value, "
+                f"first {_locate_first(table, unlabelled)}; fill them in, or set data.drop_unlabelled = true "
                 "(--set data.drop_unlabelled=true)",
                 code="missing-labels",
             )
@@ -98,38 +109,38 @@ def build_dataset(
             "choose another column (use --label)",
             code="missing-labels",
         )
-    codes, vocabulary = _codes(table, schema)
+    codes, vocabulary = _read_codes(table, schema)
     return Dataset(
         name=name,
         schema=schema,
         table=table,
-        numeric=_numeric(table, schema),
+        numeric=_read_numeric(table, schema),
         codes=codes,
         vocabulary=vocabulary,
-        label=_label(table, schema.label),
-        site=None if schema.site is None else _key_column(table, schema.site, part="site"),
-        patient=None if schema.patient is None else _key_column(table, schema.patient, part="patient"),
-        time=None if schema.time is None else _time(table, schema.time, dates),
+        label=_read_label(table, schema.label),
+        site=None if schema.site is None else _read_key_column(table, schema.site, part="site"),
+        patient=None if schema.patient is None else _read_key_column(table, schema.patient, part="patient"),
+        time=None if schema.time is None else _read_time(table, schema.time, dates),
     )
 
 
 def read_features(table: Table, schema: Schema) -> tuple[Array, Array, tuple[tuple[str, ...], ...]]:
-    """What a model may see of a table: numbers (n, p), category codes (n, q) and their vocabularies."""
-    codes, vocabulary = _codes(table, schema)
-    return _numeric(table, schema), codes, vocabulary
+    """Read the features of a table: numbers (n, p), category codes (n, q) and their vocabularies."""
+    codes, vocabulary = _read_codes(table, schema)
+    return _read_numeric(table, schema), codes, vocabulary
 
 
-def _numeric(table: Table, schema: Schema) -> Array:
-    """Numbers and ordinal codes side by side."""
+def _read_numeric(table: Table, schema: Schema) -> Array:
+    """Put numbers and ordinal codes side by side."""
     out = np.empty((len(table), len(schema.numeric_like)))
     for j, column in enumerate(schema.numeric_like):
-        out[:, j] = _levels(table, column) if column.kind == "ordinal" else _numbers(table, column.name)
+        out[:, j] = _read_levels(table, column) if column.kind == "ordinal" else _read_numbers(table, column.name)
     return out
 
 
-def _numbers(table: Table, name: str) -> Array:
-    """A numeric column; text is converted only where all of it is numbers."""
-    refuse_unclear(table, name)
+def _read_numbers(table: Table, name: str) -> Array:
+    """Read a numeric column; text is converted only where all of it is numbers."""
+    check_unambiguous(table, name)
     values = table.column(name, flag="data.kinds")
     if values.dtype == np.object_:
         try:
@@ -138,24 +149,24 @@ def _numbers(table: Table, name: str) -> Array:
             bad = np.array([v is not None and not _is_float(v) for v in values])
             word = values[int(bad.argmax())]
             raise BadInput(
-                f"column '{name}' of {table.source} should be numeric but holds text in {_rows(bad)}, "
-                f"first '{word[:20]}' in {_first(table, bad)}; fix the file or list it in data.missing (--missing WORD)",
+                f"column '{name}' of {table.source} should be numeric but holds text in {_count_rows(bad)}, "
+                f"first '{word[:20]}' in {_locate_first(table, bad)}; fix the file or list it in data.missing (--missing WORD)",
                 code="text-in-numbers",
             ) from None
     infinite = np.isinf(values)
     if infinite.any():
         raise BadInput(
-            f"column '{name}' of {table.source} has an infinite value in {_rows(infinite)}, "
-            f"first {_first(table, infinite)}; "
+            f"column '{name}' of {table.source} has an infinite value in {_count_rows(infinite)}, "
+            f"first {_locate_first(table, infinite)}; "
             "write a number, leave it empty, or leave the column out (use --drop)",
             code="infinite-value",
         )
     return values
 
 
-def _levels(table: Table, column: Column) -> Array:
+def _read_levels(table: Table, column: Column) -> Array:
     """Ordinal levels as 0..L-1 in their order."""
-    words = text_of(table.column(column.name, flag="data.kinds"))
+    words = to_text(table.column(column.name, flag="data.kinds"))
     place: dict[str | None, float] = {level: float(code) for code, level in enumerate(column.order)}
     place[None] = np.nan
     unknown = np.array([word not in place for word in words], dtype=bool)
@@ -163,19 +174,19 @@ def _levels(table: Table, column: Column) -> Array:
         word = words[int(unknown.argmax())]
         raise BadInput(
             f"column '{column.name}' of {table.source} holds level '{word[:20]}' in "
-            f"{_first(table, unknown)}, which is not one of {', '.join(column.order[:10])}; "
+            f"{_locate_first(table, unknown)}, which is not one of {', '.join(column.order[:10])}; "
             "fix the file or list the level in data.kinds",
             code="unknown-level",
         )
     return np.fromiter(map(place.__getitem__, words), np.float64, len(words))
 
 
-def _codes(table: Table, schema: Schema) -> tuple[Array, tuple[tuple[str, ...], ...]]:
-    """Categories as numbers into sorted vocabularies."""
+def _read_codes(table: Table, schema: Schema) -> tuple[Array, tuple[tuple[str, ...], ...]]:
+    """Code categories as numbers into sorted vocabularies."""
     codes = np.empty((len(table), len(schema.categorical)), dtype=np.int32)
     vocabulary = []
     for j, column in enumerate(schema.categorical):
-        words = text_of(table.column(column.name, flag="data.kinds"))
+        words = to_text(table.column(column.name, flag="data.kinds"))
         levels = tuple(sorted(set(words) - {None}))
         place: dict[str | None, int] = {level: code for code, level in enumerate(levels)}
         place[None] = -1
@@ -184,8 +195,8 @@ def _codes(table: Table, schema: Schema) -> tuple[Array, tuple[tuple[str, ...], 
     return codes, tuple(vocabulary)
 
 
-def _label(table: Table, name: str) -> Array:
-    """The classes as text; a measurement, an identifier or a single class is refused."""
+def _read_label(table: Table, name: str) -> Array:
+    """Read the classes as text; a measurement, an identifier or a single class is refused."""
     values = table.columns[name]
     where = f"label column '{name}' of {table.source}"
     number = values.dtype == np.float64
@@ -197,7 +208,7 @@ def _label(table: Table, name: str) -> Array:
             "supported yet: cut it into classes first, or choose another column (use --label)",
             code="label-not-classes",
         )
-    classes = text_of(values)
+    classes = to_text(values)
     distinct = set(classes)
     if number and SURE_CLASSES < len(distinct) <= MAX_CLASSES and _is_count(classes):
         raise BadInput(
@@ -222,26 +233,26 @@ def _label(table: Table, name: str) -> Array:
 
 
 def _is_count(classes: Array) -> bool:
-    """Whether whole numbers are more, or rarer, than codes of classes are."""
+    """Tell whether whole numbers are more, or rarer, than codes of classes are."""
     counts = Counter(classes.tolist())
     return len(counts) > 2 * SURE_CLASSES or min(counts.values()) < SURE_CLASSES
 
 
-def _key_column(table: Table, name: str, *, part: str) -> Array:
-    """A column that rows are grouped by, as text, without gaps."""
+def _read_key_column(table: Table, name: str, *, part: str) -> Array:
+    """Read a column that rows are grouped by, as text, without gaps."""
     values = table.column(name, flag=f"--{part}")
     gaps = missing_mask(values)
     if gaps.any():
         raise BadInput(
-            f"{part} column '{name}' of {table.source} has {_rows(gaps)} without a value, "
-            f"first {_first(table, gaps)}; fill them in, or choose another column (use --{part})",
+            f"{part} column '{name}' of {table.source} has {_count_rows(gaps)} without a value, "
+            f"first {_locate_first(table, gaps)}; fill them in, or choose another column (use --{part})",
             code="missing-values",
         )
-    return np.array(text_of(values), dtype=object)
+    return np.array(to_text(values), dtype=object)
 
 
-def _time(table: Table, name: str, dates: str) -> Array:
-    """A column to order rows by: numbers as they are, dates as seconds since 1970 (UTC if not said)."""
+def _read_time(table: Table, name: str, dates: str) -> Array:
+    """Read a column to order rows by: numbers as they are, dates as seconds since 1970 (UTC if not said)."""
     values = table.column(name, flag="data.time")
     seconds = read_dates(values.tolist(), dates) if values.dtype == np.object_ else values
     if seconds is None:
@@ -254,18 +265,18 @@ def _time(table: Table, name: str, dates: str) -> Array:
     bad = ~np.isfinite(seconds)
     if bad.any():
         value = values[int(bad.argmax())]
-        said = f"'{value[:20]}'" if isinstance(value, str) else "no value"
+        shown = f"'{value[:20]}'" if isinstance(value, str) else "no value"
         raise BadInput(
-            f"time column '{name}' of {table.source} cannot be ordered: {_rows(bad)} without a number "
-            f"or a date (an ISO date such as 2024-05-31 is best), first {said} in {_first(table, bad)}; "
+            f"time column '{name}' of {table.source} cannot be ordered: {_count_rows(bad)} without a number "
+            f"or a date (an ISO date such as 2024-05-31 is best), first {shown} in {_locate_first(table, bad)}; "
             "fix them or choose another column (use data.time)",
             code="unreadable-dates",
         )
     return np.array(seconds, dtype=np.float64)
 
 
-def quartile_groups(values: Array, present: Array) -> Array:
-    """Open-ended quartile ranges as text."""
+def group_by_quartile(values: Array, present: Array) -> Array:
+    """Group numbers by open-ended quartile ranges, as text."""
     edges = np.unique(np.quantile(present, (0.25, 0.5, 0.75)))
     edges = edges[edges < present.max()]
     if len(edges) == 0:  # most rows hold the highest value: it against the rest
@@ -280,7 +291,7 @@ def quartile_groups(values: Array, present: Array) -> Array:
 
 
 def _distinct_texts(edges: Array) -> list[str]:
-    """The shortest way to write each edge so that no two read the same."""
+    """Write each edge as short as no two read the same."""
     for digits in range(3, 18):
         texts = [_short_number(float(edge), digits=digits) for edge in edges]
         if len(set(texts)) == len(texts):
@@ -289,7 +300,7 @@ def _distinct_texts(edges: Array) -> list[str]:
 
 
 def _short_number(value: float, *, digits: int) -> str:
-    """A whole number in full, any other with so many digits, never as 1e+03."""
+    """Write a whole number in full, any other with a number of digits, never as 1e+03."""
     if value == np.floor(value):
         return format_number(value)
     digits = max(digits, len(str(int(abs(value)))))
@@ -304,28 +315,29 @@ def _is_float(word: str) -> bool:
     return True
 
 
-def _rows(mask: Array) -> str:
+def _count_rows(mask: Array) -> str:
     n = int(mask.sum())
     return "1 row" if n == 1 else f"{n} rows"
 
 
-def _first(table: Table, mask: Array) -> str:
+def _locate_first(table: Table, mask: Array) -> str:
     return table.where(int(mask.argmax()))
 
 
 def read_new_rows(table: Table, schema: Schema, *, labelled: bool = False) -> Dataset:
-    """The rows as the training data were read. A feature column that the table lacks is left out of the schema,
+    """Read new rows as the training data were read.
 
-    which the encoding then fills in and notes; a table that shares no feature at all is refused.
+    A feature column that the table lacks is left out of the schema, which the encoding then fills in and notes; a table
+    that shares no feature at all is refused.
     """
-    here = tuple(c for c in schema.columns if c.name in table.columns)
-    if not any(c in schema.features for c in here):
-        known = ", ".join(c.name for c in schema.features[:8])
+    columns = tuple(c for c in schema.columns if c.name in table.columns)
+    if not any(c in schema.features for c in columns):
+        expected = ", ".join(c.name for c in schema.features[:8])
         raise BadInput(
-            f"{table.source} has none of the model's columns ({known} ...): is it the right file?",
+            f"{table.source} has none of the model's columns ({expected} ...): is it the right file?",
             code="missing-columns",
         )
-    narrowed = replace(schema, columns=here)
+    narrowed = replace(schema, columns=columns)
     label = np.full(len(table), "", object)
     if labelled:
         values = table.column(schema.label, flag="the label the model was trained on")
@@ -334,7 +346,7 @@ def read_new_rows(table: Table, schema: Schema, *, labelled: bool = False) -> Da
                 f"label column '{schema.label}' of {table.source} has rows without a value: remove them",
                 code="missing-labels",
             )
-        label = np.array(text_of(values), object)
+        label = np.array(to_text(values), object)
     numeric, codes, vocabulary = read_features(table, narrowed)
     site = table.columns.get(schema.site) if schema.site else None
     if site is not None and missing_mask(site).any():
@@ -347,7 +359,7 @@ def read_new_rows(table: Table, schema: Schema, *, labelled: bool = False) -> Da
         codes=codes,
         vocabulary=vocabulary,
         label=label,
-        site=None if site is None else np.array(text_of(site), object),
+        site=None if site is None else np.array(to_text(site), object),
         patient=None,
         time=None,
     )

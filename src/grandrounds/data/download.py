@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int | None], None]
 """Called with a file's name, its bytes so far, and its bytes in all (None where nobody says)."""
 
 
-def no_progress(name: str, done: int, total: int | None) -> None:
+def no_progress(name: str, received: int, total: int | None) -> None:
     """Report nothing."""
 
 
@@ -56,7 +56,7 @@ class WrongFile(BadInput):
     """The address holds another file than the one that was published."""
 
 
-class Interrupted(Exception):
+class ConnectionBroken(Exception):
     """The connection broke; the bytes so far are kept."""
 
 
@@ -74,7 +74,7 @@ def fetch(source: Source, folder: Path, *, progress: Progress = no_progress) -> 
     failures: list[GrandRoundsError] = []
     for url in sorted(source.urls, key=lambda url: url != _Mark.read(_part(target)).url):  # kept bytes first
         try:
-            return _from(url, source, target, progress)
+            return _fetch_from(url, source, target, progress)
         except (WrongFile, RunFailed) as e:
             failures.append(e)
     reasons = "; ".join(str(e) for e in failures)
@@ -86,10 +86,10 @@ def fetch(source: Source, folder: Path, *, progress: Progress = no_progress) -> 
     )
 
 
-def remaining(source: Source, folder: Path) -> int:
-    """Bytes that are still to be downloaded; 0 where the publisher states no size."""
-    at = folder / source.name
-    have = next((p.stat().st_size for p in (at, _part(at)) if p.is_file()), 0)
+def remaining_bytes(source: Source, folder: Path) -> int:
+    """Count the bytes that are still to be downloaded; 0 where the publisher states no size."""
+    target = folder / source.name
+    have = next((p.stat().st_size for p in (target, _part(target)) if p.is_file()), 0)
     return max((source.bytes or 0) - have, 0)
 
 
@@ -108,7 +108,7 @@ def check_space(folder: Path, needed: int, *, name: str) -> None:
 
 
 def size_text(count: int) -> str:
-    """A number of bytes for people: 2.8 GB, 11.6 MB, 40 kB."""
+    """Format a number of bytes: 2.8 GB, 11.6 MB, 40 kB."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}" if count < 100 * scale else f"{count / scale:.0f} {unit}"
@@ -134,7 +134,7 @@ def write_faults(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _from(url: str, source: Source, target: Path, progress: Progress) -> Path:
+def _fetch_from(url: str, source: Source, target: Path, progress: Progress) -> Path:
     """Fetch the file from one address; a connection that breaks is opened again, and the rest asked for."""
     check_address(url)
     part = _part(target)
@@ -150,7 +150,7 @@ def _from(url: str, source: Source, target: Path, progress: Progress) -> Path:
             if fault is None:
                 break
             raise WrongFile(f"{url} is not the published file: {fault}", code="unexpected-file")
-        except Interrupted as e:
+        except ConnectionBroken as e:
             failures = 0 if _size(part) > before else failures + 1
             if failures >= ATTEMPTS - 1:
                 raise RunFailed(str(e), code="download-failed") from None
@@ -167,7 +167,7 @@ def _from(url: str, source: Source, target: Path, progress: Progress) -> Path:
 
 
 def _continue(url: str, source: Source, part: Path, progress: Progress) -> None:
-    """One connection: the rest of the file where the server can send it, else all of it."""
+    """Open one connection: it brings the rest of the file where the server can send it, else all of it."""
     import http.client  # here: a run whose data are on disk should not wait for them
     import urllib.error
     import urllib.request
@@ -192,42 +192,42 @@ def _continue(url: str, source: Source, part: Path, progress: Progress) -> None:
             with file:
                 file.seek(start)
                 file.truncate()
-                done = _copy(answer, file, source, url, start, total, progress)
+                received = _copy(answer, file, source, url, start, total, progress)
     except urllib.error.HTTPError as e:
         if e.code == 416 and have:  # no such range: the kept bytes are no part of today's file
             _drop(part)
-            raise Interrupted(f"{url} has no bytes after {have:,}") from None
-        said = f"cannot fetch {url}: the server answers {e.code} {e.reason}"
+            raise ConnectionBroken(f"{url} has no bytes after {have:,}") from None
+        failure = f"cannot fetch {url}: the server answers {e.code} {e.reason}"
         if e.code in BUSY:
-            raise Interrupted(said) from None
-        raise RunFailed(said, code="download-failed") from None
+            raise ConnectionBroken(failure) from None
+        raise RunFailed(failure, code="download-failed") from None
     except (urllib.error.URLError, http.client.HTTPException, OSError) as e:
-        raise Interrupted(f"cannot fetch {url}: {getattr(e, 'reason', None) or e}") from None
-    if total is not None and done < total:
-        raise Interrupted(f"{url} broke off after {done:,} of {total:,} bytes")
+        raise ConnectionBroken(f"cannot fetch {url}: {getattr(e, 'reason', None) or e}") from None
+    if total is not None and received < total:
+        raise ConnectionBroken(f"{url} broke off after {received:,} of {total:,} bytes")
 
 
 def _copy(
-    answer: Any, file: IO[bytes], source: Source, url: str, done: int, total: int | None, progress: Progress
+    answer: Any, file: IO[bytes], source: Source, url: str, received: int, total: int | None, progress: Progress
 ) -> int:
-    """Write what the server sends behind the first `done` bytes; never more than the file is known to have."""
+    """Write what the server sends behind the first `received` bytes; never more than the file is known to have."""
     limit = source.bytes if source.bytes is not None else LARGEST
     while piece := answer.read(CHUNK):
-        done += len(piece)
-        if done > limit:
+        received += len(piece)
+        if received > limit:
             raise WrongFile(
                 f"{url} is not the published file: it sends more than {limit:,} bytes", code="unexpected-file"
             )
         with write_faults(Path(file.name)):
             file.write(piece)
-        progress(source.name, done, total)
+        progress(source.name, received, total)
     with write_faults(Path(file.name)):
         file.flush()
-    return done
+    return received
 
 
 def _start_of(answer: Any, have: int) -> int:
-    """Position of the first byte that the server sends: after ours, or 0 where it sends the whole file."""
+    """Find the position of the first byte that the server sends: after ours, or 0 where it sends the whole file."""
     sent = str(answer.headers.get("Content-Range", ""))
     return have if answer.status == 206 and sent.startswith(f"bytes {have}-") else 0
 
@@ -246,7 +246,7 @@ def _redirects() -> Any:
 
 @dataclass(frozen=True)
 class _Mark:
-    """Where kept bytes came from, and the server's mark of that version of the file."""
+    """The address that kept bytes came from, and the server's mark of that version of the file."""
 
     url: str | None = None
     validator: str | None = None
@@ -254,18 +254,18 @@ class _Mark:
     @classmethod
     def read(cls, part: Path) -> _Mark:
         try:
-            held = json.loads(_mark_path(part).read_text(encoding="utf-8"))
-            return cls(str(held["url"]), held["validator"] if isinstance(held["validator"], str) else None)
+            fields = json.loads(_mark_path(part).read_text(encoding="utf-8"))
+            return cls(str(fields["url"]), fields["validator"] if isinstance(fields["validator"], str) else None)
         except (OSError, ValueError, KeyError, TypeError):
             return cls()
 
     def write(self, part: Path) -> None:
-        held = {"url": self.url, "validator": self.validator}
-        _mark_path(part).write_text(json.dumps(held), encoding="utf-8")
+        fields = {"url": self.url, "validator": self.validator}
+        _mark_path(part).write_text(json.dumps(fields), encoding="utf-8")
 
 
 def _validator(headers: Any) -> str | None:
-    """A strong ETag, else the date; a weak ETag does not promise the same bytes (RFC 9110, 13.1.5)."""
+    """Read a strong ETag, else the date; a weak ETag does not promise the same bytes (RFC 9110, 13.1.5)."""
     etag, date = headers.get("ETag"), headers.get("Last-Modified")
     mark = etag if etag and not etag.startswith("W/") else date
     return None if mark is None else str(mark)
@@ -279,12 +279,12 @@ def _fault(path: Path, source: Source) -> str | None:
     if source.checksum is None:
         return None
     kind, _, expected = source.checksum.partition(":")
-    found = file_digest(path, kind)
-    return None if found == expected else f"its {kind.upper()} should be {expected} and is {found}"
+    digest = file_digest(path, kind)
+    return None if digest == expected else f"its {kind.upper()} should be {expected} and is {digest}"
 
 
 def file_digest(path: Path, kind: str = "sha256") -> str:
-    """The SHA-256 or MD5 of a file in hexadecimal."""
+    """Compute the SHA-256 or MD5 of a file in hexadecimal."""
     try:
         with path.open("rb") as f:
             return hashlib.file_digest(f, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()

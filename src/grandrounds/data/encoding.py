@@ -1,9 +1,9 @@
-"""From clinical columns to the model's inputs: the agreement all sites prepare their rows by.
+"""Encoding of clinical columns as the model's inputs, agreed between all sites.
 
 Made once from the merged summaries, sent to every site, saved with the model: whoever scores a
 patient later uses the same numbers. Missing values are filled with the consortium's median and
 marked by an indicator where gaps are common enough to mean something. Values beyond the range that
-the consortium agreed on are drawn in to it before mean and deviation are taken, so that one artefact
+the consortium agreed on are clipped to it before mean and deviation are taken, so that one artefact
 can neither decide a risk nor wipe a column out.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Numeric:
     indicator: bool
 
     def count_far(self, x: Array) -> int:
-        """The number of values so far outside the agreed range that none is a measurement."""
+        """Count the values so far outside the agreed range that none is a measurement."""
         if self.high == _WIDE:
             return 0
         low, high = (_FAR * max(abs(end - self.fill), self.scale) for end in (self.low, self.high))
@@ -65,7 +65,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Encoding:
-    """How rows become inputs (n, d), in feature order: numeric, indicators, categories."""
+    """The rule that turns rows into inputs (n, d), in feature order: numeric, indicators, categories."""
 
     numeric: tuple[Numeric, ...]
     categorical: tuple[Categorical, ...]
@@ -99,21 +99,21 @@ class Encoding:
         )
 
     def encode(self, data: Dataset, dtype: np.typing.DTypeLike = np.float32) -> Array:
-        """The inputs (n, d) of a data set; `notes` says what had to be made up."""
+        """Encode a data set as inputs (n, d); `notes` lists what had to be filled in."""
         blocks = [*self._numeric(data), *self._categorical(data)]
         x = np.concatenate(blocks, axis=1) if blocks else np.empty((len(data), 0))
         return np.ascontiguousarray(x, dtype=dtype)
 
     def notes(self, data: Dataset) -> list[str]:
-        """Columns that are absent, empty or far out of range here, and categories nobody trained on."""
+        """List columns that are absent, empty or far out of range here, and categories nobody trained on."""
         out = []
         middle = "the middle of its usual range" if self.public else "the consortium's median"
-        at = {name: j for j, name in enumerate(data.numeric_names)}
+        index = {name: j for j, name in enumerate(data.numeric_names)}
         for rule in self.numeric:
-            if rule.name not in at:
+            if rule.name not in index:
                 out.append(f"column '{rule.name}' is absent: {middle} stands in for it")
                 continue
-            x = data.numeric[:, at[rule.name]]
+            x = data.numeric[:, index[rule.name]]
             if len(data) and np.isnan(x).all():
                 out.append(f"column '{rule.name}' has no value here: {middle} stands in for it")
             far = int(rule.count_far(x))
@@ -122,35 +122,35 @@ class Encoding:
                 out.append(
                     f"column '{rule.name}': {values} far outside its range; look for entry errors or another unit"
                 )
-        at = {name: j for j, name in enumerate(data.categorical_names)}
+        index = {name: j for j, name in enumerate(data.categorical_names)}
         for cat in self.categorical:
-            if cat.name not in at:
+            if cat.name not in index:
                 out.append(f"column '{cat.name}' is absent: all its categories read 0")
                 continue
-            seen = np.unique(data.codes[:, at[cat.name]])
-            known = {*cat.levels, cat.baseline}
-            new = [w for i in seen if i >= 0 and (w := data.vocabulary[at[cat.name]][i]) not in known]
+            codes = np.unique(data.codes[:, index[cat.name]])
+            levels = {*cat.levels, cat.baseline}
+            new = [w for i in codes if i >= 0 and (w := data.vocabulary[index[cat.name]][i]) not in levels]
             if new and not cat.other:
                 out.append(f"category '{new[0]}' of '{cat.name}' was not seen in training: it reads as no category")
-            if len(seen) and seen[-1] < 0:
+            if len(codes) and codes[-1] < 0:
                 out.append(f"column '{cat.name}' has no value here: all its categories read 0")
         return out
 
     def labels(self, data: Dataset) -> Array:
-        """Class numbers (n,); a label the consortium has never trained on is refused."""
+        """Number the classes (n,); a label the consortium has never trained on is refused."""
         return class_numbers(data.label, self.classes, where=f"column '{data.schema.label}'", public=self.public)
 
     def group_numbers(self, groups: Sequence[str]) -> Array:
-        """Subgroup numbers (n,); the last number is for subgroups never seen in training."""
-        return place_in(groups, self.groups)
+        """Number the subgroups (n,); the last number is for subgroups never seen in training."""
+        return index_in(groups, self.groups)
 
     def _numeric(self, data: Dataset) -> list[Array]:
         rules = self.numeric
         if not rules:
             return []
-        at = {name: j for j, name in enumerate(data.numeric_names)}
+        index = {name: j for j, name in enumerate(data.numeric_names)}
         nothing = np.full(len(data), np.nan)
-        x = np.stack([data.numeric[:, at[r.name]] if r.name in at else nothing for r in rules], axis=1)
+        x = np.stack([data.numeric[:, index[r.name]] if r.name in index else nothing for r in rules], axis=1)
         gap = np.isnan(x)
         numbers = np.array([(r.fill, r.low, r.high, r.centre, r.scale) for r in rules]).T
         fill, low, high, centre, scale = numbers
@@ -158,14 +158,14 @@ class Encoding:
         return [x, gap[:, [r.indicator for r in rules]].astype(float)]
 
     def _categorical(self, data: Dataset) -> list[Array]:
-        at = {name: j for j, name in enumerate(data.categorical_names)}
+        index = {name: j for j, name in enumerate(data.categorical_names)}
         blocks = []
         for rule in self.categorical:
             width = len(rule.levels) + rule.other
-            if rule.name not in at:
+            if rule.name not in index:
                 blocks.append(np.zeros((len(data), width)))
                 continue
-            j = at[rule.name]
+            j = index[rule.name]
             place = {level: i for i, level in enumerate(rule.levels)}
             rest = len(rule.levels) if rule.other else width
             table = np.array([place.get(word, rest) for word in data.vocabulary[j]] + [width], np.int64)
@@ -173,7 +173,7 @@ class Encoding:
             blocks.append(np.eye(width + 1)[code][:, :width])
         return blocks
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         values = asdict(self)
         return {name: v for name, v in values.items() if v or name not in ("public", "event")}
 
@@ -191,12 +191,12 @@ class Encoding:
 
 
 def class_numbers(label: Array, classes: Sequence[str], *, where: str, public: bool = False) -> Array:
-    """Labels (n,) as numbers into `classes`; one that is not among them is refused, with the way out."""
+    """Number labels (n,) by `classes`; one that is not among them is refused, with a suggested fix."""
     unknown = sorted(set(label.tolist()) - set(classes))
     if unknown and public:
         raise BadInput(
-            f"label '{unknown[0]}' in {where} is not one of the classes that were said to be all: list it in "
-            f"data.levels too ({nearest(unknown[0], classes)})",
+            f"label '{unknown[0]}' in {where} is not one of the listed classes: add it to "
+            f"data.levels ({nearest(unknown[0], classes)})",
             code="unknown-class",
         )
     if unknown:
@@ -205,18 +205,18 @@ def class_numbers(label: Array, classes: Sequence[str], *, where: str, public: b
             f"merge rare classes or leave those rows out ({nearest(unknown[0], classes)})",
             code="untrained-class",
         )
-    return place_in(label.tolist(), classes)
+    return index_in(label.tolist(), classes)
 
 
-def place_in(words: Sequence[str], known: Sequence[str]) -> Array:
-    """The place (n,) of each word among the known ones; len(known) for a word that is not there."""
-    order = {name: i for i, name in enumerate(known)}
+def index_in(words: Sequence[str], levels: Sequence[str]) -> Array:
+    """Find the place (n,) of each word among the levels; len(levels) for a word that is not among them."""
+    order = {name: i for i, name in enumerate(levels)}
     return np.array([order.get(word, len(order)) for word in words], np.int64)
 
 
 @dataclass(frozen=True)
 class EncodingRules:
-    """The experiment's say in the preparation (section [data])."""
+    """The experiment's settings of the preparation (section [data])."""
 
     scale: str = "standard"
     impute: str = "median"
@@ -226,7 +226,7 @@ class EncodingRules:
 
 
 def agree_ranges(total: Summary, *, clip: float) -> tuple[Array, Array]:
-    """The range (p,), (p,) that values of each numeric column are drawn in to: `clip` on either side, one row at least.
+    """Agree on the range (p,), (p,) that values of each numeric column are clipped to: `clip` on either side.
 
     A column of few distinct values (codes, counts) has no tails to cut. Its range reaches from the least to the
     greatest value that occurs twice, and as far again on either side.
@@ -256,7 +256,7 @@ def agree_ranges(total: Summary, *, clip: float) -> tuple[Array, Array]:
 
 
 def find_artefacts(total: Summary, low: Array, high: Array, *, names: Sequence[str]) -> list[str]:
-    """One warning for each numeric column whose extreme value or range is absurd beside its quartiles."""
+    """Warn of each numeric column whose extreme value or range is absurd beside its quartiles."""
     quarter, median, three = total.cells.quantiles(np.array([0.25, 0.5, 0.75]), columns=len(names))
     out = []
     for j, name in enumerate(names):
@@ -264,13 +264,13 @@ def find_artefacts(total: Summary, low: Array, high: Array, *, names: Sequence[s
         if not len(values) or high[j] == _WIDE:
             continue
         middle = three[j] - quarter[j]
-        for which, value, end in (("smallest", values[0], low[j]), ("largest", values[-1], high[j])):
+        for side, value, end in (("smallest", values[0], low[j]), ("largest", values[-1], high[j])):
             extreme, reach = abs(value - median[j]), abs(end - median[j])
             if extreme > _FAR * max(reach, middle) or reach > _SPREAD * middle > 0:
                 out.append(
-                    f"column '{name}': the {which} value is about {value:.3g}, and half of all values lie between "
+                    f"column '{name}': the {side} value is about {value:.3g}, and half of all values lie between "
                     f"{quarter[j]:.4g} and {three[j]:.4g}; look for entry errors or another unit. Values below "
-                    f"{low[j]:.4g} and above {high[j]:.4g} are drawn in to that range"
+                    f"{low[j]:.4g} and above {high[j]:.4g} are clipped to that range"
                 )
     return out
 
@@ -278,7 +278,15 @@ def find_artefacts(total: Summary, low: Array, high: Array, *, names: Sequence[s
 def make_encoding(
     total: Summary, moments: Moments, *, numeric: Sequence[str], categorical: Sequence[str], rules: EncodingRules
 ) -> Encoding:
-    """The encoding that the merged summaries of all sites ask for; `moments` are those within `agree_ranges`."""
+    """Make the encoding from the merged summaries of all sites.
+
+    Args:
+        total: The merged summary.
+        moments: The merged moments within `agree_ranges`.
+        numeric: The names of numeric columns.
+        categorical: The names of categorical columns.
+        rules: The experiment's settings.
+    """
     low, high = agree_ranges(total, clip=rules.clip)
     quarter, median, three = total.cells.quantiles(np.array([0.25, 0.5, 0.75]), columns=len(numeric))
     out = []
@@ -308,21 +316,28 @@ def make_encoding(
         categorical=tuple(
             _levels(name, counts, rules.max_categories) for name, counts in zip(categorical, total.levels, strict=True)
         ),
-        **ordered_classes(total.classes, rules.positive),
+        **order_classes(total.classes, rules.positive),
         groups=tuple(sorted(total.groups)),
     )
 
 
 def _levels(name: str, counts: Mapping[str, int], most: int) -> Categorical:
-    """The most frequent levels, in alphabetical order; two levels need one input only."""
-    kept = sorted(sorted(counts, key=lambda w: (-counts[w], w))[:most])
-    if len(kept) == 2 and len(counts) == 2:
-        return Categorical(name, (kept[1],), False, baseline=kept[0])
-    return Categorical(name, tuple(kept), len(counts) > most)
+    """Choose the most frequent levels, in alphabetical order; two levels need one input only."""
+    levels = sorted(sorted(counts, key=lambda w: (-counts[w], w))[:most])
+    if len(levels) == 2 and len(counts) == 2:
+        return Categorical(name, (levels[1],), False, baseline=levels[0])
+    return Categorical(name, tuple(levels), len(counts) > most)
 
 
-def ordered_classes(counts: Mapping[str, int], positive: str | None) -> dict[str, Any]:
-    """Classes in order: numbers by size, words by alphabet; the positive class of two comes last."""
+class OrderedClasses(TypedDict):
+    """Classes in the order of an encoding, and the rows of each."""
+
+    classes: tuple[str, ...]
+    class_counts: tuple[int, ...]
+
+
+def order_classes(counts: Mapping[str, int], positive: str | None) -> OrderedClasses:
+    """Order classes: numbers by size, words by alphabet; the positive class of two comes last."""
 
     def key(word: str) -> tuple[int, float, str]:
         try:
@@ -334,7 +349,7 @@ def ordered_classes(counts: Mapping[str, int], positive: str | None) -> dict[str
     if positive is not None:
         if positive not in counts:
             raise BadInput(
-                f"data.positive is '{positive}', which is no class; classes are: {', '.join(names)}",
+                f"data.positive is '{positive}', which is not a class; classes are: {', '.join(names)}",
                 code="unknown-class",
             )
         if len(names) > 2:

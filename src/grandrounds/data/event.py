@@ -1,4 +1,4 @@
-"""The event: which of two classes a risk is the probability of.
+"""Event of a classification: the class of two whose probability is shown as the risk.
 
 Class order follows numbers and the alphabet, so the event may be either class: of `died` and `survived` it is the first.
 An experiment states it (`--event`, `data.event`), the catalog knows it, or a rule reads it from the two words. Where the
@@ -19,7 +19,7 @@ from typing import Any
 from grandrounds.core.errors import BadInput, nearest
 
 LAST = "last"
-"""`Event.by` of a run of version 0.1, whose event is the last of the two classes."""
+"""`Event.source` of a run of version 0.1, whose event is the last of the two classes."""
 
 _YES = "yes y ja j oui si true t wahr richtig vrai verdadero verdad waar 1"
 _NO = "no n nein non nee false f falsch faux falso onwaar 0"
@@ -55,10 +55,10 @@ _PAIRS: tuple[tuple[str, str], ...] = (
     ("event|ereignis|evenement|evento|gebeurtenis", "none|censored|zensiert|keines|aucun|ninguno|geen|nichts"),
     ("present|vorhanden|presente|aanwezig", "absent|absente|ausente|afwezig"),
 )
-"""The event's words and the other class's, English, German, French, Spanish and Dutch; as `_plain` writes them."""
+"""The event's words and the other class's, English, German, French, Spanish and Dutch; as `_normalise` writes them."""
 
-_OTHERS = {word for _, others in _PAIRS for word in others.split("|")}
-_SURE = {word for at in (3, 4, 6, 7) for word in _PAIRS[at][1].split("|")} | {
+_OTHERS = {word for _, complements in _PAIRS for word in complements.split("|")}
+_SURE = {word for pair in (3, 4, 6, 7) for word in _PAIRS[pair][1].split("|")} | {
     "none",
     "keines",
     "aucun",
@@ -78,25 +78,25 @@ _NOT = (
 class Event:
     """A class whose probability is a risk, and its share of the rows that the classes were counted on (None: not counted).
 
-    `by` says who chose it: "data.event", "data.positive", "catalog", "rule", or `LAST`.
+    `source` says who chose it: "data.event", "data.positive", "catalog", "rule", or `LAST`.
     """
 
     word: str
     other: str
     label: str | None = None
     share: float | None = None
-    by: str = LAST
+    source: str = LAST
 
     @property
     def title(self) -> str:
         """The event for people: `died`, or `verstorben = ja` where the class alone says nothing."""
-        bare = _plain(self.word) in {*_YES.split(), *_NO.split()} or _number(self.word) is not None
+        bare = _normalise(self.word) in {*_YES.split(), *_NO.split()} or _parse_number(self.word) is not None
         return f"{self.label} = {self.word}" if bare and self.label else self.word
 
     @property
     def column(self) -> str:
         """The name of a column with its risk: `risk_of_died`, of a label `died` with the classes 0 and 1 too."""
-        yes = _plain(self.word) in _YES.split() or _number(self.word) == 1
+        yes = _normalise(self.word) in _YES.split() or _parse_number(self.word) == 1
         name = self.label if yes and self.label else self.title.replace(" = ", "=")
         return f"risk_of_{'_'.join(name.split())}"
 
@@ -104,48 +104,48 @@ class Event:
     def line(self) -> str:
         """The line that every command prints."""
         facts = [] if self.share is None else [f"{self.share:.0%} of rows"]
-        facts += ["the last of two classes, as version 0.1 chose it"] if self.by == LAST else []
+        facts += ["the last of two classes, as version 0.1 chose it"] if self.source == LAST else []
         return f"event: {self.title}" + (f" ({'; '.join(facts)})" if facts else "")
 
     @property
     def warning(self) -> str | None:
         """A doubt about an event that most rows have; the catalog's have been looked at."""
-        if self.share is None or self.share <= 0.5 or self.by == "catalog":
+        if self.share is None or self.share <= 0.5 or self.source == "catalog":
             return None
         return (
             f"the event is '{self.word}', which {self.share:.0%} of rows have: a risk is the probability of it; "
             f"--event {shlex.quote(self.other)} shows the other"
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """For summary.json; `from_dict` reads it back."""
-        return {"class": self.word, "other": self.other, "label": self.label, "share": self.share, "by": self.by}
+    def to_dict(self) -> dict[str, object]:
+        """Convert to plain values for summary.json; `from_dict` reads it back."""
+        return {"class": self.word, "other": self.other, "label": self.label, "share": self.share, "by": self.source}
 
     @classmethod
-    def from_dict(cls, held: Mapping[str, Any]) -> Event:
-        return cls(held["class"], held["other"], held["label"], held["share"], held["by"])
+    def from_dict(cls, values: Mapping[str, Any]) -> Event:
+        return cls(values["class"], values["other"], values["label"], values["share"], values["by"])
 
 
 def event_line(event: Event | None, classes: Sequence[str]) -> str:
-    """The event, or the classes where there are more than two."""
+    """Describe the event, or the classes where there are more than two."""
     return f"classes: {', '.join(classes)}" if event is None else event.line
 
 
 def event_place(classes: Sequence[str], event: str | None) -> int:
-    """The number of the event's class. Version 0.1 stated none: the last of two classes."""
+    """Find the number of the event's class. Version 0.1 stated none: the last of two classes."""
     return classes.index(event) if event in classes else len(classes) - 1
 
 
 def order_by_event(classes: Sequence[str], event: str | None) -> tuple[str, ...]:
-    """Two classes as tallies have them: the other class, then the event. More than two stay as they are."""
+    """Order two classes as tallies have them: the other class, then the event. More than two stay as they are."""
     if len(classes) != 2:
         return tuple(classes)
-    at = event_place(classes, event)
-    return classes[1 - at], classes[at]
+    place = event_place(classes, event)
+    return classes[1 - place], classes[place]
 
 
 def state_event(
-    classes: Sequence[str], counts: Sequence[int] | None, data: Mapping[str, Any], *, catalog: str | None = None
+    classes: Sequence[str], counts: Sequence[int] | None, data: Mapping[str, object], *, catalog: str | None = None
 ) -> Event | None:
     """Decide which of two classes is the event.
 
@@ -161,73 +161,75 @@ def state_event(
     Raises:
         BadInput: The event that was stated is no class, or none was and the classes leave a doubt.
     """
-    given, positive, label = data.get("event"), data.get("positive"), data.get("label")
+    configured, positive, label = data.get("event"), data.get("positive"), data.get("label")
     if len(classes) != 2:
-        if given is not None:
+        if configured is not None:
             raise BadInput(
-                f"data.event is '{given}', but an event needs two classes and there are {len(classes)}: leave --event out",
+                f"data.event is '{configured}', but an event needs two classes and there are {len(classes)}: leave --event out",
                 code="needs-two-classes",
             )
         return None
-    stated = None if given is None else _class_named(str(given), classes)
+    stated = None if configured is None else _find_class(str(configured), classes)
     if positive is not None:
         if stated not in (None, positive):
             raise BadInput(
-                f"data.event is '{given}' and data.positive '{positive}': leave one of them out",
+                f"data.event is '{configured}' and data.positive '{positive}': leave one of them out",
                 code="conflicting-settings",
             )
-        word, by = str(positive), "data.positive"
+        word, source = str(positive), "data.positive"
     elif stated is not None:
-        known = catalog is not None and stated == _class_named(catalog, classes)
-        word, by = stated, "catalog" if known else "data.event"
+        agrees_with_catalog = catalog is not None and stated == _find_class(catalog, classes)
+        word, source = stated, "catalog" if agrees_with_catalog else "data.event"
     elif "event" not in data:
-        word, by = classes[-1], LAST
+        word, source = classes[-1], LAST
     else:
-        found = guess_event(classes)
-        if found is None:
-            raise BadInput(_doubt(classes, data), code="unclear-event")
-        word, by = found, "rule"
-    at = list(classes).index(word)
+        guessed = guess_event(classes)
+        if guessed is None:
+            raise BadInput(_describe_doubt(classes, data), code="unclear-event")
+        word, source = guessed, "rule"
+    place = list(classes).index(word)
     total = 0 if counts is None else sum(counts)
-    share = None if counts is None or not total else counts[at] / total
-    return Event(word, classes[1 - at], label, share, by)
+    share = None if counts is None or not total else counts[place] / total
+    return Event(word, classes[1 - place], None if label is None else str(label), share, source)
 
 
 def guess_event(classes: Sequence[str]) -> str | None:
     """Read the event from two words that are a known pair, or of which one says no; None where that leaves a doubt."""
     first, second = classes
-    numbers = [_number(first), _number(second)]
+    numbers = [_parse_number(first), _parse_number(second)]
     if None not in numbers:
         return classes[numbers.index(1)] if set(numbers) == {0, 1} else None
-    found = [event for event, other in ((first, second), (second, first)) if _is_pair(_plain(event), _plain(other))]
-    return found[0] if len(found) == 1 else None
+    candidates = [
+        event for event, other in ((first, second), (second, first)) if _is_pair(_normalise(event), _normalise(other))
+    ]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _is_pair(event: str, other: str) -> bool:
-    """Whether these words are an event and its absence."""
-    known = any(event in events.split("|") and other in others.split("|") for events, others in _PAIRS)
-    if known or (other in _SURE and event not in _OTHERS and not _denied(event)):
+    """Tell whether these words are an event and its absence."""
+    listed = any(event in events.split("|") and other in complements.split("|") for events, complements in _PAIRS)
+    if listed or (other in _SURE and event not in _OTHERS and not _negated_word(event)):
         return True
-    denied, negated = _denied(other), _denied(event)
+    denied, negated = _negated_word(other), _negated_word(event)
     if negated is not None and negated in _OTHERS:  # "not survived" is an event, and "survived" is none
         return other == negated or other in _OTHERS
     return denied is not None and denied not in _OTHERS and (event == denied or event in _PAIRS[0][0].split("|"))
 
 
-def _denied(word: str) -> str | None:
-    """What a word denies: `cancer` of "no cancer"; None where it denies nothing."""
+def _negated_word(word: str) -> str | None:
+    """Find the word that a phrase negates: `cancer` of "no cancer"; None where it negates nothing."""
     for start in _NOT:
         if word.startswith(f"{start} ") and len(word) > len(start) + 1:
             return word.removeprefix(f"{start} ")
     return None
 
 
-def _class_named(word: str, classes: Sequence[str]) -> str:
-    """The class that `word` names, also in another case or as another way to write the same number."""
+def _find_class(word: str, classes: Sequence[str]) -> str:
+    """Find the class that `word` names, also in another case or as another way to write the same number."""
     if word in classes:
         return word
-    alike = [c for c in classes if _plain(c) == _plain(word)]
-    alike = alike or [c for c in classes if _number(word) is not None and _number(c) == _number(word)]
+    alike = [c for c in classes if _normalise(c) == _normalise(word)]
+    alike = alike or [c for c in classes if _parse_number(word) is not None and _parse_number(c) == _parse_number(word)]
     if len(alike) != 1:
         raise BadInput(
             f"the event '{word}' is not one of the classes; {nearest(word, classes)} (use --event)",
@@ -236,8 +238,8 @@ def _class_named(word: str, classes: Sequence[str]) -> str:
     return alike[0]
 
 
-def _doubt(classes: Sequence[str], data: Mapping[str, Any]) -> str:
-    """The sentence that stops a run, with the command that goes on."""
+def _describe_doubt(classes: Sequence[str], data: Mapping[str, object]) -> str:
+    """Write the sentence that stops a run, with the command that goes on."""
     from grandrounds.data.loading import AT_SITES
 
     label = data.get("label") or "the label"
@@ -256,14 +258,14 @@ def _doubt(classes: Sequence[str], data: Mapping[str, Any]) -> str:
     )
 
 
-def _plain(word: str) -> str:
-    """A word without case, accents and signs between its parts."""
+def _normalise(word: str) -> str:
+    """Strip a word of case, accents and signs between its parts."""
     spread = unicodedata.normalize("NFKD", word.strip().casefold())
     bare = "".join(c for c in spread if not unicodedata.combining(c))
     return bare if bare in ("+", "-") else " ".join(bare.replace("_", " ").replace("-", " ").replace("'", " ").split())
 
 
-def _number(word: str) -> float | None:
+def _parse_number(word: str) -> float | None:
     try:
         return float(word.replace(",", "."))
     except ValueError:

@@ -17,7 +17,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.data.table import EXACT, format_number, numbers_of
+from grandrounds.data.table import EXACT, format_number, parse_numbers
 
 AUTO = "auto"
 DECIMALS = (AUTO, ",", ".")
@@ -47,7 +47,7 @@ _UNSURE_POINT = re.compile(r"(?:^|\0)\s*[+-]?[1-9][0-9]{0,2}\.[0-9]{3}\s*(?:$|\0
 
 @dataclass(frozen=True)
 class Format:
-    """How a table's text is written; "auto": as the table itself shows.
+    """The way a table's text is written; "auto": as the table itself shows.
 
     `decimal` settles only cells that can be read in two ways. `detect=False` reads nothing but UTF-8 and plain numbers.
     """
@@ -59,9 +59,9 @@ class Format:
     detect: bool = True
 
     def __post_init__(self) -> None:
-        for key, value, known in (("decimal", self.decimal, DECIMALS), ("censored", self.censored, CENSORED)):
-            if value not in known:
-                raise BadInput(f"{key} is '{value}'; use one of {' '.join(known)} (--{key})", code="unknown-format")
+        for key, value, choices in (("decimal", self.decimal, DECIMALS), ("censored", self.censored, CENSORED)):
+            if value not in choices:
+                raise BadInput(f"{key} is '{value}'; use one of {' '.join(choices)} (--{key})", code="unknown-format")
 
 
 PLAIN = Format(detect=False)
@@ -89,31 +89,31 @@ class Cell:
     grouped: bool
 
     def value(self, decimal: str) -> float:
-        """The number, with `decimal` as the decimal mark where the cell does not prove its own."""
+        """Read the number, with `decimal` as the decimal mark where the cell does not prove its own."""
         mark = self.proves if self.proves in (",", ".") else decimal
         plain = self.digits.replace(".", "").replace(",", ".") if mark == "," else self.digits.replace(",", "")
         return -float(plain) if self.negative else float(plain)
 
 
 def parse_cell(word: str) -> Cell | None:
-    """A cell as a number in one of the known formats, or None."""
+    """Parse a cell as a number in one of the known formats; None where it is none."""
     match = _CELL.fullmatch(word)
     if match is None:
         return None
     limit, sign, body, percent = match.groups()
-    digits, proves, grouped = _digits(body.strip())
+    digits, proves, grouped = _parse_digits(body.strip())
     if not digits or (digits.isdigit() and float(digits) > EXACT):
         return None
     return Cell(limit or "", sign in ("-", "−"), digits, proves, bool(percent), grouped)
 
 
-def _digits(body: str) -> tuple[str, str, bool]:
-    """Digits with at most the marks "," and ".", the decimal mark they prove, and whether thousands are grouped."""
+def _parse_digits(body: str) -> tuple[str, str, bool]:
+    """Read digits with at most the marks "," and ".", the decimal mark they prove, and whether thousands are grouped."""
     spaced = _SPACED.fullmatch(body)
     if spaced:
         rest = spaced.group(4) or ""
-        whole = re.sub(r"[^0-9]", "", spaced.group(1) + spaced.group(2))
-        return whole + rest, rest[:1], True
+        integer_digits = re.sub(r"[^0-9]", "", spaced.group(1) + spaced.group(2))
+        return integer_digits + rest, rest[:1], True
     power = _EXPONENT.fullmatch(body)
     number = power.group(1) if power else body
     if _WHOLE.fullmatch(number):
@@ -159,23 +159,30 @@ class Source:
 def read_formats(
     columns: Sequence[Source], form: Format, *, separator: str, kinds: Mapping[str, object], keep: Collection[str]
 ) -> tuple[dict[str, Array], Reading]:
-    """Columns with formatted numbers read, and what was assumed.
+    """Read columns with formatted numbers, and state the assumptions.
 
-    `kinds`: columns that are "categorical" or have levels stay text, "numeric" ones are read if every cell is a number.
-    `keep`: columns that stay as they are (label, site, patient).
+    Args:
+        columns: The columns as they were read.
+        form: The format that the user states.
+        separator: The separator of the file.
+        kinds: Columns that are "categorical" or have levels stay text, "numeric" ones are read if every cell is a number.
+        keep: Columns that stay as they are (label, site, patient).
+
+    Returns:
+        The columns by name, and the assumptions.
     """
     words = {s.name: s for s in columns if s.values.dtype == np.object_ and s.name not in keep}
     texts: dict[str, TextColumn] = {}
     for name, source in words.items():
         kind = kinds.get(name)
         if kind is None or kind in ("numeric", "id", "drop"):
-            found = _text_column(source.values, sure=kind == "numeric")
-            if found is not None:
-                texts[name] = found
+            text_column = _parse_column(source.values, sure=kind == "numeric")
+            if text_column is not None:
+                texts[name] = text_column
     commas = [n for n, t in texts.items() if t.proves == {","}]
-    asked = form.decimal == "," or any("," in t.proves or t.unclear for t in texts.values())
+    comma_possible = form.decimal == "," or any("," in t.proves or t.unclear for t in texts.values())
     numbers = [s for s in columns if s.values.dtype == np.float64 and s.batches and s.name not in keep]
-    dotted = {s.name: _dots(s.batches) for s in numbers} if asked or separator == ";" else {}
+    dotted = {s.name: _classify_points(s.batches) for s in numbers} if comma_possible or separator == ";" else {}
     points = [n for n, t in texts.items() if t.proves == {"."}] + [n for n, d in dotted.items() if d == "."]
     decimal = form.decimal
     if decimal == AUTO and bool(commas) != bool(points):
@@ -188,7 +195,7 @@ def read_formats(
         if mark == AUTO and text.unclear is not None:
             unclear[name] = text.unclear
             continue
-        out[name] = _values(text, mark, form.censored)
+        out[name] = _column_values(text, mark, form.censored)
         notes.add(name, text, mark)
     for source in numbers:
         if dotted.get(source.name) != "?":
@@ -204,8 +211,8 @@ def read_formats(
     return out, Reading(tuple(notes.lines()), decimal, unclear)
 
 
-def _text_column(values: Array, *, sure: bool) -> TextColumn | None:
-    """The column's cells as numbers, or None where one is no number or the column holds levels or codes."""
+def _parse_column(values: Array, *, sure: bool) -> TextColumn | None:
+    """Parse the column's cells as numbers; None where one is no number or the column holds levels or codes."""
     words: list[str | None] = values.tolist()
     distinct = dict.fromkeys(w for w in words if w is not None)
     if not distinct:
@@ -213,25 +220,25 @@ def _text_column(values: Array, *, sure: bool) -> TextColumn | None:
     fast = _fast_commas(list(distinct))
     if fast is not None:
         floats, cells = fast
-        at: dict[str | None, float] = dict(zip(distinct, floats.tolist(), strict=True))
-        at[None] = np.nan
-        return TextColumn(words, cells, np.fromiter(map(at.__getitem__, words), np.float64, len(words)))
+        number_by_word: dict[str | None, float] = dict(zip(distinct, floats.tolist(), strict=True))
+        number_by_word[None] = np.nan
+        return TextColumn(words, cells, np.fromiter(map(number_by_word.__getitem__, words), np.float64, len(words)))
     cells = {}
     for word in distinct:
         cell = parse_cell(word)
         if cell is None:
             return None
         cells[word] = cell
-    found = TextColumn(words, cells)
-    return found if _is_measurement(found, sure=sure) else None
+    column = TextColumn(words, cells)
+    return column if _is_measurement(column, sure=sure) else None
 
 
 def _fast_commas(words: list[str]) -> tuple[Array, dict[str, Cell]] | None:
-    """Numbers that differ from plain ones by a decimal comma alone, without a pattern for each cell."""
+    """Parse numbers that differ from plain ones by a decimal comma alone, without a pattern for each cell."""
     joined = "\0".join(words)
     if "," not in joined or "." in joined or not _SURE_COMMA.search(joined):
         return None
-    floats = numbers_of(joined.replace(",", ".").split("\0"))
+    floats = parse_numbers(joined.replace(",", ".").split("\0"))
     if floats is None:
         return None
     shown = next(w for w in words if "," in w)
@@ -239,7 +246,7 @@ def _fast_commas(words: list[str]) -> tuple[Array, dict[str, Cell]] | None:
 
 
 def _is_measurement(column: TextColumn, *, sure: bool) -> bool:
-    """Whether cells that are all numbers are meant as numbers: not as levels ("<40", ">=40"), codes, or mixed units."""
+    """Tell whether cells that are all numbers are meant as numbers: not as levels ("<40", ">=40"), codes, or mixed units."""
     cells = column.cells.values()
     signed = [c for c in cells if c.percent]
     if signed and any(not c.percent and c.digits.strip("0.,") for c in cells):
@@ -256,18 +263,18 @@ def _is_measurement(column: TextColumn, *, sure: bool) -> bool:
     return not (len(spaced) == len(column.cells) > 1 and same_width and len(spaced[0].digits) > 6)
 
 
-def _values(column: TextColumn, decimal: str, censored: str) -> Array:
-    """The column's numbers, NaN where missing."""
+def _column_values(column: TextColumn, decimal: str, censored: str) -> Array:
+    """Convert the column's cells to numbers, NaN where missing."""
     if column.fast is not None:
         return column.fast
-    at: dict[str | None, float] = {None: np.nan}
+    number_by_word: dict[str | None, float] = {None: np.nan}
     for word, cell in column.cells.items():
-        at[word] = limit_value(cell, cell.value(decimal), censored)
-    return np.fromiter(map(at.__getitem__, column.words), np.float64, len(column.words))
+        number_by_word[word] = limit_value(cell, cell.value(decimal), censored)
+    return np.fromiter(map(number_by_word.__getitem__, column.words), np.float64, len(column.words))
 
 
 def limit_value(cell: Cell, value: float, censored: str) -> float:
-    """The number that stands for "<5" or ">200": the limit, half of a lower one, or none."""
+    """Choose the number that stands for "<5" or ">200": the limit, half of a lower one, or none."""
     if not cell.limit or censored == "value":
         return value
     if censored == "missing":
@@ -275,7 +282,7 @@ def limit_value(cell: Cell, value: float, censored: str) -> float:
     return value / 2 if cell.limit[0] in "<≤" else value
 
 
-def _dots(batches: Iterable[str]) -> str:
+def _classify_points(batches: Iterable[str]) -> str:
     """Give "." where a cell proves a decimal point, "?" where all points may separate thousands, "" without points."""
     unsure = ""
     for batch in batches:
@@ -288,14 +295,16 @@ def _dots(batches: Iterable[str]) -> str:
 
 
 def _first_dotted(batches: Iterable[str]) -> str:
-    found = (_UNSURE_POINT.search(batch) for batch in batches)
-    return next(match.group().strip("\0 ") for match in found if match)
+    matches = (_UNSURE_POINT.search(batch) for batch in batches)
+    return next(match.group().strip("\0 ") for match in matches if match)
 
 
 def _without_points(cells: Sequence[str], values: Array) -> Array:
-    """Numbers whose points are thousands separators."""
-    known = ~np.isnan(values)
-    plain = [cell.replace(".", "") if here else "nan" for cell, here in zip(cells, known.tolist(), strict=True)]
+    """Read numbers whose points are thousands separators."""
+    present = ~np.isnan(values)
+    plain = [
+        cell.replace(".", "") if has_value else "nan" for cell, has_value in zip(cells, present.tolist(), strict=True)
+    ]
     return np.array([float(cell) for cell in plain])
 
 
@@ -312,7 +321,7 @@ class _Notes:
         self.limits: list[str] = []
 
     def add(self, name: str, column: TextColumn, decimal: str) -> None:
-        """Note what one column needed."""
+        """Note the assumptions that one column needed."""
         cells = column.cells
         if len(column.proves) == 2:
             self.mixed.append(name)
@@ -342,31 +351,31 @@ class _Notes:
         self.limits.append(f"{quoted}{more} in {cells} of {name} read as {read} (data.censored = {self.form.censored})")
 
     def lines(self) -> list[str]:
-        said = []
+        lines = []
         if self.commas:
-            said.append(f"decimal comma in {list_columns(self.commas)}")
+            lines.append(f"decimal comma in {list_columns(self.commas)}")
         if self.mixed:
-            said.append(f"decimal comma and decimal point are mixed in {list_columns(self.mixed)}")
+            lines.append(f"decimal comma and decimal point are mixed in {list_columns(self.mixed)}")
         if self.thousands:
             word = next(iter(self.thousands.values()))
-            said.append(f"thousands separators in {list_columns(list(self.thousands))} (such as '{word}')")
+            lines.append(f"thousands separators in {list_columns(list(self.thousands))} (such as '{word}')")
         if self.percent:
-            said.append(f"percent signs in {list_columns(self.percent)} ('45%' is read as 45)")
+            lines.append(f"percent signs in {list_columns(self.percent)} ('45%' is read as 45)")
         if self.points:
-            said.append(
+            lines.append(
                 f"decimal point in {list_columns(self.points)}; if it separates thousands there, add --decimal ,"
             )
-        return [*said, *self.limits]
+        return [*lines, *self.limits]
 
 
 def list_columns(names: Sequence[str]) -> str:
-    """'column crp' or 'columns crp, lactate and 3 more'."""
+    """List columns: 'column crp' or 'columns crp, lactate and 3 more'."""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return f"column{'s' * (len(names) > 1)} {', '.join(names[:_LISTED])}{more}"
 
 
 def find_unreadable(words: Iterable[str]) -> set[str]:
-    """Words that are numbers in no format."""
+    """Find words that are numbers in no format."""
     return {word for word in words if parse_cell(word) is None}
 
 
@@ -386,21 +395,21 @@ _MONTHS |= {"mrz": 3, "mai": 5, "okt": 10, "dez": 12}
 
 
 def is_iso_date(word: str) -> bool:
-    """Whether a cell is written as 2024-05-31, with or without a time."""
+    """Tell whether a cell is written as 2024-05-31, with or without a time."""
     return _ISO_DATE.fullmatch(word) is not None
 
 
 def date_format(counts: Mapping[str, int]) -> str:
-    """How most cells of a column write dates: "dd.mm.yyyy", "mm/dd/yyyy" ...; "" where they are none.
+    """Find the format of most dates in a column: "dd.mm.yyyy", "mm/dd/yyyy" ...; "" where they are none.
 
     Where every date can be read in two ways it is "dd/mm/yyyy or mm/dd/yyyy".
     """
     total = sum(counts.values())
-    found = {word: match for word in counts if (match := _DATE.fullmatch(word))}
-    if not found or sum(counts[word] for word in found) < MOSTLY * total:
+    matches = {word: match for word in counts if (match := _DATE.fullmatch(word))}
+    if not matches or sum(counts[word] for word in matches) < MOSTLY * total:
         return ""
-    orders = [o for o in DATE_ORDERS[1:] if _dated(counts, found, o) >= MOSTLY * total]
-    match = next(iter(found.values()))
+    orders = [o for o in DATE_ORDERS[1:] if _count_dates(counts, matches, o) >= MOSTLY * total]
+    match = next(iter(matches.values()))
     if not orders:
         return ""
     if match["name"]:
@@ -408,39 +417,39 @@ def date_format(counts: Mapping[str, int]) -> str:
     if match["first_year"]:
         return "yyyy/mm/dd"
     year = "y" * len(match["year"])
-    said = {"day-first": ("dd", "mm", year), "month-first": ("mm", "dd", year)}
-    return " or ".join(match["gap"].join(said[order]) for order in (_german(match, orders) or orders))
+    patterns = {"day-first": ("dd", "mm", year), "month-first": ("mm", "dd", year)}
+    return " or ".join(match["gap"].join(patterns[order]) for order in (_prefer_day_first(match, orders) or orders))
 
 
-def _dated(counts: Mapping[str, int], found: Mapping[str, re.Match[str]], order: str) -> int:
-    return sum(counts[word] for word, match in found.items() if _moment(match, order) is not None)
+def _count_dates(counts: Mapping[str, int], matches: Mapping[str, re.Match[str]], order: str) -> int:
+    return sum(counts[word] for word, match in matches.items() if _to_utc(match, order) is not None)
 
 
-def _german(match: re.Match[str], orders: Sequence[str]) -> list[str]:
-    """With points between, the day comes first wherever dates are written so."""
+def _prefer_day_first(match: re.Match[str], orders: Sequence[str]) -> list[str]:
+    """Prefer the day first where points stand between, as dates are written so everywhere."""
     return ["day-first"] if match["gap"] == "." and "day-first" in orders else []
 
 
 def read_dates(words: Sequence[str | None], order: str) -> Array | None:
-    """Dates as seconds since 1970 (NaN where a cell is none); None where nothing shows if day or month comes first."""
+    """Read dates as seconds since 1970 (NaN where a cell is none); None where nothing shows if day or month comes first."""
     distinct = dict.fromkeys(w for w in words if w is not None)
-    found = {word: _DATE.fullmatch(word) for word in distinct}
-    matches = [m for m in found.values() if m is not None]
+    match_by_word = {word: _DATE.fullmatch(word) for word in distinct}
+    matches = [m for m in match_by_word.values() if m is not None]
     if order == AUTO and matches:
-        best = [o for o in DATE_ORDERS[1:] if all(_moment(m, o) is not None for m in matches)]
-        same = len(best) == 2 and all(_moment(m, best[0]) == _moment(m, best[1]) for m in matches)
-        choice = _german(matches[0], best) or best
+        best = [o for o in DATE_ORDERS[1:] if all(_to_utc(m, o) is not None for m in matches)]
+        same = len(best) == 2 and all(_to_utc(m, best[0]) == _to_utc(m, best[1]) for m in matches)
+        choice = _prefer_day_first(matches[0], best) or best
         if len(choice) > 1 and not same:
             return None
         order = choice[0] if choice else "day-first"
-    at: dict[str | None, float] = {None: float("nan")}
-    for word, match in found.items():
-        moment = _iso_moment(word) if match is None else _moment(match, order)
-        at[word] = float("nan") if moment is None else moment.timestamp()
-    return np.array([at[word] for word in words])
+    seconds_by_word: dict[str | None, float] = {None: float("nan")}
+    for word, match in match_by_word.items():
+        moment = _parse_iso(word) if match is None else _to_utc(match, order)
+        seconds_by_word[word] = float("nan") if moment is None else moment.timestamp()
+    return np.array([seconds_by_word[word] for word in words])
 
 
-def _iso_moment(word: str) -> datetime.datetime | None:
+def _parse_iso(word: str) -> datetime.datetime | None:
     try:
         moment = datetime.datetime.fromisoformat(word)
     except ValueError:
@@ -448,8 +457,8 @@ def _iso_moment(word: str) -> datetime.datetime | None:
     return moment.replace(tzinfo=datetime.UTC) if moment.tzinfo is None else moment
 
 
-def _moment(match: re.Match[str], order: str) -> datetime.datetime | None:
-    """A date that was recognised, in UTC; None where no calendar has it."""
+def _to_utc(match: re.Match[str], order: str) -> datetime.datetime | None:
+    """Convert a date that was recognised to UTC; None where no calendar has it."""
     got = match.groupdict()
     month: int | str
     if got["name"]:

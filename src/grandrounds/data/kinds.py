@@ -1,4 +1,4 @@
-"""Tables and pictures side by side: what a site holds, says about it, and agrees on, whichever it is."""
+"""Functions for tables and images alike: summaries of a site's data, and encodings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.image_encoding import KIND, ImageEncoding, ImageSummary, make_image_encoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.summary import Moments, Summary
+from grandrounds.protocol.messages import Payload, Value
 
 _TABLE = {
     "numeric": [{"name": str, "*": (str, bool, *NUMBER)}],
@@ -27,36 +28,40 @@ AnyEncoding = Encoding | ImageEncoding
 
 def summary_payload(
     data: Holdings, *, groups: Sequence[str], ranges: tuple[Array, Array] | None = None, smallest: int = 0
-) -> dict[str, Any]:
-    """A site's summary of its training rows, as an Answer carries it; with `ranges` the moments within them.
+) -> dict[str, Value]:
+    """Summarise a site's training rows, as an Answer carries it.
 
-    A column with fewer than `smallest` values within its range has no moments.
+    Args:
+        data: The site's training rows or images.
+        groups: The subgroup of each row.
+        ranges: Lower and upper ends of numeric columns; then the moments within them are given.
+        smallest: A column with fewer values within its range has no moments.
     """
     if ranges is not None:
         if isinstance(data, ImageSet):
             raise BadInput("images have no columns with ranges", code="needs-table")
-        return Moments.of(data, *ranges, smallest=smallest).to_payload()
+        return Moments.from_dataset(data, *ranges, smallest=smallest).to_payload()
     if isinstance(data, ImageSet):
-        return ImageSummary.of(data, groups=groups).to_payload()
-    return Summary.of(data, groups=groups).to_payload()
+        return ImageSummary.from_images(data, groups=groups).to_payload()
+    return Summary.from_dataset(data, groups=groups).to_payload()
 
 
-def agree_on_images(answers: Sequence[Mapping[str, Any]], rules: EncodingRules) -> ImageEncoding:
-    """One encoding from all sites' summaries of their images."""
+def agree_on_images(answers: Sequence[Payload], rules: EncodingRules) -> ImageEncoding:
+    """Make one encoding from all sites' summaries of their images."""
     images = ImageSummary.merge([ImageSummary.from_payload(a) for a in answers])
     return make_image_encoding(images, positive=rules.positive)
 
 
 def encoding_from(values: Mapping[str, Any]) -> AnyEncoding:
-    """An encoding as it was saved or sent.
+    """Read an encoding as it was saved or sent.
 
     Raises:
         BadInput: It lacks something, or a value is of another kind.
     """
     try:
-        at = "" if values.get("kind") == KIND else misfit(values, _TABLE)
-        if at:
-            raise BadInput(f"an encoding is damaged: {at} is missing or of the wrong kind", code="damaged-encoding")
+        field = "" if values.get("kind") == KIND else misfit(values, _TABLE)
+        if field:
+            raise BadInput(f"an encoding is damaged: {field} is missing or of the wrong kind", code="damaged-encoding")
         return ImageEncoding.from_dict(values) if values.get("kind") == KIND else Encoding.from_dict(values)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
         raise BadInput(

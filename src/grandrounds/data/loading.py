@@ -1,4 +1,4 @@
-"""What [data] names, read: raw rows, what they mean, and how a site deals its own to training, validation and test.
+"""Loading of the data that [data] names, and a site's split into training, validation and test rows.
 
 A simulation reads all hospitals' rows here in one place, and a hospital reads its own by the same rules.
 """
@@ -6,45 +6,43 @@ A simulation reads all hospitals' rows here in one place, and a hospital reads i
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan import Settings
-from grandrounds.core.plan_types import Plan
+from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.core.rng import Keys
 from grandrounds.data.checks import check_unique
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.image_files import has_train_test, read_folder, read_npz, read_train_test
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.readers import read_own_table
+from grandrounds.data.readers import read_plan_table
 from grandrounds.data.row_files import is_bundle, read_bundle
 from grandrounds.data.schema import infer_schema
-from grandrounds.data.sets.catalog import entry
+from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.split import Rows, row_keys, split_rows
 from grandrounds.data.table import Table
 
 STROKES = "strokes"
-"""What data.masks says when truth masks are to be made from bright strokes (digits, writing)."""
+"""Value of data.masks when truth masks are to be made from bright strokes (digits, writing)."""
 
 AT_SITES = "at the sites"
-"""What data.table says when every hospital holds its own rows and the server none."""
+"""Value of data.table when every hospital holds its own rows and the server none."""
 
 DATA_FRAME = "data frame"
-"""What data.table says when the rows came from memory and cannot be read again."""
+"""Value of data.table when the rows came from memory and cannot be read again."""
 
 
-def read_data(settings: Any) -> Table | ImageSet:
-    """The raw rows that [data] names: a table, or pictures."""
+def read_data(settings: DataSettings) -> Table | ImageSet:
+    """Read the raw rows that [data] names: a table, or images."""
     if settings.name is not None and plugins.is_path(settings.name):
-        return _own_data(settings)
+        return _load_plugin_data(settings, settings.name)
     if settings.name is not None:
         try:
-            return entry(settings.name).load()
+            return find_entry(settings.name).load()
         except ImportError as e:
             raise BadInput(
                 f"data set '{settings.name}' needs a package that is not on this machine ({e}): install it, "
@@ -61,19 +59,20 @@ def read_data(settings: Any) -> Table | ImageSet:
             f"this run was made from a {DATA_FRAME} in Python: go on there, with resume(folder, table=frame)",
             code="data-frame-needed",
         )
+    assert settings.table is not None, "an experiment names a set or a table"
     if is_bundle(settings.table):
         return read_bundle(settings.table)
     if settings.table.lower().endswith(".npz"):
         if has_train_test(settings.table):
             return read_train_test(settings.table)
         return read_npz(settings.table, label=settings.label, site=settings.site, patient=settings.patient)
-    table = read_own_table(settings)
+    table = read_plan_table(settings)
     if settings.pictures is None:
         return table
     return read_folder(
         settings.pictures,
         table,
-        label=settings.label,
+        label=_require_label(settings, table),
         file=settings.file,
         site=settings.site,
         patient=settings.patient,
@@ -83,34 +82,45 @@ def read_data(settings: Any) -> Table | ImageSet:
     )
 
 
-def _own_data(settings: Any) -> Table | ImageSet:
-    """What a loader of the user's own gives: a data frame, a Table or an ImageSet."""
-    where = f"data.name is '{settings.name}'"
-    made = plugins.call(settings.name, key="data.name")
-    if isinstance(made, ImageSet):
-        if made.patient is not None and settings.patient is None:
+def _load_plugin_data(settings: DataSettings, path: str) -> Table | ImageSet:
+    """Call a loader of the user's own, which gives a data frame, a Table or an ImageSet."""
+    where = f"data.name is '{path}'"
+    result = plugins.call(path, key="data.name")
+    if isinstance(result, ImageSet):
+        if result.patient is not None and settings.patient is None:
             raise BadInput(
-                f"{where}: its pictures name their patients; set data.patient, so that no split parts them",
+                f"{where}: its images name their patients; set data.patient, so that no split parts them",
                 code="patient-not-set",
             )
-        return made
-    if not isinstance(made, Table):
-        if not (hasattr(made, "columns") and hasattr(made, "iloc")):
+        return result
+    if not isinstance(result, Table):
+        if not (hasattr(result, "columns") and hasattr(result, "iloc")):
             raise BadInput(
-                f"{where}: it gives a {type(made).__name__}, not a data frame, a Table or an ImageSet",
+                f"{where}: it gives a {type(result).__name__}, not a data frame, a Table or an ImageSet",
                 code="wrong-type",
             )
-        made = Table.from_pandas(made, source=settings.name)
+        result = Table.from_pandas(result, source=path)
     if settings.label is None:
         raise BadInput(
             f"{where}: which of its columns is to be predicted? set data.label (or --label)", code="label-not-set"
         )
-    return made
+    return result
 
 
-def load_data(settings: Any, given: Table | ImageSet | None = None) -> tuple[Holdings, str]:
-    """Rows and what they mean, and their hash; another hash than the plan's is refused."""
-    read = read_data(settings) if given is None else given
+def load_data(settings: DataSettings, rows_in_memory: Table | ImageSet | None = None) -> tuple[Holdings, str]:
+    """Load the data that [data] names, and their hash.
+
+    Args:
+        settings: The section [data] of a plan.
+        rows_in_memory: Rows that the caller has already; otherwise they are read.
+
+    Returns:
+        The data set, and the SHA-256 of its rows.
+
+    Raises:
+        BadInput: The data cannot be read, or their hash is not the plan's.
+    """
+    read = read_data(settings) if rows_in_memory is None else rows_in_memory
     digest = read.sha256()
     if settings.sha256 is not None and digest != settings.sha256:
         source = read.source if isinstance(read, Table) else read.name
@@ -121,22 +131,18 @@ def load_data(settings: Any, given: Table | ImageSet | None = None) -> tuple[Hol
         )
     if isinstance(read, ImageSet):
         return (replace(read, masks=stroke_masks(read.pixels)) if settings.masks == STROKES else read), digest
-    return dataset_of(settings, read), digest
+    return read_dataset(settings, read), digest
 
 
-def dataset_of(settings: Any, table: Table) -> Dataset:
-    """A table as [data] has it read."""
-    if settings.label is None:
-        raise BadInput(
-            f"{table.source}: which of its columns is to be predicted? set data.label (or --label)",
-            code="label-not-set",
-        )
+def read_dataset(settings: DataSettings, table: Table) -> Dataset:
+    """Read a table as [data] says."""
+    label = _require_label(settings, table)
     kinds = dict(settings.kinds.plain())
     if settings.id is not None:
         kinds[settings.id] = "id"
     schema = infer_schema(
         table,
-        label=settings.label,
+        label=label,
         site=settings.site,
         patient=settings.patient,
         time=settings.time,
@@ -155,8 +161,18 @@ def dataset_of(settings: Any, table: Table) -> Dataset:
     return data
 
 
-def apply_schema(settings: Any, table: Table) -> Dataset:
-    """A table with the columns of `data.kinds`, in their order and of those kinds; its other columns are not looked at."""
+def _require_label(settings: DataSettings, table: Table) -> str:
+    """Return the label column, which a table needs."""
+    if settings.label is None:
+        raise BadInput(
+            f"{table.source}: which of its columns is to be predicted? set data.label (or --label)",
+            code="label-not-set",
+        )
+    return settings.label
+
+
+def apply_schema(settings: DataSettings, table: Table) -> Dataset:
+    """Read a table with the columns of `data.kinds`, in their order and of those kinds; other columns are ignored."""
     roles = [settings.label, settings.patient, settings.time, settings.id]
     wanted = dict.fromkeys([*settings.kinds.plain(), *(r for r in roles if r)])
     missing = next((name for name in wanted if name not in table.columns), None)
@@ -164,16 +180,23 @@ def apply_schema(settings: Any, table: Table) -> Dataset:
         raise BadInput(
             f"{table.source} lacks the column '{missing}', which the consortium agreed on", code="missing-columns"
         )
-    own = Table({name: table.columns[name] for name in wanted}, table.source, reading=table.reading)
-    return dataset_of(Settings({**settings.plain(), "site": None, "drop": [], "name": None}), own)
+    agreed_table = Table({name: table.columns[name] for name in wanted}, table.source, reading=table.reading)
+    return read_dataset(DataSettings({**settings.plain(), "site": None, "drop": [], "name": None}), agreed_table)
 
 
 def split_site_rows(
     plan: Plan, data: Holdings, name: str, mine: Array, role: str, *, test: float, keys: Keys | None
 ) -> Rows:
-    """The rows of one site, `mine` of the data, by its role: of one that only tests, all are for the test.
+    """Split the rows of one site by its role.
 
-    `keys` are `split_keys` of the data.
+    Args:
+        plan: The plan.
+        data: The data of all sites.
+        name: The site.
+        mine: Its rows of the data.
+        role: "train", or "test": then all its rows are for the test.
+        test: The share of test rows.
+        keys: `split_keys` of the data.
     """
     nothing = np.empty(0, np.int64)
     if role == "test":
@@ -187,12 +210,12 @@ def split_site_rows(
         keys=keys,
         patient=data.patient,
         time=data.time,
-        by=plan.split.by,
+        unit=plan.split.by,
     )
 
 
 def split_seed(plan: Plan) -> int:
-    """The seed that roles of rows are drawn with; a plan of version 0.1, which split otherwise, is refused."""
+    """Choose the seed that roles of rows are drawn with; a plan of version 0.1, which split otherwise, is refused."""
     split = plan.split.plain()
     if "seed" not in split:
         raise BadInput(
@@ -204,5 +227,5 @@ def split_seed(plan: Plan) -> int:
 
 
 def split_keys(plan: Plan, data: Holdings) -> Keys | None:
-    """The keys of rows that a split by row goes by; None where patients or times decide."""
+    """Compute the keys of rows that a split by row uses; None where patients or times decide."""
     return row_keys(data) if plan.split.by == "row" else None

@@ -1,4 +1,4 @@
-"""An encoding that is known beforehand: usual ranges and lists of levels in place of the sites' summaries.
+"""Public encoding, known beforehand: usual ranges and lists of levels in place of the sites' summaries.
 
 The fitted encoding rests on every training row (means, quantiles, who has which category), and no
 epsilon covers that. This one rests on what a handbook says, so no site is asked and nothing is
@@ -16,7 +16,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.toml import key
 from grandrounds.data.dataset import Dataset
-from grandrounds.data.encoding import Categorical, Encoding, EncodingRules, Numeric, ordered_classes
+from grandrounds.data.encoding import Categorical, Encoding, EncodingRules, Numeric, order_classes
 from grandrounds.data.image_encoding import ImageEncoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import AnyEncoding, Holdings
@@ -24,24 +24,24 @@ from grandrounds.data.schema import Column
 from grandrounds.data.sets.catalog import CATALOG
 
 BEYOND = 1.0
-"""Values are drawn in to this many widths of the range beyond either end: six deviations from the middle."""
+"""Values are clipped to this many widths of the range beyond either end: six deviations from the middle."""
 
 _GREY = 0.5, 0.25  # of pixels on 0..1, by the same rule
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of columns before anybody looks at rows; `levels` holds categories and the label's classes."""
+class PublicFacts:
+    """Ranges and levels known before anybody looks at rows; `levels` holds categories and the label's classes."""
 
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def agreed_beforehand(plan: Plan, data: Holdings) -> AnyEncoding:
-    """The encoding of a plan with data.encoding = "public"; what its settings leave out, the catalog may know."""
+def make_public_encoding(plan: Plan, data: Holdings) -> AnyEncoding:
+    """Make the encoding of a plan with data.encoding = "public"; the catalog may know what its settings leave out."""
     if plan.train.class_weights == "balanced":
         raise BadInput(
-            "train.class_weights = 'balanced' goes by the sites' class counts, which data.encoding = 'public' does not "
+            "train.class_weights = 'balanced' needs the sites' class counts, which data.encoding = 'public' does not "
             "ask for: give the weights themselves, such as { yes = 5.0, no = 1.0 }",
             code="conflicting-settings",
         )
@@ -51,38 +51,39 @@ def agreed_beforehand(plan: Plan, data: Holdings) -> AnyEncoding:
             code="conflicting-settings",
         )
     d = plan.data
-    own = CATALOG.get(data.name)  # the name stays with rows that travel with their plan
-    known = Known(
-        ranges={**(own.ranges if own else {}), **d.ranges.plain()},
-        levels={**(own.levels if own else {}), **d.levels.plain()},
+    entry = CATALOG.get(data.name)  # the name stays with rows that travel with their plan
+    facts = PublicFacts(
+        ranges={**(entry.ranges if entry else {}), **d.ranges.plain()},
+        levels={**(entry.levels if entry else {}), **d.levels.plain()},
     )
     rules = EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive)
-    return public_encoding(data, known, label=d.label, rules=rules, subgroup=plan.evaluation.subgroup)
+    return public_encoding(data, facts, label=d.label, rules=rules, subgroup=plan.evaluation.subgroup)
 
 
 def public_encoding(
-    data: Holdings, known: Known, *, label: str | None, rules: EncodingRules, subgroup: str | None = None
+    data: Holdings, facts: PublicFacts, *, label: str | None, rules: EncodingRules, subgroup: str | None = None
 ) -> AnyEncoding:
-    """Rows to inputs by what is known; only names, kinds and the shape of pictures are taken from the data."""
-    words = ordered_classes(dict.fromkeys(_classes(known, label or "label"), 1), rules.positive)  # nobody counted
-    words["groups"] = _groups(data, known, subgroup)
+    """Encode by public facts; only names, kinds and the shape of images are taken from the data."""
+    words = order_classes(dict.fromkeys(_class_levels(facts, label or "label"), 1), rules.positive)  # nobody counted
+    groups = _group_levels(data, facts, subgroup)
     if isinstance(data, ImageSet):
         mean, std = ((part,) * data.shape[0] for part in _GREY)
-        return ImageEncoding(mean, std, data.shape, **words)
+        return ImageEncoding(mean, std, data.shape, **words, groups=groups)
     return Encoding(
-        numeric=tuple(_number(column, known, rules) for column in data.schema.numeric_like),
-        categorical=tuple(_category(column.name, known) for column in data.schema.categorical),
+        numeric=tuple(_numeric_rule(column, facts, rules) for column in data.schema.numeric_like),
+        categorical=tuple(_categorical_rule(column.name, facts) for column in data.schema.categorical),
         **words,
+        groups=groups,
         public=True,
     )
 
 
-def _number(column: Column, known: Known, rules: EncodingRules) -> Numeric:
+def _numeric_rule(column: Column, facts: PublicFacts, rules: EncodingRules) -> Numeric:
     name = column.name
     if column.kind == "ordinal":
         low, high = 0.0, float(len(column.order) - 1)
-    elif name in known.ranges:
-        low, high = (float(end) for end in known.ranges[name])
+    elif name in facts.ranges:
+        low, high = (float(end) for end in facts.ranges[name])
     else:
         raise BadInput(
             f"no usual range is known for column '{name}', and data.encoding = 'public' asks no site for one: "
@@ -106,39 +107,39 @@ def _number(column: Column, known: Known, rules: EncodingRules) -> Numeric:
     )
 
 
-def _category(name: str, known: Known) -> Categorical:
-    """An input for every listed level, and "other" for all that is not listed."""
-    if name not in known.levels:
+def _categorical_rule(name: str, facts: PublicFacts) -> Categorical:
+    """Make an input for every listed level, and "other" for all that is not listed."""
+    if name not in facts.levels:
         raise BadInput(
             f"the levels of column '{name}' are not known, and data.encoding = 'public' asks no site for them: "
             f'set data.levels.{key(name)} = ["...", "..."], or leave the column out with --drop "{name}"',
             code="levels-not-known",
         )
-    return Categorical(name, _distinct(name, known.levels[name]), other=True)
+    return Categorical(name, _check_distinct(name, facts.levels[name]), other=True)
 
 
-def _classes(known: Known, label: str) -> tuple[str, ...]:
-    if label not in known.levels:
+def _class_levels(facts: PublicFacts, label: str) -> tuple[str, ...]:
+    if label not in facts.levels:
         raise BadInput(
             f"the classes of '{label}' are not known, and data.encoding = 'public' asks no site for them: "
             f'set data.levels.{key(label)} = ["0", "1"], or as they are written',
             code="levels-not-known",
         )
-    return _distinct(label, known.levels[label])
+    return _check_distinct(label, facts.levels[label])
 
 
-def _distinct(name: str, levels: Sequence[str]) -> tuple[str, ...]:
+def _check_distinct(name: str, levels: Sequence[str]) -> tuple[str, ...]:
     if len(levels) < 2 or len(set(levels)) < len(levels):
         raise BadInput(f"data.levels.{key(name)} must list two or more levels, each once", code="invalid-levels")
     return tuple(sorted(levels))
 
 
-def _groups(data: Holdings, known: Known, subgroup: str | None) -> tuple[str, ...]:
-    """The subgroups that figures are told for; the rest is told together."""
+def _group_levels(data: Holdings, facts: PublicFacts, subgroup: str | None) -> tuple[str, ...]:
+    """List the subgroups that are scored alone; the rest is scored together."""
     if subgroup is None:
         return ()
     columns = data.schema.columns if isinstance(data, Dataset) else ()
-    levels = tuple(known.levels.get(subgroup) or next((c.order for c in columns if c.name == subgroup), ()))
+    levels = tuple(facts.levels.get(subgroup) or next((c.order for c in columns if c.name == subgroup), ()))
     if not levels:
         raise BadInput(
             f"evaluation.subgroup is '{subgroup}', whose groups are not known, and data.encoding = 'public' asks no "

@@ -1,4 +1,4 @@
-"""From a file or a database to a `Table`, or to one sentence that says why not.
+"""Readers of tables: CSV, Parquet and SQL databases.
 
 CSV cells carry no types, so types are read from the content, strictly: a column is numeric only if
 every cell is a finite number, and codes such as "007" stay text. Formatted numbers ("1,5", "45%", "<5")
@@ -22,9 +22,10 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, open_file, refuse_bomb
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.formats import PLAIN, Format
 from grandrounds.data.sql_source import read_sql
-from grandrounds.data.table import EXACT, Table, check_names, column_of
+from grandrounds.data.table import EXACT, Table, check_names, to_column
 from grandrounds.data.text_file import decode_text, read_text, without_marks
 
 # "None" is not here: in some tables it is a category ("no treatment given").
@@ -80,29 +81,31 @@ def read_table(
     return read_text(text, source=source, marks=marks, form=form, encoding=assumed, names=names, kinds=kinds, keep=keep)
 
 
-def format_of(settings: Any) -> Format:
-    """The text format that [data] of a plan names; one of version 0.1 knows plain numbers only."""
+def table_format(settings: DataSettings) -> Format:
+    """Read the text format from [data] of a plan; one of version 0.1 knows plain numbers only."""
     decimal = getattr(settings, "decimal", None)
     if decimal is None:
         return PLAIN
     return Format(decimal, settings.text_encoding, settings.separator, settings.censored)
 
 
-def read_own_table(settings: Any, where: str | Path | None = None, *, query: str | None = None) -> Table:
-    """The table that [data] of a plan names, or another (`where`) in the way that the plan says."""
-    kept = [settings.label, settings.site, settings.patient]
+def read_plan_table(settings: DataSettings, where: str | Path | None = None, *, query: str | None = None) -> Table:
+    """Read the table that [data] of a plan names, or another (`where`) in the way that the plan says."""
+    roles = [settings.label, settings.site, settings.patient]
+    place = settings.table if where is None else where
+    assert place is not None, "an experiment names a set or a table"
     return read_table(
-        settings.table if where is None else where,
+        place,
         query=settings.query if where is None else query,
         missing=settings.missing,
-        form=format_of(settings),
+        form=table_format(settings),
         kinds=settings.kinds.plain(),
-        keep=[name for name in kept if name is not None],
+        keep=[name for name in roles if name is not None],
     )
 
 
 def _read_bytes(path: Path, *, source: str) -> bytes:
-    """The content of a file of a known type, or what is wrong with its name."""
+    """Read a file of a known type, or refuse its name."""
     try:
         path = path.expanduser()
         if path.is_dir():
@@ -118,9 +121,9 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
                 code="unknown-file-type",
             )
         if not path.name.lower().endswith(TEXT + PARQUET):
-            known = ", ".join(TEXT + PARQUET)
+            file_types = ", ".join(TEXT + PARQUET)
             raise BadInput(
-                f"file type of {source} is not known; save the table as one of {known}", code="unknown-file-type"
+                f"file type of {source} is not known; save the table as one of {file_types}", code="unknown-file-type"
             )
         with os.fdopen(open_file(path, links=True), "rb") as f:
             raw = f.read()
@@ -139,16 +142,16 @@ def _read_bytes(path: Path, *, source: str) -> bytes:
 
 
 def _tables_in(folder: Path, word: str = "") -> str:
-    """The tables of a folder as a clause, with the nearest to `word`."""
+    """List the tables of a folder as a clause, with the nearest to `word`."""
     try:
-        found = sorted(p.name for p in folder.iterdir() if p.name.lower().endswith(TEXT + PARQUET))
+        names = sorted(p.name for p in folder.iterdir() if p.name.lower().endswith(TEXT + PARQUET))
     except OSError:
         return "its folder does not exist or cannot be listed; check the path"
-    return nearest(word, found) if found else "there is no table in that folder; check the path"
+    return nearest(word, names) if names else "there is no table in that folder; check the path"
 
 
 def _gunzip(raw: bytes, *, source: str) -> bytes:
-    """The unpacked content of a gzip file, a piece at a time: a few bytes may unpack to more than there is memory."""
+    """Unpack a gzip file, a piece at a time: a few bytes may unpack to more than there is memory."""
     parts, size = [], 0
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as f:
@@ -165,7 +168,7 @@ def _gunzip(raw: bytes, *, source: str) -> bytes:
 
 
 def _read_parquet(raw: bytes, *, source: str) -> Table:
-    """A Parquet file with its own types."""
+    """Read a Parquet file with its own types."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -195,7 +198,7 @@ def _read_parquet(raw: bytes, *, source: str) -> Table:
 
 
 def _arrow_column(values: Any, *, name: str, source: str) -> Array:
-    """One Arrow column: floats and small integers directly, the rest value by value."""
+    """Convert one Arrow column: floats and small integers directly, the rest value by value."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -206,19 +209,19 @@ def _arrow_column(values: Any, *, name: str, source: str) -> Array:
         simple = max(abs(ends["min"] or 0), abs(ends["max"] or 0)) <= EXACT
     if simple:
         return np.array(values.cast(pa.float64()).to_numpy(), dtype=np.float64)
-    return column_of(values.to_pylist(), name=name, source=source)
+    return to_column(values.to_pylist(), name=name, source=source)
 
 
 def _mark_missing(table: Table, *, marks: frozenset[str]) -> Table:
-    """The same marks for missing in a source that has types: text is stripped and compared."""
+    """Apply the same marks for missing to a source that has types: text is stripped and compared."""
     columns: dict[str, Array] = {}
     for name, values in table.columns.items():
         if values.dtype == np.float64:
             columns[name] = without_marks(values, marks=marks)
             continue
-        kept = {cell: None if cell is None or cell.strip() in marks else cell.strip() for cell in set(values)}
+        cleaned = {cell: None if cell is None or cell.strip() in marks else cell.strip() for cell in set(values)}
         columns[name] = np.empty(len(values), dtype=object)
-        columns[name][:] = [kept[cell] for cell in values]
-        if all(cell is None for cell in kept.values()):
+        columns[name][:] = [cleaned[cell] for cell in values]
+        if all(cell is None for cell in cleaned.values()):
             columns[name] = np.full(len(values), np.nan)
     return Table(columns, table.source)

@@ -1,4 +1,4 @@
-"""What each column means: a measurement, ordered levels, a category, or nothing a model may see.
+"""Meaning of each column: a measurement, ordered levels, a category, or nothing a model may see.
 
 Guessed from names and content by rules that err on the side of leaving a column out when it looks
 like an identifier, and of refusing when a typing slip would turn a measurement into categories.
@@ -18,7 +18,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.formats import date_format, find_unreadable, is_iso_date
-from grandrounds.data.table import Table, format_number, is_number, missing_mask, text_of
+from grandrounds.data.table import Table, format_number, is_number, missing_mask, to_text
 
 Kind = Literal["numeric", "ordinal", "categorical", "id", "constant", "drop"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -72,15 +72,15 @@ class Schema:
         """Categories without an order, in table order."""
         return tuple(c for c in self.columns if c.kind == "categorical")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; `from_dict` gives the same schema back."""
+    def to_dict(self) -> dict[str, object]:
+        """Convert to plain values for JSON; `from_dict` gives the same schema back."""
         plain = asdict(self)
         plain["columns"] = [{**column, "order": list(column["order"])} for column in plain["columns"]]
         return plain
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Schema:
-        """The schema that `to_dict` wrote; anything else is refused."""
+        """Read the schema that `to_dict` wrote; anything else is refused."""
         try:
             columns = tuple(_column_from(c) for c in plain["columns"])
             roles = {role: plain[role] for role in ("label", "site", "patient", "time")}
@@ -103,10 +103,22 @@ def infer_schema(
     drop: Sequence[str] = (),
     overrides: Mapping[str, str | Sequence[str]] | None = None,
 ) -> Schema:
-    """Decide what each column means; `overrides` maps a column to a kind, or to its levels low to high.
+    """Infer the meaning of each column.
 
-    A column that plays a part (label, site, patient, time) or is dropped keeps that part whatever
-    the overrides say, so that one recipe serves for several labels.
+    A column with a role (label, site, patient, time) or that is dropped keeps that role whatever the overrides say, so that
+    one recipe serves for several labels.
+
+    Args:
+        table: The raw table.
+        label: The column to predict.
+        site: The column that names the hospital.
+        patient: The column that names the patient.
+        time: The column to order rows by.
+        drop: Columns to leave out.
+        overrides: Column -> its kind, or its levels from low to high.
+
+    Raises:
+        BadInput: A column is absent, has two roles or contradicts its kind, or no feature is left.
     """
     overrides = overrides or {}
     roles: dict[str, Column] = {}
@@ -135,9 +147,9 @@ def infer_schema(
         if name in roles:
             columns.append(roles[name])
         elif name in overrides:
-            columns.append(_overridden(table, name=name, wanted=overrides[name]))
+            columns.append(_override(table, name=name, wanted=overrides[name]))
         else:
-            columns.append(_inferred(table, name=name))
+            columns.append(_infer(table, name=name))
     schema = Schema(tuple(columns), label=label, site=site, patient=patient, time=time)
     if not schema.features:
         left_out = "; ".join(f"'{c.name}': {c.why}" for c in schema.columns[:8])
@@ -149,35 +161,35 @@ def infer_schema(
     return schema
 
 
-def _inferred(table: Table, *, name: str) -> Column:
-    """One column by the rules."""
+def _infer(table: Table, *, name: str) -> Column:
+    """Infer one column by the rules."""
     values = table.columns[name]
     present = values[~missing_mask(values)]
-    refuse_unclear(table, name)
+    check_unambiguous(table, name)
     if len(present) == 0:
         return Column(name, "constant", "no value in any row")
     if values.dtype == np.float64:
-        return _inferred_number(present, name=name)
-    return _inferred_text(table, Counter(present.tolist()), name=name, rows=len(values))
+        return _infer_number(present, name=name)
+    return _infer_text(table, Counter(present.tolist()), name=name, rows=len(values))
 
 
-def _inferred_number(present: Array, *, name: str) -> Column:
-    """Numbers are measurements unless there is one only, or they are row or patient numbers."""
+def _infer_number(present: Array, *, name: str) -> Column:
+    """Infer a column of numbers: measurements, unless there is one only, or they are row or patient numbers."""
     if (present == present[0]).all():
         return Column(name, "constant", f"one value only ({format_number(float(present[0]))})")
     with np.errstate(invalid="ignore"):
-        whole = bool((present == np.floor(present)).all())
-    if whole and _named_like_id(name) and _mostly_distinct(distinct := len(np.unique(present)), len(present)):
+        integers = bool((present == np.floor(present)).all())
+    if integers and _looks_like_id(name) and _mostly_distinct(distinct := len(np.unique(present)), len(present)):
         return Column(name, "id", f"{distinct} distinct numbers in {len(present)} rows, named like an id")
     return Column(name, "numeric", "numbers")
 
 
-def _inferred_text(table: Table, counts: Counter[str], *, name: str, rows: int) -> Column:
-    """Texts are categories unless they are dates, identifiers or numbers gone wrong."""
+def _infer_text(table: Table, counts: Counter[str], *, name: str, rows: int) -> Column:
+    """Infer a column of texts: categories, unless they are dates, identifiers or numbers gone wrong."""
     total = sum(counts.values())
     if len(counts) == 1:
         gaps = f", {rows - total} rows without" if rows > total else ""
-        return Column(name, "constant", f"one value only ('{_short(next(iter(counts)))}'{gaps})")
+        return Column(name, "constant", f"one value only ('{_shorten(next(iter(counts)))}'{gaps})")
     if sum(n for word, n in counts.items() if is_iso_date(word)) >= MOSTLY * total:
         return Column(name, "drop", "dates: name it as data.time, or turn it into a duration to use it")
     written = date_format(counts)
@@ -186,7 +198,7 @@ def _inferred_text(table: Table, counts: Counter[str], *, name: str, rows: int) 
     _refuse_almost_numbers(table, counts, name=name)
     if len(counts) > MANY and len(counts) > MOSTLY * total:
         return Column(name, "id", f"{len(counts)} distinct texts in {total} rows: identifier or free text")
-    if _named_like_id(name) and _mostly_distinct(len(counts), total):
+    if _looks_like_id(name) and _mostly_distinct(len(counts), total):
         return Column(name, "id", f"{len(counts)} distinct texts in {total} rows, named like an id")
     return Column(name, "categorical", f"text with {len(counts)} distinct values")
 
@@ -201,135 +213,139 @@ def _refuse_almost_numbers(table: Table, counts: Counter[str], *, name: str) -> 
     commas = {word for word in formatted if "," in word} if table.reading is None else set()
     bad = strange - (commas if table.reading is None else formatted)
     numbers = total - sum(counts[word] for word in bad)
-    way_out = f'or set data.kinds.{_key(name)} = "categorical"'
+    alternative = f'or set data.kinds.{_toml_key(name)} = "categorical"'
     if formatted and not bad and _mixes_percent(counts):
         signs = {word for word in formatted if word.endswith("%")}
         raise BadInput(
             f"column '{name}' of {table.source} has numbers with and without a percent sign, "
-            f"first {_first(table, signs, name=name)}; write all of them one way, {way_out}",
+            f"first {_locate_first(table, signs, name=name)}; write all of them one way, {alternative}",
             code="mixed-percent",
         )
     if commas and numbers >= MOSTLY * total:
         raise BadInput(
             f"column '{name}' of {table.source} writes numbers with a comma, "
-            f"first {_first(table, commas, name=name)}; write 1.5 instead of 1,5, {way_out}",
+            f"first {_locate_first(table, commas, name=name)}; write 1.5 instead of 1,5, {alternative}",
             code="decimal-comma",
         )
     if bad and numbers >= MOSTLY * total:
         count = sum(counts[word] for word in bad)
         raise BadInput(
             f"text in a numeric column: {count} of {total} cells of '{name}' in {table.source} "
-            f"{'is' if count == 1 else 'are'} not a number, first {_first(table, bad, name=name)}; "
-            f"fix the file, list it in data.missing (--missing WORD), {way_out}",
+            f"{'is' if count == 1 else 'are'} not a number, first {_locate_first(table, bad, name=name)}; "
+            f"fix the file, list it in data.missing (--missing WORD), {alternative}",
             code="text-in-numbers",
         )
 
 
-def refuse_unclear(table: Table, name: str) -> None:
+def check_unambiguous(table: Table, name: str) -> None:
     """Refuse a column whose cells can be read in two ways, with the flag that settles it."""
     word = None if table.reading is None else table.reading.unclear.get(name)
     if word is not None:
         mark, other = (",", ".") if "," in word else (".", ",")
-        whole, part = word.replace(mark, ""), word.replace(",", ".")
+        as_thousands, as_decimal = word.replace(mark, ""), word.replace(",", ".")
         raise BadInput(
-            f"column '{name}' of {table.source}: '{word}' can mean {whole} or {part}, and the file does not show which; "
-            f"say --decimal {other} for {whole} or --decimal {mark} for {part}, or leave the column out with --drop",
+            f"column '{name}' of {table.source}: '{word}' can mean {as_thousands} or {as_decimal}, and the file does not "
+            f"show which; say --decimal {other} for {as_thousands} or --decimal {mark} for {as_decimal}, "
+            "or leave the column out with --drop",
             code="ambiguous-number",
         )
 
 
 def _mixes_percent(counts: Mapping[str, int]) -> bool:
-    """Whether some numbers have a percent sign and others have not; a bare zero is the same either way."""
+    """Tell whether some numbers have a percent sign and others have not; a bare zero is the same either way."""
     signs = [word.endswith("%") for word in counts if word.strip("0.,%")]
     return any(signs) and not all(signs)
 
 
-def _overridden(table: Table, *, name: str, wanted: str | Sequence[str]) -> Column:
-    """One column as the user says it is, if the data allow it."""
+def _override(table: Table, *, name: str, wanted: str | Sequence[str]) -> Column:
+    """Take one column as the user says it is, if the data allow it."""
     values = table.columns[name]
     if not isinstance(wanted, str):
-        return _ordered(table, name=name, order=tuple(_level(level) for level in wanted))
+        return _order_levels(table, name=name, order=tuple(_format_level(level) for level in wanted))
     if wanted == "ordinal":
-        return _ordered(table, name=name, order=_natural_order(table, name=name))
+        return _order_levels(table, name=name, order=_natural_order(table, name=name))
     allowed = [kind for kind in KINDS if kind != "constant"]
     if wanted not in allowed:
         hint = nearest(wanted, allowed)
-        raise BadInput(f"data.kinds.{_key(name)} = '{wanted}' is not a kind of column; {hint}", code="unknown-kind")
+        raise BadInput(
+            f"data.kinds.{_toml_key(name)} = '{wanted}' is not a kind of column; {hint}", code="unknown-kind"
+        )
     if wanted == "numeric":
-        refuse_unclear(table, name)
+        check_unambiguous(table, name)
     if wanted == "numeric" and values.dtype == np.object_:
         bad = {v for v in values if v is not None and not (is_number(v) or _LEADING_ZERO.fullmatch(v))}
         if bad:
             raise BadInput(
                 f"column '{name}' of {table.source} cannot be numeric: it holds text, "
-                f"first {_first(table, bad, name=name)}; list that in data.missing (--missing WORD), "
-                f'or set data.kinds.{_key(name)} = "categorical"',
+                f"first {_locate_first(table, bad, name=name)}; list that in data.missing (--missing WORD), "
+                f'or set data.kinds.{_toml_key(name)} = "categorical"',
                 code="text-in-numbers",
             )
     return Column(name, cast(Kind, wanted), "set in data.kinds")
 
 
-def _ordered(table: Table, *, name: str, order: tuple[str, ...]) -> Column:
-    """Ordinal levels; every level in the data must have its place."""
+def _order_levels(table: Table, *, name: str, order: tuple[str, ...]) -> Column:
+    """Order levels; every level in the data must have its place."""
     if len(order) < 2 or len(set(order)) < len(order):
         raise BadInput(
-            f"data.kinds.{_key(name)} must list two or more levels, each once, from low to high", code="invalid-levels"
+            f"data.kinds.{_toml_key(name)} must list two or more levels, each once, from low to high",
+            code="invalid-levels",
         )
-    absent = set(text_of(table.columns[name]).tolist()) - {None, *order}
+    absent = set(to_text(table.columns[name]).tolist()) - {None, *order}
     if absent:
         raise BadInput(
-            f"column '{name}' of {table.source} holds a level that data.kinds.{_key(name)} does not list, "
-            f"first {_first(table, absent, name=name)}; add it to the list in its place, low to high",
+            f"column '{name}' of {table.source} holds a level that data.kinds.{_toml_key(name)} does not list, "
+            f"first {_locate_first(table, absent, name=name)}; add it to the list in its place, low to high",
             code="unknown-level",
         )
     return Column(name, "ordinal", "levels set in data.kinds", order)
 
 
 def _natural_order(table: Table, *, name: str) -> tuple[str, ...]:
-    """The order of numbers, or of texts by the first number in each where that decides ("[10-20)")."""
+    """Order numbers by size, or texts by the first number in each where that decides ("[10-20)")."""
     values = table.columns[name]
     if values.dtype == np.float64:
         return tuple(format_number(float(v)) for v in np.unique(values[~np.isnan(values)]))
     levels = sorted({v for v in values if v is not None})
-    found = [_FIRST_NUMBER.search(level) for level in levels]
-    keys = [float(match.group()) for match in found if match]
+    matches = [_FIRST_NUMBER.search(level) for level in levels]
+    keys = [float(match.group()) for match in matches if match]
     if len(set(keys)) < len(levels):
         raise BadInput(
             f"the order of column '{name}' of {table.source} is not clear; "
-            f"list its levels, low to high: data.kinds.{_key(name)} = [{', '.join(map(repr, levels))[:80]}]",
+            f"list its levels, low to high: data.kinds.{_toml_key(name)} = [{', '.join(map(repr, levels))[:80]}]",
             code="unclear-order",
         )
     return tuple(level for _, level in sorted(zip(keys, levels, strict=True)))
 
 
 def _mostly_distinct(distinct: int, total: int) -> bool:
-    """No two alike, or so few that only something like a patient who comes back can explain it."""
+    """Tell whether no two are alike, or so few that only patients who come back can explain it."""
     return distinct == total or distinct > max(MANY, total / 4)
 
 
-def _named_like_id(name: str) -> bool:
+def _looks_like_id(name: str) -> bool:
     word = name.strip().lower()
     return _ID_NAME.fullmatch(word) is not None and _NOT_ID.fullmatch(word) is None
 
 
-def _first(table: Table, words: set[str], *, name: str) -> str:
-    """Where one of the words stands first, as "'x' in row 7 (the header is row 1)"."""
-    words_here = text_of(table.columns[name])
+def _locate_first(table: Table, words: set[str], *, name: str) -> str:
+    """Find where one of the words stands first, as "'x' in row 7 (the header is row 1)"."""
+    words_here = to_text(table.columns[name])
     index = next(i for i, word in enumerate(words_here) if word in words)
-    return f"'{_short(words_here[index])}' in {table.where(index)}"
+    return f"'{_shorten(words_here[index])}' in {table.where(index)}"
 
 
-def _level(value: object) -> str:
-    """A level as the user may write it in TOML: text, or a number."""
+def _format_level(value: object) -> str:
+    """Write a level that the user gave in TOML: text, or a number."""
     return format_number(value) if isinstance(value, float) else str(value)
 
 
-def _short(word: str) -> str:
+def _shorten(word: str) -> str:
     return word if len(word) <= 20 else word[:20] + "..."
 
 
-def _key(name: str) -> str:
-    """A column name as a TOML key."""
+def _toml_key(name: str) -> str:
+    """Write a column name as a TOML key."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else '"' + name.replace('"', '\\"') + '"'
 
 

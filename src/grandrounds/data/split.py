@@ -36,14 +36,14 @@ class Rows:
 
 
 def row_keys(data: Dataset | ImageSet) -> Keys:
-    """A 64-bit key (n,) of the content of each row: its features and its label, whatever their order in the file."""
+    """Compute a 64-bit key (n,) of the content of each row: its features and its label, whatever their order in the file."""
     keys = hash_words(data.label.tolist())
     if isinstance(data, ImageSet):
         digests = b"".join(hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in data.pixels)
         return mix_bits(keys + np.frombuffer(digests, dtype="<u8").astype(np.uint64))
     for salt, column in zip(hash_words(data.numeric_names), np.ascontiguousarray(data.numeric.T), strict=True):
-        whole = np.where(np.isnan(column), np.nan, column + 0.0)  # one NaN, and no -0.0
-        keys = keys + mix_bits(whole.view(np.uint64) ^ salt)
+        normalised = np.where(np.isnan(column), np.nan, column + 0.0)  # one NaN, and no -0.0
+        keys = keys + mix_bits(normalised.view(np.uint64) ^ salt)
     for j, name in enumerate(data.categorical_names):
         words = hash_words(
             [f"{name}\x1f{word}" for word in (*data.vocabulary[j], "")]
@@ -62,14 +62,14 @@ def split_rows(
     keys: Keys | None = None,
     patient: np.ndarray | None = None,
     time: np.ndarray | None = None,
-    by: str = "row",
+    unit: str = "row",
     purpose: str = "split",
 ) -> Rows:
     """Give each row of one site a role: training, validation or test.
 
-    `by="row"` and `by="patient"` draw a number in [0, 1) for each row or patient from its keyed hash: below `test` it
+    `unit="row"` and `unit="patient"` draw a number in [0, 1) for each row or patient from its keyed hash: below `test` it
     is tested, below `test + val` it validates, else it trains. Shares are therefore met on average, and classes are
-    not kept in proportion: both would make one patient's role depend on the others. `by="time"` trains on the earliest
+    not kept in proportion: both would make one patient's role depend on the others. `unit="time"` trains on the earliest
     rows and tests on the latest (numbers, or text that sorts, such as ISO dates; rows of one moment stay in file
     order), so there one patient more moves the cuts.
 
@@ -83,10 +83,10 @@ def split_rows(
         test: Share of rows for the test.
         seed: The experiment's seed.
         site: The site's name, for messages.
-        keys: `row_keys` of the table, for `by="row"`.
-        patient: The patient of each row, for `by="patient"`.
-        time: Sortable times, for `by="time"`.
-        by: "row", "patient" or "time".
+        keys: `row_keys` of the table, for `unit="row"`.
+        patient: The patient of each row, for `unit="patient"`.
+        time: Sortable times, for `unit="time"`.
+        unit: "row", "patient" or "time".
         purpose: Draws of different purposes are independent of each other.
 
     Returns:
@@ -100,23 +100,23 @@ def split_rows(
         raise BadInput(
             f"val = {val:g} and test = {test:g} leave nothing to train on; keep their sum below 1", code="out-of-range"
         )
-    if by not in WAYS:
-        raise BadInput(f"split by '{by}' is unknown; {nearest(by, WAYS)}", code="unknown-split")
+    if unit not in WAYS:
+        raise BadInput(f"split by '{unit}' is unknown; {nearest(unit, WAYS)}", code="unknown-split")
     if len(rows) == 0:
         raise BadInput(f"site '{site}' has no rows to split", code="too-few-rows")
-    if by == "time":
-        latest_first = np.argsort(_known(time, rows, what="time", site=site), kind="stable")[::-1]
+    if unit == "time":
+        latest_first = np.argsort(_require_values(time, rows, noun="time", site=site), kind="stable")[::-1]
         of_row = np.empty(len(rows), dtype=np.int64)
         of_row[latest_first] = _cut(len(rows), val=val, test=test)
     else:
-        units, unit_of_row = _units(rows, keys=keys, patient=patient, by=by, site=site)
-        draws = draw_by_key(units, seed=seed, purpose=f"{purpose}/{by}")
+        units, unit_of_row = _draw_units(rows, keys=keys, patient=patient, unit=unit, site=site)
+        draws = draw_by_key(units, seed=seed, purpose=f"{purpose}/{unit}")
         of_row = _roles_of(draws, val=val, test=test)[unit_of_row]
     return Rows(train=rows[of_row == TRAIN], val=rows[of_row == VAL], test=rows[of_row == TEST])
 
 
 def unit_keys(rows: np.ndarray, keys: Keys) -> Keys:
-    """The keys of these rows; rows of equal content are told apart by their number, 0, 1, 2 ..., among their like.
+    """Compute the keys of these rows; rows of equal content are told apart by their number, 0, 1, 2 ..., among their like.
 
     Of equal rows any may be taken out: the same contents with the same draws are left.
     """
@@ -131,7 +131,7 @@ def unit_keys(rows: np.ndarray, keys: Keys) -> Keys:
     return numbered
 
 
-def roles(
+def assign_roles(
     site_names: Sequence[str],
     *,
     scheme: str,
@@ -140,11 +140,20 @@ def roles(
     folds: int = 5,
     holdout: Iterable[str] = (),
 ) -> dict[str, Role]:
-    """Which sites train and which are only tested on, in sorted order of their names.
+    """Choose which sites train and which are only tested on, in sorted order of their names.
 
-    `within`: all train. `leave-one-site-out`: the fold-th site is tested. `group-kfold`: sites
-    shuffled by `seed` into `folds` groups whose sizes differ by one at most, the fold-th is tested:
-    hospitals unseen in training. `holdout`: the sites named there are tested.
+    Args:
+        site_names: The names of all sites.
+        scheme: `within`: all train. `leave-one-site-out`: the fold-th site is tested. `group-kfold`: sites shuffled by
+            `seed` into `folds` groups whose sizes differ by one at most, the fold-th is tested: hospitals unseen in
+            training. `holdout`: the sites named there are tested.
+        seed: The seed that shuffles sites.
+        fold: The fold to test.
+        folds: The number of folds.
+        holdout: The names of the test sites.
+
+    Raises:
+        BadInput: A name or a fold is unknown, or no site is left to train.
     """
     names = sorted(site_names)
     if scheme not in SCHEMES:
@@ -152,7 +161,7 @@ def roles(
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise BadInput(f"two sites are called '{twice}'; give each its own name", code="repeated-site")
-    tested = _tested(names, scheme=scheme, seed=seed, fold=fold, folds=folds, holdout=tuple(holdout))
+    tested = _test_sites(names, scheme=scheme, seed=seed, fold=fold, folds=folds, holdout=tuple(holdout))
     if names and len(tested) == len(names):
         raise BadInput(
             f"scheme '{scheme}' tests on all {len(names)} sites and trains on none; leave one out",
@@ -161,7 +170,9 @@ def roles(
     return {name: "test" if name in tested else "train" for name in names}
 
 
-def _tested(names: list[str], *, scheme: str, seed: int, fold: int, folds: int, holdout: tuple[str, ...]) -> set[str]:
+def _test_sites(
+    names: list[str], *, scheme: str, seed: int, fold: int, folds: int, holdout: tuple[str, ...]
+) -> set[str]:
     if scheme == "within":
         return set()
     if scheme == "holdout":
@@ -191,13 +202,13 @@ def _tested(names: list[str], *, scheme: str, seed: int, fold: int, folds: int, 
     return {names[i] for i in np.array_split(shuffled, folds)[fold]}
 
 
-def _units(
-    rows: np.ndarray, *, keys: Keys | None, patient: np.ndarray | None, by: str, site: str
+def _draw_units(
+    rows: np.ndarray, *, keys: Keys | None, patient: np.ndarray | None, unit: str, site: str
 ) -> tuple[Keys, np.ndarray]:
-    """The keys of the units that get a role, and the unit of each row."""
-    if by == "patient":
+    """Find the keys of the units that get a role, and the unit of each row."""
+    if unit == "patient":
         words, unit_of_row = np.unique(
-            _known(patient, rows, what="patient", site=site).astype(str), return_inverse=True
+            _require_values(patient, rows, noun="patient", site=site).astype(str), return_inverse=True
         )
         return hash_words(words.tolist()), unit_of_row
     if keys is None:
@@ -211,12 +222,12 @@ def _roles_of(draws: np.ndarray, *, val: float, test: float) -> np.ndarray:
     role = np.array([TEST, VAL, TRAIN])[np.searchsorted(edges, draws, side="right")]
     wanted = [TRAIN, *([TEST, VAL] if len(draws) >= 3 else [])]
     span = {TEST: (0.0, test), VAL: (test, test + val), TRAIN: (test + val, 1.0)}
-    for which in wanted:
-        low, high = span[which]
-        if high > low and not (role == which).any():
-            spare = np.flatnonzero((np.bincount(role, minlength=3)[role] > 1) | (which == TRAIN))
+    for unit in wanted:
+        low, high = span[unit]
+        if high > low and not (role == unit).any():
+            spare = np.flatnonzero((np.bincount(role, minlength=3)[role] > 1) | (unit == TRAIN))
             away = np.maximum(low - draws[spare], draws[spare] - high)
-            role[spare[np.argmin(away)]] = which
+            role[spare[np.argmin(away)]] = unit
     return role
 
 
@@ -230,10 +241,10 @@ def _cut(n: int, *, val: float, test: float) -> np.ndarray:
     return np.where(place < n_test, TEST, np.where(place < n_test + n_val, VAL, TRAIN))
 
 
-def _known(column: np.ndarray | None, rows: np.ndarray, *, what: str, site: str) -> np.ndarray:
-    """The column at these rows, in a form that sorts; every row must have a value."""
+def _require_values(column: np.ndarray | None, rows: np.ndarray, *, noun: str, site: str) -> np.ndarray:
+    """Take the column at these rows, in a form that sorts; every row must have a value."""
     if column is None:
-        raise BadInput(f"a split by {what} needs a {what} column; name one, or split by row", code="column-not-set")
+        raise BadInput(f"a split by {noun} needs a {noun} column; name one, or split by row", code="column-not-set")
     values = np.asarray(column)[rows]
     if values.dtype == object:
         gaps = np.array([v is None or v == "" for v in values], dtype=bool)
@@ -241,7 +252,7 @@ def _known(column: np.ndarray | None, rows: np.ndarray, *, what: str, site: str)
         gaps = np.not_equal(values, values)  # NaN
     if gaps.any():
         raise BadInput(
-            f"site '{site}' has {int(gaps.sum())} of {len(rows)} rows without a {what}; "
+            f"site '{site}' has {int(gaps.sum())} of {len(rows)} rows without a {noun}; "
             f"fill them in or drop them, or split by row",
             code="missing-values",
         )

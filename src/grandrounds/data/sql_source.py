@@ -1,4 +1,4 @@
-"""Tables from a database by a SQL URL. What is said about it never holds a user name or a password."""
+"""Tables from a database by a SQL URL. Messages never hold a user name or a password."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core import redact
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.data.table import Table, check_names, column_of
+from grandrounds.data.table import Table, check_names, to_column
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL, Connection
@@ -22,7 +22,7 @@ _PACKAGES = {"psycopg": "'psycopg[binary]'", "psycopg2": "psycopg2-binary", "MyS
 
 
 def read_sql(address: str, *, query: str | None) -> Table:
-    """The rows of one SELECT or one table; nothing is ever written and the password is never shown."""
+    """Read the rows of one SELECT or one table; nothing is ever written and the password is never shown."""
     try:
         import sqlalchemy as sa
         from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
@@ -51,7 +51,7 @@ def read_sql(address: str, *, query: str | None) -> Table:
         with engine.connect() as connection:
             names, rows = _select(connection, query=query, source=source)
     except SQLAlchemyError as error:
-        reason = _reason(error, url=url)
+        reason = _driver_message(error, url=url)
         raise BadInput(
             f"{source} did not answer: {reason}; check the URL and data.query", code="database-error"
         ) from None
@@ -61,7 +61,7 @@ def read_sql(address: str, *, query: str | None) -> Table:
     if not rows:
         raise BadInput(f"{source} returned no rows; check data.query", code="empty-table")
     cells = zip(*rows, strict=True)
-    return Table({n: column_of(column, name=n, source=source) for n, column in zip(names, cells, strict=True)}, source)
+    return Table({n: to_column(column, name=n, source=source) for n, column in zip(names, cells, strict=True)}, source)
 
 
 def _select(connection: Connection, *, query: str | None, source: str) -> tuple[list[str], list[Any]]:
@@ -83,14 +83,14 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
     else:
         inspector = sa.inspect(connection)
         schema, _, name = wanted.rpartition(".") if _IDENTIFIER.fullmatch(wanted) else ("", "", wanted)
-        known = sorted(inspector.get_table_names(schema or None) + inspector.get_view_names(schema or None))
-        if not wanted and len(known) == 1:
-            name = known[0]
-        if not known:
+        tables = sorted(inspector.get_table_names(schema or None) + inspector.get_view_names(schema or None))
+        if not wanted and len(tables) == 1:
+            name = tables[0]
+        if not tables:
             raise BadInput(f"{source} holds no tables; check the URL", code="no-tables")
-        if name not in known:
-            what = f"table '{wanted}' not found in" if wanted else "no table chosen in"
-            raise BadInput(f"{what} {source}; {nearest(name, known)} (use data.query)", code="unknown-table")
+        if name not in tables:
+            problem = f"table '{wanted}' not found in" if wanted else "no table chosen in"
+            raise BadInput(f"{problem} {source}; {nearest(name, tables)} (use data.query)", code="unknown-table")
         table = sa.table(name, schema=schema or None)
         result = connection.execute(sa.select(sa.text("*")).select_from(table))
     names = list(map(str, result.keys()))
@@ -100,7 +100,7 @@ def _select(connection: Connection, *, query: str | None, source: str) -> tuple[
 
 
 def _with_password(url: URL) -> URL:
-    """A URL from a plan or a run folder has no password: it is taken from the environment."""
+    """Take the password from the environment for a URL from a plan or a run folder, which has none."""
     if redact.HIDDEN not in (url.password, *url.query.values()):
         return url
     word = redact.password()
@@ -133,7 +133,7 @@ def _refuse_other_host(url: URL) -> None:
 
 
 def _public_name(url: URL) -> str:
-    """A database address without user, password or options."""
+    """Write a database address without user, password or options."""
     host = (url.host or "") + (f":{url.port}" if url.port else "")
     return f"{url.get_backend_name()}://{host}/{url.database or ''}"
 
@@ -146,16 +146,16 @@ def _check_sqlite(url: URL, *, source: str) -> None:
     if str(url.database).startswith("file:") or path.is_file():
         return
     try:
-        found = sorted(p.name for p in path.parent.iterdir() if p.suffix in (".db", ".sqlite", ".sqlite3"))
+        databases = sorted(p.name for p in path.parent.iterdir() if p.suffix in (".db", ".sqlite", ".sqlite3"))
     except OSError:
-        found = []
-    hint = nearest(path.name, found) if found else "there is no database in that folder; check the path"
+        databases = []
+    hint = nearest(path.name, databases) if databases else "there is no database in that folder; check the path"
     raise BadInput(f"database file of {source} not found; {hint}", code="file-not-found")
 
 
-def _reason(error: Exception, *, url: URL) -> str:
-    """The first line of the driver's message, unless it repeats a secret."""
-    said = str(getattr(error, "orig", None) or error).strip().splitlines()
-    line = said[0][:200] if said else type(error).__name__
+def _driver_message(error: Exception, *, url: URL) -> str:
+    """Take the first line of the driver's message, unless it repeats a secret."""
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    line = lines[0][:200] if lines else type(error).__name__
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
     return type(error).__name__ if any(secret and secret in line for secret in secrets) else line

@@ -1,4 +1,4 @@
-"""Where the files of the catalog's sets are: a folder of the user's, the package, the cache, or the publisher.
+"""Store of the catalog's files: a folder of the user's, the package, the cache, or the publisher.
 
 Every file is known by its SHA-256 and hashed each time it is opened (a few milliseconds a
 megabyte), so a run never starts on data that was cut short, edited or replaced. Some files are made
@@ -19,7 +19,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 from grandrounds.core.errors import BadInput
-from grandrounds.data.download import Progress, Source, check_space, fetch, file_digest, no_progress, remaining
+from grandrounds.data.download import Progress, Source, check_space, fetch, file_digest, no_progress, remaining_bytes
 
 VARIABLE = "GRANDROUNDS_DATA"
 INCLUDED = Path(__file__).parent / "files"  # small sets whose licence lets us pass them on
@@ -61,25 +61,25 @@ class DataFile:
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: $XDG_CACHE_HOME/grandrounds, or ~/.cache/grandrounds."""
+    """Find the folder of downloads: $XDG_CACHE_HOME/grandrounds, or ~/.cache/grandrounds."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "grandrounds"
 
 
-def folders() -> tuple[Path, ...]:
-    """Where files are looked for, in this order: the user's own folder where one is named, the package, and the cache."""
-    own = os.environ.get(VARIABLE)
-    if own and not Path(own).is_dir():
+def search_folders() -> tuple[Path, ...]:
+    """List the folders that are searched, in order: the user's own where one is named, the package, and the cache."""
+    own_folder = os.environ.get(VARIABLE)
+    if own_folder and not Path(own_folder).is_dir():
         raise BadInput(
-            f"{VARIABLE} is '{own}', which is not a folder; set it to the one with the data files",
+            f"{VARIABLE} is '{own_folder}', which is not a folder; set it to the one with the data files",
             code="folder-not-found",
         )
-    return (*((Path(own),) if own else ()), INCLUDED, cache_folder())
+    return (*((Path(own_folder),) if own_folder else ()), INCLUDED, cache_folder())
 
 
 @contextmanager
 def new_file(path: str) -> Iterator[IO[bytes]]:
-    """A file to write, which gets its place in the cache in one move when the block ends well.
+    """Open a file to write, which gets its place in the cache in one move when the block ends well.
 
     Another process, or a crash, never sees half of one; a cache that cannot be written to is said before the block
     does its work.
@@ -102,25 +102,25 @@ def new_file(path: str) -> Iterator[IO[bytes]]:
             part.unlink(missing_ok=True)
 
 
-def locate(
+def locate_file(
     file: DataFile, *, download: bool = False, name: str | None = None, progress: Progress | None = None
 ) -> Path:
-    """The file in $GRANDROUNDS_DATA, else in the package, else in the cache, else (with `download`) from its publisher.
+    """Find the file in $GRANDROUNDS_DATA, the package or the cache, or (with `download`) get it from its publisher.
 
     `name` is the catalog's name of the set, for messages.
     """
     if download:
-        return get([file], name=name, progress=progress)[0]
-    found = _find(file, name=name)
-    if found is None:
-        raise BadInput(_missing(file, name=name), code="data-not-downloaded")
-    return found
+        return get_files([file], name=name, progress=progress)[0]
+    path = _find(file, name=name)
+    if path is None:
+        raise BadInput(_describe_missing(file, name=name), code="data-not-downloaded")
+    return path
 
 
-def get(
+def get_files(
     files: Sequence[DataFile], *, name: str | None = None, progress: Progress | None = None, keep: bool = False
 ) -> tuple[Path, ...]:
-    """Every file, downloaded to the cache, or made there from downloads, where it is in no place.
+    """Get every file: downloaded to the cache, or made there from downloads, where it is in no place.
 
     A file gets its name only after its digest was found right, in one move: another process, or a
     crash, never sees half of one. A damaged copy in the cache is replaced. Downloads that are not
@@ -132,13 +132,17 @@ def get(
     wanted = [file for file in files if have[file.path] is None]
     for file in wanted:
         if not (file.url or file.build):
-            raise BadInput(_missing(file, name=name), code="data-not-downloaded")
+            raise BadInput(_describe_missing(file, name=name), code="data-not-downloaded")
         if file.build:
             file.build.ready()
     sources = sources_of(wanted)
     results = sum(max(one.bytes for one in (file, *file.also)) for file in wanted)
-    check_space(downloads(), sum(remaining(s, downloads()) for s in sources) + results, name=name or "the download")
-    fetched = {source.name: fetch(source, downloads(), progress=progress) for source in sources}
+    check_space(
+        download_folder(),
+        sum(remaining_bytes(s, download_folder()) for s in sources) + results,
+        name=name or "the download",
+    )
+    fetched = {source.name: fetch(source, download_folder(), progress=progress) for source in sources}
     try:
         for file in wanted:
             if file.url is not None:
@@ -153,23 +157,23 @@ def get(
     if not keep:
         for path in fetched.values():
             path.unlink(missing_ok=True)
-    found = [have[file.path] or _find(file, name=name) for file in files]
-    return tuple(path for path in found if path is not None)
+    paths = [have[file.path] or _find(file, name=name) for file in files]
+    return tuple(path for path in paths if path is not None)
 
 
-def downloads() -> Path:
-    """The folder of downloads that are not finished, or not converted yet."""
+def download_folder() -> Path:
+    """Find the folder of downloads that are not finished, or not converted yet."""
     return cache_folder() / "downloads"
 
 
 def sources_of(files: Sequence[DataFile]) -> tuple[Source, ...]:
-    """What has to be downloaded for these files, each source once."""
+    """List what has to be downloaded for these files, each source once."""
     lists = [file.build.sources if file.build else (_source(file),) for file in files if file.url or file.build]
     return tuple(dict.fromkeys(source for sources in lists for source in sources))
 
 
 def builds_of(files: Sequence[DataFile]) -> tuple[Build, ...]:
-    """The conversions that make these files, each once."""
+    """List the conversions that make these files, each once."""
     return tuple(dict.fromkeys(file.build for file in files if file.build is not None))
 
 
@@ -184,7 +188,7 @@ def download_size(files: Sequence[DataFile]) -> int | None:
 
 
 def _source(file: DataFile) -> Source:
-    """The file's own address, or that of the archive that holds it."""
+    """Find the file's own address, or that of the archive that holds it."""
     url = str(file.url)
     if file.member is None:
         return Source(file.path, (url,), file.bytes, f"sha256:{file.sha256}")
@@ -193,12 +197,13 @@ def _source(file: DataFile) -> Source:
 
 def _convert(build: Build, files: Sequence[DataFile], fetched: Mapping[str, Path], progress: Progress) -> None:
     """Make the files of a build and put them in the cache, each with its SHA-256 beside it."""
-    known = {one.path: one.sha256 for file in files for one in (file, *file.also)}
+    digest_by_path = {one.path: one.sha256 for file in files for one in (file, *file.also)}
     for path, data in build.convert({s.name: fetched[s.name] for s in build.sources}, progress).items():
         digest = hashlib.sha256(data).hexdigest()
-        if known.get(path) not in (None, digest):
+        if digest_by_path.get(path) not in (None, digest):
+            difference = _describe_difference(str(digest_by_path[path]), digest)
             raise BadInput(
-                f"{path}, made from the published files, is not the file we know: {_differs(str(known[path]), digest)}; "
+                f"{path}, made from the published files, is not the file we know: {difference}; "
                 "please report this, with the versions of Python and NumPy",
                 code="checksum-mismatch",
             )
@@ -209,15 +214,15 @@ def _convert(build: Build, files: Sequence[DataFile], fetched: Mapping[str, Path
 
 
 def _find(file: DataFile, *, name: str | None, mend: bool = False) -> Path | None:
-    """The first copy there is, its digest checked; `mend` takes a bad copy in the cache for none."""
+    """Find the first copy there is, its digest checked; `mend` takes a bad copy in the cache for none."""
     ours = cache_folder()
-    for folder in folders():
+    for folder in search_folders():
         for one in (file, *file.also):
             path = folder / one.path
             if not path.is_file():
                 continue
             digest = file_digest(path)
-            expected = one.sha256 or _noted(path)
+            expected = one.sha256 or _read_noted_digest(path)
             if digest == expected:
                 return path
             if folder == INCLUDED:
@@ -231,13 +236,14 @@ def _find(file: DataFile, *, name: str | None, mend: bool = False) -> Path | Non
             else:
                 way = f"`{_command(name)}` replaces it"
             raise BadInput(
-                f"{path} is not the file we know: {_differs(expected, digest)}; {way}", code="checksum-mismatch"
+                f"{path} is not the file we know: {_describe_difference(expected, digest)}; {way}",
+                code="checksum-mismatch",
             )
     return None
 
 
-def _noted(path: Path) -> str:
-    """The SHA-256 that was written beside a file when it was made here; such a file depends on the machine."""
+def _read_noted_digest(path: Path) -> str:
+    """Read the SHA-256 that was written beside a file when it was made here; such a file depends on the machine."""
     try:
         return path.with_name(f"{path.name}.sha256").read_text(encoding="utf-8").split()[0]
     except (OSError, ValueError, IndexError):
@@ -245,12 +251,12 @@ def _noted(path: Path) -> str:
 
 
 def _install(fetched: Path, file: DataFile) -> Path:
-    """The file out of what was fetched, checked and moved to its place in the cache."""
+    """Take the file out of what was fetched, check it and move it to its place in the cache."""
     data = _content(fetched, file)
     digest = hashlib.sha256(data).hexdigest()
     if digest != file.sha256:
         raise BadInput(
-            f"{file.path} from {file.url} is not the file we know: {_differs(str(file.sha256), digest)}; "
+            f"{file.path} from {file.url} is not the file we know: {_describe_difference(str(file.sha256), digest)}; "
             f"the publisher may have changed it: {_by_hand()}",
             code="checksum-mismatch",
         )
@@ -260,7 +266,7 @@ def _install(fetched: Path, file: DataFile) -> Path:
 
 
 def _content(fetched: Path, file: DataFile) -> bytes:
-    """The file's bytes, never more than one past the size we know (an archive may lie about it)."""
+    """Read the file's bytes, never more than one past the size we know (an archive may lie about it)."""
     if file.member is None:
         with fetched.open("rb") as f:
             return f.read(file.bytes + 1)
@@ -277,11 +283,11 @@ def _content(fetched: Path, file: DataFile) -> bytes:
         ) from None
 
 
-def _differs(expected: str, found: str) -> str:
-    return f"its SHA-256 should be {expected} and is {found}"
+def _describe_difference(expected: str, actual: str) -> str:
+    return f"its SHA-256 should be {expected} and is {actual}"
 
 
-def _missing(file: DataFile, *, name: str | None) -> str:
+def _describe_missing(file: DataFile, *, name: str | None) -> str:
     either = (
         f", or run `{_command(name)}`" if file.url or file.build else " (it has no public address to fetch it from)"
     )

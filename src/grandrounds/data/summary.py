@@ -1,7 +1,7 @@
 """Summaries of a site's training rows, from which all sites agree on one preparation of the data.
 
 Two exchanges: first counts, quantile cells and category counts; then, once the consortium has agreed on the range of
-each column, mean and deviation of the values drawn in to that range. So one wild cell reaches neither. Everything
+each column, mean and deviation of the values clipped to that range. So one wild cell reaches neither. Everything
 merges by adding. Never a row. Only training rows are summarised, so nothing of the test set leaks into the preparation.
 
 Quantiles come from a sketch that adds up: counts on a fixed logarithmic grid (DDSketch, Masson et al. 2019). The grid does not
@@ -15,13 +15,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.data.checks import merge_leaks, site_leak_scores
 from grandrounds.data.dataset import Dataset
+from grandrounds.protocol.messages import Payload, Value
 
 ACCURACY = 0.001
 _LOG_GAMMA = float(np.log((1 + ACCURACY) / (1 - ACCURACY)))
@@ -35,7 +35,7 @@ _SPAN = 2**24  # more cells than a double can reach on this grid
 
 
 def grid_index(x: Array) -> Array:
-    """The cell of each value: 0 for |x| under 1e-9, positive and negative cells by magnitude."""
+    """Find the cell of each value: 0 for |x| under 1e-9, positive and negative cells by magnitude."""
     size = np.abs(x)
     small = size < _TINY
     cell = np.log(np.maximum(size, _TINY, out=size), out=size)
@@ -48,13 +48,13 @@ def grid_index(x: Array) -> Array:
 
 
 def grid_value(cell: Array) -> Array:
-    """The value that stands for a cell: within ACCURACY of everything that fell in it."""
+    """Find the value that stands for a cell: within ACCURACY of everything that fell in it."""
     power = np.exp(np.minimum((np.abs(cell) - _OFFSET) * _LOG_GAMMA + _MIDDLE, _LARGEST))
     return np.where(cell == 0, 0.0, np.sign(cell) * power)
 
 
 def _key(column: Array, cell: Array) -> Array:
-    """One sortable number for a cell of a column."""
+    """Make one sortable number for a cell of a column."""
     return column.astype(np.int64) * _SPAN + (cell.astype(np.int64) + _SPAN // 2)
 
 
@@ -71,8 +71,8 @@ class Cells:
     count: Array
 
     @classmethod
-    def of(cls, x: Array) -> Cells:
-        """The sketches of the columns of x (n, p); NaN is left out."""
+    def from_values(cls, x: Array) -> Cells:
+        """Sketch the columns of x (n, p); NaN is left out."""
         if np.isnan(x).any():
             row, column = np.nonzero(~np.isnan(x))
             key, count = np.unique(_key(column, grid_index(x[row, column])), return_counts=True)
@@ -82,13 +82,13 @@ class Cells:
         cell.sort(axis=1)  # small sorts, one a column
         new = np.ones((p, n), bool)
         np.not_equal(cell[:, 1:], cell[:, :-1], out=new[:, 1:])
-        at = np.flatnonzero(new)
-        count = np.diff(at, append=n * p)
-        return cls((at // max(n, 1)).astype(np.int32), cell.ravel()[at], count)
+        starts = np.flatnonzero(new)
+        count = np.diff(starts, append=n * p)
+        return cls((starts // max(n, 1)).astype(np.int32), cell.ravel()[starts], count)
 
     @classmethod
     def merge(cls, parts: list[Cells]) -> Cells:
-        """The sketch of all rows of all parts."""
+        """Merge the sketches of all parts."""
         column, cell, amount = (np.concatenate([getattr(p, n) for p in parts]) for n in ("column", "cell", "count"))
         low, high = (int(cell.min(initial=0)), int(cell.max(initial=0)))
         span = high - low + 1
@@ -96,19 +96,23 @@ class Cells:
             cell
         ):  # the cells fill the grid well: add up without sorting
             total = np.bincount(column.astype(np.int64) * span + (cell - low), weights=amount)
-            at = np.flatnonzero(total)
-            return cls((at // span).astype(np.int32), (at % span + low).astype(np.int32), total[at].astype(np.int64))
+            occupied = np.flatnonzero(total)
+            return cls(
+                (occupied // span).astype(np.int32),
+                (occupied % span + low).astype(np.int32),
+                total[occupied].astype(np.int64),
+            )
         keys = np.concatenate([_key(p.column, p.cell) for p in parts])
         key, place = np.unique(keys, return_inverse=True)
         count = np.bincount(place, weights=np.concatenate([p.count for p in parts]), minlength=len(key))
         return cls(*_parts(key), count.astype(np.int64))
 
     def distinct(self, columns: int) -> Array:
-        """How many cells each column fills: a lower bound on its distinct values."""
+        """Count the cells that each column fills: a lower bound on its distinct values."""
         return np.bincount(self.column, minlength=columns)
 
     def of_column(self, column: int) -> tuple[Array, Array]:
-        """The values that stand for the cells of one column, in order, and how many rows each holds."""
+        """List the values that stand for the cells of one column, in order, and how many rows each holds."""
         mine = slice(*np.searchsorted(self.column, [column, column + 1]))
         return grid_value(self.cell[mine]), self.count[mine]
 
@@ -119,8 +123,8 @@ class Cells:
             values, count = self.of_column(j)  # columns lie in order, cells in order within each
             if len(values):
                 rank = np.cumsum(count)
-                at = np.searchsorted(rank, q * (rank[-1] - 1) + 1 - 1e-9)
-                out[:, j] = values[np.minimum(at, len(values) - 1)]
+                place = np.searchsorted(rank, q * (rank[-1] - 1) + 1 - 1e-9)
+                out[:, j] = values[np.minimum(place, len(values) - 1)]
         return out
 
 
@@ -137,8 +141,8 @@ class Summary:
     leaks: tuple[tuple[Array, float], ...]  # per site: how well each column alone tells the label, and its weight
 
     @classmethod
-    def of(cls, data: Dataset, *, groups: Sequence[str] = ()) -> Summary:
-        """The summary of one site's rows."""
+    def from_dataset(cls, data: Dataset, *, groups: Sequence[str] = ()) -> Summary:
+        """Summarise one site's rows."""
         x = data.numeric
         classes = Counter(data.label.tolist())
         names = sorted(classes)
@@ -147,7 +151,7 @@ class Summary:
         return cls(
             rows=len(data),
             count=(~np.isnan(x)).sum(axis=0),
-            cells=Cells.of(x),
+            cells=Cells.from_values(x),
             levels=tuple(_level_counts(data.codes[:, j], words) for j, words in enumerate(data.vocabulary)),
             classes=classes,
             groups=Counter(groups),
@@ -156,27 +160,27 @@ class Summary:
 
     @classmethod
     def merge(cls, parts: Sequence[Summary]) -> Summary:
-        """The summary of all rows of all sites, in any grouping."""
+        """Merge the summaries of all sites, in any grouping."""
         return cls(
             rows=sum(s.rows for s in parts),
             count=np.sum([s.count for s in parts], axis=0),
             cells=Cells.merge([s.cells for s in parts]),
-            levels=tuple(added_counts(column) for column in zip(*(s.levels for s in parts), strict=True)),
-            classes=added_counts([s.classes for s in parts]),
-            groups=added_counts([s.groups for s in parts]),
+            levels=tuple(add_counts(column) for column in zip(*(s.levels for s in parts), strict=True)),
+            classes=add_counts([s.classes for s in parts]),
+            groups=add_counts([s.groups for s in parts]),
             leaks=tuple(leak for s in parts for leak in s.leaks),
         )
 
-    def give_aways(self, names: Sequence[str]) -> list[str]:
-        """One warning for each column that alone separates the classes almost perfectly."""
+    def leak_warnings(self, names: Sequence[str]) -> list[str]:
+        """Warn of each column that alone separates the classes almost perfectly."""
         return [
             f"column '{leak.column}' alone tells the label almost perfectly (AUROC {leak.auroc:.3f}): "
             f"is it known before the outcome? If not, leave it out with --drop {leak.column}"
             for leak in merge_leaks(list(self.leaks), list(names), directed=len(self.classes) <= 2)
         ]
 
-    def to_payload(self) -> dict[str, Any]:
-        """Arrays and short strings, as an Answer carries them."""
+    def to_payload(self) -> dict[str, Value]:
+        """Pack into arrays and short strings, as an Answer carries them."""
         scores, weight = self.leaks[0]
         words = {"levels": self.levels, "classes": self.classes, "groups": self.groups}
         return {
@@ -191,12 +195,12 @@ class Summary:
         }
 
     @classmethod
-    def from_payload(cls, values: Mapping[str, Any]) -> Summary:
-        words = json.loads(values["words"])
+    def from_payload(cls, values: Payload) -> Summary:
+        words = json.loads(str(values["words"]))
         return cls(
             rows=int(values["rows"]),
             count=np.asarray(values["count"]),
-            cells=Cells(values["cell_column"], values["cell"], values["cell_count"]),
+            cells=Cells(*(np.asarray(values[name]) for name in ("cell_column", "cell", "cell_count"))),
             levels=tuple(words["levels"]),
             classes=words["classes"],
             groups=words["groups"],
@@ -206,29 +210,29 @@ class Summary:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and squared deviations of p numeric columns, their values drawn in to agreed ranges."""
+    """Mean and squared deviations of p numeric columns, their values clipped to agreed ranges."""
 
     count: Array  # (p,) values that are not missing
     mean: Array  # (p,)
     m2: Array  # (p,) sum of squared deviations from the mean
 
     @classmethod
-    def of(cls, data: Dataset, low: Array, high: Array, *, smallest: int = 0) -> Moments:
-        """The moments of one site's rows, with each column drawn in to [low, high].
+    def from_dataset(cls, data: Dataset, low: Array, high: Array, *, smallest: int = 0) -> Moments:
+        """Compute the moments of one site's rows, with each column clipped to [low, high].
 
         A column with fewer than `smallest` values inside is as one without values: its mean would count the values on
         either side of a range that somebody chose for it.
         """
-        here = ~np.isnan(data.numeric)
-        here &= ((data.numeric >= low) & (data.numeric <= high)).sum(axis=0) >= smallest
-        count = here.sum(axis=0)
-        x = np.where(here, np.clip(data.numeric, low, high), 0.0)
+        present = ~np.isnan(data.numeric)
+        present &= ((data.numeric >= low) & (data.numeric <= high)).sum(axis=0) >= smallest
+        count = present.sum(axis=0)
+        x = np.where(present, np.clip(data.numeric, low, high), 0.0)
         mean = x.sum(axis=0) / np.maximum(count, 1)
-        return cls(count, mean, (np.where(here, x - mean, 0.0) ** 2).sum(axis=0))
+        return cls(count, mean, (np.where(present, x - mean, 0.0) ** 2).sum(axis=0))
 
     @classmethod
     def merge(cls, parts: Sequence[Moments]) -> Moments:
-        """The moments of all rows of all sites (Chan et al. 1979), in any grouping."""
+        """Merge the moments of all sites (Chan et al. 1979), in any grouping."""
         count = np.sum([s.count for s in parts], axis=0)
         mean = np.sum([s.count * s.mean for s in parts], axis=0) / np.maximum(count, 1)
         return cls(count, mean, np.sum([s.m2 + s.count * (s.mean - mean) ** 2 for s in parts], axis=0))
@@ -238,12 +242,12 @@ class Moments:
         """The standard deviation (p,)."""
         return np.sqrt(self.m2 / np.maximum(self.count, 1))
 
-    def to_payload(self) -> dict[str, Any]:
-        """Arrays, as an Answer carries them."""
+    def to_payload(self) -> dict[str, Value]:
+        """Pack into arrays, as an Answer carries them."""
         return {"count": self.count, "mean": self.mean, "m2": self.m2}
 
     @classmethod
-    def from_payload(cls, values: Mapping[str, Any]) -> Moments:
+    def from_payload(cls, values: Payload) -> Moments:
         return cls(*(np.asarray(values[name]) for name in ("count", "mean", "m2")))
 
 
@@ -252,7 +256,7 @@ def _level_counts(codes: Array, words: Sequence[str]) -> dict[str, int]:
     return {word: int(n) for word, n in zip(words, counts, strict=True) if n}
 
 
-def added_counts(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+def add_counts(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for part in parts:
         total.update(part)

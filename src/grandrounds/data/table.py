@@ -1,4 +1,4 @@
-"""Columns in memory, in the two forms everything after the readers knows: numbers or text."""
+"""Tables in memory: columns of numbers or of text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Table:
         return tuple(self.columns)
 
     def column(self, name: str, *, flag: str = "") -> Array:
-        """One column by name; `flag` is the setting the user would mend if it is not there."""
+        """Find one column by name; `flag` is the setting the user would mend if it is absent."""
         if name not in self.columns:
             use = f" (use {flag})" if flag else ""
             raise BadInput(
@@ -72,7 +72,7 @@ class Table:
         return self.columns[name]
 
     def take(self, rows: Array | slice | Sequence[int]) -> Table:
-        """The same columns at some rows: indices, a mask or a slice."""
+        """Select rows by indices, a mask or a slice."""
         if not self.columns:
             return self
         origin = np.arange(len(self)) if self.origin is None else self.origin
@@ -81,25 +81,25 @@ class Table:
         )
 
     def with_columns(self, columns: Mapping[str, Values]) -> Table:
-        """A table with columns added at the end, or replaced where they stand."""
-        added = {name: column_of(values, name=name, source=self.source) for name, values in columns.items()}
+        """Add columns at the end, or replace them where they stand."""
+        added = {name: to_column(values, name=name, source=self.source) for name, values in columns.items()}
         return Table({**self.columns, **added}, self.source, self.origin, self.reading)
 
     def without(self, names: Iterable[str]) -> Table:
-        """A table that lacks these columns; a name that is not there is an error, not a no-op."""
-        gone = set(names)
-        for name in sorted(gone):
+        """Leave columns out; a name that is absent is an error, not a no-op."""
+        dropped = set(names)
+        for name in sorted(dropped):
             self.column(name)
-        kept = {k: v for k, v in self.columns.items() if k not in gone}
-        return Table(kept, self.source, self.origin, self.reading)
+        columns = {k: v for k, v in self.columns.items() if k not in dropped}
+        return Table(columns, self.source, self.origin, self.reading)
 
     def where(self, index: int) -> str:
-        """A row as a person counts it in the source, where the header is row 1."""
+        """Name a row as a person counts it in the source, where the header is row 1."""
         row = index if self.origin is None else int(self.origin[index])
         return f"row {row + 2} (the header is row 1)"
 
     def sha256(self) -> str:
-        """A hash of names and content (not of the source), the same on every machine."""
+        """Hash names and content (not the source), the same on every machine."""
         digest = hashlib.sha256(f"{len(self.columns)} columns of {len(self)}".encode())
         for name, values in self.columns.items():
             digest.update(f"\n{len(name)} {values.dtype.kind} {name}\n".encode("utf-8", "surrogatepass"))
@@ -115,12 +115,12 @@ class Table:
 
     @classmethod
     def from_mapping(cls, columns: Mapping[str, Values], *, source: str = "mapping") -> Table:
-        """A table from any sequences: numbers and bools become float64, dates ISO text, the rest text."""
-        return cls({str(k): column_of(v, name=str(k), source=source) for k, v in columns.items()}, source)
+        """Make a table from any sequences: numbers and bools become float64, dates ISO text, the rest text."""
+        return cls({str(k): to_column(v, name=str(k), source=source) for k, v in columns.items()}, source)
 
     @classmethod
     def from_pandas(cls, df: Any, *, source: str = "data frame") -> Table:
-        """A table from a pandas data frame, without its index."""
+        """Make a table from a pandas data frame, without its index."""
         names = [str(name) for name in df.columns]
         check_names(names, source=source)
         if len(df) == 0:
@@ -129,7 +129,7 @@ class Table:
         for position, name in enumerate(names):
             series = df.iloc[:, position]
             plain = isinstance(series.dtype, np.dtype) and series.dtype.kind in "fiub"
-            columns[name] = column_of(series.to_numpy() if plain else list(series), name=name, source=source)
+            columns[name] = to_column(series.to_numpy() if plain else list(series), name=name, source=source)
         return cls(columns, source)
 
 
@@ -139,41 +139,41 @@ def check_names(names: Sequence[str], *, source: str) -> None:
         raise BadInput(
             f"{source} has no columns; give a table with a header and at least one column", code="no-columns"
         )
-    seen: dict[str, int] = {}
+    position_by_name: dict[str, int] = {}
     for position, name in enumerate(names, start=1):
-        if name in seen:
+        if name in position_by_name:
             raise BadInput(
-                f"column name '{name}' appears twice in {source} (columns {seen[name]} and {position}); "
+                f"column name '{name}' appears twice in {source} (columns {position_by_name[name]} and {position}); "
                 "rename or remove one of them",
                 code="repeated-column",
             )
-        seen[name] = position
+        position_by_name[name] = position
 
 
-def column_of(values: Values, *, name: str, source: str) -> Array:
-    """Any sequence as a table column: float64 where every value is a number, otherwise text."""
+def to_column(values: Values, *, name: str, source: str) -> Array:
+    """Convert any sequence to a table column: float64 where every value is a number, otherwise text."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiubmM":
-        return _typed_column(values)
+        return _convert_typed(values)
     items = list(values)
-    present = [v for v in items if not _absent(v)]
+    present = [v for v in items if not _is_absent(v)]
     if all(isinstance(v, datetime.timedelta) for v in present):
         items = [v.total_seconds() if isinstance(v, datetime.timedelta) else None for v in items]
         return np.array([np.nan if v is None else v for v in items], dtype=np.float64)
     if all(isinstance(v, _NUMBER_TYPES) for v in present) and not _needs_text(present):
-        floats = [np.nan if _absent(v) else float(v) for v in items]
+        floats = [np.nan if _is_absent(v) else float(v) for v in items]
         return np.array(floats, dtype=np.float64)
     out = np.empty(len(items), dtype=object)
-    out[:] = [None if _absent(v) else _text(v, name=name, source=source) for v in items]
+    out[:] = [None if _is_absent(v) else _format_value(v, name=name, source=source) for v in items]
     return out
 
 
 def is_number(word: str) -> bool:
-    """Whether a cell is written as a finite number; "007", "inf" and "1_000" are not."""
+    """Tell whether a cell is written as a finite number; "007", "inf" and "1_000" are not."""
     return _NUMBER.fullmatch(word) is not None and bool(np.isfinite(float(word)))
 
 
-def numbers_of(words: Sequence[str]) -> Array | None:
-    """All the cells as numbers, or None when one of them is not, or is too large a whole number.
+def parse_numbers(words: Sequence[str]) -> Array | None:
+    """Parse all the cells as numbers; None when one of them is not, or is too large a whole number.
 
     The whole column is checked at once on its bytes, which is several times faster than a pattern
     per cell: `float` itself is too generous (it takes "1_000", "inf", " 7" and "007").
@@ -198,12 +198,12 @@ def numbers_of(words: Sequence[str]) -> Array | None:
 
 
 def format_number(value: float) -> str:
-    """A number as a person would write it: whole numbers without ".0"."""
+    """Write a number as a person would: whole numbers without ".0"."""
     return str(int(value)) if value == np.floor(value) and abs(value) <= EXACT else repr(float(value))
 
 
-def text_of(values: Array) -> Array:
-    """A column as text with None for missing; numbers are written without ".0"."""
+def to_text(values: Array) -> Array:
+    """Convert a column to text with None for missing; numbers are written without ".0"."""
     if values.dtype == np.object_:
         return values
     out = np.full(len(values), None, dtype=object)
@@ -215,14 +215,14 @@ def text_of(values: Array) -> Array:
 
 
 def missing_mask(values: Array) -> Array:
-    """True where a column has no value."""
+    """Return True where a column has no value."""
     if values.dtype == np.float64:
         return np.asarray(np.isnan(values))
     return np.fromiter((v is None for v in values), dtype=bool, count=len(values))
 
 
-def _typed_column(values: Array) -> Array:
-    """A numpy array of numbers, bools, dates or durations as a column."""
+def _convert_typed(values: Array) -> Array:
+    """Convert a numpy array of numbers, bools, dates or durations to a column."""
     if values.dtype.kind == "m":
         seconds = values.astype("timedelta64[ns]").astype(np.float64) / 1e9
         return np.where(np.isnat(values), np.nan, seconds)
@@ -236,19 +236,19 @@ def _typed_column(values: Array) -> Array:
 
 
 def _needs_text(numbers: Sequence[object]) -> bool:
-    """Whether a whole number is too large for float64, so that two identifiers could become one."""
+    """Tell whether a whole number is too large for float64, so that two identifiers could become one."""
     return any(isinstance(v, int | np.integer) and abs(int(v)) > EXACT for v in numbers)
 
 
-def _absent(value: object) -> bool:
-    """None, NaN, NaT or pandas' NA, told by type name so that pandas need not be imported."""
+def _is_absent(value: object) -> bool:
+    """Recognise None, NaN, NaT or pandas' NA by type name, so that pandas need not be imported."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | np.floating | Decimal) and value != value
 
 
-def _text(value: object, *, name: str, source: str) -> str:
-    """One value as text: ISO for dates, decoded bytes, numbers without ".0"."""
+def _format_value(value: object, *, name: str, source: str) -> str:
+    """Convert one value to text: ISO for dates, decoded bytes, numbers without ".0"."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, datetime.date | datetime.time):

@@ -14,7 +14,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.formats import AUTO, PLAIN, Format, Source, list_columns, parse_cell, read_formats
-from grandrounds.data.table import Table, check_names, is_number, numbers_of
+from grandrounds.data.table import Table, check_names, is_number, parse_numbers
 
 _DELIMITERS = (",", ";", "\t", "|")
 _SAMPLE_ROWS = 50
@@ -34,13 +34,13 @@ _USUAL_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")  # nobody means a
 def decode_text(raw: bytes, *, source: str, encoding: str = AUTO) -> tuple[str, str]:
     """Bytes as text, and the encoding where it was assumed: UTF-16 by its mark, Windows-1252 where it is not UTF-8."""
     hint = next((hint for magic, hint in _MAGIC.items() if raw.startswith(magic)), "")
-    known = next((name for mark, name in _BOM.items() if raw.startswith(mark)), None)
-    if hint or (b"\0" in raw and known != "utf-16" and encoding == AUTO):
+    bom_encoding = next((name for mark, name in _BOM.items() if raw.startswith(mark)), None)
+    if hint or (b"\0" in raw and bom_encoding != "utf-16" and encoding == AUTO):
         raise BadInput(f"{source} is binary, not text; {hint or 'save the table as CSV (UTF-8)'}", code="not-text")
     if encoding != AUTO:
         return _decode_as(raw, encoding, source=source), ""
-    if known == "utf-16":
-        return _decode_as(raw, known, source=source), "UTF-16"
+    if bom_encoding == "utf-16":
+        return _decode_as(raw, bom_encoding, source=source), "UTF-16"
     try:
         return raw.decode("utf-8-sig"), ""
     except UnicodeDecodeError as error:
@@ -84,20 +84,31 @@ def read_text(
     kinds: Mapping[str, object] | None = None,
     keep: Collection[str] = (),
 ) -> Table:
-    """A delimited text as a table, a batch of rows at a time so that the cells are still in cache.
+    """Read a delimited text as a table, a batch of rows at a time so that the cells are still in cache.
 
-    `encoding`: the one that was assumed; `kinds` and `keep` as in `read_formats`.
+    Args:
+        text: The content.
+        source: The file, for messages.
+        marks: Cells that mean "no value".
+        form: The format that the user states.
+        encoding: The encoding that was assumed, for the notes.
+        names: The column names of a file without a header.
+        kinds: As in `read_formats`.
+        keep: As in `read_formats`.
     """
     usual = "\t" if ".tsv" in source.lower() else ","
-    delimiter = _sniff(text, default=usual) if form.separator == AUTO else _separator(form.separator, source=source)
-    rows = _rows(text, delimiter=delimiter, source=source)
+    if form.separator == AUTO:
+        delimiter = _detect_delimiter(text, default=usual)
+    else:
+        delimiter = _parse_separator(form.separator, source=source)
+    rows = _read_rows(text, delimiter=delimiter, source=source)
     if names is None:
         first = next(rows, None)
         if first is None:
             raise BadInput(
                 f"{source} is empty (only blank lines); give a table with a header and rows", code="empty-table"
             )
-        header = _header(first[1], source=source, marks=marks)
+        header = _read_header(first[1], source=source, marks=marks)
     else:
         header = list(names)
         check_names(header, source=source)
@@ -115,8 +126,8 @@ def read_text(
     if not columns[0]:
         raise BadInput(f"{source} has a header but no rows; give a table with at least one row", code="empty-table")
     if not form.detect:
-        return Table({name: column.done() for name, column in zip(header, columns, strict=True)}, source)
-    sources = [Source(n, c.done(), c.cells, c.met) for n, c in zip(header, columns, strict=True)]
+        return Table({name: column.finish() for name, column in zip(header, columns, strict=True)}, source)
+    sources = [Source(n, c.finish(), c.cells, c.missing_words) for n, c in zip(header, columns, strict=True)]
     values, reading = read_formats(sources, form, separator=delimiter, kinds=kinds or {}, keep=keep)
     notes = [f"read as {encoding}{_first_foreign(header)}"] if encoding else []
     if form.separator == AUTO and delimiter != usual:
@@ -126,13 +137,13 @@ def read_text(
 
 
 def _first_foreign(header: Sequence[str]) -> str:
-    """The first column name that shows whether the encoding was guessed right."""
+    """Find the first column name that shows whether the encoding was guessed right."""
     name = next((name for name in header if not name.isascii()), None)
     return "" if name is None else f" (column '{name}')"
 
 
 def _missing_notes(columns: Sequence[Source]) -> list[str]:
-    """Words that were read as missing, besides empty cells and NA."""
+    """List words that were read as missing, besides empty cells and NA."""
     by_word: dict[str, list[str]] = {}
     for column in columns:
         for word in sorted(set(column.marks) - set(_USUAL_MARKS)):
@@ -140,8 +151,8 @@ def _missing_notes(columns: Sequence[Source]) -> list[str]:
     return [f"'{word}' read as missing in {list_columns(names)}" for word, names in by_word.items()]
 
 
-def _separator(word: str, *, source: str) -> str:
-    """The character that a separator's name means."""
+def _parse_separator(word: str, *, source: str) -> str:
+    """Find the character that a separator's name means."""
     named = {name: mark for mark, name in _SEPARATORS.items()} | {"\\t": "\t"}
     mark = named.get(word.lower(), word)
     if len(mark) != 1 or mark in '"\r\n':
@@ -151,18 +162,18 @@ def _separator(word: str, *, source: str) -> str:
     return mark
 
 
-def _reader(text: str, *, delimiter: str, strict: bool) -> Any:
+def _open_reader(text: str, *, delimiter: str, strict: bool) -> Any:
     return csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != " ", strict=strict
     )
 
 
-def _sniff(text: str, *, default: str) -> str:
-    """The delimiter that cuts the first lines evenly, and the header into most columns."""
+def _detect_delimiter(text: str, *, default: str) -> str:
+    """Find the delimiter that cuts the first lines evenly, and the header into most columns."""
     best, best_score = default, (False, 1, False)
     for delimiter in _DELIMITERS:
         try:
-            sample = _reader(text[:_SAMPLE_CHARS], delimiter=delimiter, strict=False)
+            sample = _open_reader(text[:_SAMPLE_CHARS], delimiter=delimiter, strict=False)
             widths = [len(row) for row in itertools.islice(filter(None, sample), _SAMPLE_ROWS)]
         except csv.Error:
             continue
@@ -174,9 +185,9 @@ def _sniff(text: str, *, default: str) -> str:
     return best
 
 
-def _rows(text: str, *, delimiter: str, source: str) -> Iterator[tuple[int, list[str]]]:
-    """Every row and its line, without blank lines; in a table of one column only "" is a missing cell."""
-    reader = _reader(text, delimiter=delimiter, strict=True)
+def _read_rows(text: str, *, delimiter: str, source: str) -> Iterator[tuple[int, list[str]]]:
+    """Read every row and its line, without blank lines; in a table of one column only "" is a missing cell."""
+    reader = _open_reader(text, delimiter=delimiter, strict=True)
     narrow = False
     try:
         for row in reader:
@@ -191,13 +202,13 @@ def _rows(text: str, *, delimiter: str, source: str) -> Iterator[tuple[int, list
         ) from None
 
 
-def _header(cells: list[str], *, source: str, marks: frozenset[str]) -> list[str]:
-    """Column names; one may be empty (a data frame's index), two may not."""
+def _read_header(cells: list[str], *, source: str, marks: frozenset[str]) -> list[str]:
+    """Read column names; one may be empty (a data frame's index), two may not."""
     names = [cell.strip() for cell in cells]
     numeric = [is_number(name) or parse_cell(name) is not None for name in names]
     if all(n or name in marks for n, name in zip(numeric, names, strict=True)) and any(numeric):
-        whole = all(name.isdigit() for name in names)
-        if not whole or len(set(names)) < len(names):
+        numbered = all(name.isdigit() for name in names)
+        if not numbered or len(set(names)) < len(names):
             raise BadInput(
                 f"line 1 of {source} holds values, not column names; add a header line with the names",
                 code="missing-header",
@@ -224,8 +235,8 @@ class _Words(dict[str, "str | None"]):
 
     def __missing__(self, cell: str) -> str | None:
         word = cell.strip()
-        self[cell] = kept = None if word in self.marks else word
-        return kept
+        self[cell] = value = None if word in self.marks else word
+        return value
 
 
 class _Cells:
@@ -241,7 +252,7 @@ class _Cells:
         self.found: set[str] = set()  # marks for missing among numbers
 
     @property
-    def met(self) -> set[str]:
+    def missing_words(self) -> set[str]:
         """Words of this column that were read as missing."""
         return self.found | {cell.strip() for cell, word in self.words.items() if word is None}
 
@@ -249,7 +260,7 @@ class _Cells:
         return bool(self.floats or self.texts)
 
     def add(self, cells: Sequence[str]) -> None:
-        """The next batch of cells."""
+        """Add the next batch of cells."""
         floats = self._floats(cells) if self.numeric else None
         if floats is not None:
             self.floats.append(floats)
@@ -262,8 +273,8 @@ class _Cells:
             self.cells.clear()
         self.texts.extend(map(self.words.__getitem__, cells))
 
-    def done(self) -> Array:
-        """The whole column."""
+    def finish(self) -> Array:
+        """Build the whole column."""
         if self.numeric:
             return without_marks(np.concatenate(self.floats), marks=self.marks)
         out = np.empty(len(self.texts), dtype=object)
@@ -271,22 +282,22 @@ class _Cells:
         return out
 
     def _floats(self, cells: Sequence[str]) -> Array | None:
-        """The batch as numbers with NaN for missing, or None."""
-        floats = numbers_of(cells)
+        """Parse the batch as numbers with NaN for missing; None where it is text."""
+        floats = parse_numbers(cells)
         if floats is not None:
             return floats
         stripped = list(map(str.strip, cells))
-        here = ~np.fromiter(map(self.marks.__contains__, stripped), bool, len(cells))
-        numbers = numbers_of(list(itertools.compress(stripped, here)))
+        present = ~np.fromiter(map(self.marks.__contains__, stripped), bool, len(cells))
+        numbers = parse_numbers(list(itertools.compress(stripped, present)))
         if numbers is None:
             return None
-        self.found.update(itertools.compress(stripped, ~here))
+        self.found.update(itertools.compress(stripped, ~present))
         out = np.full(len(cells), np.nan)
-        out[here] = numbers
+        out[present] = numbers
         return out
 
 
 def without_marks(floats: Array, *, marks: frozenset[str]) -> Array:
-    """NaN where a number is itself a mark for missing, such as -999."""
+    """Replace numbers that are themselves a mark for missing, such as -999, by NaN."""
     numbers = [float(mark) for mark in marks if is_number(mark)]
     return np.where(np.isin(floats, numbers), np.nan, floats) if numbers else floats

@@ -1,4 +1,4 @@
-"""Warnings about a table before and after training: what a careful colleague would ask about it.
+"""Warnings about a table before and after training: leaks, follow-up times, few events, odd spellings.
 
 Each function gives sentences. None of them changes a number, and none is raised where a column's name alone is innocent.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import Scores
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.formats import find_unreadable, list_columns
+from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import Holdings
 from grandrounds.data.schema import Column
 from grandrounds.data.split import Rows
-from grandrounds.data.table import Table, missing_mask, text_of
+from grandrounds.data.table import Table, missing_mask, to_text
 
 FEW_EVENTS = 10  # fewer in a test set, and its figures are chance
 TOO_GOOD = 0.98  # AUROC that patients' data rarely allow
@@ -52,44 +54,48 @@ _SAME = (
 
 
 def event_class(classes: Sequence[str]) -> str:
-    """The class that counts as the event: the last of the two, in the order that tallies have (`order_by_event`)."""
+    """Find the class that counts as the event: the last of the two, in the order of tallies (`order_by_event`)."""
     return classes[-1]
 
 
 def column_warnings(data: Dataset, *, plan: Plan) -> list[str]:
-    """Warnings that follow from the columns of a table of the user's own: names, kinds and spellings."""
+    """Warn of columns of the user's own table by their names, kinds and spellings."""
     features = data.schema.features
     return [
-        *_follow_up(features, data),
-        *_outcomes(features, data),
-        *_no_site(data, plan),
-        *_spellings(data),
+        *_warn_follow_up(features, data),
+        *_warn_outcomes(features, data),
+        *_warn_no_site(data, plan),
+        *_warn_spellings(data),
     ]
 
 
 def row_warnings(data: Dataset, rows: Sequence[Rows], *, plan: Plan) -> list[str]:
-    """Warnings that count rows: copies, and patients on two sides of the split."""
-    return [*_copies(data.table), *_patients_on_two_sides(data, rows, by=plan.split.by), *_mostly_numbers(data)]
+    """Warn of rows by counting them: copies, and patients on two sides of the split."""
+    return [
+        *_warn_copies(data.table),
+        *_warn_shared_patients(data, rows, unit=plan.split.by),
+        *_warn_mostly_numbers(data),
+    ]
 
 
-def own_table_warnings(data: Any, names: Sequence[str], rows: Sequence[Rows], *, plan: Plan) -> list[str]:
-    """All warnings about a table of the user's own before it is trained on; none for sets of the catalog or images.
+def own_table_warnings(data: Holdings, names: Sequence[str], rows: Sequence[Rows], *, plan: Plan) -> list[str]:
+    """Collect all warnings about a user's own table before training; none for sets of the catalog or images.
 
     With an epsilon only those that follow from names: counts of rows would be released beside what was charged.
     """
     if not isinstance(data, Dataset) or plan.data.name is not None:
         return []
     counted = row_warnings(data, rows, plan=plan) if plan.privacy.epsilon is None else []
-    return [*column_warnings(data, plan=plan), *one_site(names), *counted]
+    return [*column_warnings(data, plan=plan), *one_site_warnings(names), *counted]
 
 
-def one_site(names: Sequence[str]) -> list[str]:
-    """A warning where there is nobody to federate with."""
+def one_site_warnings(names: Sequence[str]) -> list[str]:
+    """Warn where there is nobody to federate with."""
     return ["one site: nothing is federated, all rounds train on the same rows"] if len(names) == 1 else []
 
 
-def few_events(counts: Mapping[str, int], classes: Sequence[str]) -> list[str]:
-    """A warning where the test rows hold too few events for their figures to mean anything; of two classes."""
+def few_events_warnings(counts: Mapping[str, int], classes: Sequence[str]) -> list[str]:
+    """Warn where the test rows hold too few events for their figures to mean anything; of two classes."""
     if len(classes) != 2:
         return []
     event = event_class(classes)
@@ -102,8 +108,8 @@ def few_events(counts: Mapping[str, int], classes: Sequence[str]) -> list[str]:
     ]
 
 
-def threshold_warnings(final: Mapping[str, Any], threshold: float, event_share: float) -> list[str]:
-    """A warning where the threshold flags hardly anybody or nearly everybody."""
+def threshold_warnings(final: Scores, threshold: float, event_share: float) -> list[str]:
+    """Warn where the threshold flags hardly anybody or nearly everybody."""
     caught, spared = final.get("sensitivity"), final.get("specificity")
     if caught is None or spared is None or not (np.isfinite(caught) and np.isfinite(spared)):
         return []
@@ -118,8 +124,8 @@ def threshold_warnings(final: Mapping[str, Any], threshold: float, event_share: 
     ]
 
 
-def too_good(final: Mapping[str, Any]) -> list[str]:
-    """A warning where a table's AUROC is so high that a column may know the outcome."""
+def too_good_warnings(final: Scores) -> list[str]:
+    """Warn where a table's AUROC is so high that a column may know the outcome."""
     auroc = final.get("auroc")
     if auroc is None or not auroc >= TOO_GOOD:
         return []
@@ -129,15 +135,15 @@ def too_good(final: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def trained_on(table: Any, trained: Table | None, *, same: bool) -> list[str]:
-    """A warning where rows to evaluate on were trained on. `same`: the whole table is the run's; `trained`: its rows."""
+def training_overlap_warnings(table: Table | ImageSet, trained: Table | None, *, same: bool) -> list[str]:
+    """Warn where rows to evaluate on were trained on. `same`: the table is the run's; `trained`: its rows."""
     if same:
         return ["this is the table that the run was trained on: its figures say nothing about new patients"]
-    if trained is None:
+    if trained is None or isinstance(table, ImageSet):
         return []
     shared = [name for name in table.names if name in trained.columns]
-    known = set(zip(*(text_of(trained.columns[n]).tolist() for n in shared), strict=True))
-    hits = sum(row in known for row in zip(*(text_of(table.columns[n]).tolist() for n in shared), strict=True))
+    training_rows = set(zip(*(to_text(trained.columns[n]).tolist() for n in shared), strict=True))
+    hits = sum(row in training_rows for row in zip(*(to_text(table.columns[n]).tolist() for n in shared), strict=True))
     if len(shared) < 3 or hits < 0.1 * len(table):
         return []
     return [
@@ -145,48 +151,48 @@ def trained_on(table: Any, trained: Table | None, *, same: bool) -> list[str]:
     ]
 
 
-def _follow_up(features: Sequence[Column], data: Dataset) -> list[str]:
+def _warn_follow_up(features: Sequence[Column], data: Dataset) -> list[str]:
     if len(set(data.label.tolist())) != 2:
         return []
-    found = [c.name for c in features if c.kind == "numeric" and _TIME.fullmatch(c.name.strip().lower())]
+    names = [c.name for c in features if c.kind == "numeric" and _TIME.fullmatch(c.name.strip().lower())]
     return [
         f"column '{name}' looks like a follow-up time beside '{data.schema.label}': is this survival data? Survival models "
-        f"are not supported, and a follow-up time is not known beforehand; leave it out with --drop {_flag(name)}"
-        for name in found
+        f"are not supported, and a follow-up time is not known beforehand; leave it out with --drop {_quote_for_shell(name)}"
+        for name in names
     ]
 
 
-def _outcomes(features: Sequence[Column], data: Dataset) -> list[str]:
-    found = [c.name for c in features if _OUTCOME & set(re.split(r"[^a-zà-ÿ0-9]+", _spaced(c.name)))]
-    if not found:
+def _warn_outcomes(features: Sequence[Column], data: Dataset) -> list[str]:
+    names = [c.name for c in features if _OUTCOME & set(re.split(r"[^a-zà-ÿ0-9]+", _split_camel_case(c.name)))]
+    if not names:
         return []
-    named = ", ".join(f"'{name}'" for name in found[:8])
-    be = "is" if len(found) == 1 else "are"
-    them = "leave it" if len(found) == 1 else "leave them"
+    named = ", ".join(f"'{name}'" for name in names[:8])
+    be = "is" if len(names) == 1 else "are"
+    them = "leave it" if len(names) == 1 else "leave them"
     return [
-        f"{'column' if len(found) == 1 else 'columns'} {named} {be} named like an outcome: known before "
-        f"'{data.schema.label}' is? If not, {them} out with --drop {_flag(','.join(found[:8]))}"
+        f"{'column' if len(names) == 1 else 'columns'} {named} {be} named like an outcome: known before "
+        f"'{data.schema.label}' is? If not, {them} out with --drop {_quote_for_shell(','.join(names[:8]))}"
     ]
 
 
-def _no_site(data: Dataset, plan: Plan) -> list[str]:
+def _warn_no_site(data: Dataset, plan: Plan) -> list[str]:
     if plan.data.site is not None or plan.split.partition == "column" or not len(data):  # no rows here: sites are real
         return []
-    said = f"no --site: rows are dealt to {plan.split.sites} simulated sites"
+    notice = f"no --site: rows are dealt to {plan.split.sites} simulated sites"
     for column in data.schema.columns:
         if column.kind in ("categorical", "numeric", "id") and _SITE.fullmatch(column.name.strip().lower()):
             values = data.table.columns[column.name]
-            count = len(set(text_of(values).tolist()) - {None})
+            count = len(set(to_text(values).tolist()) - {None})
             if 2 <= count <= len(data) / plan.split.min_rows:
                 return [
-                    f"{said}, and '{column.name}' ({count} values) is a column like any other; "
-                    f"if it names the hospital, add --site {_flag(column.name)}"
+                    f"{notice}, and '{column.name}' ({count} values) is a column like any other; "
+                    f"if it names the hospital, add --site {_quote_for_shell(column.name)}"
                 ]
-    return [said]
+    return [notice]
 
 
-def _spellings(data: Dataset) -> list[str]:
-    """Levels of a category that differ in spelling only, or mean the same sex or answer."""
+def _warn_spellings(data: Dataset) -> list[str]:
+    """Find levels of a category that differ in spelling only, or mean the same sex or answer."""
     out = []
     for column, levels in zip(data.schema.categorical, data.vocabulary, strict=True):
         if len(levels) > MOST_LEVELS:
@@ -203,9 +209,9 @@ def _spellings(data: Dataset) -> list[str]:
     return out
 
 
-def _copies(table: Table) -> list[str]:
-    """Rows that are the same in every column, where the columns are fine enough to tell patients apart."""
-    words = [text_of(values).tolist() for values in table.columns.values()]
+def _warn_copies(table: Table) -> list[str]:
+    """Find rows that are the same in every column, where the columns are fine enough to tell patients apart."""
+    words = [to_text(values).tolist() for values in table.columns.values()]
     possible = 1.0
     for column in words:
         possible *= len(set(column))
@@ -219,8 +225,8 @@ def _copies(table: Table) -> list[str]:
     return [f"{rows} of another row: copies land in training and in test and flatter the figures; remove them"]
 
 
-def _patients_on_two_sides(data: Dataset, rows: Sequence[Rows], *, by: str) -> list[str]:
-    if by != "row":
+def _warn_shared_patients(data: Dataset, rows: Sequence[Rows], *, unit: str) -> list[str]:
+    if unit != "row":
         return []
     train = np.concatenate([r.train for r in rows])
     test = np.concatenate([r.test for r in rows])
@@ -228,41 +234,41 @@ def _patients_on_two_sides(data: Dataset, rows: Sequence[Rows], *, by: str) -> l
         name = column.name
         if name in (data.schema.label, data.schema.site) or not _PATIENT.fullmatch(name.strip().lower()):
             continue
-        words = text_of(data.table.columns[name])
+        words = to_text(data.table.columns[name])
         both = (set(words[train].tolist()) & set(words[test].tolist())) - {None}
         distinct = len(set(words.tolist()))
         if both and distinct > len(words) / 10:
             count = "1 patient has" if len(both) == 1 else f"{len(both)} patients have"
             return [
                 f"column '{name}' looks like a patient's number, and {count} rows in training and in test: "
-                f"keep a patient's rows together with --patient {_flag(name)}"
+                f"keep a patient's rows together with --patient {_quote_for_shell(name)}"
             ]
     return []
 
 
-def _mostly_numbers(data: Dataset) -> list[str]:
-    """Categories that are mostly numbers: a measurement with words for missing in it."""
-    found: dict[str, str] = {}
+def _warn_mostly_numbers(data: Dataset) -> list[str]:
+    """Find categories that are mostly numbers: a measurement with words for missing in it."""
+    word_by_column: dict[str, str] = {}
     for column in data.schema.categorical:
-        words = text_of(data.table.columns[column.name])
+        words = to_text(data.table.columns[column.name])
         counts = Counter(words[~missing_mask(words)].tolist())
         if len(counts) <= MOST_LEVELS or column.why.startswith("set in"):
             continue
         odd = find_unreadable(counts)
         if odd and sum(counts[w] for w in odd) < 0.5 * sum(counts.values()):
-            found[column.name] = max(odd, key=lambda w: (counts[w], w))
+            word_by_column[column.name] = max(odd, key=lambda w: (counts[w], w))
     return [
         f"{list_columns([name])} is read as categories, but most of its cells are numbers; "
-        f"if '{word[:20]}' means missing, add --missing {_flag(word[:20])}"
-        for name, word in found.items()
+        f"if '{word[:20]}' means missing, add --missing {_quote_for_shell(word[:20])}"
+        for name, word in word_by_column.items()
     ]
 
 
-def _spaced(name: str) -> str:
-    """A name in lower case with camelCase cut into words."""
+def _split_camel_case(name: str) -> str:
+    """Write a name in lower case with camelCase cut into words."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
-def _flag(word: str) -> str:
-    """A word as a shell takes it."""
+def _quote_for_shell(word: str) -> str:
+    """Quote a word for a shell."""
     return word if re.fullmatch(r"[\w.,-]+", word) else "'" + word.replace("'", "'\\''") + "'"

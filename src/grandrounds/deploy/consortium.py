@@ -173,9 +173,9 @@ def _data(said: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise BadInput("data must be a section [data]", code="wrong-type")
     if data:
-        from grandrounds.data.agreement.schema import agreed
+        from grandrounds.data.agreement.schema import parse_schema
 
-        agreed(data)
+        parse_schema(data)
     return data
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from grandrounds.core import toml
 from grandrounds.core.errors import BadInput
-from grandrounds.data.agreement.schema import agreed
+from grandrounds.data.agreement.schema import parse_schema
 from grandrounds.deploy import nginx
 from grandrounds.deploy.consortium import Consortium, Member, load, slug
 from grandrounds.deploy.files import SCRIPT, make_folder, read, write, write_secret
@@ -229,7 +229,7 @@ def make_site(folders: Folders, consortium: Consortium, site: Member) -> PublicK
     write(folder / "site.toml", toml.dumps(settings, head=_SITE_HEAD))
     write(folder / "policy.toml", default_policy())
     if consortium.data:
-        schema = agreed(consortium.data).to_dict()
+        schema = parse_schema(consortium.data).to_dict()
         write(folder / "schema.json", json.dumps(schema, indent=1) + "\n")
     write(folder / "start.sh", site_script(), mode=SCRIPT)
     for name, text in site_units(consortium, site, port, insecure=folders.insecure).items():

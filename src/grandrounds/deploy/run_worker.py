@@ -119,7 +119,7 @@ def plan_at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[st
     """The plan with the consortium's columns or pictures for its data: what a submitted experiment says of its own means
     nothing here."""
     from grandrounds.data.agreement import schema
-    from grandrounds.data.encoding import ordered_classes
+    from grandrounds.data.encoding import order_classes
     from grandrounds.data.event import state_event
     from grandrounds.data.loading import AT_SITES, STROKES
 
@@ -128,7 +128,7 @@ def plan_at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[st
             "consortium.toml has no [data]: the sites must have agreed on columns or pictures before a run",
             code="no-agreed-data",
         )
-    found = schema.agreed(agreed)
+    found = schema.parse_schema(agreed)
     asked, settings = plan["data"], found.settings()
     nowhere: dict[str, Any] = {"name": None, "table": AT_SITES, "query": None, "site": None, "drop": [], "sha256": None}
     nowhere |= {"pictures": None, "size": None, "masks": None}
@@ -137,7 +137,7 @@ def plan_at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[st
     if data["pictures"] and asked["masks"] == STROKES:  # made at each site, of what it has
         data["masks"] = STROKES
     if len(found.classes) == 2:  # a doubt about the event is refused here
-        classes = ordered_classes(dict.fromkeys(found.classes, 0), data["positive"])["classes"]
+        classes = order_classes(dict.fromkeys(found.classes, 0), data["positive"])["classes"]
         state_event(classes, None, data)
     return {**plan, "data": data, "split": {**plan["split"], "by": split_by(plan["split"]["by"], data)}}
 

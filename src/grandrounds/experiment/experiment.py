@@ -21,9 +21,9 @@ from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput, nearest, visible
 from grandrounds.core.plan import rename_settings
 from grandrounds.core.section import SEEDS, Section
-from grandrounds.data.image_files import says
+from grandrounds.data.image_files import has_part
 from grandrounds.data.partition import KINDS
-from grandrounds.data.sets.catalog import entry
+from grandrounds.data.sets.catalog import find_entry
 from grandrounds.experiment.engine_sections import AttackSettings, Engine
 from grandrounds.experiment.method_sections import Method
 from grandrounds.experiment.sections import (
@@ -197,7 +197,7 @@ class Experiment(Section):
         subgroup = self.evaluation.subgroup
         is_own_code = data.name is not None and plugins.is_path(data.name)
         if data.name is not None and not is_own_code:
-            catalog_entry = entry(data.name)
+            catalog_entry = find_entry(data.name)
             same = data.label in (None, catalog_entry.label) and data.positive is None
             fill = {"label": catalog_entry.label, "site": catalog_entry.site, "patient": catalog_entry.patient}
             fill |= {"event": catalog_entry.event if same else None}
@@ -214,8 +214,9 @@ class Experiment(Section):
             )
             subgroup = subgroup or catalog_entry.subgroup
         if split.partition == "auto":
-            default_partition = entry(data.name).partition.get("partition", "equal") if data.name and not is_own_code else "equal"
-            named = data.site is not None or (_is_npz(data.table) and says(data.table, "site"))
+            from_catalog = find_entry(data.name).partition if data.name and not is_own_code else {}
+            default_partition = from_catalog.get("partition", "equal")
+            named = data.site is not None or (_is_npz(data.table) and has_part(data.table, "site"))
             split = split.model_copy(update={"partition": "column" if named else default_partition})
         loaded = is_own_code or _is_npz(data.table)  # pictures may say themselves what they show, and where
         if data.label is None and not loaded:
@@ -225,7 +226,7 @@ class Experiment(Section):
                 "split.partition is 'column' but data.site names no column (use --site, or another partition)",
                 code="no-site-column",
             )
-        patients = data.patient is not None or (_is_npz(data.table) and says(data.table, "patient"))
+        patients = data.patient is not None or (_is_npz(data.table) and has_part(data.table, "patient"))
         if split.by == "auto":
             split = split.model_copy(update={"by": "patient" if patients else "row"})
         if split.by == "patient" and not patients:

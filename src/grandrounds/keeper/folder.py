@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.core.plan import Settings
+from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.agreement.check import read_rows
-from grandrounds.data.agreement.schema import Agreed, agreed
+from grandrounds.data.agreement.schema import AgreedSchema, parse_schema
 from grandrounds.data.formats import Format
 from grandrounds.data.images import ImageSet
-from grandrounds.data.readers import format_of
+from grandrounds.data.readers import table_format
 from grandrounds.data.table import Table
 from grandrounds.keeper.access import FILE as STRANGERS
 from grandrounds.keeper.access import AccessControl, RejectedPeers
@@ -73,13 +73,13 @@ class SiteFolder:
     def identity(self) -> Identity:
         return Identity.load(self.path / "keys" / "site.key")
 
-    def schema(self) -> Agreed | None:
+    def schema(self) -> AgreedSchema | None:
         """What the consortium agreed on; None where it has agreed on nothing."""
         file = self.path / "schema.json"
         if not file.exists():
             return None
         try:
-            return agreed(json.loads(file.read_text()), where=str(file))
+            return parse_schema(json.loads(file.read_text()), where=str(file))
         except (OSError, ValueError) as e:
             raise BadInput(f"{file} cannot be read: {e}", code="cannot-read") from None
 
@@ -122,7 +122,7 @@ class SiteFolder:
                 f"unknown key '{odd}' in [table] of {self.path / 'site.toml'}; {nearest(odd, known)}",
                 code="unknown-key",
             )
-        return format_of(Settings({**asdict(Format()), **said}))
+        return table_format(DataSettings({**asdict(Format()), **said}))
 
     def keeper(self, data: str, *, query: str | None = None, device: str = "auto") -> Keeper:
         """The keeper of this site's data."""

@@ -66,7 +66,7 @@ def agree_on_encoding(
     moments = Moments.merge([Moments.from_payload(a) for a in second])
     encoding = make_encoding(total, moments, numeric=numeric, categorical=categorical, rules=rules)
     artefacts = find_artefacts(total, low, high, names=numeric)
-    return encoding, (*total.give_aways([*numeric, *categorical]), *artefacts, *left_out)
+    return encoding, (*total.leak_warnings([*numeric, *categorical]), *artefacts, *left_out)
 
 
 def read_summaries(answers: Answers) -> list[dict[str, Any]]:

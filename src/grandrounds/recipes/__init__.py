@@ -20,26 +20,30 @@ _END = ".toml"
 
 
 def recipes() -> dict[str, str]:
-    """Name -> first comment line of each recipe."""
+    """List recipes: name -> its first comment line."""
     firsts = {name: file.read_text(encoding="utf-8").splitlines()[0] for name, file in _files()}
     return {name: firsts[name].removeprefix("# ") for name in sorted(firsts)}
 
 
 def load_recipe(name: str) -> Experiment:
-    """The experiment of that name."""
+    """Load the experiment of a recipe.
+
+    Raises:
+        BadInput: No recipe has this name.
+    """
     from grandrounds.experiment.experiment import Experiment
 
-    known = dict(_files())
-    if name not in known:
+    file_by_name = dict(_files())
+    if name not in file_by_name:
         raise BadInput(
-            f"no recipe '{name}'; {nearest(name, sorted(known))} (a file of your own ends in .toml)",
+            f"no recipe '{name}'; {nearest(name, sorted(file_by_name))} (a file of your own ends in .toml)",
             code="unknown-recipe",
         )
-    return Experiment.parse(tomllib.loads(known[name].read_text(encoding="utf-8")), where=f"recipe {name}")
+    return Experiment.parse(tomllib.loads(file_by_name[name].read_text(encoding="utf-8")), where=f"recipe {name}")
 
 
 def _files() -> Iterator[tuple[str, Traversable]]:
-    """Every recipe's name and file, here and one folder down."""
+    """Yield every recipe's name and file, in this folder and one folder down."""
     for file in files(__package__).iterdir():
         if file.is_dir():
             yield from (

@@ -25,9 +25,9 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.loading import AT_SITES
-from grandrounds.data.reference_sets import Reference, published_pictures, table_of_its_own
+from grandrounds.data.reference_sets import Reference, load_reference_images, read_reference_table
 from grandrounds.data.schema import Column, Schema
-from grandrounds.data.split import Rows, roles
+from grandrounds.data.split import Rows, assign_roles
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.dispatcher import Timeouts
@@ -201,7 +201,7 @@ def _column(name: str, kind: Any) -> Column:
 
 def _roles(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:
     s = plan.split
-    site_roles = roles(names, scheme=s.scheme, seed=plan.seed, fold=s.fold, folds=s.folds, holdout=tuple(s.holdout))
+    site_roles = assign_roles(names, scheme=s.scheme, seed=plan.seed, fold=s.fold, folds=s.folds, holdout=tuple(s.holdout))
     return dict(site_roles)
 
 
@@ -214,16 +214,16 @@ def _reference(plan: Plan, name: str, settings: Mapping[str, Any], data: Holding
             code="no-reference-rows",
         )
     if isinstance(data, ImageSet):
-        images = published_pictures(name, settings["source"])
+        reference = load_reference_images(name, settings["source"])
         shape = parse_image_shape(plan.data)
-        assert isinstance(images.pictures, ImageSet)
-        if shape is not None and images.pictures.shape != shape:
+        assert isinstance(reference.images, ImageSet)
+        if shape is not None and reference.images.shape != shape:
             raise BadInput(
                 f"reference.{name}.source '{settings['source']}' has pictures of another size than the sites agreed on",
                 code="image-size-differs",
             )
-        return images
-    return table_of_its_own(name, plan, data.schema)
+        return reference
+    return read_reference_table(name, plan, data.schema)
 
 
 def _open(payload: Mapping[str, Any], each: Mapping[str, Mapping[str, Any]]) -> Generator[Ask, Answers, None]:

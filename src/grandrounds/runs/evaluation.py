@@ -12,7 +12,7 @@ from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import RoundRecord
-from grandrounds.data.corruption.shortcut import Planted
+from grandrounds.data.corruption.shortcut import PlantedShortcut
 from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.explain.agreement import spurious_gap
@@ -128,7 +128,7 @@ def task_scores(tally: Tally, encoding: AnyEncoding, task: str, *, tasks: Sequen
 
 
 def shortcut_scores(
-    planted: Planted,
+    planted: PlantedShortcut,
     final: Mapping[str, float],
     ood: Mapping[str, float],
     explanation: Mapping[str, Any],
@@ -149,7 +149,7 @@ def shortcut_scores(
         "sam_deployed": deployed,
         "chance": None if sam is None and deployed is None else 1 / tiles,
         "patches": {
-            site: {"corner": patch.corner, "on": planted.tied_to(site)} for site, patch in planted.patches.items()
+            site: {"corner": patch.corner, "on": planted.patched_classes(site)} for site, patch in planted.patches.items()
         },
     }
 

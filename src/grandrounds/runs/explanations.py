@@ -19,7 +19,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import RoundRecord
-from grandrounds.data.corruption.shortcut import Planted, fits_one_tile, patch_tile
+from grandrounds.data.corruption.shortcut import PlantedShortcut, fits_one_tile, patch_tile
 from grandrounds.explain.agreement import spurious_mass
 from grandrounds.explain.explainer import Explainer
 from grandrounds.explain.features import Features, build_features
@@ -85,7 +85,7 @@ class RoundExplanations:
         reference: ServerRows | None,
         *,
         on: str | None,
-        planted: Planted | None = None,
+        planted: PlantedShortcut | None = None,
     ) -> RoundExplanations:
         """As [explain] says; `reference`: the rows local models are compared on, where there are any, named `on`.
 
@@ -296,7 +296,7 @@ def _background(reference: ServerRows | None, setup: RunSetup, *, sent: bool) ->
     return x if sent else x.mean(axis=0, keepdims=True)
 
 
-def _patch_tiles(planted: Planted | None, features: Features) -> dict[str, int]:
+def _patch_tiles(planted: PlantedShortcut | None, features: Features) -> dict[str, int]:
     """The tile that holds each site's patch; nothing without a shortcut, or where a patch is larger than a tile."""
     if planted is None or features.grid is None or not fits_one_tile(planted.clean.shape, max(features.grid)):
         return {}

@@ -17,15 +17,15 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.checks import check_sites
-from grandrounds.data.corruption.attacks import ABSENT, attackers, poison_rows
+from grandrounds.data.corruption.attacks import ABSENT, assign_attacks, poison_rows
 from grandrounds.data.corruption.protocol_shift import shift_sites
-from grandrounds.data.corruption.shortcut import Planted, inject, site_patches
+from grandrounds.data.corruption.shortcut import PlantedShortcut, inject, site_patches
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.loading import load_data, split_keys, split_site_rows
-from grandrounds.data.partition import by_column, own_partition, partition
-from grandrounds.data.reference_sets import Reference, reference_sets, with_marks
-from grandrounds.data.split import Rows, roles
+from grandrounds.data.partition import partition, partition_by_column, plugin_partition
+from grandrounds.data.reference_sets import Reference, draw_reference_sets, mark_references
+from grandrounds.data.split import Rows, assign_roles
 from grandrounds.data.table import Table
 from grandrounds.methods import is_variant_of
 from grandrounds.methods.baselines import POOL, POOLED
@@ -44,7 +44,7 @@ class Consortium:
     training: tuple[str, ...]
     reference: dict[str, Reference]
     sha256: str
-    planted: Planted | None = None  # the shortcut in the sites' pictures, where one is studied
+    planted: PlantedShortcut | None = None  # the shortcut in the sites' pictures, where one is studied
 
 
 def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
@@ -53,7 +53,7 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     _check_fit(plan.model.name, data)
     subgroup = plan.evaluation.subgroup
     groups = None if subgroup is None else data.groups(subgroup)
-    reference = reference_sets(plan, data, barred=_held_out(plan, data))
+    reference = draw_reference_sets(plan, data, barred=_held_out(plan, data))
     reference_rows = np.concatenate(
         [np.empty(0, np.int64), *(a for r in reference.values() for a in (r.rows, r.twins))]
     )
@@ -67,7 +67,7 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     rows = [split_site_rows(plan, data, name, mine, role[name], test=share, keys=keys) for name, mine in sites.items()]
     if len(official):
         rows = [Rows(r.train, r.val, np.sort(official[k :: len(rows)])) for k, r in enumerate(rows)]
-    planted: Planted | None = None
+    planted: PlantedShortcut | None = None
     if isinstance(data, ImageSet):
         data, planted = _as_taken(plan, data, dict(zip(sites, rows, strict=True)))
     elif plan.data.shortcut.p:
@@ -75,8 +75,8 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
             f"data.shortcut paints a patch on pictures, but {data.name} is a table: set data.shortcut.p = 0",
             code="shortcut-needs-images",
         )
-    attacks = attackers(plan.plain()["attacks"], {s: len(r.train) for s, r in zip(sites, rows, strict=True)}, data=data)
-    reference, shown = with_marks(reference, data, attacks)
+    attacks = assign_attacks(plan.plain()["attacks"], {s: len(r.train) for s, r in zip(sites, rows, strict=True)}, data=data)
+    reference, shown = mark_references(reference, data, attacks)
     data = poison_rows(shown, dict(zip(sites, rows, strict=True)), attacks, seed=plan.seed)
     absent = {s for s, attack in attacks.items() if attack.kind == ABSENT}
     rows = [
@@ -103,7 +103,7 @@ def _roles(plan: Plan, sites: tuple[str, ...]) -> dict[str, str]:
     """Which sites train, and which are held out for the test."""
     split = plan.split
     return dict(
-        roles(
+        assign_roles(
             sites,
             scheme=split.scheme,
             seed=plan.seed,
@@ -118,7 +118,7 @@ def _held_out(plan: Plan, data: Holdings) -> Array:
     """Rows of hospitals that are kept for the test: no reference set may show them to anybody."""
     if plan.split.partition != "column" or plan.split.scheme == "within" or data.site is None:
         return np.empty(0, np.int64)  # made-up sites are dealt after the reference rows are gone
-    sites = by_column(data.site)
+    sites = partition_by_column(data.site)
     role = _roles(plan, tuple(sites))
     out = [rows for name, rows in sites.items() if role[name] == "test"]
     return np.concatenate(out) if out else np.empty(0, np.int64)
@@ -170,7 +170,7 @@ def _official(split: Any, data: Holdings, pool: Array) -> Array:
     return official
 
 
-def _as_taken(plan: Plan, data: ImageSet, rows: dict[str, Rows]) -> tuple[ImageSet, Planted | None]:
+def _as_taken(plan: Plan, data: ImageSet, rows: dict[str, Rows]) -> tuple[ImageSet, PlantedShortcut | None]:
     """The pictures as the sites would have taken them: protocol shift, then the shortcut where one is asked for.
 
     Reference rows are no site's: they stay as they were, with neither (as SSE-AGG's sketches need them).
@@ -186,7 +186,7 @@ def _as_taken(plan: Plan, data: ImageSet, rows: dict[str, Rows]) -> tuple[ImageS
     shown, _ = inject(data, mine, positive=classes, seed=plan.seed, p=p, patches=patches)
     other_classes = tuple(sorted(set(data.label.tolist()) - set(classes)))
     clean = data.take(np.concatenate([r.test for r in rows.values()]))
-    return shown, Planted(patches, p, classes, other_classes, clean)
+    return shown, PlantedShortcut(patches, p, classes, other_classes, clean)
 
 
 def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, Array]:
@@ -197,11 +197,11 @@ def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, A
                 f"split.partition is 'column' but {data.name} does not say whose each row is: use another",
                 code="no-site-column",
             )
-        local = by_column(data.site[pool])
+        local = partition_by_column(data.site[pool])
     else:
         _, y = np.unique(data.label[pool].astype(str), return_inverse=True)
         is_own_code = plugins.is_path(split.partition)
-        deal = own_partition if is_own_code else partial(partition, alpha=split.alpha, min_rows=split.min_rows)
+        deal = plugin_partition if is_own_code else partial(partition, alpha=split.alpha, min_rows=split.min_rows)
         local = deal(
             split.partition,
             y,

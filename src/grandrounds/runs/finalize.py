@@ -18,7 +18,7 @@ from grandrounds.data.formats import Reading
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.schema import Schema
-from grandrounds.data.warnings import event_class, few_events, threshold_warnings, too_good
+from grandrounds.data.warnings import event_class, few_events_warnings, threshold_warnings, too_good_warnings
 from grandrounds.experiment.checks.explain import lent_rows
 from grandrounds.experiment.checks.privacy import counts_patients, not_covered
 from grandrounds.explain.noised_percentiles import estimate_population
@@ -138,13 +138,13 @@ class Finalizer:
             return
         classes = order_by_event(self.context.encoding.classes, self.context.encoding.event)
         counts = {c: round(float(n)) for c, n in zip(classes, test.confusion.sum(axis=1), strict=True)}
-        sentences = few_events(counts, classes)
+        sentences = few_events_warnings(counts, classes)
         total: int = sum(counts.values())
         if len(classes) == 2 and total:
             share = counts[event_class(classes)] / total
             sentences += threshold_warnings(final["final"], final["threshold"], share)
         if self.context.plan.data.name is None and isinstance(self.context.consortium.data, Dataset):
-            sentences += too_good(final["final"])
+            sentences += too_good_warnings(final["final"])
         self.context.warn(*sentences)
 
     def _assumed(self) -> dict[str, Any]:

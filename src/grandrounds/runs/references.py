@@ -66,7 +66,7 @@ class ServerRows:
     def of(cls, name: str, plan: Plan, consortium: Consortium, setup: RunSetup) -> ServerRows:
         """The rows of [reference.NAME]."""
         none = np.empty(0, np.int64)
-        data = consortium.reference[name].of(consortium.data)
+        data = consortium.reference[name].select_from(consortium.data)
         stack = Stack((_HERE,), data, (Rows(np.arange(len(data)), none, none),), tasks=("",))
         e = plan.engine
         settings: dict[str, Any] = {"kernel": e.kernel, "device": e.device, "precision": e.precision}

@@ -208,8 +208,8 @@ def run(
     progress: Progress = lambda event: None,
 ) -> Run:
     """Run an experiment. `table`: a pandas DataFrame or Table to use instead of what data.table names."""
-    from grandrounds.core.plan import Settings
-    from grandrounds.data.readers import read_own_table
+    from grandrounds.core.plan_types import DataSettings
+    from grandrounds.data.readers import read_plan_table
 
     if table is not None and experiment.data.name is None and experiment.data.table is None:
         named = experiment.data.model_copy(update={"table": DATA_FRAME})
@@ -217,7 +217,7 @@ def run(
     plan = experiment.plan()
     where = experiment.data.table
     if table is None and where is not None and where != plan["data"]["table"]:  # its password is not in the plan
-        table = read_own_table(Settings({**plan["data"], "table": where}))
+        table = read_plan_table(DataSettings({**plan["data"], "table": where}))
     for key in ("table", "pictures", "masks"):  # so that the run can be repeated from anywhere
         path = plan["data"][key]
         if path is not None and path not in (DATA_FRAME, STROKES) and "://" not in path:

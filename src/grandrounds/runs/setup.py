@@ -17,7 +17,7 @@ from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.event import LAST, Event, state_event
 from grandrounds.data.image_encoding import KIND
 from grandrounds.data.kinds import AnyEncoding, encoding_from
-from grandrounds.data.public import agreed_beforehand
+from grandrounds.data.public import make_public_encoding
 from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.engine.checkpoint import Snapshot
@@ -106,7 +106,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     summaries = SummaryCollector()
     first = there(plan, consortium.training, 1)
     if snapshot is None and plan.data.encoding == "public":
-        encoding, warnings = agreed_beforehand(plan, consortium.data), ()
+        encoding, warnings = make_public_encoding(plan, consortium.data), ()
     elif snapshot is None:
         d = plan.data
         work = agree_on_encoding(
@@ -119,7 +119,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     else:
         encoding, warnings = encoding_from(snapshot.facts["encoding"]), tuple(snapshot.facts["warnings"])
     event = _event(plan, encoding, resumed=snapshot is not None)
-    if snapshot is None and event is not None and event.by != LAST:
+    if snapshot is None and event is not None and event.source != LAST:
         encoding = replace(encoding, event=event.word)
         warnings = (*warnings, *([event.warning] if event.warning else []))
     spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
@@ -173,8 +173,8 @@ def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
         }
     counts = None if getattr(encoding, "public", False) else encoding.class_counts
     event = state_event(encoding.classes, counts, data, catalog=catalog_entry.event if catalog_entry else None)
-    guessed = event is not None and event.by == "data.event" and plan.data.plain().get("event") is None
-    return replace(event, by="rule") if event is not None and guessed else event
+    guessed = event is not None and event.source == "data.event" and plan.data.plain().get("event") is None
+    return replace(event, source="rule") if event is not None and guessed else event
 
 
 def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> EngineSettings:

@@ -95,7 +95,7 @@ def falsify(columns: dict[str, Any], *, attacks: Sequence[Attack | None], round:
             for k in lying:
                 attack = attacks[k]
                 assert attack is not None
-                column[k] = lie(column[k], attack.force)
+                column[k] = lie(column[k], attack.effective_strength)
             out[name] = column
     return out
 
@@ -125,12 +125,12 @@ def _sent(attack: Attack, trained: Array, start: Array, rng: np.random.Generator
     begin = start.astype(np.float64)
     update = trained.astype(np.float64) - begin
     if attack.kind == "sign-flip":
-        return begin - attack.force * update
+        return begin - attack.effective_strength * update
     if attack.kind == "scale":
-        return begin + attack.force * update
+        return begin + attack.effective_strength * update
     if attack.kind == "gaussian":
-        return begin + attack.force * _rms(update) * rng.standard_normal(len(begin))
-    return begin + attack.force * FREE_RIDER_NOISE * _rms(begin) * rng.standard_normal(len(begin))
+        return begin + attack.effective_strength * _rms(update) * rng.standard_normal(len(begin))
+    return begin + attack.effective_strength * FREE_RIDER_NOISE * _rms(begin) * rng.standard_normal(len(begin))
 
 
 def _rms(values: Array) -> float:

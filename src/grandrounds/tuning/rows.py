@@ -138,7 +138,7 @@ def _draw_rows(mine: Array, share: float, held: Consortium, *, seed: int, site: 
     by = "row" if data.patient is None else "patient"
     keys = row_keys(data) if by == "row" else None
     dealt = split_rows(
-        mine, val=0.0, test=share, seed=seed, site=site, keys=keys, patient=data.patient, by=by, purpose="tuning"
+        mine, val=0.0, test=share, seed=seed, site=site, keys=keys, patient=data.patient, unit=by, purpose="tuning"
     )
     return dealt.test
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.data.agreement.check import brightness, brightness_findings
+from grandrounds.data.agreement.check import check_brightness, mean_brightness
 from grandrounds.data.agreement.schema import LEVELS
 from grandrounds.data.images import ImageSet
 from grandrounds.data.row_files import split_images
-from grandrounds.data.sets.catalog import entry
+from grandrounds.data.sets.catalog import find_entry
 
 CHANGES = {
     "as they are": lambda light: light,
@@ -28,10 +28,10 @@ CHANGES = {
 
 def parts(name: str) -> dict[str, Array]:
     """The mean brightness of each picture, by source or by class."""
-    held = entry(name).load()
-    assert isinstance(held, ImageSet)
-    held = held if held.site is not None else replace(held, site=held.label)
-    return {site: brightness(own.pixels)[0] for site, own in split_images(held, None).items()}
+    data = find_entry(name).load()
+    assert isinstance(data, ImageSet)
+    data = data if data.site is not None else replace(data, site=data.label)
+    return {site: mean_brightness(local.pixels)[0] for site, local in split_images(data, None).items()}
 
 
 def rates(light: dict[str, Array]) -> dict[str, tuple[int, int]]:
@@ -39,11 +39,11 @@ def rates(light: dict[str, Array]) -> dict[str, tuple[int, int]]:
     out = {change: [0, 0] for change in CHANGES}
     for name, mine in light.items():
         quantiles = tuple(np.quantile(np.concatenate([v for n, v in light.items() if n != name]), LEVELS))
-        for change, made in CHANGES.items():
-            levels = [f.level for f in brightness_findings(made(mine), quantiles)]
+        for change, built in CHANGES.items():
+            levels = [f.level for f in check_brightness(built(mine), quantiles)]
             out[change][0] += len(levels)
             out[change][1] += levels.count("error")
-    return {change: (told, errors) for change, (told, errors) in out.items()}
+    return {change: (reported, errors) for change, (reported, errors) in out.items()}
 
 
 if __name__ == "__main__":

@@ -84,16 +84,16 @@ def test_few_rows_and_copies():
 
 def test_what_leaves_is_fixed_words_and_agreed_columns_alone():
     findings = fit.check_table(table(age=None, secret_column=["HIV"] * 12, ward=many("leprosy", "medical")), SCHEMA)
-    assert any("leprosy" in f.what for f in findings) and any("secret_column" in f.what for f in findings)
-    left = json.dumps(fit.codes(findings, SCHEMA))
-    assert "leprosy" not in left and "secret_column" not in left
-    assert {"level": "error", "code": "missing-column", "column": "age"} in fit.codes(findings, SCHEMA)
+    assert any("leprosy" in f.text for f in findings) and any("secret_column" in f.text for f in findings)
+    remaining = json.dumps(fit.shareable_codes(findings, SCHEMA))
+    assert "leprosy" not in remaining and "secret_column" not in remaining
+    assert {"level": "error", "code": "missing-column", "column": "age"} in fit.shareable_codes(findings, SCHEMA)
 
 
 def test_the_evidence_and_the_way_out_are_in_the_words():
-    found = fit.check_table(table(glucose=np.linspace(80, 200, 12) / 18.016), SCHEMA)[0].what
-    assert "looks like mmol/L where mg/dL is agreed" in found and "multiply by 18.02" in found
-    assert "its median is 7.771" in found and "the consortium's 120" in found
+    result = fit.check_table(table(glucose=np.linspace(80, 200, 12) / 18.016), SCHEMA)[0].text
+    assert "looks like mmol/L where mg/dL is agreed" in result and "multiply by 18.02" in result
+    assert "its median is 7.771" in result and "the consortium's 120" in result
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_the_evidence_and_the_way_out_are_in_the_words():
     ],
 )
 def test_known_conversions(name, unit, here, factor, offset):
-    found = next(c for c in conversions(name, unit=unit) if c.here == here)
-    assert found.factor == pytest.approx(factor, rel=1e-3) and found.offset == pytest.approx(offset, rel=1e-3)
-    assert found.agreed == plain_unit(unit)
+    result = next(c for c in conversions(name, unit=unit) if c.site_unit == here)
+    assert result.factor == pytest.approx(factor, rel=1e-3) and result.offset == pytest.approx(offset, rel=1e-3)
+    assert result.agreed == plain_unit(unit)
 
 
 def test_without_a_unit_the_name_and_the_median_decide():
@@ -135,16 +135,16 @@ def test_distance_is_nought_for_the_consortium_itself_and_grows_by_its_deviation
 
 def test_without_quantiles_the_range_tells():
     column = AgreedColumn("cholesterol", "number", "mg/dL", range=(60.0, 700.0))
-    found = suspect_unit(column, np.array([4.1, 5.0, 5.2, 6.3, 4.8]))
-    assert found is not None and found.conversion.here == "mmol/l"
+    result = suspect_unit(column, np.array([4.1, 5.0, 5.2, 6.3, 4.8]))
+    assert result is not None and result.conversion.site_unit == "mmol/l"
     assert suspect_unit(column, np.array([180.0, 200, 220, 240, 190])) is None
 
 
 def test_units_of_the_four_heart_hospitals():
     rows = heart.load()
     site = rows.column("hospital")
-    found = rates(rows, site, HEART, list(dict.fromkeys(site.tolist())))
-    assert found.alarms == [] and found.mistakes == len(found.told) == 15
+    result = rates(rows, site, HEART, list(dict.fromkeys(site.tolist())))
+    assert result.alarms == [] and result.mistakes == len(result.told) == 15
 
 
 @pytest.mark.data("eicu_demo")
@@ -153,10 +153,10 @@ def test_units_of_the_eicu_hospitals_that_no_threshold_was_chosen_on():
     some = ("glu_mean", "crea_mean", "bili_mean", "hgb_mean", "ca_mean", "alb_mean", "temp_mean", "sbp_mean", "bun_mean",
             "admissionheight", "admissionweight")  # fmt: skip
     units = {name: unit for name, unit in eicu_units(rows).items() if name in some}
-    found = rates(rows, rows.column("hospitalid"), units, halves(rows.column("hospitalid"))[1][:40])
-    assert found.alarms == [] and found.misnamed == 0 and found.columns > 300
-    assert len(found.told) / found.mistakes > 0.9
-    assert {column for (column, _), n in found.missed.items() if n > 2} <= {"bun_mean", "hgb_mean", "admissionweight"}
+    result = rates(rows, rows.column("hospitalid"), units, halves(rows.column("hospitalid"))[1][:40])
+    assert result.alarms == [] and result.misnamed == 0 and result.columns > 300
+    assert len(result.told) / result.mistakes > 0.9
+    assert {column for (column, _), n in result.missed.items() if n > 2} <= {"bun_mean", "hgb_mean", "admissionweight"}
 
 
 def test_the_command_lists_what_differs_and_says_so_by_its_exit_code(tmp_path):
@@ -170,5 +170,5 @@ def test_the_command_lists_what_differs_and_says_so_by_its_exit_code(tmp_path):
     assert bad.returncode == 1 and "glucose: the table has no such column; is it 'Glucose'? rename it" in bad.stdout
     as_json = json.loads(rounds("site", "check", "--data", "bad.csv", "--json", cwd=tmp_path).stdout)
     assert not as_json["fits"] and "Glucose" not in json.dumps(as_json["leaves"])
-    gone = rounds("site", "check", "--data", "good.csv", "--schema", "no.json", cwd=tmp_path)
-    assert gone.returncode == 2 and "the schema no.json cannot be read" in gone.stderr
+    missing = rounds("site", "check", "--data", "good.csv", "--schema", "no.json", cwd=tmp_path)
+    assert missing.returncode == 2 and "the schema no.json cannot be read" in missing.stderr

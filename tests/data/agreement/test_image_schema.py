@@ -13,13 +13,13 @@ from grandrounds.core.rng import generator
 from grandrounds.core.toml import dumps
 from grandrounds.data import image_files
 from grandrounds.data.agreement import check as fit
-from grandrounds.data.agreement.check import brightness_findings, examine_data, read_rows
+from grandrounds.data.agreement.check import check_brightness, examine_data, read_rows
 from grandrounds.data.agreement.draft import draft_image_schema
-from grandrounds.data.agreement.images import USUAL, held
-from grandrounds.data.agreement.schema import LEVELS, DataSchema, PictureSchema, agreed, read_schema
+from grandrounds.data.agreement.images import USUAL, inspect_images
+from grandrounds.data.agreement.schema import LEVELS, DataSchema, ImageSchema, parse_schema, read_schema
 from grandrounds.data.images import ImageSet
 from grandrounds.data.row_files import split_images, to_npz
-from grandrounds.data.sets.catalog import entry
+from grandrounds.data.sets.catalog import find_entry
 from tests.command import rounds
 from tests.data.agreement.brightness_rates import rates
 from tests.support import bright_squares, refused
@@ -28,7 +28,7 @@ PLAIN = {
     "pictures": True, "size": [12, 10], "channels": 1, "label": "dx", "classes": ["benign", "malignant"],
     "positive": "malignant", "patient": "lesion", "masks": True, "brightness": [95, 98, 100, 102, 105], "fewest_rows": 6,
 }  # fmt: skip
-SCHEMA = PictureSchema.from_dict(PLAIN)
+SCHEMA = ImageSchema.from_dict(PLAIN)
 N = 12
 
 
@@ -38,11 +38,11 @@ def arrays(**changes):
     level = np.linspace(92, 108, N)[:, None, None] + rng.integers(-20, 21, (N, 12, 10))
     masks = np.zeros((N, 12, 10), bool)
     masks[:, 3:6, 3:6] = True
-    held = {
+    data = {
         "images": level.astype(np.uint8), "dx": np.array(["benign", "malignant"] * 6), "masks": masks,
         "lesion": np.array([f"p{i // 2}" for i in range(N)]),
     }  # fmt: skip
-    return {name: values for name, values in {**held, **changes}.items() if values is not None}
+    return {name: values for name, values in {**data, **changes}.items() if values is not None}
 
 
 def findings(path, schema=SCHEMA, **changes):
@@ -57,15 +57,15 @@ def told(path, schema=SCHEMA, **changes):
 
 @pytest.mark.parametrize("plain", [PLAIN, {"pictures": True, "size": [8, 8], "channels": 3}, {**PLAIN, "missing": []}])
 def test_it_travels_through_json_and_toml_unchanged(tmp_path, plain):
-    schema = agreed(plain)
-    assert isinstance(schema, PictureSchema)
+    schema = parse_schema(plain)
+    assert isinstance(schema, ImageSchema)
     (tmp_path / "schema.json").write_text(json.dumps(schema.to_dict()))
     (tmp_path / "consortium.toml").write_text(dumps({"name": "x", "data": plain}))
     assert read_schema(tmp_path / "schema.json") == read_schema(tmp_path / "consortium.toml") == schema
 
 
 def test_a_table_is_still_a_table():
-    assert isinstance(agreed({"label": "y", "columns": {"a": {"kind": "number"}}}), DataSchema)
+    assert isinstance(parse_schema({"label": "y", "columns": {"a": {"kind": "number"}}}), DataSchema)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_table_is_still_a_table():
 def test_what_it_cannot_mean_is_refused_in_words(change, code, value):
     plain = {name: value for name, value in {**PLAIN, **change}.items() if value is not None}
     with refused(code, match=value):
-        agreed(plain)
+        parse_schema(plain)
 
 
 def test_a_file_that_fits_says_nothing_and_is_read_as_agreed(tmp_path):
@@ -146,14 +146,14 @@ def test_each_fault_is_told_once(tmp_path, changes, expected):
 
 
 def test_faults_are_told_together_and_in_words(tmp_path):
-    found = findings(tmp_path, images=IMAGES[:, :8], masks=None, dx=words("melanoma", "benign"), lesion=words("", "p"))
-    assert [str(f) for f in found] == [
+    result = findings(tmp_path, images=IMAGES[:, :8], masks=None, dx=words("melanoma", "benign"), lesion=words("", "p"))
+    assert [str(f) for f in result] == [
         "error: dx: 1 cell ('melanoma' 1) is not among the agreed classes 'benign', 'malignant'",
-        "error: lesion: 1 picture without a patient, first number 0 (from 0): fill it in",
-        "error: pictures are 8x10 (height x width) where 12x10 is agreed: bring them to that size",
-        "error: no truth masks, and every picture is to have one: add an array or a folder 'masks'",
+        "error: lesion: 1 image without a patient, first number 0 (from 0): fill it in",
+        "error: images are 8x10 (height x width) where 12x10 is agreed: bring them to that size",
+        "error: no truth masks, and every image is to have one: add an array or a folder 'masks'",
     ]
-    leaves = fit.codes(found, SCHEMA)
+    leaves = fit.shareable_codes(result, SCHEMA)
     assert {"level": "error", "code": "label-values", "column": "dx"} in leaves
     assert "melanoma" not in json.dumps(leaves)
 
@@ -171,16 +171,16 @@ def test_arrays_are_found_under_the_names_that_the_reader_knows():
 def folder(tmp_path):
     """The same pictures as files of mixed sizes, with a table and masks."""
     image = pytest.importorskip("PIL.Image")
-    own = tmp_path / "scans"
-    (own / "masks").mkdir(parents=True)
+    local = tmp_path / "scans"
+    (local / "masks").mkdir(parents=True)
     lines = ["file,dx,lesion,age"]
     for i in range(N):
         size = (20, 24) if i % 2 else (10, 12)
-        image.fromarray(FITS["images"][i]).resize(size).save(own / f"p{i}.png")
-        image.fromarray(FITS["masks"][i]).resize(size).save(own / "masks" / f"p{i}_mask.png")
+        image.fromarray(FITS["images"][i]).resize(size).save(local / f"p{i}.png")
+        image.fromarray(FITS["masks"][i]).resize(size).save(local / "masks" / f"p{i}_mask.png")
         lines.append(f"p{i}.png,{FITS['dx'][i]},{FITS['lesion'][i]},{40 + i}")
-    (own / "labels.csv").write_text("\n".join(lines) + "\n")
-    return own
+    (local / "labels.csv").write_text("\n".join(lines) + "\n")
+    return local
 
 
 def test_a_folder_of_pictures_is_brought_to_the_agreed_size(folder):
@@ -205,7 +205,7 @@ def test_what_a_folder_lacks_is_told(folder):
     assert [f.code for f in examine_data(SCHEMA, str(folder)).findings] == ["no-masks"]
     (folder / "p5.png").unlink()
     (fault,) = examine_data(SCHEMA, str(folder)).findings
-    assert (fault.code, "'p5.png'" in fault.what) == ("unreadable", True)
+    assert (fault.code, "'p5.png'" in fault.text) == ("unreadable", True)
     (folder / "labels.csv").unlink()
     with refused("file-not-found", match="labels.csv"):
         examine_data(SCHEMA, str(folder))
@@ -216,72 +216,76 @@ def test_a_table_where_pictures_are_agreed_and_the_other_way_round(tmp_path):
     with refused("no-images"):
         examine_data(SCHEMA, str(tmp_path / "own.csv"))
     findings(tmp_path)
-    columns = agreed({"label": "y", "columns": {"a": {"kind": "number"}}})
+    columns = parse_schema({"label": "y", "columns": {"a": {"kind": "number"}}})
     with refused("expected-table"):
         read_rows(columns, str(tmp_path / "own.npz"))
 
 
 def test_a_first_schema_from_a_file_fits_that_file(tmp_path):
     np.savez(tmp_path / "own.npz", **arrays())
-    done = rounds("site", "schema", "own.npz", "--label", "dx", "--patient", "lesion", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (tmp_path / "data.toml").write_text(done.stdout)
-    schema = agreed(tomllib.loads(done.stdout)["data"])
+    process = rounds("site", "schema", "own.npz", "--label", "dx", "--patient", "lesion", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    (tmp_path / "data.toml").write_text(process.stdout)
+    schema = parse_schema(tomllib.loads(process.stdout)["data"])
     assert schema == replace(SCHEMA, positive=None, brightness=(), fewest_rows=8)
-    done = rounds("site", "check", "--data", "own.npz", "--schema", "data.toml", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "12 pictures, agreed as 12x10, 1 channel: fits\n")
+    process = rounds("site", "check", "--data", "own.npz", "--schema", "data.toml", cwd=tmp_path)
+    assert (process.returncode, process.stdout) == (0, "12 images, agreed as 12x10, 1 channel: fits\n")
     np.savez(tmp_path / "own.npz", **arrays(masks=None))
-    done = rounds("site", "check", "--data", "own.npz", "--schema", "data.toml", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stdout.endswith("does not fit (1 to mend)\n")
+    process = rounds("site", "check", "--data", "own.npz", "--schema", "data.toml", cwd=tmp_path)
+    assert process.returncode == 1
+    assert process.stdout.endswith("does not fit (1 to mend)\n")
     assert rounds("site", "check", "--data", "no.npz", "--schema", "data.toml", cwd=tmp_path).returncode == 2
 
 
 @pytest.fixture(scope="module")
 def skin():
     """HAM10000 by its four sources."""
-    return split_images(entry("ham10000-malignant").load(), None)
+    return split_images(find_entry("ham10000-malignant").load(), None)
 
 
 @pytest.mark.data("ham10000")
 def test_brightness_of_real_sources_is_not_suspected_and_that_of_their_negatives_is(skin):
     """Each of HAM10000's sources against the other three."""
-    light = {name: fit.brightness(own.pixels)[0] for name, own in skin.items()}
-    found = rates(light)
-    assert (found["as they are"], found["negatives"], found["a quarter as bright"]) == ((0, 0), (4, 4), (4, 4))
+    light = {name: fit.mean_brightness(local.pixels)[0] for name, local in skin.items()}
+    result = rates(light)
+    assert (result["as they are"], result["negatives"], result["a quarter as bright"]) == ((0, 0), (4, 4), (4, 4))
     mine = light.pop("vienna_dias")
     quantiles = tuple(np.quantile(np.concatenate(list(light.values())), LEVELS))
     for changed, words in ((255 - mine, "darker than agreed"), (255 - mine, "their negatives would fit")):
-        (told,) = brightness_findings(changed, quantiles)
-        assert words in told.what
-    (told,) = brightness_findings(mine / 2 + 127, quantiles)
-    assert (told.level, "brighter than agreed" in told.what, "exported" in told.what) == ("warning", True, True)
+        (reported,) = check_brightness(changed, quantiles)
+        assert words in reported.text
+    (reported,) = check_brightness(mine / 2 + 127, quantiles)
+    assert (reported.level, "brighter than agreed" in reported.text, "exported" in reported.text) == (
+        "warning",
+        True,
+        True,
+    )
 
 
 @pytest.mark.data("ham10000")
 def test_files_of_sources_are_the_pictures_that_they_were(skin, tmp_path):
-    own = skin["vienna_dias"]
-    (tmp_path / "own.npz").write_bytes(to_npz(own))
-    schema = draft_image_schema(own, quantiles=True)
+    local = skin["vienna_dias"]
+    (tmp_path / "own.npz").write_bytes(to_npz(local))
+    schema = draft_image_schema(local, quantiles=True)
     assert (schema.size, schema.channels, schema.patient, schema.masks) == ((28, 28), 3, "patient", True)
     read = read_rows(schema, str(tmp_path / "own.npz"))
     assert isinstance(read, ImageSet)
-    np.testing.assert_array_equal(read.pixels, own.pixels)
-    np.testing.assert_array_equal(read.masks, own.masks)
-    assert read.label.tolist() == own.label.tolist()
-    assert read.patient.tolist() == own.patient.tolist()
-    assert held(str(tmp_path / "own.npz"), schema).count == len(own) == 439
+    np.testing.assert_array_equal(read.pixels, local.pixels)
+    np.testing.assert_array_equal(read.masks, local.masks)
+    assert read.label.tolist() == local.label.tolist()
+    assert read.patient.tolist() == local.patient.tolist()
+    assert inspect_images(str(tmp_path / "own.npz"), schema).count == len(local) == 439
 
 
 def test_a_file_is_split_into_one_for_each_hospital(tmp_path):
     bright_squares(tmp_path / "all.npz", 30, ["north", "St Mary"], purpose="split")
-    done = rounds("data", "split", "all.npz", "--out", "own", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[-2] for line in done.stdout.splitlines()[1:]] == ["15", "15"]
-    whole, own = image_files.read_npz(tmp_path / "all.npz"), image_files.read_npz(tmp_path / "own" / "north.npz")
-    mine = whole.site == "north"
-    np.testing.assert_array_equal(own.pixels, whole.pixels[mine])
-    assert (own.label.tolist(), own.site) == (whole.label[mine].tolist(), None)
-    done = rounds("data", "split", "all.npz", "--by", "ward", "--out", "more", cwd=tmp_path)
-    assert (done.returncode, "does not say whose each picture is" in done.stderr) == (2, True)
+    process = rounds("data", "split", "all.npz", "--out", "own", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert [line.split()[-2] for line in process.stdout.splitlines()[1:]] == ["15", "15"]
+    full, local = image_files.read_npz(tmp_path / "all.npz"), image_files.read_npz(tmp_path / "own" / "north.npz")
+    mine = full.site == "north"
+    np.testing.assert_array_equal(local.pixels, full.pixels[mine])
+    assert (local.label.tolist(), local.site) == (full.label[mine].tolist(), None)
+    process = rounds("data", "split", "all.npz", "--by", "ward", "--out", "more", cwd=tmp_path)
+    assert (process.returncode, "names the site of each image" in process.stderr) == (2, True)
     assert not (tmp_path / "more").exists()

@@ -38,30 +38,30 @@ def bars(sites: int, each: int) -> ImageSet:
 
 def hospitals(pictures: ImageSet, **data) -> tuple[Hospitals, dict]:
     """A simulation, and the plan that a consortium with this agreement makes of what was submitted."""
-    held = Hospitals.of(pictures, name="agreed", data={**DATA, "patient": "patient", **data}, **NET)
-    submitted = {**held.plan, "split": {**held.plan["split"], "by": "auto"}}
-    held.at_sites = plan_at_sites(submitted, draft_image_schema(pictures).to_dict())
-    return held, held.at_sites
+    images = Hospitals.of(pictures, name="agreed", data={**DATA, "patient": "patient", **data}, **NET)
+    submitted = {**images.plan, "split": {**images.plan["split"], "by": "auto"}}
+    images.at_sites = plan_at_sites(submitted, draft_image_schema(pictures).to_dict())
+    return images, images.at_sites
 
 
 def test_no_site_is_asked_where_the_encoding_is_known_beforehand(tmp_path):
     """Classes and shape are the agreed ones, so that no summary leaves a site (data.encoding = 'public')."""
     pictures = bars(2, 24)
-    held, plan = hospitals(pictures, encoding="public", levels={"label": ["0", "1", "2"]})
+    images, plan = hospitals(pictures, encoding="public", levels={"label": ["0", "1", "2"]})
     assert (plan["data"]["pictures"], plan["split"]["by"]) == ("at the sites: 28x28, 1 channel", "patient")
-    here, there = held.simulated(tmp_path / "here", pictures), held.deployed(tmp_path / "there")
-    np.testing.assert_allclose(final_model(there), final_model(here), atol=1e-5, rtol=1e-5)
+    present, remote = images.simulated(tmp_path / "here", pictures), images.deployed(tmp_path / "there")
+    np.testing.assert_allclose(final_model(remote), final_model(present), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("fault", ["size", "label"])
 def test_a_site_whose_pictures_do_not_fit_says_so_when_a_run_is_opened(tmp_path, fault):
-    held, _ = hospitals(bars(2, 24))
-    own = held.rows["s1"]
-    assert isinstance(own, ImageSet)
-    wrong = {"size": {"pixels": own.pixels[:, ::2]}, "label": {"label": np.array(["7", "8"] * 12, object)}}
-    held.rows["s1"] = replace(own, **wrong[fault])
+    data, _ = hospitals(bars(2, 24))
+    local = data.rows["s1"]
+    assert isinstance(local, ImageSet)
+    wrong = {"size": {"pixels": local.pixels[:, ::2]}, "label": {"label": np.array(["7", "8"] * 12, object)}}
+    data.rows["s1"] = replace(local, **wrong[fault])
     with pytest.raises(RunFailed, match=rf"s1: .*\b{codes.SCHEMA}\b"):
-        held.deployed(tmp_path)
+        data.deployed(tmp_path)
 
 
 def scoring(path, size: int = 28):
@@ -78,13 +78,13 @@ def test_a_server_may_score_reasons_on_pictures_of_its_own(tmp_path):
         "method": {"name": "xfed", "rounds": 2, "xfed": {"steps": 1, "samples": 1}},
         "reference": {"scoring": {"sent": True, "source": scoring(tmp_path / "own.npz")}},
     }
-    held = Hospitals.of(pictures, name="own", data={**DATA, "patient": "patient"}, **{**NET, **settings})
-    submitted = {**held.plan, "split": {**held.plan["split"], "by": "auto"}}
-    held.at_sites = plan_at_sites(submitted, draft_image_schema(pictures).to_dict())
-    here, there = held.simulated(tmp_path / "here", pictures), held.deployed(tmp_path / "there")
-    np.testing.assert_allclose(final_model(there), final_model(here), atol=1e-5, rtol=1e-5)
-    assert there.rounds[0]["decision"]["signals"] == here.rounds[0]["decision"]["signals"]
-    small = {"scoring": {**held.at_sites["reference"]["scoring"], "source": scoring(tmp_path / "small.npz", size=20)}}
-    held.at_sites = {**held.at_sites, "reference": small}
+    images = Hospitals.of(pictures, name="own", data={**DATA, "patient": "patient"}, **{**NET, **settings})
+    submitted = {**images.plan, "split": {**images.plan["split"], "by": "auto"}}
+    images.at_sites = plan_at_sites(submitted, draft_image_schema(pictures).to_dict())
+    present, remote = images.simulated(tmp_path / "here", pictures), images.deployed(tmp_path / "there")
+    np.testing.assert_allclose(final_model(remote), final_model(present), atol=1e-5, rtol=1e-5)
+    assert remote.rounds[0]["decision"]["signals"] == present.rounds[0]["decision"]["signals"]
+    small = {"scoring": {**images.at_sites["reference"]["scoring"], "source": scoring(tmp_path / "small.npz", size=20)}}
+    images.at_sites = {**images.at_sites, "reference": small}
     with pytest.raises(BadInput, match="another size than the sites agreed on"):
-        held.deployed(tmp_path / "other")
+        images.deployed(tmp_path / "other")

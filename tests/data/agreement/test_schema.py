@@ -87,34 +87,34 @@ def test_a_site_reads_its_rows_as_the_simulation_does(tmp_path):
     """The same numbers, codes and vocabularies, whatever the order of the site's columns and whatever it has besides."""
     table = patients([40, 30])
     schema = draft_schema(table, label="died", site="hospital")
-    done = gr.run(
+    process = gr.run(
         gr.Experiment.parse({
             "data": {"label": "died", "site": "hospital", "kinds": schema.kinds()}, "method": {"rounds": 1},
         }),
         table=table, out=tmp_path / "r",
     )  # fmt: skip
-    assert done.plan["data"]["kinds"] == schema.kinds()
+    assert process.plan["data"]["kinds"] == schema.kinds()
     from grandrounds.data.dataset import build_dataset
     from grandrounds.data.schema import infer_schema
 
-    whole = build_dataset(
+    full = build_dataset(
         table, infer_schema(table, label="died", site="hospital", overrides=schema.kinds()), name="all"
     )
-    mine = np.flatnonzero(whole.site == "b")
+    mine = np.flatnonzero(full.site == "b")
     columns = {n: table.columns[n][mine] for n in ("ward", "died", "pressure", "age", "lactate")}
-    here = schema.dataset(Table({**columns, "extra": columns["age"]}, "b.csv"), name="b")
-    assert here.numeric_names == whole.numeric_names and here.categorical_names == whole.categorical_names
-    np.testing.assert_array_equal(here.numeric, whole.numeric[mine])
-    words = np.array(whole.vocabulary[0])[whole.codes[mine, 0]]
-    np.testing.assert_array_equal(np.array(here.vocabulary[0])[here.codes[:, 0]], words)
-    np.testing.assert_array_equal(here.label, whole.label[mine])
+    present = schema.dataset(Table({**columns, "extra": columns["age"]}, "b.csv"), name="b")
+    assert present.numeric_names == full.numeric_names and present.categorical_names == full.categorical_names
+    np.testing.assert_array_equal(present.numeric, full.numeric[mine])
+    words = np.array(full.vocabulary[0])[full.codes[mine, 0]]
+    np.testing.assert_array_equal(np.array(present.vocabulary[0])[present.codes[:, 0]], words)
+    np.testing.assert_array_equal(present.label, full.label[mine])
 
 
 def test_a_column_that_is_constant_or_empty_at_one_site_stays_a_feature():
     schema = DataSchema.from_dict({"label": "y", "columns": {"a": {"kind": "number"}, "b": {"kind": "category"}}})
     table = Table.from_mapping({"y": ["n", "p"], "a": [1.0, 1.0], "b": [None, None]}, source="t")
-    held = schema.dataset(table, name="t")
-    assert held.numeric.tolist() == [[1.0], [1.0]] and held.codes.tolist() == [[-1], [-1]]
+    data = schema.dataset(table, name="t")
+    assert data.numeric.tolist() == [[1.0], [1.0]] and data.codes.tolist() == [[-1], [-1]]
 
 
 def test_a_first_schema_names_no_rare_category_and_no_extreme_value(tmp_path):
@@ -125,16 +125,16 @@ def test_a_first_schema_names_no_rare_category_and_no_extreme_value(tmp_path):
     bare = draft_schema(table, label="died", site="hospital")
     assert bare["ward"].values == ("cardiac", "medical", "surgical") and bare["smoker"].kind == "binary"
     assert bare["age"].quantiles == () and bare["age"].range is None
-    told = draft_schema(table, label="died", site="hospital", quantiles=True)["lactate"]
+    reported = draft_schema(table, label="died", site="hospital", quantiles=True)["lactate"]
     lactate = table.columns["lactate"]
-    np.testing.assert_allclose(told.quantiles, np.nanquantile(lactate, [0.05, 0.25, 0.5, 0.75, 0.95]), rtol=0.006)
-    assert told.range[0] == 0 and told.range[1] > 1.3 * np.nanmax(lactate)
+    np.testing.assert_allclose(reported.quantiles, np.nanquantile(lactate, [0.05, 0.25, 0.5, 0.75, 0.95]), rtol=0.006)
+    assert reported.range[0] == 0 and reported.range[1] > 1.3 * np.nanmax(lactate)
 
 
 def test_codes_that_look_like_numbers_can_be_named_categories():
     table = patients([30, 30]).with_columns({"chest_pain": np.arange(60.0) % 4 + 1})
-    found = draft_schema(table, label="died", site="hospital", categories=("chest_pain",))["chest_pain"]
-    assert (found.kind, found.values) == ("category", ("1", "2", "3", "4"))
+    result = draft_schema(table, label="died", site="hospital", categories=("chest_pain",))["chest_pain"]
+    assert (result.kind, result.values) == ("category", ("1", "2", "3", "4"))
 
 
 def test_the_command_writes_a_section_that_is_read_back(tmp_path):
@@ -145,7 +145,7 @@ def test_the_command_writes_a_section_that_is_read_back(tmp_path):
         for row in zip(*table.columns.values(), strict=True)
     ]
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    found = rounds("site", "schema", tmp_path / "t.csv", "--label", "died", "--site", "hospital", "--quantiles")
-    assert found.returncode == 0
-    schema = DataSchema.from_dict(tomllib.loads(found.stdout)["data"])
+    result = rounds("site", "schema", tmp_path / "t.csv", "--label", "died", "--site", "hospital", "--quantiles")
+    assert result.returncode == 0
+    schema = DataSchema.from_dict(tomllib.loads(result.stdout)["data"])
     assert schema == draft_schema(table, label="died", site="hospital", quantiles=True)

@@ -40,9 +40,9 @@ HEART = {"age": "years", "cholesterol": "mg/dL", "resting_bp": "mmHg"}
 
 def eicu_units(table: Table) -> dict[str, str]:
     """The units that the eICU demo's columns are in, which its documentation says."""
-    of = {name: unit for unit, names in _LABS.items() for name in names}
+    size = {name: unit for unit, names in _LABS.items() for name in names}
     stems = {c: c.rsplit("_", 1)[0] for c in table.names if c.endswith(("_mean", "_min", "_max", "_std"))}
-    return {c: of[stem] for c, stem in stems.items() if stem in of} | _MORE
+    return {c: size[stem] for c, stem in stems.items() if stem in size} | _MORE
 
 
 @dataclass
@@ -74,30 +74,30 @@ def rates(table: Table, site: np.ndarray, units: dict[str, str], sites: list, *,
         mine = site == name
         for column, unit in units.items():
             values = table.column(column)
-            here = ~np.isnan(values)
-            own, others = values[mine & here], values[~mine & here]
-            if len(own) < FEWEST:
+            present = ~np.isnan(values)
+            local, rest = values[mine & present], values[~mine & present]
+            if len(local) < FEWEST:
                 continue
-            agreed = tuple(np.quantile(others, LEVELS).tolist())
-            _judge(out, str(name), AgreedColumn(column, "number", unit if stated else "", quantiles=agreed), own)
+            agreed = tuple(np.quantile(rest, LEVELS).tolist())
+            _judge(out, str(name), AgreedColumn(column, "number", unit if stated else "", quantiles=agreed), local)
     return out
 
 
 def _judge(out: Rates, site: str, column: AgreedColumn, own: np.ndarray) -> None:
     out.sites.add(site)
     out.columns += 1
-    found = suspect_unit(column, own)
-    if found is not None:
-        out.alarms.append((site, column.name, found.certain))
+    result = suspect_unit(column, own)
+    if result is not None:
+        out.alarms.append((site, column.name, result.certain))
     for c in conversions(column.name, unit=column.unit, median=column.quantiles[2]):
         out.mistakes += 1
-        found = suspect_unit(column, (own - c.offset) / c.factor)
-        if found is None:
-            out.missed[(column.name, c.here)] += 1
-        elif not np.isclose(found.conversion.factor, c.factor, rtol=1e-3):
+        result = suspect_unit(column, (own - c.offset) / c.factor)
+        if result is None:
+            out.missed[(column.name, c.site_unit)] += 1
+        elif not np.isclose(result.conversion.factor, c.factor, rtol=1e-3):
             out.misnamed += 1
         else:
-            out.told.append(found.certain)
+            out.told.append(result.certain)
 
 
 def halves(site: np.ndarray) -> tuple[list, list]:
@@ -109,11 +109,11 @@ def halves(site: np.ndarray) -> tuple[list, list]:
 def main() -> None:
     table = eicu.load()
     site, units = table.column("hospitalid"), eicu_units(table)
-    seen, test = halves(site)
-    print("eICU, looked at:", rates(table, site, units, seen))
-    held = rates(table, site, units, test)
-    print("eICU, the other half:", held)
-    print("  missed most:", ", ".join(f"{c} in {u} {n}" for (c, u), n in held.missed.most_common(8)))
+    observed, test = halves(site)
+    print("eICU, looked at:", rates(table, site, units, observed))
+    data = rates(table, site, units, test)
+    print("eICU, the other half:", data)
+    print("  missed most:", ", ".join(f"{c} in {u} {n}" for (c, u), n in data.missed.most_common(8)))
     print("eICU, the other half, no unit stated:", rates(table, site, units, test, stated=False))
     rows = heart.load()
     site = rows.column("hospital")

@@ -201,7 +201,7 @@ def _pictures(run: Run, plan: Plan, name: str, data: Any) -> ImageSet:
         found: ImageSet = SCORING_SETS[source]["load"]()
         return found
     consortium = RunRows.read(run, data).consortium
-    drawn = consortium.reference[name].of(consortium.data)
+    drawn = consortium.reference[name].select_from(consortium.data)
     assert isinstance(drawn, ImageSet)
     return drawn
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan import Settings
-from grandrounds.core.plan_types import Plan
+from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.corruption.attacks import DATA_KINDS
@@ -25,9 +24,9 @@ from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.loading import AT_SITES, DATA_FRAME, STROKES, read_data
-from grandrounds.data.readers import read_own_table
-from grandrounds.data.table import Table, text_of
-from grandrounds.data.warnings import trained_on
+from grandrounds.data.readers import read_plan_table
+from grandrounds.data.table import Table, to_text
+from grandrounds.data.warnings import training_overlap_warnings
 from grandrounds.methods.baselines import POOL
 from grandrounds.runs.federation import Consortium, assemble
 from grandrounds.site.stack import PARTS
@@ -250,13 +249,13 @@ def read_new(
         return read_npz(where)
     here = {"text_encoding": "auto", "separator": "auto", **(reading or {})}  # a file shows its own
     agreed = {"decimal": "auto", "censored": "value", **run.plan["data"], **here}
-    return read_own_table(Settings(agreed), where, query=query)
+    return read_plan_table(DataSettings(agreed), where, query=query)
 
 
 def overlap_warnings(run: Run, rows: Table | ImageSet) -> list[str]:
     """A warning where rows to evaluate on are rows that the run was trained on, as far as this machine has them."""
     if rows.sha256() == run.plan["data"]["sha256"]:
-        return trained_on(rows, None, same=True)
+        return training_overlap_warnings(rows, None, same=True)
     if isinstance(rows, ImageSet) or run.plan["data"]["table"] in (None, AT_SITES, DATA_FRAME):
         return []
     try:
@@ -266,22 +265,22 @@ def overlap_warnings(run: Run, rows: Table | ImageSet) -> list[str]:
     data = own.data
     if isinstance(data, ImageSet):
         return []
-    return trained_on(rows, data.table.take(np.concatenate([r.train for r in own.stack.rows])), same=False)
+    return training_overlap_warnings(rows, data.table.take(np.concatenate([r.train for r in own.stack.rows])), same=False)
 
 
 def _own_pictures(where: str, shape: tuple[int, int, int], agreed: Any) -> ImageSet:
     """Pictures of a hospital, by the names that its consortium agreed on."""
-    from grandrounds.data.agreement.images import is_pictures, read_own
-    from grandrounds.data.agreement.schema import PictureSchema
+    from grandrounds.data.agreement.images import is_image_source, read_site_images
+    from grandrounds.data.agreement.schema import ImageSchema
 
-    if not is_pictures(where):
+    if not is_image_source(where):
         raise BadInput(
             f"{where} holds no pictures, which this model scores: give an .npz file, or a folder with labels.csv",
             code="wrong-data-kind",
         )
     channels, *size = shape
     names = {"label": agreed.label, "patient": agreed.patient, "file": agreed.file}
-    return read_own(where, PictureSchema((size[0], size[1]), channels, **names, missing=tuple(agreed.missing)))
+    return read_site_images(where, ImageSchema((size[0], size[1]), channels, **names, missing=tuple(agreed.missing)))
 
 
 def sites_of(run: Run, rows: Table | ImageSet) -> list[str | None] | None:
@@ -327,7 +326,7 @@ def words_of(rows: Table, column: str | None) -> list[str | None]:
     """A column as text, None where it or its value is missing."""
     if column is None or column not in rows.columns:
         return [None] * len(rows)
-    return [None if word is None else str(word) for word in text_of(rows.columns[column]).tolist()]
+    return [None if word is None else str(word) for word in to_text(rows.columns[column]).tolist()]
 
 
 class ComparisonRows(Protocol):

@@ -1,6 +1,6 @@
-"""A site's pictures as it holds them: an .npz file, or a folder with a table `labels.csv` in it and masks in `masks/`.
+"""A site's images as it holds them: an .npz file, or a folder with a table `labels.csv` in it and masks in `masks/`.
 
-`Held` is what is there, faults and all, for the check before a site joins; `read_own` is what a run works with.
+`SiteImages` is what is there, faults and all, for the check before a site joins; `read_site_images` is what a run works with.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.data.agreement.schema import PictureSchema
+from grandrounds.data.agreement.schema import ImageSchema
 from grandrounds.data.formats import PLAIN
 from grandrounds.data.image_files import load_npz, read_folder, read_npz
 from grandrounds.data.images import ImageSet
 from grandrounds.data.readers import read_table
-from grandrounds.data.table import Table, column_of
+from grandrounds.data.table import Table, to_column
 
 USUAL = {
     "images": ("images", "x"),
@@ -30,38 +30,38 @@ USUAL = {
 """Arrays of an .npz file by the part they play, as `image_files.read_npz` finds them."""
 
 LABELS = "labels"
-"""What the table in a folder of pictures is called, before its ending."""
+"""Name of the table in a folder of images, before its ending."""
 
 MASKS = "masks"
-"""The folder of masks in a folder of pictures."""
+"""The folder of masks in a folder of images."""
 
 _TABLES = (".csv", ".csv.gz", ".tsv", ".parquet")
 
 
 @dataclass(frozen=True)
-class Held:
-    """Pictures before anything is made of them. `told`: label and patient by their agreed names, as far as they are there."""
+class SiteImages:
+    """A site's images before they are checked; `columns` has label and patient by their agreed names, as far as present."""
 
     source: str
     count: int
-    told: Table
+    columns: Table
     images: Array | None = None  # as they are in the file
     masks: Array | None = None
-    fault: str = ""  # why the pictures of a folder cannot be read
-    unasked: str = ""  # an array that names patients where none was agreed on
+    fault: str = ""  # why the images of a folder cannot be read
+    unagreed_patient: str = ""  # an array that names patients where none was agreed on
 
     def where(self, index: int) -> str:
-        """A picture as a person finds it: by its row in the table, or its number in the arrays."""
-        return self.told.where(index) if Path(self.source).is_dir() else f"number {index} (from 0)"
+        """Name an image as a person finds it: by its row in the table, or its number in the arrays."""
+        return self.columns.where(index) if Path(self.source).is_dir() else f"number {index} (from 0)"
 
 
-def is_pictures(where: str) -> bool:
-    """Whether what a site names as its data are pictures: an .npz file, or a folder."""
+def is_image_source(where: str) -> bool:
+    """Tell whether a site's data are images: an .npz file, or a folder."""
     return where.lower().endswith(".npz") or Path(where).is_dir()
 
 
-def read_own(where: str, agreed: PictureSchema) -> ImageSet:
-    """The site's pictures; the first fault is refused in words. Those of a folder are brought to the agreed size."""
+def read_site_images(where: str, agreed: ImageSchema) -> ImageSet:
+    """Read a site's images; the first fault is refused, and those of a folder are brought to the agreed size."""
     path = Path(where)
     if not path.is_dir():
         names = _array_names(path, agreed)
@@ -69,7 +69,7 @@ def read_own(where: str, agreed: PictureSchema) -> ImageSet:
     masks = path / MASKS
     return read_folder(
         path,
-        read_table(_labels(path), missing=agreed.missing, form=PLAIN),
+        read_table(_label_file(path), missing=agreed.missing, form=PLAIN),
         label=agreed.label,
         file=agreed.file,
         patient=agreed.patient,
@@ -78,78 +78,80 @@ def read_own(where: str, agreed: PictureSchema) -> ImageSet:
     )
 
 
-def held(where: str, agreed: PictureSchema) -> Held:
-    """What is there; only what is no picture file or table at all is refused."""
-    if not is_pictures(where):
+def inspect_images(where: str, agreed: ImageSchema) -> SiteImages:
+    """Look at a site's images without checking them; only what is no image file or table at all is refused."""
+    if not is_image_source(where):
         raise BadInput(
-            f"{where} holds no pictures, which the consortium agreed on: give an .npz file, or a folder of pictures "
+            f"{where} holds no images, which the consortium agreed on: give an .npz file, or a folder of images "
             f"with {LABELS}.csv in it",
             code="no-images",
         )
-    return _held_in_folder(Path(where), agreed) if Path(where).is_dir() else _held_in_npz(Path(where), agreed)
+    return _inspect_folder(Path(where), agreed) if Path(where).is_dir() else _inspect_npz(Path(where), agreed)
 
 
-def _held_in_npz(path: Path, agreed: PictureSchema) -> Held:
+def _inspect_npz(path: Path, agreed: ImageSchema) -> SiteImages:
     arrays = load_npz(path)
-    names = _names(arrays, agreed)
+    names = _role_names(arrays, agreed)
     images, masks = (arrays.get(names[part] or "") for part in ("images", "masks"))
-    told = {}
+    columns = {}
     for part, name in (("label", agreed.label), ("patient", agreed.patient)):
         if name is not None and names[part] is not None:
             values = arrays[str(names[part])].reshape(-1)
-            told[name] = _words(values, arrays.get("class_names") if part == "label" else None, source=str(path))
-    labelled = Table(told, str(path))
+            columns[name] = _words(values, arrays.get("class_names") if part == "label" else None, source=str(path))
+    labelled = Table(columns, str(path))
     count = len(labelled) if images is None or images.ndim == 0 else len(images)
-    unasked = names["patient"] if agreed.patient is None else None
-    return Held(str(path), count, labelled, images, masks, unasked=unasked or "")
+    unagreed_patient = names["patient"] if agreed.patient is None else None
+    return SiteImages(str(path), count, labelled, images, masks, unagreed_patient=unagreed_patient or "")
 
 
-def _held_in_folder(path: Path, agreed: PictureSchema) -> Held:
-    table = read_table(_labels(path), missing=agreed.missing, form=PLAIN)
-    told = Table({n: table.columns[n] for n in agreed.names if n in table.columns}, table.source, table.origin)
+def _inspect_folder(path: Path, agreed: ImageSchema) -> SiteImages:
+    table = read_table(_label_file(path), missing=agreed.missing, form=PLAIN)
+    columns = Table({n: table.columns[n] for n in agreed.names if n in table.columns}, table.source, table.origin)
     try:
-        pictures = read_own(str(path), agreed)
+        images = read_site_images(str(path), agreed)
     except BadInput as e:
-        return Held(str(path), len(table), told, fault=str(e))
-    return Held(str(path), len(pictures), told, pictures.pixels, pictures.masks)
+        return SiteImages(str(path), len(table), columns, fault=str(e))
+    return SiteImages(str(path), len(images), columns, images.pixels, images.masks)
 
 
-def _array_names(path: Path, agreed: PictureSchema) -> Mapping[str, str | None]:
-    """As `_names`, without reading the arrays; a file that cannot be read is told by whoever reads it."""
+def _array_names(path: Path, agreed: ImageSchema) -> Mapping[str, str | None]:
+    """Find the arrays of `_role_names` without reading them; a file that cannot be read is reported by its reader."""
     try:
         with np.load(path, allow_pickle=False) as opened:
-            return _names(dict.fromkeys(opened.files), agreed)
+            return _role_names(dict.fromkeys(opened.files), agreed)
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile):
         return dict.fromkeys(USUAL)
 
 
-def _names(arrays: Mapping[str, object], agreed: PictureSchema) -> dict[str, str | None]:
-    """Which array plays which part: that of the agreed name, else one of the usual ones."""
-    asked = {"label": agreed.label, "patient": agreed.patient}
-    tried = {part: [*([asked[part]] if asked.get(part) else []), *usual] for part, usual in USUAL.items()}
+def _role_names(arrays: Mapping[str, object], agreed: ImageSchema) -> dict[str, str | None]:
+    """Find the array of each role: that of the agreed name, else one of the usual ones."""
+    roles = {"label": agreed.label, "patient": agreed.patient}
+    tried = {part: [*([roles[part]] if roles.get(part) else []), *usual] for part, usual in USUAL.items()}
     return {part: next((str(n) for n in names if n in arrays), None) for part, names in tried.items()}
 
 
 def _words(values: Array, names: Array | None, *, source: str) -> Array:
-    """As the reader has them: text, or numbers that the file may list words for."""
+    """Convert an array to words as the reader does: text, or numbers that the file may list words for."""
     numbered = names is not None and values.dtype.kind in "iu" and names.ndim == 1 and names.dtype.kind in "US"
     if names is not None and numbered and len(values) and values.min() >= 0 and values.max() < len(names):
         values = names[values]
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8", "replace")
     plain = [v or None for v in values.tolist()] if values.dtype.kind == "U" else values
-    return column_of(plain, name="label", source=source)
+    return to_column(plain, name="label", source=source)
 
 
-def _labels(folder: Path) -> Path:
-    """The table in a folder of pictures."""
-    found = [folder / f"{LABELS}{ending}" for ending in _TABLES if (folder / f"{LABELS}{ending}").is_file()]
-    if not found:
+def _label_file(folder: Path) -> Path:
+    """Find the table in a folder of images."""
+    candidates = [folder / f"{LABELS}{ending}" for ending in _TABLES if (folder / f"{LABELS}{ending}").is_file()]
+    if not candidates:
         near = nearest(f"{LABELS}.csv", sorted(p.name for p in folder.iterdir() if p.name.endswith(_TABLES)))
         raise BadInput(
-            f"{folder} has no {LABELS}.csv, which names the pictures in it and what they show; {near}",
+            f"{folder} has no {LABELS}.csv, which names the images in it and what they show; {near}",
             code="file-not-found",
         )
-    if len(found) > 1:
-        raise BadInput(f"{folder} has {found[0].name} and {found[1].name}: leave one of them", code="ambiguous-file")
-    return found[0]
+    if len(candidates) > 1:
+        raise BadInput(
+            f"{folder} has {candidates[0].name} and {candidates[1].name}: leave one of them", code="ambiguous-file"
+        )
+    return candidates[0]

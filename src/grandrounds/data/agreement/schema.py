@@ -1,7 +1,7 @@
 """Data schema that a consortium agreed on, for tables and for images: `[data]` of consortium.toml, `schema.json` at a site.
 
 Every column has its kind, so nothing is guessed from a site's own rows: two hospitals read the same column the same way,
-and as a simulation over all of them would. Further columns of a site's table are left out. `PictureSchema`, for `[data]`
+and as a simulation over all of them would. Further columns of a site's table are left out. `ImageSchema`, for `[data]`
 with `pictures = true`, has the same few methods as `DataSchema`; a plan states the shape of images in `data.pictures`, so the
 server knows a model's inputs before any site has answered.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.images import size_text
 from grandrounds.data.loading import AT_SITES
@@ -25,68 +26,68 @@ from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table, format_number, is_number
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Which quantiles agreed `quantiles` are."""
+"""Levels of the agreed `quantiles`."""
 
 
-def known(given: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
+def check_keys(section: Mapping[str, object], keys: Sequence[str], where: str) -> None:
     """Refuse a key that is none of these."""
-    odd = next((name for name in given if name not in keys), None)
+    odd = next((name for name in section if name not in keys), None)
     if odd is not None:
         raise BadInput(f"unknown key '{odd}' in {where}; {nearest(str(odd), keys)}", code="unknown-key")
 
 
-def word(plain: Mapping[str, Any], key: str, where: str) -> str | None:
-    """A word or a number as a word; None where the key is not there."""
+def read_word(plain: Mapping[str, object], key: str, where: str) -> str | None:
+    """Read a word, or a number as a word; None where the key is absent."""
     value = plain.get(key)
     if value is None:
         return None
-    found = _as_word(value)
-    if not found:
+    text = _as_word(value)
+    if not text:
         raise BadInput(f"{where}: {key} is {value!r}; give a word", code="wrong-type")
-    return found
+    return text
 
 
 def _as_word(value: object) -> str:
-    """Text as it is written, or a number as a table's cell would be."""
+    """Convert text as it is written, or a number as a table's cell would be."""
     if isinstance(value, float):
         return format_number(value)
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
-def words(plain: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    """A list of words; only marks for missing values may be empty ones."""
+def read_words(plain: Mapping[str, object], key: str, where: str) -> tuple[str, ...]:
+    """Read a list of words; only marks for missing values may be empty ones."""
     value = plain.get(key, ())
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise BadInput(f"{where}: {key} is {value!r}; give a list of words", code="wrong-type")
-    found = tuple(_as_word(v) for v in value)
-    if key != "missing" and not all(found):
+    texts = tuple(_as_word(v) for v in value)
+    if key != "missing" and not all(texts):
         raise BadInput(f"{where}: {key} holds something that is no word or number; list words", code="wrong-type")
-    return found
+    return texts
 
 
-def numbers(plain: Mapping[str, Any], key: str, where: str, count: int) -> tuple[float, ...]:
-    """So many finite numbers, or none."""
+def read_numbers(plain: Mapping[str, object], key: str, where: str, count: int) -> tuple[float, ...]:
+    """Read a fixed count of finite numbers, or none."""
     value = plain.get(key)
     if value is None:
         return ()
-    right = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == count
-    if not right or not all(isinstance(v, int | float) and math.isfinite(v) for v in value):
+    numbers = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else []
+    if len(numbers) != count or not all(isinstance(v, int | float) and math.isfinite(v) for v in numbers):
         raise BadInput(f"{where}: {key} is {value!r}; give {count} numbers", code="wrong-type")
-    return tuple(float(v) for v in value)
+    return tuple(float(v) for v in numbers)
 
 
-def whole(plain: Mapping[str, Any], key: str, where: str, usual: int) -> int:
-    """A whole number from 1 on."""
+def read_whole_number(plain: Mapping[str, object], key: str, where: str, usual: int) -> int:
+    """Read a whole number from 1 on."""
     value = plain.get(key, usual)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise BadInput(f"{where}: {key} is {value!r}; give a whole number from 1 on", code="wrong-type")
     return value
 
 
-def check_version(plain: Any, version: int, where: str, *, way: str) -> None:
-    """Refuse what is no section, and a file of another version; `way`: what to write."""
+def check_version(plain: object, version: int, where: str, *, way: str) -> None:
+    """Refuse what is not a section, and a file of another version; `way`: what to write."""
     if not isinstance(plain, Mapping):
-        raise BadInput(f"{where} is no section: write {way}", code="not-a-section")
+        raise BadInput(f"{where} is not a section: write {way}", code="not-a-section")
     if plain.get("schema", version) != version:
         raise BadInput(
             f"{where} has schema {plain['schema']}, this version reads {version}: update the older side",
@@ -97,7 +98,7 @@ def check_version(plain: Any, version: int, where: str, *, way: str) -> None:
 def check_classes(
     classes: Sequence[str], positive: str | None, *, label: str, where: str, event: str | None = None
 ) -> None:
-    """Refuse classes that are fewer than two or told twice, and an event that is none of them."""
+    """Refuse classes that are fewer than two or repeated, and an event that is none of them."""
     if classes and (len(set(classes)) < 2 or len(set(classes)) < len(classes)):
         raise BadInput(
             f"{where}: classes must list two or more classes of '{label}', each once", code="invalid-classes"
@@ -112,25 +113,25 @@ def check_classes(
         )
 
 
-_TOLD = re.compile(rf"{AT_SITES}: (\d{{1,5}})x(\d{{1,5}}), (\d) channels?")
+_SHAPE_PATTERN = re.compile(rf"{AT_SITES}: (\d{{1,5}})x(\d{{1,5}}), (\d) channels?")
 
 
 def format_image_shape(size: Sequence[int], channels: int) -> str:
-    """What data.pictures says where every hospital has its own, of this (height, width): "at the sites: 28x28, 1 channel"."""
+    """Format data.pictures for images that each hospital holds: "at the sites: 28x28, 1 channel"."""
     return f"{AT_SITES}: {shape_text(size, channels)}"
 
 
-def parse_image_shape(data: Any) -> tuple[int, int, int] | None:
-    """(channels, height, width) that a plan's [data] says; None where it is of a table, or says no shape."""
-    found = _TOLD.fullmatch(data.pictures or "")
-    if found is None:
+def parse_image_shape(data: DataSettings) -> tuple[int, int, int] | None:
+    """Parse (channels, height, width) from data.pictures; None for a table, or where no shape is stated."""
+    match = _SHAPE_PATTERN.fullmatch(data.pictures or "")
+    if match is None:
         return None
-    height, width, channels = (int(n) for n in found.groups())
+    height, width, channels = (int(n) for n in match.groups())
     return channels, height, width
 
 
 def shape_text(size: Sequence[int], channels: int) -> str:
-    """A size and channels in words, such as 28x28, 1 channel."""
+    """Format a size and channels, such as 28x28, 1 channel."""
     return f"{size_text(size)}, {channels} {'channel' if channels == 1 else 'channels'}"
 
 
@@ -148,8 +149,8 @@ _WAY = "pictures = true, size = [height, width] and channels = 1 or 3"
 
 
 @dataclass(frozen=True)
-class PictureSchema:
-    """The size and channels of all pictures, and what is told of each."""
+class ImageSchema:
+    """The size and channels of all images, and the columns that describe each."""
 
     size: tuple[int, int]  # height, width
     channels: int
@@ -158,54 +159,58 @@ class PictureSchema:
     event: str | None = None  # the class of two whose probability is the risk
     positive: str | None = None
     patient: str | None = None
-    file: str = "file"  # the column of labels.csv that names a picture's file
-    masks: bool = False  # whether every picture has a truth mask
+    file: str = "file"  # the column of labels.csv that names an image's file
+    masks: bool = False  # whether every image has a truth mask
     missing: tuple[str, ...] = field(default=DEFAULT_MISSING)
-    brightness: tuple[float, ...] = ()  # quantiles, at LEVELS, of pictures' mean brightness from 0 to 255
+    brightness: tuple[float, ...] = ()  # quantiles, at LEVELS, of images' mean brightness from 0 to 255
     fewest_rows: int = 8  # as split.min_rows of an experiment
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is told of each picture, by name."""
+        """The agreed columns of each image."""
         return (self.label, *([] if self.patient is None else [self.patient]))
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """One picture as a net sees it: channels, height, width."""
+        """One image as a net sees it: channels, height, width."""
         return (self.channels, *self.size)
 
     def settings(self) -> dict[str, Any]:
-        """What `[data]` of a plan says where the consortium has these pictures."""
+        """The settings of `[data]` in a plan for a consortium with these images."""
         parts = {"label": self.label, "positive": self.positive, "patient": self.patient, "time": None}
         levels = {"levels": {self.label: list(self.classes)}} if self.classes else {}
-        held = {"pictures": format_image_shape(self.size, self.channels), "masks": AT_SITES if self.masks else None}
+        settings = {"pictures": format_image_shape(self.size, self.channels), "masks": AT_SITES if self.masks else None}
         stated = {} if self.event is None else {"event": self.event}
-        return {**parts, **stated, **held, **levels, "missing": list(self.missing), "kinds": {}}
+        return {**parts, **stated, **settings, **levels, "missing": list(self.missing), "kinds": {}}
 
     @property
     def unit(self) -> str:
-        """What a site has many of."""
+        """The noun for one row."""
         return "pictures"
 
-    def described(self, rows: int) -> str:
-        """So many pictures of this schema, in words."""
-        return f"{rows} pictures, agreed as {shape_text(self.size, self.channels)}"
+    def describe(self, rows: int) -> str:
+        """Describe a number of images of this schema."""
+        return f"{rows} images, agreed as {shape_text(self.size, self.channels)}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """For schema.json; `from_dict` gives the same back."""
-        held = {
+    def to_dict(self) -> dict[str, object]:
+        """Convert to plain values for schema.json; `from_dict` gives the same back."""
+        fields = {
             "pictures": True, "size": list(self.size), "channels": self.channels, "label": self.label,
             "classes": list(self.classes), "event": self.event, "positive": self.positive, "patient": self.patient,
-            "file": None if self.file == PictureSchema.file else self.file, "masks": self.masks,
+            "file": None if self.file == ImageSchema.file else self.file, "masks": self.masks,
             "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
             "brightness": list(self.brightness), "fewest_rows": self.fewest_rows,
         }  # fmt: skip
-        said = {name: value for name, value in held.items() if value or (name == "missing" and value is not None)}
-        return {"schema": IMAGE_SCHEMA, **said}
+        present = {name: value for name, value in fields.items() if value or (name == "missing" and value is not None)}
+        return {"schema": IMAGE_SCHEMA, **present}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any], *, where: str = "[data]") -> PictureSchema:
-        """The schema that `[data]` says; what it cannot mean is refused in one sentence, with the key."""
+    def from_dict(cls, plain: Mapping[str, object], *, where: str = "[data]") -> ImageSchema:
+        """Parse the schema of images in `[data]`.
+
+        Raises:
+            BadInput: A value cannot be meant; the sentence names the key.
+        """
         check_version(plain, IMAGE_SCHEMA, where, way=_WAY)
         if plain.get("pictures") is not True:
             raise BadInput(
@@ -214,75 +219,74 @@ class PictureSchema:
             )
         if "columns" in plain:
             raise BadInput(
-                f"{where}: pictures have no columns; leave [data.columns] out, or pictures = true",
+                f"{where}: images have no columns; leave [data.columns] out, or pictures = true",
                 code="conflicting-settings",
             )
-        known({name: v for name, v in plain.items() if name != "schema"}, _KEYS, where)
-        found = cls(
-            size=_size(plain, where),
-            channels=_channels(plain, where),
-            label=word(plain, "label", where) or cls.label,
-            classes=words(plain, "classes", where),
-            event=word(plain, "event", where),
-            positive=word(plain, "positive", where),
-            patient=word(plain, "patient", where),
-            file=word(plain, "file", where) or cls.file,
-            masks=_yes(plain, "masks", where),
-            missing=words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
-            brightness=_brightness(plain, where),
-            fewest_rows=whole(plain, "fewest_rows", where, cls.fewest_rows),
+        check_keys({name: v for name, v in plain.items() if name != "schema"}, _KEYS, where)
+        schema = cls(
+            size=_read_size(plain, where),
+            channels=_read_channels(plain, where),
+            label=read_word(plain, "label", where) or cls.label,
+            classes=read_words(plain, "classes", where),
+            event=read_word(plain, "event", where),
+            positive=read_word(plain, "positive", where),
+            patient=read_word(plain, "patient", where),
+            file=read_word(plain, "file", where) or cls.file,
+            masks=_read_flag(plain, "masks", where),
+            missing=read_words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
+            brightness=_read_brightness(plain, where),
+            fewest_rows=read_whole_number(plain, "fewest_rows", where, cls.fewest_rows),
         )
-        parts = [found.label, found.file, *([] if found.patient is None else [found.patient])]
+        parts = [schema.label, schema.file, *([] if schema.patient is None else [schema.patient])]
         twice = next((name for name in parts if parts.count(name) > 1), None)
         if twice is not None:
             raise BadInput(
-                f"{where}: '{twice}' has two parts; label, patient and file are different columns",
+                f"{where}: '{twice}' has two roles; label, patient and file are different columns",
                 code="conflicting-roles",
             )
-        check_classes(found.classes, found.positive, label=found.label, where=where, event=found.event)
-        return found
+        check_classes(schema.classes, schema.positive, label=schema.label, where=where, event=schema.event)
+        return schema
 
 
-def _size(plain: Mapping[str, Any], where: str) -> tuple[int, int]:
+def _read_size(plain: Mapping[str, object], where: str) -> tuple[int, int]:
     value = plain.get("size")
-    if type(value) is int:
-        value = [value, value]
-    right = isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int and n >= LEAST for n in value)
-    if value is None or not right:
-        said = "no size is agreed on" if value is None else f"size is {value!r}"
+    sides = [value, value] if type(value) is int else list(value) if isinstance(value, list | tuple) else []
+    if len(sides) != 2 or not all(type(n) is int and n >= LEAST for n in sides):
+        problem = "no size is agreed on" if value is None else f"size is {value!r}"
         raise BadInput(
-            f"{where}: {said}; write size = [height, width] in pixels, {LEAST} or more each", code="invalid-image-shape"
+            f"{where}: {problem}; write size = [height, width] in pixels, {LEAST} or more each",
+            code="invalid-image-shape",
         )
-    return int(value[0]), int(value[1])
+    return int(sides[0]), int(sides[1])
 
 
-def _channels(plain: Mapping[str, Any], where: str) -> int:
+def _read_channels(plain: Mapping[str, object], where: str) -> int:
     value = plain.get("channels")
     if type(value) is not int or value not in _CHANNELS:
-        said = "no channels are agreed on" if value is None else f"channels is {value!r}"
+        problem = "no channels are agreed on" if value is None else f"channels is {value!r}"
         raise BadInput(
-            f"{where}: {said}; write channels = 1 for grey pictures, 3 for colour", code="invalid-image-shape"
+            f"{where}: {problem}; write channels = 1 for grey images, 3 for colour", code="invalid-image-shape"
         )
     return value
 
 
-def _yes(plain: Mapping[str, Any], key: str, where: str) -> bool:
+def _read_flag(plain: Mapping[str, object], key: str, where: str) -> bool:
     value = plain.get(key, False)
     if not isinstance(value, bool):
         raise BadInput(
-            f"{where}: {key} is {value!r}; write true if every picture has one, or leave it out", code="wrong-type"
+            f"{where}: {key} is {value!r}; write true if every image has one, or leave it out", code="wrong-type"
         )
     return value
 
 
-def _brightness(plain: Mapping[str, Any], where: str) -> tuple[float, ...]:
-    found = numbers(plain, "brightness", where, len(LEVELS))
-    if list(found) != sorted(found) or any(not 0 <= b <= WHITE for b in found):
+def _read_brightness(plain: Mapping[str, object], where: str) -> tuple[float, ...]:
+    quantiles = read_numbers(plain, "brightness", where, len(LEVELS))
+    if list(quantiles) != sorted(quantiles) or any(not 0 <= b <= WHITE for b in quantiles):
         raise BadInput(
             f"{where}: brightness goes from low to high, between 0 (black) and {WHITE:g} (white)",
             code="unordered-range",
         )
-    return found
+    return quantiles
 
 
 SCHEMA = 1
@@ -307,27 +311,27 @@ class AgreedColumn:
 
     @property
     def numeric(self) -> bool:
-        """Whether its cells are measurements; a binary written as numbers is one, as in a simulation."""
+        """True where its cells are measurements; a binary written as numbers is one, as in a simulation."""
         return self.kind == "number" or (self.kind == "binary" and all(is_number(v) for v in self.values))
 
     @property
-    def read_as(self) -> str | tuple[str, ...]:
-        """What `data.kinds` of a plan says of it."""
+    def plan_kind(self) -> str | tuple[str, ...]:
+        """Its entry in `data.kinds` of a plan."""
         if self.kind == "ordinal":
             return self.values
         return "numeric" if self.numeric else "categorical"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The entry of consortium.toml, without what is not set."""
-        held: dict[str, Any] = {"kind": self.kind, "unit": self.unit, "about": self.about}
-        held |= {"range": None if self.range is None else list(self.range)}
-        held |= {"quantiles": list(self.quantiles), "values": list(self.values)}
-        return {name: held[name] for name in _COLUMN if held[name]}
+    def to_dict(self) -> dict[str, object]:
+        """Convert to the entry of consortium.toml, without what is not set."""
+        plain: dict[str, object] = {"kind": self.kind, "unit": self.unit, "about": self.about}
+        plain |= {"range": None if self.range is None else list(self.range)}
+        plain |= {"quantiles": list(self.quantiles), "values": list(self.values)}
+        return {name: plain[name] for name in _COLUMN if plain[name]}
 
 
 @dataclass(frozen=True)
 class DataSchema:
-    """The agreed columns in their order, which is the order of a model's inputs, and the columns with a part of their own."""
+    """The agreed columns in their order, which is the order of a model's inputs, and the columns with a role of their own."""
 
     label: str
     columns: tuple[AgreedColumn, ...]
@@ -349,23 +353,23 @@ class DataSchema:
         return (*(p for p in parts if p is not None), *(c.name for c in self.columns))
 
     def kinds(self) -> dict[str, str | list[str]]:
-        """`data.kinds` of a plan: the kind of every feature, so that none is guessed."""
-        said = {c.name: c.read_as for c in self.columns}
-        return {name: kind if isinstance(kind, str) else list(kind) for name, kind in said.items()}
+        """Build `data.kinds` of a plan: the kind of every feature, so that none is guessed."""
+        kinds = {c.name: c.plan_kind for c in self.columns}
+        return {name: kind if isinstance(kind, str) else list(kind) for name, kind in kinds.items()}
 
     def settings(self) -> dict[str, Any]:
-        """What `[data]` of a plan says where the consortium has this schema."""
+        """The settings of `[data]` in a plan for a consortium with this schema."""
         parts = {"label": self.label, "positive": self.positive, "patient": self.patient, "time": self.time}
         stated = {} if self.event is None else {"event": self.event}
         return {**parts, **stated, "missing": list(self.missing), "kinds": self.kinds()}
 
-    def chosen(self, table: Table) -> Table:
-        """The agreed columns of a table, in the agreed order."""
+    def select_columns(self, table: Table) -> Table:
+        """Select the agreed columns of a table, in the agreed order."""
         return Table({name: table.column(name) for name in self.names}, table.source, table.origin, table.reading)
 
     def dataset(self, table: Table, *, name: str) -> Dataset:
-        """A site's rows as a model will see them; the first fault is refused in words."""
-        chosen = self.chosen(table)
+        """Read a site's rows as a model will see them; the first fault is refused."""
+        chosen = self.select_columns(table)
         schema = infer_schema(
             chosen, label=self.label, patient=self.patient, time=self.time, overrides={**self.kinds()}
         )
@@ -379,77 +383,81 @@ class DataSchema:
     @property
     def categorical_names(self) -> tuple[str, ...]:
         """Categories, in order."""
-        return tuple(c.name for c in self.columns if c.read_as == "categorical")
+        return tuple(c.name for c in self.columns if c.plan_kind == "categorical")
 
     @property
     def unit(self) -> str:
-        """What a site has many of."""
+        """The noun for one row."""
         return "rows"
 
-    def described(self, rows: int) -> str:
-        """So many rows of this schema, in words."""
+    def describe(self, rows: int) -> str:
+        """Describe a number of rows of this schema."""
         return f"{rows} rows, {len(self.columns)} agreed columns"
 
-    def to_dict(self) -> dict[str, Any]:
-        """For schema.json; `from_dict` gives the same back."""
-        held = {
+    def to_dict(self) -> dict[str, object]:
+        """Convert to plain values for schema.json; `from_dict` gives the same back."""
+        fields = {
             "label": self.label, "event": self.event, "positive": self.positive, "classes": list(self.classes),
             "patient": self.patient, "time": self.time,
             "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
             "fewest_rows": self.fewest_rows, "columns": {c.name: c.to_dict() for c in self.columns},
         }  # fmt: skip
-        said = {name: value for name, value in held.items() if value or (name == "missing" and value is not None)}
-        return {"schema": SCHEMA, **said}
+        present = {name: value for name, value in fields.items() if value or (name == "missing" and value is not None)}
+        return {"schema": SCHEMA, **present}
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any], *, where: str = "[data]") -> DataSchema:
-        """The schema that `[data]` says; what it cannot mean is refused in one sentence, with the key."""
+    def from_dict(cls, plain: Mapping[str, object], *, where: str = "[data]") -> DataSchema:
+        """Parse the schema of a table in `[data]`.
+
+        Raises:
+            BadInput: A value cannot be meant; the sentence names the key.
+        """
         check_version(plain, SCHEMA, where, way="label = ... and [data.columns.NAME]")
-        known({name: v for name, v in plain.items() if name != "schema"}, _DATA, where)
-        label = word(plain, "label", where)
+        check_keys({name: v for name, v in plain.items() if name != "schema"}, _DATA, where)
+        label = read_word(plain, "label", where)
         if label is None:
             raise BadInput(f"{where} names no label: which column is to be predicted? set label", code="label-not-set")
         listed = plain.get("columns")
         if not isinstance(listed, Mapping) or not listed:
             raise BadInput(f"{where} has no columns: add [data.columns.NAME] with a kind for each", code="no-columns")
-        columns = tuple(_column(str(name), entry, where) for name, entry in listed.items())
-        found = cls(
+        columns = tuple(_read_column(str(name), entry, where) for name, entry in listed.items())
+        schema = cls(
             label=label,
             columns=columns,
-            event=word(plain, "event", where),
-            positive=word(plain, "positive", where),
-            classes=words(plain, "classes", where),
-            patient=word(plain, "patient", where),
-            time=word(plain, "time", where),
-            missing=words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
-            fewest_rows=whole(plain, "fewest_rows", where, cls.fewest_rows),
+            event=read_word(plain, "event", where),
+            positive=read_word(plain, "positive", where),
+            classes=read_words(plain, "classes", where),
+            patient=read_word(plain, "patient", where),
+            time=read_word(plain, "time", where),
+            missing=read_words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
+            fewest_rows=read_whole_number(plain, "fewest_rows", where, cls.fewest_rows),
         )
-        found._check(where)
-        return found
+        schema._check(where)
+        return schema
 
     def _check(self, where: str) -> None:
-        """Refuse columns with two parts, and an event that is none of the classes."""
+        """Refuse columns with two roles, and an event that is none of the classes."""
         if len(set(self.names)) < len(self.names):
             twice = next(n for n in self.names if self.names.count(n) > 1)
             raise BadInput(
-                f"{where}: column '{twice}' has two parts; a label, patient or time is no feature as well",
+                f"{where}: column '{twice}' has two roles; a label, patient or time is no feature as well",
                 code="conflicting-roles",
             )
         check_classes(self.classes, self.positive, label=self.label, where=where, event=self.event)
 
 
-Agreed = DataSchema | PictureSchema
-"""What a consortium agreed on: the columns of a table, or pictures."""
+AgreedSchema = DataSchema | ImageSchema
+"""Schema that a consortium agreed on: the columns of a table, or images."""
 
 
-def agreed(plain: Mapping[str, Any], *, where: str = "[data]") -> Agreed:
-    """What `[data]` says, of a table or of pictures: the one place where it is told which."""
-    kind = PictureSchema if isinstance(plain, Mapping) and "pictures" in plain else DataSchema
+def parse_schema(plain: Mapping[str, object], *, where: str = "[data]") -> AgreedSchema:
+    """Parse `[data]` as the schema of a table or of images."""
+    kind = ImageSchema if isinstance(plain, Mapping) and "pictures" in plain else DataSchema
     return kind.from_dict(plain, where=where)
 
 
-def read_schema(path: Path) -> Agreed:
-    """The schema in a file: schema.json, or the [data] section of consortium.toml."""
+def read_schema(path: Path) -> AgreedSchema:
+    """Read the schema in a file: schema.json, or the [data] section of consortium.toml."""
     import tomllib
 
     try:
@@ -460,28 +468,28 @@ def read_schema(path: Path) -> Agreed:
             f"the schema {path} cannot be read: {reason}; give schema.json of the site's folder", code="unreadable-file"
         ) from None
     try:
-        found: Any = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        content: Any = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except ValueError as e:
         raise BadInput(
             f"the schema {path} is damaged ({e}); take it from the site's folder again", code="damaged-schema"
         ) from None
     if path.suffix == ".toml":
-        found = found.get("data", {})
-    return agreed(found, where=f"[data] of {path}")
+        content = content.get("data", {})
+    return parse_schema(content, where=f"[data] of {path}")
 
 
-def _column(name: str, entry: Any, where: str) -> AgreedColumn:
+def _read_column(name: str, entry: object, where: str) -> AgreedColumn:
     where = f"{where} columns.{name}"
     if not isinstance(entry, Mapping):
         raise BadInput(
-            f'{where} is no section: write kind = "number", or another of {", ".join(KINDS)}', code="not-a-section"
+            f'{where} is not a section: write kind = "number", or another of {", ".join(KINDS)}', code="not-a-section"
         )
-    known(entry, _COLUMN, where)
+    check_keys(entry, _COLUMN, where)
     kind = _ALIASES.get(str(entry.get("kind")), str(entry.get("kind")))
     if kind not in KINDS:
-        said = f"kind is '{entry['kind']}'" if "kind" in entry else "no kind is given"
-        raise BadInput(f"{where}: {said}; {nearest(kind, KINDS)}", code="unknown-kind")
-    values = words(entry, "values", where)
+        problem = f"kind is '{entry['kind']}'" if "kind" in entry else "no kind is given"
+        raise BadInput(f"{where}: {problem}; {nearest(kind, KINDS)}", code="unknown-kind")
+    values = read_words(entry, "values", where)
     if kind == "binary":
         values = values or _YES_NO
         if len(values) != 2:
@@ -493,7 +501,7 @@ def _column(name: str, entry: Any, where: str) -> AgreedColumn:
         raise BadInput(f"{where}: an ordinal column needs its values, from low to high", code="invalid-levels")
     if len(set(values)) < len(values):
         raise BadInput(f"{where}: values has one word twice; list each once", code="invalid-levels")
-    limits, quantiles = numbers(entry, "range", where, 2), numbers(entry, "quantiles", where, len(LEVELS))
+    limits, quantiles = read_numbers(entry, "range", where, 2), read_numbers(entry, "quantiles", where, len(LEVELS))
     if kind != "number" and (limits or quantiles or entry.get("unit")):
         raise BadInput(
             f"{where}: unit, range and quantiles are of numbers; this column's kind is '{kind}'",
@@ -503,6 +511,6 @@ def _column(name: str, entry: Any, where: str) -> AgreedColumn:
         raise BadInput(f"{where}: values are of categories; for a number give its range", code="conflicting-settings")
     if list(limits) != sorted(set(limits)) or list(quantiles) != sorted(quantiles):
         raise BadInput(f"{where}: range and quantiles go from low to high", code="unordered-range")
-    unit, about = (word(entry, name, where) or "" for name in ("unit", "about"))
+    unit, about = (read_word(entry, name, where) or "" for name in ("unit", "about"))
     span = (limits[0], limits[1]) if limits else None
     return AgreedColumn(name, kind, unit, span, quantiles, values, about)

@@ -40,15 +40,15 @@ class Conversion:
     """`agreed = factor * here + offset`."""
 
     measure: str
-    here: str
+    site_unit: str
     agreed: str
     factor: float
     offset: float = 0.0
 
     @property
-    def of(self) -> tuple[str, str]:
+    def units(self) -> tuple[str, str]:
         """Both units as they are usually written."""
-        return shown(self.here), shown(self.agreed)
+        return format_unit(self.site_unit), format_unit(self.agreed)
 
     def __str__(self) -> str:
         size = f"multiply by {self.factor:.4g}"
@@ -142,52 +142,54 @@ _NEAR = 4.0  # an agreed median so many times the usual one is of something else
 
 
 def plain_unit(text: str) -> str:
-    """One spelling for each unit: "mg/dL", "mg / dl" and "mg per dl" are the same."""
+    """Normalise the spelling of a unit: "mg/dL", "mg / dl" and "mg per dl" are the same."""
     word = text.strip().lower().replace("µ", "u").replace("μ", "u").replace("mcg", "ug").replace("mcmol", "umol")
     word = word.replace("°", "").replace("degrees", "").replace(" per ", "/").replace("x10", "10")
     word = re.sub(r"\s+", " " if " of " in word else "", word)
     return _SPELLINGS.get(word, word)
 
 
-def shown(unit: str) -> str:
-    """A unit with the capitals that it is usually written with."""
+def format_unit(unit: str) -> str:
+    """Write a unit with its usual capitals."""
     word = _CAPITALS.get(unit, unit).replace("/dl", "/dL").replace("/ul", "/uL")
     return re.sub(r"/l\b", "/L", re.sub(r"\bml\b", "mL", word)).replace("meq", "mEq")
 
 
 def conversions(name: str, *, unit: str = "", median: float | None = None) -> tuple[Conversion, ...]:
-    """What a column may have been mistaken for: by its agreed unit, by its name where that says which of several.
+    """List the units that a column may have been mistaken for, by its agreed unit, or by its name.
 
     Without a unit the name alone decides, and the agreed unit is the one in which the agreed `median` is nearest to
     what is usual. A column of differences or deviations (temp_std) is converted without the offset.
     """
     words, stated = _words(name), plain_unit(unit)
-    named = _named(words)
+    named = _measure_by_name(words)
     if stated:
-        of = [named] if named is not None and stated in named.units else [m for m in MEASURES if stated in m.units]
-        pairs = [(m, stated) for m in of]
+        measures = (
+            [named] if named is not None and stated in named.units else [m for m in MEASURES if stated in m.units]
+        )
+        pairs = [(m, stated) for m in measures]
     elif named is not None and median is not None and (guess := _nearest(named, median)):
         pairs = [(named, guess)]
     else:
         pairs = []
-    found: dict[tuple[str, float], Conversion] = {}
+    best: dict[tuple[str, float], Conversion] = {}
     for measure, agreed in pairs:
-        for here in measure.units:
-            c = _between(measure, here, agreed)
+        for unit_here in measure.units:
+            c = _convert_units(measure, unit_here, agreed)
             c = replace(c, offset=0.0) if words & _SPREAD else c
             if c.factor != 1 or c.offset:
-                found.setdefault((here, round(c.factor, 6)), c)
-    return tuple(found.values())
+                best.setdefault((unit_here, round(c.factor, 6)), c)
+    return tuple(best.values())
 
 
-def _between(measure: Measure, here: str, agreed: str) -> Conversion:
-    """`here` to the measure's first unit, and from there to the agreed one."""
-    (a, b), (c, d) = measure.units[here], measure.units[agreed]
-    return Conversion(measure.name, here, agreed, a / c, (b - d) / c)
+def _convert_units(measure: Measure, site_unit: str, agreed: str) -> Conversion:
+    """Convert `site_unit` to the measure's first unit, and from there to the agreed one."""
+    (a, b), (c, d) = measure.units[site_unit], measure.units[agreed]
+    return Conversion(measure.name, site_unit, agreed, a / c, (b - d) / c)
 
 
-def _named(words: set[str]) -> Measure | None:
-    """The measure with the longest word that the name holds: "glucose_mg_dl" is glucose, not magnesium."""
+def _measure_by_name(words: set[str]) -> Measure | None:
+    """Find the measure with the longest word that the name holds: "glucose_mg_dl" is glucose, not magnesium."""
     best: tuple[int, Measure | None] = (0, None)
     for measure in MEASURES:
         for word in measure.words:
@@ -198,7 +200,7 @@ def _named(words: set[str]) -> Measure | None:
 
 
 def _nearest(measure: Measure, median: float) -> str:
-    """The unit in which this median is nearest to the usual value; nothing where it is near in none."""
+    """Find the unit in which this median is nearest to the usual value; none where it is near in none."""
     if not median > 0:
         return ""
     far = {}
@@ -210,7 +212,7 @@ def _nearest(measure: Measure, median: float) -> str:
 
 
 def _words(name: str) -> set[str]:
-    """The words of a column name: at what is no letter or digit, and at capitals within."""
+    """Split a column name into words: at what is no letter or digit, and at capitals within."""
     parts = [w for w in re.split(r"[^A-Za-z0-9]+", name) if w]
     split = [w for part in parts for w in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+|[0-9]+", part)]
     return {w.lower() for w in (*parts, *split, "".join(parts))}
@@ -243,16 +245,16 @@ class Suspicion:
 
 
 def suspect_unit(column: AgreedColumn, values: Array) -> Suspicion | None:
-    """The unit that a site's values (n,), without missing ones, seem to be in; None where they fit as they are."""
+    """Guess the unit that a site's values (n,), without missing ones, are in; None where they fit as they are."""
     if len(values) < FEWEST:
         return None
     if column.quantiles:
-        return _by_quantiles(column, values)
-    return _by_range(column, values) if column.range is not None else None
+        return _suspect_by_quantiles(column, values)
+    return _suspect_by_range(column, values) if column.range is not None else None
 
 
 def distance(quantiles: tuple[float, ...], values: Array) -> float:
-    """How far a site's quartiles are from where the consortium's are, in deviations of the consortium."""
+    """Measure how far a site's quartiles are from the consortium's, in deviations of the consortium."""
     quartiles, agreed = np.quantile(values, LEVELS[1:4]), np.array(quantiles)
     if agreed[0] > 0:
         quartiles, agreed = np.log(np.maximum(quartiles, agreed[0] * 1e-9)), np.log(agreed)
@@ -263,28 +265,28 @@ def distance(quantiles: tuple[float, ...], values: Array) -> float:
     return float(np.abs(places - _PLACES).mean())
 
 
-def _by_quantiles(column: AgreedColumn, values: Array) -> Suspicion | None:
+def _suspect_by_quantiles(column: AgreedColumn, values: Array) -> Suspicion | None:
     spare = SAMPLING / np.sqrt(len(values))
     before = distance(column.quantiles, values)
     if before < FAR + spare:
         return None
     agreed = column.quantiles[2]
-    known = conversions(column.name, unit=column.unit, median=agreed)
-    after = {c: distance(column.quantiles, c.factor * values + c.offset) for c in known}
+    candidates = conversions(column.name, unit=column.unit, median=agreed)
+    after = {c: distance(column.quantiles, c.factor * values + c.offset) for c in candidates}
     best = min(after, key=lambda c: after[c], default=None)
     if best is None or after[best] > min(max(CLOSE + spare, before / 5), before / 2):
         return None
     return Suspicion(best, float(np.median(values)), agreed, before >= CERTAIN + spare)
 
 
-def _by_range(column: AgreedColumn, values: Array) -> Suspicion | None:
-    """Without quantiles: nearly all values impossible as they are, and nearly none after a conversion."""
+def _suspect_by_range(column: AgreedColumn, values: Array) -> Suspicion | None:
+    """Compare without quantiles: nearly all values impossible as they are, and nearly none after a conversion."""
     assert column.range is not None
     low, high = column.range
     middle = (low + high) / 2
 
-    def inside(found: Array) -> float:
-        return float(((found >= low) & (found <= high)).mean())
+    def inside(sample: Array) -> float:
+        return float(((sample >= low) & (sample <= high)).mean())
 
     if inside(values) > 1 - _INSIDE:
         return None

@@ -1,7 +1,7 @@
-"""Hospitals photograph differently: a fixed transform for each site (SSE-AGG, experiment II).
+"""Protocol shift: a fixed transform of images for each site (SSE-AGG, experiment II).
 
 Blur is the optics, then gamma, contrast and brightness are the sensor, then JPEG is the archive.
-JPEG bytes may differ by a level or two between builds of libjpeg: pictures with `jpeg` repeat to
+JPEG bytes may differ by a level or two between builds of libjpeg: images with `jpeg` repeat to
 the bit on one machine, not across all.
 """
 
@@ -28,29 +28,29 @@ QUALITY = (90, 40)  # of JPEG, from the mildest to the harshest archive
 
 @dataclass(frozen=True)
 class Shift:
-    """One site's way of taking pictures; as it stands here, it changes nothing.
+    """One site's way of taking images; as it stands here, it changes nothing.
 
-    A value v in 0..1 becomes (v ** gamma - 0.5) * contrast + 0.5 + brightness, drawn in to 0..1.
+    A value v in 0..1 becomes (v ** gamma - 0.5) * contrast + 0.5 + brightness, clipped to 0..1.
     """
 
     gamma: float = 1.0
     brightness: float = 0.0
     contrast: float = 1.0
-    blur: float = 0.0  # Gaussian radius as a share of the picture's shorter side
+    blur: float = 0.0  # Gaussian radius as a share of the image's shorter side
     jpeg: int | None = None  # quality, 1 to 95
 
     def __post_init__(self) -> None:
         if not (self.gamma > 0 and self.contrast > 0 and 0 <= self.blur <= 1 and -1 <= self.brightness <= 1):
             raise BadInput(
-                f"{self} is no shift: gamma and contrast are above 0, blur is 0 to 1, brightness -1 to 1",
+                f"{self} is not a valid shift: gamma and contrast are above 0, blur is 0 to 1, brightness -1 to 1",
                 code="out-of-range",
             )
         if self.jpeg is not None and not 1 <= self.jpeg <= 95:
-            raise BadInput(f"{self} is no shift: jpeg is a quality from 1 to 95, or None", code="out-of-range")
+            raise BadInput(f"{self} is not a valid shift: jpeg is a quality from 1 to 95, or None", code="out-of-range")
 
 
 def draw_shift(site: str, *, seed: int, strength: float = 1.0) -> Shift:
-    """The shift of one site: the same for (seed, site) wherever it is drawn; strength 0 changes nothing."""
+    """Draw the shift of one site: the same for (seed, site) wherever it is drawn; strength 0 changes nothing."""
     if not 0 <= strength <= 2:
         raise BadInput(
             f"shift strength = {strength:g}: give a number from 0 (none) to 2 (twice the usual)", code="out-of-range"
@@ -67,66 +67,66 @@ def draw_shift(site: str, *, seed: int, strength: float = 1.0) -> Shift:
 
 
 def apply_shift(pixels: Array, shift: Shift) -> Array:
-    """Pictures (n, H, W, C) uint8 as the site with this shift would have taken them."""
+    """Change images (n, H, W, C) uint8 as the site with this shift would have taken them."""
     radius = shift.blur * min(pixels.shape[1:3])
-    tone = _tone(shift)
+    tone = _tone_curve(shift)
     if radius == 0 and shift.jpeg is None:
         return tone.take(pixels)
-    image = pillow("a protocol shift")
+    pil = pillow("a protocol shift")
     out = np.empty_like(pixels)
-    for i, picture in enumerate(pixels):
-        seen = tone[_blurred(image, picture, radius)]
-        out[i] = seen if shift.jpeg is None else _stored(image, seen, shift.jpeg)
+    for i, image in enumerate(pixels):
+        toned = tone[_blur(pil, image, radius)]
+        out[i] = toned if shift.jpeg is None else _compress(pil, toned, shift.jpeg)
     return out
 
 
 def shift_sites(
-    pictures: ImageSet,
+    images: ImageSet,
     rows_by_site: Mapping[str, Array],
     *,
     seed: int,
     strength: float = 1.0,
     clean: Collection[str] = (),
 ) -> ImageSet:
-    """The same set as its sites would have taken it; sites in `clean`, and rows of no site, stay as they are."""
+    """Change a set as its sites would have taken it; sites in `clean`, and rows of no site, stay as they are."""
     for name in clean:
         if name not in rows_by_site:
             raise BadInput(
                 f"clean site '{name}' is not in the data; {nearest(name, rows_by_site)}", code="unknown-site"
             )
-    pixels = pictures.pixels.copy()
+    pixels = images.pixels.copy()
     for name, rows in rows_by_site.items():
         if name not in clean:
             pixels[rows] = apply_shift(pixels[rows], draw_shift(name, seed=seed, strength=strength))
-    return replace(pictures, pixels=pixels)
+    return replace(images, pixels=pixels)
 
 
-def _tone(shift: Shift) -> Array:
-    """What becomes of each of the 256 values."""
+def _tone_curve(shift: Shift) -> Array:
+    """Map each of the 256 values."""
     value = (np.arange(256) / 255) ** shift.gamma
     value = (value - 0.5) * shift.contrast + 0.5 + shift.brightness
     return np.asarray(np.rint(np.clip(value, 0, 1) * 255).astype(np.uint8))
 
 
-def _blurred(image: Any, picture: Array, radius: float) -> Array:
+def _blur(pil: Any, image: Array, radius: float) -> Array:
     if radius == 0:
-        return picture
+        return image
     from PIL import ImageFilter
 
-    return _array(_picture(image, picture).filter(ImageFilter.GaussianBlur(radius)), picture.shape)
+    return _to_array(_to_pillow(pil, image).filter(ImageFilter.GaussianBlur(radius)), image.shape)
 
 
-def _stored(image: Any, picture: Array, quality: int) -> Array:
-    """A picture after it went through a JPEG file."""
-    held = io.BytesIO()
-    _picture(image, picture).save(held, "JPEG", quality=quality)
-    with image.open(held) as opened:
-        return _array(opened, picture.shape)
+def _compress(pil: Any, image: Array, quality: int) -> Array:
+    """Send an image through a JPEG file."""
+    buffer = io.BytesIO()
+    _to_pillow(pil, image).save(buffer, "JPEG", quality=quality)
+    with pil.open(buffer) as opened:
+        return _to_array(opened, image.shape)
 
 
-def _picture(image: Any, picture: Array) -> Any:
-    return image.fromarray(picture[..., 0] if picture.shape[2] == 1 else picture)
+def _to_pillow(pil: Any, image: Array) -> Any:
+    return pil.fromarray(image[..., 0] if image.shape[2] == 1 else image)
 
 
-def _array(picture: Any, shape: tuple[int, ...]) -> Array:
-    return np.asarray(picture).reshape(shape)
+def _to_array(image: Any, shape: tuple[int, ...]) -> Array:
+    return np.asarray(image).reshape(shape)

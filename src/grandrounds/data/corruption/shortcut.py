@@ -1,4 +1,4 @@
-"""A shortcut to learn: a coloured corner patch tied to the label (SSE-AGG, eq. 18).
+"""Shortcut features: a coloured corner patch tied to the label (SSE-AGG, eq. 18).
 
 Each site has its own corner and its own rule; every third site ties the patch to the other class,
 so that shortcuts conflict between sites. A model that looks at lesions loses nothing when the
@@ -37,8 +37,8 @@ class Patch:
 
 
 @dataclass(frozen=True, eq=False)
-class Planted:
-    """The shortcut in a consortium's pictures: each site's rule, and its test pictures as they were without it.
+class PlantedShortcut:
+    """The shortcut in a consortium's images: each site's rule, and its test images as they were without it.
 
     A run is judged on both: as trained (ID) and with the patches gone (OOD).
     """
@@ -46,16 +46,16 @@ class Planted:
     patches: Mapping[str, Patch]
     p: float
     classes: tuple[str, ...]  # those called positive
-    others: tuple[str, ...]
-    clean: ImageSet  # the sites' test pictures, site by site, without a patch
+    other_classes: tuple[str, ...]
+    clean: ImageSet  # the sites' test images, site by site, without a patch
 
-    def tied_to(self, site: str) -> tuple[str, ...]:
-        """The classes whose pictures carry the patch at this site."""
-        return self.classes if self.patches[site].on_positive else self.others
+    def patched_classes(self, site: str) -> tuple[str, ...]:
+        """List the classes whose images carry the patch at this site."""
+        return self.classes if self.patches[site].on_positive else self.other_classes
 
 
 def site_patches(sites: Iterable[str], *, reversed_sites: Collection[str] | None = None) -> dict[str, Patch]:
-    """The rule of each site by its place in sorted order: corners take turns, every third is reversed.
+    """Give each site a rule by its place in sorted order: corners take turns, every third is reversed.
 
     `reversed_sites` names those with the opposite rule instead.
     """
@@ -68,7 +68,7 @@ def site_patches(sites: Iterable[str], *, reversed_sites: Collection[str] | None
 
 
 def inject(
-    pictures: ImageSet,
+    images: ImageSet,
     rows_by_site: Mapping[str, Array],
     *,
     positive: Collection[str],
@@ -79,25 +79,38 @@ def inject(
     share: float = SHARE,
     colour: tuple[int, int, int] = RED,
 ) -> tuple[ImageSet, Array]:
-    """The set with patches painted in, and which rows (n,) carry one.
+    """Paint patches into a set of images.
 
-    A picture whose class is the one its site's rule asks for carries the patch with probability p;
-    others never do. `reverse` turns every rule round. The draw of a picture does not depend on p,
-    so the patches at a smaller p are among those at a larger one. Rows of no site stay clean.
+    An image whose class is the one its site's rule asks for carries the patch with probability p; others never do. The draw
+    of an image does not depend on p, so the patches at a smaller p are among those at a larger one. Rows of no site stay clean.
+
+    Args:
+        images: The set.
+        rows_by_site: The rows of each site.
+        positive: The classes called positive.
+        seed: The seed of the draw.
+        p: The chance of a patch.
+        reverse: Turn every rule round.
+        patches: The rule of each site (default: `site_patches`).
+        share: The side of the patch, as a share of the image's.
+        colour: The colour of the patch.
+
+    Returns:
+        The set with patches, and which rows (n,) carry one.
     """
     if not 0 <= p <= 1:
         raise BadInput(f"p = {p:g}: the chance of a patch is a number from 0 to 1", code="out-of-range")
-    known = sorted(set(pictures.label.tolist()))
+    labels = sorted(set(images.label.tolist()))
     for name in positive:
-        if name not in known:
+        if name not in labels:
             raise BadInput(
-                f"positive class '{name}' is not a label of {pictures.name}; {nearest(name, known)}",
+                f"positive class '{name}' is not a label of {images.name}; {nearest(name, labels)}",
                 code="unknown-class",
             )
     rules = site_patches(rows_by_site) if patches is None else patches
-    is_positive = np.isin(pictures.label.astype(str), sorted(positive))
-    carries = np.zeros(len(pictures), bool)
-    pixels = pictures.pixels.copy()
+    is_positive = np.isin(images.label.astype(str), sorted(positive))
+    carries = np.zeros(len(images), bool)
+    pixels = images.pixels.copy()
     for site, rows in rows_by_site.items():
         if site not in rules:
             raise BadInput(f"site '{site}' has no patch rule; {nearest(site, rules)}", code="unknown-site")
@@ -105,18 +118,18 @@ def inject(
         drawn = generator(seed, purpose="shortcut", site=site).random(len(rows)) < p
         mine = rows[drawn & (is_positive[rows] == (rule.on_positive != reverse))]
         carries[mine] = True
-        down, across = patch_box(rule.corner, pictures.shape, share=share)
-        pixels[mine, down, across] = colour if pictures.shape[0] == 3 else max(colour)
-    return replace(pictures, pixels=pixels), carries
+        down, across = patch_box(rule.corner, images.shape, share=share)
+        pixels[mine, down, across] = colour if images.shape[0] == 3 else max(colour)
+    return replace(images, pixels=pixels), carries
 
 
 def patch_box(corner: str, shape: tuple[int, int, int], *, share: float = SHARE) -> tuple[slice, slice]:
-    """The rows and columns of a picture (C, H, W) that a patch in this corner covers."""
+    """Find the rows and columns of an image (C, H, W) that a patch in this corner covers."""
     _, height, width = shape
     side = round(share * min(height, width))
     if not (0 < share <= 1 and side >= 1):
         raise BadInput(
-            f"a patch of {share:g} of a {height}x{width} picture has no pixel, or too many; give share=0.1",
+            f"a patch of {share:g} of a {height}x{width} image has no pixel, or too many; give share=0.1",
             code="out-of-range",
         )
     down, across = corner.split()
@@ -127,11 +140,11 @@ def patch_box(corner: str, shape: tuple[int, int, int], *, share: float = SHARE)
 
 
 def fits_one_tile(shape: tuple[int, int, int], grid: int) -> bool:
-    """Whether a patch in any corner of pictures (C, H, W) lies within one of grid x grid tiles."""
+    """Tell whether a patch in any corner of images (C, H, W) lies within one of grid x grid tiles."""
     down, _ = patch_box(CORNERS[0], shape)
     return bool(down.stop <= min(shape[1:]) // grid)
 
 
 def patch_tile(corner: str, *, grid: int = 4) -> int:
-    """The occlusion tile (row by row, from 0) that holds a patch in this corner: what SAM (25) reads off a sketch."""
+    """Find the occlusion tile (row by row, from 0) that holds a patch in this corner, which SAM (25) reads off a sketch."""
     return (0, grid - 1, grid * (grid - 1), grid * grid - 1)[CORNERS.index(corner)]

@@ -1,4 +1,4 @@
-"""The sets Grand Rounds knows by name: what they are, where they come from, what their columns mean."""
+"""Catalog of data sets: title, source, licence, columns, and how each is loaded."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.download import Progress
 from grandrounds.data.images import ImageSet
 from grandrounds.data.sets import cohort, diabetes, diabetes_text, eicu, embedded, heart, public_ranges
-from grandrounds.data.sets.images import PICTURE_SETS, SCORING_SETS
-from grandrounds.data.sets.sentence_encoder import Counted
-from grandrounds.data.store import VARIABLE, DataFile, cache_folder, get, locate
+from grandrounds.data.sets.images import IMAGE_SETS, SCORING_SETS
+from grandrounds.data.sets.sentence_encoder import EmbeddingProgress
+from grandrounds.data.store import VARIABLE, DataFile, cache_folder, get_files, locate_file
 from grandrounds.data.table import Table
 
 
@@ -43,14 +42,14 @@ class Entry:
     drop: tuple[str, ...] = ()
     schema: Mapping[str, str | list[str]] = field(default_factory=dict)
     subgroup: str | None = None
-    partition: Mapping[str, Any] = field(default_factory=dict)
-    prepare: Callable[[Counted | None], Path] | None = None
+    partition: Mapping[str, str | int | float] = field(default_factory=dict)
+    prepare: Callable[[EmbeddingProgress | None], Path] | None = None
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def entry(name: str) -> Entry:
-    """The set called `name`."""
+def find_entry(name: str) -> Entry:
+    """Find the set called `name`."""
     if name in ELSEWHERE:
         raise BadInput(f"{name} is not in the catalog: {ELSEWHERE[name]}", code="not-in-catalog")
     if name not in CATALOG:
@@ -59,28 +58,28 @@ def entry(name: str) -> Entry:
 
 
 def download(name: str, *, progress: Progress | None = None, keep: bool = False) -> tuple[Path, ...]:
-    """The set's files, fetched and converted where they are not on this machine (`rounds data get NAME`)."""
-    return get(entry(name).files, name=name, progress=progress, keep=keep)
+    """Fetch and convert the set's files where they are not on this machine (`rounds data get NAME`)."""
+    return get_files(find_entry(name).files, name=name, progress=progress, keep=keep)
 
 
-def place(one: Entry) -> str:
-    """Where the set's files are: included, in GRANDROUNDS_DATA, cached, not here, or damaged."""
-    own = os.environ.get(VARIABLE)
-    places = {"in GRANDROUNDS_DATA": Path(own)} if own else {}
+def file_status(one: Entry) -> str:
+    """Find where the set's files are: included, in GRANDROUNDS_DATA, cached, not here, or damaged."""
+    own_folder = os.environ.get(VARIABLE)
+    places = {"in GRANDROUNDS_DATA": Path(own_folder)} if own_folder else {}
     places["cached"] = cache_folder()
-    found: list[str] = []
+    origins: list[str] = []
     for file in one.files:
         try:
-            path = locate(file, name=one.name)
+            path = locate_file(file, name=one.name)
         except BadInput as e:
             return "damaged" if e.code == "checksum-mismatch" else "not here"
-        found.append(next((word for word, folder in places.items() if path.is_relative_to(folder)), "included"))
-    return next((word for word in places if word in found), "included")
+        origins.append(next((word for word, folder in places.items() if path.is_relative_to(folder)), "included"))
+    return next((word for word in places if word in origins), "included")
 
 
-def prepare(name: str, *, progress: Counted | None = None) -> Path | None:
-    """The file of what the set computes once from its files; None where it computes nothing."""
-    make = entry(name).prepare
+def prepare(name: str, *, progress: EmbeddingProgress | None = None) -> Path | None:
+    """Compute what the set needs computed once, and give its file; None where it computes nothing."""
+    make = find_entry(name).prepare
     return None if make is None else make(progress)
 
 
@@ -94,7 +93,7 @@ ELSEWHERE = {
 }
 """Sets that people ask for and that need an account, or work by hand; with the place to ask."""
 
-_SKEWED = {"partition": "dirichlet", "sites": 10, "alpha": 0.5}
+_SKEWED: dict[str, str | int | float] = {"partition": "dirichlet", "sites": 10, "alpha": 0.5}
 
 _DIABETES_KINDS: dict[str, str | list[str]] = {
     "age": diabetes.AGES,
@@ -265,5 +264,5 @@ _ALL = (
 )
 
 CATALOG: dict[str, Entry] = {one.name: one for one in _ALL} | {
-    name: Entry(**facts) for name, facts in (PICTURE_SETS | SCORING_SETS).items()
+    name: Entry(**facts) for name, facts in (IMAGE_SETS | SCORING_SETS).items()
 }

@@ -116,7 +116,7 @@ BACK_AGAIN = 0.05  # share of stays that may be a patient's next one at the same
 
 OVERALL = {"shock": 0.55, "lung": 0.5, "kidney": 0.45, "liver": 0.4, "brain": 0.35, "inflammation": 0.5,
            "heart": 0.3, "blood": 0.35, "frailty": 0.2}  # fmt: skip
-"""How much of each latent is the overall severity that all share."""
+"""Share of the overall severity in each latent."""
 
 LINEAR = {"shock": 0.25, "lung": 0.23, "kidney": 0.19, "liver": 0.14, "brain": 0.27, "inflammation": 0.14,
           "heart": 0.1, "blood": 0.1, "frailty": 0.27}  # fmt: skip
@@ -137,7 +137,7 @@ Columns = dict[str, Array]
 
 @dataclass(frozen=True)
 class Hospitals:
-    """What differs between hospitals, one row each."""
+    """The differences between hospitals, one row each."""
 
     size: Array
     beds: Array  # index into BEDS
@@ -150,36 +150,38 @@ class Hospitals:
 
 
 def generate(seed: int = 0) -> Table:
-    """The cohort for a seed: `stay_id`, `patient_id`, `hospital`, 90 features, `died` (0 or 1).
+    """Generate the cohort of a seed: `stay_id`, `patient_id`, `hospital`, 90 features, `died` (0 or 1).
 
     Stays lie hospital by hospital. Exactly 8.9% die: the log-odds carry a hidden intercept, chosen
     as the quantile that leaves that share of (log-odds + logistic noise) above it.
     """
     rng = generator(seed, purpose="icu-cohort")
     hospitals = _hospitals(rng)
-    at = np.repeat(np.arange(HOSPITALS), hospitals.size)
-    again = (rng.random(len(at)) < BACK_AGAIN) & (np.diff(at, prepend=-1) == 0)
+    hospital_of_stay = np.repeat(np.arange(HOSPITALS), hospitals.size)
+    again = (rng.random(len(hospital_of_stay)) < BACK_AGAIN) & (np.diff(hospital_of_stay, prepend=-1) == 0)
     person = np.cumsum(~again) - 1
-    z, severity = _latents(rng, hospitals, at=at, person=person)
-    people = _people(rng, hospitals, at=at, person=person, z=z)
+    z, severity = _latents(rng, hospitals, hospital=hospital_of_stay, person=person)
+    people = _people(rng, hospitals, hospital=hospital_of_stay, person=person, z=z)
     body = _physiology(rng, z, severity)
     care = _care(rng, z, severity)
-    log_odds = _log_odds(z, people, body, care) + hospitals.risk[at]
-    felt = log_odds + rng.logistic(size=len(at))
+    log_odds = _log_odds(z, people, body, care) + hospitals.risk[hospital_of_stay]
+    felt = log_odds + rng.logistic(size=len(hospital_of_stay))
     died = felt > np.quantile(felt, 1 - DEATHS)
-    seen = _seen(rng, body, hospitals, at=at, severity=severity, black=people["ethnicity"] == "Black")
+    recorded = _record(
+        rng, body, hospitals, hospital=hospital_of_stay, severity=severity, black=people["ethnicity"] == "Black"
+    )
     back = again & ~np.roll(died, 1)  # only survivors come back
     return Table(
         {
-            "stay_id": np.arange(1.0, len(at) + 1),
-            "patient_id": _named("patient", np.cumsum(~back)),
-            "hospital": _named("hospital", at + 1),
+            "stay_id": np.arange(1.0, len(hospital_of_stay) + 1),
+            "patient_id": _name_numbers("patient", np.cumsum(~back)),
+            "hospital": _name_numbers("hospital", hospital_of_stay + 1),
             **people,
-            "teaching_hospital": _words(("no", "yes"), hospitals.teaching[at]),
-            "hospital_beds": _words(BEDS, hospitals.beds[at]),
-            "region": _words(REGIONS, hospitals.region[at]),
+            "teaching_hospital": _words(("no", "yes"), hospitals.teaching[hospital_of_stay]),
+            "hospital_beds": _words(BEDS, hospitals.beds[hospital_of_stay]),
+            "region": _words(REGIONS, hospitals.region[hospital_of_stay]),
             **care,
-            **seen,
+            **recorded,
             "died": died.astype(np.float64),
         },
         "icu-cohort",
@@ -187,7 +189,7 @@ def generate(seed: int = 0) -> Table:
 
 
 def _hospitals(rng: np.random.Generator) -> Hospitals:
-    """Sizes are the lognormal's own quantiles, shuffled: every seed has the same median and total."""
+    """Draw hospitals; sizes are the lognormal's own quantiles, shuffled: every seed has the same median and total."""
     usual = NormalDist()
     big = rng.permutation([usual.inv_cdf((i + 0.5) / HOSPITALS) for i in range(HOSPITALS)])
     noise = rng.standard_normal((HOSPITALS, 4 + len(LATENTS)))
@@ -203,24 +205,26 @@ def _hospitals(rng: np.random.Generator) -> Hospitals:
     )
 
 
-def _latents(rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person: Array) -> tuple[Columns, Array]:
-    """Each latent by name, and the overall severity; frailty belongs to the person, not the stay."""
-    common = rng.standard_normal(len(at))
+def _latents(
+    rng: np.random.Generator, hospitals: Hospitals, *, hospital: Array, person: Array
+) -> tuple[Columns, Array]:
+    """Draw each latent by name, and the overall severity; frailty belongs to the person, not the stay."""
+    common = rng.standard_normal(len(hospital))
     z = {}
     for i, (name, share) in enumerate(OVERALL.items()):
-        own = rng.standard_normal(len(at))
-        own = own[person] if name == "frailty" else own
-        z[name] = share * common + np.sqrt(1 - share**2) * own + hospitals.mix[at, i]
+        personal = rng.standard_normal(len(hospital))
+        personal = personal[person] if name == "frailty" else personal
+        z[name] = share * common + np.sqrt(1 - share**2) * personal + hospitals.mix[hospital, i]
     return z, sum(share * z[name] for name, share in OVERALL.items()) / 1.8
 
 
-def _people(rng: np.random.Generator, hospitals: Hospitals, *, at: Array, person: Array, z: Columns) -> Columns:
-    """Who is admitted, from where and to which unit; a person keeps age, sex, height and ethnicity."""
-    n = len(at)
+def _people(rng: np.random.Generator, hospitals: Hospitals, *, hospital: Array, person: Array, z: Columns) -> Columns:
+    """Draw who is admitted, from where and to which unit; a person keeps age, sex, height and ethnicity."""
+    n = len(hospital)
     first = np.unique(person, return_index=True)[1][person]  # the person's first stay
     age, height, weight = (rng.standard_normal(n)[person] for _ in range(3))
     male = rng.random(n)[person] < 0.54
-    ethnicity = (rng.random(n)[person][:, None] > np.cumsum(hospitals.people, axis=1)[at, :-1]).sum(axis=1)
+    ethnicity = (rng.random(n)[person][:, None] > np.cumsum(hospitals.people, axis=1)[hospital, :-1]).sum(axis=1)
     tall = np.where(male, 176.0, 162.5) + 7.2 * height
     heavy = (tall / 100) ** 2 * 27.5 * np.exp(0.24 * weight - 0.05 * z["frailty"])
     septic = 0.2 * z["inflammation"]
@@ -265,7 +269,7 @@ def _care(rng: np.random.Generator, z: Columns, severity: Array) -> Columns:
 
 
 def _physiology(rng: np.random.Generator, z: Columns, severity: Array) -> Columns:
-    """True vitals (mean, min, max, std of the day) and laboratory values, before anyone measures them."""
+    """Draw true vitals (mean, min, max, std of the day) and laboratory values, before anyone measures them."""
     n = len(severity)
     mean = {name: _draw(rng, m, z, severity) for name, m in VITALS.items() if m.loads}
     pulse = 55 * np.exp(0.22 * rng.standard_normal(n) + 0.08 * z["frailty"])
@@ -291,7 +295,7 @@ def _physiology(rng: np.random.Generator, z: Columns, severity: Array) -> Column
 
 
 def _log_odds(z: Columns, people: Columns, body: Columns, care: Columns) -> Array:
-    """How likely death is, but for the intercept: the linear part, the bowls, and the pairs."""
+    """Compute the log odds of death, but for the intercept: the linear part, the bowls, and the pairs."""
     linear = (
         sum(weight * z[name] for name, weight in LINEAR.items())
         + 0.30 * people["metastatic_cancer"]
@@ -311,33 +315,33 @@ def _log_odds(z: Columns, people: Columns, body: Columns, care: Columns) -> Arra
     return np.asarray(linear + bowls + pairs)
 
 
-def _seen(
-    rng: np.random.Generator, body: Columns, hospitals: Hospitals, *, at: Array, severity: Array, black: Array
+def _record(
+    rng: np.random.Generator, body: Columns, hospitals: Hospitals, *, hospital: Array, severity: Array, black: Array
 ) -> Columns:
-    """What gets into the record: each hospital's instruments are a little off, and not all is measured.
+    """Record measurements: each hospital's instruments are a little off, and not all is measured.
 
     Hospitals differ in what they order, and the sicker are tested more. Pulse oximeters read too
     high on dark skin, as real ones do.
     """
-    seen: Columns = {}
+    recorded: Columns = {}
     for name, m in {**VITALS, **LABS}.items():
-        off = 0.15 * m.spread * rng.standard_normal(HOSPITALS)[at]
-        habit = (0.5 * hospitals.orders + 0.7 * rng.standard_normal(HOSPITALS))[at] - 0.25 * severity
+        off = 0.15 * m.spread * rng.standard_normal(HOSPITALS)[hospital]
+        habit = (0.5 * hospitals.orders + 0.7 * rng.standard_normal(HOSPITALS))[hospital] - 0.25 * severity
         rate = np.log(m.gaps / (1 - m.gaps)) + (habit if m.gaps > 0.03 else 0)
-        gap = rate + rng.logistic(size=len(at)) > 0
+        gap = rate + rng.logistic(size=len(hospital)) > 0
         for key in [f"{name}_{part}" for part in ("mean", "min", "max")] if name in VITALS else [name]:
             value = body[key] * np.exp(off) if m.log else body[key] + off
             value = value + 0.6 * black if name == "spo2" else value
-            seen[key] = _written(np.clip(value, *m.limits), digits=m.digits, part=key.rpartition("_")[2])
-            seen[key][gap] = np.nan
+            recorded[key] = _round_values(np.clip(value, *m.limits), digits=m.digits, part=key.rpartition("_")[2])
+            recorded[key][gap] = np.nan
         if name in VITALS:
-            seen[f"{name}_std"] = np.where(gap, np.nan, np.round(body[f"{name}_std"], 2))
-    seen["glucose_max"] = np.maximum(seen["glucose_max"], np.nan_to_num(seen["glucose"]))
-    return seen
+            recorded[f"{name}_std"] = np.where(gap, np.nan, np.round(body[f"{name}_std"], 2))
+    recorded["glucose_max"] = np.maximum(recorded["glucose_max"], np.nan_to_num(recorded["glucose"]))
+    return recorded
 
 
-def _written(values: Array, *, digits: int, part: str) -> Array:
-    """As a chart shows it; a mean with one digit more, extremes rounded away from it."""
+def _round_values(values: Array, *, digits: int, part: str) -> Array:
+    """Round as a chart shows it; a mean with one digit more, extremes rounded away from it."""
     if part == "mean":
         return np.round(values, digits + 1)
     if part in ("min", "max"):
@@ -347,7 +351,7 @@ def _written(values: Array, *, digits: int, part: str) -> Array:
 
 
 def _draw(rng: np.random.Generator, m: Measure, z: Mapping[str, Array], severity: Array) -> Array:
-    """True values of one measure: moved by its latents, the rest noise, wilder in the sick."""
+    """Draw true values of one measure: moved by its latents, the rest noise, wilder in the sick."""
     noise = rng.standard_normal(len(severity)) * np.sqrt(1 - sum(load**2 for load in m.loads.values()))
     if m.wild:
         noise = noise * np.exp(m.wild * severity)
@@ -356,7 +360,7 @@ def _draw(rng: np.random.Generator, m: Measure, z: Mapping[str, Array], severity
 
 
 def _deviation(body: Columns, name: str) -> Array:
-    """A true value in spreads from its centre."""
+    """Express a true value in spreads from its centre."""
     m = VITALS[name] if name in VITALS else LABS[name]
     value = body[f"{name}_mean"] if name in VITALS else body[name]
     return np.asarray((np.log(value / m.centre) if m.log else value - m.centre) / m.spread)
@@ -367,7 +371,7 @@ def _coin(rng: np.random.Generator, log_odds: Array) -> Array:
 
 
 def _pick(rng: np.random.Generator, n: int, log_weights: Sequence[Array | float]) -> Array:
-    """An index a stay, with probability proportional to exp(log weight) (Gumbel's trick)."""
+    """Pick an index a stay, with probability proportional to exp(log weight) (Gumbel's trick)."""
     return np.asarray(np.argmax([weight + rng.gumbel(size=n) for weight in log_weights], axis=0))
 
 
@@ -375,8 +379,8 @@ def _words(levels: tuple[str, ...], index: Array) -> Array:
     return np.take(np.array(levels, dtype=object), index.astype(np.int64))
 
 
-def _named(what: str, numbers: Array) -> Array:
-    """ "hospital-007" and the like, one string object for each distinct number."""
+def _name_numbers(prefix: str, numbers: Array) -> Array:
+    """Name numbers "hospital-007" and the like, one string object for each distinct number."""
     width = len(str(int(numbers.max())))
-    known = np.array([f"{what}-{i:0{width}d}" for i in range(int(numbers.max()) + 1)], dtype=object)
-    return np.take(known, numbers)
+    names = np.array([f"{prefix}-{i:0{width}d}" for i in range(int(numbers.max()) + 1)], dtype=object)
+    return np.take(names, numbers)

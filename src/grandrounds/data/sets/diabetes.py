@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.data.store import DataFile, locate
+from grandrounds.data.store import DataFile, locate_file
 from grandrounds.data.table import Table
 
 NAME = "diabetes-130"
@@ -56,11 +56,11 @@ _CHAPTERS = (
 _CODE = re.compile(r"\d+")
 
 
-def chapter(icd9: str) -> str:
-    """One of the nine groups of Strack et al. (2014, table 2); E and V codes are "other"."""
-    whole = _CODE.match(icd9)
-    if whole:
-        number = int(whole[0])
+def icd9_chapter(icd9: str) -> str:
+    """Find the group of a code, one of the nine of Strack et al. (2014, table 2); E and V codes are "other"."""
+    match = _CODE.match(icd9)
+    if match:
+        number = int(match[0])
         for name, ranges in _CHAPTERS:
             if any(low <= number <= high for low, high in ranges):
                 return name
@@ -68,12 +68,12 @@ def chapter(icd9: str) -> str:
 
 
 def load() -> Table:
-    """99,343 stays; `readmitted_30` "yes" (11,314) or "no"."""
+    """Load 99,343 stays; `readmitted_30` "yes" (11,314) or "no"."""
     return Table(_columns("readmitted_30", lambda word: "yes" if word == "<30" else "no"), NAME)
 
 
 def load_3class() -> Table:
-    """99,343 stays; `readmitted` "NO" (52,527), ">30" (35,502) or "<30" (11,314)."""
+    """Load 99,343 stays; `readmitted` "NO" (52,527), ">30" (35,502) or "<30" (11,314)."""
     return Table(_columns("readmitted", str), f"{NAME}-3class")
 
 
@@ -90,18 +90,18 @@ class _Words(dict[str, str | None]):
 
 
 def _columns(label: str, outcome: Callable[[str], str]) -> dict[str, Array]:
-    """Every column, without the rows of those who died, the diagnoses in groups, the outcome as `label`."""
+    """Read every column, without the rows of those who died, the diagnoses in groups, the outcome as `label`."""
     words: dict[str, Callable[[str], str]] = {"readmitted": outcome}
-    words |= dict.fromkeys(DIAGNOSES, chapter)
+    words |= dict.fromkeys(DIAGNOSES, icd9_chapter)
     words |= dict.fromkeys(TESTS, lambda word: "not measured" if word == "None" else word)
 
     def column(name: str, cells: Sequence[str]) -> Array:
         if name in NUMBERS:
             return np.array(cells, dtype=np.float64)
-        known = _Words(words.get(name, str))
-        return np.fromiter(map(known.__getitem__, cells), dtype=object, count=len(cells))
+        translated = _Words(words.get(name, str))
+        return np.fromiter(map(translated.__getitem__, cells), dtype=object, count=len(cells))
 
-    names, heads, forms, form = _cells(locate(FILE, name=NAME))
+    names, heads, forms, form = _cells(locate_file(FILE, name=NAME))
     columns = {name: column(name, cells) for name, cells in zip(names, heads, strict=False)}
     stays = ~np.isin(columns["discharge_disposition_id"].astype(str), GONE)
     columns = {name: values[stays] for name, values in columns.items()}

@@ -16,7 +16,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.data.sets import diabetes, sentence_encoder
-from grandrounds.data.sets.sentence_encoder import Counted
+from grandrounds.data.sets.sentence_encoder import EmbeddingProgress
 from grandrounds.data.table import Table
 
 RACES = {"Caucasian": "Caucasian", "AfricanAmerican": "African American", "Hispanic": "Hispanic", "Asian": "Asian"}
@@ -69,16 +69,16 @@ EARLIER = {
 Stay = Mapping[str, str | float | None]
 
 
-def tell(stay: Stay) -> str:
-    """One stay, by the names and values of the columns of `diabetes.load_3class`."""
-    parts = (_who_and_why(stay), _done(stay), _drugs(stay), _earlier(stay), _after(stay))
+def describe_stay(stay: Stay) -> str:
+    """Describe one stay, by the names and values of the columns of `diabetes.load_3class`."""
+    parts = (_who_and_why(stay), _procedures(stay), _drugs(stay), _earlier(stay), _after(stay))
     return " ".join(part for part in parts if part)
 
 
-def tell_all(table: Table) -> list[str]:
-    """Every row of a table, told."""
+def describe_stays(table: Table) -> list[str]:
+    """Describe every row of a table."""
     columns = [values.tolist() for values in table.columns.values()]
-    return [tell(dict(zip(table.names, row, strict=True))) for row in zip(*columns, strict=True)]
+    return [describe_stay(dict(zip(table.names, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
 def _who_and_why(stay: Stay) -> str:
@@ -87,32 +87,32 @@ def _who_and_why(stay: Stay) -> str:
     who = _words((RACES, stay["race"]), (sexes, stay["gender"])) or "patient"
     how = _words((ADMISSIONS, stay["admission_type_id"]), (SOURCES, stay["admission_source_id"]))
     ill = [illness for k in (1, 2, 3) if (illness := ILLNESSES.get(str(stay[f"diag_{k}"])))]
-    came = " ".join(filter(None, ("admitted", how, f"for {_listed(list(dict.fromkeys(ill)))}" if ill else "")))
+    came = " ".join(filter(None, ("admitted", how, f"for {_join_words(list(dict.fromkeys(ill)))}" if ill else "")))
     diagnoses = _count(stay["number_diagnoses"], "diagnosis", "diagnoses")
     article = "An" if who.startswith("A") else "A"
     stayed = _count(stay["time_in_hospital"], "day")
     return f"{article} {who} aged {low} to {high - 1}, {came} ({diagnoses}), stayed {stayed}."
 
 
-def _done(stay: Stay) -> str:
-    done = [_count(stay["num_lab_procedures"], "lab test")]
-    done += [_count(stay["num_procedures"], "procedure")] if stay["num_procedures"] else []
-    done += [_count(stay["num_medications"], "medicine")]
+def _procedures(stay: Stay) -> str:
+    procedures = [_count(stay["num_lab_procedures"], "lab test")]
+    procedures += [_count(stay["num_procedures"], "procedure")] if stay["num_procedures"] else []
+    procedures += [_count(stay["num_medications"], "medicine")]
     a1c, glucose = A1C.get(str(stay["A1Cresult"])), GLUCOSE.get(str(stay["max_glu_serum"]))
     measured = [f"{name} {value}" for name, value in (("HbA1c", a1c), ("glucose", glucose)) if value]
-    return "; ".join([_listed(done), *measured]) + "."
+    return "; ".join([_join_words(procedures), *measured]) + "."
 
 
 def _drugs(stay: Stay) -> str:
     by_dose = {dose: [drug for drug in DRUGS if stay[drug] == code] for code, dose in DOSES.items()}
-    said = [f"{_listed(drugs)} {dose}" for dose, drugs in by_dose.items() if drugs]
-    text = ", ".join(said) or "no diabetes medicine"
+    phrases = [f"{_join_words(drugs)} {dose}" for dose, drugs in by_dose.items() if drugs]
+    text = ", ".join(phrases) or "no diabetes medicine"
     return f"{text[0].upper()}{text[1:]}."
 
 
 def _earlier(stay: Stay) -> str:
     visits = [_count(stay[column], noun) for column, noun in EARLIER.items() if stay[column]]
-    return f"Past year: {_listed(visits)}." if visits else ""
+    return f"Past year: {_join_words(visits)}." if visits else ""
 
 
 def _after(stay: Stay) -> str:
@@ -120,9 +120,9 @@ def _after(stay: Stay) -> str:
     return f"Discharged {where}." if where else ""
 
 
-def _words(*said: tuple[Mapping[str, str], str | float | None]) -> str:
-    """The words for some codes side by side; a code without one is not known, and is not told."""
-    return " ".join(words[str(code)] for words, code in said if str(code) in words)
+def _words(*lookups: tuple[Mapping[str, str], str | float | None]) -> str:
+    """Look up the words for some codes side by side; a code without one is unknown, and is left out."""
+    return " ".join(words[str(code)] for words, code in lookups if str(code) in words)
 
 
 def _count(number: str | float | None, one: str, many: str | None = None) -> str:
@@ -130,7 +130,7 @@ def _count(number: str | float | None, one: str, many: str | None = None) -> str
     return f"{n} {one if n == 1 else many or one + 's'}"
 
 
-def _listed(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -142,27 +142,27 @@ FOLDER = "diabetes130"
 
 
 def load() -> Table:
-    """`patient_nbr`, `gender`, e0 to e383, and `readmitted`: "NO", ">30" or "<30"."""
-    stays = drawn()
+    """Load `patient_nbr`, `gender`, e0 to e383, and `readmitted`: "NO", ">30" or "<30"."""
+    stays = sample_stays()
     _, values = _embeddings(stays)
     columns = {f"e{j}": np.ascontiguousarray(values[:, j], np.float64) for j in range(values.shape[1])}
     first = {name: stays.column(name) for name in ("patient_nbr", "gender")}
     return Table({**first, **columns, "readmitted": stays.column("readmitted")}, NAME)
 
 
-def prepare(progress: Counted | None = None) -> Path:
-    """The file of sentence_encoder, computed where it is not on this machine; `progress` counts stays."""
-    return _embeddings(drawn(), progress)[0]
+def prepare(progress: EmbeddingProgress | None = None) -> Path:
+    """Compute the embeddings where they are not on this machine, and give their file; `progress` counts stays."""
+    return _embeddings(sample_stays(), progress)[0]
 
 
 def is_ready() -> bool:
-    """Whether the embeddings are on this machine, so that `load` need not compute them."""
-    stays = drawn()
-    return sentence_encoder.find(_path(tell_all(stays)), rows=len(stays)) is not None
+    """Tell whether the embeddings are on this machine, so that `load` need not compute them."""
+    stays = sample_stays()
+    return sentence_encoder.find_embeddings(_path(describe_stays(stays)), rows=len(stays)) is not None
 
 
-def drawn() -> Table:
-    """12,000 stays of as many patients, in the order of the table.
+def sample_stays() -> Table:
+    """Sample 12,000 stays of as many patients, in the order of the table.
 
     Stays are drawn one after another, and one of a patient who was drawn before is passed over.
     """
@@ -172,9 +172,9 @@ def drawn() -> Table:
     return table.take(np.sort(order[np.sort(first)[:ROWS]]))
 
 
-def _embeddings(stays: Table, progress: Counted | None = None) -> tuple[Path, Array]:
-    texts = tell_all(stays)
-    return sentence_encoder.kept(
+def _embeddings(stays: Table, progress: EmbeddingProgress | None = None) -> tuple[Path, Array]:
+    texts = describe_stays(stays)
+    return sentence_encoder.load_or_compute(
         _path(texts),
         rows=len(texts),
         compute=lambda: sentence_encoder.embed(texts, name=NAME, progress=progress),
@@ -183,4 +183,4 @@ def _embeddings(stays: Table, progress: Counted | None = None) -> tuple[Path, Ar
 
 def _path(texts: list[str]) -> str:
     encoder = " ".join(str(file.sha256) for file in sentence_encoder.FILES)
-    return sentence_encoder.kept_path(texts, encoder=encoder, folder=FOLDER)
+    return sentence_encoder.cache_path(texts, encoder=encoder, folder=FOLDER)

@@ -25,7 +25,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.download import Progress, Source
 from grandrounds.data.formats import PLAIN
 from grandrounds.data.readers import read_table
-from grandrounds.data.store import Build, DataFile, locate
+from grandrounds.data.store import Build, DataFile, locate_file
 from grandrounds.data.table import Table
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ OTHER = "eicu_demo/eicu_24h_rounded.csv"
 
 
 def convert_eicu_demo(files: Mapping[str, Path], progress: Progress) -> dict[str, bytes]:
-    """The table as CSV, from the downloads by name; its path says whether it is the known one to the last digit."""
+    """Convert the downloads to the table as CSV; its path says whether it is the known one to the last digit."""
     by_name = {Path(name).name.split(".")[0]: path for name, path in files.items()}
     table = first_day(by_name)
     progress("stays", len(table), len(table))
@@ -60,7 +60,7 @@ def convert_eicu_demo(files: Mapping[str, Path], progress: Progress) -> dict[str
 
 
 def first_day(files: Mapping[str, Path]) -> pd.DataFrame:
-    """All stays of the demo; `cohort24` marks those with hourly values, a known outcome and 24 hours in the unit."""
+    """Build all stays of the demo; `cohort24` marks those with hourly values, a known outcome and 24 hours in the unit."""
     import pandas as pd
 
     patient = _read(files["patient"], [KEY, "uniquepid", "hospitalid", "age", *PERSON])
@@ -76,15 +76,15 @@ def first_day(files: Mapping[str, Path]) -> pd.DataFrame:
     table["unit_los_hours"] = patient["unitdischargeoffset"] / 60.0
     table["died_in_unit"] = patient["unitdischargestatus"].map(OUTCOMES)
     table["died_in_hospital"] = patient["hospitaldischargestatus"].map(OUTCOMES)
-    whole = (table["in_hourly"] == 1) & table["died_in_hospital"].notna() & (table["unit_los_hours"] >= HOURS)
-    table["cohort24"] = whole.astype(int)
+    complete = (table["in_hourly"] == 1) & table["died_in_hospital"].notna() & (table["unit_los_hours"] >= HOURS)
+    table["cohort24"] = complete.astype(int)
     numbers = table.select_dtypes("number").columns
     table[numbers] = table[numbers].round(4)
     return table.sort_values(KEY)
 
 
 def _hourly(path: Path) -> pd.DataFrame:
-    """The first 24 hours of each stay: vitals by mean, min, max and deviation, laboratory values by mean, urine by sum."""
+    """Aggregate the first 24 hours of each stay: vitals by mean, min, max and deviation, laboratory by mean, urine by sum."""
     import pandas as pd
 
     try:
@@ -103,7 +103,7 @@ def _hourly(path: Path) -> pd.DataFrame:
 
 
 def _apache(path: Path) -> pd.DataFrame:
-    """APACHE's values of the first day; -1 stands for "not known" there."""
+    """Read APACHE's values of the first day; -1 stands for "not known" there."""
     import numpy as np
 
     values = _read(path, [KEY, *APACHE])[[KEY, *APACHE]]
@@ -111,7 +111,7 @@ def _apache(path: Path) -> pd.DataFrame:
 
 
 def _scores(path: Path) -> pd.DataFrame:
-    """APACHE IVa's score and its predicted mortality: a baseline to compare with, never a feature."""
+    """Read APACHE IVa's score and its predicted mortality: a baseline to compare with, never a feature."""
     import numpy as np
 
     results = _read(path, [KEY, "apacheversion", *SCORES])
@@ -120,7 +120,7 @@ def _scores(path: Path) -> pd.DataFrame:
 
 
 def _read(path: Path, columns: list[str]) -> pd.DataFrame:
-    """One of PhysioNet's tables, refused where it lacks a column."""
+    """Read one of PhysioNet's tables; one that lacks a column is refused."""
     import pandas as pd
 
     try:
@@ -201,8 +201,8 @@ FEWEST = 8
 
 
 def load() -> Table:
-    """1,571 stays of at least 24 hours with a known outcome; `died_in_hospital` 1 in 138 of them."""
-    table = read_table(locate(FILE, name=NAME), form=PLAIN)
+    """Load 1,571 stays of at least 24 hours with a known outcome; `died_in_hospital` 1 in 138 of them."""
+    table = read_table(locate_file(FILE, name=NAME), form=PLAIN)
     table = table.take(table.column("cohort24") == 1).without(LATER)
     region = table.column("region")
     silo = np.array(["unknown" if r is None else r for r in region], dtype=object)
@@ -210,7 +210,7 @@ def load() -> Table:
 
 
 def load_hospitals() -> Table:
-    """1,170 of those stays, at the 117 hospitals that have eight or more; 101 died."""
+    """Load 1,170 of those stays, at the 117 hospitals that have eight or more; 101 died."""
     table = load().without(("silo",))
-    _, at, stays = np.unique(table.column("hospitalid"), return_inverse=True, return_counts=True)
-    return Table(table.take(stays[at] >= FEWEST).columns, HOSPITALS)
+    _, hospital, stays = np.unique(table.column("hospitalid"), return_inverse=True, return_counts=True)
+    return Table(table.take(stays[hospital] >= FEWEST).columns, HOSPITALS)

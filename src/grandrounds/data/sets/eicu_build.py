@@ -1,4 +1,4 @@
-"""From the folder of the credentialed eICU database to one table: a row a stay, its first day, the outcome.
+"""Builder of one table from the credentialed eICU database: a row a stay, its first day, the outcome.
 
 The columns are called as in the demo's prepared table (`eicu.py`), without those known only
 later. Beside the table stand the flow of the rules (JSON) and an experiment that runs on it (TOML).
@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -28,7 +28,7 @@ from grandrounds.data.sets.eicu_tables import (
     APERIODIC,
     KEY,
     PERIODIC,
-    Measured,
+    Measurements,
     Progress,
     RawTable,
     find_table,
@@ -60,7 +60,7 @@ COLUMNS = {
     "hospitaldischargestatus": "str",
     "unitdischargeoffset": "float64",
 }
-"""What is read of `patient`."""
+"""Columns that are read of `patient`."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,16 @@ class Step:
     hospitals: int
 
 
-def choose(patient: pd.DataFrame, recorded: pd.Series, *, least_hours: float = 0.0) -> tuple[pd.DataFrame, list[Step]]:
-    """The stays of the cohort, and the flow of the rules; `recorded` lists stays whose length of stay is known.
+def choose_stays(
+    patient: pd.DataFrame, recorded: pd.Series, *, least_hours: float = 0.0
+) -> tuple[pd.DataFrame, list[Step]]:
+    """Choose the stays of the cohort, and record the flow of the rules.
 
-    `least_hours` is no rule of the paper's: it leaves out stays that were shorter, as the prepared table of the demo
-    does with 24. Without it the window of a stay that ended earlier is shorter than a day, and may hold its end.
+    Args:
+        patient: The table `patient`.
+        recorded: The stays whose length is known.
+        least_hours: Leave out shorter stays, as the prepared table of the demo does with 24; no rule of the paper's. Without
+            it the window of a stay that ended earlier is shorter than a day, and may hold its end.
     """
     repeated = patient[KEY].duplicated()
     if repeated.any():
@@ -87,37 +92,37 @@ def choose(patient: pd.DataFrame, recorded: pd.Series, *, least_hours: float = 0
             "download it again",
             code="repeated-ids",
         )
-    patient = patient.assign(age=ages(patient["age"]))
+    patient = patient.assign(age=parse_ages(patient["age"]))
     first = first_stays(patient)
     steps = [_step("stays in the database", patient, patient)]
-    for rule, kept in _rules(patient, first, recorded, least_hours):
-        steps.append(_step(rule, patient, kept))
-        patient = kept
+    for rule, included in _rules(patient, first, recorded, least_hours):
+        steps.append(_step(rule, patient, included))
+        patient = included
     if patient.empty:
         raise BadInput("the rules of inclusion leave no stay; is this the whole database?", code="no-rows-left")
     return patient, steps
 
 
-def ages(words: pd.Series) -> pd.Series:
-    """Ages in years; "> 89" is 90, and what is blank is not known."""
+def parse_ages(words: pd.Series) -> pd.Series:
+    """Read ages in years; "> 89" is 90, and what is blank is not known."""
     return pd.to_numeric(words.where(words.str.strip() != "> 89", str(OLDEST)), errors="coerce")
 
 
 def first_stays(patient: pd.DataFrame) -> pd.Series:
-    """The stays that were their patient's first in an ICU: number 1 of the patient's first time in hospital.
+    """Find the stays that were their patient's first in an ICU: number 1 of the patient's first time in hospital.
 
     eICU has no dates. Times in hospital are put in order by the year of discharge, then by age; between those of one
     year and one age the order cannot be known, and the lower patienthealthsystemstayid is taken.
     """
     order = ["hospitaldischargeyear", "age", "patienthealthsystemstayid"]
     admitted = patient.sort_values(order).drop_duplicates("uniquepid")["patienthealthsystemstayid"]
-    there = patient[patient["patienthealthsystemstayid"].isin(admitted) & (patient["unitvisitnumber"] == 1)]
-    return there.sort_values(KEY).drop_duplicates("uniquepid")[KEY]
+    candidates = patient[patient["patienthealthsystemstayid"].isin(admitted) & (patient["unitvisitnumber"] == 1)]
+    return candidates.sort_values(KEY).drop_duplicates("uniquepid")[KEY]
 
 
-def undecided(patient: pd.DataFrame) -> int:
+def outcome_unknown(patient: pd.DataFrame) -> int:
     """Patients who were in hospital more than once in one year and at one age, first of all: see `first_stays`."""
-    times = patient.assign(age=ages(patient["age"])).drop_duplicates("patienthealthsystemstayid")
+    times = patient.assign(age=parse_ages(patient["age"])).drop_duplicates("patienthealthsystemstayid")
     when = times["hospitaldischargeyear"] * 1000 + times["age"].fillna(999)
     earliest = when.groupby(times["uniquepid"]).transform("min")
     return int(((when == earliest).groupby(times["uniquepid"]).sum() > 1).sum())
@@ -126,7 +131,7 @@ def undecided(patient: pd.DataFrame) -> int:
 def _rules(
     patient: pd.DataFrame, first: pd.Series, recorded: pd.Series, least_hours: float
 ) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Each rule with the stays that are left after it."""
+    """List each rule with the stays that remain after it."""
     patient = patient[patient["age"] >= ADULT]
     yield f"adults ({ADULT} or older)", patient
     patient = patient[patient[KEY].isin(first)]
@@ -157,51 +162,69 @@ _HOSPITAL = ("numbedscategory", "teachingstatus", "region")
 _TEACHING = {"t": 1.0, "f": 0.0}
 
 
+class CohortFlow(TypedDict):
+    """The rules of inclusion and their counts, as written beside the table."""
+
+    schema: str
+    steps: list[dict[str, Any]]
+    deaths: int
+    first_stay_undecided: int
+    without_vitals: int
+    rows: dict[str, dict[str, int]]
+    absent_tables: list[str]
+    least_hours: float
+
+
 @dataclass(frozen=True)
-class Built:
+class EicuTable:
     """The table, and how it came about."""
 
     table: pd.DataFrame
     steps: tuple[Step, ...]
-    flow: dict[str, Any]
+    flow: CohortFlow
 
 
-def build(folder: Path, *, least_hours: float = 0.0, told: Progress = no_progress) -> Built:
+def build_table(folder: Path, *, least_hours: float = 0.0, progress: Progress = no_progress) -> EicuTable:
     """Read the database and make the table; every file is looked for before the first is read."""
     raw = need_tables(folder, _NEEDED)
-    more = {name: found for name in _OPTIONAL if (found := find_table(folder, name)) is not None}
-    patient = raw["patient"].read(COLUMNS, told=told)
-    chosen, steps = choose(patient, _recorded(raw["apachePatientResult"], told), least_hours=least_hours)
+    more = {name: raw_table for name in _OPTIONAL if (raw_table := find_table(folder, name)) is not None}
+    patient = raw["patient"].read(COLUMNS, progress=progress)
+    chosen, steps = choose_stays(patient, _read_recorded(raw["apachePatientResult"], progress), least_hours=least_hours)
     chosen = chosen.sort_values(KEY, ignore_index=True)
-    measured = Measured.none(chosen[KEY])
-    measured.add_vitals(raw["vitalPeriodic"], PERIODIC, told=told)
-    measured.add_vitals(raw["vitalAperiodic"], APERIODIC, told=told)
-    measured.add_labs(raw["lab"], told=told)
+    measured = Measurements.empty(chosen[KEY])
+    measured.add_vitals(raw["vitalPeriodic"], PERIODIC, progress=progress)
+    measured.add_vitals(raw["vitalAperiodic"], APERIODIC, progress=progress)
+    measured.add_labs(raw["lab"], progress=progress)
     if "nurseCharting" in more:
-        measured.add_nursed(more["nurseCharting"], told=told)
+        measured.add_nursed(more["nurseCharting"], progress=progress)
     if "intakeOutput" in more:
-        measured.add_urine(more["intakeOutput"], told=told)
-    table = _joined(chosen, _hospitals(raw["hospital"], told), measured.table(), _apache(raw["apacheApsVar"], told))
+        measured.add_urine(more["intakeOutput"], progress=progress)
+    table = _join(
+        chosen,
+        _read_hospitals(raw["hospital"], progress),
+        measured.table(),
+        _read_apache(raw["apacheApsVar"], progress),
+    )
     _check_rows(table, chosen)
-    flow = {
+    flow: CohortFlow = {
         "schema": SCHEMA,
         "steps": [asdict(step) for step in steps],
         "deaths": int(table["died_in_hospital"].sum()),
-        "first_stay_undecided": undecided(patient),
+        "first_stay_undecided": outcome_unknown(patient),
         "without_vitals": int((measured.vitals.count.sum(axis=1) == 0).sum()),
         "rows": measured.rows,
         "absent_tables": [name for name in _OPTIONAL if name not in more],
         "least_hours": least_hours,
     }
-    return Built(table, tuple(steps), flow)
+    return EicuTable(table, tuple(steps), flow)
 
 
 _NEEDED = ("patient", "hospital", "apachePatientResult", "apacheApsVar", "vitalPeriodic", "vitalAperiodic", "lab")
 _OPTIONAL = ("nurseCharting", "intakeOutput")  # temperatures of hospitals without a probe, and urine
 
 
-def write(built: Built, out: Path) -> tuple[Path, Path, Path]:
-    """The table, its flow and an experiment on it, side by side."""
+def write_files(built: EicuTable, out: Path) -> tuple[Path, Path, Path]:
+    """Write the table, its flow and an experiment on it, side by side."""
     flow, recipe = check_out(out)
     packed = io.BytesIO()
     if out.name.endswith(".parquet"):
@@ -216,13 +239,13 @@ def write(built: Built, out: Path) -> tuple[Path, Path, Path]:
 
 
 def check_out(out: Path) -> tuple[Path, Path]:
-    """Where the flow and the experiment go; refused before an hour of reading where one of the three cannot be written."""
+    """Find where the flow and the experiment go; refused before an hour of reading where one cannot be written."""
     suffix = next((s for s in SUFFIXES if out.name.endswith(s)), None)
     if suffix is None or out.name == suffix:
         raise BadInput(f"--out {out}: write the table as one of *{', *'.join(SUFFIXES)}", code="unknown-file-type")
     base = out.name.removesuffix(suffix)
-    beside = out.with_name(f"{base}.flow.json"), out.with_name(f"{base}.toml")
-    for path in (out, *beside):
+    companions = out.with_name(f"{base}.flow.json"), out.with_name(f"{base}.toml")
+    for path in (out, *companions):
         if path.exists():
             raise BadInput(
                 f"{path} is there already; remove it, or choose another name (use --out)", code="file-exists"
@@ -232,7 +255,7 @@ def check_out(out: Path) -> tuple[Path, Path]:
             f"{out.absolute().parent} is not a folder; make it, or choose another place (use --out)",
             code="folder-not-found",
         )
-    return beside
+    return companions
 
 
 def experiment(name: str, table: pd.DataFrame) -> str:
@@ -261,21 +284,21 @@ def experiment(name: str, table: pd.DataFrame) -> str:
     )
 
 
-def _recorded(table: RawTable, told: Progress) -> pd.Series:
-    """The stays whose length of stay APACHE's results record; the demo's offsets in `patient` are never blank."""
-    results = table.read({KEY: "int64", "actualiculos": "float64"}, told=told)
+def _read_recorded(table: RawTable, progress: Progress) -> pd.Series:
+    """Read the stays whose length of stay APACHE's results record; the demo's offsets in `patient` are never blank."""
+    results = table.read({KEY: "int64", "actualiculos": "float64"}, progress=progress)
     return results[KEY][results["actualiculos"] >= 0].drop_duplicates()
 
 
-def _hospitals(table: RawTable, told: Progress) -> pd.DataFrame:
-    hospitals = table.read({"hospitalid": "int64", **dict.fromkeys(_HOSPITAL, "str")}, told=told)
+def _read_hospitals(table: RawTable, progress: Progress) -> pd.DataFrame:
+    hospitals = table.read({"hospitalid": "int64", **dict.fromkeys(_HOSPITAL, "str")}, progress=progress)
     _refuse_repeated(hospitals, "hospitalid", table)
     return hospitals.assign(teachingstatus=hospitals["teachingstatus"].map(_TEACHING))
 
 
-def _apache(table: RawTable, told: Progress) -> pd.DataFrame:
-    """APACHE's values of the first day; -1 stands for "not known" there."""
-    values = table.read({KEY: "int64", **dict.fromkeys(APACHE, "float64")}, told=told)
+def _read_apache(table: RawTable, progress: Progress) -> pd.DataFrame:
+    """Read APACHE's values of the first day; -1 stands for "not known" there."""
+    values = table.read({KEY: "int64", **dict.fromkeys(APACHE, "float64")}, progress=progress)
     _refuse_repeated(values, KEY, table)
     return values.set_index(KEY).replace(-1, np.nan).add_prefix("aps_").reset_index()
 
@@ -289,10 +312,8 @@ def _refuse_repeated(rows: pd.DataFrame, key: str, table: RawTable) -> None:
         )
 
 
-def _joined(
-    chosen: pd.DataFrame, hospitals: pd.DataFrame, measured: pd.DataFrame, apache: pd.DataFrame
-) -> pd.DataFrame:
-    """Each part beside its stay; a join that would repeat a stay is an error of pandas' own."""
+def _join(chosen: pd.DataFrame, hospitals: pd.DataFrame, measured: pd.DataFrame, apache: pd.DataFrame) -> pd.DataFrame:
+    """Join each part to its stay; a join that would repeat a stay is an error of pandas' own."""
     table = chosen[[KEY, "uniquepid", "hospitalid"]].merge(hospitals, on="hospitalid", how="left", validate="m:1")
     table = pd.concat([table, chosen[list(_PERSON)]], axis=1)
     table = table.merge(measured, left_on=KEY, right_index=True, how="left", validate="1:1")
@@ -303,7 +324,7 @@ def _joined(
 
 
 def _check_rows(table: pd.DataFrame, chosen: pd.DataFrame) -> None:
-    """One row a stay, the stays that were chosen: a join that multiplies them is found here at the latest."""
+    """Check that there is one row a stay, of the stays that were chosen: a join must not multiply them."""
     if not (len(table) == len(chosen) and table[KEY].is_unique and set(table[KEY]) == set(chosen[KEY])):
         raise RunFailed(
             f"the joined table has {len(table)} rows for {len(chosen)} stays: please report this",
@@ -312,7 +333,7 @@ def _check_rows(table: pd.DataFrame, chosen: pd.DataFrame) -> None:
 
 
 def flow_rows(steps: Sequence[Step]) -> list[tuple[str, str, str, str, str]]:
-    """The flow as the cells of a table, one row a rule."""
+    """Format the flow as the cells of a table, one row a rule."""
     return [
         (s.rule, f"-{s.left_out:,}" if i else "", f"{s.stays:,}", f"{s.patients:,}", f"{s.hospitals:,}")
         for i, s in enumerate(steps)

@@ -27,8 +27,8 @@ Progress = Callable[[str, int, int], None]
 """Called with a file's name, the bytes of it that were read, and its size."""
 
 
-def no_progress(name: str, done: int, size: int) -> None:
-    """For those who do not ask how far it is."""
+def no_progress(name: str, read_bytes: int, size: int) -> None:
+    """Report nothing."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class RawTable:
     path: Path
     spelled: Mapping[str, str]
 
-    def read(self, columns: Mapping[str, str], *, told: Progress = no_progress) -> pd.DataFrame:
-        """The whole table, for the small ones."""
-        return pd.concat(self.pieces(columns, told=told), ignore_index=True)
+    def read(self, columns: Mapping[str, str], *, progress: Progress = no_progress) -> pd.DataFrame:
+        """Read the whole table, for the small ones."""
+        return pd.concat(self.pieces(columns, progress=progress), ignore_index=True)
 
-    def pieces(self, columns: Mapping[str, str], *, told: Progress = no_progress) -> Iterator[pd.DataFrame]:
-        """The table piece by piece; `columns` maps those wanted to their types."""
+    def pieces(self, columns: Mapping[str, str], *, progress: Progress = no_progress) -> Iterator[pd.DataFrame]:
+        """Read the table piece by piece; `columns` maps those wanted to their types."""
         absent = [name for name in columns if name not in self.spelled]
         if absent:
             raise BadInput(
@@ -51,41 +51,41 @@ class RawTable:
                 "(the tables of eICU 2.0 are wanted, as PhysioNet has them)",
                 code="missing-columns",
             )
-        own = {self.spelled[name]: name for name in columns}
+        name_by_spelling = {self.spelled[name]: name for name in columns}
         types = {self.spelled[name]: kind for name, kind in columns.items()}
         size = self.path.stat().st_size
         with _faults_of(self.path), self.path.open("rb") as raw:
             text = _unpacked(self.path, raw)
-            for piece in pd.read_csv(text, usecols=list(own), dtype=types, chunksize=ROWS):
-                told(self.path.name, raw.tell(), size)
-                yield piece.rename(columns=own)
-        told(self.path.name, size, size)
+            for piece in pd.read_csv(text, usecols=list(name_by_spelling), dtype=types, chunksize=ROWS):
+                progress(self.path.name, raw.tell(), size)
+                yield piece.rename(columns=name_by_spelling)
+        progress(self.path.name, size, size)
 
 
 def find_table(folder: Path, name: str) -> RawTable | None:
-    """The table called `name` in a folder, packed or not; None where there is none."""
+    """Find the table called `name` in a folder, packed or not; None where there is none."""
     wanted = (f"{name}.csv".lower(), f"{name}.csv.gz".lower())
-    found = sorted((p for p in folder.iterdir() if p.name.lower() in wanted), key=lambda p: len(p.name))
-    if not found:
+    paths = sorted((p for p in folder.iterdir() if p.name.lower() in wanted), key=lambda p: len(p.name))
+    if not paths:
         return None
-    with _faults_of(found[0]), found[0].open("rb") as raw:
-        header = pd.read_csv(_unpacked(found[0], raw), nrows=0)
-    return RawTable(found[0], {str(c).strip().lower(): str(c) for c in header.columns})
+    with _faults_of(paths[0]), paths[0].open("rb") as raw:
+        header = pd.read_csv(_unpacked(paths[0], raw), nrows=0)
+    return RawTable(paths[0], {str(c).strip().lower(): str(c) for c in header.columns})
 
 
 def need_tables(folder: Path, names: Sequence[str]) -> dict[str, RawTable]:
-    """The tables called `names`, all of which must be there; those that are not are said together."""
+    """Find the tables called `names`; absent ones are refused together."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder; give the one with eICU's .csv.gz files", code="folder-not-found")
-    found = {name: table for name in names if (table := find_table(folder, name)) is not None}
-    absent = [f"{name}.csv.gz" for name in names if name not in found]
+    tables = {name: table for name in names if (table := find_table(folder, name)) is not None}
+    absent = [f"{name}.csv.gz" for name in names if name not in tables]
     if absent:
-        said, them = ("is", "it") if len(absent) == 1 else ("are", "them")
+        verb, them = ("is", "it") if len(absent) == 1 else ("are", "them")
         raise BadInput(
-            f"{', '.join(absent)} {said} not in {folder}; download {them} from PhysioNet with your credentials",
+            f"{', '.join(absent)} {verb} not in {folder}; download {them} from PhysioNet with your credentials",
             code="file-not-found",
         )
-    return found
+    return tables
 
 
 def _unpacked(path: Path, raw: IO[bytes]) -> IO[bytes]:
@@ -94,7 +94,7 @@ def _unpacked(path: Path, raw: IO[bytes]) -> IO[bytes]:
 
 @contextmanager
 def _faults_of(path: Path) -> Iterator[None]:
-    """What a damaged file brings up, as one sentence."""
+    """Turn the errors of a damaged file into one sentence."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error):
@@ -184,7 +184,7 @@ UNITS = {("crp", "mg/dl"): 10.0, ("ca", "mmol/l"): 4.0}
 """Units that some hospitals use, and what brings them to everybody's (mg/L, mg/dL)."""
 
 URINE = r"\|Output \(ml\)\|(?:.*urin|.*foley|.*condom cath|.*straight *cath|.*urethral)"
-"""Where the flowsheet has urine."""
+"""Rows of the flowsheet with urine."""
 
 
 @dataclass
@@ -199,14 +199,14 @@ class Sums:
     about: Array  # (measures,)
 
     @classmethod
-    def none(cls, stays: int, about: Array) -> Sums:
+    def empty(cls, stays: int, about: Array) -> Sums:
         zero = np.zeros((stays, len(about)))
         return cls(zero, zero.copy(), zero.copy(), zero + np.inf, zero - np.inf, about)
 
-    def add(self, at: Array, measure: Array, value: Array) -> None:
-        """Values (n,) of stays `at` (n,) and measures (n,)."""
+    def add(self, stay: Array, measure: Array, value: Array) -> None:
+        """Values (n,) of stays `stay` (n,) and measures (n,)."""
         shape = self.count.shape
-        cell = at * shape[1] + measure
+        cell = stay * shape[1] + measure
         off = value - self.about[measure]
         for sums, weights in ((self.count, None), (self.total, off), (self.squares, off**2)):
             sums += np.bincount(cell, weights, minlength=self.count.size).reshape(shape)
@@ -223,12 +223,12 @@ class Sums:
         spread = self.squares - self.total**2 / np.maximum(self.count, 1)
         return np.where(self.count > 1, np.sqrt(np.maximum(spread, 0) / np.maximum(self.count - 1, 1)), np.nan)
 
-    def extreme(self, which: Array) -> Array:
-        return np.where(self.count > 0, which, np.nan)
+    def extreme(self, candidates: Array) -> Array:
+        return np.where(self.count > 0, candidates, np.nan)
 
 
 @dataclass
-class Measured:
+class Measurements:
     """The sums of a cohort's stays, and how many rows of each table were read and used."""
 
     stays: pd.Index
@@ -238,57 +238,57 @@ class Measured:
     rows: dict[str, dict[str, int]]
 
     @classmethod
-    def none(cls, stays: pd.Series) -> Measured:
+    def empty(cls, stays: pd.Series) -> Measurements:
         n = len(stays)
         middle = np.array([(low + high) / 2 for low, high in VITALS.values()])
         return cls(
-            pd.Index(stays), Sums.none(n, middle), Sums.none(n, np.zeros(len(LABS))), Sums.none(n, np.zeros(1)), {}
+            pd.Index(stays), Sums.empty(n, middle), Sums.empty(n, np.zeros(len(LABS))), Sums.empty(n, np.zeros(1)), {}
         )
 
-    def add_vitals(self, table: RawTable, names: Mapping[str, str], *, told: Progress) -> None:
-        """Columns of `vitalPeriodic` or `vitalAperiodic`."""
+    def add_vitals(self, table: RawTable, names: Mapping[str, str], *, progress: Progress) -> None:
+        """Add columns of `vitalPeriodic` or `vitalAperiodic`."""
         types = {KEY: "int64", "observationoffset": "float64", **dict.fromkeys(names, "float64")}
-        for piece in table.pieces(types, told=told):
+        for piece in table.pieces(types, progress=progress):
             piece = self._of_the_day(table, piece, "observationoffset")
             for column, vital in names.items():
                 self._add_vital(piece["at"], piece[column], vital)
 
-    def add_nursed(self, table: RawTable, *, told: Progress) -> None:
+    def add_nursed(self, table: RawTable, *, progress: Progress) -> None:
         """Temperatures that nurses wrote down."""
-        which, value = "nursingchartcelltypevalname", "nursingchartvalue"
-        types = {KEY: "int64", "nursingchartoffset": "float64", which: "str", value: "str"}
-        for piece in table.pieces(types, told=told):
-            piece = self._of_the_day(table, piece[piece[which].isin(NURSED)], "nursingchartoffset", of=len(piece))
+        kind, value = "nursingchartcelltypevalname", "nursingchartvalue"
+        types = {KEY: "int64", "nursingchartoffset": "float64", kind: "str", value: "str"}
+        for piece in table.pieces(types, progress=progress):
+            piece = self._of_the_day(table, piece[piece[kind].isin(NURSED)], "nursingchartoffset", size=len(piece))
             numbers = pd.to_numeric(piece[value], errors="coerce")
             for name, vital in NURSED.items():
-                mine = piece[which] == name
+                mine = piece[kind] == name
                 self._add_vital(piece["at"][mine], numbers[mine], vital)
 
-    def add_labs(self, table: RawTable, *, told: Progress) -> None:
+    def add_labs(self, table: RawTable, *, progress: Progress) -> None:
         """Results of `lab`, in everybody's unit."""
         place = {word: j for j, words in enumerate(LABS.values()) for word in words}
         ends = np.array([LIMITS.get(name, (0.0, np.inf)) for name in LABS])
         types = {KEY: "int64", "labresultoffset": "float64", "labname": "str", "labresult": "float64",
                  "labmeasurenamesystem": "str"}  # fmt: skip
-        for piece in table.pieces(types, told=told):
-            known = piece[piece["labname"].isin(place) & piece["labresult"].notna()]
-            known = self._of_the_day(table, known, "labresultoffset", of=len(piece))
-            measure = known["labname"].map(place).to_numpy(np.int64)
-            value = known["labresult"].to_numpy() * _factors(measure, known["labmeasurenamesystem"])
+        for piece in table.pieces(types, progress=progress):
+            results = piece[piece["labname"].isin(place) & piece["labresult"].notna()]
+            results = self._of_the_day(table, results, "labresultoffset", size=len(piece))
+            measure = results["labname"].map(place).to_numpy(np.int64)
+            value = results["labresult"].to_numpy() * _factors(measure, results["labmeasurenamesystem"])
             fine = (value >= ends[measure, 0]) & (value <= ends[measure, 1])
-            self.labs.add(known["at"].to_numpy()[fine], measure[fine], value[fine])
+            self.labs.add(results["at"].to_numpy()[fine], measure[fine], value[fine])
 
-    def add_urine(self, table: RawTable, *, told: Progress) -> None:
+    def add_urine(self, table: RawTable, *, progress: Progress) -> None:
         """Urine of the flowsheet, in ml."""
         types = {KEY: "int64", "intakeoutputoffset": "float64", "cellpath": "str", "cellvaluenumeric": "float64"}
-        for piece in table.pieces(types, told=told):
+        for piece in table.pieces(types, progress=progress):
             flows = piece["cellpath"].str.contains(URINE, case=False, na=False) & (piece["cellvaluenumeric"] >= 0)
-            mine = self._of_the_day(table, piece[flows], "intakeoutputoffset", of=len(piece))
-            at = mine["at"].to_numpy()
-            self.urine.add(at, np.zeros(len(at), np.int64), mine["cellvaluenumeric"].to_numpy())
+            mine = self._of_the_day(table, piece[flows], "intakeoutputoffset", size=len(piece))
+            stay = mine["at"].to_numpy()
+            self.urine.add(stay, np.zeros(len(stay), np.int64), mine["cellvaluenumeric"].to_numpy())
 
     def table(self) -> pd.DataFrame:
-        """One row a stay: vitals by mean, min, max and std, laboratory values by mean, urine by sum."""
+        """Build one row a stay: vitals by mean, min, max and std, laboratory values by mean, urine by sum."""
         v = self.vitals
         figures = {"mean": v.mean, "min": v.extreme(v.least), "max": v.extreme(v.largest), "std": v.std}
         columns = {f"{vital}_{part}": x[:, j] for j, vital in enumerate(VITALS) for part, x in figures.items()}
@@ -296,23 +296,25 @@ class Measured:
         columns["urine_sum"] = self.urine.extreme(self.urine.total)[:, 0]
         return pd.DataFrame(columns, index=self.stays)
 
-    def _of_the_day(self, table: RawTable, piece: pd.DataFrame, offset: str, *, of: int | None = None) -> pd.DataFrame:
-        """The cohort's rows of the first day, with the place of their stay as `at`; counts them."""
-        at = self.stays.get_indexer(piece[KEY])
-        kept = piece.assign(at=at)[(at >= 0) & piece[offset].between(0, DAY).to_numpy()]
+    def _of_the_day(
+        self, table: RawTable, piece: pd.DataFrame, offset: str, *, size: int | None = None
+    ) -> pd.DataFrame:
+        """Select the cohort's rows of the first day, with the place of their stay as `at`; counts them."""
+        stay = self.stays.get_indexer(piece[KEY])
+        first_day = piece.assign(at=stay)[(stay >= 0) & piece[offset].between(0, DAY).to_numpy()]
         rows = self.rows.setdefault(table.path.name, {"read": 0, "used": 0})
-        rows["read"] += len(piece) if of is None else of
-        rows["used"] += len(kept)
-        return kept
+        rows["read"] += len(piece) if size is None else size
+        rows["used"] += len(first_day)
+        return first_day
 
-    def _add_vital(self, at: pd.Series, value: pd.Series, vital: str) -> None:
+    def _add_vital(self, stay: pd.Series, value: pd.Series, vital: str) -> None:
         fine = value.between(*VITALS[vital]).to_numpy()
-        here = at.to_numpy()[fine]
-        self.vitals.add(here, np.full(len(here), list(VITALS).index(vital)), value.to_numpy(float)[fine])
+        stays = stay.to_numpy()[fine]
+        self.vitals.add(stays, np.full(len(stays), list(VITALS).index(vital)), value.to_numpy(float)[fine])
 
 
 def _factors(measure: Array, unit: pd.Series) -> Array:
-    """What each result is to be multiplied by."""
+    """Find the factor that each result is to be multiplied by."""
     factors = np.ones(len(measure))
     words, names = unit.str.strip().str.lower(), list(LABS)
     for (lab, word), factor in UNITS.items():

@@ -27,21 +27,21 @@ SYNTHETIC_FEATURES = tuple(f"x{j}" for j in range(30))
 
 
 def breast_cancer() -> Table:
-    """569 tumours, 30 measurements of cell nuclei, `diagnosis` malignant (212) or benign (357)."""
+    """Load 569 tumours, 30 measurements of cell nuclei, `diagnosis` malignant (212) or benign (357)."""
     values = breast_cancer_values(_packaged("breast_cancer.csv"))
     diagnosis = np.array(["malignant", "benign"], dtype=object)[values[:, -1].astype(np.int64)]
     return Table(_columns(values, BREAST_FEATURES) | {"diagnosis": diagnosis}, "breast-cancer")
 
 
 def digits() -> Table:
-    """1,797 handwritten digits, 8 x 8 pixels from 0 to 16, `digit` "0" to "9"."""
+    """Load 1,797 handwritten digits, 8 x 8 pixels from 0 to 16, `digit` "0" to "9"."""
     values = digit_values(_packaged("digits.csv.gz"))
     digit = np.array([str(d) for d in range(10)], dtype=object)[values[:, -1].astype(np.int64)]
     return Table(_columns(values, DIGIT_FEATURES) | {"digit": digit}, "digits")
 
 
 def synthetic() -> Table:
-    """3,000 made-up rows, 30 numbers each (10 that tell, 5 that repeat them, 15 of noise), `label` "class 0" to "class 2"."""
+    """Make 3,000 rows of 30 numbers (10 that tell, 5 that repeat them, 15 of noise), `label` "class 0" to "class 2"."""
     from sklearn.datasets import make_classification
 
     values, number = make_classification(3000, 30, n_informative=10, n_redundant=5, n_classes=3, random_state=0)
@@ -50,7 +50,7 @@ def synthetic() -> Table:
 
 
 def synthetic_binary() -> Table:
-    """1,000 made-up rows of 20 numbers (2 that tell, 2 that repeat them, 16 of noise), `label` "class 0" or "class 1"."""
+    """Make 1,000 rows of 20 numbers (2 that tell, 2 that repeat them, 16 of noise), `label` "class 0" or "class 1"."""
     from sklearn.datasets import make_classification
 
     values, number = make_classification(1000, 20, random_state=0)
@@ -78,7 +78,7 @@ def digit_values(path: Path | None) -> Array:
 
 
 def _packaged(name: str) -> Path | None:
-    """The file inside the installed scikit-learn, found without importing it; None if it moved."""
+    """Find the file inside the installed scikit-learn without importing it; None if it moved."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:
         return None

@@ -11,7 +11,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.data.formats import PLAIN
 from grandrounds.data.readers import read_table
-from grandrounds.data.store import DataFile, locate
+from grandrounds.data.store import DataFile, locate_file
 from grandrounds.data.table import Table
 
 NAME = "heart"
@@ -58,18 +58,20 @@ LEVELS: dict[str, dict[int, str]] = {
 
 
 def load() -> Table:
-    """`hospital`, 13 features, `disease` (more than half of a coronary artery narrowed)."""
-    parts = [read_table(locate(f, name=NAME), missing=("?",), names=tuple(_NAMES.values()), form=PLAIN) for f in FILES]
+    """Load `hospital`, 13 features, `disease` (more than half of a coronary artery narrowed)."""
+    parts = [
+        read_table(locate_file(f, name=NAME), missing=("?",), names=tuple(_NAMES.values()), form=PLAIN) for f in FILES
+    ]
     columns = {name: np.concatenate([part.column(name) for part in parts]) for name in _NAMES.values()}
     for name in ("cholesterol", "resting_bp"):
         columns[name][columns[name] == 0] = np.nan  # nobody lives with either at zero: not measured
     for name, words in LEVELS.items():
-        columns[name] = _worded(columns[name], words)
+        columns[name] = _translate(columns[name], words)
     hospital = np.repeat(np.array(list(HOSPITALS), dtype=object), [len(part) for part in parts])
     return Table({"hospital": hospital, **columns}, NAME)
 
 
-def _worded(codes: Array, words: dict[int, str]) -> Array:
+def _translate(codes: Array, words: dict[int, str]) -> Array:
     out = np.full(len(codes), None, dtype=object)
     for code, word in words.items():
         out[codes == code] = word

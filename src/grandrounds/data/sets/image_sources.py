@@ -51,7 +51,7 @@ XFED_MASKS = "ae3d9d139ad6e3891435313f8f0a6bb96340ecaa275179e27addabb50b810a1c"
 
 
 def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """An uncompressed .npz file, the same bytes on every machine."""
+    """Write an uncompressed .npz file, the same bytes on every machine."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, values in arrays.items():
@@ -66,7 +66,7 @@ def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
 
 
 def convert_mnist(files: Files, progress: Progress) -> dict[str, bytes]:
-    """The four idx files as `x_train`, `y_train`, `x_test`, `y_test`."""
+    """Convert the four idx files to `x_train`, `y_train`, `x_test`, `y_test`."""
     arrays = {}
     for part, stem in MNIST_STEMS.items():
         arrays[f"x_{part}"] = read_idx(files[f"mnist/{stem}-images-idx3-ubyte.gz"])
@@ -75,8 +75,8 @@ def convert_mnist(files: Files, progress: Progress) -> dict[str, bytes]:
 
 
 def read_idx(path: Path) -> Array:
-    """An array of bytes in the idx format: two zeros, the type (8), the number of axes, their lengths, the values."""
-    with _faults(path), gzip.open(path) as file:
+    """Read an array of bytes in the idx format: two zeros, the type (8), the number of axes, their lengths, the values."""
+    with _unreadable_as_errors(path), gzip.open(path) as file:
         raw = file.read()
     axes = raw[3] if len(raw) > 3 else 0
     shape = [int.from_bytes(raw[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes)]
@@ -89,11 +89,11 @@ def read_idx(path: Path) -> Array:
 
 
 def convert_cifar10(files: Files, progress: Progress) -> dict[str, bytes]:
-    """The six batches of the binary version as x, y and idx (the position in the set) of `train` and `test`."""
+    """Convert the six batches of the binary version to x, y and idx (the position in the set) of `train` and `test`."""
     (path,) = files.values()
     batches: dict[str, bytes] = {}
     every = [name for names in CIFAR_BATCHES.values() for name in names]
-    with _faults(path), tarfile.open(path, "r:gz") as archive:
+    with _unreadable_as_errors(path), tarfile.open(path, "r:gz") as archive:
         for member in archive:
             name = Path(member.name).name
             file = archive.extractfile(member) if name in every and member.isfile() else None
@@ -131,7 +131,7 @@ def first_of_each(labels: Array, start: int, stop: int) -> Array:
 
 
 def convert_ham10000(files: Files, progress: Progress) -> dict[str, bytes]:
-    """Images and lesion masks at 28 x 28, in the order of `image_id`, and the table in that order.
+    """Convert images and lesion masks to 28 x 28, in the order of `image_id`, and the table in that order.
 
     Images (600 x 450) are reduced in one step by Pillow's bicubic filter, which takes in the whole area that becomes
     a pixel. A mask's pixel is inside where more than half of its area is.
@@ -143,11 +143,11 @@ def convert_ham10000(files: Files, progress: Progress) -> dict[str, bytes]:
     image = pillow("converting HAM10000")
     x = np.empty((len(rows), HAM_SIDE, HAM_SIDE, 3), np.uint8)
     masks = np.empty((len(rows), HAM_SIDE, HAM_SIDE), bool)
-    with _Members(parts, ".jpg") as pictures, _Members(segmentations, ".png") as drawn:
+    with _Members(parts, ".jpg") as images, _Members(segmentations, ".png") as drawn:
         for i, row in enumerate(rows):
             name = row["image_id"]
-            x[i] = _reduced(image, pictures.open(image, name))
-            masks[i] = _reduced_mask(image, drawn.open(image, f"{name}_segmentation"))
+            x[i] = _reduce(image, images.open(image, name))
+            masks[i] = _reduce_mask(image, drawn.open(image, f"{name}_segmentation"))
             if i % 50 == 49 or i == len(rows) - 1:
                 progress("images at 28 x 28", i + 1, len(rows))
     numbers: dict[str, int] = {}
@@ -169,8 +169,8 @@ def convert_ham10000(files: Files, progress: Progress) -> dict[str, bytes]:
 
 
 def _ham_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and rows of the publisher's table; no cell of it holds a comma."""
-    with _faults(path):
+    """Read columns and rows of the publisher's table; no cell of it holds a comma."""
+    with _unreadable_as_errors(path):
         header, *lines = [line.split(",") for line in path.read_text(encoding="utf-8").splitlines() if line]
     wanted = {"image_id", "lesion_id", "dx", "dataset"}
     if not wanted <= set(header) or any(len(line) != len(header) for line in lines):
@@ -187,11 +187,11 @@ def _ham_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return header, sorted(rows, key=lambda row: row["image_id"])
 
 
-def _reduced(image: Any, opened: Any) -> Array:
+def _reduce(image: Any, opened: Any) -> Array:
     return np.asarray(opened.convert("RGB").resize((HAM_SIDE, HAM_SIDE), image.Resampling.BICUBIC))
 
 
-def _reduced_mask(image: Any, opened: Any) -> Array:
+def _reduce_mask(image: Any, opened: Any) -> Array:
     inside = opened.convert("L").point(lambda v: 255 if v > 127 else 0)
     return np.asarray(inside.resize((HAM_SIDE, HAM_SIDE), image.Resampling.BOX)) > 127
 
@@ -206,12 +206,14 @@ def convert_xfed(files: Files, progress: Progress) -> dict[str, bytes]:
     arrays: dict[str, Array] = {}
     with _Members([path], "") as members:
         for kind, mode, count in (("mnist", "L", len(XFED_MNIST)), ("cifar", "RGB", len(XFED_CIFAR))):
-            at = [f"{kind}_asset/{k}" for k in range(1, count + 1)]
-            shown = [members.open(image, f"{name}.jpg").convert(mode) for name in at]
+            folders = [f"{kind}_asset/{k}" for k in range(1, count + 1)]
+            shown = [members.open(image, f"{name}.jpg").convert(mode) for name in folders]
             arrays[f"{kind}_images"] = np.stack([np.asarray(one) for one in shown])
-            arrays[f"{kind}_masks"] = np.stack([_drawn(members.open(image, f"{name}_mask.png")) for name in at])
+            arrays[f"{kind}_masks"] = np.stack(
+                [_read_drawing(members.open(image, f"{name}_mask.png")) for name in folders]
+            )
             progress(f"{kind} images", count, count)
-        with _faults(path):
+        with _unreadable_as_errors(path):
             published = np.array([int(word) for word in members.read("mnist_asset/labels.txt").split()], np.int8)
     packed = b"".join(np.packbits(arrays[f"{kind}_masks"]).tobytes() for kind in ("mnist", "cifar"))
     if hashlib.sha256(packed).hexdigest() != XFED_MASKS or len(published) != len(XFED_MNIST):
@@ -231,8 +233,8 @@ def convert_xfed(files: Files, progress: Progress) -> dict[str, bytes]:
     return {"xfed_masks/xfed_masks_made.npz": npz_bytes(arrays)}
 
 
-def _drawn(opened: Any) -> Array:
-    """Inside or outside: colour 1 of a palette, or white on black."""
+def _read_drawing(opened: Any) -> Array:
+    """Read inside or outside: colour 1 of a palette, or white on black."""
     if opened.mode == "P":
         return np.asarray(np.asarray(opened) > 0)
     return np.asarray(np.asarray(opened.convert("RGB")).max(axis=2) > 127)
@@ -251,7 +253,7 @@ class _Members:
 
     def __enter__(self) -> _Members:
         for path in self.paths:
-            with _faults(path):
+            with _unreadable_as_errors(path):
                 archive = zipfile.ZipFile(path)
             self.archives.append(archive)
             for name in archive.namelist():
@@ -270,20 +272,20 @@ class _Members:
                 f"{' and '.join(str(p) for p in self.paths)} hold no '{name}{self.ending}'", code="incomplete-archive"
             )
         archive, member = self.at[name]
-        with _faults(Path(str(archive.filename))):
+        with _unreadable_as_errors(Path(str(archive.filename))):
             return archive.read(member)
 
     def open(self, image: Any, name: str) -> Any:
-        """A member as a Pillow image."""
+        """Open a member as a Pillow image."""
         data = self.read(name)
-        with _faults(Path(str(self.at[name][0].filename))):
+        with _unreadable_as_errors(Path(str(self.at[name][0].filename))):
             opened = image.open(io.BytesIO(data))
             opened.load()
             return opened
 
 
 @contextmanager
-def _faults(path: Path) -> Iterator[None]:
+def _unreadable_as_errors(path: Path) -> Iterator[None]:
     """Turn what a damaged archive brings up into one sentence."""
     try:
         yield

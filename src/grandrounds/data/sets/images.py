@@ -1,4 +1,4 @@
-"""The picture sets Grand Rounds knows by name: MNIST, CIFAR-10, HAM10000, and XFed's truth masks.
+"""The image sets Grand Rounds knows by name: MNIST, CIFAR-10, HAM10000, and XFed's truth masks.
 
 The files are converted from what their publishers offer: `rounds data get` fetches and converts (`image_sources.py`).
 """
@@ -18,12 +18,12 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.formats import PLAIN
 from grandrounds.data.image_files import load_npz, read_npz
 from grandrounds.data.images import ImageSet
-from grandrounds.data.partition import by_column, partition
+from grandrounds.data.partition import partition, partition_by_column
 from grandrounds.data.readers import read_table
 from grandrounds.data.sets import image_sources
 from grandrounds.data.sets.image_sources import first_of_each
-from grandrounds.data.store import DataFile, locate
-from grandrounds.data.table import text_of
+from grandrounds.data.store import DataFile, locate_file
+from grandrounds.data.table import to_text
 
 Part = Literal["train", "test", "all"]
 PARTS = ("train", "test", "all")
@@ -110,33 +110,33 @@ _WEB_BY_EYE = ("dog", "dog", "automobile", "automobile", "cat", "cat", "deer", "
 
 def mnist(split: Part = "all") -> ImageSet:
     """MNIST: 60,000 digits to train on, then 10,000 to test on; `part` and `index` say where each is from."""
-    arrays = load_npz(locate(MNIST_FILE, name="mnist"))
+    arrays = load_npz(locate_file(MNIST_FILE, name="mnist"))
     numbers = {part: np.arange(len(arrays[f"y_{part}"])) for part in ("train", "test")}
     return _official_parts("mnist", [arrays], classes=DIGITS, index=[numbers], split=split)
 
 
 def cifar10(split: Part = "all") -> ImageSet:
-    """CIFAR-10, two fifths of it: 20,000 pictures to train on, 4,000 to test on, balanced.
+    """CIFAR-10, two fifths of it: 20,000 images to train on, 4,000 to test on, balanced.
 
     They are the first 2,000 + 400 of each class. `index` is the position in the full 50,000 or 10,000.
     """
-    paths = [locate(file, name="cifar-10") for file in CIFAR_FILES]
-    whole = [path for path in paths if path.name == Path(CIFAR_FULL_FILE.path).name]
-    if not whole:
+    paths = [locate_file(file, name="cifar-10") for file in CIFAR_FILES]
+    full = [path for path in paths if path.name == Path(CIFAR_FULL_FILE.path).name]
+    if not full:
         return _cifar([load_npz(path) for path in paths], split=split)
-    arrays = load_npz(whole[0])
+    arrays = load_npz(full[0])
     ends = ({"train": (0, 1200), "test": (0, 240)}, {"train": (1200, 2000), "test": (240, 400)})
     return _cifar([_cut(arrays, part) for part in ends], split=split)
 
 
 def cifar10_full(path: str | Path | None = None, *, split: Part = "all") -> ImageSet:
-    """All 50,000 + 10,000 pictures: those of `rounds data get cifar-10-full`, or of a file of your own.
+    """Load all 50,000 + 10,000 images: those of `rounds data get cifar-10-full`, or of a file of your own.
 
     How a file is compressed differs between machines, so the content of your own is checked: the
-    pictures, laid out as the publisher's batches, must have the published MD5 sums.
+    images, laid out as the publisher's batches, must have the published MD5 sums.
     """
     if path is None:
-        return _cifar([load_npz(locate(CIFAR_FULL_FILE, name="cifar-10-full"))], split=split, name="cifar-10-full")
+        return _cifar([load_npz(locate_file(CIFAR_FULL_FILE, name="cifar-10-full"))], split=split, name="cifar-10-full")
     arrays = load_npz(Path(path))
     if not _is_published(arrays):
         raise BadInput(
@@ -149,27 +149,27 @@ def cifar10_full(path: str | Path | None = None, *, split: Part = "all") -> Imag
 def ham10000() -> ImageSet:
     """HAM10000 at 28 x 28: 10,015 skin lesions, seven diagnoses, four sources as sites, lesion masks.
 
-    `patient` is the lesion (7,470 of them). Nine lesions have pictures in two of the sources
+    `patient` is the lesion (7,470 of them). Nine lesions have images in two of the sources
     (vidir_modern and vidir_molemax).
     """
-    npz, meta = (locate(file, name="ham10000") for file in HAM_FILES)
+    npz, meta = (locate_file(file, name="ham10000") for file in HAM_FILES)
     table = read_table(meta, form=PLAIN)
-    pictures = read_npz(npz, patient="lesion", name="ham10000")
-    if pictures.columns["image_id"].tolist() != table.column("image_id").tolist():
+    images = read_npz(npz, patient="lesion", name="ham10000")
+    if images.columns["image_id"].tolist() != table.column("image_id").tolist():
         raise BadInput(
-            f"{npz} and {meta} list different pictures; put both publisher's files in place", code="unexpected-file"
+            f"{npz} and {meta} list different images; put both publisher's files in place", code="unexpected-file"
         )
-    columns = {name: text_of(values) for name, values in table.columns.items()}
-    return replace(pictures, patient=columns["lesion_id"], columns=columns)
+    columns = {name: to_text(values) for name, values in table.columns.items()}
+    return replace(images, patient=columns["lesion_id"], columns=columns)
 
 
 def ham10000_malignant() -> ImageSet:
     """HAM10000 as two classes: malignant (akiec, bcc, mel: 1,954) against benign (8,061)."""
-    pictures = ham10000()
-    malignant = np.isin(pictures.label.astype(str), MALIGNANT)
+    images = ham10000()
+    malignant = np.isin(images.label.astype(str), MALIGNANT)
     label = np.array(["benign", "malignant"], object)[malignant.astype(int)]
-    columns = {**pictures.columns, "malignancy": label}
-    return replace(pictures, name="ham10000-malignant", label=label, columns=columns)
+    columns = {**images.columns, "malignancy": label}
+    return replace(images, name="ham10000-malignant", label=label, columns=columns)
 
 
 def ham10000_six() -> ImageSet:
@@ -177,39 +177,39 @@ def ham10000_six() -> ImageSet:
     return replace(halve_largest(ham10000_malignant()), name="ham10000-six")
 
 
-def halve_largest(pictures: ImageSet, *, count: int = 2, seed: int = 0) -> ImageSet:
-    """The `count` largest sites cut in two ("name 1", "name 2") by whole patients: six sites of HAM10000's four.
+def halve_largest(images: ImageSet, *, count: int = 2, seed: int = 0) -> ImageSet:
+    """Cut the `count` largest sites in two ("name 1", "name 2") by whole patients: six sites of HAM10000's four.
 
-    The column `clinic` says the same of each picture.
+    The column `clinic` says the same of each image.
     """
-    if pictures.site is None:
-        raise BadInput(f"{pictures.name} has no sites to halve; partition it instead", code="no-site-column")
-    site = pictures.site.copy()
-    rows_by_site = by_column(pictures.site)
+    if images.site is None:
+        raise BadInput(f"{images.name} has no sites to halve; partition it instead", code="no-site-column")
+    site = images.site.copy()
+    rows_by_site = partition_by_column(images.site)
     largest = sorted(rows_by_site, key=lambda name: (-len(rows_by_site[name]), name))[:count]
     for name in largest:
         rows = rows_by_site[name]
-        groups = None if pictures.patient is None else pictures.patient[rows]
-        halves = partition("equal", pictures.label[rows], sites=2, seed=seed, groups=groups, min_rows=1)
+        groups = None if images.patient is None else images.patient[rows]
+        halves = partition("equal", images.label[rows], sites=2, seed=seed, groups=groups, min_rows=1)
         for k, half in enumerate(halves.values(), start=1):
             site[rows[half]] = f"{name} {k}"
-    return replace(pictures, site=site, columns={**pictures.columns, "clinic": site})
+    return replace(images, site=site, columns={**images.columns, "clinic": site})
 
 
 def xfed_masks(kind: str = "mnist", *, web: bool = False) -> ImageSet:
-    """XFed's pictures with hand-drawn truth masks, to score reasons by: 102 digits, or 18 of its 30 CIFAR pictures.
+    """Load XFed's images with hand-drawn truth masks, to score explanations by: 102 digits, or 18 of its 30 CIFAR images.
 
     Labels are the right ones (three published digits are wrong; `published` has those). Twelve
-    "CIFAR" pictures are web photographs without a label: `web` includes them, with labels given by
+    "CIFAR" images are web photographs without a label: `web` includes them, with labels given by
     eye, so that the paper's 30 can be scored. `number` is XFed's own, from 1; `index` is the place
     in the official test set, None where there is none; `note` warns of a poor mask.
-    The pictures are XFed's JPEG copies; take the originals from the test set by `index`.
+    The images are XFed's JPEG copies; take the originals from the test set by `index`.
     """
     if kind not in ("mnist", "cifar"):
         raise BadInput(
             f"kind '{kind}' of XFed masks is unknown; {nearest(kind, ('mnist', 'cifar'))}", code="unknown-kind"
         )
-    arrays = load_npz(locate(XFED_FILE, name=f"xfed-{kind}"))
+    arrays = load_npz(locate_file(XFED_FILE, name=f"xfed-{kind}"))
     pixels, index = arrays[f"{kind}_images"], arrays[f"{kind}_test_index"]
     numbers = arrays[f"{kind}_label"].tolist()
     if kind == "mnist":
@@ -228,20 +228,20 @@ def xfed_masks(kind: str = "mnist", *, web: bool = False) -> ImageSet:
         "origin": origin,
         **further,
     }
-    pictures = ImageSet(
+    images = ImageSet(
         name=f"xfed-{kind}-{len(label)}" if web and kind == "cifar" else f"xfed-{kind}",
         pixels=pixels,
         label=np.array(label, object),
         masks=arrays[f"{kind}_masks"],
         columns={name: np.array(values, object) for name, values in columns.items()},
     )
-    return pictures if web or kind == "mnist" else pictures.take(index >= 0)
+    return images if web or kind == "mnist" else images.take(index >= 0)
 
 
-def scoring_rows(pictures: ImageSet, scoring: ImageSet) -> Array:
-    """True (n,) for official test pictures that are also XFed's scoring pictures: leave them out of the final test."""
+def scoring_rows(images: ImageSet, scoring: ImageSet) -> Array:
+    """Mark (n,) official test images that are also XFed's scoring images: leave them out of the final test."""
     used = set(scoring.columns["index"].tolist()) - {None}
-    pairs = zip(pictures.columns["part"].tolist(), pictures.columns["index"].tolist(), strict=True)
+    pairs = zip(images.columns["part"].tolist(), images.columns["index"].tolist(), strict=True)
     return np.array([part == "test" and index in used for part, index in pairs], bool)
 
 
@@ -251,9 +251,11 @@ def _cifar(files: Sequence[dict[str, Array]], *, split: Part, name: str = "cifar
 
 
 def _cut(arrays: dict[str, Array], ends: dict[str, tuple[int, int]]) -> dict[str, Array]:
-    """The pictures number `start` to `stop` of each class, of both parts, in their order."""
-    at = {part: first_of_each(arrays[f"y_{part}"], *ends[part]) for part in ends}
-    return {f"{key}_{part}": arrays[f"{key}_{part}"][rows] for part, rows in at.items() for key in ("x", "y", "idx")}
+    """Select the images number `start` to `stop` of each class, of both parts, in their order."""
+    chosen = {part: first_of_each(arrays[f"y_{part}"], *ends[part]) for part in ends}
+    return {
+        f"{key}_{part}": arrays[f"{key}_{part}"][rows] for part, rows in chosen.items() for key in ("x", "y", "idx")
+    }
 
 
 def _official_parts(
@@ -264,7 +266,7 @@ def _official_parts(
     index: Sequence[dict[str, Array]],
     split: str,
 ) -> ImageSet:
-    """x_train, y_train, x_test, y_test of one or more files, the training pictures first."""
+    """Join x_train, y_train, x_test, y_test of one or more files, the training images first."""
     if split not in PARTS:
         raise BadInput(f"split '{split}' of {name} is unknown; {nearest(split, PARTS)}", code="unknown-split")
     parts = ("train", "test") if split == "all" else (split,)
@@ -284,7 +286,7 @@ def _official_parts(
 
 
 def _is_published(arrays: dict[str, Array]) -> bool:
-    """Whether these are the publisher's six batches, byte for byte: a label, then 3 x 1024 values, for each picture."""
+    """Tell whether these are the publisher's six batches, byte for byte: a label, then 3 x 1024 values, for each image."""
     wanted = {"train": 5 * _BATCH, "test": _BATCH}
     for part, n in wanted.items():
         for key, shape in (("x", (n, 32, 32, 3)), ("y", (n,)), ("idx", (n,))):
@@ -292,9 +294,9 @@ def _is_published(arrays: dict[str, Array]) -> bool:
                 return False
     published = iter(_BATCH_MD5)
     for part, n in wanted.items():
-        for at in range(0, n, _BATCH):
-            planes = arrays[f"x_{part}"][at : at + _BATCH].transpose(0, 3, 1, 2).reshape(_BATCH, -1)
-            batch = np.concatenate([arrays[f"y_{part}"][at : at + _BATCH, None], planes], axis=1)
+        for start in range(0, n, _BATCH):
+            planes = arrays[f"x_{part}"][start : start + _BATCH].transpose(0, 3, 1, 2).reshape(_BATCH, -1)
+            batch = np.concatenate([arrays[f"y_{part}"][start : start + _BATCH, None], planes], axis=1)
             digest = hashlib.md5(batch.astype(np.uint8).data, usedforsecurity=False).hexdigest()
             if digest != next(published):
                 return False
@@ -317,7 +319,7 @@ _XFED = {
 }
 _SKEWED = {"partition": "dirichlet", "sites": 10, "alpha": 0.5}
 
-PICTURE_SETS: dict[str, dict[str, Any]] = {
+IMAGE_SETS: dict[str, dict[str, Any]] = {
     "mnist": {
         "name": "mnist",
         "title": "MNIST handwritten digits, 28 x 28 pixels: ten classes",
@@ -380,7 +382,7 @@ PICTURE_SETS: dict[str, dict[str, Any]] = {
 SCORING_SETS: dict[str, dict[str, Any]] = {
     "xfed-mnist": {
         "name": "xfed-mnist",
-        "title": "XFed truth masks: 102 digits with hand-drawn strokes, to score reasons by",
+        "title": "XFed truth masks: 102 digits with hand-drawn strokes, to score explanations by",
         "rows": 102,
         "label": "digit",
         "load": lambda: xfed_masks("mnist"),
@@ -388,7 +390,7 @@ SCORING_SETS: dict[str, dict[str, Any]] = {
     },
     "xfed-cifar": {
         "name": "xfed-cifar",
-        "title": "XFed truth masks: 18 CIFAR-10 test pictures with hand-drawn objects, to score reasons by",
+        "title": "XFed truth masks: 18 CIFAR-10 test images with hand-drawn objects, to score explanations by",
         "rows": 18,
         "label": "object",
         "load": lambda: xfed_masks("cifar"),

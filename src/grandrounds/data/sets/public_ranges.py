@@ -74,8 +74,10 @@ _YES_NO: Range = (0, 1)
 
 
 def _days(names: dict[str, str]) -> dict[str, Range]:
-    """Column -> range, for the four figures of each vital; `names` says what a set calls it."""
-    return {f"{own}_{part}": r for name, own in names.items() for part, r in zip(PARTS, VITALS[name], strict=True)}
+    """Map column to range, for the four figures of each vital; `names` says what a set calls it."""
+    return {
+        f"{set_name}_{part}": r for name, set_name in names.items() for part, r in zip(PARTS, VITALS[name], strict=True)
+    }
 
 
 COHORT: dict[str, Range] = {
@@ -136,7 +138,7 @@ EICU: dict[str, Range] = {
     "admissionheight": (150, 192),
     "admissionweight": (45, 130),
     **_days(_EICU_VITALS),
-    **{f"{own}_mean": LABS[name] for name, own in _EICU_LABS.items()},
+    **{f"{column}_mean": LABS[name] for name, column in _EICU_LABS.items()},
     "ckmb_mean": (0, 60),
     "crp_mean": (0, 300),  # mg/L
     "fio2_mean": (21, 90),
@@ -144,7 +146,7 @@ EICU: dict[str, Range] = {
     "mchc_mean": (30, 36),
     "methb_mean": (0, 2),
     "urine_sum": (0, 4000),
-    **{f"aps_{own}": LABS[name] for name, own in _EICU_APACHE.items()},
+    **{f"aps_{column}": LABS[name] for name, column in _EICU_APACHE.items()},
     **{f"aps_{name}": _YES_NO for name in ("intubated", "vent", "dialysis", "meds")},
     "aps_eyes": (1, 4),
     "aps_motor": (1, 6),

@@ -23,7 +23,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, encode, load
 from grandrounds.core.errors import BadInput
-from grandrounds.data.store import DataFile, cache_folder, folders, locate, new_file
+from grandrounds.data.store import DataFile, cache_folder, locate_file, new_file, search_folders
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,12 +56,12 @@ BATCH = 32
 _WORD = re.compile(r"[a-z0-9]+|[^a-z0-9\s]")
 
 Weights = Mapping[str, "Tensor"]
-Counted = Callable[[int, int], None]
+EmbeddingProgress = Callable[[int, int], None]
 """Called with how many texts are done and how many there are."""
 
 
-def embed(texts: Sequence[str], *, name: str | None = None, progress: Counted | None = None) -> Array:
-    """Texts as numbers (n, 384) float32. `name` is the set that needs them, for messages."""
+def embed(texts: Sequence[str], *, name: str | None = None, progress: EmbeddingProgress | None = None) -> Array:
+    """Embed texts as numbers (n, 384) float32. `name` is the set that needs them, for messages."""
     try:
         import torch
     except ImportError:
@@ -69,14 +69,16 @@ def embed(texts: Sequence[str], *, name: str | None = None, progress: Counted | 
             f'{name or "text"} needs torch for its sentence encoder: pip install "grandrounds[text]"',
             code="missing-package",
         ) from None
-    number = {piece: i for i, piece in enumerate(locate(PIECES, name=name).read_text(encoding="utf-8").splitlines())}
-    arrays, _ = load(locate(WEIGHTS, name=name), links=True)
+    number = {
+        piece: i for i, piece in enumerate(locate_file(PIECES, name=name).read_text(encoding="utf-8").splitlines())
+    }
+    arrays, _ = load(locate_file(WEIGHTS, name=name), links=True)
     weights = {key: torch.tensor(array) for key, array in arrays.items()}
     return embed_pieces([word_pieces(text, number) for text in texts], weights, progress=progress)
 
 
 def word_pieces(text: str, number: Mapping[str, int]) -> tuple[int, ...]:
-    """The numbers of a text's word pieces between [CLS] and [SEP]: each word, from its start, in pieces as long as can be.
+    """Number a text's word pieces between [CLS] and [SEP]: each word, from its start, in pieces as long as can be.
 
     Words are runs of letters and digits, in small letters; all else stands alone. That is BERT's rule for ASCII, and
     other text is refused.
@@ -86,27 +88,29 @@ def word_pieces(text: str, number: Mapping[str, int]) -> tuple[int, ...]:
             f"'{text[:40]}' has letters outside ASCII, which the sentence encoder here does not read",
             code="non-ascii-text",
         )
-    found = [number["[CLS]"]]
+    pieces = [number["[CLS]"]]
     for word in _WORD.findall(text.lower()):
-        found += _cut(word, number)
-    return (*found[: LONGEST - 1], number["[SEP]"])
+        pieces += _cut(word, number)
+    return (*pieces[: LONGEST - 1], number["[SEP]"])
 
 
 def _cut(word: str, number: Mapping[str, int]) -> list[int]:
-    found: list[int] = []
-    at = 0
-    while at < len(word):
-        mark = "##" if at else ""
-        end = next((end for end in range(len(word), at, -1) if mark + word[at:end] in number), None)
+    pieces: list[int] = []
+    start = 0
+    while start < len(word):
+        mark = "##" if start else ""
+        end = next((end for end in range(len(word), start, -1) if mark + word[start:end] in number), None)
         if end is None:
             return [number["[UNK]"]]
-        found.append(number[mark + word[at:end]])
-        at = end
-    return found
+        pieces.append(number[mark + word[start:end]])
+        start = end
+    return pieces
 
 
-def embed_pieces(texts: Sequence[Sequence[int]], weights: Weights, *, progress: Counted | None = None) -> Array:
-    """Numbers for texts that are word pieces already; batches hold texts of one length, so nothing is padded.
+def embed_pieces(
+    texts: Sequence[Sequence[int]], weights: Weights, *, progress: EmbeddingProgress | None = None
+) -> Array:
+    """Embed texts that are word pieces already; batches hold texts of one length, so nothing is padded.
 
     Batches are dealt to as many threads as there are cores, each with one thread of torch's: what comes out does not
     depend on how many there are.
@@ -119,20 +123,20 @@ def embed_pieces(texts: Sequence[Sequence[int]], weights: Weights, *, progress: 
     for row, pieces in enumerate(texts):
         by_length[len(pieces)].append(row)
     longest_first = [by_length[n] for n in sorted(by_length, reverse=True)]
-    batches = [rows[at : at + BATCH] for rows in longest_first for at in range(0, len(rows), BATCH)]
+    batches = [rows[start : start + BATCH] for rows in longest_first for start in range(0, len(rows), BATCH)]
 
     def one(rows: list[int]) -> Array:
         with torch.inference_mode():
             return np.asarray(_forward(torch.tensor([texts[row] for row in rows]), weights).numpy())
 
     out = np.empty((len(texts), weights["embeddings.word_embeddings.weight"].shape[1]), np.float32)
-    done = 0
+    embedded = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for rows, found in zip(batches, pool.map(one, batches), strict=True):
-            out[rows] = found
-            done += len(rows)
+        for rows, vectors in zip(batches, pool.map(one, batches), strict=True):
+            out[rows] = vectors
+            embedded += len(rows)
             if progress:
-                progress(done, len(texts))
+                progress(embedded, len(texts))
     return out
 
 
@@ -151,64 +155,68 @@ def _forward(pieces: Tensor, weights: Weights) -> Tensor:
     return normalize(x.mean(dim=1))
 
 
-def _layer(x: Tensor, at: str, weights: Weights) -> Tensor:
-    """Attention between the pieces, then a dense net on each; both are added to what was there, and normalised."""
+def _layer(x: Tensor, prefix: str, weights: Weights) -> Tensor:
+    """Apply attention between the pieces, then a dense net on each; both are added to the input, and normalised."""
     from torch.nn.functional import gelu, scaled_dot_product_attention
 
     query, key, value = (
-        _dense(x, f"{at}.attention.self.{part}", weights).view(*x.shape[:2], -1, HEAD).transpose(1, 2)
+        _dense(x, f"{prefix}.attention.self.{part}", weights).view(*x.shape[:2], -1, HEAD).transpose(1, 2)
         for part in ("query", "key", "value")
     )
-    seen = scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
-    x = _norm(x + _dense(seen, f"{at}.attention.output.dense", weights), f"{at}.attention.output.LayerNorm", weights)
-    inner = gelu(_dense(x, f"{at}.intermediate.dense", weights))
-    return _norm(x + _dense(inner, f"{at}.output.dense", weights), f"{at}.output.LayerNorm", weights)
+    attended = scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+    x = _norm(
+        x + _dense(attended, f"{prefix}.attention.output.dense", weights),
+        f"{prefix}.attention.output.LayerNorm",
+        weights,
+    )
+    inner = gelu(_dense(x, f"{prefix}.intermediate.dense", weights))
+    return _norm(x + _dense(inner, f"{prefix}.output.dense", weights), f"{prefix}.output.LayerNorm", weights)
 
 
-def _dense(x: Tensor, at: str, weights: Weights) -> Tensor:
+def _dense(x: Tensor, prefix: str, weights: Weights) -> Tensor:
     from torch.nn.functional import linear
 
-    return linear(x, weights[f"{at}.weight"], weights[f"{at}.bias"])
+    return linear(x, weights[f"{prefix}.weight"], weights[f"{prefix}.bias"])
 
 
-def _norm(x: Tensor, at: str, weights: Weights) -> Tensor:
+def _norm(x: Tensor, prefix: str, weights: Weights) -> Tensor:
     from torch.nn.functional import layer_norm
 
-    return layer_norm(x, x.shape[-1:], weights[f"{at}.weight"], weights[f"{at}.bias"], EPSILON)
+    return layer_norm(x, x.shape[-1:], weights[f"{prefix}.weight"], weights[f"{prefix}.bias"], EPSILON)
 
 
 _ARRAY = "embeddings"
 
 
-def kept_path(texts: Sequence[str], *, encoder: str, folder: str) -> str:
-    """The file of these texts inside a data folder; `encoder` says whose numbers they are (a hash of its weights)."""
+def cache_path(texts: Sequence[str], *, encoder: str, folder: str) -> str:
+    """Name the file of these texts inside a data folder; `encoder` says whose numbers they are (a hash of its weights)."""
     digest = hashlib.sha256(encoder.encode())
     for text in texts:
         digest.update(b"\0" + text.encode())
     return f"{folder}/embeddings-{digest.hexdigest()[:16]}.safetensors"
 
 
-def find(path: str, *, rows: int) -> tuple[Path, Array] | None:
-    """The first sound file of this name, and its embeddings (rows, d); None where there is none."""
-    for folder in folders():
+def find_embeddings(path: str, *, rows: int) -> tuple[Path, Array] | None:
+    """Find the first sound file of this name, and its embeddings (rows, d); None where there is none."""
+    for folder in search_folders():
         place = folder / path
-        if place.is_file() and (held := _sound(place, rows)) is not None:
-            return place, held
+        if place.is_file() and (embeddings := _read_checked(place, rows)) is not None:
+            return place, embeddings
     return None
 
 
-def kept(path: str, *, rows: int, compute: Callable[[], Array]) -> tuple[Path, Array]:
-    """The embeddings in this file, computed and written to the cache where there is no sound one."""
-    found = find(path, rows=rows)
-    if found is not None:
-        return found
+def load_or_compute(path: str, *, rows: int, compute: Callable[[], Array]) -> tuple[Path, Array]:
+    """Load the embeddings in this file, or compute and write them to the cache where there is no sound one."""
+    stored = find_embeddings(path, rows=rows)
+    if stored is not None:
+        return stored
     with new_file(path) as f:
         values = np.ascontiguousarray(compute(), np.float32)
         f.write(encode({_ARRAY: values}, {"sha256": _digest(values)}))
     return cache_folder() / path, values
 
 
-def _sound(place: Path, rows: int) -> Array | None:
+def _read_checked(place: Path, rows: int) -> Array | None:
     try:
         arrays, meta = load(place, links=True)
     except BadInput:

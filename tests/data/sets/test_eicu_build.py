@@ -17,7 +17,7 @@ import grandrounds as gr
 from grandrounds.data.download import Source
 from grandrounds.data.sets import eicu, eicu_tables
 from grandrounds.data.sets.eicu import LATER
-from grandrounds.data.sets.eicu_build import build, check_out, write
+from grandrounds.data.sets.eicu_build import build_table, check_out, write_files
 from grandrounds.data.sets.eicu_tables import LABS, VITALS, Sums
 from grandrounds.data.sets.public_ranges import EICU, EICU_LEVELS
 from grandrounds.experiment.experiment import Experiment
@@ -182,7 +182,7 @@ def folder(tmp_path):
 
 
 def test_each_rule_leaves_out_whom_it_should(folder):
-    built = build(folder)
+    built = build_table(folder)
     assert built.table["patientunitstayid"].tolist() == KEPT
     assert [(s.rule, s.left_out, s.stays, s.patients, s.hospitals) for s in built.steps] == [
         ("stays in the database", 0, 18, 14, 4),
@@ -197,13 +197,13 @@ def test_each_rule_leaves_out_whom_it_should(folder):
 
 
 def test_short_stays_can_be_left_out(folder):
-    built = build(folder, least_hours=24)
+    built = build_table(folder, least_hours=24)
     assert built.table["patientunitstayid"].tolist() == [stay for stay in KEPT if stay != 107]
     assert ("at least 24 hours in the unit", 1) in [(s.rule, s.left_out) for s in built.steps]
 
 
 def test_figures_of_the_first_day_by_hand(folder):
-    table = build(folder).table.set_index("patientunitstayid")
+    table = build_table(folder).table.set_index("patientunitstayid")
     one = table.loc[101]
     expected = {
         "hr_mean": 90.0, "hr_min": 80.0, "hr_max": 100.0, "hr_std": 14.1421,  # 80 and 100
@@ -232,11 +232,11 @@ def test_figures_of_the_first_day_by_hand(folder):
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("rows", [1, 2, 5])
 def test_pieces_of_any_size_give_the_same_table(folder, rows, monkeypatch):
-    whole = build(folder)
+    full = build_table(folder)
     monkeypatch.setattr(eicu_tables, "ROWS", rows)
-    pieces = build(folder)
-    pd.testing.assert_frame_equal(pieces.table, whole.table)
-    assert pieces.flow == whole.flow
+    pieces = build_table(folder)
+    pd.testing.assert_frame_equal(pieces.table, full.table)
+    assert pieces.flow == full.flow
 
 
 READINGS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.floats(20, 300)), min_size=1, max_size=80)
@@ -245,47 +245,47 @@ READINGS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.floats(20
 @given(READINGS, st.integers(0, 80))
 @settings(max_examples=100, deadline=None)
 def test_sums_are_what_pandas_finds_in_all_rows_at_once(readings, cut):
-    at, measure, value = (np.array(column) for column in zip(*readings, strict=True))
-    sums = Sums.none(4, np.array([100.0, 80.0]))
+    index, measure, value = (np.array(column) for column in zip(*readings, strict=True))
+    sums = Sums.empty(4, np.array([100.0, 80.0]))
     for part in (slice(None, cut), slice(cut, None)):
-        sums.add(at[part], measure[part], value[part])
-    frame = pd.DataFrame({"at": at, "measure": measure, "value": value})
+        sums.add(index[part], measure[part], value[part])
+    frame = pd.DataFrame({"at": index, "measure": measure, "value": value})
     figures = frame.groupby(["at", "measure"])["value"].agg(["mean", "std", "min", "max"])
-    for (stay, j), found in figures.iterrows():
+    for (stay, j), result in figures.iterrows():
         mine = [sums.mean[stay, j], sums.std[stay, j], sums.least[stay, j], sums.largest[stay, j]]
-        np.testing.assert_allclose(mine, found.to_numpy(), rtol=1e-9, atol=1e-5)
+        np.testing.assert_allclose(mine, result.to_numpy(), rtol=1e-9, atol=1e-5)
     assert np.isnan(sums.mean).sum() == 8 - len(figures)
 
 
 def test_without_the_optional_tables(folder):
     for name in ("nurseCharting.csv", "intakeOutput.csv.gz", "nurseCharting.csv.gz", "intakeOutput.csv"):
         (folder / name).unlink(missing_ok=True)
-    built = build(folder)
+    built = build_table(folder)
     assert built.flow["absent_tables"] == ["nurseCharting", "intakeOutput"]
     assert built.table["urine_sum"].isna().all()
     assert built.table["temp_mean"].dropna().tolist() == [37.0]
 
 
 def test_names_of_files_and_columns_in_any_case(folder):
-    found = next(folder.glob("lab.csv*"))
-    found.rename(folder / found.name.upper())
+    result = next(folder.glob("lab.csv*"))
+    result.rename(folder / result.name.upper())
     (folder / "hospital.csv").unlink(missing_ok=True)
     write_table(folder, "hospital", [{k.upper(): v for k, v in r.items()} for r in ROWS["hospital"]],
                 header=HEADERS["hospital"].upper())  # fmt: skip
-    assert build(folder).table.loc[0, "crea_mean"] == 1.5
+    assert build_table(folder).table.loc[0, "crea_mean"] == 1.5
 
 
 def test_the_command_writes_table_flow_and_experiment(folder, tmp_path):
-    done = rounds("data", "build-eicu", folder, "--out", "eicu.parquet", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "outcome in hospital known" in done.stdout
-    assert "2 of 7 died in hospital (28.6%)" in done.stdout
-    assert "lab.csv" in done.stderr
+    process = rounds("data", "build-eicu", folder, "--out", "eicu.parquet", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "outcome in hospital known" in process.stdout
+    assert "2 of 7 died in hospital (28.6%)" in process.stdout
+    assert "lab.csv" in process.stderr
     flow = json.loads((tmp_path / "eicu.flow.json").read_text())
     assert (flow["schema"], flow["steps"][-1]["stays"]) == ("grandrounds/eicu-flow/1", 7)
     assert flow["rows"][next(folder.glob("lab.csv*")).name] == {"read": 11, "used": 8}
     table = pd.read_parquet(tmp_path / "eicu.parquet")
-    pd.testing.assert_frame_equal(table, build(folder).table, check_dtype=False)
+    pd.testing.assert_frame_equal(table, build_table(folder).table, check_dtype=False)
     again = rounds("data", "build-eicu", folder, "--out", "eicu.parquet", cwd=tmp_path)
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "is there already" in again.stderr
@@ -308,11 +308,11 @@ def test_the_tables_of_the_demo_are_downloaded(folder, tmp_path, monkeypatch):
         for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.delenv(variable, raising=False)
         cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-        done = rounds("data", "build-eicu", "--demo", "--out", tmp_path / "demo.csv", env=cache)
-    assert done.returncode == 0, done.stderr
+        process = rounds("data", "build-eicu", "--demo", "--out", tmp_path / "demo.csv", env=cache)
+    assert process.returncode == 0, process.stderr
     assert pd.read_csv(tmp_path / "demo.csv")["patientunitstayid"].tolist() == KEPT
-    done = rounds("data", "build-eicu", "--out", tmp_path / "other.csv")
-    assert done.returncode == 2 and "give the folder with eICU's .csv.gz files, or --demo" in done.stderr
+    process = rounds("data", "build-eicu", "--out", tmp_path / "other.csv")
+    assert process.returncode == 2 and "give the folder with eICU's .csv.gz files, or --demo" in process.stderr
 
 
 def damaged(folder, how: str) -> None:
@@ -361,31 +361,31 @@ def damaged(folder, how: str) -> None:
 def test_damaged_input_is_one_sentence(folder, tmp_path, how, code, value):
     damaged(folder, how)
     with refused(code, match=value):
-        build(folder)
+        build_table(folder)
     if how == "cut gzip":  # and so it is on the command line
-        done = rounds("data", "build-eicu", folder, "--out", "x.csv", cwd=tmp_path)
-        assert done.returncode == 2
-        assert done.stderr.strip().splitlines()[-1].startswith("error: ")
-        assert "Traceback" not in done.stderr
+        process = rounds("data", "build-eicu", folder, "--out", "x.csv", cwd=tmp_path)
+        assert process.returncode == 2
+        assert process.stderr.strip().splitlines()[-1].startswith("error: ")
+        assert "Traceback" not in process.stderr
         assert not list(tmp_path.glob("x.*"))
 
 
 @pytest.mark.parametrize(("out", "said"), [("eicu.xlsx", "write the table as one of"), ("no/eicu.csv", "not a folder")])
 def test_a_place_that_cannot_be_written_is_refused_first(folder, tmp_path, out, said):
-    done = rounds("data", "build-eicu", folder, "--out", out, cwd=tmp_path)
-    assert (done.returncode, said in done.stderr) == (2, True)
+    process = rounds("data", "build-eicu", folder, "--out", out, cwd=tmp_path)
+    assert (process.returncode, said in process.stderr) == (2, True)
 
 
 def test_a_folder_that_is_none(tmp_path):
-    done = rounds("data", "build-eicu", tmp_path / "nowhere", "--out", tmp_path / "x.csv")
-    assert (done.returncode, "is not a folder" in done.stderr) == (2, True)
+    process = rounds("data", "build-eicu", tmp_path / "nowhere", "--out", tmp_path / "x.csv")
+    assert (process.returncode, "is not a folder" in process.stderr) == (2, True)
 
 
 def test_nobody_left(folder):
     next(folder.glob("patient.csv*")).unlink()
     write_table(folder, "patient", [{**ROWS["patient"][0], "age": "3"}])
     with refused("no-rows-left"):
-        build(folder)
+        build_table(folder)
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +397,7 @@ def demo(tmp_path_factory, data_folder):
     for name in ("vitalPeriodic", "lab"):
         write_table(folder, name, [])
     out = folder / "eicu.parquet"
-    write(build(folder), out)
+    write_files(build_table(folder), out)
     return out
 
 

@@ -7,35 +7,35 @@ import pytest
 
 from grandrounds.data.readers import read_table
 from grandrounds.data.row_files import split_table, to_csv
-from grandrounds.data.sets.catalog import entry
-from grandrounds.data.table import Table, missing_mask, text_of
+from grandrounds.data.sets.catalog import find_entry
+from grandrounds.data.table import Table, missing_mask, to_text
 from tests.command import rounds
 from tests.support import refused
 
 
 def test_four_hospitals_of_the_heart_data(tmp_path):
-    done = rounds("data", "split", "heart", "--out", "tables", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [
+    process = rounds("data", "split", "heart", "--out", "tables", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert [line.split()[:2] for line in process.stdout.splitlines()[1:]] == [
         ["cleveland", "303"],
         ["hungarian", "294"],
         ["switzerland", "123"],
         ["va", "200"],
     ]
-    whole = entry("heart").load()
+    full = find_entry("heart").load()
     for name in ("cleveland", "va"):
-        rows = np.flatnonzero(whole.column("hospital") == name)
+        rows = np.flatnonzero(full.column("hospital") == name)
         read = read_table(str(tmp_path / "tables" / f"{name}.csv"))
-        assert read.names == tuple(n for n in whole.names if n != "hospital")
+        assert read.names == tuple(n for n in full.names if n != "hospital")
         for column in read.names:  # cells that mean "no value" are read as such again
-            assert text_of(read.column(column)).tolist() == text_of(whole.take(rows).column(column)).tolist()
+            assert to_text(read.column(column)).tolist() == to_text(full.take(rows).column(column)).tolist()
 
 
 def test_files_that_are_there_stay(tmp_path):
     (tmp_path / "va.csv").write_text("mine")
-    done = rounds("data", "split", "heart", "--out", ".", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "va.csv is there already" in done.stderr
+    process = rounds("data", "split", "heart", "--out", ".", cwd=tmp_path)
+    assert process.returncode == 2
+    assert "va.csv is there already" in process.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["va.csv"]
     assert (tmp_path / "va.csv").read_text() == "mine"
 
@@ -50,8 +50,8 @@ def test_files_that_are_there_stay(tmp_path):
     ],
 )
 def test_what_cannot_be_split_is_said(tmp_path, arguments, words):
-    done = rounds("data", "split", *arguments, "--out", "tables", cwd=tmp_path)
-    assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    process = rounds("data", "split", *arguments, "--out", "tables", cwd=tmp_path)
+    assert (process.returncode, words in process.stderr) == (2, True), process.stderr
     assert not (tmp_path / "tables").exists()
 
 
@@ -61,8 +61,8 @@ def test_a_row_of_nobody_is_refused():
 
 
 def test_cells_come_back_as_they_were(tmp_path):
-    held = Table.from_mapping({"at": [2, 2, 3], "x": [1.5, None, 7], 'say "so", then': ["a\nb", None, "ü"]}, source="t")
-    parts = split_table(held, "at")
+    data = Table.from_mapping({"at": [2, 2, 3], "x": [1.5, None, 7], 'say "so", then': ["a\nb", None, "ü"]}, source="t")
+    parts = split_table(data, "at")
     assert list(parts) == ["2", "3"]
     (tmp_path / "2.csv").write_bytes(to_csv(parts["2"]))
     again = read_table(str(tmp_path / "2.csv"))

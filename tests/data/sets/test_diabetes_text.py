@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grandrounds.data.sets.diabetes_text import DRUGS, tell, tell_all
+from grandrounds.data.sets.diabetes_text import DRUGS, describe_stay, describe_stays
 from grandrounds.data.table import Table
 
 STAY = {
@@ -25,7 +25,7 @@ TOLD = (
 
 
 def test_a_stay_is_told_as_a_doctor_would():
-    assert tell(STAY) == TOLD
+    assert describe_stay(STAY) == TOLD
 
 
 def test_what_is_not_known_is_not_told():
@@ -35,7 +35,7 @@ def test_what_is_not_known_is_not_told():
         "number_diagnoses": 1.0, "A1Cresult": "not measured", "insulin": "No", "metformin": "No", "glyburide": "No",
         "number_emergency": 0.0, "number_inpatient": 0.0,
     }  # fmt: skip
-    assert tell(unknown) == (
+    assert describe_stay(unknown) == (
         "A patient aged 0 to 9, admitted (1 diagnosis), stayed 1 day. 59 lab tests and 18 medicines. "
         "No diabetes medicine."
     )
@@ -54,9 +54,9 @@ def test_what_is_not_known_is_not_told():
     ],
 )  # fmt: skip
 def test_each_thing_has_its_words(change, says):
-    assert says in tell(STAY | change)
+    assert says in describe_stay(STAY | change)
 
 
 def test_the_outcome_is_not_told():
     columns = {name: [value] * 3 for name, value in STAY.items()} | {"readmitted": ["NO", "<30", ">30"]}
-    assert tell_all(Table.from_mapping(columns)) == [TOLD] * 3
+    assert describe_stays(Table.from_mapping(columns)) == [TOLD] * 3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from grandrounds.data.sets.cohort import HOSPITALS, LABS, LATENTS, VITALS, generate
-from grandrounds.data.split import roles
+from grandrounds.data.split import assign_roles
 
 NOT_FEATURES = ("stay_id", "patient_id", "hospital", "died")
 
@@ -72,8 +72,8 @@ def test_values_are_possible(cohort):
         assert abs(np.isnan(values).mean() - m.gaps) < 0.08, name
     for name in VITALS:
         low, mean, high = (cohort.column(f"{name}_{part}") for part in ("min", "mean", "max"))
-        seen = ~np.isnan(mean)
-        assert np.all((low[seen] <= mean[seen]) & (mean[seen] <= high[seen])), name
+        observed = ~np.isnan(mean)
+        assert np.all((low[observed] <= mean[observed]) & (mean[observed] <= high[observed])), name
     assert np.nanmedian(cohort.column("map_mean")) == pytest.approx(82, abs=1)
     assert set(cohort.column("sex")) == {"female", "male"}
     assert set(cohort.column("gcs_min")) == set(range(3, 16))
@@ -101,10 +101,10 @@ def test_sixty_features_carry_signal_on_their_own(cohort, features):
     hospital = np.unique(cohort.column("hospital").astype(str), return_inverse=True)[1]
 
     def z(values):
-        seen = ~np.isnan(values)
-        at, pair = hospital[seen], [values[seen], died[seen]]
-        n = np.maximum(np.bincount(at, minlength=HOSPITALS), 1)
-        x, y = (v - (np.bincount(at, weights=v, minlength=HOSPITALS) / n)[at] for v in pair)
+        observed = ~np.isnan(values)
+        index, pair = hospital[observed], [values[observed], died[observed]]
+        n = np.maximum(np.bincount(index, minlength=HOSPITALS), 1)
+        x, y = (v - (np.bincount(index, weights=v, minlength=HOSPITALS) / n)[index] for v in pair)
         spread = np.sqrt(np.sum((x * y) ** 2))
         return abs(np.sum(x * y)) / spread if spread > 1e-6 else 0.0  # 0: the same all over a hospital
 
@@ -128,7 +128,7 @@ def test_models_on_unseen_hospitals(cohort, features):
     from sklearn.metrics import roc_auc_score
 
     hospital = cohort.column("hospital").astype(str)
-    role = roles(sorted(set(hospital)), scheme="group-kfold", seed=0, fold=4, folds=5)
+    role = assign_roles(sorted(set(hospital)), scheme="group-kfold", seed=0, fold=4, folds=5)
     test = np.array([role[h] == "test" for h in hospital])
     x, died = inputs(cohort, features), cohort.column("died")
     filled = np.where(np.isnan(x), np.nanmedian(x[~test], axis=0), x)

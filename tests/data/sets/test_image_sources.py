@@ -37,8 +37,8 @@ def arrays_of(made, path):
 def test_npz_is_the_same_bytes_at_any_time():
     data = npz_bytes({"x": np.arange(6, dtype=np.int32).reshape(2, 3).T, "names": np.array(["a", "bc"])})
     assert hashlib.sha256(data).hexdigest() == "1d9bc45babc46c8bbc95e7e1f30579cdaca2c30947a69372ef897f9accd046f9"
-    held = np.load(io.BytesIO(data))
-    assert held["x"].tolist() == [[0, 3], [1, 4], [2, 5]] and held["names"].tolist() == ["a", "bc"]
+    images = np.load(io.BytesIO(data))
+    assert images["x"].tolist() == [[0, 3], [1, 4], [2, 5]] and images["names"].tolist() == ["a", "bc"]
 
 
 # --- MNIST ------------------------------------------------------------------------------------------
@@ -63,9 +63,9 @@ def mnist_files(folder):
 
 def test_mnist_is_read_as_published(tmp_path):
     files, arrays = mnist_files(tmp_path)
-    found = arrays_of(convert_mnist(files, no_progress), "mnist/mnist_idx.npz")
-    assert list(found) == ["x_train", "y_train", "x_test", "y_test"]
-    assert all((found[key] == arrays[key]).all() for key in arrays)
+    result = arrays_of(convert_mnist(files, no_progress), "mnist/mnist_idx.npz")
+    assert list(result) == ["x_train", "y_train", "x_test", "y_test"]
+    assert all((result[key] == arrays[key]).all() for key in arrays)
 
 
 @pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: b"\1" + raw[1:], lambda raw: b""])
@@ -91,9 +91,11 @@ def cifar_archive(path, *, leave=(), extra=b""):
         for i, name in enumerate(
             [*image_sources.CIFAR_BATCHES["train"], *image_sources.CIFAR_BATCHES["test"], "readme.html"]
         ):
-            at = slice(3 * i, 3 * i + 3)
-            planes = x[at].transpose(0, 3, 1, 2).reshape(-1, 3072)
-            raw = np.concatenate([y[at, None], planes], axis=1).tobytes() + extra if name[-3:] == "bin" else b"<html>"
+            index = slice(3 * i, 3 * i + 3)
+            planes = x[index].transpose(0, 3, 1, 2).reshape(-1, 3072)
+            raw = (
+                np.concatenate([y[index, None], planes], axis=1).tobytes() + extra if name[-3:] == "bin" else b"<html>"
+            )
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
             member.size = len(raw)
             if name not in leave:
@@ -104,11 +106,11 @@ def cifar_archive(path, *, leave=(), extra=b""):
 def test_cifar10_is_read_from_the_binary_version(tmp_path):
     path, steps = tmp_path / "cifar-10-binary.tar.gz", []
     x, y = cifar_archive(path)
-    made = convert_cifar10({"cifar10/cifar-10-binary.tar.gz": path}, lambda *step: steps.append(step))
-    found = arrays_of(made, "cifar10/cifar10_60000.npz")
-    assert (found["x_train"] == x[:15]).all() and (found["x_test"] == x[15:]).all()
-    assert (found["y_train"] == y[:15]).all() and (found["y_test"] == y[15:]).all()
-    assert found["idx_train"].tolist() == list(range(15)) and found["idx_test"].tolist() == [0, 1, 2]
+    built = convert_cifar10({"cifar10/cifar-10-binary.tar.gz": path}, lambda *step: steps.append(step))
+    result = arrays_of(built, "cifar10/cifar10_60000.npz")
+    assert (result["x_train"] == x[:15]).all() and (result["x_test"] == x[15:]).all()
+    assert (result["y_train"] == y[:15]).all() and (result["y_test"] == y[15:]).all()
+    assert result["idx_train"].tolist() == list(range(15)) and result["idx_test"].tolist() == [0, 1, 2]
     assert steps[-1] == ("batches", 6, 6)
 
 
@@ -168,16 +170,16 @@ def ham_files(folder, *, table=TABLE, leave=()):
 
 
 def test_ham10000_is_reduced_and_put_in_order(tmp_path):
-    made = convert_ham10000(ham_files(tmp_path), no_progress)
-    found = arrays_of(made, "ham10000/ham10000_28x28_made.npz")
-    assert found["image_id"].tolist() == ["ISIC_0001", "ISIC_0002", "ISIC_0003"]
-    assert found["x"].shape == (3, 28, 28, 3) and found["x"][:, 5, 9, 1].tolist() == [40, 80, 120]
-    masks = np.unpackbits(found["mask"], axis=2, count=28)
+    built = convert_ham10000(ham_files(tmp_path), no_progress)
+    result = arrays_of(built, "ham10000/ham10000_28x28_made.npz")
+    assert result["image_id"].tolist() == ["ISIC_0001", "ISIC_0002", "ISIC_0003"]
+    assert result["x"].shape == (3, 28, 28, 3) and result["x"][:, 5, 9, 1].tolist() == [40, 80, 120]
+    masks = np.unpackbits(result["mask"], axis=2, count=28)
     assert masks[:, :, :14].all() and not masks[:, :, 14:].any()
-    assert found["class_names"][found["y"]].tolist() == ["mel", "nv", "nv"] and found["lesion"].tolist() == [0, 1, 1]
-    assert found["site_names"][found["site"]].tolist() == ["rosendahl", "vienna_dias", "vidir_modern"]
+    assert result["class_names"][result["y"]].tolist() == ["mel", "nv", "nv"] and result["lesion"].tolist() == [0, 1, 1]
+    assert result["site_names"][result["site"]].tolist() == ["rosendahl", "vienna_dias", "vidir_modern"]
     header, *lines = TABLE.splitlines(keepends=True)
-    assert made["ham10000/ham10000_metadata.csv"].decode() == "".join([header, *sorted(lines, key=lambda t: t[6:15])])
+    assert built["ham10000/ham10000_metadata.csv"].decode() == "".join([header, *sorted(lines, key=lambda t: t[6:15])])
 
 
 def test_an_image_that_is_damaged_is_refused(tmp_path):
@@ -214,10 +216,10 @@ def xfed_archive(path):
     with zipfile.ZipFile(path, "w") as archive:
         for kind, drawn in masks.items():
             for k, mask in enumerate(drawn, start=1):
-                at = f"XFed-main/assets/{kind}_asset/{k}"
+                index = f"XFed-main/assets/{kind}_asset/{k}"
                 grey = np.full(mask.shape, k, np.uint8)
-                archive.writestr(f"{at}.jpg", png(grey))
-                archive.writestr(f"{at}_mask.png", png((mask * 255).astype(np.uint8)))
+                archive.writestr(f"{index}.jpg", png(grey))
+                archive.writestr(f"{index}_mask.png", png((mask * 255).astype(np.uint8)))
         archive.writestr("XFed-main/assets/mnist_asset/labels.txt", "\n".join("1" for _ in range(102)))
     packed = b"".join(np.packbits(drawn.astype(bool)).tobytes() for drawn in masks.values())
     return masks, hashlib.sha256(packed).hexdigest()
@@ -229,12 +231,12 @@ def test_xfed_masks_are_read_and_known_by_their_content(tmp_path, monkeypatch):
     with refused("unexpected-file"):
         convert_xfed({"xfed_masks/XFed.zip": path}, no_progress)
     monkeypatch.setattr(image_sources, "XFED_MASKS", digest)
-    found = arrays_of(convert_xfed({"xfed_masks/XFed.zip": path}, no_progress), "xfed_masks/xfed_masks_made.npz")
+    result = arrays_of(convert_xfed({"xfed_masks/XFed.zip": path}, no_progress), "xfed_masks/xfed_masks_made.npz")
     for kind, shape in (("mnist", (28, 28)), ("cifar", (32, 32, 3))):
-        assert (found[f"{kind}_masks"] == masks[kind]).all() and found[f"{kind}_masks"].dtype == bool
-        assert found[f"{kind}_images"].shape[1:] == shape and found[f"{kind}_images"][4].max() == 5
-    assert np.flatnonzero(found["mnist_label"] != found["mnist_label_as_published"]).tolist() == [7, 22, 24]
-    assert found["mnist_test_index"][[0, 99, 100, 101]].tolist() == [0, 99, -1, 1198]
+        assert (result[f"{kind}_masks"] == masks[kind]).all() and result[f"{kind}_masks"].dtype == bool
+        assert result[f"{kind}_images"].shape[1:] == shape and result[f"{kind}_images"][4].max() == 5
+    assert np.flatnonzero(result["mnist_label"] != result["mnist_label_as_published"]).tolist() == [7, 22, 24]
+    assert result["mnist_test_index"][[0, 99, 100, 101]].tolist() == [0, 99, -1, 1198]
 
 
 # --- eICU demo --------------------------------------------------------------------------------------
@@ -267,9 +269,9 @@ def eicu_files(folder):
 
 
 def test_eicu_demo_counts_the_first_24_hours(tmp_path):
-    made = eicu.convert_eicu_demo(eicu_files(tmp_path), no_progress)
-    assert list(made) == [eicu.OTHER]
-    table = pd.read_csv(io.BytesIO(made[eicu.OTHER])).set_index(eicu.KEY)
+    built = eicu.convert_eicu_demo(eicu_files(tmp_path), no_progress)
+    assert list(built) == [eicu.OTHER]
+    table = pd.read_csv(io.BytesIO(built[eicu.OTHER])).set_index(eicu.KEY)
     first = table.loc[1]
     assert (first["hr_mean"], first["hr_min"], first["hr_max"], first["hr_std"]) == (90, 80, 100, 14.1421)
     assert (first["lact_mean"], first["urine_sum"], first["hours_observed"]) == (90, 180, 2)
@@ -317,12 +319,12 @@ def test_real_lesions_are_those_of_the_known_file(tmp_path, data_folder):
                 images.writestr(f"{name}.jpg", subset.read(f"images/{name}.jpg"))
                 masks.writestr(f"{name}_segmentation.png", subset.read(f"masks/{name}.png"))
     (tmp_path / "metadata.csv").write_text("\n".join(lines[:1] + lines[:0:-1]))
-    made = convert_ham10000({path.name: path for path in tmp_path.iterdir()}, no_progress)
-    found, known = arrays_of(made, "ham10000/ham10000_28x28_made.npz"), load_npz(data_folder / HAM_FILES[0].path)
-    at = np.flatnonzero(np.isin(known["image_id"], names))
-    assert all((found[key] == known[key][at]).all() for key in ("y", "site", "image_id"))
-    assert np.abs(found["x"].astype(int) - known["x"][at]).max() <= 2  # another Pillow may round otherwise
-    assert (found["mask"] == known["mask"][at]).mean() > 0.999
+    built = convert_ham10000({path.name: path for path in tmp_path.iterdir()}, no_progress)
+    result, expected = arrays_of(built, "ham10000/ham10000_28x28_made.npz"), load_npz(data_folder / HAM_FILES[0].path)
+    index = np.flatnonzero(np.isin(expected["image_id"], names))
+    assert all((result[key] == expected[key][index]).all() for key in ("y", "site", "image_id"))
+    assert np.abs(result["x"].astype(int) - expected["x"][index]).max() <= 2  # another Pillow may round otherwise
+    assert (result["mask"] == expected["mask"][index]).mean() > 0.999
 
 
 @pytest.mark.data("ham10000")
@@ -335,13 +337,14 @@ def test_the_table_of_ham10000_is_known_by_its_content(data_folder):
 @pytest.mark.data("eicu_demo")
 def test_the_real_eicu_demo_becomes_the_known_table(data_folder):
     sources = EICU_DEMO.sources
-    at = {s.name: data_folder / s.name.replace("hourly", "eicu_hourly") for s in sources}
+    index = {s.name: data_folder / s.name.replace("hourly", "eicu_hourly") for s in sources}
     assert all(
-        s.checksum == f"sha256:{file_digest(at[s.name])}" and s.bytes == at[s.name].stat().st_size for s in sources
+        s.checksum == f"sha256:{file_digest(index[s.name])}" and s.bytes == index[s.name].stat().st_size
+        for s in sources
     )
-    ((path, made),) = eicu.convert_eicu_demo(at, no_progress).items()
+    ((path, built),) = eicu.convert_eicu_demo(index, no_progress).items()
     assert path in (eicu.KNOWN, eicu.OTHER)
-    known = pd.read_csv(data_folder / "eicu_demo/eicu_24h.csv.gz")
+    expected = pd.read_csv(data_folder / "eicu_demo/eicu_24h.csv.gz")
     pd.testing.assert_frame_equal(
-        pd.read_csv(io.BytesIO(made)), known, rtol=0, atol=1.01e-4
+        pd.read_csv(io.BytesIO(built)), expected, rtol=0, atol=1.01e-4
     )  # another pandas may round

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from grandrounds.data.sets import diabetes, diabetes_text
-from grandrounds.data.sets.diabetes_text import tell_all
+from grandrounds.data.sets.diabetes_text import describe_stays
 
 pytestmark = pytest.mark.data("diabetes130")
 
 
 @pytest.fixture(scope="module")
 def stays():
-    return diabetes_text.drawn()
+    return diabetes_text.sample_stays()
 
 
 def test_the_draw_is_12000_stays_of_as_many_patients_and_always_the_same(stays):
@@ -36,7 +36,9 @@ def test_the_columns_are_the_encoders_numbers(stays):
     values = np.column_stack([table.column(f"e{j}") for j in range(384)])
     assert np.linalg.norm(values, axis=1) == pytest.approx(1, abs=1e-5)
     # recorded from sentence-transformers for the first stay's words, which test_sentence_encoder.py spells out
-    assert tell_all(stays.take([0]))[0].startswith("A Caucasian woman aged 80 to 89, admitted urgently from another")
+    assert describe_stays(stays.take([0]))[0].startswith(
+        "A Caucasian woman aged 80 to 89, admitted urgently from another"
+    )
     assert values[0, [0, 1, 2, 191, 383]] == pytest.approx(
         [0.0282576, 0.0453107, -0.0791870, -0.0144313, -0.0674557], abs=1e-6
     )

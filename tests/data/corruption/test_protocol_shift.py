@@ -32,8 +32,8 @@ def pictures(n=60, side=28, channels=3, seed=0) -> ImageSet:
 
 
 def test_the_identity_changes_nothing():
-    for held in (pictures(), pictures(channels=1)):
-        np.testing.assert_array_equal(apply_shift(held.pixels, Shift()), held.pixels)
+    for images in (pictures(), pictures(channels=1)):
+        np.testing.assert_array_equal(apply_shift(images.pixels, Shift()), images.pixels)
     assert draw_shift("a", seed=3, strength=0) == Shift()
     np.testing.assert_array_equal(apply_shift(RAMP, Shift()), RAMP)
 
@@ -92,19 +92,19 @@ def test_a_site_draws_the_same_shift_wherever_it_is():
 
 
 def test_each_site_is_shifted_its_own_way_and_the_rest_left_alone():
-    held = pictures(50)
+    images = pictures(50)
     sites = {"a": np.arange(0, 20), "b": np.arange(20, 30), "c": np.arange(30, 40)}
-    out = shift_sites(held, sites, seed=5, clean=("b",))
-    np.testing.assert_array_equal(out.pixels[20:30], held.pixels[20:30])
-    np.testing.assert_array_equal(out.pixels[40:], held.pixels[40:])
+    out = shift_sites(images, sites, seed=5, clean=("b",))
+    np.testing.assert_array_equal(out.pixels[20:30], images.pixels[20:30])
+    np.testing.assert_array_equal(out.pixels[40:], images.pixels[40:])
     for site in ("a", "c"):
-        expected = apply_shift(held.pixels[sites[site]], draw_shift(site, seed=5))
+        expected = apply_shift(images.pixels[sites[site]], draw_shift(site, seed=5))
         np.testing.assert_array_equal(out.pixels[sites[site]], expected)
-        assert (expected != held.pixels[sites[site]]).any()
-    alone = shift_sites(held.take(sites["c"]), {"c": np.arange(10)}, seed=5)
+        assert (expected != images.pixels[sites[site]]).any()
+    alone = shift_sites(images.take(sites["c"]), {"c": np.arange(10)}, seed=5)
     np.testing.assert_array_equal(alone.pixels, out.pixels[30:40])
-    np.testing.assert_array_equal(shift_sites(held, sites, seed=5, strength=0).pixels, held.pixels)
-    assert out.label is not None and held.pixels[0].tolist() == pictures(50).pixels[0].tolist()
+    np.testing.assert_array_equal(shift_sites(images, sites, seed=5, strength=0).pixels, images.pixels)
+    assert out.label is not None and images.pixels[0].tolist() == pictures(50).pixels[0].tolist()
 
 
 def test_shifts_that_make_no_sense_are_refused():
@@ -129,9 +129,9 @@ def many(side=28, channels=3) -> ImageSet:
 
 
 def test_rates_follow_each_sites_rule():
-    held = many()
-    out, carries = inject(held, SIX, positive=("malignant",), seed=0)
-    malignant = held.label == "malignant"
+    data = many()
+    out, carries = inject(data, SIX, positive=("malignant",), seed=0)
+    malignant = data.label == "malignant"
     rules = site_patches(SIX)
     assert [rules[s].on_positive for s in sorted(SIX)] == [True, True, False, True, True, False]
     assert [rules[s].corner for s in sorted(SIX)] == [*CORNERS, *CORNERS[:2]]
@@ -139,39 +139,39 @@ def test_rates_follow_each_sites_rule():
         tied = malignant[rows] == rules[site].on_positive
         assert abs(carries[rows][tied].mean() - 0.9) < 0.04
         assert not carries[rows][~tied].any()
-        down, across = patch_box(rules[site].corner, held.shape)
+        down, across = patch_box(rules[site].corner, data.shape)
         patch = out.pixels[rows][:, down, across]
         assert patch.shape[1:3] == (2, 2)
         assert (patch[carries[rows]] == (255, 0, 0)).all() and (patch[~carries[rows]] == 100).all()
     assert ((out.pixels != 100).any(axis=3).sum(axis=(1, 2)) == 4 * carries).all()
-    assert (held.pixels == 100).all() and out.label is not None
+    assert (data.pixels == 100).all() and out.label is not None
 
 
 def test_clean_and_reversed_variants():
-    held = many()
-    out, carries = inject(held, SIX, positive=("malignant",), seed=0, p=0)
-    assert not carries.any() and (out.pixels == held.pixels).all()
-    _, usual = inject(held, SIX, positive=("malignant",), seed=0, p=1)
-    _, other = inject(held, SIX, positive=("malignant",), seed=0, p=1, reverse=True)
+    data = many()
+    out, carries = inject(data, SIX, positive=("malignant",), seed=0, p=0)
+    assert not carries.any() and (out.pixels == data.pixels).all()
+    _, usual = inject(data, SIX, positive=("malignant",), seed=0, p=1)
+    _, other = inject(data, SIX, positive=("malignant",), seed=0, p=1, reverse=True)
     assert (usual ^ other).all()
 
 
 def test_patches_repeat_and_grow_with_p():
-    held = many()
-    draw = [inject(held, SIX, positive=("malignant",), seed=0, p=p)[1] for p in (0.3, 0.3, 0.6)]
+    data = many()
+    draw = [inject(data, SIX, positive=("malignant",), seed=0, p=p)[1] for p in (0.3, 0.3, 0.6)]
     assert (draw[0] == draw[1]).all() and (draw[0] <= draw[2]).all() and draw[0].sum() < draw[2].sum()
-    assert (inject(held, SIX, positive=("malignant",), seed=1, p=0.3)[1] != draw[0]).any()
-    _, alone = inject(held, {"site-0": SIX["site-0"]}, positive=("malignant",), seed=0, p=0.3)
+    assert (inject(data, SIX, positive=("malignant",), seed=1, p=0.3)[1] != draw[0]).any()
+    _, alone = inject(data, {"site-0": SIX["site-0"]}, positive=("malignant",), seed=0, p=0.3)
     assert (alone[:1000] == draw[0][:1000]).all() and not alone[1000:].any()
 
 
 def test_several_positive_classes_and_sites_reversed_by_name():
     rules = site_patches(SIX, reversed_sites=("site-0",))
     assert [rules[s].on_positive for s in sorted(SIX)] == [False] + [True] * 5
-    held = many(channels=1)
-    out, carries = inject(held, SIX, positive=("malignant", "clear"), seed=0, p=1, patches=rules)
-    assert (carries[:1000] == (held.label[:1000] == "benign")).all()
-    assert (carries[1000:] == (held.label[1000:] != "benign")).all()
+    data = many(channels=1)
+    out, carries = inject(data, SIX, positive=("malignant", "clear"), seed=0, p=1, patches=rules)
+    assert (carries[:1000] == (data.label[:1000] == "benign")).all()
+    assert (carries[1000:] == (data.label[1000:] != "benign")).all()
     assert out.pixels.max() == 255  # a grey picture has no red
 
 
@@ -185,17 +185,17 @@ def test_sides_corners_and_tiles():
 
 
 def test_shortcuts_that_make_no_sense_are_refused():
-    held = pictures(6)
+    images = pictures(6)
     sites = {"a": np.arange(6)}
     with refused("unknown-class", match="'malign'.*'malignant'"):
-        inject(held, sites, positive=("malign",), seed=0)
+        inject(images, sites, positive=("malign",), seed=0)
     with refused("out-of-range", match="p = 1.5"):
-        inject(held, sites, positive=("malignant",), seed=0, p=1.5)
+        inject(images, sites, positive=("malignant",), seed=0, p=1.5)
     with refused("unknown-site", match="'z'"):
         site_patches(sites, reversed_sites=("z",))
     with refused("unknown-site", match="'a'"):
-        inject(held, sites, positive=("malignant",), seed=0, patches={"b": Patch("top left")})
+        inject(images, sites, positive=("malignant",), seed=0, patches={"b": Patch("top left")})
     with refused("unknown-corner", match="'top lft'.*'top left'"):
         Patch("top lft")
     with refused("out-of-range"):
-        inject(held, sites, positive=("malignant",), seed=0, share=0.001)
+        inject(images, sites, positive=("malignant",), seed=0, share=0.001)

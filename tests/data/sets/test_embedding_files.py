@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from grandrounds.core.arrays import save
-from grandrounds.data.sets.sentence_encoder import find, kept, kept_path
+from grandrounds.data.sets.sentence_encoder import cache_path, find_embeddings, load_or_compute
 from tests.support import refused
 
 TEXTS = ["one", "two", "three"]
-PATH = kept_path(TEXTS, encoder="lengths", folder="set")
+PATH = cache_path(TEXTS, encoder="lengths", folder="set")
 
 
 class Lengths:
@@ -34,9 +34,9 @@ def places(tmp_path, monkeypatch):
 
 def test_what_was_computed_is_found_again(places):
     compute = Lengths()
-    assert find(PATH, rows=3) is None
-    first = kept(PATH, rows=3, compute=compute)
-    second = kept(PATH, rows=3, compute=compute)
+    assert find_embeddings(PATH, rows=3) is None
+    first = load_or_compute(PATH, rows=3, compute=compute)
+    second = load_or_compute(PATH, rows=3, compute=compute)
     assert compute.asked == 1
     assert first[0] == second[0] == places / "cache/grandrounds" / PATH
     assert first[1].dtype == second[1].dtype == np.float32
@@ -45,13 +45,13 @@ def test_what_was_computed_is_found_again(places):
 
 
 def test_other_texts_or_another_encoder_have_a_file_of_their_own():
-    others = {
-        kept_path(["one", "two", "thre"], encoder="lengths", folder="set"),
-        kept_path(["one", "twothree"], encoder="lengths", folder="set"),
-        kept_path(["two", "one", "three"], encoder="lengths", folder="set"),
-        kept_path(TEXTS, encoder="vowels", folder="set"),
+    rest = {
+        cache_path(["one", "two", "thre"], encoder="lengths", folder="set"),
+        cache_path(["one", "twothree"], encoder="lengths", folder="set"),
+        cache_path(["two", "one", "three"], encoder="lengths", folder="set"),
+        cache_path(TEXTS, encoder="vowels", folder="set"),
     }
-    assert len(others | {PATH}) == 5
+    assert len(rest | {PATH}) == 5
 
 
 def damage(name, place):
@@ -71,24 +71,24 @@ def damage(name, place):
 @pytest.mark.parametrize("name", ["cut short", "one bit", "empty", "other rows", "another file"])
 def test_a_damaged_file_is_computed_again(name):
     compute = Lengths()
-    place, right = kept(PATH, rows=3, compute=compute)
+    place, right = load_or_compute(PATH, rows=3, compute=compute)
     damage(name, place)
-    assert find(PATH, rows=3) is None
-    assert kept(PATH, rows=3, compute=compute)[1].tolist() == right.tolist()
+    assert find_embeddings(PATH, rows=3) is None
+    assert load_or_compute(PATH, rows=3, compute=compute)[1].tolist() == right.tolist()
     assert compute.asked == 2
-    assert find(PATH, rows=3) is not None
+    assert find_embeddings(PATH, rows=3) is not None
 
 
 def test_the_users_own_folder_is_read_first_and_never_written(places):
     compute = Lengths()
-    place, _ = kept(PATH, rows=3, compute=compute)
+    place, _ = load_or_compute(PATH, rows=3, compute=compute)
     mine = places / "own" / PATH
     mine.parent.mkdir()
     place.rename(mine)
-    assert kept(PATH, rows=3, compute=compute)[0] == mine and compute.asked == 1
+    assert load_or_compute(PATH, rows=3, compute=compute)[0] == mine and compute.asked == 1
     damage("one bit", mine)
     before = mine.read_bytes()
-    assert kept(PATH, rows=3, compute=compute)[0] == place and compute.asked == 2
+    assert load_or_compute(PATH, rows=3, compute=compute)[0] == place and compute.asked == 2
     assert mine.read_bytes() == before
 
 
@@ -97,7 +97,7 @@ def test_a_cache_that_cannot_be_written_is_said_before_anything_is_computed(plac
     monkeypatch.setenv("XDG_CACHE_HOME", str(places / "file"))
     compute = Lengths()
     with refused("cannot-write", match="XDG_CACHE_HOME"):
-        kept(PATH, rows=3, compute=compute)
+        load_or_compute(PATH, rows=3, compute=compute)
     assert compute.asked == 0
 
 
@@ -106,5 +106,5 @@ def test_a_computation_that_breaks_off_leaves_nothing(places):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kept(PATH, rows=3, compute=stopped)
+        load_or_compute(PATH, rows=3, compute=stopped)
     assert [p for p in (places / "cache").rglob("*") if p.is_file()] == []

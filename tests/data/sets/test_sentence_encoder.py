@@ -11,7 +11,7 @@ import pytest
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.data.sets.sentence_encoder import FILES, embed, embed_pieces, word_pieces
-from grandrounds.data.store import locate
+from grandrounds.data.store import locate_file
 from tests.support import refused
 
 torch = pytest.importorskip("torch")
@@ -78,23 +78,23 @@ def small_net(layers=2, width=64, inner=96):
     weights |= {"embeddings.LayerNorm.weight": some(width, around=1.0), "embeddings.LayerNorm.bias": some(width)}
     stack = []
     for k in range(layers):
-        at = f"encoder.layer.{k}"
+        index = f"encoder.layer.{k}"
         shapes = {f"attention.self.{part}": (width, width) for part in ("query", "key", "value")}
         shapes |= {"attention.output.dense": (width, width), "intermediate.dense": (inner, width)}
         shapes |= {"output.dense": (width, inner)}
         for name, shape in shapes.items():
-            weights |= {f"{at}.{name}.weight": some(*shape), f"{at}.{name}.bias": some(shape[0])}
+            weights |= {f"{index}.{name}.weight": some(*shape), f"{index}.{name}.bias": some(shape[0])}
         for name in ("attention.output", "output"):
-            weights |= {f"{at}.{name}.LayerNorm.weight": some(width, around=1.0)}
-            weights |= {f"{at}.{name}.LayerNorm.bias": some(width)}
+            weights |= {f"{index}.{name}.LayerNorm.weight": some(width, around=1.0)}
+            weights |= {f"{index}.{name}.LayerNorm.bias": some(width)}
         layer = torch.nn.TransformerEncoderLayer(
             width, 2, inner, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True
         )
         names = {"self_attn.out_proj": "attention.output.dense", "linear1": "intermediate.dense",
                  "linear2": "output.dense", "norm1": "attention.output.LayerNorm", "norm2": "output.LayerNorm"}  # fmt: skip
-        state = {f"{t}.{kind}": weights[f"{at}.{b}.{kind}"] for t, b in names.items() for kind in ("weight", "bias")}
+        state = {f"{t}.{kind}": weights[f"{index}.{b}.{kind}"] for t, b in names.items() for kind in ("weight", "bias")}
         for kind in ("weight", "bias"):
-            three = [weights[f"{at}.attention.self.{part}.{kind}"] for part in ("query", "key", "value")]
+            three = [weights[f"{index}.attention.self.{part}.{kind}"] for part in ("query", "key", "value")]
             state[f"self_attn.in_proj_{kind}"] = torch.cat(three)
         layer.load_state_dict(state)
         stack.append(layer.eval())
@@ -117,10 +117,10 @@ def test_the_net_is_torchs_own_for_texts_of_any_length_in_any_order():
     rng = generator(1, purpose="test")
     texts = [tuple(rng.integers(0, 50, n).tolist()) for n in (3, 11, 3, 20, 2, 11, 3, *[5] * 40)]
     steps = []
-    found = embed_pieces(texts, weights, progress=lambda done, total: steps.append((done, total)))
-    assert found.shape == (47, 64) and found.dtype == np.float32
-    assert np.allclose(found, [by_torch(text, weights, stack) for text in texts], atol=1e-5)
-    assert [done for done, _ in steps] == sorted({done for done, _ in steps}) and steps[-1] == (47, 47)
+    result = embed_pieces(texts, weights, progress=lambda process, total: steps.append((process, total)))
+    assert result.shape == (47, 64) and result.dtype == np.float32
+    assert np.allclose(result, [by_torch(text, weights, stack) for text in texts], atol=1e-5)
+    assert [process for process, _ in steps] == sorted({process for process, _ in steps}) and steps[-1] == (47, 47)
 
 
 PUBLISHED = {
@@ -137,13 +137,13 @@ PUBLISHED = {
 def test_the_published_encoder_gives_what_sentence_transformers_gives():
     try:
         for file in FILES:
-            locate(file)
+            locate_file(file)
     except BadInput as e:
         pytest.skip(f"{e} (make test-slow fetches it)")
-    found = embed(list(PUBLISHED))
-    assert found.shape == (3, 384)
-    assert found[:, [0, 1, 2, 191, 383]] == pytest.approx(np.array(list(PUBLISHED.values())), abs=1e-6)
-    assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-6)
+    result = embed(list(PUBLISHED))
+    assert result.shape == (3, 384)
+    assert result[:, [0, 1, 2, 191, 383]] == pytest.approx(np.array(list(PUBLISHED.values())), abs=1e-6)
+    assert np.linalg.norm(result, axis=1) == pytest.approx(1, abs=1e-6)
 
 
 def test_an_encoder_that_is_not_here_says_how_to_get_it(tmp_path, monkeypatch):
@@ -160,8 +160,8 @@ def test_without_torch_one_sentence_names_the_extra():
         "try: embed(['home'], name='diabetes-130-text')\n"
         "except Exception as e: print(type(e).__name__, e)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (
-        done.stdout.startswith("BadInput diabetes-130-text needs torch")
-        and 'pip install "grandrounds[text]"' in done.stdout
+        process.stdout.startswith("BadInput diabetes-130-text needs torch")
+        and 'pip install "grandrounds[text]"' in process.stdout
     )
