@@ -17,7 +17,6 @@ from sklearn.datasets import load_breast_cancer
 
 import grandrounds as gr
 from grandrounds.audit.head import SignedHead
-from grandrounds.core.errors import BadInput
 from grandrounds.integrations.mlflow import NotLogged, Target, track
 from grandrounds.integrations.mlflow.contents import LONGEST_VALUE, build_tags, flatten_plan, identify
 from grandrounds.integrations.mlflow.target import hide_credentials
@@ -266,13 +265,13 @@ def test_a_wrong_word_or_no_mlflow_is_said_before_anything_is_trained(tmp_path, 
 
 def test_a_run_that_is_not_finished_is_not_logged(run, store):
     (run.folder / "summary.json").unlink()
-    with pytest.raises(BadInput, match="is not finished: `rounds resume"):
+    with refused("run-not-finished"):
         track(gr.load_run(run.folder), f"mlflow:{store}")
 
 
 def test_a_damaged_run_is_said_to_be(run, store):
     (run.folder / "round_logs.json").write_text('{"rounds": [{"round": 1}]}')
-    with pytest.raises(BadInput, match="round_logs.json is damaged: rounds.0.decision is missing"):
+    with refused("damaged-file", match="rounds.0.decision"):
         track(gr.load_run(run.folder), f"mlflow:{store}")
 
 

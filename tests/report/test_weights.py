@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
 from grandrounds.core.records import RoundRecord
 from grandrounds.report.weights import sentences
 from grandrounds.report.weights.record import join_names, percent, percent_parts, whole_percent
+from tests.support import refused
 
 OUTLIER = "a site's weight is its share of the rows, less where its reasons stand out from the others'"
 PLAN = {"method": {"cohorts": {"consensus": "cohort"}, "robust": {"rule": "none"}}}
@@ -527,13 +527,13 @@ def test_a_number_is_a_site():
     assert site_named("1", from_nought) == "site-01", "not the first"
     assert site_named("2", ["cleveland", "va"]) == "va", "or else the place"
     assert site_named("3", ["ward-3", "3"]) == "3", "a whole name comes first"
-    for given_, sites, words in (
-        ("3", ["ward-3", "site-03"], "site 3 in run may be ward-3 or site-03: give the whole name"),
-        ("7", from_nought, "no site '7' in run; known: site-00, site-01, site-03"),
-        ("0", ["cleveland", "va"], "no site '0' in run; known: cleveland, va"),
-        ("vb", ["cleveland", "vab"], "no site 'vb' in run; did you mean 'vab'?"),
+    for code, given_, sites, words in (
+        ("ambiguous-site", "3", ["ward-3", "site-03"], "site 3 in run may be ward-3 or site-03: give the whole name"),
+        ("unknown-site", "7", from_nought, "no site '7' in run; known: site-00, site-01, site-03"),
+        ("unknown-site", "0", ["cleveland", "va"], "no site '0' in run; known: cleveland, va"),
+        ("unknown-site", "vb", ["cleveland", "vab"], "no site 'vb' in run; did you mean 'vab'?"),
     ):
-        with pytest.raises(BadInput, match=re.escape(words)):
+        with refused(code, match=re.escape(words)):
             site_named(given_, sites, where="run")
 
 
