@@ -92,7 +92,7 @@ def ready(
             numeric=held.data.numeric_names,
             categorical=held.data.categorical_names,
             rules=EncodingRules(),
-            to=held.names,
+            sites=held.names,
         ),
         round=0,
     )

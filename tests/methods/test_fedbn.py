@@ -85,7 +85,7 @@ class Consortium:
         """Each site's mean log loss, as it works it out itself: on its training rows, or on "new"'s test rows."""
         out = {}
         for site in (*TRAINED, "new"):
-            tally = self.engine.drive(evaluate(ModelAssignment(theta), (rows_of(site),), to=(site,)), round=self.done)
+            tally = self.engine.drive(evaluate(ModelAssignment(theta), (rows_of(site),), sites=(site,)), round=self.done)
             total = tally.totals[rows_of(site)].sum(axis=0)
             out[site] = float(total.log_loss / total.count)
         return out
@@ -100,7 +100,7 @@ class Consortium:
         """What each site that has trained keeps for itself."""
         members = self.host.stack.number(TRAINED)
         self.engine.drive(
-            evaluate(ModelAssignment(self.theta), ("train",), to=TRAINED), round=self.done
+            evaluate(ModelAssignment(self.theta), ("train",), sites=TRAINED), round=self.done
         )  # who counted hears of it
         assert self.host.states.known(members).all()
         return dict(zip(TRAINED, self.host.states.read("own", members), strict=True))

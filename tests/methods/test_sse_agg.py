@@ -674,7 +674,7 @@ def test_what_sampling_alone_gives_is_no_standing_out():
 def test_one_neighbour_does_not_judge_another():
     """The fourth lies far from the median, but from one of the others alone: it does not stand out."""
     far, none = np.array([0.02, 0.02, 0.02, 0.5]), np.zeros(4)
-    by_one, by_two = (outlier_ratio_beyond_sampling(far, none, np.array([0, 0, 0, n]), among=far)[3] for n in (1, 2))
+    by_one, by_two = (outlier_ratio_beyond_sampling(far, none, np.array([0, 0, 0, n]), peers=far)[3] for n in (1, 2))
     assert by_one == 1 and by_two == pytest.approx(5)
     apart = np.array([[1.0, 0.0], [0.9, 0.1], [0.75, 0.25], [0.5, 0.5]])
     near = count_neighbours(apart, none, np.array([0.1, 0.1, 0.3, 0.9]), 1.0, tolerance=2.0)

@@ -147,9 +147,9 @@ def test_noise_makes_the_fit_shrink_and_not_explode():
 
 def test_the_strongest_are_chosen_beside_those_held():
     scores = np.array([3.0, -9.0, 1.0, 5.0, -4.0])
-    assert strongest_features(scores, 2, but=np.array([1])).tolist() == [3, 4]
-    assert strongest_features(scores, 9, but=np.array([1, 3])).tolist() == [0, 2, 4], "no more than there are"
-    assert strongest_features(scores, 0, but=np.array([1])).tolist() == []
+    assert strongest_features(scores, 2, exclude=np.array([1])).tolist() == [3, 4]
+    assert strongest_features(scores, 9, exclude=np.array([1, 3])).tolist() == [0, 2, 4], "no more than there are"
+    assert strongest_features(scores, 0, exclude=np.array([1])).tolist() == []
     assert scores.tolist() == [3.0, -9.0, 1.0, 5.0, -4.0]
 
 
@@ -367,7 +367,7 @@ def test_by_the_last_stage_all_wanted_features_are_selected(stages, more, featur
     held, selected = 0, []
     for r in range(1, rounds + 1):
         if found.task(r) == "select":
-            selected.append(found.wanted(r, inputs, held=held))
+            selected.append(found.wanted(r, inputs, selected=held))
             held += selected[-1]
             assert r < rounds and found.task(r + 1) == "fit", "what is selected is fitted"
     assert held == min(features, inputs) and len(selected) == stages
@@ -377,7 +377,7 @@ def test_by_the_last_stage_all_wanted_features_are_selected(stages, more, featur
 def test_a_run_that_goes_on_for_longer_selects_no_more_than_was_asked_for():
     """Nine rounds of three stages selected all twenty; of eighteen, round 13 would be the last stage's."""
     longer = plan("select_then_fit", epsilon=None, rounds=18)
-    assert longer.task(13) == "select" and longer.wanted(13, 30, held=20) == 0
+    assert longer.task(13) == "select" and longer.wanted(13, 30, selected=20) == 0
 
 
 def test_rows_are_asked_for_only_where_they_count():

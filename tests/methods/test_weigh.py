@@ -192,7 +192,7 @@ FAR = np.array([2 / 3, 2 / 3, 4 / 3])
 
 def test_disagreement_by_hand():
     np.testing.assert_allclose(disagreement(PAIR), FAR)
-    np.testing.assert_allclose(disagreement(PAIR, among=PAIR[:2]), [0, 0, 2])
+    np.testing.assert_allclose(disagreement(PAIR, consensus_sketches=PAIR[:2]), [0, 0, 2])
     np.testing.assert_allclose(disagreement([[0.5, 0.3, 0.2], [0.1, 0.7, 0.2]]), [0.4, 0.4])
 
 
@@ -262,7 +262,7 @@ def test_beyond_by_hand():
     np.testing.assert_allclose(outlier_ratio(far), far / 0.3)
     np.testing.assert_allclose(outlier_ratio(far, tolerance=2), [1 / 8, 1 / 4, 1 / 2, 1 / 4, 3 / 2])
     np.testing.assert_allclose(outlier_ratio(far, tolerance=3), [1 / 12, 1 / 6, 1 / 3, 1 / 6, 1])
-    np.testing.assert_allclose(outlier_ratio(far, tolerance=2, among=far[[0, 1, 3]]), far / 0.2)
+    np.testing.assert_allclose(outlier_ratio(far, tolerance=2, peers=far[[0, 1, 3]]), far / 0.2)
 
 
 def test_two_hospitals_of_five_that_see_other_patients_are_not_shut_out():
@@ -324,7 +324,7 @@ def test_where_most_are_far_apart_nothing_is_known():
     np.testing.assert_array_equal(apart, np.full(4, np.nan), "neither who is far off nor who is near")
     np.testing.assert_array_equal(outlier_weight(apart, sharpness=4), np.ones(4))
     near = np.array([0.1, 0.1, 0.1])
-    np.testing.assert_allclose(outlier_ratio(np.array([0.3, 0.3, 0.3, 30.0]), among=near), [2, 2, 2, 200])
+    np.testing.assert_allclose(outlier_ratio(np.array([0.3, 0.3, 0.3, 30.0]), peers=near), [2, 2, 2, 200])
 
 
 def test_a_broken_model_stands_out_even_where_sites_differ_widely():
@@ -681,8 +681,8 @@ def test_which_reference_is_meant_must_be_said_and_be_there(tmp_path):
 def test_the_first_site_that_learns_is_not_absurd():
     """Features count for 0.014 nats at the median site and for 0.139 at one: thirty times as far off, and nothing to fear."""
     far = np.array([0.5, 0.5, 0.7, 1.0, 2.0, 30.0])
-    assert np.isnan(outlier_ratio(far, usually=0.014)).all()
-    assert outlier_ratio(far, usually=0.5)[5] == pytest.approx(30 / 10)
-    assert outlier_ratio(far, usually=3.0)[5] == outlier_ratio(far)[5] == pytest.approx(30 / BROKEN_MODEL_DISTANCE)
-    assert outlier_ratio(1e6 * far, usually=0.014)[5] > 1, "a model a million times as loud is"
-    assert np.isnan(outlier_ratio(far, usually=0.0)[:5]).all()
+    assert np.isnan(outlier_ratio(far, usual_total=0.014)).all()
+    assert outlier_ratio(far, usual_total=0.5)[5] == pytest.approx(30 / 10)
+    assert outlier_ratio(far, usual_total=3.0)[5] == outlier_ratio(far)[5] == pytest.approx(30 / BROKEN_MODEL_DISTANCE)
+    assert outlier_ratio(1e6 * far, usual_total=0.014)[5] > 1, "a model a million times as loud is"
+    assert np.isnan(outlier_ratio(far, usual_total=0.0)[:5]).all()

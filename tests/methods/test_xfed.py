@@ -90,8 +90,8 @@ def test_so_many_are_kept(keep, count, kept):
     """ceil(keep K); XFed's 16 sites keep 15 by either share; of more than one at least one is left out."""
     score = np.linspace(0, 1, count)
     found = rank_sites(score, score, tuple(f"s{k:02}" for k in range(count)), keep=keep)
-    assert found.kept.sum() == kept
-    assert found.kept[-kept:].all(), "the best are kept"
+    assert found.selected.sum() == kept
+    assert found.selected[-kept:].all(), "the best are kept"
 
 
 @given(
@@ -103,10 +103,10 @@ def test_the_kept_are_never_worse_than_those_left_out(said, keep):
     sites = tuple(f"s{k:02}" for k in range(len(said)))
     found = rank_sites(score, accuracy, sites, keep=keep)
     assert sorted(found.place) == list(range(1, len(said) + 1))
-    assert found.kept.sum() == max(1, min(ceil(keep * len(said) - 1e-9), len(said) - 1))
+    assert found.selected.sum() == max(1, min(ceil(keep * len(said) - 1e-9), len(said) - 1))
     worth = [(-score[k], -accuracy[k], sites[k]) for k in range(len(said))]
     assert [worth[k] for k in np.argsort(found.place)] == sorted(worth)
-    assert (found.place[found.kept] <= found.kept.sum()).all()
+    assert (found.place[found.selected] <= found.selected.sum()).all()
 
 
 def test_ties_are_broken_by_accuracy_then_by_name_whatever_the_order():

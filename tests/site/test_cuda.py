@@ -55,7 +55,7 @@ def run(
     nothing = np.empty(0, np.int64)
     rows = tuple(Rows(np.flatnonzero(data.site == n), nothing, nothing) for n in names)
     held = LocalEngine(Stack(names, data, rows), EngineSettings(run="t", seed=0, device=device, **engine))
-    encoding, _ = held.drive(agree_on_encoding(numeric=(), categorical=(), rules=EncodingRules(), to=names), round=0)
+    encoding, _ = held.drive(agree_on_encoding(numeric=(), categorical=(), rules=EncodingRules(), sites=names), round=0)
     spec = model_spec(Settings(model), inputs=encoding.inputs, classes=3)
     held.drive(prepare_sites(encoding, {**spec, "keeps": "none"}), round=0)
     if stability != "none":

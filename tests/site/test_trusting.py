@@ -326,7 +326,7 @@ def test_a_sum_that_a_site_has_forgotten_is_not_begun_again_without_a_peer():
     def summed(sites: str):
         own = {s: 1 / len(sites) for s in sites}
         some = answers.only([k for k, s in enumerate(answers.sites) if s in own], {})
-        return engine.drive(secure_sum(rule, some, weights={"model": own}, of=("model",)), round=1)
+        return engine.drive(secure_sum(rule, some, weights={"model": own}, only_reports=("model",)), round=1)
 
     assert summed("abcd").sites == tuple("abcd")
     for other in range(8):

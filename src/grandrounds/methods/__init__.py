@@ -1,4 +1,4 @@
-"""The server's side: one file an algorithm, and one line here."""
+"""Registry of federated methods and local regularizers: one file an algorithm, and one line here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan_types import MethodSettings, TrainSettings
 from grandrounds.methods.anchors import AnchoredScaffold, AttributionAlignment, PermutedAnchor, ReferenceAnchor
 from grandrounds.methods.asynchronous import FedAsync, FedBuff
 from grandrounds.methods.base import LocalRegularizer, Method
@@ -48,29 +49,29 @@ SITE_PLUGINS: tuple[type[SitePlugin], ...] = tuple(
 
 
 def method_class(name: str) -> type[Method]:
-    """The method of this name, or the one that an import path names."""
+    """Return the method of this name, or the one that an import path names."""
     if not plugins.is_path(name):
         return METHODS[name]
-    found = plugins.resolve(name, key="method.name")
-    if not (isinstance(found, type) and issubclass(found, Method)):
+    resolved = plugins.resolve(name, key="method.name")
+    if not (isinstance(resolved, type) and issubclass(resolved, Method)):
         raise BadInput(
             f"method.name is '{name}', which is not a subclass of grandrounds.methods.base.Method",
             code="wrong-base-class",
         )
-    return found
+    return resolved
 
 
-def is_variant_of(name: str, known: str) -> bool:
-    """Whether a method is the known one, or a class of the user's own that is made from it."""
-    return issubclass(method_class(name), METHODS[known])
+def is_variant_of(name: str, base: str) -> bool:
+    """Return whether a method is the known one, or a class of the user's own that is made from it."""
+    return issubclass(method_class(name), METHODS[base])
 
 
 def regularizer_class(settings: Any) -> type[LocalRegularizer]:
-    """What the experiment's method holds sites together with: its own, or the one that is named."""
+    """Return the local regularizer of an experiment's method: the one it requires, or the one that is named."""
     named = "none" if settings.stability == "auto" else settings.stability
     return REGULARIZERS[method_class(settings.name).regularizer_name or named]
 
 
-def build_method(settings: Any, train: Any) -> Method:
-    """The method an experiment names, with its parts."""
+def build_method(settings: MethodSettings, train: TrainSettings) -> Method:
+    """Return the method an experiment names, with its parts."""
     return method_class(settings.name)(settings, train, regularizer_class(settings)(settings))

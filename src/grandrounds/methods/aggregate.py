@@ -1,4 +1,4 @@
-"""From answers to one model: weigh them, cohort by cohort where there are some, and let a robust rule stand the bad ones."""
+"""Aggregation: weigh the answers of a round, group them into cohorts, apply a robust rule, and average."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What answers were joined to, with how much each site counted and why."""
+    """The aggregate of a round's answers, with the weight of each site and the reasons for it."""
 
     assignment: ModelAssignment
     sites: tuple[str, ...]
@@ -44,15 +44,20 @@ class Aggregation:
     def model(self) -> Array:
         return self.assignment.model
 
-    def decision(self, chosen: Selection, held: str = "") -> Decision:
-        """The record of how it came about, with how sites were chosen and what held them together."""
-        first = [Stage("select", chosen.why)] if chosen.why else []
-        last = [Stage("stability", held)] if held else []
+    def decision(self, selection: Selection, regularizer: str = "") -> Decision:
+        """Build the Decision of the round.
+
+        Args:
+            selection: The sites that were asked, and why.
+            regularizer: The local regularizer in words; empty where there is none.
+        """
+        first = [Stage("select", selection.why)] if selection.why else []
+        last = [Stage("stability", regularizer)] if regularizer else []
         words = [s.why for s in self.stages if s.part != "weigh" or len(self.stages) == 1 or self.shares]
         return Decision(
-            signals={**self.signals, **chosen.signals},
+            signals={**self.signals, **selection.signals},
             weights=dict(zip(self.sites, self.weights.tolist(), strict=True)),
-            why="; ".join(w for w in (*words, chosen.why) if w),
+            why="; ".join(w for w in (*words, selection.why) if w),
             shares=self.shares,
             stages=(*first, *self.stages, *last),
             cohorts=self.cohorts,
@@ -61,30 +66,44 @@ class Aggregation:
         )
 
 
-def aggregate(server: Server, answers: Answers, method: Method, weighed: WeightingResult | None = None) -> Aggregation:
-    """The answers as one model, or as one for each cohort, by the method's rules for robustness, and for weighing where
-    that has not been done."""
+def aggregate(
+    server: Server, answers: Answers, method: Method, weighting: WeightingResult | None = None
+) -> Aggregation:
+    """Aggregate the answers of a round into one model, or one for each cohort.
+
+    Args:
+        server: The state of the round.
+        answers: Answers to a training Ask, with `model` and `count`.
+        method: The method, whose settings name the rules of weighting, cohorts and robustness.
+        weighting: Weights of the answers, where they are known already.
+
+    Returns:
+        The aggregate, with the weights of sites and the reasons for the Decision.
+
+    Raises:
+        RunFailed: The robust rule cannot be applied, for instance to too few answers.
+    """
     settings = method.settings
     guard = float(settings.robust.plain().get("guard", 0.0))  # plans of 0.1 have none
     cut = shorten_updates(answers, _starting_models(server, answers), guard)
     groups = assign_cohorts(settings.cohorts, server, answers)
     within = groups.labels if groups is not None and settings.cohorts.consensus == "cohort" else None
-    weighed = weigh(settings.weigh, server, answers, within) if weighed is None else weighed
-    case = _RoundAggregator(server, answers, method, weighed, _starting_models(server, answers))
-    served, weights, stages, signals, notes = case.whole() if groups is None else case.by_cohort(groups)
-    told, remembered = ({}, {}) if groups is None else _describe_cohorts(server, answers, groups)
+    weighting = weigh(settings.weigh, server, answers, within) if weighting is None else weighting
+    case = _RoundAggregator(server, answers, method, weighting, _starting_models(server, answers))
+    served, weights, stages, signals, notes = case.aggregate_all() if groups is None else case.aggregate_cohorts(groups)
+    cohorts, remembered = ({}, {}) if groups is None else _describe_cohorts(server, answers, groups)
     count = {"data_size": answers.by_site("count")}
     return Aggregation(
         served,
         answers.sites,
         weights,
-        weighed.merge_signals({**count, **_name_signals(answers, {**weighed.signals, **signals})}),
-        (Stage("weigh", weighed.why, _name_weights(answers, weighed.weights)), *stages),
-        _name_signals(answers, _rescale_shares(weighed, weights)),
-        told,
-        {**weighed.memory, **case.memory, **remembered},
-        (*weighed.notes, *notes, *cut),
-        weighed.attributions,
+        weighting.merge_signals({**count, **_name_signals(answers, {**weighting.signals, **signals})}),
+        (Stage("weigh", weighting.why, _name_weights(answers, weighting.weights)), *stages),
+        _name_signals(answers, _rescale_shares(weighting, weights)),
+        cohorts,
+        {**weighting.memory, **case.memory, **remembered},
+        (*weighting.notes, *notes, *cut),
+        weighting.attributions,
     )
 
 
@@ -127,49 +146,49 @@ def shorten_updates(answers: Answers, start: Array, guard: float) -> list[str]:
 
 @dataclass
 class _RoundAggregator:
-    """One round's answers with their weights, and what is at hand to join them."""
+    """Aggregates one round's answers, given their weights."""
 
     server: Server
     answers: Answers
     method: Method
-    weighed: WeightingResult
+    weighting: WeightingResult
     start: Array  # the model that sites began with, (P,), or each its own, (K, P)
     memory: dict[str, Array] = field(default_factory=dict)
 
     Result = tuple[ModelAssignment, Array, list[Stage], dict[str, Array], tuple[str, ...]]
 
-    def whole(self) -> Result:
-        """All answers as one model."""
+    def aggregate_all(self) -> Result:
+        """Return all answers as one model."""
         rule = self.method.settings.robust.rule
         if rule == "none":
-            return ModelAssignment(self.server.combine(self.answers, self.weighed.weights)), self.weighed.weights, [], {}, ()
+            return ModelAssignment(self.server.combine(self.answers, self.weighting.weights)), self.weighting.weights, [], {}, ()
         try:
-            verdict = self._verdict(np.arange(len(self.answers)), self.server.model)
+            verdict = self._apply_robust_rule(np.arange(len(self.answers)), self.server.model)
         except BadInput as e:  # too few answers, or a reference update that diverged
             raise RunFailed(f"round {self.server.round}: {e}", code=e.code) from None
         stage = Stage("robust", verdict.why, _name_weights(self.answers, verdict.weights))
         model = self.server.model + verdict.update
         return ModelAssignment(model), verdict.weights, [stage], dict(verdict.signals), ()
 
-    def by_cohort(self, groups: CohortAssignment) -> Result:
-        """Each cohort's answers as one model (eq. 10), and those as one (eq. 11) unless cohorts keep their own."""
+    def aggregate_cohorts(self, groups: CohortAssignment) -> Result:
+        """Return each cohort's answers as one model (eq. 10), and those as one (eq. 11) unless cohorts keep their own."""
         settings, answers = self.method.settings, self.answers
-        each = cohort_shares(settings.cohorts.weight, groups.labels, self.weighed.weights, np.asarray(answers["count"]))
+        each = cohort_shares(settings.cohorts.weight, groups.labels, self.weighting.weights, np.asarray(answers["count"]))
         before = self.server.assignment.models if self.server.assignment is not None else None
         models = [self.server.model] * groups.count if before is None else list(before)
         first, weights = np.zeros(len(answers)), np.zeros(len(answers))
         signals: dict[str, Array] = {}
         notes: list[str] = []
         for c in range(groups.count):
-            mine = np.flatnonzero(groups.labels == c)
-            if len(mine):
-                inner = self._within(mine)
-                first[mine] = each[c] * inner
-                models[c], inner, found, said = self._cohort(mine, c, models[c], inner)
-                weights[mine] = each[c] * inner
-                notes += said
-                for name, values in found.items():
-                    signals.setdefault(name, np.full(len(answers), np.nan))[mine] = values
+            members = np.flatnonzero(groups.labels == c)
+            if len(members):
+                inner = self._cohort_weights(members)
+                first[members] = each[c] * inner
+                models[c], inner, cohort_signals, cohort_notes = self._aggregate_cohort(members, c, models[c], inner)
+                weights[members] = each[c] * inner
+                notes += cohort_notes
+                for name, values in cohort_signals.items():
+                    signals.setdefault(name, np.full(len(answers), np.nan))[members] = values
         weights = weights / weights.sum() if weights.any() else weights
         why = f"{groups.why}; a cohort counts by {COHORT_WEIGHTS[settings.cohorts.weight]}"
         stages = [Stage("cohorts", why, _name_weights(answers, first))]
@@ -183,62 +202,62 @@ class _RoundAggregator:
             mean = average(np.stack([models[c] for c in range(groups.count)]), _present_shares(each, groups))
         if settings.cohorts.models == "combined":
             return ModelAssignment(mean), weights, stages, signals, tuple(notes)
-        held = dict(self.server.assignment.index_by_site) if self.server.assignment is not None else {}
-        of = {**held, **dict(zip(answers.sites, groups.labels.tolist(), strict=True))}
-        return ModelAssignment(mean, np.stack(models), of), weights, stages, signals, tuple(notes)
+        previous = dict(self.server.assignment.index_by_site) if self.server.assignment is not None else {}
+        index = {**previous, **dict(zip(answers.sites, groups.labels.tolist(), strict=True))}
+        return ModelAssignment(mean, np.stack(models), index), weights, stages, signals, tuple(notes)
 
-    def _within(self, mine: Array) -> Array:
-        """The weights of one cohort's sites, as shares of the cohort."""
-        own = self.weighed.weights[mine]
-        out: Array = own / own.sum() if own.any() else np.full(len(mine), 1 / len(mine))
+    def _cohort_weights(self, members: Array) -> Array:
+        """Return the weights of one cohort's sites, as shares of the cohort."""
+        weights = self.weighting.weights[members]
+        out: Array = weights / weights.sum() if weights.any() else np.full(len(members), 1 / len(members))
         return out
 
-    def _cohort(
-        self, mine: Array, c: int, begun: Array, inner: Array
+    def _aggregate_cohort(
+        self, members: Array, c: int, start: Array, inner: Array
     ) -> tuple[Array, Array, dict[str, Array], list[str]]:
-        """One cohort's model, its sites' weights within it, the robust rule's signals, and what there is to note.
+        """Return one cohort's model, its sites' weights within it, the robust rule's signals, and what there is to note.
 
-        `begun`: the model the cohort had; `inner`: its sites' shares before the robust rule.
+        `start`: the model the cohort had; `inner`: its sites' shares before the robust rule.
         """
-        rule, answers = self.method.settings.robust.rule, self.answers.only(mine, {})
+        rule, answers = self.method.settings.robust.rule, self.answers.only(members, {})
         if rule == "none":
             return self.server.combine(answers, inner), inner, {}, []
         try:
-            verdict = self._verdict(mine, begun)
+            verdict = self._apply_robust_rule(members, start)
         except BadInput as e:  # too few answers, or a reference update that diverged
-            said = f"cohort {c + 1} is the weighted mean of its answers, not '{rule}': {e}"
-            return self.server.combine(answers, inner), inner, {}, [said]
-        model = with_batchnorm_statistics(self.server, begun + verdict.update, answers, verdict.weights)
+            note = f"cohort {c + 1} is the weighted mean of its answers, not '{rule}': {e}"
+            return self.server.combine(answers, inner), inner, {}, [note]
+        model = with_batchnorm_statistics(self.server, start + verdict.update, answers, verdict.weights)
         return model, verdict.weights, dict(verdict.signals), []
 
-    def _verdict(self, mine: Array, begun: Array) -> RobustResult:
-        """The robust rule's verdict on the updates of some answers; `begun`: the model that is to be updated."""
+    def _apply_robust_rule(self, members: Array, begun: Array) -> RobustResult:
+        """Return the robust rule's verdict on the updates of some answers; `begun`: the model to update."""
         r = self.method.settings.robust
-        start = self.start if self.start.ndim == 1 else self.start[mine]
-        updates = model_updates(self.answers["model"], mine, start)
-        history = self._history(mine, updates) if r.rule == "foolsgold" else None
+        start = self.start if self.start.ndim == 1 else self.start[members]
+        updates = model_updates(self.answers["model"], members, start)
+        history = self._update_history(members, updates) if r.rule == "foolsgold" else None
         rule = RobustRule(r.rule, attackers=r.attackers, keep=r.keep, trim=r.trim, norm=r.norm)
-        root = self._root(begun) if r.rule == "fltrust" else None
-        weights = self.weighed.weights[mine]
-        weights = weights if len(mine) == len(self.answers) else weights / max(weights.sum(), 1e-300)
+        root = self._reference_update(begun) if r.rule == "fltrust" else None
+        weights = self.weighting.weights[members]
+        weights = weights if len(members) == len(self.answers) else weights / max(weights.sum(), 1e-300)
         return aggregate_robust(updates, weights, rule, root=root, history=history)
 
-    def _root(self, start: Array) -> Array:
-        """FLTrust's own update: the server trains the model on its reference rows as a site would, without a stability."""
+    def _reference_update(self, start: Array) -> Array:
+        """Train the model on the server's reference rows for FLTrust, without local regularisation, and return the update."""
         assert self.server.reference is not None
         work = self.method.train_config(replace(self.server, private=None))  # the server's own rows are not sites' patients
         return self.server.reference.train(start, work) - start
 
-    def _history(self, mine: Array, updates: Array) -> Array:
-        """The sum of these sites' updates so far, (m, P); that of all sites is remembered."""
+    def _update_history(self, members: Array, updates: Array) -> Array:
+        """Return the sum of these sites' updates so far, (m, P); that of all sites is remembered."""
         server = self.server
         place = {s: k for k, s in enumerate(server.sites)}
         nothing = np.zeros((len(server.sites), len(server.model)), server.model.dtype)
-        held = self.memory.get("history", server.state.get("history", nothing)).copy()
-        rows = [place[self.answers.sites[k]] for k in mine]
-        held[rows] += updates[:, :]
-        self.memory["history"] = held
-        out: Array = held[rows]
+        history = self.memory.get("history", server.state.get("history", nothing)).copy()
+        rows = [place[self.answers.sites[k]] for k in members]
+        history[rows] += updates[:, :]
+        self.memory["history"] = history
+        out: Array = history[rows]
         return out
 
 
@@ -246,50 +265,50 @@ def with_batchnorm_statistics(server: Server, model: Array, answers: Answers, we
     """The model with BatchNorm's statistics as the plain mean of the answers': a step past it can make a variance negative."""
     if not server.statistics or not weights.any():
         return model
-    out, here = model.copy(), slice(-server.statistics, None)
+    out, statistics = model.copy(), slice(-server.statistics, None)
     if "model" in answers.totals:  # the mean is all that is known of them
-        out[here] = answers.totals["model"][here]
+        out[statistics] = answers.totals["model"][statistics]
     else:
-        out[here] = average(np.asarray(answers["model"])[:, here], weights / weights.sum())
+        out[statistics] = average(np.asarray(answers["model"])[:, statistics], weights / weights.sum())
     return out
 
 
 def _starting_models(server: Server, answers: Answers) -> Array:
-    """What the sites began with: the common model, or where cohorts keep their own each site its cohort's."""
+    """Return the model that sites started from, (P,); one row a site, (K, P), where cohorts keep their own models."""
     if server.assignment is None or server.assignment.models is None:
         return server.model
     return np.stack([server.assignment.for_site(s) for s in answers.sites])
 
 
 def _present_shares(each: Array, groups: CohortAssignment) -> Array:
-    there = np.bincount(groups.labels, minlength=len(each)) > 0
-    out: Array = np.where(there, each, 0.0) / each[there].sum()
+    present = np.bincount(groups.labels, minlength=len(each)) > 0
+    out: Array = np.where(present, each, 0.0) / each[present].sum()
     return out
 
 
 def _describe_cohorts(server: Server, answers: Answers, groups: CohortAssignment) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Who is grouped with whom, and how far that is as it was: for the Decision, and to remember.
+    """Describe the cohorts for the Decision, and return the labels to remember.
 
     Only the round before is remembered: cohorts are numbered anew each round, so numbers of two rounds do not mix.
     """
     now = dict(zip(answers.sites, groups.labels.tolist(), strict=True))
-    held = server.state.get("cohorts", np.full(len(server.sites), -1))
-    before = {s: int(c) for s, c in zip(server.sites, held, strict=True) if c >= 0}
-    remembered = np.array([now.get(s, -1) for s in server.sites], np.int64)
-    kept = 0 if server.assignment is None or server.assignment.models is None else len(server.assignment.models)
-    told = {
+    previous = server.state.get("cohorts", np.full(len(server.sites), -1))
+    before = {s: int(c) for s, c in zip(server.sites, previous, strict=True) if c >= 0}
+    labels = np.array([now.get(s, -1) for s in server.sites], np.int64)
+    stored_models = 0 if server.assignment is None or server.assignment.models is None else len(server.assignment.models)
+    cohorts = {
         "of": {s: c + 1 for s, c in now.items()},
-        "count": max(groups.count, kept),
+        "count": max(groups.count, stored_models),
         "silhouette": groups.silhouette,
         "consistency": cohort_consistency(before, now),
     }
-    return told, {"cohorts": remembered}
+    return cohorts, {"cohorts": labels}
 
 
-def _rescale_shares(weighed: WeightingResult, weights: Array) -> dict[str, Array]:
-    """What each signal contributes to the weights as they are in the end: in the proportions it had when they were blended."""
-    whole = np.maximum(weighed.weights, 1e-300)
-    return {name: np.where(weighed.weights > 0, part / whole, 0.0) * weights for name, part in weighed.shares.items()}
+def _rescale_shares(weighting: WeightingResult, weights: Array) -> dict[str, Array]:
+    """Rescale the contribution of each signal to the final weights, in the proportions of the blend."""
+    total = np.maximum(weighting.weights, 1e-300)
+    return {name: np.where(weighting.weights > 0, part / total, 0.0) * weights for name, part in weighting.shares.items()}
 
 
 def _name_weights(answers: Answers, weights: Array) -> dict[str, float]:

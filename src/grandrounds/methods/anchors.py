@@ -1,4 +1,4 @@
-"""Stability by what sites learn: answers, or reasons, are held still on reference rows that every site is sent.
+"""Local regularisation on shared reference rows: sites keep the model's answers, or its attributions, on them.
 
 Re-weighting sites does not lower drift, since local models differ before anything is weighed; a loss that all sites
 share on the same rows does. The rows need no labels; they are patients' rows all the same, so an experiment must say
@@ -31,7 +31,7 @@ RAMP_ROUNDS = 10
 
 
 class AnchorRows(SitePlugin):
-    """The sites' half: the reference rows that local training is held to, and the consensus of sketches on them."""
+    """Site half: gives training the shared reference rows and the consensus of sketches on them."""
 
     def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
         config, shared = request.config, request.ask.shared
@@ -43,7 +43,7 @@ class AnchorRows(SitePlugin):
 
 
 class ReferenceAnchor(LocalRegularizer):
-    """The local loss gains method.anchor times the cross-entropy to the start's own answers on reference rows.
+    """Adds method.anchor times the cross-entropy to the starting model's answers on reference rows to the local loss.
 
     It comes in over the first rounds: held at full strength to what an untrained net says, two of five runs on skin lesions
     swung wider every round.
@@ -62,7 +62,7 @@ class ReferenceAnchor(LocalRegularizer):
 
 
 class PermutedAnchor(ReferenceAnchor):
-    """The same on rows with one feature out of place, which pins what a permutation sketch reads."""
+    """Anchors on rows with one feature permuted, which fixes what a permutation sketch measures."""
 
     name = "permuted_anchor"
     title = "Reference anchor on rows with one feature permuted, or one tile hidden: pins the sketch (method.anchor)"
@@ -70,7 +70,7 @@ class PermutedAnchor(ReferenceAnchor):
 
 
 class AnchoredScaffold(ControlVariates, PermutedAnchor):
-    """SCAFFOLD's variates and the permuted anchor at once: the first takes drift out, the second keeps it from running away.
+    """Combines SCAFFOLD's control variates, which remove drift, with a permuted anchor, which keeps them from diverging.
 
     Variates alone diverge where sites are very unequal and steps are long; an anchor alone leaves a third of the drift, and
     one that is too strong stops learning. So its strength is method.anchor_gain times the fourth power of the model's doubt on
@@ -92,7 +92,7 @@ class AnchoredScaffold(ControlVariates, PermutedAnchor):
 
 
 class AttributionAlignment(LocalRegularizer):
-    """The local loss gains method.alignment times the L1 distance of the site's gradient sketch to the consensus.
+    """Adds method.alignment times the L1 distance of the site's gradient sketch to the consensus to the local loss.
 
     Sites report their sketch after training; the consensus of the next round is its mean, weighted by rows. Methods that
     remember nothing of the kind (asynchronous ones, clustered) leave each site with the sketch of the model it was sent.
@@ -105,9 +105,9 @@ class AttributionAlignment(LocalRegularizer):
     site = (AnchorRows,)
 
     def site_config(self, server: Server, lr: float) -> dict[str, Value]:
-        told: dict[str, Value] = {"alignment": self.settings.alignment, "anchor_rows": self.settings.anchor_rows or ""}
-        held = server.state.get("consensus")
-        return told if held is None else {**told, "consensus": held}
+        config: dict[str, Value] = {"alignment": self.settings.alignment, "anchor_rows": self.settings.anchor_rows or ""}
+        consensus = server.state.get("consensus")
+        return config if consensus is None else {**config, "consensus": consensus}
 
     def update(self, server: Server, answers: Answers) -> dict[str, Array]:
         if "reasons" not in answers:  # of weight 0: nothing was aligned
@@ -118,12 +118,12 @@ class AttributionAlignment(LocalRegularizer):
 
 
 def ramp_up(strength: float, round: int) -> float:
-    """How strong an anchor is in a round: nothing in the first, all of it from round COMES_IN + 1 on."""
+    """Compute the strength of an anchor in a round: 0 in the first, full from round RAMP_ROUNDS + 1 on."""
     return strength * min(1.0, (round - 1) / RAMP_ROUNDS)
 
 
 def anchor_reference(plan: Plan) -> str | None:
-    """The reference set that the method's stability sends to sites; None where it sends none.
+    """Return the reference set that the local regularizer shares with sites; None where it shares none.
 
     It is the one named, or 'anchor', or the only one that may be sent; what the model in use is scored on is meant by name only.
     """
@@ -132,11 +132,11 @@ def anchor_reference(plan: Plan) -> str | None:
     m = plan.method
     if "reference" not in regularizer_class(m).needs:
         return None
-    known = plan.reference.plain()
-    if m.anchor_rows is not None and m.anchor_rows not in known:
-        way = nearest(m.anchor_rows, known) if known else "there is no [reference]"
-        raise BadInput(f"method.anchor_rows is '{m.anchor_rows}'; {way}", code="unknown-reference-set")
-    own = {name: s for name, s in known.items() if name == m.anchor_rows or name != watched_rows(plan)}
-    sent = [name for name, settings in own.items() if settings.get("sent")]
+    references = plan.reference.plain()
+    if m.anchor_rows is not None and m.anchor_rows not in references:
+        hint = nearest(m.anchor_rows, references) if references else "there is no [reference]"
+        raise BadInput(f"method.anchor_rows is '{m.anchor_rows}'; {hint}", code="unknown-reference-set")
+    candidates = {name: s for name, s in references.items() if name == m.anchor_rows or name != watched_rows(plan)}
+    sent = [name for name, settings in candidates.items() if settings.get("sent")]
     found = which(sent, m.anchor_rows or "")
     return found if found in sent else None

@@ -1,4 +1,4 @@
-"""The models in use after a round: one for all, and, where models stay separate, which of several a site uses."""
+"""Assignment of models to sites: one model for all, or several of which each site uses one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grandrounds.protocol.messages import Payload
 
 @dataclass(frozen=True)
 class ModelAssignment:
-    """`model` (P,) is everybody's; a site named in `of` uses that one of `models` instead.
+    """The common model `model` (P,), and which of `models` the sites in `index_by_site` use instead.
 
     Models of one size are rows of an array (M, P); forests, which differ in size, are a list.
     """
@@ -29,11 +29,11 @@ class ModelAssignment:
         return row
 
     def payloads(self) -> dict[str, Payload]:
-        """What single sites are to be told: their own model."""
+        """Return the payload of each site that has a model of its own."""
         return {site: {"model": self.for_site(site)} for site in self.index_by_site}
 
     def map(self, change: Callable[[Array], Array]) -> ModelAssignment:
-        """Every model changed in the same way."""
+        """Apply a function to every model."""
         models = None if self.models is None else stack_models([change(m) for m in self.models])
         return replace(self, model=change(self.model), models=models)
 
@@ -44,21 +44,21 @@ class ModelAssignment:
         return replace(self, model=self.model.astype(dtype, copy=False), models=models)
 
     def arrays(self, sites: Sequence[str]) -> dict[str, Array]:
-        """For a checkpoint: `of` as numbers in the order of `sites`, -1 for the common model."""
+        """Return arrays for a checkpoint: the index of each site in the order of `sites`, -1 for the common model."""
         if self.models is None:
             return {"model": self.model}
-        of = np.array([self.index_by_site.get(s, -1) for s in sites], np.int64)
-        return {"model": self.model, "of": of, **{f"models/{m}": a for m, a in enumerate(self.models)}}
+        index = np.array([self.index_by_site.get(s, -1) for s in sites], np.int64)
+        return {"model": self.model, "of": index, **{f"models/{m}": a for m, a in enumerate(self.models)}}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], sites: Sequence[str]) -> ModelAssignment:
         if "of" not in arrays:
             return cls(np.array(arrays["model"]))
-        of = {s: int(k) for s, k in zip(sites, arrays["of"], strict=True) if k >= 0}
+        index = {s: int(k) for s, k in zip(sites, arrays["of"], strict=True) if k >= 0}
         models = [arrays[f"models/{m}"] for m in range(sum(name.startswith("models/") for name in arrays))]
-        return cls(np.array(arrays["model"]), stack_models(models), of)
+        return cls(np.array(arrays["model"]), stack_models(models), index)
 
 
 def stack_models(models: Sequence[Array]) -> Array | list[Array]:
-    """Models as rows of one array where they are of one size."""
+    """Stack models of one size as rows of one array; models of several sizes stay a list."""
     return np.stack(models) if len({m.shape for m in models}) == 1 else list(models)

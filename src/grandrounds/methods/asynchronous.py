@@ -1,14 +1,14 @@
-"""Asynchronous methods, FedAsync and FedBuff: sites answer when they are done, and a late answer counts less."""
+"""Asynchronous methods (FedAsync, FedBuff): sites answer when they are done, and stale answers count less."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Generator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import SelectSettings, StalenessSettings
 from grandrounds.core.records import Decision
 from grandrounds.methods.aggregate import aggregate, with_batchnorm_statistics
 from grandrounds.methods.base import Method, Round, Server
@@ -22,8 +22,8 @@ RULES = {
 }
 
 
-def staleness_weight(staleness: int, settings: Any) -> float:
-    """s(t - tau) of FedAsync (Xie et al. 2019): 1 for a fresh answer, less for one trained from an old model."""
+def staleness_weight(staleness: int, settings: StalenessSettings) -> float:
+    """Compute s(t - tau) of FedAsync (Xie et al. 2019): 1 for a fresh answer, less for one trained from an old model."""
     if settings.rule == "polynomial":
         return float((staleness + 1) ** -settings.a)
     if settings.rule == "hinge" and staleness > settings.b:
@@ -33,7 +33,7 @@ def staleness_weight(staleness: int, settings: Any) -> float:
 
 @dataclass
 class InFlight:
-    """Which sites hold an Ask they have not answered; remembered between rounds as an array (K,)."""
+    """The sites with an unanswered Ask; kept between rounds as an array (K,)."""
 
     sites: tuple[str, ...]
     busy: Array
@@ -44,8 +44,8 @@ class InFlight:
     def from_server(cls, server: Server) -> InFlight:
         return cls(server.sites, server.state.get("busy", np.zeros(len(server.sites), np.int8)).copy())
 
-    def fill(self, server: Server, settings: Any, *, exclude: Collection[str] = ()) -> tuple[str, ...]:
-        """Idle sites to set to work: all, or as many as keep [method.select]'s share of sites at work.
+    def fill(self, server: Server, settings: SelectSettings, *, exclude: Collection[str] = ()) -> tuple[str, ...]:
+        """Choose idle sites to start: all, or as many as keep [method.select]'s share of sites busy.
 
         `exclude` had their turn in this round, as had those that failed.
         """
@@ -61,7 +61,7 @@ class InFlight:
         return tuple(self.sites[k] for k in idle)
 
     def next(self) -> Generator[Receive, Arrival, Arrival | None]:
-        """The next answer, or None where it failed and only left its place free."""
+        """Wait for the next answer; None where it failed, which frees the site."""
         arrival = yield Receive()
         site = arrival.answer.site
         self.busy[self.sites.index(site)] = 0
@@ -76,7 +76,7 @@ class InFlight:
 
 
 def send_ask(ask: Ask) -> Generator[Send, None, None]:
-    """Put an Ask on its way, where anybody is to get it."""
+    """Send an Ask without waiting, where it is addressed to any site."""
     if ask.to:
         yield Send(ask)
 
@@ -141,10 +141,10 @@ class FedBuff(Method):
             model = server.model + worth * np.asarray(values["update"])
             rows.append((site, {"model": model.astype(server.model.dtype), "count": np.asarray(values["count"])}))
         answers = Answers.from_rows(sorted(rows, key=lambda row: row[0]))
-        joined = aggregate(server, answers, self)
+        aggregation = aggregate(server, answers, self)
         lr = 1.0 if s.server.lr is None else s.server.lr
-        decision = joined.decision(Selection((), {"staleness": {site: float(a) for site, a in late.items()}}))
+        decision = aggregation.decision(Selection((), {"staleness": {site: float(a) for site, a in late.items()}}))
         why = f"{decision.why}; {len(arrived)} answers were in, older ones count less ({s.staleness.rule})"
-        model = server.model + lr * (joined.model - server.model)
-        model = with_batchnorm_statistics(server, model, answers, joined.weights)
-        return server.next(model, replace(decision, why=why), busy=work.busy, **joined.memory)
+        model = server.model + lr * (aggregation.model - server.model)
+        model = with_batchnorm_statistics(server, model, answers, aggregation.weights)
+        return server.next(model, replace(decision, why=why), busy=work.busy, **aggregation.memory)

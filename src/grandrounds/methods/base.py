@@ -1,4 +1,4 @@
-"""A method is the server's side of one federated algorithm, written without any input or output.
+"""Base classes of federated methods. A method is the server side of an algorithm, without any input or output.
 
 Its round is a generator: it yields an Ask, is sent the Answers, and returns the next model with
 its Decision. An engine drives it, here in one process or across hospitals; the method cannot tell.
@@ -14,7 +14,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
-from grandrounds.core.plan_types import Plan
+from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
 from grandrounds.core.plugins import is_path
 from grandrounds.core.records import Decision
 from grandrounds.core.rng import generator
@@ -39,7 +39,7 @@ PARTS = frozenset({"select", "weigh", "robust", "stability", "cohorts"})
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a round gives: what sites are to use next, the record, and what the method remembers."""
+    """The result of a round: the models that sites use next, the Decision, and the state of the method."""
 
     assignment: ModelAssignment
     decision: Decision
@@ -54,7 +54,7 @@ Round = Generator[Ask | Send | Receive, Any, Outcome]
 
 
 class ReferenceSet(Protocol):
-    """Labelled rows that the server holds itself, and what it may do with them: no site is asked."""
+    """Labelled reference rows at the server, and what a method may compute on them without asking a site."""
 
     def train(self, model: Array, work: Payload) -> Array: ...
 
@@ -71,7 +71,7 @@ class ReferenceSet(Protocol):
 
 @dataclass(frozen=True)
 class Server:
-    """What a method may know at the start of a round."""
+    """The information a method has at the start of a round."""
 
     round: int
     model: Array
@@ -98,24 +98,24 @@ class Server:
 
     @property
     def available_sites(self) -> tuple[str, ...]:
-        """The sites that can be asked in this round."""
+        """Return the sites that can be asked in this round."""
         return self.present or self.sites
 
     def combine(self, answers: Answers, weights: Array) -> Array:
-        """The models of these answers, weighted, as one: a mean, a union of trees, or head by head."""
+        """Combine the models of answers by weights: as a mean, a union of trees, or head by head."""
         return average(answers["model"], weights) if self.combiner is None else self.combiner(answers, weights)
 
     def rng(self, purpose: str) -> np.random.Generator:
         return generator(self.seed, purpose=purpose, round=self.round)
 
     def next(self, model: Array | ModelAssignment, decision: Decision, **state: Array) -> Outcome:
-        """The end of a round."""
+        """End the round with this model, Decision and state."""
         served = model if isinstance(model, ModelAssignment) else ModelAssignment(model)
         return Outcome(served.astype(self.model.dtype), decision, state)
 
 
 class LocalRegularizer:
-    """Base class for local regularisation, which keeps sites together while they train alone; this one does nothing."""
+    """Base class for local regularizers, which keep local models close to each other; this one does nothing."""
 
     name: ClassVar[str] = "none"
     title: ClassVar[str] = "nothing: sites train as their rows tell them"
@@ -126,24 +126,24 @@ class LocalRegularizer:
 
     site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
 
-    def __init__(self, settings: Any) -> None:
+    def __init__(self, settings: MethodSettings) -> None:
         self.settings = settings
 
     def site_config(self, server: Server, lr: float) -> dict[str, Value]:
-        """What sites are told besides the model and the work, which they do at this learning rate."""
+        """Return further settings of local training at this learning rate, which go to sites with the Ask."""
         return {}
 
     def secure_weights(self, server: Server) -> dict[str, dict[str, float]]:
-        """The weights, by report and site, of what it learns from a sum alone, where single answers may not be seen."""
+        """Return the weights, by report and site, of reports that the server needs only as a sum (secure aggregation)."""
         return {}
 
     def update(self, server: Server, answers: Answers) -> dict[str, Array]:
-        """What the server remembers for the next round."""
+        """Return the server's state for the next round."""
         return {}
 
 
 class Method:
-    """Base of all methods: knows the experiment's [method] and [train] sections and how to word a training Ask."""
+    """Base class of methods: holds the [method] and [train] sections and builds training Asks."""
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
@@ -153,10 +153,12 @@ class Method:
     site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
     defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # settings of its own, for [method.options]
 
-    def __init__(self, settings: Any, train: Any, stability: LocalRegularizer | None = None) -> None:
+    def __init__(
+        self, settings: MethodSettings, train: TrainSettings, regularizer: LocalRegularizer | None = None
+    ) -> None:
         self.settings = settings
         self.train = train
-        self.regularizer = LocalRegularizer(settings) if stability is None else stability
+        self.regularizer = LocalRegularizer(settings) if regularizer is None else regularizer
         self.options = {**self.defaults, **settings.options.plain()}
         unknown = next((name for name in self.options if name not in self.defaults), None)
         if unknown is not None and is_path(settings.name):  # others leave options alone, as FedAvg does mu
@@ -170,7 +172,7 @@ class Method:
         raise TypeError(f"{type(self).__name__} does not say what a round is")
 
     def spends(self, server: Server) -> Sequence[Event]:
-        """What a round releases that touched patients, charged before it begins; here, what the run's mechanism says.
+        """Return the privacy events of a round, which are charged before it begins; by default those of the run's mechanism.
 
         A method with mechanisms of its own says its own events. The run stops before a round that would overspend.
         """
@@ -178,7 +180,7 @@ class Method:
 
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:
-        """What this method releases that no epsilon covers, in words, for the run's statement."""
+        """Return sentences on data that this method releases and no epsilon covers, for the privacy statement."""
         return ()
 
     @classmethod
@@ -203,9 +205,9 @@ class Method:
         yield f"and method '{name}' does not go by their sum alone: use fedavg, fedopt, scaffold or another averaging one"
 
     def train_config(self, server: Server, **more: Value) -> dict[str, Value]:
-        """One round of local training in numbers and words; `more` adds to or replaces what the site is told."""
+        """Build the settings of one round of local training; `more` adds to or replaces them."""
         t = self.train
-        told: dict[str, Value] = {
+        config: dict[str, Value] = {
             "seed": server.seed,
             "round": server.round,
             "lr": learning_rate(
@@ -222,17 +224,17 @@ class Method:
             "augment": t.augment,
         }
         if t.noise:
-            told["gradient_noise"] = t.noise
+            config["gradient_noise"] = t.noise
         if server.class_weight is not None:
-            told["class_weight"] = server.class_weight
+            config["class_weight"] = server.class_weight
         if server.private is not None:
-            told |= server.private.site_config()
-        return {**told, **more}
+            config |= server.private.site_config()
+        return {**config, **more}
 
     def ask_to_train(
         self, server: Server, sites: tuple[str, ...], *, each: Mapping[str, Payload] | None = None, **more: Value
     ) -> Ask:
-        """The Ask for one round of local training; `each` has what single sites are told besides."""
+        """Build the Ask for one round of local training; `each` has further settings of single sites."""
         work = self.train_config(server)
         refused = () if server.private is None else server.private.report
         shared = {"model": server.model, **work, **self.regularizer.site_config(server, float(work["lr"])), **more}

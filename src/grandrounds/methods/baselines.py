@@ -1,4 +1,4 @@
-"""The two references of any comparison: every site alone, and all training rows in one place."""
+"""Baselines of any comparison: every site alone, and all training rows in one place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grandrounds.protocol.messages import Answers
 
 
 class Local(Method):
-    """Each site goes on with its own model and is judged by it. Their mean is for hospitals that did not train."""
+    """Local training: each site keeps its own model. The mean is for hospitals that did not train."""
 
     name = "local"
     title = "Local: every site trains alone (the lower reference)"
@@ -26,8 +26,8 @@ class Local(Method):
         served = server.assignment or ModelAssignment(server.model)
         each = served.payloads()
         answers: Answers = yield self.ask_to_train(server, server.sites, each=each)
-        own = {site: answers["model"][k] for k, site in enumerate(answers.sites)}
-        models = [own.get(s, served.for_site(s)) for s in server.sites]
+        trained = {site: answers["model"][k] for k, site in enumerate(answers.sites)}
+        models = [trained.get(s, served.for_site(s)) for s in server.sites]
         weights = data_size(answers["count"])
         mean = server.combine(answers, weights) if server.can_average else server.model
         after = ModelAssignment(mean, stack_models(models), {s: k for k, s in enumerate(server.sites)})

@@ -1,4 +1,4 @@
-"""Clustered models that stay separate (IFCA, Ghosh et al. 2020): hospitals of a kind share a model.
+"""Clustered federated learning with separate models (IFCA, Ghosh et al. 2020): similar hospitals share a model.
 
 The first round trains everybody from the same model and groups sites by the direction of their updates, because IFCA
 needs models that differ to begin with. From then on each site joins the model that fits its own rows best.
@@ -40,30 +40,30 @@ class Clustered(Method):
         if server.assignment is None or server.assignment.models is None:
             answers: Answers = yield self.ask_to_train(server, server.sites)
             models = np.repeat(server.model[None], min(self.settings.clusters, len(answers)), axis=0)
-            of = cluster_by_direction(answers["model"] - server.model, count=len(models), rng=server.rng("clusters"))
-            return self._next(server, models, answers, of, "sites are grouped by the direction of their first updates")
+            labels = cluster_by_direction(answers["model"] - server.model, count=len(models), rng=server.rng("clusters"))
+            return self._next(server, models, answers, labels, "sites are grouped by the direction of their first updates")
         models = np.asarray(server.assignment.models)
         scored: Answers = yield Ask("score", shared={"models": models}, to=server.sites, report=("losses",))
         best = dict(zip(scored.sites, np.argmin(scored["losses"], axis=1).tolist(), strict=True))
         each = {site: {"model": models[c]} for site, c in best.items()}
         answers = yield self.ask_to_train(server, scored.sites, each=each)
-        of = np.array([best[s] for s in answers.sites])
-        return self._next(server, models, answers, of, "each site trains the model with the least loss on its own rows")
+        labels = np.array([best[s] for s in answers.sites])
+        return self._next(server, models, answers, labels, "each site trains the model with the least loss on its own rows")
 
-    def _next(self, server: Server, models: Array, answers: Answers, of: Array, why: str) -> Outcome:
+    def _next(self, server: Server, models: Array, answers: Answers, labels: Array, why: str) -> Outcome:
         weights, after = np.zeros(len(answers)), models.copy()
         for c in range(len(models)):
-            mine = np.flatnonzero(of == c)
-            if len(mine):
-                weights[mine] = data_size(answers["count"][mine])
-                after[c] = average(answers["model"][mine], weights[mine])
+            members = np.flatnonzero(labels == c)
+            if len(members):
+                weights[members] = data_size(answers["count"][members])
+                after[c] = average(answers["model"][members], weights[members])
         mean = average(answers["model"], data_size(answers["count"]))
-        held = dict(server.assignment.index_by_site) if server.assignment is not None else {}
-        served = ModelAssignment(mean, after, {**held, **dict(zip(answers.sites, of.tolist(), strict=True))})
+        previous = dict(server.assignment.index_by_site) if server.assignment is not None else {}
+        served = ModelAssignment(mean, after, {**previous, **dict(zip(answers.sites, labels.tolist(), strict=True))})
         decision = Decision(
             signals={
                 "data_size": answers.by_site("count"),
-                "cluster": dict(zip(answers.sites, (of + 1.0).tolist(), strict=True)),
+                "cluster": dict(zip(answers.sites, (labels + 1.0).tolist(), strict=True)),
             },
             weights=dict(zip(answers.sites, weights.tolist(), strict=True)),
             why=f"{why}; a site's weight is its share of its cluster's rows",
@@ -72,21 +72,21 @@ class Clustered(Method):
 
 
 def cluster_by_direction(updates: Array, *, count: int, rng: np.random.Generator) -> Array:
-    """Group updates (K, P) by direction into `count` clusters: spherical k-means, seeds as far apart as can be. (K,)"""
+    """Group updates (K, P) by direction into `count` clusters: spherical k-means with seeds far apart. (K,)"""
     unit = updates / np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), 1e-12)
     centres = [unit[int(rng.integers(len(unit)))]]
     while len(centres) < count:
         nearest = np.max(unit @ np.stack(centres).T, axis=1)
         centres.append(unit[int(np.argmin(nearest))])
     middle = np.stack(centres)
-    of: Array = np.argmax(unit @ middle.T, axis=1)
+    labels: Array = np.argmax(unit @ middle.T, axis=1)
     for _ in range(_SWEEPS):
         for c in range(count):
-            if (of == c).any():
-                mean = unit[of == c].mean(axis=0)
+            if (labels == c).any():
+                mean = unit[labels == c].mean(axis=0)
                 middle[c] = mean / max(float(np.linalg.norm(mean)), 1e-12)
-        again = np.argmax(unit @ middle.T, axis=1)
-        if np.array_equal(again, of):
+        relabelled = np.argmax(unit @ middle.T, axis=1)
+        if np.array_equal(relabelled, labels):
             break
-        of = again
-    return of
+        labels = relabelled
+    return labels

@@ -1,4 +1,4 @@
-"""Cohorts: sites whose updates point alike are brought together first, each group by its own consensus (eq. 10-11).
+"""Cohorts: sites with similar updates are aggregated first, each group around its own consensus (eq. 10-11).
 
 A children's hospital and one for adults need not agree on what matters. k-means on the updates finds groups that already
 behave alike; reasons are compared within a group, and the groups are then combined, or keep models of their own.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import CohortsSettings
 from grandrounds.methods.robust_kernels import centred_gram
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _RESTARTS = 10
 
 @dataclass(frozen=True)
 class CohortAssignment:
-    """The cohort of each answer (K,), from 0, largest first, and how it was found."""
+    """The cohort of each answer (K,), from 0, largest first, with the reason."""
 
     labels: Array
     why: str
@@ -44,8 +45,8 @@ class CohortAssignment:
         return int(self.labels.max()) + 1
 
 
-def assign_cohorts(settings: Any, server: Server, answers: Answers) -> CohortAssignment | None:
-    """The cohorts of these answers; None where the experiment has none, or not yet in this round."""
+def assign_cohorts(settings: CohortsSettings, server: Server, answers: Answers) -> CohortAssignment | None:
+    """Return the cohorts of these answers; None where the experiment has none, or not yet in this round."""
     if settings.count == 1 or server.round < settings.start:
         return None
     if settings.models == "separate" and server.assignment is not None and server.assignment.models is not None:
@@ -54,38 +55,38 @@ def assign_cohorts(settings: Any, server: Server, answers: Answers) -> CohortAss
     seed = int(server.rng("cohorts").integers(2**31))
     if settings.count == "auto":
         return choose_cohorts(updates, most=settings.most, seed=seed)
-    of = cluster_updates(updates, count=min(int(settings.count), len(updates)), seed=seed)
-    found = int(of.max()) + 1
-    return CohortAssignment(of, f"the sites' updates form {found} cohort{'s' * (found > 1)} (k-means)")
+    labels = cluster_updates(updates, count=min(int(settings.count), len(updates)), seed=seed)
+    count = int(labels.max()) + 1
+    return CohortAssignment(labels, f"the sites' updates form {count} cohort{'s' * (count > 1)} (k-means)")
 
 
 def cluster_updates(updates: Array, *, count: int, seed: int) -> Array:
-    """k-means on updates (K, P) (eq. 10): the cohort of each, (K,), the largest first."""
+    """Group updates (K, P) by k-means (eq. 10): the cohort of each, (K,), the largest first."""
     return _label_points(_embed_updates(updates), count, seed)
 
 
 def choose_cohorts(updates: Array, *, most: int, seed: int) -> CohortAssignment:
-    """As many cohorts, up to `most`, as part the updates best by their mean silhouette; one where nothing parts them."""
+    """Choose the number of cohorts, up to `most`, by the mean silhouette; one cohort where updates form no groups."""
     from sklearn.metrics import silhouette_score
 
     points = _embed_updates(updates)
     best, score = np.zeros(len(points), np.int64), -np.inf
     for count in range(2, min(most, len(points) - 1) + 1):
-        of = _label_points(points, count, seed)
-        if of.max() == 0:
+        labels = _label_points(points, count, seed)
+        if labels.max() == 0:
             break  # all updates are one
-        found = float(silhouette_score(points, of))
-        if found > score:
-            best, score = of, found
+        silhouette = float(silhouette_score(points, labels))
+        if silhouette > score:
+            best, score = labels, silhouette
     if score < MIN_SILHOUETTE:
-        nothing, known = np.zeros(len(points), np.int64), np.isfinite(score)
-        said = f" (best silhouette {score:.2f})" if known else ""
-        return CohortAssignment(nothing, f"the sites' updates form one group{said}", score if known else None)
+        one_group, is_known = np.zeros(len(points), np.int64), np.isfinite(score)
+        detail = f" (best silhouette {score:.2f})" if is_known else ""
+        return CohortAssignment(one_group, f"the sites' updates form one group{detail}", score if is_known else None)
     return CohortAssignment(best, f"the sites' updates form {best.max() + 1} cohorts (silhouette {score:.2f})", score)
 
 
 def cohort_consistency(before: Mapping[str, int], now: Mapping[str, int]) -> float | None:
-    """Adjusted Rand index of two rounds' cohorts over the sites in both (sec. VIII.B): 1 the same, 0 as chance has it."""
+    """Compute the adjusted Rand index of two rounds' cohorts over common sites (sec. VIII.B): 1 same, 0 chance."""
     from sklearn.metrics import adjusted_rand_score
 
     both = [s for s in now if s in before]
@@ -94,31 +95,31 @@ def cohort_consistency(before: Mapping[str, int], now: Mapping[str, int]) -> flo
     return float(adjusted_rand_score([before[s] for s in both], [now[s] for s in both]))
 
 
-def cohort_shares(rule: str, of: Array, weights: Array, counts: Array) -> Array:
-    """How much each cohort counts, (m,), by the rule that method.cohorts.weight names."""
-    each = {"weights": weights, "sites": np.ones(len(of)), "rows": np.asarray(counts, float)}[rule]
-    total = np.bincount(of, weights=each)
+def cohort_shares(rule: str, labels: Array, weights: Array, counts: Array) -> Array:
+    """Compute the weight of each cohort, (m,), by the rule that method.cohorts.weight names."""
+    each = {"weights": weights, "sites": np.ones(len(labels)), "rows": np.asarray(counts, float)}[rule]
+    total = np.bincount(labels, weights=each)
     out: Array = total / total.sum()
     return out
 
 
-def _keep_cohorts(known: Mapping[str, int], sites: Sequence[str]) -> CohortAssignment:
-    """Cohorts with models of their own keep their sites; one that is new to them joins the first."""
-    new = [s for s in sites if s not in known]
-    told = f" ({', '.join(new)}: not there when they were formed, so in the first)" if new else ""
-    of = np.array([known.get(s, 0) for s in sites], np.int64)
-    return CohortAssignment(of, f"cohorts keep their own models and their sites{told}")
+def _keep_cohorts(index_by_site: Mapping[str, int], sites: Sequence[str]) -> CohortAssignment:
+    """Keep sites in the cohorts whose models they use; a new site joins the first cohort."""
+    new = [s for s in sites if s not in index_by_site]
+    detail = f" ({', '.join(new)}: not there when they were formed, so in the first)" if new else ""
+    labels = np.array([index_by_site.get(s, 0) for s in sites], np.int64)
+    return CohortAssignment(labels, f"cohorts keep their own models and their sites{detail}")
 
 
 def _embed_updates(updates: Array) -> Array:
-    """K points in at most K dimensions that lie as far apart as the updates (K, P) do, from their Gram matrix."""
+    """Compute K points in at most K dimensions with the distances of the updates (K, P), from their Gram matrix."""
     values, vectors = np.linalg.eigh(centred_gram(updates))
     out: Array = vectors * np.sqrt(np.maximum(values, 0))
     return out
 
 
 def _label_points(points: Array, count: int, seed: int) -> Array:
-    """The cohort of each point; numbered by size, then by the first site, so that a name means the same again."""
+    """Return the cohort of each point; numbered by size, then by the first site, so that a name means the same again."""
     from sklearn.cluster import KMeans
 
     reach = (

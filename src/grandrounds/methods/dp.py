@@ -1,4 +1,4 @@
-"""Differential privacy as a method sees it: what a run promises, what a round spends, and DP-FedAvg (McMahan et al. 2018).
+"""Differential privacy of a method: the run's promise, the events of a round, and DP-FedAvg (McMahan et al. 2018).
 
 *Sample level* (`dp-sgd`): the noise is in the sites' steps (site/dp_sgd.py), so whatever a server does with their models
 costs nothing more. *Client level* (`client`): a site's whole update is clipped, at the site and again by the server, and
@@ -38,7 +38,7 @@ DP_SGD, CLIENT = "dp-sgd", "client"
 
 @dataclass(frozen=True)
 class PrivacyTerms:
-    """What a run promises, as its method needs it. `secret`: what a trusted server's noise comes from."""
+    """The privacy promise of a run, as its method needs it. `secret`: the source of a trusted server's noise."""
 
     mechanism: str
     epsilon: float | None
@@ -53,68 +53,68 @@ class PrivacyTerms:
     secret: Secret | None = field(default=None, compare=False)
 
     def site_config(self) -> dict[str, Value]:
-        """What a site must know to train so."""
+        """Return the settings that a site needs to train under this promise."""
         if self.mechanism == DP_SGD:
             return {"clip": self.clip, "noise": self.noise, "rate": self.sampling_rate, "fewest": self.min_rows}
         return {"longest": self.clip} if self.mechanism == CLIENT else {}
 
     @property
     def report(self) -> tuple[str, ...]:
-        """What a site may answer besides: the code of a refusal."""
+        """Return the reports that a site may add: the code of a refusal."""
         return (ERROR,) if self.mechanism == DP_SGD else ()
 
 
 def round_events(server: Server) -> tuple[Event, ...]:
-    """What one round of local training and averaging releases under the run's mechanism."""
+    """Return the privacy events of one round of local training and averaging under the run's mechanism."""
     p = server.private
     if p is None or p.mechanism not in (DP_SGD, CLIENT):
         return ()
     if p.mechanism == DP_SGD:
         return (Event("sampled_gaussian", "models of the sites", count=p.steps, sigma=p.noise, rate=p.sampling_rate),)
     if not p.secure:
-        told = Event("gaussian", "mean update", sigma=p.noise, unit="site", trust="trusted server")
-        return (told,)
+        event = Event("gaussian", "mean update", sigma=p.noise, unit="site", trust="trusted server")
+        return (event,)
     return (_skellam_event(server, p),)
 
 
 def aggregate_dp(server: Server, ask: Ask, method: Method) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
-    """Train as asked and add up the clipped updates with noise: at the server, or in shares under a secure sum."""
+    """Train as asked and sum the clipped updates with noise, added by the server or in shares under a secure sum."""
     from grandrounds.methods.aggregate import Aggregation
 
     p = server.private
     assert p is not None
     weights = _public_weights(server, ask.to or (), method)
-    largest = max(weights.values())
-    deviation = p.noise * p.clip * largest
+    max_weight = max(weights.values())
+    deviation = p.noise * p.clip * max_weight
     if server.secure is None:
         answers: Answers = yield ask
-        own = np.array([weights[s] for s in answers.sites])
+        site_weights = np.array([weights[s] for s in answers.sites])
         updates = clip_norm(np.asarray(answers["model"], float) - server.model, p.clip)
-        total = own @ updates + deviation * _draw_noise(server, p)
-        said = "the server added noise to the sum"
+        total = site_weights @ updates + deviation * _draw_noise(server, p)
+        noise_text = "the server added noise to the sum"
     else:
         answers, total = yield from _sum_securely(server, ask, weights, deviation)
-        own = np.array([weights[s] for s in answers.sites])
-        said = "each site added its share of the noise before the sum"
+        site_weights = np.array([weights[s] for s in answers.sites])
+        noise_text = "each site added its share of the noise before the sum"
     why = (
-        f"an update counts by a weight that no patient has a say in, clipped to {p.clip:g}; {said} "
-        f"(deviation {deviation:.3g}: one site moves it by at most {largest * p.clip:.3g})"
+        f"an update counts by a weight that no patient has a say in, clipped to {p.clip:g}; {noise_text} "
+        f"(deviation {deviation:.3g}: one site moves it by at most {max_weight * p.clip:.3g})"
     )
-    told = dict(zip(answers.sites, own.tolist(), strict=True))
+    weight_by_site = dict(zip(answers.sites, site_weights.tolist(), strict=True))
     assignment = ModelAssignment(server.model + total)
-    return Aggregation(assignment, answers.sites, own, {}, (Stage("weigh", why, told),)), answers
+    return Aggregation(assignment, answers.sites, site_weights, {}, (Stage("weigh", why, weight_by_site),)), answers
 
 
-def _public_weights(server: Server, asked: Sequence[str], method: Method) -> dict[str, float]:
-    """Of the sites that are asked: one over the sites that a round is planned for, or by row counts where those are no secret."""
-    rows = np.array([server.rows.get(s, 0) for s in asked], float)
+def _public_weights(server: Server, sites: Sequence[str], method: Method) -> dict[str, float]:
+    """Weigh the asked sites: 1 over the planned number of sites, or by row counts where those are public."""
+    rows = np.array([server.rows.get(s, 0) for s in sites], float)
     if method.settings.weigh.rule == "data_size" and rows.any():
-        return dict(zip(asked, data_size(rows).tolist(), strict=True))
-    return dict.fromkeys(asked, 1 / expected_sites(server, method))
+        return dict(zip(sites, data_size(rows).tolist(), strict=True))
+    return dict.fromkeys(sites, 1 / expected_sites(server, method))
 
 
 def expected_sites(server: Server, method: Method) -> int:
-    """The number of sites that a round is planned for, which sums of the client level are divided by."""
+    """Return the number of sites that a round is planned for, which sums of the client level are divided by."""
     p = server.private
     planned = (p.sites if p is not None else 0) or len(server.sites)
     drawn = method.settings.plain().get("select", {})
@@ -122,7 +122,7 @@ def expected_sites(server: Server, method: Method) -> int:
 
 
 def _draw_noise(server: Server, p: PrivacyTerms) -> Array:
-    """Standard normal draws (P,) of a server that sites trust."""
+    """Draw standard normal noise (P,) at a trusted server."""
     from grandrounds.privacy.mechanisms import noise_generator
 
     if p.secret is None:
@@ -138,14 +138,14 @@ def _sum_securely(
     p, rule = server.private, server.secure
     assert p is not None and rule is not None
     answers = yield replace(ask, report=("update", "count", "steps"), withheld=("update",))
-    own = {s: weights[s] for s in answers.sites}
-    summed = yield from secure_sum(rule, answers, weights={"update": own}, bound=p.clip, noise=deviation)
-    kept = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
-    return kept, summed.values["update"]
+    site_weights = {s: weights[s] for s in answers.sites}
+    summed = yield from secure_sum(rule, answers, weights={"update": site_weights}, bound=p.clip, noise=deviation)
+    remaining = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
+    return remaining, summed.values["update"]
 
 
 def _skellam_event(server: Server, p: PrivacyTerms) -> Event:
-    """The mean update under a secure sum: the noise is discrete and values are rounded to the ring first."""
+    """Return the event of the mean update under a secure sum: discrete noise, values rounded to the ring."""
     from grandrounds.methods.secure import MODEL_BITS
     from grandrounds.privacy.accounting import skellam_rho
     from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest

@@ -1,4 +1,4 @@
-"""Exchanges every method shares: agree on the data, evaluate a model, fit a temperature. Generators, like methods."""
+"""Exchanges that methods share: agree on the encoding, evaluate a model, fit a temperature. Generators, like methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEMPERATURES = np.exp(np.linspace(np.log(0.05), np.log(20.0), 241))
 
 
 def agree_on_encoding(
-    *, numeric: Sequence[str], categorical: Sequence[str], rules: EncodingRules, to: tuple[str, ...]
+    *, numeric: Sequence[str], categorical: Sequence[str], rules: EncodingRules, sites: tuple[str, ...]
 ) -> Generator[Ask, Answers, tuple[AnyEncoding, tuple[str, ...]]]:
     """Merge the training sites' summaries into one encoding, and find what is wrong with columns.
 
@@ -38,7 +38,7 @@ def agree_on_encoding(
         numeric: Names of numeric columns.
         categorical: Names of categorical columns.
         rules: The experiment's say in the preparation.
-        to: The sites that train.
+        sites: The sites that train.
 
     Returns:
         The encoding, and warnings about columns that give the label away or hold absurd values, and about sites that
@@ -47,22 +47,28 @@ def agree_on_encoding(
     Raises:
         RunFailed: No site is left.
     """
-    answers = yield Ask("summarise", to=to, report=("summary",))
+    answers = yield Ask("summarise", to=sites, report=("summary",))
     first = read_summaries(answers)
     left_out = [f"{site} has no say in how columns are prepared: {why}" for site, why in answers.missing.items()]
     if first[0].get("kind") == KIND:
         return agree_on_images(first, rules), tuple(left_out)
-    told = {site: Summary.from_payload(said) for site, said in zip(answers.sites, first, strict=True)}
-    odd = [s for s, said in told.items() if (len(said.count), len(said.levels)) != (len(numeric), len(categorical))]
-    if odd:
-        left_out += [f"{site} has no say in how columns are prepared: it described other columns" for site in odd]
-        told = {site: said for site, said in told.items() if site not in odd}
-    if not told:
+    summaries = {site: Summary.from_payload(summary) for site, summary in zip(answers.sites, first, strict=True)}
+    mismatched = [
+        s
+        for s, summary in summaries.items()
+        if (len(summary.count), len(summary.levels)) != (len(numeric), len(categorical))
+    ]
+    if mismatched:
+        left_out += [
+            f"{site} has no say in how columns are prepared: it described other columns" for site in mismatched
+        ]
+        summaries = {site: summary for site, summary in summaries.items() if site not in mismatched}
+    if not summaries:
         raise RunFailed(f"no site described its columns as agreed: {'; '.join(left_out)}", code="too-few-sites")
-    total = Summary.merge(list(told.values()))
+    total = Summary.merge(list(summaries.values()))
     low, high = agree_ranges(total, clip=rules.clip)
-    asked: dict[str, Value] = {"low": low, "high": high}
-    second = read_summaries((yield Ask("summarise", shared=asked, to=tuple(told), report=("summary",))))
+    ranges: dict[str, Value] = {"low": low, "high": high}
+    second = read_summaries((yield Ask("summarise", shared=ranges, to=tuple(summaries), report=("summary",))))
     moments = Moments.merge([Moments.from_payload(a) for a in second])
     encoding = make_encoding(total, moments, numeric=numeric, categorical=categorical, rules=rules)
     artefacts = find_artefacts(total, low, high, names=numeric)
@@ -70,7 +76,7 @@ def agree_on_encoding(
 
 
 def read_summaries(answers: Answers) -> list[dict[str, Any]]:
-    """The report `summary` of each site."""
+    """Return the report `summary` of each site."""
     return [{name.removeprefix("summary."): v for name, v in values.items()} for _, values in answers]
 
 
@@ -82,21 +88,21 @@ def prepare_sites(
     Notes say in words what had to be made up, and may name a rare category: under a budget nobody asks. The centre is the
     consortium's mean patient as the model sees one, (d,): from the mean of its training rows of each of these sites.
     """
-    said = json.dumps({**spec, "groups": count_groups(encoding)})
-    shared = {"encoding": json.dumps(encoding.to_dict()), "spec": said}
+    spec_json = json.dumps({**spec, "groups": count_groups(encoding)})
+    shared = {"encoding": json.dumps(encoding.to_dict()), "spec": spec_json}
     report = (*PREPARED, *(("notes",) if notes else ()), *(("centre",) if centre else ()))
     answers = yield Ask("prepare", shared=shared, report=report)
     rows = {site: {part: int(values[f"{part}_rows"]) for part in ("train", "val", "test")} for site, values in answers}
-    said_of = {site: json.loads(values["notes"]) for site, values in answers} if notes else {}
+    notes_by_site = {site: json.loads(values["notes"]) for site, values in answers} if notes else {}
     mean = None
     if "centre" in answers:
         counts = [rows[site]["train"] * (site in centre) for site in answers.sites]
         mean = np.average(answers["centre"], axis=0, weights=counts)
-    return rows, {site: n for site, n in said_of.items() if n}, mean
+    return rows, {site: n for site, n in notes_by_site.items() if n}, mean
 
 
 def count_groups(encoding: AnyEncoding) -> int:
-    """Subgroups, and one more for patients of a subgroup unseen in training; 1 where none is named."""
+    """Count subgroups, plus one for patients of a subgroup unseen in training; 1 where none is named."""
     return len(encoding.groups) + 1 if encoding.groups else 1
 
 
@@ -105,7 +111,7 @@ PREPARED = ("train_rows", "val_rows", "test_rows")
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Each part's tally over all sites, by subgroup, and the figures that each site worked out of its own test rows."""
+    """Tallies of each part over all sites, by subgroup, and metrics that each site computed on its own test rows."""
 
     sites: tuple[str, ...]
     totals: dict[str, Tally]  # part -> (groups,)
@@ -118,14 +124,14 @@ def evaluate(
     *,
     figures: Sequence[str] = (),
     threshold: float = 0.5,
-    to: tuple[str, ...] | None = None,
+    sites: tuple[str, ...] | None = None,
 ) -> Generator[Ask, Answers, EvaluationResult]:
     """Have sites score the model they use on their own rows. Tallies are added up; figures stay apart by site."""
     answers = yield Ask(
         "evaluate",
         shared={"model": served.model, "figures": ",".join(figures), "threshold": threshold},
         each=served.payloads(),
-        to=to,
+        to=sites,
         report=(*parts, "figures"),
         summed=tuple(parts),
     )
@@ -138,7 +144,7 @@ def _strip_prefix(columns: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def fit_temperature(served: ModelAssignment) -> Generator[Ask, Answers, float | None]:
-    """The temperature with the least total log loss on the validation rows of all sites (SSE-AGG eq. 12).
+    """Return the temperature with the least total log loss on the validation rows of all sites (SSE-AGG eq. 12).
 
     Its Algorithm 4 prints argmax, which is a misprint. One exchange: sites send their loss at each point of a grid.
     None where the best point is an end of the grid: the validation rows are separable and set no temperature.
@@ -150,22 +156,22 @@ def fit_temperature(served: ModelAssignment) -> Generator[Ask, Answers, float | 
 
 
 def explain_locally(
-    served: ModelAssignment, rule: SketchRule, features: Features, background: Array | None, *, to: tuple[str, ...]
+    served: ModelAssignment, rule: SketchRule, features: Features, background: Array | None, *, sites: tuple[str, ...]
 ) -> Generator[Ask, Answers, tuple[Sketches, Array]]:
     """Have sites explain the model they use on their own patients, and say on how many; those without any are left out."""
     shared: dict[str, Value] = {"model": served.model, "explain": rule.to_json()}
     if background is not None:
         shared["background"] = background
-    answers = yield Ask("explain", shared=shared, each=served.payloads(), to=to, report=("sketch",))
-    held = answers.only(np.flatnonzero(np.asarray(answers["sketch.rows"])), {})
+    answers = yield Ask("explain", shared=shared, each=served.payloads(), to=sites, report=("sketch",))
+    explained = answers.only(np.flatnonzero(np.asarray(answers["sketch.rows"])), {})
     values, error, flat, blur, rows = (
-        np.asarray(held[f"sketch{part}"]) for part in ("", ".error", ".flat", ".blur", ".rows")
+        np.asarray(explained[f"sketch{part}"]) for part in ("", ".error", ".flat", ".blur", ".rows")
     )
-    return Sketches(held.sites, features.names, values, error, flat, blur=blur), rows
+    return Sketches(explained.sites, features.names, values, error, flat, blur=blur), rows
 
 
 def share_reference(
-    name: str, x: Array, features: Features, target: Array | None, to: tuple[str, ...], masks: Array | None = None
+    name: str, x: Array, features: Features, target: Array | None, sites: tuple[str, ...], masks: Array | None = None
 ) -> Generator[Ask, Answers, None]:
     """Send reference rows to sites, which hold them under this name; without labels where `target` is None."""
     shared: dict[str, Value] = {"name": name, "x": x, "features": features.feature_index}
@@ -175,7 +181,7 @@ def share_reference(
         shared["target"] = target
     if masks is not None:
         shared["masks"] = masks
-    yield Ask("lend", shared=shared, to=to, report=("held",))
+    yield Ask("lend", shared=shared, to=sites, report=("held",))
 
 
 def intercept(

@@ -16,29 +16,29 @@ from grandrounds.protocol.messages import OWN_HALF, Answers, Ask
 
 
 class FedAvg(Method):
-    """Who takes part, how answers are weighed, what stands outliers and what holds sites together are parts of it."""
+    """FedAvg with pluggable selection, weighting, cohorts, robust aggregation and local regularisation."""
 
     name = "fedavg"
     title = "FedAvg: the mean of the sites' models, weighted by training rows"
 
     def round(self, server: Server) -> Round:
-        chosen = yield from choose(server, self.settings.select)
+        selection = yield from choose(server, self.settings.select)
         each = dict({} if server.assignment is None else server.assignment.payloads())
         for site, half in choose_halves(self.settings.weigh, server).items():
             each[site] = {**each.get(site, {}), OWN_HALF: half}
-        ask = self.ask_to_train(server, chosen.sites, each={s: own for s, own in each.items() if s in chosen.sites})
+        ask = self.ask_to_train(server, selection.sites, each={s: payload for s, payload in each.items() if s in selection.sites})
         ask = ask.with_reports(*requested_reports(self.settings.weigh, server.round))
-        joined, answers = yield from self.train_and_aggregate(server, ask)
-        decision = joined.decision(chosen, "" if self.regularizer.name == "none" else self.regularizer.title)
-        remembered = {**joined.memory, **self.regularizer.update(server, answers)}
-        if joined.assignment.models is not None:
-            return server.next(joined.assignment, decision, **remembered)
-        model, memory = self.step(server, joined.model)
-        model = with_batchnorm_statistics(server, model, answers, joined.weights)
-        return server.next(model, decision, **remembered, **memory)
+        aggregation, answers = yield from self.train_and_aggregate(server, ask)
+        decision = aggregation.decision(selection, "" if self.regularizer.name == "none" else self.regularizer.title)
+        state = {**aggregation.memory, **self.regularizer.update(server, answers)}
+        if aggregation.assignment.models is not None:
+            return server.next(aggregation.assignment, decision, **state)
+        model, memory = self.step(server, aggregation.model)
+        model = with_batchnorm_statistics(server, model, answers, aggregation.weights)
+        return server.next(model, decision, **state, **memory)
 
     def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
-        """Train as asked and join the answers: with noise, under masks, or as they are."""
+        """Train as asked and aggregate the answers: with noise, under masks, or as they are."""
         if server.private is not None and server.private.mechanism == CLIENT:
             return (yield from aggregate_dp(server, ask, self))
         if server.secure is not None:
@@ -47,7 +47,7 @@ class FedAvg(Method):
         return aggregate(server, answers, self), answers
 
     def step(self, server: Server, model: Array) -> tuple[Array, dict[str, Array]]:
-        """The next model, given what the answers were joined to, and what to remember; here, that model itself."""
+        """Return the next model and further state, given the aggregate; subclasses take a server step."""
         return model, {}
 
     @classmethod

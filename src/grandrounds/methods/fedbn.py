@@ -10,7 +10,7 @@ from grandrounds.methods.fedavg import FedAvg
 
 
 class FedBN(FedAvg):
-    """A site trains and predicts with its own scale, shift and statistics; the mean of all is for hospitals to come.
+    """FedAvg whose sites train and predict with their own BatchNorm layers; the mean is for hospitals that join later.
 
     What a site keeps is the site's business: it is told once, when it prepares (`keeps = "norm"`).
     """

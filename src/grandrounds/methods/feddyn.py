@@ -28,7 +28,7 @@ from grandrounds.site.train_job import TrainJob, TrainResult
 
 
 class SiteDuals(SitePlugin):
-    """The sites' half: each remembers its dual vector h_k; alpha comes as the weight of the proximal term."""
+    """Site half: each site keeps its dual vector h_k; alpha arrives as the weight of the proximal term."""
 
     def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
         return replace(job, correction=-self._duals(request)) if request.ask.shared.get("dynamic") else job
@@ -47,7 +47,7 @@ class SiteDuals(SitePlugin):
 
 
 class FedDyn(FedAvg):
-    """FedAvg of sites that train with a dual vector of their own, and a server step that adds up what they lean to."""
+    """FedAvg with a dual vector at each site, and a server step by the sum of the sites' corrections."""
 
     name = "feddyn"
     title = "FedDyn: FedAvg with dynamic regularisation, so that sites' optima agree (method.options.alpha)"
@@ -72,13 +72,13 @@ class FedDyn(FedAvg):
         return super().ask_to_train(server, sites, each=each, **{"proximal": alpha, "dynamic": True, **more})
 
     def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
-        joined, answers = yield from super().train_and_aggregate(server, ask)
-        alpha, change = float(self.options["alpha"]), joined.model - server.model.astype(float)
+        aggregation, answers = yield from super().train_and_aggregate(server, ask)
+        alpha, change = float(self.options["alpha"]), aggregation.model - server.model.astype(float)
         if server.statistics:
             change[-server.statistics :] = 0  # measured by BatchNorm, not learnt
-        dual = server.state.get("dual", np.zeros_like(change)) - alpha * self._share(server, joined.sites) * change
-        served = ModelAssignment(joined.model - dual / alpha)
-        return replace(joined, assignment=served, memory={**joined.memory, "dual": dual}), answers
+        dual = server.state.get("dual", np.zeros_like(change)) - alpha * self._share(server, aggregation.sites) * change
+        served = ModelAssignment(aggregation.model - dual / alpha)
+        return replace(aggregation, assignment=served, memory={**aggregation.memory, "dual": dual}), answers
 
     def _share(self, server: Server, sites: tuple[str, ...]) -> float:
         """Return the share of the consortium that took part: of its sites where they count alike, else of its rows."""

@@ -1,4 +1,4 @@
-"""FedProx (Li et al. 2020): FedAvg with a pull of every local model towards the global one."""
+"""FedProx (Li et al. 2020): FedAvg with a proximal term that keeps local models close to the global one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from grandrounds.protocol.messages import Value
 
 
 class Proximal(LocalRegularizer):
-    """The local loss gains mu/2 * ||theta - theta_global||^2; mu = 0 is FedAvg to the bit."""
+    """Adds mu/2 * ||theta - theta_global||^2 to the local loss; mu = 0 is FedAvg to the bit."""
 
     name = "proximal"
     title = "FedProx's pull of each local model to the global one (method.mu)"

@@ -14,7 +14,7 @@ from grandrounds.site.train_job import TrainJob, TrainResult
 
 
 class PreviousModels(SitePlugin):
-    """The sites' half: each remembers the whole model that it trained last."""
+    """Site half: each site keeps the model that it trained last."""
 
     def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
         if not request.config.contrast:
@@ -23,8 +23,8 @@ class PreviousModels(SitePlugin):
         stored = self.site.states.read("previous", request.members)
         if stored is None:
             return replace(job, previous=first)
-        known = self.site.states.known(request.members)  # a site that has trained no model takes the one it starts from
-        return replace(job, previous=np.where(known[:, None], stored, first))
+        has_model = self.site.states.known(request.members)  # a site that has trained no model takes the one it starts from
+        return replace(job, previous=np.where(has_model[:, None], stored, first))
 
     def on_trained(self, request: TrainRequest, result: TrainResult) -> Columns:
         if request.config.contrast:
@@ -33,7 +33,7 @@ class PreviousModels(SitePlugin):
 
 
 class Contrastive(LocalRegularizer):
-    """The local loss gains method.moon_mu times the contrastive loss of eq. 3; the site keeps its previous model."""
+    """Adds method.contrast times the contrastive loss of eq. 3 to the local loss; the site keeps its previous model."""
 
     name = "moon"
     title = "MOON's contrastive loss on features (method.moon_mu, method.temperature)"

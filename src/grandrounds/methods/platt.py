@@ -63,8 +63,8 @@ class PlattSums:
     def losses(self, lines: Array) -> Array:
         """Total cross-entropy at each line, (M,)."""
         t, ts = self.targets
-        found: Array = self.lines[:, 0] - lines[:, 0] * ts - lines[:, 1] * t
-        return found
+        total: Array = self.lines[:, 0] - lines[:, 0] * ts - lines[:, 1] * t
+        return total
 
     def step(self, k: int) -> tuple[Array, float]:
         """Newton's step from the k-th line, and what it would gain if the loss were the parabola it takes it for."""
@@ -77,7 +77,7 @@ class PlattSums:
 
 
 def fit_by_newton() -> Generator[Array, PlattSums, PlattLine]:
-    """Yields lines (M, 2), is sent their Sums, returns the line of least loss: about six exchanges."""
+    """Fit a line by Newton's method: yields lines (M, 2), is sent their sums, returns the line of least loss."""
     lines = START_LINES
     sums = yield lines
     losses = sums.losses(lines)
@@ -97,7 +97,7 @@ def fit_by_newton() -> Generator[Array, PlattSums, PlattLine]:
 
 
 def check_line(line: Array, exchanges: int) -> PlattLine:
-    """The line, refused where it would turn the model's ranking round or level it."""
+    """Return the line, refused where it would turn the model's ranking round or level it."""
     slope, intercept = (float(v) for v in line)
     why = ""
     if not (np.isfinite(line).all() and slope > 0):
@@ -109,17 +109,17 @@ def check_line(line: Array, exchanges: int) -> PlattLine:
 
 
 def fit_platt(served: ModelAssignment) -> Generator[Ask, Answers, PlattLine]:
-    """The line of the validation rows of all sites, each scored by the model it uses. Only sums over sites are needed."""
+    """Return the line of the validation rows of all sites, each scored by the model it uses. Only sums over sites are needed."""
     work = fit_by_newton()
     lines = next(work)
     while True:
         shared: dict[str, Value] = {"model": served.model, "lines": lines}
         answers = yield Ask("platt", shared=shared, each=served.payloads(), report=("sums",), summed=("sums",))
-        found = PlattSums(*(np.asarray(answers.totals[f"sums.{part}"], float) for part in ("outcomes", "lines")))
-        if not found.outcomes[:2].all():
+        sums = PlattSums(*(np.asarray(answers.totals[f"sums.{part}"], float) for part in ("outcomes", "lines")))
+        if not sums.outcomes[:2].all():
             return PlattLine(0.0, 0.0, 1, _ONE_CLASS)
         try:
-            lines = work.send(found)
+            lines = work.send(sums)
         except StopIteration as end:
             fitted: PlattLine = end.value
             return fitted
@@ -162,19 +162,19 @@ class PrivatePlatt:
             )
 
     def events(self) -> tuple[Event, ...]:
-        """What is to be charged to the validation rows before it is asked for."""
+        """Return the privacy events to charge to the validation rows before they are asked."""
         from grandrounds.privacy.accounting import Event
 
-        told = ("where validation scores lie", "validation scores by outcome")
+        releases = ("where validation scores lie", "validation scores by outcome")
         if self.secure:
             trust = "secure aggregation"
             return tuple(
-                Event("gaussian", what, sigma=self._sigma(share), of="validation", trust=trust)
-                for what, share in zip(told, (LOCATING_SHARE, 1 - LOCATING_SHARE), strict=True)
+                Event("gaussian", release, sigma=self._sigma(share), of="validation", trust=trust)
+                for release, share in zip(releases, (LOCATING_SHARE, 1 - LOCATING_SHARE), strict=True)
             )
         return tuple(
-            Event("laplace", what, epsilon=share * self.epsilon, of="validation")
-            for what, share in zip(told, (LOCATING_SHARE, 1 - LOCATING_SHARE), strict=True)
+            Event("laplace", release, epsilon=share * self.epsilon, of="validation")
+            for release, share in zip(releases, (LOCATING_SHARE, 1 - LOCATING_SHARE), strict=True)
         )
 
     def _sigma(self, share: float) -> float:
@@ -184,7 +184,7 @@ class PrivatePlatt:
         return noise_for(self.epsilon, self.delta, steps=1) / float(np.sqrt(share))
 
     def fit(self, served: ModelAssignment, rule: SecureRule | None = None) -> Generator[Ask, Answers, PlattLine]:
-        """As `fit_platt`, from noisy counts. `rule` is how the run's sums are kept secret, where `secure` is set."""
+        """Fit the line as `fit_platt` does, from noisy counts. `rule`: the run's secure aggregation, where `secure` is set."""
         edges = np.linspace(-MAX_SCORE, MAX_SCORE, _CELLS + 1)
         rows, noise = yield from self._counts(served, edges, LOCATING_SHARE, rule, by_outcome=False)
         mean, deviation = score_moments(np.where(rows > 3 * noise, rows, 0.0), edges)
@@ -199,7 +199,7 @@ class PrivatePlatt:
     def _counts(
         self, served: ModelAssignment, edges: Array, share: float, rule: SecureRule | None, *, by_outcome: bool
     ) -> Generator[Ask, Answers, tuple[Array, float]]:
-        """The consortium's counts with their noise, and the noise's deviation."""
+        """Return the consortium's counts with their noise, and the noise's deviation."""
         shared: dict[str, Value] = {"model": served.model, "edges": edges, "by_outcome": by_outcome}
         ask = Ask("platt", shared=shared, each=served.payloads(), report=("counts",))
         if self.secure:
@@ -230,7 +230,7 @@ MAX_ROWS = 2.0**31
 
 
 def score_moments(rows: Array, edges: Array) -> tuple[float, float]:
-    """Mean and deviation of scores that are counted in cells; of the whole range where none is."""
+    """Compute the mean and deviation of scores counted in cells; of the whole range where no cell has rows."""
     if not rows.any():
         rows = np.ones(len(edges) - 1)
     middles, width = _cell_centres(edges), float(edges[1] - edges[0])
@@ -240,15 +240,15 @@ def score_moments(rows: Array, edges: Array) -> tuple[float, float]:
 
 
 def fit_counts(scores: Array, positive: Array, negative: Array) -> PlattLine:
-    """The line of rows that are counted at a few scores: (cells,) each."""
+    """Return the line of rows that are counted at a few scores: (cells,) each."""
     owner = np.zeros(len(scores), np.int64)
     outcomes = site.outcome_sums(scores, positive, negative, owner, sites=1)[0]
     work: Generator[Array, PlattSums, PlattLine] = fit_by_newton()
     lines = next(work)
     while True:
-        found = site.line_sums(scores, positive + negative, owner, lines, sites=1)[0]
+        line_sums = site.line_sums(scores, positive + negative, owner, lines, sites=1)[0]
         try:
-            lines = work.send(PlattSums(outcomes, found))
+            lines = work.send(PlattSums(outcomes, line_sums))
         except StopIteration as end:
             fitted: PlattLine = end.value
             return fitted

@@ -1,4 +1,4 @@
-"""Rules that keep a few bad sites from steering the model: how the server joins updates it cannot trust.
+"""Robust aggregation rules, which keep a few bad sites from steering the model.
 
 An update is a site's model minus the server's. Every rule gives a `RobustResult`: what to add to the model, how much each
 site counted, the numbers it judged by, and one sentence for an auditor. The sums behind the rules are in
@@ -52,7 +52,7 @@ _MAX_NORM = 1e140
 
 @dataclass(frozen=True)
 class RobustRule:
-    """Which rule, and what it is told.
+    """A robust rule and its settings.
 
     `attackers`: bad sites to stand (Krum's f). `keep`: updates that multi-krum averages (m); 0 is K - f - 2, the most
     its proof allows (Damaskinos et al. 2019). `trim`: share of sites that trimmed-mean cuts off at each end. `norm`:
@@ -68,7 +68,7 @@ class RobustRule:
 
 @dataclass(frozen=True)
 class RobustResult:
-    """What a rule makes of one round's updates (K, P).
+    """The result of a robust rule on one round's updates (K, P).
 
     `update` (P,) is what the server adds to its model; `weights` (K,) say how much each site counted and sum to 1, or
     to 0 where nobody is trusted and the update is zero; `signals` are the numbers (K,) the rule judged by; `memory` is
@@ -92,7 +92,7 @@ class _RobustInputs:
     history: Array | None
 
     def verdict(self, weights: Array, why: str, *, update: Array | None = None, **signals: Array) -> RobustResult:
-        """A verdict whose update is the mean by `weights`, where the rule has no other."""
+        """Return a verdict whose update is the mean by `weights`, where the rule has no other."""
         mean = weighted_mean(self.updates, weights) if update is None else update
         return RobustResult(mean, weights, {"norm": self.norm, **signals}, why)
 
@@ -105,7 +105,7 @@ def aggregate_robust(
     root: Array | None = None,
     history: Array | None = None,
 ) -> RobustResult:
-    """Join updates (K, P) of sites with weights (K,) by the rule in `settings`.
+    """Aggregate updates (K, P) of sites with weights (K,) by the rule in `settings`.
 
     `root` (P,) is the server's reference update for fltrust; `history` (K, P) each site's sum of updates so far, this
     round's among them, for foolsgold. The result does not depend on the order of sites. An update that is not finite,
@@ -128,7 +128,7 @@ def aggregate_robust(
 
 
 def _include_unusable(verdict: RobustResult, usable: Array) -> RobustResult:
-    """The verdict on the usable updates, told of all sites: those left out have weight 0 and signals of 0."""
+    """Extend the result on usable updates to all sites: those left out have weight 0 and signals of 0."""
 
     def spread(values: Array) -> Array:
         everyone = np.zeros(len(usable))

@@ -23,7 +23,7 @@ def coordinate_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
     """Slices that cover the P coordinates of a (K, P) array, each of about `BLOCK_SIZE` numbers."""
     sites, size = shape
     step = max(1, BLOCK_SIZE // sites)
-    return (slice(at, at + step) for at in range(0, size, step))
+    return (slice(start, start + step) for start in range(0, size, step))
 
 
 def weighted_mean(updates: Array, weights: Array) -> Array:
@@ -35,28 +35,28 @@ def weighted_mean(updates: Array, weights: Array) -> Array:
 
 
 def trimmed_mean(updates: Array, *, cut: int) -> tuple[Array, Array]:
-    """The mean (P,) of what is left when `cut` values are taken off each end of every coordinate (Yin et al. 2018).
+    """Return the mean (P,) of what is left when `cut` values are taken off each end of every coordinate (Yin et al. 2018).
 
     With cut = (K - 1) // 2 it is the median: one value is left, or the two middle ones where K is even. Also gives
     the share (K,) of the values left that each site supplied. Sites with the same value share its places equally,
     so that the shares do not depend on the order of sites.
     """
     sites, size = updates.shape
-    left = sites - 2 * cut
+    remaining = sites - 2 * cut
     mean, supplied = np.empty(size, updates.dtype), np.zeros(sites)
     for block in coordinate_blocks(updates.shape):
         values = updates[:, block]
         ordered = np.sort(values, axis=0)
         mean[block] = ordered[cut : sites - cut].mean(axis=0, dtype=float)
-        supplied += _count_supplied(values, low=ordered[cut], high=ordered[sites - cut - 1], cut=cut, left=left)
-    return mean, supplied / (left * size)
+        supplied += _count_supplied(values, low=ordered[cut], high=ordered[sites - cut - 1], cut=cut, remaining=remaining)
+    return mean, supplied / (remaining * size)
 
 
-def _count_supplied(values: Array, *, low: Array, high: Array, cut: int, left: int) -> Array:
-    """How many of the `left` places between `low` and `high` (B,) each row of values (K, B) fills, ties shared."""
+def _count_supplied(values: Array, *, low: Array, high: Array, cut: int, remaining: int) -> Array:
+    """Count how many of the `remaining` places between `low` and `high` (B,) each row of values (K, B) fills, ties shared."""
     at_low, at_high = values == low, values == high
     flat = low == high
-    places_low = np.where(flat, left, (values <= low).sum(axis=0) - cut) / at_low.sum(axis=0)
+    places_low = np.where(flat, remaining, (values <= low).sum(axis=0) - cut) / at_low.sum(axis=0)
     places_high = np.where(flat, 0, (values >= high).sum(axis=0) - cut) / at_high.sum(axis=0)
     inside = ((values > low) & (values < high)).sum(axis=1)
     filled: Array = inside + at_low @ places_low + at_high @ places_high
@@ -171,7 +171,7 @@ def krum_scores(gram: Array, *, neighbours: int) -> Array:
 
 
 def select_lowest(scores: Array, *, keep: int) -> Array:
-    """The place (K,) of each site among the `keep` lowest scores: 1 in, 0 out; sites that tie at the edge share.
+    """Return the place (K,) of each site among the `keep` lowest scores: 1 in, 0 out; sites that tie at the edge share.
 
     The paper gives a tie to the site with the smaller number. Ties are no rarity: with one neighbour, the two closest
     sites always tie. Sharing keeps the result free of the order of sites, and the mean of two vectors that Krum may
@@ -185,7 +185,7 @@ def select_lowest(scores: Array, *, keep: int) -> Array:
 
 
 def weiszfeld(gram: Array, weights: Array) -> tuple[Array, Array, bool]:
-    """The geometric median argmin_z sum_k w_k ||z - u_k|| by the smoothed Weiszfeld algorithm of RFA.
+    """Return the geometric median argmin_z sum_k w_k ||z - u_k|| by the smoothed Weiszfeld algorithm of RFA.
 
     z = sum_k b_k u_k with b_k proportional to w_k / max(nu, ||z - u_k||), again and again until b stands still.
     Returns b (K,), the distances ||z - u_k|| (K,) and whether it stood still within `MAX_STEPS`. As z is always a mean of
@@ -207,11 +207,11 @@ def weiszfeld(gram: Array, weights: Array) -> tuple[Array, Array, bool]:
 
 
 def _weighted_median(rows: Array, weights: Array) -> Array:
-    """The least value of each row of (n, K) at which half the weight is reached; zero only where half of it lies there."""
+    """Return the least value of each row of (n, K) at which half the weight is reached; zero only where half of it lies there."""
     order = np.argsort(rows, axis=1)
     reached = np.cumsum(weights[order], axis=1)
-    at = np.argmax(reached >= (0.5 - _TIE) * reached[:, -1:], axis=1)
-    picked: Array = np.take_along_axis(rows, np.take_along_axis(order, at[:, None], axis=1), axis=1)[:, 0]
+    crossing = np.argmax(reached >= (0.5 - _TIE) * reached[:, -1:], axis=1)
+    picked: Array = np.take_along_axis(rows, np.take_along_axis(order, crossing[:, None], axis=1), axis=1)[:, 0]
     return picked
 
 
@@ -237,11 +237,11 @@ def model_updates(models: Any, rows: Array, start: Array) -> Array:
     Of many and long models it is no array but looks like one to the robust rules, which read stretches of coordinates
     `[:, a:b]`: each is subtracted when it is read, and the numbers are the same.
     """
-    held = np.asarray(models)
-    if held.size < LAZY_SIZE or held.ndim != 2:
-        out: Array = held[rows] - start
+    stacked = np.asarray(models)
+    if stacked.size < LAZY_SIZE or stacked.ndim != 2:
+        out: Array = stacked[rows] - start
         return out
-    return cast("Array", _LazyUpdates(held, rows, start))
+    return cast("Array", _LazyUpdates(stacked, rows, start))
 
 
 class _LazyUpdates:
@@ -258,12 +258,12 @@ class _LazyUpdates:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, where: Any) -> Any:
-        if isinstance(where, tuple):
-            _, here = where
-            mine = self._models[:, here] if self._all else self._models[self._rows, here]
-            return mine - self._start[..., here]
-        if isinstance(where, int):
-            return self._models[self._rows[where]] - (self._start if self._start.ndim == 1 else self._start[where])
-        start = self._start if self._start.ndim == 1 else self._start[where]
-        return _LazyUpdates(self._models, self._rows[where], start)
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, tuple):
+            _, coordinates = index
+            models = self._models[:, coordinates] if self._all else self._models[self._rows, coordinates]
+            return models - self._start[..., coordinates]
+        if isinstance(index, int):
+            return self._models[self._rows[index]] - (self._start if self._start.ndim == 1 else self._start[index])
+        start = self._start if self._start.ndim == 1 else self._start[index]
+        return _LazyUpdates(self._models, self._rows[index], start)

@@ -20,7 +20,7 @@ from grandrounds.site.train_job import TrainJob, TrainResult
 
 
 class SiteVariates(SitePlugin):
-    """The sites' half: each remembers its c_k, corrects its gradients by it and reports the change of it."""
+    """Site half: each site keeps its c_k, corrects its gradients by it and reports its change."""
 
     def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
         shared = request.ask.shared.get("variate")
@@ -29,12 +29,12 @@ class SiteVariates(SitePlugin):
     def on_trained(self, request: TrainRequest, result: TrainResult) -> Columns:
         if "variate" not in request.ask.shared:
             return {}
-        work, own, shared = request.config, self._own(request), np.asarray(request.ask.shared["variate"])
+        work, local, shared = request.config, self._own(request), np.asarray(request.ask.shared["variate"])
         rate = steady_rate(request.counts, work.batch) if request.ask.shared.get("steady") else None
         theta = np.asarray(result.theta)
-        fresh = update_variates(own, shared, start=request.start, theta=theta, steps=result.steps, lr=work.lr, rate=rate)
+        fresh = update_variates(local, shared, start=request.start, theta=theta, steps=result.steps, lr=work.lr, rate=rate)
         self.site.states.stage(request.members, work.round, {"variate": fresh})
-        return {"variate": fresh - own}
+        return {"variate": fresh - local}
 
     def _own(self, request: TrainRequest) -> Array:
         """Read the sites' committed variates, (m, P); zeros where there are none."""
@@ -42,21 +42,21 @@ class SiteVariates(SitePlugin):
         return np.zeros((len(request.members), request.start.shape[-1]), request.start.dtype) if stored is None else stored
 
 
-def correction(shared: Array, own: Array) -> Array:
-    """c - c_k for each site: (m, P)."""
-    out: Array = shared - own
+def correction(shared: Array, local: Array) -> Array:
+    """Compute c - c_k for each site: (m, P)."""
+    out: Array = shared - local
     return out
 
 
 def update_variates(
-    own: Array, shared: Array, *, start: Array, theta: Array, steps: Array, lr: float, rate: Array | None = None
+    local: Array, shared: Array, *, start: Array, theta: Array, steps: Array, lr: float, rate: Array | None = None
 ) -> Array:
     """The sites' new variates (m, P); a site that took no step keeps its own. `rate` (m,): how far each goes to the new."""
     taken = np.maximum(steps, 1)[:, None] * lr
-    fresh = own - shared + (start - theta) / taken
+    fresh = local - shared + (start - theta) / taken
     if rate is not None:
-        fresh = own + rate[:, None] * (fresh - own)
-    return np.where(steps[:, None] > 0, fresh, own).astype(theta.dtype, copy=False)
+        fresh = local + rate[:, None] * (fresh - local)
+    return np.where(steps[:, None] > 0, fresh, local).astype(theta.dtype, copy=False)
 
 
 def steady_rate(counts: Array, batch: int) -> Array:
@@ -67,7 +67,7 @@ def steady_rate(counts: Array, batch: int) -> Array:
 
 
 class ControlVariates(LocalRegularizer):
-    """The server's variate c is the mean of the sites' c_k, weighted by rows whatever weighs the models.
+    """Corrects local gradients by control variates; the server's c is the mean of the sites' c_k, weighted by rows.
 
     The paper weighs c uniformly, which is unstable when models are weighed by rows and sites differ in size. Each
     site answers with the change of its c_k; sites that did not take part keep theirs: c += sum_k (n_k / n) dc_k.

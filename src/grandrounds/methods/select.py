@@ -1,14 +1,15 @@
-"""Who takes part in a round. A rule that looks at losses asks sites for them first."""
+"""Client selection: the sites that take part in a round. Rules by loss ask sites for it first."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from grandrounds.core.plan_types import SelectSettings
 from grandrounds.protocol.messages import Answers, Ask
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ ASKS_FIRST = ("loss", "power-of-choice")
 
 @dataclass(frozen=True)
 class Selection:
-    """The sites to ask, in their own order, and what they were chosen by."""
+    """The selected sites, in their own order, and the signals they were selected by."""
 
     sites: tuple[str, ...]
     signals: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -34,12 +35,20 @@ class Selection:
 
 
 def count_sites(fraction: float, sites: int) -> int:
-    """How many sites a fraction is: rounded up, never none."""
+    """Convert a fraction of sites into a number: rounded up, at least 1."""
     return max(1, math.ceil(fraction * sites))
 
 
-def choose(server: Server, settings: Any) -> Generator[Ask, Answers, Selection]:
-    """The sites that train in this round, by the rule that [method.select] names."""
+def choose(server: Server, settings: SelectSettings) -> Generator[Ask, Answers, Selection]:
+    """Choose the sites that train in this round, by the rule of [method.select].
+
+    Args:
+        server: The state of the round.
+        settings: The section [method.select].
+
+    Returns:
+        The sites, with the signals and the reason of the choice.
+    """
     sites, rule = server.available_sites, settings.rule
     if rule == "all":
         return Selection(sites)
@@ -47,10 +56,10 @@ def choose(server: Server, settings: Any) -> Generator[Ask, Answers, Selection]:
     if rule == "random":
         drawn = np.sort(server.rng("select").choice(len(sites), keep, replace=False))
         return Selection(tuple(sites[k] for k in drawn), why=f"{keep} of {len(sites)} sites were drawn at random")
-    asked = sites
+    candidates = sites
     if rule == "power-of-choice":
-        asked = _draw_candidates(server, count_sites(max(settings.candidates, settings.fraction), len(sites)))
-    answers: Answers = yield Ask("score", shared={"model": server.model}, to=asked, report=("loss",))
+        candidates = _draw_candidates(server, count_sites(max(settings.candidates, settings.fraction), len(sites)))
+    answers: Answers = yield Ask("score", shared={"model": server.model}, to=candidates, report=("loss",))
     loss = answers.by_site("loss")
     worst = set(sorted(loss, key=lambda s: (-loss[s], s))[:keep])
     return Selection(
@@ -61,7 +70,7 @@ def choose(server: Server, settings: Any) -> Generator[Ask, Answers, Selection]:
 
 
 def _draw_candidates(server: Server, count: int) -> tuple[str, ...]:
-    """Sites drawn without replacement, with chances that follow their training rows."""
+    """Draw sites without replacement, with probabilities proportional to their training rows."""
     rows = np.array([server.rows[s] for s in server.available_sites], float)
     drawn = server.rng("candidates").choice(len(rows), count, replace=False, p=rows / rows.sum())
     return tuple(server.available_sites[k] for k in np.sort(drawn))

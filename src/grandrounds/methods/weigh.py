@@ -1,4 +1,4 @@
-"""Weights of answers: the rules of [method.weigh], and the signals on the simplex that they blend (SSE-AGG, eq. 4-8, 20-21)."""
+"""Aggregation weights: the rules of [method.weigh], and the signals on the simplex that they blend (SSE-AGG, eq. 4-8, 20-21)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import WeighSettings
 from grandrounds.protocol.messages import Answers
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ MAX_REMEMBERED_RATIO = 10.0
 
 
 def data_size(counts: Array) -> Array:
-    """n_k / n: the weight FedAvg gives (McMahan et al. 2017)."""
+    """Compute n_k / n: the weight FedAvg gives (McMahan et al. 2017)."""
     rows: Array = np.asarray(counts, float)
     shares: Array = rows / rows.sum()
     return shares
@@ -88,34 +89,36 @@ def model_distances(models: Array) -> Array:
     return np.array([np.linalg.norm(model - mean) for model in models])
 
 
-def distance_weights(far: Array) -> Array:
-    """Weights that fall with distance, exp(-d_k / mean d), as shares; alike where all are at one place.
+def distance_weights(distance: Array) -> Array:
+    """Compute weights that fall with distance, exp(-d_k / mean d), as shares; equal where all distances are 0.
 
     SSE-AGG names parameter distance as a baseline without saying how; this form has no scale to tune.
     """
-    if not far.any():
-        return uniform_weights(len(far))
-    return _shares(np.exp(-far / far.mean()))
+    if not distance.any():
+        return uniform_weights(len(distance))
+    return _shares(np.exp(-distance / distance.mean()))
 
 
-def disagreement(sketches: Any, among: Array | None = None) -> Array:
-    """D_k = ||E_k - mean E||_1 of sketches (K, F), in [0, 2] (eq. 20); `among`: the sketches that the mean is of."""
+def disagreement(sketches: Any, consensus_sketches: Array | None = None) -> Array:
+    """D_k = ||E_k - mean E||_1 of sketches (K, F), in [0, 2] (eq. 20); `consensus_sketches`: the sketches that the mean is of."""
     values = np.asarray(getattr(sketches, "values", sketches), float)
-    out: Array = np.abs(values - (values if among is None else among).mean(axis=0)).sum(axis=1)
+    out: Array = np.abs(values - (values if consensus_sketches is None else consensus_sketches).mean(axis=0)).sum(
+        axis=1
+    )
     return out
 
 
-def outlier_distance(importances: Array, among: Array | None = None) -> tuple[Array, float]:
-    """How far each site's importances (K, F), in the score's own unit, lie from the median site's, as a share of its total.
+def outlier_distance(importances: Array, consensus_importances: Array | None = None) -> tuple[Array, float]:
+    """Compute the distance of each site's importances (K, F) to the median site's, as a share of the median's total.
 
     The median of each feature is one that few bad sites cannot pull to themselves, as they can the mean. And a model that
     learnt from wrong labels may use the right features and too little of them, which shares that sum to 1 do not show.
-    `among`: the importances that the median is of. The total comes second.
+    `consensus_importances`: the importances that the median is of. The total comes second.
     """
-    middle = np.median(importances if among is None else among, axis=0)
-    whole = float(middle.sum())
-    out: Array = np.abs(importances - middle).sum(axis=1) / (whole if whole > 0 else 1.0)
-    return out, whole
+    middle = np.median(importances if consensus_importances is None else consensus_importances, axis=0)
+    total = float(middle.sum())
+    out: Array = np.abs(importances - middle).sum(axis=1) / (total if total > 0 else 1.0)
+    return out, total
 
 
 def agreement(sketches: Any, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
@@ -123,82 +126,98 @@ def agreement(sketches: Any, *, sharpness: float = 1.0, eps: float = EPS) -> Arr
     return inverse_weights(disagreement(sketches), sharpness=sharpness, eps=eps)
 
 
-def inverse_weights(far: Array, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
+def inverse_weights(distance: Array, *, sharpness: float = 1.0, eps: float = EPS) -> Array:
     """Eq. 5 for distances (K,) to a consensus: shares that follow (eps + D_k)^-sharpness."""
-    return _shares(_power((eps + far.min()) / (eps + far), sharpness))
+    return _shares(_power((eps + distance.min()) / (eps + distance), sharpness))
 
 
-def exponential_weights(far: Array, *, tau: float) -> Array:
+def exponential_weights(distance: Array, *, tau: float) -> Array:
     """Eq. 21: shares that follow exp(-tau D_k)."""
-    return _shares(np.exp(-tau * (far - far.min())))
+    return _shares(np.exp(-tau * (distance - distance.min())))
 
 
-def outlier_ratio(far: Array, *, tolerance: float = TOLERANCE, among: Array | None = None, usually: float = 1.0) -> Array:
-    """How many times the distance that passes unnoticed each site is away: up to 1 it is as different as sites are.
+def outlier_ratio(
+    distance: Array, *, tolerance: float = TOLERANCE, peers: Array | None = None, usual_total: float = 1.0
+) -> Array:
+    """Compute each site's distance over the tolerated distance: up to 1 it differs as sites usually do.
 
-    That distance is `tolerance` times the `trimmed_max` of those `among`, or SLACK. Where most are far apart (`is_comparable`) a
+    That distance is `tolerance` times the `trimmed_max` of those `peers`, or SLACK. Where most are far apart (`is_comparable`) a
     hospital with other patients looks like a bad one: only one that is out of all proportion stands out (ABSURD), and of
-    the others nothing is known (NaN). `usually`: what all features count for together at the median site.
+    the others nothing is known (NaN). `usual_total`: what all features count for together at the median site.
     """
-    known = far if among is None else among
-    if is_comparable(known):
-        close: Array = far / max(tolerance * trimmed_max(known), MIN_DISTANCE)
+    peer_distances = distance if peers is None else peers
+    if is_comparable(peer_distances):
+        close: Array = distance / max(tolerance * trimmed_max(peer_distances), MIN_DISTANCE)
         return close
-    absurd = BROKEN_MODEL_DISTANCE * max(1.0, 1 / usually) if usually > 0 else BROKEN_MODEL_DISTANCE
-    apart = far / max(tolerance * trimmed_max(known), absurd)
+    absurd = BROKEN_MODEL_DISTANCE * max(1.0, 1 / usual_total) if usual_total > 0 else BROKEN_MODEL_DISTANCE
+    apart = distance / max(tolerance * trimmed_max(peer_distances), absurd)
     return np.where(apart > 1, apart, np.nan)
 
 
 def outlier_ratio_beyond_sampling(
-    far: Array, sampling: Array, neighbours: Array, *, tolerance: float = TOLERANCE, among: Array, usually: float = 1.0
+    distance: Array,
+    sampling: Array,
+    neighbours: Array,
+    *,
+    tolerance: float = TOLERANCE,
+    peers: Array,
+    usual_total: float = 1.0,
 ) -> Array:
     """Compute how far each site stands out beyond sampling, (K,): `outlier_ratio` of its distance without what sampling gives it.
 
     Independent errors add in squares, so the square of `sampling` is taken off that of the distance. A site that lies too far
     from fewer than NEIGHBOURS others is not beyond 1: one neighbour does not judge another.
     """
-    times = outlier_ratio(subtract_sampling(far, sampling), tolerance=tolerance, among=among, usually=usually)
-    out: Array = np.where(neighbours >= MIN_NEIGHBOURS, times, np.fmin(times, 1.0))
-    return np.where(np.isnan(times), np.nan, out)
+    ratio = outlier_ratio(
+        subtract_sampling(distance, sampling), tolerance=tolerance, peers=peers, usual_total=usual_total
+    )
+    out: Array = np.where(neighbours >= MIN_NEIGHBOURS, ratio, np.fmin(ratio, 1.0))
+    return np.where(np.isnan(ratio), np.nan, out)
 
 
-def subtract_sampling(far: Array, sampling: Array | float) -> Array:
+def subtract_sampling(distance: Array, sampling: Array | float) -> Array:
     """Subtract sampling from distances, in squares; never below 0."""
-    out: Array = np.sqrt(np.maximum(far**2 - np.asarray(sampling, float) ** 2, 0.0))
+    out: Array = np.sqrt(np.maximum(distance**2 - np.asarray(sampling, float) ** 2, 0.0))
     return out
 
 
-def count_neighbours(importances: Array, sampling: Array, far: Array, whole: float, *, tolerance: float) -> Array:
+def count_neighbours(
+    importances: Array, sampling: Array, distance: Array, usual_total: float, *, tolerance: float
+) -> Array:
     """Count the others, (K,), from which each site's importances (K, F) lie further than passes unnoticed, beyond sampling."""
-    allowed = max(tolerance * trimmed_max(far), MIN_DISTANCE) * (whole if whole > 0 else 1.0)
-    beyond_sampling = sampling * (whole if whole > 0 else 1.0)
+    allowed = max(tolerance * trimmed_max(distance), MIN_DISTANCE) * (usual_total if usual_total > 0 else 1.0)
+    beyond_sampling = sampling * (usual_total if usual_total > 0 else 1.0)
     out = [
-        int((subtract_sampling(np.abs(importances - own).sum(axis=1), margin) > allowed).sum())
-        for own, margin in zip(importances, beyond_sampling, strict=True)
+        int((subtract_sampling(np.abs(importances - row).sum(axis=1), margin) > allowed).sum())
+        for row, margin in zip(importances, beyond_sampling, strict=True)
     ]
     return np.array(out, float)
 
 
-def retained_share(standing: Array, harm: Array, *, least: float, sharpness: float, confirmed: Array | None = None) -> Array:
+def retained_share(
+    standing: Array, harm: Array, *, least: float, sharpness: float, confirmed: Array | None = None
+) -> Array:
     """Compute the share of its rows' weight that each site keeps, (K,), by how far it stands out and by the harm it does.
 
     A site keeps at least `least` unless the model is worse with it on reference rows (`harm` above HARM). Harm above HARM_ALONE
     takes weight by itself. NaN: no labelled reference rows tell of harm, and then `least` holds. Harm that is not `confirmed`
     (K,) counts no more than HARM, which takes nothing.
     """
-    known = np.nan_to_num(harm, nan=0.0)
+    finite_harm = np.nan_to_num(harm, nan=0.0)
     if confirmed is not None:
-        known = np.where(confirmed, known, np.minimum(known, HARM))
+        finite_harm = np.where(confirmed, finite_harm, np.minimum(finite_harm, HARM))
     trust = outlier_weight(standing, sharpness=sharpness)
-    trust = np.where(known > HARM, trust, np.maximum(trust, least))
-    out: Array = np.minimum(trust, outlier_weight(known / HARM_ALONE, sharpness=sharpness))
+    trust = np.where(finite_harm > HARM, trust, np.maximum(trust, least))
+    out: Array = np.minimum(trust, outlier_weight(finite_harm / HARM_ALONE, sharpness=sharpness))
     return out
 
 
 def find_suspects(standing: Array, harm: Array, *, least: float) -> Array:
     """Find the sites, (K,) of bool, that would be demoted for the harm they do: what `retained_share` needs confirmed."""
-    known = np.nan_to_num(harm, nan=0.0)
-    out: Array = (known > HARM_ALONE) | ((least > 0) & (np.nan_to_num(standing, nan=0.0) > 1) & (known > HARM))
+    finite_harm = np.nan_to_num(harm, nan=0.0)
+    out: Array = (finite_harm > HARM_ALONE) | (
+        (least > 0) & (np.nan_to_num(standing, nan=0.0) > 1) & (finite_harm > HARM)
+    )
     return out
 
 
@@ -219,39 +238,39 @@ def remember_harm(now: Array, before: Array) -> Array:
     return out
 
 
-def trimmed_max(far: Array) -> float:
-    """The greatest distance of all sites but the furthest, one in FEW: how far apart honest sites are.
+def trimmed_max(distance: Array) -> float:
+    """Return the greatest distance of all sites but the furthest, one in FEW: how far apart honest sites are.
 
     The median would do against fewer than half. But where labels are skewed three hospitals of five may happen to be alike,
     and two that see other patients would be shut out with all that only they know.
     """
-    return float(np.sort(far)[max(0, len(far) - 1 - max(1, len(far) // OUTLIER_SHARE))])
+    return float(np.sort(distance)[max(0, len(distance) - 1 - max(1, len(distance) // OUTLIER_SHARE))])
 
 
-def outlier_weight(times: Array, *, sharpness: float) -> Array:
+def outlier_weight(ratio: Array, *, sharpness: float) -> Array:
     """Compute the share of its weight that each site keeps, in [0, 1], from its `outlier_ratio` (our form, not the paper's).
 
     1 up to 1 and where nothing is known, past it the power `sharpness` of its inverse. Sites that differ as sites do keep
     the weight of their rows; one whose reasons stand out loses it.
     """
-    return _power(1 / np.fmax(times, 1.0), sharpness)
+    return _power(1 / np.fmax(ratio, 1.0), sharpness)
 
 
-def smoothed_ratio(times: Array, before: Array, memory: float) -> Array:
-    """How far sites are `outlier_ratio`, with what was found `before` (NaN: nothing) as the share `memory` of it.
+def smoothed_ratio(ratio: Array, before: Array, memory: float) -> Array:
+    """Mix outlier ratios with those of `before` (NaN: none), which count for the share `memory`.
 
     Reasons are read off a few hundred rows, so an honest site stands out in some rounds, and a bad one in some does not. What
     came before counts at most FORGIVEN, so that a site which was out of all proportion once can come back. A round that
     says nothing of a site (NaN) leaves what was found.
     """
-    mixed = memory * np.minimum(before, MAX_REMEMBERED_RATIO) + (1 - memory) * times
-    out: Array = np.where(np.isnan(before), times, np.where(np.isnan(times), before, mixed))
+    mixed = memory * np.minimum(before, MAX_REMEMBERED_RATIO) + (1 - memory) * ratio
+    out: Array = np.where(np.isnan(before), ratio, np.where(np.isnan(ratio), before, mixed))
     return out
 
 
-def is_comparable(far: Array) -> bool:
-    """Whether most sites' reasons are near enough to one another, by their distances (K,), to say who is not."""
-    return bool(np.median(far) <= COMPARABLE_MEDIAN)
+def is_comparable(distance: Array) -> bool:
+    """Return whether most sites' reasons are near enough to one another, by their distances (K,), to say who is not."""
+    return bool(np.median(distance) <= COMPARABLE_MEDIAN)
 
 
 def softmax_signal(values: Array, temperature: float) -> Array:
@@ -260,10 +279,10 @@ def softmax_signal(values: Array, temperature: float) -> Array:
     A site that has no value (NaN: no validation rows) counts as the mean of those that have.
     """
     v = np.asarray(values, float)
-    known = np.isfinite(v)
-    if not known.any():
+    finite = np.isfinite(v)
+    if not finite.any():
         return uniform_weights(len(v))
-    v = np.where(known, v, v[known].mean())
+    v = np.where(finite, v, v[finite].mean())
     return _shares(np.exp(temperature * v - (temperature * v).max()))
 
 
@@ -280,11 +299,11 @@ def blend(signals: Mapping[str, Array], lambdas: Mapping[str, float]) -> Array:
     return total
 
 
-def check_lambdas(lambdas: Mapping[str, float], known: Any = SIGNALS) -> None:
-    """Refuse lambdas that are no convex blend of known signals, in words."""
+def check_lambdas(lambdas: Mapping[str, float], signals: Any = SIGNALS) -> None:
+    """Refuse lambdas that are no convex blend of known signals."""
     for name, share in lambdas.items():
-        if name not in known:
-            raise BadInput(f"lambdas name the signal '{name}'; {nearest(name, known)}", code="unknown-signal")
+        if name not in signals:
+            raise BadInput(f"lambdas name the signal '{name}'; {nearest(name, signals)}", code="unknown-signal")
         if not share >= 0:
             raise BadInput(f"the lambda of '{name}' is {share:g}, but none may be negative", code="bad-lambdas")
     if not abs(sum(lambdas.values()) - 1) <= 1e-6:
@@ -308,7 +327,7 @@ def _shares(values: Array) -> Array:
 
 @dataclass(frozen=True)
 class WeightingResult:
-    """A weight for each answer, (K,), with the numbers it comes from and the reason in words.
+    """A weight for each answer, (K,), with the signals behind it and the reason in words.
 
     `shares`: what each signal contributes, (K,) each; they add up to the weights. `memory`: what to know next round.
     """
@@ -327,7 +346,7 @@ class WeightingResult:
     )  # signals, by site, of those that were weighed too and did not go along
 
     def merge_signals(self, signals: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-        """Signals by site, with those of the sites that did not go along."""
+        """Add the signals of sites that rejected the weights."""
         return {name: {**values, **self.rejected_signals.get(name, {})} for name, values in signals.items()}
 
 
@@ -344,8 +363,18 @@ CHOSEN_RULES = ("distance", "reference_accuracy", "trust", EXPLANATIONS)
 """Ways of weighing that someone chose: never the default."""
 
 
-def weigh(settings: Any, server: Server, answers: Answers, groups: Array | None = None) -> WeightingResult:
-    """The weights that a rule gives these answers; `groups` (K,): the cohort of each, where reasons are compared within."""
+def weigh(settings: WeighSettings, server: Server, answers: Answers, groups: Array | None = None) -> WeightingResult:
+    """Weigh answers by the rule of [method.weigh].
+
+    Args:
+        settings: The section [method.weigh].
+        server: The state of the round.
+        answers: Answers to a training Ask.
+        groups: The cohort of each answer, (K,), where explanations are compared within cohorts.
+
+    Returns:
+        The weights, with the signals behind them and the reason.
+    """
     if settings.rule == EXPLANATIONS:
         from grandrounds.methods.sse_agg.weights import explanation_weights  # which blends the signals of this module
 
@@ -353,9 +382,9 @@ def weigh(settings: Any, server: Server, answers: Answers, groups: Array | None 
     if settings.rule == "uniform":
         return WeightingResult(uniform_weights(len(answers)), {}, "every site that answered has the same weight")
     if settings.rule == "distance":
-        far = model_distances(np.asarray(answers["model"]))
+        distance = model_distances(np.asarray(answers["model"]))
         why = "a site's weight falls with the distance of its model from the mean of all, exp(-d / mean d)"
-        return WeightingResult(distance_weights(far), {"distance": far}, why)
+        return WeightingResult(distance_weights(distance), {"distance": distance}, why)
     if settings.rule == "reference_accuracy":
         assert server.reference is not None
         right = server.reference.accuracy(np.asarray(answers["model"]))

@@ -1,4 +1,4 @@
-"""Figures of merit from sums of per-site statistics: tally at each site, add, score the sum."""
+"""Metrics from sums of per-site statistics: tally at each site, add, score the sum."""
 
 from grandrounds.metrics.classification import BINS, LIMIT, SOFTNESS, bin_centres, bin_edges
 from grandrounds.metrics.decision import DecisionCurve, choose_threshold, decision_curve

@@ -1,4 +1,4 @@
-"""Whether probabilities mean what they say: expected calibration error and the calibration line."""
+"""Calibration: expected calibration error and the calibration line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _CLOSE = 1e-9
 
 
 def calibration_error(reliability: Array) -> Floats:
-    """Mean gap between confidence and hits over the bins, weighted by rows, (..., 15, 3) to (...)."""
+    """Compute the mean gap between confidence and hits over the bins, weighted by rows, (..., 15, 3) to (...)."""
     gap = np.abs(reliability[..., 1] - reliability[..., 2]).sum(axis=-1)
     return ratio(gap, reliability[..., 0].sum(axis=-1))
 
 
 def calibration_line(o: OccupiedBins) -> tuple[Floats, Floats]:
-    """Slope and intercept (...) of the logistic regression of y on the log-odds (of bins: at their centres).
+    """Compute the slope and intercept (...) of the logistic regression of y on the log-odds (of bins: at their centres).
 
     Perfect calibration is slope 1 and intercept 0; a slope below 1 is overconfidence. The two are fitted
     together. NaN where the fit does not exist: one class only, or scores that separate the classes.
@@ -28,11 +28,11 @@ def calibration_line(o: OccupiedBins) -> tuple[Floats, Floats]:
     standardised within the cell to keep its two by two system even.
     """
     fitted = _overlap(o)
-    kept = o.spread(fitted)
-    cell = (np.cumsum(fitted.reshape(-1)) - 1)[o.cell[kept]]
+    in_fit = o.spread(fitted)
+    cell = (np.cumsum(fitted.reshape(-1)) - 1)[o.cell[in_fit]]
     cells = int(fitted.sum())
-    hits, rows = o.positive[kept], (o.negative + o.positive)[kept]
-    x = o.scores[kept]
+    hits, rows = o.positive[in_fit], (o.negative + o.positive)[in_fit]
+    x = o.scores[in_fit]
 
     def add(values: Floats) -> Floats:
         return sum_by_cell(cell, values, cells=cells)
@@ -47,16 +47,16 @@ def calibration_line(o: OccupiedBins) -> tuple[Floats, Floats]:
 
 
 def _overlap(o: OccupiedBins) -> Array:
-    """Where each class reaches past the other in both directions, (...).
+    """Find the cells in which each class reaches past the other in both directions, (...).
 
     This is exactly when the maximum of the likelihood is finite and unique (Albert and Anderson, 1984).
     """
     lowest, highest = [], []
     for kind in (o.negative, o.positive):
-        held = kind > 0
+        occupied = kind > 0
         low, high = np.full(o.negatives.size, np.iinfo(np.intp).max), np.full(o.negatives.size, -1)
-        np.minimum.at(low, o.cell[held], o.column[held])
-        np.maximum.at(high, o.cell[held], o.column[held])
+        np.minimum.at(low, o.cell[occupied], o.column[occupied])
+        np.maximum.at(high, o.cell[occupied], o.column[occupied])
         lowest.append(low)
         highest.append(high)
     overlap: Array = (lowest[1] < highest[0]) & (lowest[0] < highest[1])
@@ -64,7 +64,7 @@ def _overlap(o: OccupiedBins) -> Array:
 
 
 def _newton(x: Floats, rows: Floats, hits: Floats, cell: Array, *, cells: int) -> tuple[Floats, Floats]:
-    """Intercept and slope (cells,) of each cell's logistic regression of hits out of rows on x, all (m,)."""
+    """Compute the intercept and slope (cells,) of each cell's logistic regression of hits out of rows on x, all (m,)."""
 
     def add(values: Floats) -> Floats:
         return sum_by_cell(cell, values, cells=cells)

@@ -31,13 +31,13 @@ def ratio(top: Array, bottom: Array) -> Floats:
 
 
 def mean_defined(values: Array) -> Floats:
-    """Mean over the last axis of the values that are not NaN, (..., K) to (...); NaN when none is."""
+    """Compute the mean over the last axis of the values that are not NaN, (..., K) to (...); NaN when none is."""
     defined = ~np.isnan(values)
     return ratio(np.where(defined, values, 0.0).sum(axis=-1), defined.sum(axis=-1))
 
 
 def sum_by_cell(cell: Array, values: Array, *, cells: int) -> Floats:
-    """Sum of values (m,) for each index in cell (m,), (cells,): zero for a cell with none."""
+    """Compute the sum of values (m,) for each index in cell (m,), (cells,): zero for a cell with none."""
     return np.bincount(cell, values, minlength=cells).astype(np.float64, copy=False)
 
 
@@ -48,23 +48,23 @@ _PER_UNIT = BINS / (2.0 * float(np.arcsinh(LIMIT / SOFTNESS)))
 
 
 def bin_centres() -> Floats:
-    """Log-odds at the middle of each bin, (BINS,)."""
+    """Compute the log-odds at the middle of each bin, (BINS,)."""
     return _log_odds(np.arange(BINS, dtype=np.float64) + 0.5)
 
 
 def bin_edges() -> Floats:
-    """Log-odds between the bins from -LIMIT to LIMIT, (BINS + 1,)."""
+    """Compute the log-odds between the bins from -LIMIT to LIMIT, (BINS + 1,)."""
     return _log_odds(np.arange(BINS + 1, dtype=np.float64))
 
 
 def bin_index(log_odds: Array) -> Array:
-    """Index of the bin `[edge, next edge)` that holds each log-odds, any shape."""
-    whole = np.floor(np.arcsinh(log_odds * (1.0 / SOFTNESS)) * _PER_UNIT)
-    return np.clip(whole, -(BINS // 2), BINS // 2 - 1).astype(np.intp) + BINS // 2
+    """Compute the index of the bin `[edge, next edge)` that holds each log-odds, any shape."""
+    position = np.floor(np.arcsinh(log_odds * (1.0 / SOFTNESS)) * _PER_UNIT)
+    return np.clip(position, -(BINS // 2), BINS // 2 - 1).astype(np.intp) + BINS // 2
 
 
 def edge_probability(edge: int) -> float:
-    """Probability at the lower edge of bin `edge`: 0 for the first and 1 past the last, as these are open."""
+    """Compute the probability at the lower edge of bin `edge`: 0 for the first and 1 past the last, as these are open."""
     if edge <= 0:
         return 0.0
     if edge >= BINS:
@@ -73,7 +73,7 @@ def edge_probability(edge: int) -> float:
 
 
 def grid_position(probability: float) -> float:
-    """Place of a probability on the grid, in units of bins within [0, BINS]; NaN stays NaN."""
+    """Compute the place of a probability on the grid, in units of bins within [0, BINS]; NaN stays NaN."""
     if probability < 0.0 or probability > 1.0:
         raise ValueError(f"a threshold is a probability between 0 and 1, not {probability}")
     p = np.float64(probability)
@@ -90,7 +90,7 @@ def exact_grid_position(log_odds: Floats) -> Floats:
 
 
 def _log_odds(place: Floats) -> Floats:
-    """Log-odds at a place on the grid, the inverse of what `bin_index` computes; any shape."""
+    """Compute the log-odds at a place on the grid, the inverse of what `bin_index` computes; any shape."""
     unbent: Floats = SOFTNESS * np.sinh((place - BINS // 2) / _PER_UNIT)
     return unbent
 
@@ -100,7 +100,7 @@ _TINY = np.finfo(np.float64).tiny
 
 @dataclass(frozen=True, eq=False)
 class RowScores:
-    """What each row adds: log_loss, brier, predicted, confidence, hit (n,) and log_odds (H, n)."""
+    """Per-row statistics: log_loss, brier, predicted, confidence, hit (n,) and log_odds (H, n)."""
 
     log_loss: Array
     brier: Array
@@ -111,7 +111,7 @@ class RowScores:
 
 
 def score_two_classes(logits: Array, y: Array) -> RowScores:
-    """Rows of a two-class model, in the form that neither overflows nor rounds a small loss to zero."""
+    """Compute the rows of a two-class model, in the form that neither overflows nor rounds a small loss to zero."""
     z = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
     small = np.exp(-np.abs(z))
     p = np.where(z >= 0, 1.0, small) / (1.0 + small)
@@ -127,14 +127,14 @@ def score_two_classes(logits: Array, y: Array) -> RowScores:
 
 
 def swap_event(rows: RowScores) -> RowScores:
-    """The same rows of a two-class model with the other class as the event: losses stay as they are, to the last bit."""
+    """Return the same rows of a two-class model with the other class as the event: losses stay as they are, to the last bit."""
     return replace(
         rows, predicted=1 - rows.predicted, confidence=1.0 - rows.confidence, hit=1 - rows.hit, log_odds=-rows.log_odds
     )
 
 
 def score_several_classes(logits: Array, y: Array) -> RowScores:
-    """Rows of a softmax model; the top class's rivals are summed apart, as 1 - p would cancel."""
+    """Compute the rows of a softmax model; the top class's rivals are summed apart, as 1 - p would cancel."""
     z = np.ascontiguousarray(logits.T)
     rows = np.arange(z.shape[1])
     top = z.argmax(axis=0)
@@ -144,8 +144,8 @@ def score_several_classes(logits: Array, y: Array) -> RowScores:
     rivals = weight.sum(axis=0)
     weight[top, rows] = 1.0
     total = 1.0 + rivals
-    others = total - weight
-    others[top, rows] = np.maximum(rivals, _TINY)
+    rest = total - weight
+    rest[top, rows] = np.maximum(rivals, _TINY)
     p = weight / total
     return RowScores(
         log_loss=np.log1p(rivals) - z[y, rows],
@@ -153,7 +153,7 @@ def score_several_classes(logits: Array, y: Array) -> RowScores:
         predicted=top,
         confidence=p[top, rows],
         hit=top == y,
-        log_odds=z - np.log(others),
+        log_odds=z - np.log(rest),
     )
 
 
@@ -183,7 +183,7 @@ class OccupiedBins:
 
     @classmethod
     def from_histogram(cls, histogram: Array) -> OccupiedBins:
-        """The occupied bins of histograms (..., 2, BINS)."""
+        """Return the occupied bins of histograms (..., 2, BINS)."""
         lead = histogram.shape[:-2]
         negative, positive = np.moveaxis(histogram, -2, 0).reshape(2, -1, histogram.shape[-1])
         cell, column = np.nonzero(negative + positive)
@@ -200,28 +200,28 @@ class OccupiedBins:
         cell, score, positive = cell[order], log_odds[order], positive[order]
         starts = np.ones(len(order), bool)
         starts[1:] = (np.diff(cell) > 0) | (np.diff(score) > _TIE * (1.0 + np.abs(score[1:])))
-        number, at = np.cumsum(starts) - 1, cell[starts]
-        kinds = [sum_by_cell(number, kind, cells=len(at)) for kind in (~positive, positive)]
+        number, group_cell = np.cumsum(starts) - 1, cell[starts]
+        kinds = [sum_by_cell(number, kind, cells=len(group_cell)) for kind in (~positive, positive)]
         cells = int(np.prod(lead, dtype=np.int64))
-        totals = [sum_by_cell(at, kind, cells=cells).reshape(lead) for kind in kinds]
-        return cls(at, np.arange(len(at)), kinds[0], kinds[1], totals[0], totals[1], score[starts])
+        totals = [sum_by_cell(group_cell, kind, cells=cells).reshape(lead) for kind in kinds]
+        return cls(group_cell, np.arange(len(group_cell)), kinds[0], kinds[1], totals[0], totals[1], score[starts])
 
     @property
     def scores(self) -> Floats:
-        """Log-odds (m,) of each group: exact, or the middle of its bin."""
+        """Compute the log-odds (m,) of each group: exact, or the middle of its bin."""
         return bin_centres()[self.column] if self.log_odds is None else self.log_odds
 
     def add(self, values: Array) -> Floats:
-        """Sum of values (m,) over the bins of each cell, (...)."""
+        """Compute the sum of values (m,) over the bins of each cell, (...)."""
         return sum_by_cell(self.cell, values, cells=self.negatives.size).reshape(self.negatives.shape)
 
     def spread(self, values: Array) -> Floats:
         """Values (...) of the cells, given to each of their bins, (m,)."""
-        given: Floats = values.reshape(-1)[self.cell]
-        return given
+        spread_values: Floats = values.reshape(-1)[self.cell]
+        return spread_values
 
     def below(self, kind: Floats) -> Floats:
-        """Rows of `negative` or `positive` at lower scores in the same cell, (m,), the same bin half."""
+        """Compute the rows of `negative` or `positive` at lower scores in the same cell, (m,), the same bin half."""
         running = np.cumsum(kind)
         earlier = np.cumsum(self.add(kind).reshape(-1))
         start = np.concatenate([[0.0], earlier[:-1]]) if earlier.size else earlier
@@ -229,7 +229,7 @@ class OccupiedBins:
         return under
 
     def count_at_least(self, probability: float) -> tuple[Floats, Floats]:
-        """Negatives and positives (...) whose probability is at least this one.
+        """Compute the negatives and positives (...) whose probability is at least this one.
 
         A threshold inside a bin takes the matching share of that bin; on an edge, and of exact scores, the count is exact.
         """
@@ -245,12 +245,12 @@ Z_95 = 1.959964
 
 
 def roc_area(o: OccupiedBins) -> Floats:
-    """Chance that a positive scores above a negative, (...); NaN without both kinds."""
+    """Compute the chance that a positive scores above a negative, (...); NaN without both kinds."""
     return ratio(o.add(o.positive * o.below(o.negative)), o.positives * o.negatives)
 
 
 def roc_interval(o: OccupiedBins) -> tuple[Floats, Floats]:
-    """DeLong's 95% interval of the ROC area, each end (...), kept within [0, 1].
+    """Compute DeLong's 95% interval of the ROC area, each end (...), kept within [0, 1].
 
     The variance is that of the placements (the share of the other kind that a row beats, ties half),
     so it needs two of each kind and is NaN otherwise. A perfect ranking has the interval [1, 1].
@@ -274,7 +274,7 @@ def average_precision(o: OccupiedBins) -> Floats:
 
 
 def roc_resolution(o: OccupiedBins) -> Floats:
-    """Largest error (...) that `roc_area` can have because rows share a bin; 0 of exact scores.
+    """Compute the largest error (...) that `roc_area` can have because rows share a bin; 0 of exact scores.
 
     Every pair of a positive and a negative in one bin counts half and could count 0 or 1.
     """
@@ -283,7 +283,7 @@ def roc_resolution(o: OccupiedBins) -> Floats:
 
 
 def precision_resolution(o: OccupiedBins) -> Floats:
-    """Largest error (...) that `average_precision` can have because rows share a bin; 0 of exact scores.
+    """Compute the largest error (...) that `average_precision` can have because rows share a bin; 0 of exact scores.
 
     At best a bin's positives come before its negatives, as one tie. At worst they come after them one by one: the
     precision then rises along a concave curve, whose mean is at least that of its two ends.
@@ -291,27 +291,27 @@ def precision_resolution(o: OccupiedBins) -> Floats:
     hits, misses = _cumulative_counts(o)
     if o.log_odds is not None:
         return _mean_over_positives(o, np.zeros(len(hits)))
-    here, first = hits / (hits + misses), hits - o.positive + 1.0
+    precision, first = hits / (hits + misses), hits - o.positive + 1.0
     best = hits / np.maximum(hits + misses - o.negative, 1.0)
-    worst = 0.5 * (here + first / (first + misses))
-    up, down = _mean_over_positives(o, best - here), _mean_over_positives(o, here - worst)
+    worst = 0.5 * (precision + first / (first + misses))
+    up, down = _mean_over_positives(o, best - precision), _mean_over_positives(o, precision - worst)
     return np.maximum(up, down)
 
 
 def _cumulative_counts(o: OccupiedBins) -> tuple[Floats, Floats]:
-    """Positives and negatives (m,) with a score as high as that of each group or higher."""
+    """Compute the positives and negatives (m,) with a score as high as that of each group or higher."""
     hits = o.spread(o.positives) - o.below(o.positive) + 0.5 * o.positive
     return hits, o.spread(o.negatives) - o.below(o.negative) + 0.5 * o.negative
 
 
 def _mean_over_positives(o: OccupiedBins, values: Floats) -> Floats:
-    """Mean over the positives of values (m,) of their groups, (...); NaN without both kinds."""
+    """Compute the mean over the positives of values (m,) of their groups, (...); NaN without both kinds."""
     return ratio(o.add(o.positive * values), np.where(o.negatives > 0, o.positives, 0.0))
 
 
 def recall_at_specificity(o: OccupiedBins, *, specificity: float = 0.9) -> Floats:
-    """Most positives found while at least `specificity` of negatives are spared, (...)."""
+    """Compute the most positives found while at least `specificity` of negatives are spared, (...)."""
     above = o.spread(o.negatives) - o.below(o.negative) - 0.5 * o.negative
-    left = o.spread(o.negatives) * (1.0 - specificity) + 1e-9 - above
-    share = np.where(o.negative > 0, np.clip(left / np.maximum(o.negative, 1.0), 0.0, 1.0), left > 0)
+    allowed = o.spread(o.negatives) * (1.0 - specificity) + 1e-9 - above
+    share = np.where(o.negative > 0, np.clip(allowed / np.maximum(o.negative, 1.0), 0.0, 1.0), allowed > 0)
     return ratio(o.add(o.positive * share), np.where(o.negatives > 0, o.positives, 0.0))

@@ -28,7 +28,7 @@ def custom_metrics(paths: Sequence[str]) -> dict[str, Callable[[Tally], float]]:
 
 
 def _checked_metric(path: str) -> Callable[[Tally], float]:
-    """The metric, checked each time: a figure that is no number must not reach a record."""
+    """Return the metric, checked each time: a figure that is no number must not reach a record."""
 
     def measure(tally: Tally) -> float:
         try:

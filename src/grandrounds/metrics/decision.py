@@ -16,15 +16,15 @@ from grandrounds.metrics.tally import Tally
 
 
 def choose_threshold(tally: Tally, rule: str | None = None, *, specificity: float | None = None) -> float:
-    """A threshold on P(y=1) by Youden's rule, or the lowest that keeps at least `specificity`.
+    """Return a threshold on P(y=1) by Youden's rule, or the lowest that keeps at least `specificity`.
 
     `rule` is "youden" (the default: most sensitivity + specificity, the middle of the stretch that
     attains it) unless a target specificity is given instead. The answer lies on an edge of the grid,
     so `scores` at it counts exactly; it is NaN when the rule has no rows to judge by.
     """
     if not tally.binary or tally.shape:
-        found = f"shape {tally.shape}, {tally.classes} classes"
-        raise ValueError(f"a threshold is chosen on one two-class tally, sites summed: this has {found}")
+        description = f"shape {tally.shape}, {tally.classes} classes"
+        raise ValueError(f"a threshold is chosen on one two-class tally, sites summed: this has {description}")
     if rule is not None and specificity is not None:
         raise ValueError("choose a threshold by a rule or by a target specificity, not both")
     if rule not in (None, "youden"):
@@ -42,7 +42,7 @@ def choose_threshold(tally: Tally, rule: str | None = None, *, specificity: floa
 
 
 def _middle_of_best(values: Array) -> int:
-    """Index in the middle of the first unbroken stretch that attains the maximum of values (n,)."""
+    """Compute the index in the middle of the first unbroken stretch that attains the maximum of values (n,)."""
     best = np.flatnonzero(values >= values.max() - 1e-12)
     breaks = np.flatnonzero(np.diff(best) > 1)
     stretch = best[: breaks[0] + 1] if breaks.size else best
@@ -72,10 +72,10 @@ def decision_curve(tally: Tally, thresholds: npt.ArrayLike) -> DecisionCurve:
     t = np.atleast_1d(np.asarray(thresholds, np.float64))
     if t.ndim != 1 or not np.all((t > 0) & (t < 1)):
         raise ValueError("decision thresholds are probabilities strictly between 0 and 1")
-    held = OccupiedBins.from_histogram(tally.histogram[..., 0, :, :])
-    reached = np.array([held.count_at_least(float(at)) for at in t]).reshape(len(t), 2, *tally.shape)
+    bins = OccupiedBins.from_histogram(tally.histogram[..., 0, :, :])
+    reached = np.array([bins.count_at_least(float(threshold)) for threshold in t]).reshape(len(t), 2, *tally.shape)
     false_alarms, caught = np.moveaxis(reached, 0, -1)
-    negatives, positives = held.negatives[..., None], held.positives[..., None]
+    negatives, positives = bins.negatives[..., None], bins.positives[..., None]
     odds = t / (1.0 - t)
     return DecisionCurve(
         thresholds=t,

@@ -41,10 +41,11 @@ class BelowMajority:
     def __str__(self) -> str:
         return self.sentence()
 
-    def sentence(self, at: str = "") -> str:
-        """One sentence; `at`: the threshold in words, where it is not that of the run."""
+    def sentence(self, threshold_text: str = "") -> str:
+        """Return one sentence; `threshold_text`: the threshold in words, where it is not that of the run."""
         constant = f"always answering '{self.answer}'" if self.answer else "always answering its most common class"
-        return f"{self.site}: accuracy {self.accuracy:.2f}{at} ({self.rows} test rows), {constant} gives {self.majority:.2f}"
+        measured = f"accuracy {self.accuracy:.2f}{threshold_text} ({self.rows} test rows)"
+        return f"{self.site}: {measured}, {constant} gives {self.majority:.2f}"
 
 
 def is_defined(value: Any) -> bool:
@@ -53,13 +54,13 @@ def is_defined(value: Any) -> bool:
 
 
 def decision_key(metric: str, figures: Figures) -> str:
-    """The key of a metric of the model's decisions; `metric` itself (at 0.5) in runs of version 0.1."""
+    """Return the key of a metric of the model's decisions; `metric` itself (at 0.5) in runs of version 0.1."""
     key = f"decision_{metric}"
     return key if is_defined(figures.get(key)) else metric
 
 
 def decision_metric(metric: str, figures: Figures) -> float | None:
-    """A metric of the model's decisions, None where it is undefined."""
+    """Return a metric of the model's decisions, None where it is undefined."""
     value = figures.get(decision_key(metric, figures))
     return float(value) if value is not None and is_defined(value) else None
 
@@ -81,7 +82,7 @@ def rank_sites(per_site: Mapping[str, Figures]) -> list[str]:
 
 
 def worst_site(per_site: Mapping[str, Figures]) -> dict[str, Any]:
-    """The site with the lowest AUROC among those with enough rows, with its figures; empty where none has enough."""
+    """Return the site with the lowest AUROC among those with enough rows, with its figures; empty where none has enough."""
     ranked = [s for s in rank_sites(per_site) if enough_rows(per_site[s]) and is_defined(per_site[s].get("auroc"))]
     if not ranked:
         return {}
@@ -90,9 +91,9 @@ def worst_site(per_site: Mapping[str, Figures]) -> dict[str, Any]:
 
 
 def lowest_accuracy(per_site: Mapping[str, Figures]) -> float | None:
-    """The lowest accuracy (by the largest probability) of a site with `MIN_ROWS` test rows; None without such a site."""
-    held = [m["accuracy"] for m in per_site.values() if is_defined(m.get("accuracy")) and m["count"] >= MIN_ROWS]
-    return min(held, default=None)
+    """Return the lowest accuracy (by the largest probability) of a site with `MIN_ROWS` test rows; None without such a site."""
+    accuracies = [m["accuracy"] for m in per_site.values() if is_defined(m.get("accuracy")) and m["count"] >= MIN_ROWS]
+    return min(accuracies, default=None)
 
 
 def below_majority(per_site: Mapping[str, Figures], *, classes: Sequence[str] = ()) -> list[BelowMajority]:
@@ -100,46 +101,52 @@ def below_majority(per_site: Mapping[str, Figures], *, classes: Sequence[str] = 
 
     `classes`: the names of the negative and of the positive class, where there are two.
     """
-    found = []
+    below = []
     for site, m in per_site.items():
         right = decision_metric("accuracy", m)
         if right is not None and is_defined(m.get("majority")) and right < m["majority"] - _CLOSE:
-            found.append(BelowMajority(site, round(m["count"]), right, float(m["majority"]), majority_class(m, classes)))
-    return sorted(found, key=lambda b: (b.accuracy - b.majority, b.site))
+            below.append(
+                BelowMajority(site, round(m["count"]), right, float(m["majority"]), majority_class(m, classes))
+            )
+    return sorted(below, key=lambda b: (b.accuracy - b.majority, b.site))
 
 
 def majority_class(figures: Figures, classes: Sequence[str]) -> str:
-    """The more common of two classes (negative, positive) in these rows; empty where it is not known."""
+    """Return the more common of two classes (negative, positive) in these rows; empty where it is not known."""
     if len(classes) != 2 or not is_defined(figures.get("events")):
         return ""
     return classes[int(2 * figures["events"] > figures["count"])]
 
 
 def majority_lines(summary: Mapping[str, Any]) -> list[str]:
-    """A sentence for each site of a run below its own majority class; of fewer than `MIN_ROWS` rows it says nothing.
+    """Return a sentence for each site of a run below its own majority class; of fewer than `MIN_ROWS` rows it says nothing.
 
     A threshold chosen for sensitivity costs accuracy everywhere. Where all sites together are below their majority class,
     one sentence says so, and only sites that are below it at 0.5 as well are named.
     """
     final, per_site, threshold = summary["final"], summary["per_site"], float(summary["threshold"] or 0.5)
     answers = {b["site"]: str(b["answer"]) for b in summary.get("below_majority") or ()}
-    found = [replace(b, answer=answers.get(b.site, "")) for b in below_majority(per_site) if b.rows >= MIN_ROWS]
+    below = [replace(b, answer=answers.get(b.site, "")) for b in below_majority(per_site) if b.rows >= MIN_ROWS]
     overall = decision_metric("accuracy", final)
-    lines, at = [], ""
-    if found and overall is not None and overall < final["majority"] - _CLOSE:
+    lines, threshold_text = [], ""
+    if below and overall is not None and overall < final["majority"] - _CLOSE:
         tested = sum(is_defined(m["count"]) and m["count"] >= MIN_ROWS for m in per_site.values())
         lines.append(
             f"all sites together: accuracy {overall:.2f} at a threshold of {threshold:.3g}, always answering the most common "
-            f"class gives {final['majority']:.2f}; so it is at {len(found)} of {tested} sites with {MIN_ROWS} test rows or more"
+            f"class gives {final['majority']:.2f}; so it is at {len(below)} of {tested} sites with {MIN_ROWS} test rows or more"
         )
         if threshold != 0.5:
-            lines[0] += ". The threshold trades accuracy for sensitivity or specificity: judge the model by these and AUROC"
-            at = " at 0.5"
-            found = [replace(b, accuracy=float(per_site[b.site]["accuracy"])) for b in found]
-            found = sorted((b for b in found if b.accuracy < b.majority - _CLOSE), key=lambda b: b.accuracy - b.majority)
-    lines += [b.sentence(at) for b in found[:_MAX_LISTED]]
-    if len(found) > _MAX_LISTED:
-        lines.append(f"and {len(found) - _MAX_LISTED} more sites below their most common class")
+            lines[0] += (
+                ". The threshold trades accuracy for sensitivity or specificity: judge the model by these and AUROC"
+            )
+            threshold_text = " at 0.5"
+            below = [replace(b, accuracy=float(per_site[b.site]["accuracy"])) for b in below]
+            below = sorted(
+                (b for b in below if b.accuracy < b.majority - _CLOSE), key=lambda b: b.accuracy - b.majority
+            )
+    lines += [b.sentence(threshold_text) for b in below[:_MAX_LISTED]]
+    if len(below) > _MAX_LISTED:
+        lines.append(f"and {len(below) - _MAX_LISTED} more sites below their most common class")
     return lines
 
 
@@ -152,7 +159,7 @@ def site_flags(figures: Figures) -> list[str]:
 
 
 def intervals(figures: Figures) -> dict[str, tuple[float, float]]:
-    """95% intervals by metric: DeLong's of the AUROC, Wilson's of the shares whose rows are known."""
+    """Compute 95% intervals by metric: DeLong's of the AUROC, Wilson's of the shares whose rows are known."""
     out: dict[str, tuple[float, float]] = {}
     if is_defined(figures.get("auroc_low")) and is_defined(figures.get("auroc_high")):
         out["auroc"] = (float(figures["auroc_low"]), float(figures["auroc_high"]))
@@ -163,7 +170,7 @@ def intervals(figures: Figures) -> dict[str, tuple[float, float]]:
 
 
 def _rows_by_metric(figures: Figures) -> dict[str, float]:
-    """The rows that each share is taken of."""
+    """Return the rows that each share is taken of."""
     count = float(figures["count"]) if is_defined(figures.get("count")) else 0.0
     out = {"decision_accuracy": count, "accuracy": count}
     if is_defined(figures.get("events")):
@@ -187,7 +194,7 @@ def clearly_worse(figures: Figures, overall: Figures) -> list[str]:
 
 
 def group_lines(summary: Mapping[str, Any]) -> list[str]:
-    """A sentence for each subgroup that is clearly worse than all rows, or has too few events to tell."""
+    """Return a sentence for each subgroup that is clearly worse than all rows, or has too few events to tell."""
     from grandrounds.metrics.names import metric_label
 
     lines = []

@@ -1,4 +1,4 @@
-"""How right local models were, for a run's summary, its screen and its report; worked out from the records of rounds."""
+"""Accuracy of local models, for a run's summary, its screen and its report; from the records of rounds."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ Rows = Mapping[str, Mapping[str, int]]
 
 
 def local_summary(records: Sequence[Mapping[str, Any]], rows: Rows) -> dict[str, Any]:
-    """The summary's `local`: means over sites in the last round that has any; nothing for a run that asked for none.
+    """Return the summary's `local`: means over sites in the last round that has any; nothing for a run that asked for none.
 
     `crossed_rounds`: in how many rounds local models went to other sites.
     """
-    told = [r for r in records if r.get("local")]
-    if not told:
+    with_local = [r for r in records if r.get("local")]
+    if not with_local:
         return {}
-    crossed = sum("external" in r["local"] for r in told)
-    last = {"round": told[-1]["round"], **local_means(told[-1]["local"], rows)}
+    crossed = sum("external" in r["local"] for r in with_local)
+    last = {"round": with_local[-1]["round"], **local_means(with_local[-1]["local"], rows)}
     return {"local": {**last, **({"crossed_rounds": crossed} if crossed else {})}}
 
 
 def local_means(local: Mapping[str, Mapping[str, float | None]], rows: Rows) -> dict[str, float | None]:
-    """Each figure's mean over the sites that have it, weighed by their rows; None where no site has."""
+    """Return each figure's mean over the sites that have it, weighed by their rows; None where no site has."""
     out: dict[str, float | None] = {}
     for name in (n for n in FIGURES if n in local):
         part = _WEIGHTED_BY.get(name, "train")
-        known = {site: v for site, v in local[name].items() if v is not None and isfinite(v) and rows[site][part]}
-        total = sum(rows[site][part] for site in known)
-        out[name] = sum(v * rows[site][part] for site, v in known.items()) / total if total else None
+        finite = {site: v for site, v in local[name].items() if v is not None and isfinite(v) and rows[site][part]}
+        total = sum(rows[site][part] for site in finite)
+        out[name] = sum(v * rows[site][part] for site, v in finite.items()) / total if total else None
     return out
 
 
 def disclose_shared_models(privacy: Mapping[str, Any], local: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a run says of its privacy; where local models were scored by others, that they went there as well."""
+    """Add to the privacy statement that local models were sent to other sites, where they were."""
     number = local.get("crossed_rounds", 0)
     if not number:
         return privacy
     rounds = f"{number} round{'s' * (number != 1)}"
-    told = (
+    sentence = (
         f"In {rounds} every local model that was sent went to every other site as it is, and each told how right they are on its "
         "training rows and on its test rows (evaluation.local_models = 'crossed')."
     )
-    return {**privacy, "crossed_rounds": number, "statement": f"{privacy['statement']} {told}"}
+    return {**privacy, "crossed_rounds": number, "statement": f"{privacy['statement']} {sentence}"}

@@ -1,4 +1,4 @@
-"""What metrics are called where people read them."""
+"""Labels of metrics for people."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _RANGES |= {"megabytes": POSITIVE, "epsilon": POSITIVE}
 
 
 def metric_range(metric: str) -> tuple[float, float] | None:
-    """The range that a metric can have, whichever model or rows it was taken of; None where it is not known."""
+    """Return the range that a metric can have, whichever model or rows it was taken of; None where it is not known."""
     name = base_metric(metric)
     return BY_NAME[name].limits if name in BY_NAME else _RANGES.get(name)
 
 
 def base_metric(metric: str) -> str:
-    """The metric itself, whichever model or rows it was taken of."""
+    """Return the metric itself, whichever model or rows it was taken of."""
     before = next((word for word in _PREFIXES if metric.startswith(word)), "")
     return metric.removeprefix(before)
 
@@ -45,18 +45,18 @@ def binning_note(figures: Mapping[str, Any], metric: str) -> str:
 
 
 def with_auroc(chosen: Sequence[str]) -> tuple[str, ...]:
-    """The same with AUROC before each ECE that lacks it: a model that tells nobody apart can be calibrated perfectly."""
+    """Add AUROC before each ECE that lacks it: a model without discrimination can be calibrated perfectly."""
     out: list[str] = []
     for metric in chosen:
-        beside = metric.removesuffix("ece") + "auroc"
-        if base_metric(metric) == "ece" and beside not in chosen:
-            out.append(beside)
+        ranking = metric.removesuffix("ece") + "auroc"
+        if base_metric(metric) == "ece" and ranking not in chosen:
+            out.append(ranking)
         out.append(metric)
     return tuple(dict.fromkeys(out))
 
 
 def metric_label(metric: str) -> str:
-    """A metric's name for a table."""
+    """Return a metric's name for a table."""
     name = base_metric(metric)
     before = _PREFIXES.get(metric.removesuffix(name), "")
     return before + (BY_NAME[name].words if name in BY_NAME else _LABELS.get(name, name.replace("_", " ")))

@@ -93,7 +93,7 @@ class MetricSpec:
 
     @property
     def words(self) -> str:
-        """The name that people read."""
+        """Return the name that people read."""
         return self.called or self.name.replace("_", " ")
 
 
@@ -109,12 +109,12 @@ class Figures:
 
     @cached_property
     def counts_at_threshold(self) -> tuple[Floats, Floats]:
-        """Negatives and positives (...) whose probability is at least the threshold."""
+        """Compute the negatives and positives (...) whose probability is at least the threshold."""
         return self.bins.count_at_least(self.threshold)
 
     @cached_property
     def decisions(self) -> Array:
-        """Confusion matrix (..., C, C) [true, decided]; with three classes or more a decision is the top class.
+        """Compute the confusion matrix (..., C, C) [true, decided]; with three classes or more a decision is the top class.
 
         Exact where the threshold is an edge of the grid, as 0.5 and every chosen one are; else the threshold's bin is shared
         out (`OccupiedBins.count_at_least`).
@@ -133,22 +133,22 @@ class Figures:
 
     @cached_property
     def line(self) -> tuple[Floats, Floats]:
-        """Slope and intercept of the calibration line."""
+        """Compute the slope and intercept of the calibration line."""
         return calibration_line(self.bins)
 
 
 def accuracy(confusion: Array) -> Floats:
-    """Share of rows on the diagonal of a confusion matrix (..., C, C) [true, predicted], (...)."""
+    """Compute the share of rows on the diagonal of a confusion matrix (..., C, C) [true, predicted], (...)."""
     return ratio(np.trace(confusion, axis1=-2, axis2=-1), confusion.sum(axis=(-2, -1)))
 
 
 def majority(confusion: Array) -> Floats:
-    """Share of the most common true class, (...): the accuracy of always answering it."""
+    """Compute the share of the most common true class, (...): the accuracy of always answering it."""
     return ratio(confusion.sum(axis=-1).max(axis=-1), confusion.sum(axis=(-2, -1)))
 
 
 def balanced_accuracy(confusion: Array) -> Floats:
-    """Mean recall over the classes that occur, (...); NaN when only one does, for it balances nothing."""
+    """Compute the mean recall over the classes that occur, (...); NaN when only one does, for it balances nothing."""
     truth = confusion.sum(axis=-1)
     recall = ratio(np.diagonal(confusion, axis1=-2, axis2=-1), truth)
     several = (truth > 0).sum(axis=-1) > 1
@@ -156,21 +156,21 @@ def balanced_accuracy(confusion: Array) -> Floats:
 
 
 def macro_f1(confusion: Array) -> Floats:
-    """Mean F1 over the classes that occur or are predicted, (...)."""
+    """Compute the mean F1 over the classes that occur or are predicted, (...)."""
     hit = np.diagonal(confusion, axis1=-2, axis2=-1)
     return mean_defined(ratio(2 * hit, confusion.sum(axis=-1) + confusion.sum(axis=-2)))
 
 
 def matthews(confusion: Array) -> Floats:
-    """Correlation of true and decided class, (...) (Matthews 1975; Gorodkin 2004 for several classes).
+    """Compute the correlation of true and decided class, (...) (Matthews 1975; Gorodkin 2004 for several classes).
 
     NaN where all rows are of one class, or all are decided alike: a margin of zero.
     """
     table = confusion.astype(np.float64)
     truth, decided, rows = table.sum(axis=-1), table.sum(axis=-2), table.sum(axis=(-2, -1))
     together = np.trace(table, axis1=-2, axis2=-1) * rows - (truth * decided).sum(axis=-1)
-    others = 1.0 - np.eye(table.shape[-1])  # pairs of different classes: exactly zero where one class has all rows
-    apart = [np.einsum("...j,...k,jk->...", margin, margin, others) for margin in (truth, decided)]
+    off_diagonal = 1.0 - np.eye(table.shape[-1])  # pairs of different classes: exactly zero where one class has all rows
+    apart = [np.einsum("...j,...k,jk->...", margin, margin, off_diagonal) for margin in (truth, decided)]
     return np.clip(ratio(together, np.sqrt(apart[0] * apart[1])), -1.0, 1.0)
 
 
@@ -379,7 +379,7 @@ def shown_in(place: Place) -> tuple[str, ...]:
 def scores(
     tally: Tally | ExactTally, *, threshold: float = 0.5, only: Collection[str] = tuple(DESCRIPTIONS)
 ) -> dict[str, Array]:
-    """Work out figures of a tally.
+    """Compute metrics of a tally.
 
     Means over classes leave out a class that has no positives or no negatives. With three classes or more a decision is the top
     class, so that the figures of decisions equal accuracy, balanced accuracy and macro F1; the AUROC interval (the ends of the
@@ -394,10 +394,10 @@ def scores(
     Returns:
         The figures by name in the order of the table, each of the tally's leading shape (0-d for none); NaN where undefined.
     """
-    asked, figures, undefined = set(only), Figures(tally, threshold), np.full(tally.shape, np.nan)
+    wanted, figures, undefined = set(only), Figures(tally, threshold), np.full(tally.shape, np.nan)
     out = {}
     for metric in SCORES:
-        if metric.name in asked and metric.work is not None:
+        if metric.name in wanted and metric.work is not None:
             value = undefined if metric.two_classes and not tally.binary else metric.work(figures)
             out[metric.name] = np.reshape(value, tally.shape)
     return out

@@ -1,4 +1,4 @@
-"""Repeated runs in a few numbers: mean, spread, Student-t intervals and the paired comparison.
+"""Statistics over repeated runs: mean, spread, Student-t intervals and the paired comparison.
 
 A NaN among the values makes the answer NaN: a seed whose figure is undefined is not dropped in silence.
 """
@@ -46,7 +46,7 @@ class PairedTest:
 
 
 def describe(values: npt.ArrayLike) -> Summary:
-    """Summary of values (n,), one per seed; a single value has no spread, so all but its mean is NaN."""
+    """Summarise values (n,), one per seed; a single value has no spread, so all but its mean is NaN."""
     x = _flat(values)
     n = len(x)
     mean = float(x.mean()) if n else _NAN
@@ -56,21 +56,21 @@ def describe(values: npt.ArrayLike) -> Summary:
 
 
 def describe_bounded(values: npt.ArrayLike, within: Range | None) -> Summary:
-    """Summary of values (n,) whose interval can be shown to people.
+    """Summarise values (n,) with an interval that can be shown to people.
 
     Fewer than `MIN_RUNS` values have no interval: Student's t of two is wider than any figure means. `within` is the range
     that the figure can have; an interval that reaches beyond it is cut there.
     """
-    found = describe(values)
-    if found.n < MIN_RUNS:
-        return replace(found, low=_NAN, high=_NAN)
-    if within is None or not within[0] <= found.mean <= within[1]:
-        return found
-    return replace(found, low=max(found.low, within[0]), high=min(found.high, within[1]))
+    summary = describe(values)
+    if summary.n < MIN_RUNS:
+        return replace(summary, low=_NAN, high=_NAN)
+    if within is None or not within[0] <= summary.mean <= within[1]:
+        return summary
+    return replace(summary, low=max(summary.low, within[0]), high=min(summary.high, within[1]))
 
 
 def clip_pair(pair: PairedTest, within: Range | None) -> PairedTest:
-    """The same difference with an interval that a difference of two figures `within` this range can have; none of few pairs."""
+    """Clip the interval of a difference to the range that two figures `within` it allow; none of few pairs."""
     if pair.n < MIN_RUNS:
         return replace(pair, low=_NAN, high=_NAN)
     if within is None:
@@ -80,7 +80,7 @@ def clip_pair(pair: PairedTest, within: Range | None) -> PairedTest:
 
 
 def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
-    """Student's paired t-test of a against b, each (n,), pair by pair the same seed.
+    """Run Student's paired t-test of a against b, each (n,), pair by pair the same seed.
 
     Differences that do not vary (beyond rounding) leave t and p NaN: there is no error to test against.
     """
@@ -99,7 +99,7 @@ def paired_t(a: npt.ArrayLike, b: npt.ArrayLike) -> PairedTest:
 
 
 def share_interval(share: float, rows: float, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson's 95% interval of a share among so many rows, within [0, 1]."""
+    """Compute Wilson's 95% interval of a share among so many rows, within [0, 1]."""
     spread = z**2 / rows
     middle = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * math.sqrt(max(0.0, share * (1 - share) / rows + spread / (4 * rows)))
@@ -107,7 +107,7 @@ def share_interval(share: float, rows: float, z: float = 1.959964) -> tuple[floa
 
 
 def _half_width(std: float, n: int) -> float:
-    """Half the 95% Student-t interval of a mean of n values."""
+    """Compute the half the 95% Student-t interval of a mean of n values."""
     if n < 2:
         return _NAN
     from scipy.special import stdtrit

@@ -57,36 +57,36 @@ class Tally:
     def __post_init__(self) -> None:
         lead, c = self.count.shape, self.confusion.shape[-1] if self.confusion.ndim else 0
         heads = 1 if c == 2 else c
-        due = {
+        expected = {
             "log_loss": lead,
             "brier": lead,
             "confusion": (*lead, c, c),
             "reliability": (*lead, RELIABILITY_BINS, 3),
             "histogram": (*lead, heads, 2, BINS),
         }
-        for name, shape in due.items():
-            found = getattr(self, name).shape
-            if found != shape:
-                raise ValueError(f"tally of shape {lead}, {c} classes: {name} is {found}, should be {shape}")
+        for name, shape in expected.items():
+            actual = getattr(self, name).shape
+            if actual != shape:
+                raise ValueError(f"tally of shape {lead}, {c} classes: {name} is {actual}, should be {shape}")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The leading axes, () for a single tally."""
+        """Return the leading axes, () for a single tally."""
         return self.count.shape
 
     @property
     def classes(self) -> int:
-        """Number of classes, C."""
+        """Compute the number of classes, C."""
         return int(self.confusion.shape[-1])
 
     @property
     def binary(self) -> bool:
-        """Whether there are two classes, so that class 1 alone is scored."""
+        """Return whether there are two classes, so that class 1 alone is scored."""
         return self.classes == 2
 
     @cached_property
     def bins(self) -> OccupiedBins:
-        """The bins that hold rows."""
+        """Return the bins that hold rows."""
         return OccupiedBins.from_histogram(self.histogram)
 
     def __add__(self, other: Tally) -> Tally:
@@ -94,7 +94,7 @@ class Tally:
         return Tally(**{name: np.asarray(mine[name] + theirs[name]) for name in mine})
 
     def __getitem__(self, index: Any) -> Tally:
-        """The tallies at `index` of the leading axes: an integer, slice, mask or tuple of them."""
+        """Return the tallies at `index` of the leading axes: an integer, slice, mask or tuple of them."""
         lead = index if isinstance(index, tuple) else (index,)
         return Tally(
             **{
@@ -104,7 +104,7 @@ class Tally:
         )
 
     def sum(self, axis: int | tuple[int, ...] = 0) -> Tally:
-        """One tally for all along `axis` (or several) of the leading axes."""
+        """Return one tally for all along `axis` (or several) of the leading axes."""
         depth = len(self.shape)
         axes = axis if isinstance(axis, tuple) else (axis,)
         if any(not -depth <= a < depth for a in axes):
@@ -113,12 +113,12 @@ class Tally:
         return Tally(**{name: np.asarray(array.sum(axis=along)) for name, array in self.arrays().items()})
 
     def arrays(self) -> dict[str, Array]:
-        """The statistics by name, as they travel: `Tally.from_arrays` takes them back."""
+        """Return the statistics by name, as they travel: `Tally.from_arrays` takes them back."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array]) -> Tally:
-        """A tally from what `arrays` gave; other names are ignored, missing ones and bad shapes refused."""
+        """Return a tally from what `arrays` gave; other names are ignored, missing ones and bad shapes refused."""
         missing = [name for name in _TRAILING if name not in arrays]
         if missing:
             raise ValueError(f"a tally needs {', '.join(missing)}; given: {', '.join(sorted(arrays))}")
@@ -141,7 +141,7 @@ class ExactTally:
 
     @cached_property
     def bins(self) -> OccupiedBins:
-        """Rows grouped by their exact scores."""
+        """Compute the rows grouped by their exact scores."""
         cell, log_odds, positive, lead = self.rows
         return OccupiedBins.from_rows(cell, log_odds, positive, lead=lead)
 
@@ -194,18 +194,18 @@ class ScoredRows:
         return cls(measured, labels, classes)
 
     def tally(self, group: Array, lead: tuple[int, ...]) -> Tally:
-        """The rows added up by group (n,), numbered over `lead`."""
+        """Return the rows added up by group (n,), numbered over `lead`."""
         heads = len(self.measured.log_odds)
         cell, log_odds, positive = self._heads(group)
         key = (cell * 2 + positive) * BINS + bin_index(log_odds)
         return Tally(**self._sums(group, lead), histogram=_add(key, (*lead, heads, 2, BINS)).astype(np.int32))
 
     def exact_tally(self, group: Array, lead: tuple[int, ...]) -> ExactTally:
-        """The same with the rows' own scores: their figures are exact, and they are not to be sent."""
+        """Return the same with the rows' own scores: their figures are exact, and they are not to be sent."""
         return ExactTally(**self._sums(group, lead), rows=(*self._heads(group), (*lead, len(self.measured.log_odds))))
 
     def _heads(self, group: Array) -> tuple[Array, Array, Array]:
-        """The histogram (one a head), the log-odds and the kind of each row, (H * n,)."""
+        """Return the histogram (one a head), the log-odds and the kind of each row, (H * n,)."""
         heads = len(self.measured.log_odds)
         truth = (self.y == 1)[None] if self.classes == 2 else self.y == np.arange(self.classes)[:, None]
         cell = group * heads + np.arange(heads)[:, None]
@@ -248,12 +248,12 @@ def tally(
 
 def _indices(values: Array, *, name: str, rows: int, limit: int) -> Array:
     """`values` as indices (rows,), refused when they are not whole numbers in [0, limit)."""
-    given = np.asarray(values)
-    if given.shape != (rows,):
-        raise ValueError(f"{name} of shape {given.shape} does not fit {rows} rows of logits")
-    if rows and not (given.min() >= 0 and given.max() < limit):
-        raise ValueError(f"{name} runs from {given.min()} to {given.max()}: should be 0 to {limit - 1}")
-    found = given.astype(np.intp)
-    if given.dtype.kind == "f" and not np.array_equal(found, given):
+    array = np.asarray(values)
+    if array.shape != (rows,):
+        raise ValueError(f"{name} of shape {array.shape} does not fit {rows} rows of logits")
+    if rows and not (array.min() >= 0 and array.max() < limit):
+        raise ValueError(f"{name} runs from {array.min()} to {array.max()}: should be 0 to {limit - 1}")
+    indices = array.astype(np.intp)
+    if array.dtype.kind == "f" and not np.array_equal(indices, array):
         raise ValueError(f"{name} holds numbers that are not whole")
-    return found
+    return indices

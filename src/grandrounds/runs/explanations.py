@@ -153,7 +153,7 @@ class RoundExplanations:
     def deployed(self, served: ModelAssignment) -> Driven:
         """How the model in use reasons on each site's own patients, and over all of them: sites weighed by patients."""
         rule = replace(self.rule, score=DEPLOYED_SCORE)
-        sketches, rows = yield from explain_locally(served, rule, self.features, self.background, to=self.hospitals)
+        sketches, rows = yield from explain_locally(served, rule, self.features, self.background, sites=self.hospitals)
         if not len(sketches.sites):
             return {}
         block = self._block("deployed", sketches)

@@ -252,7 +252,7 @@ class Finalizer:
         out = {}
         for task in names if len(names) > 1 else ():
             holders = tuple(s for s, t in zip(stack.names, stack.tasks, strict=True) if t == task)
-            tally = self._drive(evaluate(served, ("test",), to=holders)).totals["test"].sum(axis=0)
+            tally = self._drive(evaluate(served, ("test",), sites=holders)).totals["test"].sum(axis=0)
             scored = evaluation.task_scores(tally, self.context.encoding, task, tasks=names, sites=len(holders))
             out[task or "main"] = scored
         return out

@@ -113,7 +113,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
             numeric=getattr(consortium.data, "numeric_names", ()),
             categorical=getattr(consortium.data, "categorical_names", ()),
             rules=EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive),
-            to=first,
+            sites=first,
         )
         encoding, warnings = engine.drive(summaries.watched(work), round=0)
     else:

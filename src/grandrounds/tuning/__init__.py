@@ -1,4 +1,4 @@
-"""Choosing settings: `rounds tune EXPERIMENT`, `grandrounds.tuning.tune(experiment)`."""
+"""Hyperparameter search: `rounds tune EXPERIMENT`, `grandrounds.tuning.tune(experiment)`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def tune(
     """
     from grandrounds.tuning.tuner import run_search
 
-    given = {"trials": trials, "metric": metric, "direction": direction, "share": share, "space": space}
+    overrides = {"trials": trials, "metric": metric, "direction": direction, "share": share, "space": space}
     folder = FOLDER / experiment.name.replace("/", "_") if out is None else Path(out)
     return run_search(
         experiment,
-        {k: v for k, v in given.items() if v is not None},
+        {k: v for k, v in overrides.items() if v is not None},
         folder,
         data=data,
         table=table,

@@ -1,4 +1,4 @@
-"""What is usually worth tuning of each method: the space of an experiment that names none."""
+"""Default search spaces of each method, for experiments that name none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SERVER_ADAPTIVE = ("fedopt", "fedadam", "fedyogi", "fedadagrad", "fedrmsprop")
 
 
 def default_space(experiment: Experiment) -> _SpaceTable:
-    """Setting -> range, for the experiment's method, model, optimiser and privacy."""
+    """Return setting -> range, for the experiment's method, model, optimiser and privacy."""
     resolved = experiment.resolved()
     model = resolved.model.name
     trees: _SpaceTable = {"model.trees": _range(20, 200, log=True)}
@@ -31,14 +31,14 @@ def _range(low: float, high: float, *, log: bool = False) -> _SpaceTable:
 
 
 def _is_method(experiment: Experiment, *names: str) -> bool:
-    """Whether the experiment's method is one of these, or made from one."""
+    """Return whether the experiment's method is one of these, or made from one."""
     from grandrounds.methods import METHODS, is_variant_of
 
     return any(name in METHODS and is_variant_of(experiment.method.name, name) for name in names)
 
 
 def _training(e: Experiment) -> _SpaceTable:
-    """A site's own training. Adaptive optimisers take steps of their own length, so their rates are smaller."""
+    """Return a site's own training. Adaptive optimisers take steps of their own length, so their rates are smaller."""
     adaptive = e.train.optimizer in ("adam", "adamw")
     out: _SpaceTable = {"train.lr": _range(1e-4, 0.03, log=True) if adaptive else _range(1e-3, 1.0, log=True)}
     if e.train.steps:
@@ -51,7 +51,7 @@ def _training(e: Experiment) -> _SpaceTable:
 
 
 def _privacy(e: Experiment) -> _SpaceTable:
-    """What trades noise for bias at the same promise."""
+    """Return the settings that trade noise for bias at the same promise."""
     if e.privacy.mechanism == "none":
         return {}
     clip: _SpaceTable = {"privacy.clip": _range(0.05, 4.0, log=True)}
@@ -59,7 +59,7 @@ def _privacy(e: Experiment) -> _SpaceTable:
 
 
 def _regularizer(e: Experiment) -> _SpaceTable:
-    """What keeps sites together, and what their explanations are worth."""
+    """Return the strength of local regularisation, and the weight of explanations."""
     from grandrounds.methods import regularizer_class
 
     strengths: _SpaceTable = {
@@ -77,7 +77,7 @@ def _regularizer(e: Experiment) -> _SpaceTable:
 
 
 def _server(e: Experiment) -> _SpaceTable:
-    """The server's own step, and what methods of several models or no common clock have."""
+    """Return the server's own step, and what methods of several models or no common clock have."""
     if _is_method(e, *_SERVER_ADAPTIVE):
         return {"method.server.lr": _range(1e-3, 1.0, log=True), "method.server.tau": _range(1e-4, 0.1, log=True)}
     if _is_method(e, "fedavgm"):

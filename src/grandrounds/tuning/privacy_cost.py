@@ -1,4 +1,4 @@
-"""What tuning costs in privacy. Every trial looks at patients again, and the final run's own epsilon knows nothing of it.
+"""Privacy cost of tuning. Every trial uses patients again, and the final run's epsilon does not include it.
 
 Trials are releases about the same patients, so they compose. Each promises its own epsilon and delta whatever came before,
 so these add up. Composing all releases gives less, but its theorems fix noise and sampling beforehand, and a search picks
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read_releases(run: Run) -> dict[str, Any]:
-    """What a run released about patients under a mechanism, from its record; empty where it promised nothing."""
+    """Read a run's releases about patients under a mechanism; empty where it promised nothing."""
     if run.finished:
         events = run.summary["privacy"].get("events", [])
     else:
@@ -32,7 +32,7 @@ def read_releases(run: Run) -> dict[str, Any]:
 
 
 def privacy_cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: str = "") -> dict[str, Any]:
-    """What all trials that were run told about patients: figures, and a statement in plain words.
+    """Compute the privacy cost of all trials that were run: figures, and a statement in plain words.
 
     `elsewhere`: the set that trials ran on, where it is not the experiment's own.
     """
@@ -41,11 +41,11 @@ def privacy_cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsew
     ran = [t for t in trials if t.same_as is None and (t.outcome.privacy or not t.failed)]
     private = [t for t in ran if t.outcome.privacy]
     if elsewhere:
-        said = (
+        statement = (
             f"Trials trained on '{elsewhere}' and not on the experiment's own patients: they cost those nothing, as long as "
             f"no patient is in both. What the final run spends is all that its patients spend."
         )
-        return {"trials": len(ran), "elsewhere": elsewhere, "epsilon": None, "statement": said}
+        return {"trials": len(ran), "elsewhere": elsewhere, "epsilon": None, "statement": statement}
     looked = f"the labels of {validation} validation rows were looked at as they are, {_times(len(ran))}"
     if len(private) < len(ran) or not private:
         return _not_private(len(ran), f"trained on patients{' without noise' if not private else ''}", looked)
@@ -59,11 +59,11 @@ def privacy_cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsew
 
 
 def _not_private(trials: int, how: str, looked: str) -> dict[str, Any]:
-    said = (
+    statement = (
         f"Not private: {_trials(trials)} {how}, and {looked}. None of this is in the epsilon of the final run. To spend "
         "nothing, tune on public or generated rows: --data."
     )
-    return {"trials": trials, "epsilon": None, "statement": said}
+    return {"trials": trials, "epsilon": None, "statement": statement}
 
 
 def _compose(
@@ -74,7 +74,7 @@ def _compose(
     delta: float,
     unit: str,
 ) -> dict[str, Any]:
-    """Trials that each kept a promise: `each` its epsilon at `delta`; `final` is what the best settings release again.
+    """Compose trials that each kept a promise: `each` its epsilon at `delta`; `final`: releases of the best settings.
 
     `unit`: whom the promises are to.
     """
@@ -84,7 +84,7 @@ def _compose(
     together = epsilon_of(all_events, delta)
     with_final = epsilon_of([*all_events, *final], delta)
     n, added = len(of_trial), sum(each)
-    said = (
+    statement = (
         f"{_trials(n)}, each with epsilon up to {_number(max(each))} at delta = {plain(delta)} per "
         f"{unit}, and none of it is in the epsilon that the final run states. Together on the same {unit}s: epsilon <= "
         f"{_number(added)} at delta = {plain(n * delta)} by adding up; epsilon <= {_number(together)} at delta = "
@@ -100,7 +100,7 @@ def _compose(
         "epsilon_added": added,
         "epsilon": together,
         "epsilon_with_final": with_final,
-        "statement": said,
+        "statement": statement,
     }
 
 

@@ -1,4 +1,4 @@
-"""What a search leaves behind: results.json with every trial, best.toml with the experiment to run."""
+"""Files of a search: results.json with every trial, best.toml with the experiment to run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESULTS, BEST = "results.json", "best.toml"
 
 
 def build_results(tuned: TuningResult, space: Space, *, share: float, data: str | None) -> dict[str, Any]:
-    """Everything about a search as plain values."""
+    """Describe a search as plain values."""
     return {
         "schema": SCHEMA,
         "experiment": tuned.experiment.name,
@@ -39,7 +39,7 @@ def build_results(tuned: TuningResult, space: Space, *, share: float, data: str 
 
 
 def write(tuned: TuningResult, values: dict[str, Any]) -> None:
-    """Both files, each whole or not at all."""
+    """Write both files, each whole or not at all."""
     try:
         write_atomic(tuned.folder / RESULTS, json.dumps(values, indent=1, allow_nan=False).encode())
         write_atomic(tuned.folder / BEST, best_toml(tuned).encode())
@@ -48,7 +48,7 @@ def write(tuned: TuningResult, values: dict[str, Any]) -> None:
 
 
 def best_toml(tuned: TuningResult) -> str:
-    """The experiment with the best settings; a password in a database's URL is not written."""
+    """Return the experiment with the best settings; a password in a database's URL is not written."""
     values = tuned.experiment.model_dump(mode="json", exclude_unset=True)
     if values.get("data", {}).get("table"):
         values["data"]["table"] = redact.hide(values["data"]["table"])

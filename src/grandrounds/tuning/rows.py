@@ -1,4 +1,4 @@
-"""The rows that trials see. Test rows of the experiment are never among those that settings are chosen by.
+"""Rows of trials. Settings are never chosen by test rows of the experiment.
 
 A share of the rows is drawn from the experiment's own training and validation rows, site by site, and lies beside the
 study while trials run: rows of patients, readable by the owner alone and removed at the end.
@@ -37,7 +37,7 @@ _CORRUPTION_OFF = {"shift": ("strength", 0.0), "shortcut": ("p", 0.0)}
 
 @dataclass(frozen=True)
 class TrialRows:
-    """What trials run on: the data, split and reference sections of their plans, and what is known of the rows."""
+    """The rows of trials: the data, split and reference sections of their plans, and facts about the rows."""
 
     sections: Mapping[str, Any]
     classes: int
@@ -46,7 +46,7 @@ class TrialRows:
     file: Path | None = None  # rows written out for the trials, to be removed
 
     def plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """A trial's plan on these rows. Preparation of the data (data.scale ...) is the trial's own."""
+        """Return a trial's plan on these rows. Preparation of the data (data.scale ...) is the trial's own."""
         out = {**plan, **{k: v for k, v in self.sections.items() if k != "data"}}
         return {**out, "data": {**plan["data"], **self.sections["data"]}}
 
@@ -58,7 +58,7 @@ class TrialRows:
 
 
 def prepare_rows(plan: Mapping[str, Any], folder: Path, *, share: float, secret: str | None, table: Any) -> TrialRows:
-    """The rows of a plan, or a share of them.
+    """Return the rows of a plan, or a share of them.
 
     `secret`: the database URL with its password, which no plan may hold. `table`: a data frame, Table or ImageSet in
     place of what the plan names.
@@ -66,13 +66,13 @@ def prepare_rows(plan: Mapping[str, Any], folder: Path, *, share: float, secret:
     given = table if table is None or isinstance(table, Table | ImageSet) else Table.from_pandas(table)
     if given is None and secret is not None:
         given = read_data(Plan({**plan, "data": {**plan["data"], "table": secret}}).data)
-    held = assemble(_without_corruption(plan), given)
-    val = sum(len(r.val) for r in held.stack.rows)
-    classes = len(set(held.stack.data.label.tolist()))
+    consortium = assemble(_without_corruption(plan), given)
+    val = sum(len(r.val) for r in consortium.stack.rows)
+    classes = len(set(consortium.stack.data.label.tolist()))
     if not val:
         raise BadInput("tuning goes by validation rows and there are none: set split.val above 0", code="no-validation-rows")
     if share < 1 or under_budget(Plan(plan)):
-        return _draw_share(plan, folder, held, share=share, classes=classes)
+        return _draw_share(plan, folder, consortium, share=share, classes=classes)
     if given is None:
         return TrialRows({"data": {}}, classes, val)
     file = _write(given, folder)
@@ -81,20 +81,20 @@ def prepare_rows(plan: Mapping[str, Any], folder: Path, *, share: float, secret:
 
 
 def _without_corruption(plan: Mapping[str, Any]) -> Plan:
-    """The plan without what is done to rows later on: attacks, tasks, protocol shift, pooling."""
+    """Return the plan without what is done to rows later on: attacks, tasks, protocol shift, pooling."""
     data = {**plan["data"], **{k: {**plan["data"][k], key: off} for k, (key, off) in _CORRUPTION_OFF.items()}}
     return Plan({**plan, "data": data, "attacks": [], "tasks": {}, "method": {**plan["method"], "name": "fedavg"}})
 
 
-def _draw_share(plan: Mapping[str, Any], folder: Path, held: Consortium, *, share: float, classes: int) -> TrialRows:
-    """A share of each training site's rows, whole patients; a small site gives as many as split.min_rows asks for."""
-    data, least = held.stack.data, int(plan["split"]["min_rows"])
+def _draw_share(plan: Mapping[str, Any], folder: Path, consortium: Consortium, *, share: float, classes: int) -> TrialRows:
+    """Return a share of each training site's rows, whole patients; a small site gives as many as split.min_rows asks for."""
+    data, least = consortium.stack.data, int(plan["split"]["min_rows"])
     drawn: dict[str, Array] = {}
-    for site, own in zip(held.stack.names, held.stack.rows, strict=True):
-        mine = np.sort(np.concatenate([own.train, own.val]))
+    for site, site_rows in zip(consortium.stack.names, consortium.stack.rows, strict=True):
+        mine = np.sort(np.concatenate([site_rows.train, site_rows.val]))
         if len(mine):
-            drawn[site] = _draw_rows(mine, max(share, least / len(mine)), held, seed=int(plan["seed"]), site=site)
-    lent = [r.rows[: math.ceil(len(r.rows) * share)] for r in held.reference.values()]
+            drawn[site] = _draw_rows(mine, max(share, least / len(mine)), consortium, seed=int(plan["seed"]), site=site)
+    lent = [r.rows[: math.ceil(len(r.rows) * share)] for r in consortium.reference.values()]
     for row, site in zip(np.concatenate(lent) if lent else (), itertools.cycle(drawn), strict=False):
         home = site if data.site is None or plan["split"]["partition"] != "column" else data.site[row]
         drawn[home] = np.append(drawn[home], row)  # as many as the trials set aside again
@@ -121,7 +121,7 @@ def _draw_share(plan: Mapping[str, Any], folder: Path, held: Consortium, *, shar
 
 
 def _split(plan: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """How the drawn rows are dealt: the experiment's share for validation, to the part that a run tells figures of."""
+    """Return the split of the drawn rows: the experiment's validation share goes to the part that trials are scored on."""
     split = {**plan["split"], "partition": "column", "scheme": "within", "fold": 0, "holdout": [], "test": 0.0}
     split["min_rows"] = 1  # the experiment's own sites have been checked
     split["seed"] = int(generator(split_seed(Plan(plan)), purpose="split of trials").integers(2**31))  # not the same draws
@@ -131,19 +131,19 @@ def _split(plan: Mapping[str, Any], part: str) -> dict[str, Any]:
     return {**split, "val": split["val"] if fitted else 0.0, "test": split["val"]}
 
 
-def _draw_rows(mine: Array, share: float, held: Consortium, *, seed: int, site: str) -> Array:
+def _draw_rows(mine: Array, share: float, consortium: Consortium, *, seed: int, site: str) -> Array:
     if share >= 1:
         return mine
-    data = held.stack.data
-    by = "row" if data.patient is None else "patient"
-    keys = row_keys(data) if by == "row" else None
+    data = consortium.stack.data
+    level = "row" if data.patient is None else "patient"
+    keys = row_keys(data) if level == "row" else None
     dealt = split_rows(
-        mine, val=0.0, test=share, seed=seed, site=site, keys=keys, patient=data.patient, unit=by, purpose="tuning"
+        mine, val=0.0, test=share, seed=seed, site=site, keys=keys, patient=data.patient, unit=level, purpose="tuning"
     )
     return dealt.test
 
 
 def _write(rows: Table | ImageSet, folder: Path) -> Path:
-    kept = folder / _FOLDER
-    kept.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return write_bundle(rows, kept / "tuning.json").resolve()
+    target = folder / _FOLDER
+    target.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return write_bundle(rows, target / "tuning.json").resolve()

@@ -1,4 +1,4 @@
-"""Trying settings: each trial is a run in a process of its own, judged by its validation rows."""
+"""Search loop: each trial is a run in its own process, scored on validation rows."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def search(
         while len(batch) < min(jobs, trials - len(ended)):
             number, settings = study.ask()
             batch[number] = settings
-        known = {_settings_key(t.settings): t for t in reversed(ended) if t.same_as is None}
-        again = {n: known[_settings_key(s)] for n, s in batch.items() if _settings_key(s) in known}
-        fresh = {n: s for n, s in batch.items() if n not in again}
+        trial_by_settings = {_settings_key(t.settings): t for t in reversed(ended) if t.same_as is None}
+        repeated = {n: trial_by_settings[_settings_key(s)] for n, s in batch.items() if _settings_key(s) in trial_by_settings}
+        fresh = {n: s for n, s in batch.items() if n not in repeated}
         batch_run = _Batch(experiment, rows, folder, goal=goal, tell=_report_trials(progress, ended, trials, goal))
         outcomes = batch_run.run(fresh, jobs=jobs, strict=all(t.failed for t in ended))
         for n in sorted(batch):
-            if n in again:
-                study.tell(n, again[n].outcome, same_as=again[n].number)
+            if n in repeated:
+                study.tell(n, repeated[n].outcome, same_as=repeated[n].number)
             else:
                 study.tell(n, outcomes[n])
                 shutil.rmtree(folder / RUNS / _trial_name(n), ignore_errors=True)
@@ -70,24 +70,24 @@ def search(
 
 
 def trial_plan(experiment: Experiment, settings: Mapping[str, Any], rows: TrialRows) -> dict[str, Any]:
-    """The plan of one trial."""
+    """Return the plan of one trial."""
     plan = rows.plan(with_values(experiment, settings).plan())
     for key in ("table", "pictures", "masks"):  # a trial is run from another folder
-        given = plan["data"][key]
-        if given is not None and "://" not in given and given != "strokes":
-            plan["data"][key] = str(Path(given).resolve())
+        path = plan["data"][key]
+        if path is not None and "://" not in path and path != "strokes":
+            plan["data"][key] = str(Path(path).resolve())
     return plan
 
 
 def search_digest(experiment: Experiment, rows: Mapping[str, Any], space: Space, goal: Goal) -> str:
-    """What a search is of: another experiment, share of rows, space or metric is another search."""
+    """Hash the identity of a search: another experiment, share of rows, space or metric is another search."""
     sought = {name: s.to_dict() for name, s in space.items()}
-    said = {"plan": experiment.plan(), "rows": dict(rows), "space": sought, "goal": [goal.metric, goal.direction]}
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+    content = {"plan": experiment.plan(), "rows": dict(rows), "space": sought, "goal": [goal.metric, goal.direction]}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 class _Batch:
-    """Trials that are run at once. What fails or is refused is an outcome too."""
+    """Trials that run at once. A failed or refused trial is an outcome too."""
 
     def __init__(
         self, experiment: Experiment, rows: TrialRows, folder: Path, *, goal: Goal, tell: Callable[[int, Outcome], None]
@@ -97,7 +97,7 @@ class _Batch:
         self._outcomes: dict[int, Outcome] = {}
 
     def run(self, settings: Mapping[int, Mapping[str, Any]], *, jobs: int, strict: bool) -> dict[int, Outcome]:
-        """An outcome for each. `strict`: nothing has worked so far, so what a run refuses is the experiment's fault."""
+        """Return an outcome for each. `strict`: nothing has worked so far, so what a run refuses is the experiment's fault."""
         self._numbers = {_trial_name(n): n for n in settings}
         plans: dict[str, Any] = {}
         for name, n in self._numbers.items():
@@ -121,7 +121,7 @@ class _Batch:
         self._over(name, _read(run, self._goal, self._rows.part))
 
     def _failed(self, name: str, error: GrandRoundsError) -> None:
-        """What a run released before it failed is released."""
+        """Record a failed trial, with what it released before it failed."""
         folder = self._folder / RUNS / name
         privacy = read_releases(Run(folder)) if (folder / "checkpoint" / "plan.json").exists() else {}
         self._over(name, Outcome(None, str(error).removeprefix(f"{name}: "), privacy=privacy))
@@ -134,7 +134,7 @@ class _Batch:
 
 
 def _read(run: Run, goal: Goal, part: str) -> Outcome:
-    """The figure of a finished run, of rows that are no test rows of the experiment (`TrialRows`)."""
+    """Return the figure of a finished run, of rows that are no test rows of the experiment (`TrialRows`)."""
     summary = run.summary
     value = summary[part].get(goal.metric)
     seconds, privacy = float(summary["cost"]["seconds"]), read_releases(run)
@@ -146,7 +146,7 @@ def _read(run: Run, goal: Goal, part: str) -> Outcome:
 
 
 def _clean_trials(folder: Path, numbers: Collection[int]) -> None:
-    """Runs of trials that were begun are gone on with; others, of a search that was given up, are removed.
+    """Keep runs of trials that were begun, and remove those of an abandoned search.
 
     A killed search may leave a trial that still runs in its own process.
     """
@@ -162,7 +162,7 @@ def _clean_trials(folder: Path, numbers: Collection[int]) -> None:
 
 
 def _report_trials(progress: ProgressCallback, ended: Sequence[Trial], trials: int, goal: Goal) -> Callable[[int, Outcome], None]:
-    """Says how each trial ended, and the best so far."""
+    """Return a function that reports how each trial ended, and the best so far."""
     values = [t.value for t in ended if t.value is not None]
     count = len(ended)
 

@@ -1,4 +1,4 @@
-"""The study on disk: what was tried, and what to try next. Optuna keeps it in study.db and its TPE sampler proposes.
+"""The study on disk, with all trials. Optuna keeps it in study.db, and its TPE sampler proposes trials.
 
 Every proposal's random numbers follow from (seed, number of the trial), so a search that was interrupted proposes what it
 would have proposed, and with the same seed and as many jobs a search is the same again.
@@ -40,9 +40,9 @@ class Study:
     """The trials of one folder."""
 
     def __init__(
-        self, study: optuna.Study, space: Space, own: Mapping[str, Any], *, goal: Goal, seed: int, parallel: bool
+        self, study: optuna.Study, space: Space, initial: Mapping[str, Any], *, goal: Goal, seed: int, parallel: bool
     ) -> None:
-        self._study, self._space, self._own, self._goal = study, space, own, goal
+        self._study, self._space, self._own, self._goal = study, space, initial, goal
         self._seed, self._parallel = seed, parallel
 
     @classmethod
@@ -50,14 +50,14 @@ class Study:
         cls,
         folder: Path,
         space: Space,
-        own: Mapping[str, Any],
+        initial: Mapping[str, Any],
         *,
         goal: Goal,
         seed: int,
         parallel: bool,
         digest: str,
     ) -> Study:
-        """The folder's study, or a new one whose first trial is the experiment as it is: its `own` values.
+        """Return the folder's study, or a new one whose first trial is the experiment as it is: its `initial` values.
 
         A study of something else (`digest`) is refused, unless none of its trials has ended: then it is begun anew.
         """
@@ -73,30 +73,30 @@ class Study:
             )
 
         try:
-            held = load()
-            before = held.user_attrs.get("digest", digest)
-            if before != digest and not _ended_trials(held):
+            stored = load()
+            before = stored.user_attrs.get("digest", digest)
+            if before != digest and not _ended_trials(stored):
                 optuna.delete_study(study_name=_NAME, storage=f"sqlite:///{file}")
-                held, before = load(), digest
-            if before == digest and not held.trials:
-                held.set_user_attr("digest", digest)
-                held.enqueue_trial({name: space[name].stored(own[name]) for name in _names_within(space, own)})
+                stored, before = load(), digest
+            if before == digest and not stored.trials:
+                stored.set_user_attr("digest", digest)
+                stored.enqueue_trial({name: space[name].stored(initial[name]) for name in _names_within(space, initial)})
         except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as e:
-            said = str(getattr(e, "orig", e) or e)
-            raise BadInput(f"cannot use {file} ({said}): remove it, or choose another --out", code="damaged-file") from None
+            reason = str(getattr(e, "orig", e) or e)
+            raise BadInput(f"cannot use {file} ({reason}): remove it, or choose another --out", code="damaged-file") from None
         if before != digest:
             raise BadInput(
                 f"{folder} holds the search of another experiment, space or metric: choose another --out",
                 code="another-search",
             )
-        return cls(held, space, own, goal=goal, seed=seed, parallel=parallel)
+        return cls(stored, space, initial, goal=goal, seed=seed, parallel=parallel)
 
     def ended(self) -> list[Trial]:
-        """Trials that are over, in their order."""
+        """Return the trials that have ended, in their order."""
         return [_read_trial(t) for t in _ended_trials(self._study)]
 
     def begun(self) -> dict[int, dict[str, Any]]:
-        """Trials that were begun and are not over: an earlier process was stopped."""
+        """Return the trials that were begun and have not ended: an earlier process was stopped."""
         from optuna.trial import Trial as Ongoing
         from optuna.trial import TrialState
 
@@ -106,7 +106,7 @@ class Study:
         return out
 
     def ask(self) -> tuple[int, dict[str, Any]]:
-        """The next trial: its number and its settings."""
+        """Return the next trial: its number and its settings."""
         trial = self._study.ask()
         return trial.number, self._suggest(trial)
 
@@ -114,15 +114,15 @@ class Study:
         """Write down how a trial ended; one without a figure counts as the worst there is."""
         from optuna.trial import Trial as Ongoing
 
-        [held] = [t for t in self._study.get_trials(deepcopy=False) if t.number == number]
-        trial = Ongoing(self._study, held._trial_id)
+        [stored] = [t for t in self._study.get_trials(deepcopy=False) if t.number == number]
+        trial = Ongoing(self._study, stored._trial_id)
         facts = {"failed": outcome.failed, "seconds": outcome.seconds, "privacy": dict(outcome.privacy)}
         for key, fact in {**facts, "same_as": same_as}.items():
             trial.set_user_attr(key, fact)
         self._study.tell(trial, self._goal.worst if outcome.value is None else outcome.value)
 
     def importance(self) -> dict[str, float]:
-        """How much of the differences between trials each setting accounts for; empty where that cannot be told."""
+        """Compute the share of the variation between trials that each setting accounts for; empty where it is unknown."""
         import optuna
 
         if len(self._space) < 2 or sum(not t.failed for t in self.ended()) < _MIN_TRIALS:
@@ -130,10 +130,10 @@ class Study:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = optuna.importance.get_param_importances(self._study, params=list(self._space))
+                importances = optuna.importance.get_param_importances(self._study, params=list(self._space))
         except (ValueError, RuntimeError, ZeroDivisionError):  # all trials alike
             return {}
-        return {name: float(v) for name, v in sorted(found.items(), key=lambda item: -item[1]) if v == v}
+        return {name: float(v) for name, v in sorted(importances.items(), key=lambda item: -item[1]) if v == v}
 
     def _suggest(self, trial: optuna.Trial) -> dict[str, Any]:
         self._study.sampler = self._sampler(trial.number)
@@ -153,9 +153,9 @@ class Study:
             return optuna.samplers.TPESampler(seed=seed, constant_liar=self._parallel)
 
 
-def _names_within(space: Space, own: Mapping[str, Any]) -> list[str]:
-    """The settings whose own value is in the space."""
-    return [name for name, value in own.items() if space[name].stored(value) is not None]
+def _names_within(space: Space, values: Mapping[str, Any]) -> list[str]:
+    """Return the settings whose own value is in the space."""
+    return [name for name, value in values.items() if space[name].stored(value) is not None]
 
 
 def _ended_trials(study: optuna.Study) -> list[FrozenTrial]:

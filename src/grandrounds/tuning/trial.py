@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure of the validation rows, to be made large or small."""
+    """A metric of the validation rows, to be maximised or minimised."""
 
     metric: str
     maximize: bool
 
     @property
     def worst(self) -> float:
-        """What a trial that failed counts as."""
+        """Return the value of a failed trial."""
         return -math.inf if self.maximize else math.inf
 
     @property
@@ -33,33 +33,33 @@ class Goal:
         return "maximize" if self.maximize else "minimize"
 
     def rank(self, value: float | None) -> float:
-        """Least is best; a trial without a value comes last."""
+        """Return a sort key: the least is best, and a trial without a value comes last."""
         return math.inf if value is None else -value if self.maximize else value
 
 
-def check_metric(metric: str | None, direction: str, own: Sequence[str]) -> None:
+def check_metric(metric: str | None, direction: str, custom: Sequence[str]) -> None:
     """Refuse a metric that no run will have, or that says neither of more nor of less that it is better.
 
-    `own` are import paths of the experiment's own metrics.
+    `custom` are import paths of the experiment's own metrics.
     """
     if metric is None:
         return
-    known = [*DESCRIPTIONS, *map(last_word, own)]
-    if metric not in known:
-        raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}", code="unknown-metric")
+    names = [*DESCRIPTIONS, *map(last_word, custom)]
+    if metric not in names:
+        raise BadInput(f"no metric '{metric}'; {nearest(metric, names)}", code="unknown-metric")
     if direction == "auto" and HIGHER_IS_BETTER.get(metric) is None:
         raise BadInput(f"is more of '{metric}' better or less? say --direction maximize or minimize", code="unknown-direction")
 
 
 def make_goal(metric: str | None, direction: str, *, classes: int) -> Goal:
-    """The figure asked for, or AUROC for two classes and accuracy for more."""
+    """Return the figure asked for, or AUROC for two classes and accuracy for more."""
     name = metric or ("auroc" if classes == 2 else "accuracy")
     return Goal(name, HIGHER_IS_BETTER.get(name) is True if direction == "auto" else direction == "maximize")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of running some settings: a figure, or why there is none."""
+    """The outcome of a trial: its metric, or the reason why there is none."""
 
     value: float | None
     failed: str = ""
@@ -69,7 +69,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that were tried, and what came of them. `same_as`: the earlier trial that had the same settings."""
+    """Settings that were tried, and their outcome. `same_as`: the earlier trial with the same settings."""
 
     number: int
     settings: Mapping[str, Any]
@@ -113,18 +113,18 @@ class TuningResult:
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """The settings that were searched."""
+        """Return the settings that were searched."""
         return tuple(dict.fromkeys(name for t in reversed(self.trials) for name in t.settings))
 
     @property
     def ranking(self) -> list[Trial]:
-        """The trials that ran, best first; of equals the earlier. Settings that were tried again stand once."""
+        """Return the trials that ran, best first; of equals the earlier. Settings that were tried again stand once."""
         ended = [t for t in self.trials if t.value is not None and t.same_as is None]
         return sorted(ended, key=lambda t: (self.goal.rank(t.value), t.number))
 
     @property
     def equals(self) -> int:
-        """How many different settings have the best figure."""
+        """Count the different settings with the best value."""
         return sum(t.value == self.best.value for t in self.ranking)
 
     @property

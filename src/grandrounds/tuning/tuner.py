@@ -1,4 +1,4 @@
-"""A search from its experiment to its folder: check everything, try settings, say what was best and what it cost."""
+"""A search from its experiment to its folder: check, try settings, report the best and its privacy cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EARLY_STOP = "train.early_stop"
 
 def run_search(
     experiment: Experiment,
-    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     folder: Path,
     *,
     data: str | None,
@@ -38,32 +38,36 @@ def run_search(
     jobs: int,
     progress: ProgressCallback | None,
 ) -> TuningResult:
-    """Search as the experiment's [tune] says, or what is `given` in its place; write results.json and best.toml."""
+    """Search as the experiment's [tune] says, or what is `overrides` in its place; write results.json and best.toml."""
     require_optuna()
-    asked = _merge_settings(experiment.tune, given)
-    judged = _first_fold(_name_memory_rows(experiment, table) if data is None else _on_other_data(experiment, data))
-    space = resolve_space(judged, asked)
-    judged = _skip_reports(judged, space)
-    check_metric(asked.metric, asked.direction, experiment.evaluation.metrics)
-    plan = judged.plan()
-    secret = judged.data.table if judged.data.table != plan["data"]["table"] else None
+    settings = _merge_settings(experiment.tune, overrides)
+    tuned_experiment = _first_fold(
+        _name_memory_rows(experiment, table) if data is None else _on_other_data(experiment, data)
+    )
+    space = resolve_space(tuned_experiment, settings)
+    tuned_experiment = _skip_reports(tuned_experiment, space)
+    check_metric(settings.metric, settings.direction, experiment.evaluation.metrics)
+    plan = tuned_experiment.plan()
+    secret = tuned_experiment.data.table if tuned_experiment.data.table != plan["data"]["table"] else None
     lock = _lock(folder)
     try:
-        rows = prepare_rows(plan, folder, share=asked.share, secret=secret, table=table)
+        rows = prepare_rows(plan, folder, share=settings.share, secret=secret, table=table)
         try:
-            aim = make_goal(asked.metric, asked.direction, classes=rows.classes)
-            own = current_values(space, judged)
+            aim = make_goal(settings.metric, settings.direction, classes=rows.classes)
+            initial = current_values(space, tuned_experiment)
             study = Study.open(
                 folder,
                 space,
-                own,
+                initial,
                 goal=aim,
                 seed=experiment.seed,
                 parallel=jobs > 1,
-                digest=search_digest(judged, {"share": asked.share}, space, aim),
+                digest=search_digest(tuned_experiment, {"share": settings.share}, space, aim),
             )
-            told = progress or (lambda text, ended, total: None)
-            trials = search(study, judged, rows, folder, goal=aim, trials=asked.trials, jobs=jobs, progress=told)
+            report = progress or (lambda text, ended, total: None)
+            trials = search(
+                study, tuned_experiment, rows, folder, goal=aim, trials=settings.trials, jobs=jobs, progress=report
+            )
             importance = study.importance()
         finally:
             rows.remove()
@@ -75,23 +79,23 @@ def run_search(
         tuned = TuningResult(
             best, trials, with_values(experiment, best.settings), aim, importance, privacy, folder, rows.validation
         )
-        write(tuned, build_results(tuned, space, share=asked.share, data=data))
+        write(tuned, build_results(tuned, space, share=settings.share, data=data))
     finally:
         _release(lock, folder)
     return tuned
 
 
-def resolve_space(experiment: Experiment, asked: Tune) -> dict[str, Dimension]:
-    """The space that is given, else what is usual for the method."""
-    if asked.space:
-        return read_space(asked.space, experiment)
+def resolve_space(experiment: Experiment, settings: Tune) -> dict[str, Dimension]:
+    """Return the space that is given, else what is usual for the method."""
+    if settings.space:
+        return read_space(settings.space, experiment)
     return read_space(default_space(experiment), experiment)
 
 
-def _merge_settings(section: Tune, given: Mapping[str, Any]) -> Tune:
-    """[tune] with what was given in its place, checked by the same rules."""
+def _merge_settings(section: Tune, overrides: Mapping[str, Any]) -> Tune:
+    """Merge [tune] with the overrides, checked by the same rules."""
     try:
-        return Tune.model_validate({**section.model_dump(), **given})
+        return Tune.model_validate({**section.model_dump(), **overrides})
     except ValidationError as e:
         first = e.errors()[0]
         key = ".".join(str(p) for p in first["loc"])
@@ -102,37 +106,41 @@ def _merge_settings(section: Tune, given: Mapping[str, Any]) -> Tune:
 
 
 def _on_other_data(experiment: Experiment, data: str) -> Experiment:
-    """The experiment on another set. One with the same columns keeps what is said of them; the catalog's say their own."""
+    """Return the experiment on another set. One with the same columns keeps what is said of them; the catalog's say their own."""
     values = experiment.model_dump(mode="json", exclude_unset=True)
     if data in CATALOG:
-        kept = experiment.data.model_dump(mode="json", include=set(_PREPARATION))
-        values["data"] = {**kept, "name": data}
+        preparation = experiment.data.model_dump(mode="json", include=set(_PREPARATION))
+        values["data"] = {**preparation, "name": data}
     elif plugins.is_path(data) or Path(data).is_file():
         full = experiment.resolved()
-        kept = full.data.model_dump(mode="json", exclude={"name", "table", "query", "sha256"})
-        own = plugins.is_path(data)
-        values["data"] = {**kept, "name": data if own else None, "table": None if own else str(Path(data).resolve())}
+        preparation = full.data.model_dump(mode="json", exclude={"name", "table", "query", "sha256"})
+        is_loader = plugins.is_path(data)
+        values["data"] = {
+            **preparation,
+            "name": data if is_loader else None,
+            "table": None if is_loader else str(Path(data).resolve()),
+        }
         values["split"] = full.split.model_dump(mode="json")
     else:
-        known = nearest(data, CATALOG)
-        raise BadInput(f"--data {data}: no such set, file or module:function; {known}", code="unknown-data-set")
+        hint = nearest(data, CATALOG)
+        raise BadInput(f"--data {data}: no such set, file or module:function; {hint}", code="unknown-data-set")
     return Experiment.parse(values, where=f"--data {data}")
 
 
 def _name_memory_rows(experiment: Experiment, table: Any) -> Experiment:
-    """The experiment with rows from memory named as such, where it names no others."""
+    """Return the experiment with rows from memory named as such, where it names no others."""
     unnamed = experiment.data.name is None and experiment.data.table is None
     return experiment.with_settings([f"data.table='{DATA_FRAME}'"]) if unnamed and table is not None else experiment
 
 
 def _first_fold(experiment: Experiment) -> Experiment:
-    """Where whole hospitals are held out in turn, settings are chosen without those of the first fold."""
+    """Set the first fold where whole hospitals are held out in turn."""
     folds = experiment.split.scheme in ("group-kfold", "leave-one-site-out")
     return experiment.with_settings(["split.fold=0"]) if folds and experiment.split.fold else experiment
 
 
 def _skip_reports(experiment: Experiment, space: Mapping[str, Any]) -> Experiment:
-    """Without what a trial need not do and that changes no model: figures and explanations of rounds."""
+    """Switch off what does not change a trial's model: metrics and explanations of rounds."""
     out = ["explain.every=0"]
     if experiment.resolved().method.weigh.rule != "explanations":
         out.append("explain.sketch=none")
@@ -158,5 +166,7 @@ def _lock(folder: Path) -> Checkpoint:
         lock.folder.mkdir(parents=True, exist_ok=True)
         lock.lock()
     except OSError as e:
-        raise BadInput(f"cannot use {folder}: {e.strerror or e}; choose another --out", code="folder-not-writable") from None
+        raise BadInput(
+            f"cannot use {folder}: {e.strerror or e}; choose another --out", code="folder-not-writable"
+        ) from None
     return lock

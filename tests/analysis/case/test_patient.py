@@ -290,7 +290,7 @@ def test_exact_sums_are_kept_only_without_a_budget(known, epsilon):
     held = stack([40, 30])
     heard = SummaryCollector()
     names = {"numeric": held.data.numeric_names, "categorical": held.data.categorical_names}
-    work = heard.watched(agree_on_encoding(**names, rules=EncodingRules(), to=held.names))
+    work = heard.watched(agree_on_encoding(**names, rules=EncodingRules(), sites=held.names))
     encoding, _ = LocalEngine(held, EngineSettings(run="test", seed=0)).drive(work, round=0)
     found = heard.population(Settings(plan), encoding)
     assert (found is None) == (epsilon is not None)

@@ -131,7 +131,7 @@ def _in_line(
         speaking = ~flat[mine]
         if speaking.any():
             found[mine] = outlier_ratio_beyond_sampling(
-                far[mine], sampling[mine], neighbours[mine], tolerance=settings.tolerance, among=far[mine][speaking]
+                far[mine], sampling[mine], neighbours[mine], tolerance=settings.tolerance, peers=far[mine][speaking]
             )
     known = smoothed_ratio(found, _last(before, "standing", sites), settings.memory)
     kept = [k for k, s in enumerate(sites) if s not in alone]

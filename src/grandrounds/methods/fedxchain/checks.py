@@ -1,4 +1,4 @@
-"""What trust is told from in a run, and what it does not go with: refused in words before a round is run."""
+"""Checks of FedXChain: the settings that trust needs, and those it is incompatible with."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MIN_SITES = 3  # sites: of two, either stands out from the other
 
 
 def keeps_trust(plan: Plan) -> bool:
-    """Whether this run keeps trust of its sites."""
+    """Return whether this run computes trust in its sites."""
     return is_variant_of(plan.method.name, "fedxchain")
 
 
 def needs_mean_patient(plan: Plan) -> bool:
-    """Whether SHAP values are told from the consortium's mean patient, which sites must be asked for."""
+    """Return whether SHAP values use the consortium's mean patient as background, which sites must be asked for."""
     return keeps_trust(plan) and plan.method.trust.explained == "own" and reference_name(plan) is None
 
 
 def trust_references(plan: Plan) -> tuple[str, ...]:
-    """The reference rows that sites judge and explain themselves on, where no model may be seen by the server."""
+    """Return the reference sets shared with sites, which score and explain themselves where the server sees no model."""
     name = reference_name(plan)
     if not keeps_trust(plan) or not plan.privacy.secure or name is None or not plan.reference.plain()[name]["sent"]:
         return ()
@@ -33,23 +33,23 @@ def trust_references(plan: Plan) -> tuple[str, ...]:
 
 
 def uses_agreement(plan: Plan) -> bool:
-    """Whether SSE-AGG's agreement of sketches has a say in the weights besides trust."""
+    """Return whether SSE-AGG's agreement of sketches multiplies the weights by trust."""
     return keeps_trust(plan) and bool(plan.method.trust.reasons)
 
 
 def refusals(model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
-    """Reasons why trust cannot be kept in this run; `sites` is how many train."""
+    """Yield reasons why trust cannot be computed in this run; `sites` is how many train."""
     t, name = plan.method.trust, reference_name(plan)
     wanted = [key for key in ("accuracy_at", "explained") if getattr(t, key) == "reference"]
     if wanted and name is None:
         yield f"method.trust.{wanted[0]} is 'reference': add [reference.root] with rows = 40, or say which (method.reference)"
     if wanted and name is not None:
-        held = plan.reference.plain()[name]
-        if not held["labelled"] and "accuracy_at" in wanted:
+        reference = plan.reference.plain()[name]
+        if not reference["labelled"] and "accuracy_at" in wanted:
             yield f"method.trust.accuracy_at is 'reference', but reference.{name} has no labels: set it to 'site'"
-        if not held["labelled"] and t.explained == "reference" and model.outputs > 1:
+        if not reference["labelled"] and t.explained == "reference" and model.outputs > 1:
             yield f"method.trust.explained is 'reference', but reference.{name} has no labels to say which class: use 'own'"
-        if plan.privacy.secure and not held["sent"]:
+        if plan.privacy.secure and not reference["sent"]:
             yield (
                 f"method.trust.{wanted[0]} is 'reference' and privacy.secure hides models from the server: set "
                 f"reference.{name}.sent = true, so that sites can judge themselves on these rows"
@@ -75,7 +75,7 @@ def refusals(model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[
 
 
 def _agreement_refusals(plan: Plan, sites: int) -> Iterator[str]:
-    """What SSE-AGG's agreement beside trust cannot be told from."""
+    """Yield reasons why SSE-AGG's agreement cannot be combined with trust."""
     weigh = plan.method.weigh
     if weigh.form != "outlier" or weigh.every != 1:
         yield "method.trust.reasons goes by who stands out in each round: set method.weigh.form = 'outlier' and every = 1"

@@ -67,16 +67,16 @@ class TrustOptions(Section):
 
     @model_validator(mode="after")
     def _filled(self) -> TrustOptions:
-        given = [self.alpha, self.beta, self.gamma]
-        if any(v is not None for v in given):
-            if None in given:
+        shares = [self.alpha, self.beta, self.gamma]
+        if any(v is not None for v in shares):
+            if None in shares:
                 raise ValueError("alpha, beta and gamma are shares of one trust: give all three")
-            if abs(sum(v for v in given if v is not None) - 1) > 1e-6:
+            if abs(sum(v for v in shares if v is not None) - 1) > 1e-6:
                 raise ValueError("alpha, beta and gamma must sum to 1, so that trust is between 0 and 1")
         return self
 
     def resolved(self) -> TrustOptions:
-        """With what the preset means said."""
+        """Return the options with the values of the preset filled in."""
         meant = PRESETS[self.preset]
         unset = {
             n: v

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import MethodSettings
 from grandrounds.explain.trust import count_rows
 from grandrounds.methods.aggregate import Aggregation
 from grandrounds.methods.weigh import data_size
@@ -29,55 +30,59 @@ _WHOLE_SHARE = 1 - 1e-6
 """The share of a mean from which on what is left of it without the site is rounding."""
 
 
-def with_rewards(server: Server, settings: Any, joined: Aggregation, answers: Answers) -> Generator[Ask, Answers, Aggregation]:
-    """The same, with every site's contribution and reward among its signals, where there are labelled rows to tell by.
+def with_rewards(
+    server: Server, settings: MethodSettings, aggregation: Aggregation, answers: Answers
+) -> Generator[Ask, Answers, Aggregation]:
+    """Add each site's contribution and reward to the signals, where there are labelled reference rows.
 
     What a robust rule makes of models is no mean of them, so there is no such model without one site.
     """
-    mean = settings.robust.rule == "none" and joined.assignment.models is None
-    if not settings.trust.rewards or not server.reference_labelled or not mean or len(joined.sites) < 2:
-        return joined
+    mean = settings.robust.rule == "none" and aggregation.assignment.models is None
+    if not settings.trust.rewards or not server.reference_labelled or not mean or len(aggregation.sites) < 2:
+        return aggregation
     if server.secure is not None:
         if not server.shared_reference:
-            return joined
-        by_site = yield from _site_contributions(server, joined, answers, _row_shares(settings, joined, answers))
+            return aggregation
+        by_site = yield from _site_contributions(
+            server, aggregation, answers, _row_shares(settings, aggregation, answers)
+        )
     elif server.reference is None:
-        return joined
+        return aggregation
     else:
-        contributions = _server_contributions(server, joined, answers, _row_shares(settings, joined, answers))
-        by_site = dict(zip(joined.sites, contributions.tolist(), strict=True))
-    known = joined.signals["trust"]
-    reward = {s: known[s] * c for s, c in by_site.items()}
-    return replace(joined, signals={**joined.signals, "contribution": by_site, "reward": reward})
+        contributions = _server_contributions(server, aggregation, answers, _row_shares(settings, aggregation, answers))
+        by_site = dict(zip(aggregation.sites, contributions.tolist(), strict=True))
+    trust = aggregation.signals["trust"]
+    reward = {s: trust[s] * c for s, c in by_site.items()}
+    return replace(aggregation, signals={**aggregation.signals, "contribution": by_site, "reward": reward})
 
 
-def _row_shares(settings: Any, joined: Aggregation, answers: Answers) -> Array:
+def _row_shares(settings: MethodSettings, aggregation: Aggregation, answers: Answers) -> Array:
     """Compute the share (K,) of each site that is left by its rows alone, as the rule of trust counts them."""
     rows = answers.by_site("count")
-    return data_size(count_rows(np.array([rows[s] for s in joined.sites], float), settings.trust.kappa))
+    return data_size(count_rows(np.array([rows[s] for s in aggregation.sites], float), settings.trust.kappa))
 
 
-def _server_contributions(server: Server, joined: Aggregation, answers: Answers, shares: Array) -> Array:
+def _server_contributions(server: Server, aggregation: Aggregation, answers: Answers, shares: Array) -> Array:
     """Compute contributions at a server that has the models."""
     assert server.reference is not None
-    whole, weights = joined.model, joined.weights
+    model, weights = aggregation.model, aggregation.weights
     averages = isinstance(answers["model"], np.ndarray) and server.can_average
     models: list[Array] = []
-    for k, (own, share) in enumerate(zip(weights.tolist(), shares.tolist(), strict=True)):
+    for k, (weight, share) in enumerate(zip(weights.tolist(), shares.tolist(), strict=True)):
         rest = np.delete(np.arange(len(weights)), k)
-        left = weights[rest] / weights[rest].sum() if weights[rest].any() else np.full(len(rest), 1 / len(rest))
+        rest_weights = weights[rest] / weights[rest].sum() if weights[rest].any() else np.full(len(rest), 1 / len(rest))
         if averages:
-            known = own < _WHOLE_SHARE and weights[rest].any()
+            separable = weight < _WHOLE_SHARE and weights[rest].any()
             without = (
-                (whole - own * answers["model"][k]) / (1 - own)
-                if known
-                else server.combine(answers.only(rest, {}), left)
+                (model - weight * answers["model"][k]) / (1 - weight)
+                if separable
+                else server.combine(answers.only(rest, {}), rest_weights)
             )
             models += [without, (1 - share) * without + share * answers["model"][k]]
         else:
             models += [
-                server.combine(answers.only(rest, {}), left),
-                server.combine(answers, np.insert((1 - share) * left, k, share)),
+                server.combine(answers.only(rest, {}), rest_weights),
+                server.combine(answers, np.insert((1 - share) * rest_weights, k, share)),
             ]
     losses = server.reference.losses(models)
     out: Array = losses[0::2] - losses[1::2]
@@ -85,11 +90,16 @@ def _server_contributions(server: Server, joined: Aggregation, answers: Answers,
 
 
 def _site_contributions(
-    server: Server, joined: Aggregation, answers: Answers, shares: Array
+    server: Server, aggregation: Aggregation, answers: Answers, shares: Array
 ) -> Generator[Ask, Answers, dict[str, float]]:
-    """Ask each site for its contribution, under masks: it alone knows what it added."""
-    own = zip(joined.sites, joined.weights.tolist(), shares.tolist(), strict=True)
-    each = {site: {"weight": weight, "share": share} for site, weight, share in own}
-    shared: dict[str, Value] = {"model": joined.model, "of": str(answers.id), "total": 1.0, "on": server.shared_reference}
-    heard = yield Ask(CONTRIBUTE, shared=shared, each=each, to=joined.sites, report=("trust",))
+    """Ask each site for its contribution under secure aggregation: only the site knows its update."""
+    rows = zip(aggregation.sites, aggregation.weights.tolist(), shares.tolist(), strict=True)
+    each = {site: {"weight": weight, "share": share} for site, weight, share in rows}
+    shared: dict[str, Value] = {
+        "model": aggregation.model,
+        "of": str(answers.id),
+        "total": 1.0,
+        "on": server.shared_reference,
+    }
+    heard = yield Ask(CONTRIBUTE, shared=shared, each=each, to=aggregation.sites, report=("trust",))
     return heard.by_site("trust.contribution") if len(heard) else {}

@@ -1,4 +1,4 @@
-"""FedXChain at a site: its reasons as shares, how far they diverge from the consortium's, and a check of the weights.
+"""FedXChain at a site: attributions as shares, their divergence from the consortium's, and a check of the weights.
 
 What a site says of itself it says once a round; a server that puts other numbers in its mouth, or weights that do not
 follow from everybody's, is refused with a code and nothing else.
@@ -47,7 +47,7 @@ is their own), on whose rows they judge themselves where they are to, the featur
 
 
 class SiteTrust(SitePlugin):
-    """Explains sites by shares of features, and checks the weights that follow from everybody's trust.
+    """Explains sites by shares of features, and checks the weights that follow from all sites' trust.
 
     A weight beyond `site.largest_weight`, its own or another's, is refused: the model would be that site's.
     """
@@ -55,8 +55,8 @@ class SiteTrust(SitePlugin):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self._rule: str | None = None  # as first told: it does not change within a run
-        self._said: dict[str, dict[str, float]] = {}  # by site, of the round at hand
-        self._shown: dict[
+        self._reported: dict[str, dict[str, float]] = {}  # by site, of the round at hand
+        self._accepted: dict[
             str, tuple[int, dict[str, float]]
         ] = {}  # by site: a round, and the weights it went along with
 
@@ -71,30 +71,30 @@ class SiteTrust(SitePlugin):
         state: dict[str, Array] = {}
         if ATTRIBUTE in ask.shared:
             before = self.site.states.read("shares", members)  # zeros for a site that has no earlier ones
-            reports, state["shares"] = self._explained(ask, models, members, before)
+            reports, state["shares"] = self._explain(ask, models, members, before)
         if JUDGED_ON in ask.shared:
             reports["trust.accuracy"] = self._accuracy(models, members, str(ask.shared[JUDGED_ON]))
-        reports = self._as_told(reports, members, ask)
+        reports = self._apply_attacks(reports, members, ask)
         for row, site in enumerate(self.site.names_of(members)):
-            said = {n.removeprefix("trust."): float(c[row]) for n, c in reports.items() if n.startswith("trust.")}
-            self._said[site] = {"rows": float(columns["count"][row]), **said}
+            values = {n.removeprefix("trust."): float(c[row]) for n, c in reports.items() if n.startswith("trust.")}
+            self._reported[site] = {"rows": float(columns["count"][row]), **values}
         self.site.states.stage(members, request.config.round, state)
         return reports
 
     def agreed_weights(self, site: str, round: int) -> Mapping[str, float] | None:
         """Return the weights that this site accepted in this round: none if it refused, None if it was shown none."""
-        when, weights = self._shown.get(site, (-1, {}))
+        when, weights = self._accepted.get(site, (-1, {}))
         return weights if when == round else None
 
-    def _explained(self, ask: Ask, models: Any, members: Array, before: Array | None) -> tuple[Columns, Array]:
-        """Reasons of the members' models as shares, and how steady they are."""
+    def _explain(self, ask: Ask, models: Any, members: Array, before: Array | None) -> tuple[Columns, Array]:
+        """Compute attributions of the members' models as shares, and their steadiness."""
         rule = SketchRule.from_json(str(ask.shared[ATTRIBUTE]))
         model, start = self.site.prepared_model(), np.asarray(ask.shared[START])
-        on = str(ask.shared[ON])
+        reference_name = str(ask.shared[ON])
         explainer = rule.explainer(build_features(self.site.encoding, grid=rule.tiles), start)
-        if on:
-            held = self._borrowed(on)
-            x, target, offsets = held.x, held.explained_outputs(model.outputs), None
+        if reference_name:
+            reference = self._shared_reference(reference_name)
+            x, target, offsets = reference.x, reference.explained_outputs(model.outputs), None
         else:
             x, target, offsets = own_rows(self.site.stack, members, rule, parts=("train",))
         shares = distribution(measure(explainer, model, models, x, target, offsets).values)
@@ -103,75 +103,84 @@ class SiteTrust(SitePlugin):
         }
         if ask.shared[SIGNED]:
             cuts = [slice(None)] * len(members) if offsets is None else _site_slices(offsets)
-            found = [
-                direction(model, own, x[cut], start, steps=rule.steps) for own, cut in zip(models, cuts, strict=True)
+            directions = [
+                direction(model, theta, x[cut], start, steps=rule.steps)
+                for theta, cut in zip(models, cuts, strict=True)
             ]
-            columns["shap.direction"] = np.stack(found)
+            columns["shap.direction"] = np.stack(directions)
         columns["trust.steadiness"] = _steadiness_or_nan(shares, before)
         return columns, shares
 
     def _diverge(self, ask: Ask, members: Array) -> Columns:
-        """NSDS of the reasons that this site holds for the sum, and how far their signs agree: one number each."""
-        told = {name: np.asarray(ask.shared[name], float) for name in ("shares", "direction") if name in ask.shared}
-        of, asked = str(ask.shared["of"]), b"".join(v.tobytes() for v in told.values())
-        held = [self.site.withheld_reports.look(of, k) for k in members.tolist()]
-        if any(not _is_plausible_mean(told, h) for h in held):
+        """Compute NSDS of the attributions that this site withholds, and the agreement of signs: one number each."""
+        consensus = {
+            name: np.asarray(ask.shared[name], float) for name in ("shares", "direction") if name in ask.shared
+        }
+        ask_id, question = str(ask.shared["of"]), b"".join(v.tobytes() for v in consensus.values())
+        stored = [self.site.withheld_reports.look(ask_id, k) for k in members.tolist()]
+        if any(not _is_plausible_mean(consensus, h) for h in stored):
             raise BadInput(
                 "these are no reasons of a consortium that this site's could be held to",
                 code="implausible-consensus",
             )
         for k in members.tolist():
-            self.site.withheld_reports.answers(of, k, DIVERGE, asked)
-        columns: Columns = {"trust.nsds": np.array([divergence(h["shap.shares"], told["shares"]) for h in held])}
-        if "direction" in told:
-            columns["trust.alignment"] = np.array([float(h["shap.direction"] @ told["direction"]) for h in held])
-        columns = self._as_told(columns, members, ask)
+            self.site.withheld_reports.answers(ask_id, k, DIVERGE, question)
+        columns: Columns = {"trust.nsds": np.array([divergence(h["shap.shares"], consensus["shares"]) for h in stored])}
+        if "direction" in consensus:
+            columns["trust.alignment"] = np.array([float(h["shap.direction"] @ consensus["direction"]) for h in stored])
+        columns = self._apply_attacks(columns, members, ask)
         for row, site in enumerate(self.site.names_of(members)):
-            said = {name.removeprefix("trust."): float(column[row]) for name, column in columns.items()}
-            self._said.setdefault(site, {}).update(said)
+            values = {name.removeprefix("trust."): float(column[row]) for name, column in columns.items()}
+            self._reported.setdefault(site, {}).update(values)
         return columns
 
     def _weights(self, ask: Ask, members: Array) -> Columns:
-        """Go along with the weights of a round, or say by a code why not."""
+        """Accept the weights of a round, or reject them with a code."""
         names, rule = tuple(json.loads(str(ask.shared["names"]))), str(ask.shared["rule"])
-        said, weights = TrustInputs.from_values(ask.shared), np.asarray(ask.shared["weights"], float)
+        inputs, weights = TrustInputs.from_values(ask.shared), np.asarray(ask.shared["weights"], float)
         TrustRule.from_json(rule)
         self._rule = self._rule or rule
         sites = self.site.names_of(members)
-        codes = [self._doubt(site, names, rule, said, weights) for site in sites]
+        codes = [self._rejection_code(site, names, rule, inputs, weights) for site in sites]
         for site, code in zip(sites, codes, strict=True):
             along = {} if code else dict(zip(names, weights.tolist(), strict=True))
-            self._shown[site] = (ask.round, along)
+            self._accepted[site] = (ask.round, along)
         return {"agreed": np.array([not code for code in codes]), ERROR: codes}
 
-    def _doubt(self, site: str, names: Sequence[str], rule: str, said: TrustInputs, weights: Array) -> str:
-        """Why this site does not go along, as a code; nothing where it does."""
+    def _rejection_code(self, site: str, names: Sequence[str], rule: str, inputs: TrustInputs, weights: Array) -> str:
+        """Return the code by which this site rejects the weights; empty where it accepts them."""
         if rule != self._rule:
             return "rule-changed"
         once = len(set(names)) == len(names) and site in names
-        if not once or not said.is_complete(len(names)) or not self._as_i_said(site, names.index(site), said):
+        if not once or not inputs.is_complete(len(names)) or not self._matches_report(site, names.index(site), inputs):
             return "not-as-told"
-        again = compute_trust(TrustRule.from_json(rule), said).weights
-        if weights.shape != again.shape or not np.allclose(weights, again, rtol=CLOSE, atol=CLOSE):
+        recomputed = compute_trust(TrustRule.from_json(rule), inputs).weights
+        if weights.shape != recomputed.shape or not np.allclose(weights, recomputed, rtol=CLOSE, atol=CLOSE):
             return "weights-wrong"
         return "weight-too-large" if weights.max() > self.site.largest_weight else ""
 
-    def _as_i_said(self, site: str, k: int, said: TrustInputs) -> bool:
-        """Whether the server passes on what this site told it, as far as it did."""
-        mine = self._said.get(site, {})
+    def _matches_report(self, site: str, k: int, inputs: TrustInputs) -> bool:
+        """Return whether the server passes on what this site told it, as far as it did."""
+        reported = self._reported.get(site, {})
         shown = {
-            "accuracy": said.accuracies[k, -1],
-            **{n: v[k] for n, v in said.to_values().items() if n not in ("accuracies", "in_line")},
+            "accuracy": inputs.accuracies[k, -1],
+            **{n: v[k] for n, v in inputs.to_values().items() if n not in ("accuracies", "in_line")},
         }
-        return all(np.isclose(shown[n], mine[n], rtol=CLOSE, atol=CLOSE, equal_nan=True) for n in shown if n in mine)
+        return all(
+            np.isclose(shown[n], reported[n], rtol=CLOSE, atol=CLOSE, equal_nan=True) for n in shown if n in reported
+        )
 
     def _contribute(self, ask: Ask, members: Array) -> Columns:
         """Compute by how much this site, at the share of its rows, betters the others' model on the lent rows: a log loss.
 
         theta without i = (theta - w_i theta_i) / (1 - w_i), which only the site can work out under masks.
         """
-        whole, of, total = np.asarray(ask.shared["model"], float), str(ask.shared["of"]), float(ask.shared["total"])
-        lent, model = self._borrowed(str(ask.shared["on"])), self.site.prepared_model()
+        aggregate, ask_id, total = (
+            np.asarray(ask.shared["model"], float),
+            str(ask.shared["of"]),
+            float(ask.shared["total"]),
+        )
+        lent, model = self._shared_reference(str(ask.shared["on"])), self.site.prepared_model()
         y = _require_labels(lent)
         rows = lent.x.tobytes() + y.tobytes()  # by what they are: other rows may have come by the same name
 
@@ -187,27 +196,29 @@ class SiteTrust(SitePlugin):
                     "a contribution is asked for with a share that this site takes no part with",
                     code="weight-too-large",
                 )
-            self.site.withheld_reports.answers(of, k, CONTRIBUTE, whole.tobytes() + np.array([weight, share]).tobytes() + rows)
-            own = np.asarray(self.site.withheld_reports.look(of, k)["model"], float)
-            rest = (whole - weight * own) / max(1 - weight, 1e-12)
-            out.append(loss(rest) - loss((1 - share) * rest + share * own))
-        return self._as_told({"trust.contribution": np.array(out)}, members, ask)
+            self.site.withheld_reports.answers(
+                ask_id, k, CONTRIBUTE, aggregate.tobytes() + np.array([weight, share]).tobytes() + rows
+            )
+            theta_own = np.asarray(self.site.withheld_reports.look(ask_id, k)["model"], float)
+            rest = (aggregate - weight * theta_own) / max(1 - weight, 1e-12)
+            out.append(loss(rest) - loss((1 - share) * rest + share * theta_own))
+        return self._apply_attacks({"trust.contribution": np.array(out)}, members, ask)
 
-    def _accuracy(self, models: Any, members: Array, on: str) -> Array:
-        """Each member's own model on the lent rows, or on its own validation rows; NaN where it has none."""
+    def _accuracy(self, models: Any, members: Array, reference_name: str) -> Array:
+        """Return each member's own model on the lent rows, or on its own validation rows; NaN where it has none."""
         model, stack = self.site.prepared_model(), self.site.stack
-        if on:
-            lent = self._borrowed(on)
+        if reference_name:
+            lent = self._shared_reference(reference_name)
             y = _require_labels(lent)
-            return np.array([_is_correct(score(model, own, lent.x), y, model).mean() for own in models])
+            return np.array([_is_correct(score(model, theta, lent.x), y, model).mean() for theta in models])
         part = stack.parts["val"]
         rows, owner = member_rows(part, members)
         right = _is_correct(member_logits(model, stack, members, models, part), part.y[rows], model)
         counts = part.counts[members]
-        found = np.bincount(owner, weights=right, minlength=len(members)) / np.maximum(counts, 1)
-        return np.where(counts > 0, found, np.nan)
+        accuracy = np.bincount(owner, weights=right, minlength=len(members)) / np.maximum(counts, 1)
+        return np.where(counts > 0, accuracy, np.nan)
 
-    def _borrowed(self, name: str) -> SharedReference:
+    def _shared_reference(self, name: str) -> SharedReference:
         if name not in self.site.references:
             raise BadInput(
                 f"this site does not hold the reference rows '{name}': ask 'lend' first",
@@ -215,29 +226,32 @@ class SiteTrust(SitePlugin):
             )
         return self.site.references[name]
 
-    def _as_told(self, columns: Columns, members: Array, ask: Ask) -> Columns:
+    def _apply_attacks(self, columns: Columns, members: Array, ask: Ask) -> Columns:
         return falsify(columns, attacks=self.site.stack.attacks_of(members), round=ask.round)
 
 
-def _is_plausible_mean(told: Mapping[str, Array], held: Mapping[str, Array]) -> bool:
-    """Whether reasons as they are told can be the mean of some that are like those held.
+def _is_plausible_mean(consensus: Mapping[str, Array], stored: Mapping[str, Array]) -> bool:
+    """Return whether attributions can be the mean of some that are like those stored.
 
     Shares as small as a float can be would make of one divergence a number in which every share can be read.
     """
-    if any(f"shap.{name}" not in held or values.shape != held[f"shap.{name}"].shape for name, values in told.items()):
+    if any(
+        f"shap.{name}" not in stored or values.shape != stored[f"shap.{name}"].shape
+        for name, values in consensus.items()
+    ):
         return False
-    alike = all(bool(is_possible(name, values[None])[0]) for name, values in told.items())
-    return alike and bool((told["shares"] >= SMOOTHING / 2).all())
+    alike = all(bool(is_possible(name, values[None])[0]) for name, values in consensus.items())
+    return alike and bool((consensus["shares"] >= SMOOTHING / 2).all())
 
 
 def _require_labels(lent: SharedReference) -> Array:
-    known = lent.classes
-    if known is None:
+    labels = lent.classes
+    if labels is None:
         raise BadInput(
             "these reference rows came without labels: a site cannot judge a model on them",
             code="unlabelled-reference",
         )
-    return known
+    return labels
 
 
 def _is_correct(logits: Array, y: Array, model: Model) -> Array:
@@ -246,7 +260,7 @@ def _is_correct(logits: Array, y: Array, model: Model) -> Array:
 
 
 def _steadiness_or_nan(shares: Array, before: Array | None) -> Array:
-    """How steady reasons are; NaN for a site that has no earlier ones."""
+    """Compute the steadiness of attributions; NaN for a site that has no earlier ones."""
     if before is None:
         return np.full(len(shares), np.nan)
     return np.where(before.sum(axis=-1) > 0, steadiness(shares, before), np.nan)

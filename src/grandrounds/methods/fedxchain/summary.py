@@ -1,4 +1,4 @@
-"""What trust came to in a run, for its summary: who is trusted how far in the end, who was alarmed, who refused."""
+"""Summary of trust in a run: final trust, alarms and rejected weights."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ Decision = Mapping[str, Any]
 
 
 def trust_decisions(records: Sequence[Mapping[str, Any]]) -> list[Decision]:
-    """The Decisions that keep trust of sites; FLTrust and FoolsGold call a number of theirs so too, and know no NSDS."""
+    """Return the Decisions with trust; FLTrust and FoolsGold name a signal so too, but have no NSDS."""
     decisions = [r["decision"] for r in records]
     return [d for d in decisions if "trust" in d["signals"] and "nsds" in d["signals"]]
 
 
 def trust_summary(plan: Plan, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The summary's `trust`; nothing for a run that keeps none."""
-    told = trust_decisions(records)
-    if not told:
+    """Return the summary's `trust`; nothing for a run that keeps none."""
+    decisions = trust_decisions(records)
+    if not decisions:
         return {}
-    t, last = plan.method.trust, told[-1]["signals"]
-    found = {
+    t, last = plan.method.trust, decisions[-1]["signals"]
+    values = {
         "rule": asdict(TrustRule.from_settings(t)),
         "weighs": plan.method.weigh.rule == TRUST,
         "accuracy_at": t.accuracy_at,
         "explained": t.explained,
         "secure": bool(plan.privacy.secure),
         "alarm": t.alarm,
-        "last": latest_by_site(told, "trust"),
+        "last": latest_by_site(decisions, "trust"),
         "mean_trust": _mean(last["trust"]),
         "mean_nsds": _mean(last["nsds"]),
-        "alarmed": alarm_rounds(told, t.alarm),
+        "alarmed": alarm_rounds(decisions, t.alarm),
         "refused": rejection_rounds([r["decision"] for r in records]),
-        "reward_correlation": reward_correlation(told),
+        "reward_correlation": reward_correlation(decisions),
     }
-    return {"trust": found}
+    return {"trust": values}
 
 
-def latest_by_site(told: Sequence[Decision], signal: str) -> dict[str, float]:
-    """Site -> its newest value: that of a site which was away at the end is the one that it will come back with."""
-    return {s: v for d in told for s, v in d["signals"].get(signal, {}).items() if v is not None}
+def latest_by_site(decisions: Sequence[Decision], signal: str) -> dict[str, float]:
+    """Return the latest value of a signal at each site, also of one that was absent at the end."""
+    return {s: v for d in decisions for s, v in d["signals"].get(signal, {}).items() if v is not None}
 
 
-def alarm_rounds(told: Sequence[Decision], alarm: float) -> dict[str, list[int]]:
-    """Site -> the rounds in which its reasons diverged by more than is allowed."""
+def alarm_rounds(decisions: Sequence[Decision], alarm: float) -> dict[str, list[int]]:
+    """Return, by site, the rounds in which its attributions diverged by more than `alarm`."""
     out: dict[str, list[int]] = {}
-    for d in told:
+    for d in decisions:
         for site, nsds in d["signals"]["nsds"].items():
             if nsds is not None and nsds > alarm:
                 out.setdefault(site, []).append(int(d["round"]))
@@ -60,7 +60,7 @@ def alarm_rounds(told: Sequence[Decision], alarm: float) -> dict[str, list[int]]
 
 
 def rejection_rounds(decisions: Sequence[Decision]) -> dict[str, list[int]]:
-    """Site -> the rounds whose weights it did not go along with."""
+    """Return, by site, the rounds whose weights it rejected."""
     out: dict[str, list[int]] = {}
     for d in decisions:
         for site, why in d["missing"].items():
@@ -74,10 +74,10 @@ def rejection_code(why: str) -> str:
     return next((code for code in DOUBTS if f"({code})" in why), "")
 
 
-def reward_correlation(told: Sequence[Decision]) -> float | None:
-    """Pearson's r over sites of mean trust and mean reward; None where rewards or trust do not differ."""
-    rewards = _mean_by_site(told, "reward")
-    trust = _mean_by_site(told, "trust")
+def reward_correlation(decisions: Sequence[Decision]) -> float | None:
+    """Compute Pearson's r of mean trust and mean reward over sites; None where either does not vary."""
+    rewards = _mean_by_site(decisions, "reward")
+    trust = _mean_by_site(decisions, "trust")
     sites = [s for s in rewards if s in trust]
     x, y = np.array([trust[s] for s in sites]), np.array([rewards[s] for s in sites])
     if len(sites) < 3 or not x.std() or not y.std():
@@ -85,15 +85,15 @@ def reward_correlation(told: Sequence[Decision]) -> float | None:
     return float(np.corrcoef(x, y)[0, 1])
 
 
-def _mean_by_site(told: Sequence[Decision], signal: str) -> dict[str, float]:
-    held: dict[str, list[float]] = {}
-    for d in told:
+def _mean_by_site(decisions: Sequence[Decision], signal: str) -> dict[str, float]:
+    by_site: dict[str, list[float]] = {}
+    for d in decisions:
         for site, value in d["signals"].get(signal, {}).items():
             if value is not None:
-                held.setdefault(site, []).append(float(value))
-    return {s: float(np.mean(values)) for s, values in held.items()}
+                by_site.setdefault(site, []).append(float(value))
+    return {s: float(np.mean(values)) for s, values in by_site.items()}
 
 
 def _mean(values: Mapping[str, float | None]) -> float | None:
-    known = [v for v in values.values() if v is not None and np.isfinite(v)]
-    return float(np.mean(known)) if known else None
+    finite = [v for v in values.values() if v is not None and np.isfinite(v)]
+    return float(np.mean(finite)) if finite else None

@@ -1,4 +1,4 @@
-"""SSE-AGG: sites whose reasons stand out lose weight, and a stability keeps the others' reasons together."""
+"""SSE-AGG: sites whose explanations are outliers lose weight, and local regularisation keeps the others' together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FEWEST = 3  # sites or answers: of two, either stands out from the other
 
 
 class PatientHalves(SitePlugin):
-    """The sites' half: a site that is asked to train on one half of its patients does so.
+    """Site half: trains on one half of a site's patients where the Ask says so.
 
     Not where a promise rests on how many rows there are (DP-SGD, clipped updates), nor where a half would be empty.
     """
@@ -52,7 +52,7 @@ class PatientHalves(SitePlugin):
 
 
 class SSEAgg(FedAvg):
-    """FedAvg weighed by explanations, in cohorts where asked for, over any stability.
+    """FedAvg weighted by explanations, with optional cohorts, over any local regularizer.
 
     The paper weighs by agreement to lower drift. That does not work: local models differ before anything is weighed. So
     agreement is here what it is good for, a defence against sites whose reasons stand out (weigh.form "outlier"), and
@@ -65,7 +65,7 @@ class SSEAgg(FedAvg):
 
 
 def choose_regularizer(train: Any, *, sent: bool, trees: bool, apart: bool, private: bool = False, preset: str) -> str:
-    """Choose the stability of SSE-AGG where none is named; `sent`: there are reference rows that sites may be sent.
+    """Choose the local regularizer of SSE-AGG where none is named; `sent`: there are reference rows that may be shared.
 
     An anchor where rows may be sent, else none: local models stay their own, so that a bad one can be told. With preset
     'drift', and where sites take plain gradient steps, SCAFFOLD's variates: they carry what every site wants, a bad one's

@@ -1,13 +1,14 @@
-"""SSE-AGG's weights: a convex blend of what argues for a site, its reasons among it (eq. 4-8 and 20-21)."""
+"""SSE-AGG's weights: a convex blend of signals, among them agreement of explanations (eq. 4-8 and 20-21)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import WeighSettings
 from grandrounds.methods.weigh import (
     EXPLANATIONS,
     HARM,
@@ -54,92 +55,103 @@ _HALF = {1: "first", 2: "second"}
 _REPORTS = {"agreement": "sketch", "worst_site": "val_loss", "calibration": "ece"}
 
 
-def resolve_lambdas(settings: Any) -> dict[str, float]:
-    """The share of each signal: as given, or (1 - e, e) of data and agreement with e the `explanation_weight`."""
-    given: Mapping[str, float] = settings.lambdas.plain()
-    if given:
-        return dict(given)
+def resolve_lambdas(settings: WeighSettings) -> dict[str, float]:
+    """Return the share of each signal: as given, or (1 - e, e) of data and agreement with e the `explanation_weight`."""
+    lambdas: Mapping[str, float] = settings.lambdas.plain()
+    if lambdas:
+        return dict(lambdas)
     e = 1.0 if settings.explanation_weight is None else float(settings.explanation_weight)
     return {"data": 1 - e, "agreement": e}
 
 
-def resolve_sharpness(settings: Any) -> float:
-    """The power of agreement: as given, or what suits the form."""
+def resolve_sharpness(settings: WeighSettings) -> float:
+    """Return the power of agreement: as given, or what suits the form."""
     return DEFAULT_SHARPNESS[settings.form] if settings.sharpness is None else float(settings.sharpness)
 
 
-def is_explained_round(settings: Any, round: int) -> bool:
-    """Whether reasons are asked for in this round: the first and then every T_s-th (the paper: every T_s-th)."""
+def is_explained_round(settings: WeighSettings, round: int) -> bool:
+    """Return whether explanations are asked for in this round: the first and then every T_s-th (the paper: every T_s-th)."""
     return settings.every == 1 or round % settings.every == 0 or (settings.between_rounds == "last" and round == 1)
 
 
-def requested_reports(settings: Any, round: int) -> tuple[str, ...]:
-    """What sites must report besides their model to be weighed by [method.weigh] in this round.
+def requested_reports(settings: WeighSettings, round: int) -> tuple[str, ...]:
+    """Return the reports that [method.weigh] needs in this round besides the model.
 
     Between the rounds that ask for reasons the others of the paper's signals rest only where all is left to the rows.
     """
     if settings.rule != EXPLANATIONS:
         return ()
-    used, asked = resolve_lambdas(settings), is_explained_round(settings, round)
-    if not asked and used.get("agreement") and settings.between_rounds == "data_size":
+    used, explained = resolve_lambdas(settings), is_explained_round(settings, round)
+    if not explained and used.get("agreement") and settings.between_rounds == "data_size":
         return ()
-    told = {signal: report for signal, report in _REPORTS.items() if used.get(signal)}
-    return tuple(report for signal, report in told.items() if asked or signal != "agreement")
+    needed = {signal: report for signal, report in _REPORTS.items() if used.get(signal)}
+    return tuple(report for signal, report in needed.items() if explained or signal != "agreement")
 
 
-def explanation_weights(settings: Any, server: Server, answers: Answers, groups: Array | None = None) -> WeightingResult:
-    """The blend (eq. 8) for these answers; in rounds without sketches the rows' shares, or the last known agreement."""
+def explanation_weights(
+    settings: WeighSettings, server: Server, answers: Answers, groups: Array | None = None
+) -> WeightingResult:
+    """Blend the signals of these answers (eq. 8); without sketches by rows, or by the last known agreement."""
     rows = data_size(answers["count"])
     used = {name: share for name, share in resolve_lambdas(settings).items() if share}
-    known = PerSiteState(server, answers, TRUST, STANDING, HARMS, *HARM_BY_HALF)
-    asked = "agreement" in used and is_explained_round(settings, server.round)
-    if "agreement" in used and not asked and (settings.between_rounds == "data_size" or not known.has(TRUST)):
+    state = PerSiteState(server, answers, TRUST, STANDING, HARMS, *HARM_BY_HALF)
+    explained = "agreement" in used and is_explained_round(settings, server.round)
+    if "agreement" in used and not explained and (settings.between_rounds == "data_size" or not state.has(TRUST)):
         why = f"{_interval_text(settings)} a site's weight is its share of the rows"
-        return WeightingResult(rows, {}, why, {"data": rows}, known.updated())
+        return WeightingResult(rows, {}, why, {"data": rows}, state.updated())
     signals: dict[str, Array] = {"data": rows}
-    told: dict[str, Array] = {}
+    numbers: dict[str, Array] = {}
     notes: tuple[str, ...] = ()
-    if asked:
-        signals["agreement"], told, notes = _agreement(
-            settings, answers, rows, groups, known, choose_halves(settings, server)
+    if explained:
+        signals["agreement"], numbers, notes = _agreement(
+            settings, answers, rows, groups, state, choose_halves(settings, server)
         )
     elif "agreement" in used:
-        trust = np.nan_to_num(known.get(TRUST), nan=1.0)
-        told = {_TRUST[settings.form]: trust}
-        held = trust * rows if settings.form == "outlier" else trust
-        signals["agreement"] = held / held.sum()
+        trust = np.nan_to_num(state.get(TRUST), nan=1.0)
+        numbers = {_TRUST[settings.form]: trust}
+        unscaled = trust * rows if settings.form == "outlier" else trust
+        signals["agreement"] = unscaled / unscaled.sum()
     if "worst_site" in used:
-        told["val_loss"] = np.asarray(answers["val_loss"], float)
-        signals["worst_site"] = softmax_signal(told["val_loss"], settings.beta)
+        numbers["val_loss"] = np.asarray(answers["val_loss"], float)
+        signals["worst_site"] = softmax_signal(numbers["val_loss"], settings.beta)
     if "calibration" in used:
-        told["ece"] = np.asarray(answers["ece"], float)
-        signals["calibration"] = softmax_signal(told["ece"], settings.gamma)
+        numbers["ece"] = np.asarray(answers["ece"], float)
+        signals["calibration"] = softmax_signal(numbers["ece"], settings.gamma)
     blended = blend(signals, used)
     weights = apply_floor(blended, settings.floor)
     why = "a site's weight is " + " + ".join(_describe_signal(name, share, settings) for name, share in used.items())
     if settings.floor:
         why += f", and at least {settings.floor:g} before all are made to sum to 1"
-    if "agreement" in used and not asked:
+    if "agreement" in used and not explained:
         why = f"{_interval_text(settings)} the last known agreement stands: {why}"
-    speaks = asked and not np.asarray(answers["sketch.flat"], bool).all()
-    found = {TRUST: told[_TRUST[settings.form]]} if speaks else {}
-    memory = known.updated(**found, **{name: told[name] for name in (STANDING, HARMS, *HARM_BY_HALF) if name in told})
-    return WeightingResult(weights, told, why, _signal_shares(signals, used, blended, weights), memory, notes)
+    informative = explained and not np.asarray(answers["sketch.flat"], bool).all()
+    trust_now = {TRUST: numbers[_TRUST[settings.form]]} if informative else {}
+    memory = state.updated(
+        **trust_now, **{name: numbers[name] for name in (STANDING, HARMS, *HARM_BY_HALF) if name in numbers}
+    )
+    return WeightingResult(weights, numbers, why, _signal_shares(signals, used, blended, weights), memory, notes)
 
 
-def _signal_shares(signals: Mapping[str, Array], used: Mapping[str, float], blended: Array, weights: Array) -> dict[str, Array]:
-    """What each signal contributes to the weights, (K,) each: in the proportions of the blend, also where a floor raised it.
+def _signal_shares(
+    signals: Mapping[str, Array], used: Mapping[str, float], blended: Array, weights: Array
+) -> dict[str, Array]:
+    """Compute the contribution of each signal to the weights, (K,) each: in the proportions of the blend.
 
     Where no signal argues for a site and the floor alone holds it, in the proportions of the lambdas.
     """
-    of = {name: share * signals[name] / np.where(blended > 0, blended, 1.0) for name, share in used.items()}
-    return {name: np.where(blended > 0, part, used[name]) * weights for name, part in of.items()}
+    proportions = {name: share * signals[name] / np.where(blended > 0, blended, 1.0) for name, share in used.items()}
+    return {name: np.where(blended > 0, part, used[name]) * weights for name, part in proportions.items()}
 
 
 def _agreement(
-    settings: Any, answers: Answers, rows: Array, groups: Array | None, known: PerSiteState, halves: Mapping[str, int]
+    settings: WeighSettings,
+    answers: Answers,
+    rows: Array,
+    groups: Array | None,
+    state: PerSiteState,
+    halves: Mapping[str, int],
 ) -> tuple[Array, dict[str, Array], tuple[str, ...]]:
-    """The agreement signal, the numbers behind it, and who gave no reasons.
+    """Return the agreement signal, the numbers behind it, and who gave no reasons.
 
     A model that uses no feature has a uniform sketch, which may lie near the consensus by accident; as printed it would
     get the most weight. It counts at most as much as the site that agrees least, and has no say in the consensus or in
@@ -149,42 +161,51 @@ def _agreement(
     """
     lenient = resolve_least_share(settings) > 0
     flat = np.asarray(answers["sketch.flat"], bool)
-    of = np.zeros(len(answers), np.int64) if groups is None else groups
-    far, trust, out = np.zeros(len(answers)), np.ones(len(answers)), np.full(len(answers), np.nan)
+    labels = np.zeros(len(answers), np.int64) if groups is None else groups
+    far, trust, standing = np.zeros(len(answers)), np.ones(len(answers)), np.full(len(answers), np.nan)
     sampling = _read_column(answers, "sketch.sampling", 0.0) if lenient else np.zeros(len(answers))
     neighbours = np.full(len(answers), 0.0 if lenient else np.inf)
     notes: list[str] = []
-    for cohort in np.unique(of):
-        mine = np.flatnonzero(of == cohort)
-        whom = mine if len(mine) >= MIN_COHORT_SITES else np.arange(len(of))
-        speaking = np.ones(len(whom), bool) if flat[whom].all() else ~flat[whom]
-        apart, usually = _distances(settings, answers.only(whom, {}), speaking)
-        here = np.isin(whom, mine)
-        far[mine] = apart[here]
-        if settings.form == "outlier" and not flat[whom].all():
-            near = neighbours[whom]
+    for cohort in np.unique(labels):
+        members = np.flatnonzero(labels == cohort)
+        compared = members if len(members) >= MIN_COHORT_SITES else np.arange(len(labels))
+        speaking = np.ones(len(compared), bool) if flat[compared].all() else ~flat[compared]
+        apart, usual_total = _distances(settings, answers.only(compared, {}), speaking)
+        in_cohort = np.isin(compared, members)
+        far[members] = apart[in_cohort]
+        if settings.form == "outlier" and not flat[compared].all():
+            distant_sites = neighbours[compared]
             if lenient:
-                near = _count_distant_sites(settings, answers.only(whom, {}), sampling[whom], apart, speaking, usually)
-            times = outlier_ratio_beyond_sampling(
-                apart, sampling[whom], near, tolerance=settings.tolerance, among=apart[speaking], usually=usually
+                distant_sites = _count_distant_sites(
+                    settings, answers.only(compared, {}), sampling[compared], apart, speaking, usual_total
+                )
+            ratio = outlier_ratio_beyond_sampling(
+                apart,
+                sampling[compared],
+                distant_sites,
+                tolerance=settings.tolerance,
+                peers=apart[speaking],
+                usual_total=usual_total,
             )
-            out[mine], neighbours[mine] = times[here], near[here]
+            standing[members], neighbours[members] = ratio[in_cohort], distant_sites[in_cohort]
         else:
-            trust[mine] = _paper_weights(settings, apart, speaking)[here]
+            trust[members] = _paper_weights(settings, apart, speaking)[in_cohort]
         if settings.form == "outlier" and not is_comparable(apart[speaking]):
             usual = np.median(apart[speaking])
-            said = f"reasons usually lie {usual:.2f} from their consensus, too far for a site to stand out by being different"
-            notes.append(said if groups is None else f"cohort {cohort + 1}: {said}")
+            sentence = f"reasons usually lie {usual:.2f} from their consensus, too far for a site to stand out by being different"
+            notes.append(sentence if groups is None else f"cohort {cohort + 1}: {sentence}")
     if settings.form == "outlier":
-        out = smoothed_ratio(out, known.get(STANDING), settings.memory)
+        standing = smoothed_ratio(standing, state.get(STANDING), settings.memory)
         now = _read_column(answers, "sketch.harm", np.nan)
-        harm, least = remember_harm(now, known.get(HARMS)), resolve_least_share(settings)
-        tried = _harm_on_halves(answers.sites, now, halves, known)
+        harm, least = remember_harm(now, state.get(HARMS)), resolve_least_share(settings)
+        tried = _harm_on_halves(answers.sites, now, halves, state)
         confirmed = confirm_harm(settings, tried, np.asarray(answers["count"], float))
         trust = np.ones(len(answers))
         if not flat.all():
-            trust = retained_share(out, harm, least=least, sharpness=resolve_sharpness(settings), confirmed=confirmed)
-            notes += _explain_demotions(answers.sites, out, harm, least, confirmed)
+            trust = retained_share(
+                standing, harm, least=least, sharpness=resolve_sharpness(settings), confirmed=confirmed
+            )
+            notes += _explain_demotions(answers.sites, standing, harm, least, confirmed)
         notes += [
             f"{s}: in this round it trained on the {_HALF[halves[s]]} half of its own patients"
             for s in answers.sites
@@ -200,57 +221,69 @@ def _agreement(
             f"{site}: its model uses no feature, so its reasons argue for no more weight than the least of the others'"
             for site in np.array(answers.sites)[flat]
         ]
-    told = {"disagreement": far, _TRUST[settings.form]: trust}
+    numbers = {"disagreement": far, _TRUST[settings.form]: trust}
     if settings.form == "outlier":
-        told[STANDING] = out
-        told["importance"] = np.asarray(answers["sketch.total"], float)
-        told |= {"neighbours": neighbours} if lenient else {}
-        told |= {"sampling": sampling} if lenient and "sketch.sampling" in answers else {}
+        numbers[STANDING] = standing
+        numbers["importance"] = np.asarray(answers["sketch.total"], float)
+        numbers |= {"neighbours": neighbours} if lenient else {}
+        numbers |= {"sampling": sampling} if lenient and "sketch.sampling" in answers else {}
         if "sketch.harm" in answers:
-            told[HARMS] = harm
+            numbers[HARMS] = harm
         if np.isfinite(tried).any():
-            told |= dict(zip(HARM_BY_HALF, tried, strict=True))
+            numbers |= dict(zip(HARM_BY_HALF, tried, strict=True))
     if flat.any():
-        told["flat"] = flat.astype(float)
-    return weighed / weighed.sum(), told, tuple(notes)
+        numbers["flat"] = flat.astype(float)
+    return weighed / weighed.sum(), numbers, tuple(notes)
 
 
-def resolve_least_share(settings: Any) -> float:
+def resolve_least_share(settings: WeighSettings) -> float:
     """Read the share of its rows' weight that a site keeps unless it harms the model; plans of earlier versions have none."""
     least = settings.plain().get("least_share", 0.0)
     return DEFAULT_LEAST_SHARE if least is None else float(least)
 
 
-def confirms_on_halves(settings: Any) -> bool:
+def confirms_on_halves(settings: WeighSettings) -> bool:
     """Tell whether harm is to be confirmed on either half of a site's own patients; plans of earlier versions say nothing."""
-    told = settings.plain()
-    return bool(settings.rule == EXPLANATIONS and settings.form == "outlier" and told.get("own_halves"))
+    values = settings.plain()
+    return bool(settings.rule == EXPLANATIONS and settings.form == "outlier" and values.get("own_halves"))
 
 
-def choose_halves(settings: Any, server: Server) -> dict[str, int]:
+def choose_halves(settings: WeighSettings, server: Server) -> dict[str, int]:
     """Choose the sites that train on one half of their own patients in this round, and which half, 1 or 2.
 
     They are those that would be demoted for the harm found in the rounds before. The halves take turns.
     """
-    if not confirms_on_halves(settings) or not is_explained_round(settings, server.round) or server.private or server.secure:
+    if (
+        not confirms_on_halves(settings)
+        or not is_explained_round(settings, server.round)
+        or server.private
+        or server.secure
+    ):
         return {}
     nothing = np.full(len(server.sites), np.nan)
     standing, harm = (server.state.get(name, nothing) for name in (STANDING, HARMS))
-    found = find_suspects(standing, harm, least=resolve_least_share(settings))
-    which = 1 + server.round // settings.every % 2
-    return {s: which for s, bad in zip(server.sites, found, strict=True) if bad and server.rows.get(s, 0) >= MIN_ROWS_TO_HALVE}
+    suspects = find_suspects(standing, harm, least=resolve_least_share(settings))
+    half = 1 + server.round // settings.every % 2
+    return {
+        s: half
+        for s, is_suspect in zip(server.sites, suspects, strict=True)
+        if is_suspect and server.rows.get(s, 0) >= MIN_ROWS_TO_HALVE
+    }
 
 
-def confirm_harm(settings: Any, halves: Array, rows: Array) -> Array:
+def confirm_harm(settings: WeighSettings, halves: Array, rows: Array) -> Array:
     """Find the sites, (K,) of bool, whose harm counts, by that of either half (2, K): all of them where halves are not tried."""
     return confirm_on_halves(halves[0], halves[1], rows) if confirms_on_halves(settings) else np.ones(len(rows), bool)
 
 
-def _harm_on_halves(sites: Sequence[str], now: Array, halves: Mapping[str, int], known: PerSiteState) -> Array:
+def _harm_on_halves(sites: Sequence[str], now: Array, halves: Mapping[str, int], state: PerSiteState) -> Array:
     """Find the harm (2, K) of each site when it last trained on either half of its patients; NaN: it never did."""
-    of = np.array([halves.get(s, 0) for s in sites])
-    found = [np.where((of == k) & np.isfinite(now), now, known.get(name)) for k, name in enumerate(HARM_BY_HALF, start=1)]
-    return np.stack(found)
+    half_of_site = np.array([halves.get(s, 0) for s in sites])
+    harm = [
+        np.where((half_of_site == k) & np.isfinite(now), now, state.get(name))
+        for k, name in enumerate(HARM_BY_HALF, start=1)
+    ]
+    return np.stack(harm)
 
 
 def _read_column(answers: Answers, name: str, missing: float) -> Array:
@@ -259,14 +292,14 @@ def _read_column(answers: Answers, name: str, missing: float) -> Array:
 
 
 def _count_distant_sites(
-    settings: Any, answers: Answers, sampling: Array, far: Array, speaking: Array, usually: float
+    settings: WeighSettings, answers: Answers, sampling: Array, far: Array, speaking: Array, usual_total: float
 ) -> Array:
     """Count the sites with explanations that each site lies too far from."""
     importances = np.asarray(answers["sketch"], float) * np.asarray(answers["sketch.total"], float)[:, None]
     counted = np.zeros(len(answers))
     some = np.flatnonzero(speaking)
     counted[some] = count_neighbours(
-        importances[some], sampling[some], far[some], usually, tolerance=settings.tolerance
+        importances[some], sampling[some], far[some], usual_total, tolerance=settings.tolerance
     )
     return counted
 
@@ -274,30 +307,32 @@ def _count_distant_sites(
 def _explain_demotions(sites: Sequence[str], standing: Array, harm: Array, least: float, confirmed: Array) -> list[str]:
     """Say of each site that stands out, or that harms the model, why it was demoted or why it was not."""
     out = []
-    for site, far, z, sure in zip(sites, standing.tolist(), harm.tolist(), confirmed.tolist(), strict=True):
+    for site, far, z, is_confirmed in zip(sites, standing.tolist(), harm.tolist(), confirmed.tolist(), strict=True):
         worse = f"with it the model is worse on the reference rows, by {z:.1f} standard errors more than {MATERIAL_HARM:.0%}"
-        if z > HARM_ALONE and sure:
+        if z > HARM_ALONE and is_confirmed:
             out.append(f"{site}: {worse}: demoted")
             continue
-        if not sure and z > (HARM if far > 1 and least else HARM_ALONE):
+        if not is_confirmed and z > (HARM if far > 1 and least else HARM_ALONE):
             spared = f"at least {least:.0%} of its weight" if far > 1 else "its weight"
             out.append(f"{site}: {worse}, but not with either half of its own patients: it keeps {spared}")
             continue
         if not far > 1:
             continue
-        said = f"{site}: its explanations stand out beyond sampling, {far:.2f} times as far off as passes unnoticed"
+        sentence = f"{site}: its explanations stand out beyond sampling, {far:.2f} times as far off as passes unnoticed"
         if not least:
-            out.append(f"{said}; method.weigh.least_share is 0, so it may lose all of its weight")
+            out.append(f"{sentence}; method.weigh.least_share is 0, so it may lose all of its weight")
         elif z > HARM:
-            out.append(f"{said}, and {worse}: demoted")
+            out.append(f"{sentence}, and {worse}: demoted")
         else:
-            why = "no labelled reference rows tell of harm" if np.isnan(z) else f"no harm on the reference rows ({z:.1f})"
-            out.append(f"{said}; {why}: it keeps at least {least:.0%} of its weight")
+            why = (
+                "no labelled reference rows tell of harm" if np.isnan(z) else f"no harm on the reference rows ({z:.1f})"
+            )
+            out.append(f"{sentence}; {why}: it keeps at least {least:.0%} of its weight")
     return out
 
 
-def _distances(settings: Any, answers: Answers, speaking: Array) -> tuple[Array, float]:
-    """Each site's distance to the consensus of those that have reasons, and what features count for in it together."""
+def _distances(settings: WeighSettings, answers: Answers, speaking: Array) -> tuple[Array, float]:
+    """Return each site's distance to the consensus of those that have reasons, and what features count for in it together."""
     sketches = np.asarray(answers["sketch"], float)
     if settings.form == "outlier":
         importances = sketches * np.asarray(answers["sketch.total"], float)[:, None]
@@ -305,8 +340,8 @@ def _distances(settings: Any, answers: Answers, speaking: Array) -> tuple[Array,
     return disagreement(sketches, sketches[speaking]), 1.0
 
 
-def _paper_weights(settings: Any, far: Array, speaking: Array) -> Array:
-    """How much each site of one cohort counts by the paper's forms, of at most 1, which the nearest with reasons has."""
+def _paper_weights(settings: WeighSettings, far: Array, speaking: Array) -> Array:
+    """Compute the weight of each site of a cohort by the paper's forms, at most 1, which the nearest with a sketch has."""
     far = np.maximum(far, far[speaking].min())
     if settings.form == "exponential":
         shares = exponential_weights(far, tau=settings.tau)
@@ -316,12 +351,12 @@ def _paper_weights(settings: Any, far: Array, speaking: Array) -> Array:
     return most
 
 
-def _interval_text(settings: Any) -> str:
+def _interval_text(settings: WeighSettings) -> str:
     return f"reasons are asked for every {settings.every} rounds; in this one"
 
 
-def _describe_signal(signal: str, share: float, settings: Any) -> str:
-    said = {
+def _describe_signal(signal: str, share: float, settings: WeighSettings) -> str:
+    text = {
         "data": "its share of the training rows",
         "agreement": {
             "outlier": "its share of the rows, less where its reasons stand out from the others'",
@@ -331,7 +366,7 @@ def _describe_signal(signal: str, share: float, settings: Any) -> str:
         "worst_site": f"softmax of {settings.beta:g} x its validation loss",
         "calibration": f"softmax of {settings.gamma:g} x its calibration error",
     }[signal]
-    return said if share == 1 else f"{share:.2g} x {said}"
+    return text if share == 1 else f"{share:.2g} x {text}"
 
 
 TRUST, STANDING, HARMS = "trust", "standing", "harm"
@@ -342,32 +377,32 @@ HARM_BY_HALF = ("harm_first_half", "harm_second_half")
 
 
 class PerSiteState:
-    """What is known of the sites that answered, from a server's state, where it is held by the consortium's order."""
+    """State of the sites that answered, read from the server's state of all sites."""
 
     def __init__(self, server: Server, answers: Answers, *names: str) -> None:
         """`names`: what is kept from round to round."""
         place = {s: k for k, s in enumerate(server.sites)}
-        self._here = [place[s] for s in answers.sites]
+        self._index = [place[s] for s in answers.sites]
         self._sites = len(server.sites)
-        self._held = {name: server.state[name] for name in names if name in server.state}
+        self._stored = {name: server.state[name] for name in names if name in server.state}
 
     def has(self, name: str) -> bool:
-        return name in self._held
+        return name in self._stored
 
     def get(self, name: str, width: int = 0) -> Array:
-        """The value of each site that answered, (K,), or its values (K, width); NaN where none is known."""
-        out: Array = self._all(name, (width,) if width else ())[self._here]
+        """Return the value of each site that answered, (K,), or its values (K, width); NaN where none is known."""
+        out: Array = self._all(name, (width,) if width else ())[self._index]
         return out
 
     def updated(self, **found: Array) -> dict[str, Array]:
-        """What to keep of all sites, where this, (K,) or (K, width) each, was found of those that answered."""
-        kept = dict(self._held)
-        for name, values in found.items():
-            kept[name] = self._all(name, values.shape[1:]).copy()
-            kept[name][self._here] = values
-        return kept
+        """Return the state of all sites, updated by values (K,) or (K, width) of those that answered."""
+        state = dict(self._stored)
+        for name, column in found.items():
+            state[name] = self._all(name, column.shape[1:]).copy()
+            state[name][self._index] = column
+        return state
 
     def _all(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Of all sites, (K, *shape); what is held in another shape says nothing of them."""
-        whole, held = (self._sites, *shape), self._held.get(name)
-        return np.full(whole, np.nan) if held is None or held.shape != whole else held
+        """Return the state of all sites, (K, *shape); NaN where it is stored in another shape."""
+        full_shape, stored = (self._sites, *shape), self._stored.get(name)
+        return np.full(full_shape, np.nan) if stored is None or stored.shape != full_shape else stored

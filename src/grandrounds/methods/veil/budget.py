@@ -1,4 +1,4 @@
-"""What VEIL releases in each round, and how much noise its budget leaves for it: worked out beforehand, from public settings.
+"""Privacy budget of VEIL: the releases of each round and their noise, computed beforehand from public settings.
 
 Draws: the largest epsilon of a draw with which all of them, and the count of rows, keep the budget. Sums: the budget's zCDP
 is shared out between selecting and the steps. Every round is charged to every patient, also where some sites sit it out.
@@ -11,12 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from grandrounds.core.plan_types import VeilSettings
 from grandrounds.explain.noised_percentiles import ColumnCells, max_cell_count
 from grandrounds.protocol.messages import Value
 
 if TYPE_CHECKING:
+    from grandrounds.methods.dp import PrivacyTerms
     from grandrounds.privacy.accounting import Event
 
 
@@ -64,16 +66,16 @@ class Spending:
 
     @property
     def centres(self) -> bool:
-        """Whether sums of values are asked for beside rows and events."""
+        """Return whether sums of values are asked for beside rows and events."""
         return self.selection == "select_then_fit"
 
     @property
     def census(self) -> dict[str, Value]:
-        """What sites are told when they are asked for rows and events."""
+        """Return the settings of the census of rows and events."""
         if self.asking:
             return {"epsilon": self.asking}
-        told: dict[str, Value] = {"norm": CENTRE_NORM} if self.centres else {}
-        return told if self.secure or not self.limited else {**told, "noise": self.noise("census")}
+        config: dict[str, Value] = {"norm": CENTRE_NORM} if self.centres else {}
+        return config if self.secure or not self.limited else {**config, "noise": self.noise("census")}
 
     @property
     def census_noise(self) -> float:
@@ -91,13 +93,13 @@ class Spending:
             )
         return "propose"
 
-    def wanted(self, round: int, inputs: int, *, held: int) -> int:
-        """How many features more this round selects beside those held: an equal part with each stage, all by the last."""
+    def wanted(self, round: int, inputs: int, *, selected: int) -> int:
+        """Return how many features this round adds to those selected: equal parts by stage, all by the last."""
         by_now = -(-min(self.features, inputs) * (self._at(round) + 1) // self.stages)
-        return max(0, by_now - held)
+        return max(0, by_now - selected)
 
-    def told(self, round: int) -> dict[str, Value]:
-        """The noise that sites are asked for in this round."""
+    def site_config(self, round: int) -> dict[str, Value]:
+        """Return the noise that sites are asked for in this round."""
         if self.task(round) == "propose":
             return {"epsilon": self.draw} if self.draw else {}
         if not self.limited:
@@ -105,7 +107,7 @@ class Spending:
         return {} if self.secure else {"noise": self.noise(self.task(round))}
 
     def noise(self, task: str) -> float:
-        """The deviation of what is added to a sum, by each site or, under secure aggregation, by all together."""
+        """Return the deviation of what is added to a sum, by each site or, under secure aggregation, by all together."""
         if not self.limited:
             return 0.0
         rho = dict(self.rhos)[task]
@@ -113,51 +115,51 @@ class Spending:
         return reach / math.sqrt(2 * rho)
 
     def deviation(self, task: str, sites: int) -> float:
-        """The deviation of the noise in one entry of a sum over so many sites."""
+        """Return the deviation of the noise in one entry of a sum over so many sites."""
         if not self.limited or task not in dict(self.rhos):
             return 0.0
         return self.noise(task) * (1.0 if self.secure else math.sqrt(sites))
 
     def events(self, round: int) -> Sequence[Event]:
-        """What this round tells of each training patient."""
+        """Return the privacy events of this round for each training patient."""
         from grandrounds.privacy.accounting import Event
 
-        found = []
+        events = []
         if round == 1 and self.counts:
-            found.append(self._event("census", ROWS))
+            events.append(self._event("census", ROWS))
         task = self.task(round)
         if task != "propose":
-            found.append(self._event(task, MOMENTS if task == "moments" else SCORES))
+            events.append(self._event(task, MOMENTS if task == "moments" else SCORES))
         elif self.selection == "paper" or not self.limited:
-            found.append(Event("raw", "proposals whose signs are sent as they are", count=self.k))
+            events.append(Event("raw", "proposals whose signs are sent as they are", count=self.k))
         else:
-            found.append(Event("exponential", "proposals of features with a sign", count=self.k, epsilon=self.draw))
-        return [*found, *self.percentiles()] if round == self.rounds else found
+            events.append(Event("exponential", "proposals of features with a sign", count=self.k, epsilon=self.draw))
+        return [*events, *self.percentiles()] if round == self.rounds else events
 
     def percentiles(self) -> Sequence[Event]:
-        """What counting patients for percentiles tells of each."""
+        """Return the privacy events of counting patients for percentiles."""
         return [self._event("percentiles", PERCENTILES)] if self.columns else []
 
-    def _event(self, task: str, what: str) -> Event:
+    def _event(self, task: str, release: str) -> Event:
         from grandrounds.privacy.accounting import Event, skellam_rho
 
         trust = SECURE if self.secure else LOCAL
         if not self.limited:
-            return Event("raw", what, trust=trust)
+            return Event("raw", release, trust=trust)
         if task == "census" and self.asking:
-            return Event("laplace", what, epsilon=self.asking)
+            return Event("laplace", release, epsilon=self.asking)
         if not self.secure:
-            return Event("gaussian", what, sigma=self.noise(task) / self._sensitivity(task))
+            return Event("gaussian", release, sigma=self.noise(task) / self._sensitivity(task))
         rho = skellam_rho(
             self.noise(task),
             sensitivity=self._sensitivity(task),
             step=self._step(task),
             dimension=self._size(task),
         )
-        return Event("skellam", what, rho=rho, trust=trust)
+        return Event("skellam", release, rho=rho, trust=trust)
 
     def _sensitivity(self, task: str) -> float:
-        """How far one patient moves a sum (L2): (1, event), with values over R; a vector of scores; (z z', a z (y - prior)).
+        """Compute the L2 sensitivity of a sum: (1, event), with values over R; a vector of scores; (z z', a z (y - prior)).
 
         For percentiles a patient is in one cell of each column.
         """
@@ -174,7 +176,7 @@ class Spending:
         return {"census": 2 + self.inputs * self.centres, "moments": m * (m + 1) // 2 + m}.get(task, m)
 
     def _step(self, task: str) -> float:
-        """What sums are rounded to, once room was made for the noise."""
+        """Compute the rounding step of sums, with room for the noise."""
         from grandrounds.methods.secure import STATISTIC_BITS
         from grandrounds.methods.veil.server import MAX_SUM_ENTRY
         from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
@@ -193,7 +195,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class SpendingTerms:
-    """What the releases of a run follow from: settings, and the size of the consortium."""
+    """The terms that determine a run's releases: settings, and the size of the consortium."""
 
     selection: str
     rounds: int
@@ -218,23 +220,23 @@ class SpendingTerms:
 
 
 def resolve_selection(selection: str, *, secure: bool) -> str:
-    """What 'auto' stands for."""
+    """Resolve selection 'auto'."""
     if selection != "auto":
         return selection
     return "select_then_fit" if secure else "score"
 
 
 def plan_spending(
-    settings: Any,
+    settings: VeilSettings,
     *,
     rounds: int,
     inputs: int,
     sites: int,
-    budget: Any | None,
+    budget: PrivacyTerms | None,
     secure: bool,
     columns: Sequence[ColumnCells] = (),
 ) -> Spending:
-    """For [method.veil]; `budget` has epsilon and delta, where one is set; `columns`: those that have agreed cells."""
+    """Plan the releases of [method.veil]; `budget` has epsilon and delta, where set; `columns`: those with agreed cells."""
     v = settings
     share = float(getattr(v, "percentiles", 0.0))  # a plan of an earlier version has none
     counted = len(columns) if share and budget is not None and budget.epsilon is not None else 0
@@ -292,25 +294,33 @@ def _plan(t: SpendingTerms) -> Spending:
     if t.epsilon is None:
         return plain
     if votes:
-        told = t.asking * t.epsilon if plain.counts else 0.0
+        census_epsilon = t.asking * t.epsilon if plain.counts else 0.0
         if t.columns:
             from grandrounds.privacy.accounting import total_rho
 
             plain = replace(plain, rhos=(("percentiles", t.percentiles * total_rho(t.epsilon, t.delta)),))
-        drawn = _epsilon_per_draw(t.epsilon, t.delta, draws=t.rounds * t.k, told=told, besides=tuple(plain.percentiles()))
-        return replace(plain, draw=drawn, asking=told)
+        drawn = _epsilon_per_draw(
+            t.epsilon,
+            t.delta,
+            draws=t.rounds * t.k,
+            census_epsilon=census_epsilon,
+            other_events=tuple(plain.percentiles()),
+        )
+        return replace(plain, draw=drawn, asking=census_epsilon)
     return replace(plain, rhos=_allocate_rho(plain, t))
 
 
-def _epsilon_per_draw(epsilon: float, delta: float, *, draws: int, told: float, besides: Sequence[Event] = ()) -> float:
-    """The largest epsilon of a draw, by bisection on what the accountant says of all of them."""
+def _epsilon_per_draw(
+    epsilon: float, delta: float, *, draws: int, census_epsilon: float, other_events: Sequence[Event] = ()
+) -> float:
+    """Find the largest epsilon of a draw, by bisection on the accountant's total."""
     from grandrounds.privacy.accounting import Event, epsilon_of
 
     def spent(draw: float) -> float:
-        census = [Event("laplace", ROWS, epsilon=told)] if told else []
-        return epsilon_of([*census, *besides, Event("exponential", "proposals", count=draws, epsilon=draw)], delta)
+        census = [Event("laplace", ROWS, epsilon=census_epsilon)] if census_epsilon else []
+        return epsilon_of([*census, *other_events, Event("exponential", "proposals", count=draws, epsilon=draw)], delta)
 
-    low, high = 0.0 if besides else (epsilon - told) / draws, epsilon
+    low, high = 0.0 if other_events else (epsilon - census_epsilon) / draws, epsilon
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if spent(middle) <= epsilon else (low, middle)
@@ -318,7 +328,7 @@ def _epsilon_per_draw(epsilon: float, delta: float, *, draws: int, told: float, 
 
 
 def _allocate_rho(plan: Spending, t: SpendingTerms) -> tuple[tuple[str, float], ...]:
-    """The zCDP of one sum of each task."""
+    """Allocate zCDP to one sum of each task."""
     from grandrounds.privacy.accounting import noise_for, total_rho
 
     assert t.epsilon is not None
@@ -333,8 +343,8 @@ def _allocate_rho(plan: Spending, t: SpendingTerms) -> tuple[tuple[str, float], 
     census = t.asking * total if plan.counts else 0.0
     chosen, steps = tasks.count(first), tasks.count("fit")
     part = 0.0 if not chosen else 1.0 if not steps else t.selecting
-    found = {"census": census} if census else {}
-    found |= {first: part * (total - census) / chosen} if chosen else {}
-    found |= {"fit": (1 - part) * (total - census) / steps} if steps else {}
-    found |= {"percentiles": counting} if t.columns else {}
-    return tuple(found.items())
+    rhos = {"census": census} if census else {}
+    rhos |= {first: part * (total - census) / chosen} if chosen else {}
+    rhos |= {"fit": (1 - part) * (total - census) / steps} if steps else {}
+    rhos |= {"percentiles": counting} if t.columns else {}
+    return tuple(rhos.items())

@@ -19,7 +19,7 @@ from grandrounds.protocol.messages import Value
 
 @dataclass(frozen=True)
 class Extractor:
-    """How a site fits it."""
+    """Settings of a site's small model."""
 
     epochs: int
     batch: int
@@ -31,8 +31,8 @@ class Extractor:
         return {"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "clip": self.clip, "l2": self.l2}
 
     @classmethod
-    def from_values(cls, told: Mapping[str, Value]) -> Extractor:
-        return cls(int(told["epochs"]), int(told["batch"]), float(told["lr"]), float(told["clip"]), float(told["l2"]))
+    def from_values(cls, values: Mapping[str, Value]) -> Extractor:
+        return cls(int(values["epochs"]), int(values["batch"]), float(values["lr"]), float(values["clip"]), float(values["l2"]))
 
 
 def printed_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
@@ -51,7 +51,7 @@ def printed_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generato
 
 
 def convex_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
-    """The minimum of mean loss + l2 / 2 ||w||^2 on rows no longer than R, which one patient moves by 2 R / (n l2).
+    """Return the minimum of mean loss + l2 / 2 ||w||^2 on rows no longer than R, which one patient moves by 2 R / (n l2).
 
     Chaudhuri, Monteleoni and Sarwate 2011. The number of rows is taken as known.
     """

@@ -1,4 +1,4 @@
-"""VEIL: sites propose features, or sums of clipped scores, and never send a model; what comes of it is a sparse linear score.
+"""VEIL: sites propose features, or sums of clipped scores, and never send a model; the result is a sparse linear score.
 
 As printed (`paper`) it promises no privacy: the sign of a chosen weight is sent as it is. `score` draws feature and sign
 together, by a statistic that one patient moves by at most 1 whatever the model. `select_then_fit` and `moments` add up
@@ -16,7 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
-from grandrounds.core.plan_types import Plan
+from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
 from grandrounds.core.records import Decision, Stage
 from grandrounds.explain.noised_percentiles import COLUMNS, COUNTS, NOISE, ROWS, select_columns
 from grandrounds.methods.base import LocalRegularizer, Method, Round, Server
@@ -58,7 +58,7 @@ SELECTIONS = {
 
 
 class Veil(Method):
-    """One exchange a round; before the first, where it must be known, how many patients and events there are, with noise."""
+    """VEIL with one exchange a round, and a noisy census of patients and events before the first where it is needed."""
 
     name = "veil"
     title = "VEIL: sites propose features with a sign, or noisy sums of scores; a sparse linear model, no weights sent"
@@ -73,31 +73,33 @@ class Veil(Method):
     def secure_refusals(cls, plan: Plan) -> Iterator[str]:
         return checks.secure_refusals(plan)
 
-    def __init__(self, settings: Any, train: Any, stability: LocalRegularizer | None = None) -> None:
-        super().__init__(settings, train, stability)
+    def __init__(
+        self, settings: MethodSettings, train: TrainSettings, regularizer: LocalRegularizer | None = None
+    ) -> None:
+        super().__init__(settings, train, regularizer)
         self._counted: dict[str, Array] = {}  # a first round that is tried again does not ask for rows a second time
 
     def round(self, server: Server) -> Round:
-        chosen = yield from choose(server, self.settings.select)
+        selection = yield from choose(server, self.settings.select)
         spent = self.spending(server)
-        known = yield from self._census(server, chosen.sites, spent)
+        census = yield from self._census(server, selection.sites, spent)
         if spent.selection in VOTING:
-            model, stage, weights, state = yield from self._vote(server, chosen.sites, spent, known)
+            model, stage, weights, state = yield from self._vote(server, selection.sites, spent, census)
         else:
-            model, stage, weights, state = yield from self._sum(server, chosen.sites, spent, known)
+            model, stage, weights, state = yield from self._sum(server, selection.sites, spent, census)
         counted, unheard = yield from self._percentiles(server, spent, model)
-        signals = {**chosen.signals, **self._rows_said(server, tuple(weights), known)}
+        signals = {**selection.signals, **self._reported_rows(server, tuple(weights), census)}
         notes = (*self._notes(server, spent), *unheard)
         decision = Decision(signals=signals, weights=weights, why=stage.why, stages=(stage,), notes=notes)
-        return server.next(model, decision, **known, **state, **counted)
+        return server.next(model, decision, **census, **state, **counted)
 
     def spends(self, server: Server) -> Sequence[Event]:
-        """What this round releases of each training patient, before it is asked for."""
+        """Return the releases of this round about each training patient, before they are asked for."""
         return self.spending(server).events(server.round)
 
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:
-        """By a site's own fit one patient's reach depends on how many there are, which is taken as known."""
+        """Name row counts where the sensitivity of a site's own fit depends on them: they are taken as public."""
         taken = ("how many rows each site has, which the reach of a patient follows from",)
         return taken if plan.method.veil.selection in ("strongly_convex", "non_expansive") else ()
 
@@ -115,7 +117,7 @@ class Veil(Method):
     def _percentiles(
         self, server: Server, spent: Spending, model: Array
     ) -> Generator[Ask, Answers, tuple[dict[str, Array], tuple[str, ...]]]:
-        """In the last round, noised counts of patients by the columns that weigh most; and who gave none.
+        """Ask for noised counts of the heaviest columns in the last round; also return notes on sites without them.
 
         Which columns these are follows from the model, which is private already. The model is finished: a site that does not
         allow the counts, or a sum that cannot be finished, costs percentiles and no more.
@@ -123,10 +125,10 @@ class Veil(Method):
         if not spent.columns or server.round != self.settings.rounds:
             return {}, ()
         chosen = select_columns(server.columns, model[:-1], spent.columns)
-        told: dict[str, Value] = {"columns": json.dumps([server.columns[j].to_dict() for j in chosen.tolist()])}
+        config: dict[str, Value] = {"columns": json.dumps([server.columns[j].to_dict() for j in chosen.tolist()])}
         if not spent.secure:
-            told["noise"] = spent.noise("percentiles")
-        ask = Ask(PERCENTILES, shared=told, to=server.available_sites, report=("cells",))
+            config["noise"] = spent.noise("percentiles")
+        ask = Ask(PERCENTILES, shared=config, to=server.available_sites, report=("cells",))
         try:
             summed = yield from sum_reports(server, ask, "cells", noise=spent.noise("percentiles"))
         except RunFailed as e:
@@ -144,49 +146,49 @@ class Veil(Method):
         self, server: Server, sites: tuple[str, ...], spent: Spending
     ) -> Generator[Ask, Answers, dict[str, Array]]:
         """Rows and events as far as they must be known: by site for votes, in all for sums. Asked once, of all sites."""
-        held = {
+        stored = {
             name: server.state[name] for name in ("rows", "prior", "centre") if name in server.state
         } or self._counted
         v = self.settings.veil
-        if held or not spent.counts:
-            return held or {"prior": np.array([0.5 if v.prior is None else v.prior])}
-        asked: dict[str, Value] = dict(spent.census)
+        if stored or not spent.counts:
+            return stored or {"prior": np.array([0.5 if v.prior is None else v.prior])}
+        config: dict[str, Value] = dict(spent.census)
         if spent.selection in VOTING:
-            answers: Answers = yield Ask(CENSUS, shared=asked, to=server.sites, report=("census",))
-            found = dict(zip(answers.sites, np.asarray(answers["census"], float), strict=True))
-            rows = np.array([max(1.0, found[s][0]) if s in found else 1.0 for s in server.sites])
-            total = np.sum(list(found.values()), axis=0)
+            answers: Answers = yield Ask(CENSUS, shared=config, to=server.sites, report=("census",))
+            counts = dict(zip(answers.sites, np.asarray(answers["census"], float), strict=True))
+            rows = np.array([max(1.0, counts[s][0]) if s in counts else 1.0 for s in server.sites])
+            total = np.sum(list(counts.values()), axis=0)
         else:
-            asked["value"] = self._value(spent)
-            ask = Ask(CENSUS, shared=asked, to=server.sites, report=("census",))
+            config["value"] = self._value(spent)
+            ask = Ask(CENSUS, shared=config, to=server.sites, report=("census",))
             summed = yield from sum_reports(server, ask, "census", noise=spent.census_noise)
             total = summed.values["census"]
             rows = np.array([max(1.0, total[0])])
-        seen = float(np.clip(total[1] / max(1.0, total[0]), 0.005, 0.995))
-        self._counted = {"rows": rows, "prior": np.array([seen if v.prior is None else v.prior])}
+        event_share = float(np.clip(total[1] / max(1.0, total[0]), 0.005, 0.995))
+        self._counted = {"rows": rows, "prior": np.array([event_share if v.prior is None else v.prior])}
         if spent.centres:
             mean = total[2:] * CENTRE_NORM / max(1.0, total[0])
             self._counted["centre"] = np.clip(mean, -self._value(spent), self._value(spent))
         return self._counted
 
     def _value(self, spent: Spending) -> float:
-        """Where standardised values are clipped."""
+        """Return the bound at which standardised values are clipped."""
         v = self.settings.veil
         usual = MOMENTS_VALUE if spent.selection == "moments" else DEFAULT_VALUE
         return usual if v.value is None else float(v.value)
 
     def _vote(
-        self, server: Server, sites: tuple[str, ...], spent: Spending, known: Mapping[str, Array]
+        self, server: Server, sites: tuple[str, ...], spent: Spending, census: Mapping[str, Array]
     ) -> Generator[Ask, Answers, tuple[Array, Stage, dict[str, float], dict[str, Array]]]:
         v = self.settings.veil
-        start = self._start(server, known)
-        told = self._told(server, spent, known)
+        start = self._start(server, census)
+        config = self._site_config(server, spent, census)
         chosen = self._narrowed(server, spent, start)
         if chosen is not None:
             start = keep_features(start, chosen)
-            told |= {"model": start.astype(server.model.dtype), "features": chosen.astype(np.uint16)}
-        answers: Answers = yield Ask(PROPOSE, shared=told, to=sites, report=("votes",))
-        weight = self._weights(server, answers.sites, known)
+            config |= {"model": start.astype(server.model.dtype), "features": chosen.astype(np.uint16)}
+        answers: Answers = yield Ask(PROPOSE, shared=config, to=sites, report=("votes",))
+        weight = self._weights(server, answers.sites, census)
         ballot = Ballot.from_votes(np.asarray(answers["votes"]), len(server.model))
         pace = 2 / (server.round + 2) if v.decay else 1.0
         if v.votes == "net":
@@ -200,70 +202,74 @@ class Veil(Method):
         return model, Stage("votes", why, shares), shares, {} if chosen is None else {"chosen": chosen}
 
     def _narrowed(self, server: Server, spent: Spending, model: Array) -> Array | None:
-        """In the second half of the rounds proposals are among the strongest features alone, where a number is wanted."""
+        """Return the strongest features, which proposals are restricted to in the second half of the rounds."""
         wanted = self.settings.veil.features
         if spent.selection != "score" or not wanted or server.round <= max(1, self.settings.rounds // 2):
             return None
-        held = server.state.get("chosen")
-        return strongest_features(model[:-1], wanted) if held is None else np.asarray(held, np.int64)
+        chosen = server.state.get("chosen")
+        return strongest_features(model[:-1], wanted) if chosen is None else np.asarray(chosen, np.int64)
 
     def _sum(
-        self, server: Server, sites: tuple[str, ...], spent: Spending, known: Mapping[str, Array]
+        self, server: Server, sites: tuple[str, ...], spent: Spending, census: Mapping[str, Array]
     ) -> Generator[Ask, Answers, tuple[Array, Stage, dict[str, float], dict[str, Array]]]:
         """Select, or step on what is selected, by the round's place in its stage."""
         v, d, task = self.settings.veil, len(server.model) - 1, spent.task(server.round)
-        held = np.asarray(server.state.get("chosen", np.empty(0)), np.int64)
-        asked = held if task == "fit" and v.features else np.arange(d)
+        selected = np.asarray(server.state.get("chosen", np.empty(0)), np.int64)
+        features = selected if task == "fit" and v.features else np.arange(d)
         name = "moments" if task == "moments" else "scores"
-        told = self._told(server, spent, known) | ({} if len(asked) == d else {"features": asked.astype(np.uint16)})
-        ask = Ask(MOMENTS if task == "moments" else SCORES, shared=told, to=sites, report=(name,))
+        config = self._site_config(server, spent, census) | (
+            {} if len(features) == d else {"features": features.astype(np.uint16)}
+        )
+        ask = Ask(MOMENTS if task == "moments" else SCORES, shared=config, to=sites, report=(name,))
         summed = yield from sum_reports(server, ask, name, noise=spent.noise(task))
-        found = summed.values[name]
-        model, prior = self._start(server, known), float(known["prior"][0])
+        sums = summed.values[name]
+        model, prior = self._start(server, census), float(census["prior"][0])
         noise = spent.deviation("moments", len(sites))
         state = {n: server.state[n] for n in ("gram",) if n in server.state}
         if task == "moments":
-            gram, towards = unpack_moments(found, d + 1, outcome=spent.outcome)
-            held, model = fit_moments(gram, towards, prior=prior, features=v.features, noise=noise)
+            gram, towards = unpack_moments(sums, d + 1, outcome=spent.outcome)
+            selected, model = fit_moments(gram, towards, prior=prior, features=v.features, noise=noise)
             state["gram"] = gram
-            why = f"{len(held)} of {d} features by regression on the consortium's second moments"
+            why = f"{len(selected)} of {d} features by regression on the consortium's second moments"
         elif task == "select":
-            more = strongest_features(found[:-1], spent.wanted(server.round, d, held=len(held)), but=held)
-            held = np.concatenate([held, more])
-            why = f"{len(more)} features more by the largest sums of scores, {len(held)} of {d} in all"
+            more = strongest_features(
+                sums[:-1], spent.wanted(server.round, d, selected=len(selected)), exclude=selected
+            )
+            selected = np.concatenate([selected, more])
+            why = f"{len(more)} features more by the largest sums of scores, {len(selected)} of {d} in all"
         else:
             curve = Curvature(state["gram"], prior, noise) if "gram" in state else None
-            rows = float(known["rows"].sum()) * len(summed.sites) / len(server.sites) if "rows" in known else 1.0
-            model = fit_step(model, found, asked, rows=rows, lr=v.lr, curve=curve, centre=known.get("centre"))
-            why = f"a step on {len(asked)} of {d} features"
+            rows = float(census["rows"].sum()) * len(summed.sites) / len(server.sites) if "rows" in census else 1.0
+            model = fit_step(model, sums, features, rows=rows, lr=v.lr, curve=curve, centre=census.get("centre"))
+            why = f"a step on {len(features)} of {d} features"
         weights = dict.fromkeys(summed.sites, 1 / len(summed.sites))
         stage = Stage("sums", f"{why}; every patient counts alike, whichever the site", weights)
-        return model, stage, weights, {"chosen": held, **state}
+        return model, stage, weights, {"chosen": selected, **state}
 
-    def _told(self, server: Server, spent: Spending, known: Mapping[str, Array]) -> dict[str, Value]:
-        """What sites are asked by. In the first round the model is nothing but the prior's log-odds, and is not sent."""
+    def _site_config(self, server: Server, spent: Spending, census: Mapping[str, Array]) -> dict[str, Value]:
+        """Build the settings of an Ask. The first round's model is the prior's log-odds alone, and is not sent."""
         v, t = self.settings.veil, self.train
-        told: dict[str, Value] = {
+        config: dict[str, Value] = {
             "inputs": len(server.model) - 1,
-            "prior": float(known["prior"][0]),
+            "prior": float(census["prior"][0]),
             "value": self._value(spent),
-            **spent.told(server.round),
+            **spent.site_config(server.round),
         }
         if spent.selection in VOTING:
-            told |= {"selection": spent.selection, "k": v.k}
+            config |= {"selection": spent.selection, "k": v.k}
             if spent.selection != "score":
                 clip = spent.norm if spent.selection != "paper" else 1.0
-                told |= Extractor(t.epochs, t.batch, t.lr, clip, v.l2).to_values()
+                config |= Extractor(t.epochs, t.batch, t.lr, clip, v.l2).to_values()
         else:
-            told |= {"norm": spent.norm, "outcome": spent.outcome}
-            if "centre" in known:
-                told["centre"] = known["centre"].astype(np.float32)
+            config |= {"norm": spent.norm, "outcome": spent.outcome}
+            if "centre" in census:
+                config["centre"] = census["centre"].astype(np.float32)
         if server.round > 1 and spent.selection not in VOTING[1:] and spent.task(server.round) != "moments":
-            told["model"] = server.model
-        return told
+            config["model"] = server.model
+        return config
 
     def _notes(self, server: Server, spent: Spending) -> tuple[str, ...]:
-        """What follows from the settings alone and is easily overlooked; said once."""
+        """Return notes on settings that are easily overlooked, in the first round."""
         v, d = self.settings.veil, len(server.model) - 1
         if server.round > 1 or spent.selection not in VOTING:
             return ()
@@ -274,33 +280,33 @@ class Veil(Method):
                 f"as printed a feature is drawn {most}: choices are all but even, and what is learnt comes of signs"
             )
         if v.votes == "quorum" and v.quorum > v.k / d:
-            said = f"method.veil.quorum is {v.quorum:.1%}, above k / d = {v.k / d:.1%}"
-            notes.append(f"{said}: where sites draw all but evenly no feature passes; lower it, or raise k")
+            sentence = f"method.veil.quorum is {v.quorum:.1%}, above k / d = {v.k / d:.1%}"
+            notes.append(f"{sentence}: where sites draw all but evenly no feature passes; lower it, or raise k")
         return tuple(notes)
 
-    def _start(self, server: Server, known: Mapping[str, Array]) -> Array:
-        """The model so far; at the beginning the prior's log-odds alone."""
+    def _start(self, server: Server, census: Mapping[str, Array]) -> Array:
+        """Return the model so far; at the beginning the prior's log-odds alone."""
         model = np.array(server.model, float)
         if server.round == 1:
-            prior = float(known["prior"][0])
+            prior = float(census["prior"][0])
             model[:-1], model[-1] = 0.0, np.log(prior / (1 - prior))
         return model
 
-    def _rows_said(
-        self, server: Server, sites: tuple[str, ...], known: Mapping[str, Array]
+    def _reported_rows(
+        self, server: Server, sites: tuple[str, ...], census: Mapping[str, Array]
     ) -> dict[str, dict[str, float]]:
-        """Rows of each site as it said them, with noise, where its votes count by them."""
-        by_site = len(known.get("rows", ())) == len(server.sites) and self.settings.veil.weight == "root"
+        """Compute the rows of each site as it said them, with noise, where its votes count by them."""
+        by_site = len(census.get("rows", ())) == len(server.sites) and self.settings.veil.weight == "root"
         if not by_site or self.spending(server).selection not in VOTING:
             return {}
-        return {"rows_said": dict(zip(sites, (self._weights(server, sites, known) ** 2).tolist(), strict=True))}
+        return {"rows_said": dict(zip(sites, (self._weights(server, sites, census) ** 2).tolist(), strict=True))}
 
-    def _weights(self, server: Server, sites: Sequence[str], known: Mapping[str, Array]) -> Array:
-        """What each site's votes count: the root of its rows, as it said them, or 1."""
-        if self.settings.veil.weight == "uniform" or "rows" not in known:
+    def _weights(self, server: Server, sites: Sequence[str], census: Mapping[str, Array]) -> Array:
+        """Return the weight of each site's votes: the root of its reported rows, or 1."""
+        if self.settings.veil.weight == "uniform" or "rows" not in census:
             return np.ones(len(sites))
         place = {s: k for k, s in enumerate(server.sites)}
-        out: Any = np.sqrt(known["rows"][[place[s] for s in sites]])
+        out: Any = np.sqrt(census["rows"][[place[s] for s in sites]])
         return np.asarray(out)
 
 
@@ -309,19 +315,19 @@ MAX_SUM_ENTRY = 2.0**30
 
 
 def sum_reports(server: Server, ask: Ask, name: str, *, noise: float) -> Generator[Ask, Answers, SumResult]:
-    """The sum of what sites are asked for; `noise`: its least deviation, which a secure sum's sites add in shares."""
+    """Return the sum of what sites are asked for; `noise`: its least deviation, which a secure sum's sites add in shares."""
     if server.secure is None:
         answers: Answers = yield ask
         if not len(answers):
             raise RunFailed(f"round {server.round}: no site answered", code="too-few-sites")
         return SumResult(answers.sites, {name: np.asarray(answers[name], float).sum(axis=0)}, {}, answers.missing)
-    held: Answers = yield ask.withholding(name)
-    summed = yield from secure_sum(server.secure, held, bits=STATISTIC_BITS, bound=MAX_SUM_ENTRY, noise=noise)
+    withheld: Answers = yield ask.withholding(name)
+    summed = yield from secure_sum(server.secure, withheld, bits=STATISTIC_BITS, bound=MAX_SUM_ENTRY, noise=noise)
     return summed
 
 
 def noise_deviation(noise: float, server: Server, sites: Sequence[str]) -> float:
-    """The deviation of the noise that is really in a sum over these sites, each of which added its own or its share."""
+    """Return the deviation of the noise that is really in a sum over these sites, each of which added its own or its share."""
     if server.secure is None:
         return noise * math.sqrt(len(sites))
     from grandrounds.privacy.secagg import fewest_honest

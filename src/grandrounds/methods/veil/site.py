@@ -1,4 +1,4 @@
-"""VEIL at a site: proposals of features, and sums over patients of clipped vectors. No model leaves.
+"""VEIL at a site: proposals of features, and sums over patients of clipped vectors. No model leaves the site.
 
 One patient can change what is drawn or summed by no more than is stated with each task, whatever the other patients and
 whatever model the server sent. Draws and noise come from the site's own secret, not from the experiment's seed.
@@ -43,18 +43,18 @@ class VeilSite(SitePlugin):
 
         Where a `norm` R is told, also sum_i clip(x_i, c) / R, each patient's vector no longer than 1: (2 + d,).
         """
-        told = ask.shared
-        found = np.array([self._counts(told, x, y) for x, y in self._rows(members)], float)
-        if "epsilon" in told:
-            found += self._noise(ask, members, 2, lambda rng, size: rng.laplace(0, 2 / float(told["epsilon"]), size))
-        return {"census": found + self._gaussian(ask, members, found.shape[1])}
+        config = ask.shared
+        counts = np.array([self._counts(config, x, y) for x, y in self._rows(members)], float)
+        if "epsilon" in config:
+            counts += self._noise(ask, members, 2, lambda rng, size: rng.laplace(0, 2 / float(config["epsilon"]), size))
+        return {"census": counts + self._gaussian(ask, members, counts.shape[1])}
 
     @staticmethod
-    def _counts(told: Mapping[str, Value], x: Array, y: Array) -> Array:
+    def _counts(config: Mapping[str, Value], x: Array, y: Array) -> Array:
         rows = np.array([len(y), y.sum()])
-        if "norm" not in told:
+        if "norm" not in config:
             return rows
-        c, r = _clip_value(told), float(told["norm"])
+        c, r = _clip_value(config), float(config["norm"])
         return np.concatenate([rows, _clip_rows(np.clip(x, -c, c), r).sum(axis=0) / r])
 
     def _propose(self, ask: Ask, members: Array) -> Columns:
@@ -68,27 +68,27 @@ class VeilSite(SitePlugin):
         """
         from grandrounds.privacy.mechanisms import exponential_top_k
 
-        told = ask.shared
-        k, epsilon, by = int(told["k"]), float(told.get("epsilon", 0.0)), str(told["selection"])
-        size = int(told["inputs"]) + 1
-        among = np.append(_asked_features(told), size - 1)
+        config = ask.shared
+        k, epsilon, selection = int(config["k"]), float(config.get("epsilon", 0.0)), str(config["selection"])
+        size = int(config["inputs"]) + 1
+        among = np.append(_asked_features(config), size - 1)
         votes = []
         for (x, y), site in zip(self._rows(members), self.site.names_of(members), strict=True):
             utility = (
-                score_statistic(told, x, y)[among]
-                if by == "score"
-                else fit_utility(told, x, y, by, np.random.default_rng(self._key(ask, site, 1)))
+                score_statistic(config, x, y)[among]
+                if selection == "score"
+                else fit_utility(config, x, y, selection, np.random.default_rng(self._key(ask, site, 1)))
             )
             rng = np.random.Generator(np.random.Philox(key=self._key(ask, site, 0)))
-            if by == "paper":  # chosen by size alone; the sign is sent as it is
+            if selection == "paper":  # chosen by size alone; the sign is sent as it is
                 chosen = _draw_top(np.abs(utility), epsilon, k, rng, exponential_top_k)
                 negative = utility[chosen] < 0
             else:
                 drawn = _draw_top(np.concatenate([utility, -utility]), epsilon, k, rng, exponential_top_k)
                 chosen, negative = drawn % len(utility), drawn >= len(utility)
             votes.append(among[chosen] + negative * size)
-        candidates = 2 * size
-        return {"votes": np.array(votes, np.uint8 if candidates <= 256 else np.uint16)}
+        candidate_count = 2 * size
+        return {"votes": np.array(votes, np.uint8 if candidate_count <= 256 else np.uint16)}
 
     def _scores(self, ask: Ask, members: Array) -> Columns:
         """sum_i of (y_i - p_i) (clip(x_i, c), 1) on the features in question, each patient's vector no longer than R.
@@ -96,17 +96,17 @@ class VeilSite(SitePlugin):
         Values are told from the `centre`, where one is sent: clipping shortens the vectors of those with the event most, and
         what is off centre would then look like a reason.
         """
-        told = ask.shared
-        model, chosen, c, r = _read_model(told), _asked_features(told), _clip_value(told), float(told["norm"])
-        centre = _read_array(told, "centre")[chosen] if "centre" in told else 0.0
+        config = ask.shared
+        model, chosen, c, r = _read_model(config), _asked_features(config), _clip_value(config), float(config["norm"])
+        centre = _read_array(config, "centre")[chosen] if "centre" in config else 0.0
         out = []
         for x, y in self._rows(members):
             z = _add_intercept(np.clip(x[:, chosen], -c, c) - centre)
             residual = y - _probability(model, x, c)
             length = np.abs(residual) * np.linalg.norm(z, axis=1)
             out.append((residual * np.minimum(1.0, r / np.maximum(length, 1e-12))) @ z)
-        found = np.array(out)
-        return {"scores": found + self._gaussian(ask, members, found.shape[1])}
+        sums = np.array(out)
+        return {"scores": sums + self._gaussian(ask, members, sums.shape[1])}
 
     def _moments(self, ask: Ask, members: Array) -> Columns:
         """sum_i of z_i z_i' (the upper half) and of a z_i (y_i - prior), for z_i = (clip(x_i, c), 1) no longer than R.
@@ -114,17 +114,17 @@ class VeilSite(SitePlugin):
         Off the diagonal entries are told times the root of 2, so that the vector of one patient is as long as
         sqrt(||z||^4 + a^2 ||z||^2 (y - prior)^2).
         """
-        told = ask.shared
-        c, r, prior, a = _clip_value(told), float(told["norm"]), float(told["prior"]), float(told["outcome"])
+        config = ask.shared
+        c, r, prior, a = _clip_value(config), float(config["norm"]), float(config["prior"]), float(config["outcome"])
         out = []
         for x, y in self._rows(members):
             z = _clip_rows(_add_intercept(np.clip(x, -c, c)), r)
             gram = z.T @ z
             upper = np.triu_indices(len(gram))
-            told_gram = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)) * gram[upper]
-            out.append(np.concatenate([told_gram, a * ((y - prior) @ z)]))
-        found = np.array(out)
-        return {"moments": found + self._gaussian(ask, members, found.shape[1])}
+            packed_gram = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)) * gram[upper]
+            out.append(np.concatenate([packed_gram, a * ((y - prior) @ z)]))
+        sums = np.array(out)
+        return {"moments": sums + self._gaussian(ask, members, sums.shape[1])}
 
     def _percentiles(self, ask: Ask, members: Array) -> Columns:
         """Training rows in each agreed cell of the columns in question: a patient is in one cell of each column."""
@@ -167,18 +167,18 @@ class VeilSite(SitePlugin):
             yield np.asarray(part.x[mine], float), np.asarray(part.y[mine], float)
 
 
-def score_statistic(told: Mapping[str, Value], x: Array, y: Array) -> Array:
+def score_statistic(config: Mapping[str, Value], x: Array, y: Array) -> Array:
     """sum_i (y_i - p_i) clip(x_ij, c) / c for each feature, and for the intercept sum_i (y_i - p_i): (d + 1,)."""
-    c = _clip_value(told)
-    residual = y - _probability(_read_model(told), x, c)
+    c = _clip_value(config)
+    residual = y - _probability(_read_model(config), x, c)
     out: Array = residual @ _add_intercept(np.clip(x, -c, c) / c)
     return out
 
 
-def fit_utility(told: Mapping[str, Value], x: Array, y: Array, by: str, rng: np.random.Generator) -> Array:
-    """The weights of the site's own small model, in units of what one patient can change (d,)."""
-    rule = Extractor.from_values(told)
-    weights = {"paper": printed_weights, "strongly_convex": convex_weights, "non_expansive": gradient_descent_weights}[by]
+def fit_utility(config: Mapping[str, Value], x: Array, y: Array, selection: str, rng: np.random.Generator) -> Array:
+    """Return the weights of the site's own small model, in units of what one patient can change (d,)."""
+    rule = Extractor.from_values(config)
+    weights = {"paper": printed_weights, "strongly_convex": convex_weights, "non_expansive": gradient_descent_weights}[selection]
     return weights(rule, x, y, rng)
 
 
@@ -190,13 +190,13 @@ def _draw_top(utility: Array, epsilon: float, k: int, rng: np.random.Generator, 
 
 
 def _probability(model: Array, x: Array, c: float) -> Array:
-    """What the model says of these rows, with values clipped as they are in sums."""
+    """Predict these rows, with values clipped as they are in sums."""
     out: Array = probabilities(np.clip(x, -c, c) @ model[:-1, None] + model[-1])[:, 0]
     return out
 
 
 def _clip_rows(z: Array, longest: float) -> Array:
-    """Rows shortened to this length."""
+    """Compute the rows shortened to this length."""
     out: Array = z * np.minimum(1.0, longest / np.maximum(np.linalg.norm(z, axis=1), 1e-12))[:, None]
     return out
 
@@ -205,28 +205,28 @@ def _add_intercept(x: Array) -> Array:
     return np.concatenate([x, np.ones((len(x), 1))], axis=1)
 
 
-def _asked_features(told: Mapping[str, Value]) -> Array:
-    """The features in question; all of them where none are named."""
-    return np.asarray(told["features"], np.int64) if "features" in told else np.arange(int(told["inputs"]))
+def _asked_features(config: Mapping[str, Value]) -> Array:
+    """Return the features in question; all of them where none are named."""
+    return np.asarray(config["features"], np.int64) if "features" in config else np.arange(int(config["inputs"]))
 
 
-def _clip_value(told: Mapping[str, Value]) -> float:
-    return float(told["value"])
+def _clip_value(config: Mapping[str, Value]) -> float:
+    return float(config["value"])
 
 
-def _read_array(told: Mapping[str, Value], name: str) -> Array:
-    """An array of the server's; refused where a sum could become no number, which would tell of a patient through any noise."""
-    sent = np.asarray(told[name], float)
+def _read_array(config: Mapping[str, Value], name: str) -> Array:
+    """Read an array of the server; refuse one that could make a sum NaN, which would expose a patient through any noise."""
+    sent = np.asarray(config[name], float)
     if not (np.abs(sent) < _MAX_WEIGHT).all():
         raise BadInput("the weights that were sent are not finite, or too large to add up", code="weights-not-finite")
     return sent
 
 
-def _read_model(told: Mapping[str, Value]) -> Array:
-    """The weights (d + 1,) that were sent; where none were, all are 0 but the intercept, which is the prior's log-odds."""
-    if "model" in told:
-        return _read_array(told, "model")
-    out = np.zeros(int(told["inputs"]) + 1)
-    prior = float(told["prior"])
+def _read_model(config: Mapping[str, Value]) -> Array:
+    """Return the weights (d + 1,) that were sent; where none were, all are 0 but the intercept, which is the prior's log-odds."""
+    if "model" in config:
+        return _read_array(config, "model")
+    out = np.zeros(int(config["inputs"]) + 1)
+    prior = float(config["prior"])
     out[-1] = np.log(prior / (1 - prior))
     return out

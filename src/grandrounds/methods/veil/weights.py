@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Ballot:
-    """Who proposed which entry of the model with which sign: (K, d + 1), -1, 0 or 1 each (the last is the intercept)."""
+    """The sites' proposals: (K, d + 1), the sign -1, 0 or 1 of each entry of the model (the last is the intercept)."""
 
     signs: Array
 
@@ -33,7 +33,7 @@ class Ballot:
 
 
 def net_votes(ballot: Ballot, weight: Array) -> tuple[Array, str]:
-    """For each entry the sum of signs by the sites' weights, as a share of all weight: in [-1, 1]."""
+    """Sum the signs of each entry by the sites' weights, as a share of all weight: in [-1, 1]."""
     change: Array = weight @ ballot.signs / weight.sum()
     moved = int((change[:-1] != 0).sum())
     return change, f"net votes of {len(weight)} sites for {moved} features"
@@ -44,25 +44,25 @@ def quorum_votes(ballot: Ballot, *, quorum: float) -> tuple[Array, str]:
     counts = np.abs(ballot.signs).sum(axis=0)
     passed = (counts >= quorum * len(ballot.signs) - _ROUNDING) & (counts > 0)
     change = np.where(passed, ballot.signs.sum(axis=0) / np.maximum(counts, 1), 0.0)
-    said = f"{int(passed[:-1].sum())} features of {int((counts[:-1] > 0).sum())} that were proposed passed the quorum"
-    return change, f"{said} of {quorum:.0%}"
+    sentence = f"{int(passed[:-1].sum())} features of {int((counts[:-1] > 0).sum())} that were proposed passed the quorum"
+    return change, f"{sentence} of {quorum:.0%}"
 
 
 _RIDGE = 2.0
 """How many times the noise's spectral norm, about 2 sqrt(m) of its deviation, the ridge is."""
 
 
-def unpack_moments(told: Array, size: int, *, outcome: float) -> tuple[Array, Array]:
-    """The symmetric matrix (size, size) and the vector (size,) that sites told as one (`veil.moments`)."""
+def unpack_moments(packed: Array, size: int, *, outcome: float) -> tuple[Array, Array]:
+    """Return the symmetric matrix (size, size) and the vector (size,) that sites told as one (`veil.moments`)."""
     upper = np.triu_indices(size)
     cut = len(upper[0])
     gram = np.zeros((size, size))
-    gram[upper] = told[:cut] / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
-    return gram + np.triu(gram, 1).T, told[cut:] / outcome
+    gram[upper] = packed[:cut] / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
+    return gram + np.triu(gram, 1).T, packed[cut:] / outcome
 
 
 def fit_moments(gram: Array, towards: Array, *, prior: float, features: int, noise: float) -> tuple[Array, Array]:
-    """The features chosen one after another, each the one that explains most of what is left, and the model (d + 1,).
+    """Return the features chosen one after another, each the one that explains most of what is left, and the model (d + 1,).
 
     Least squares of (y - prior) on them and the intercept; `noise` is the deviation of an entry of `gram`, and the
     ridge is as large as what noise alone makes of a matrix of that size. A slope of a probability is prior (1 - prior)
@@ -70,50 +70,50 @@ def fit_moments(gram: Array, towards: Array, *, prior: float, features: int, noi
     """
     d = len(towards) - 1
     diagonal = np.maximum(np.diag(gram), max(noise, 1.0))
-    kept: list[int] = [d]  # the intercept
-    weights = _solve_ridge(gram, towards, kept, noise)
+    selected: list[int] = [d]  # the intercept
+    weights = _solve_ridge(gram, towards, selected, noise)
     for _ in range(min(features, d) if features else 0):
-        left = np.abs(towards - gram[:, kept] @ weights) / np.sqrt(diagonal)
-        left[kept] = -1.0
-        kept.append(int(left.argmax()))
-        weights = _solve_ridge(gram, towards, kept, noise)
+        residual = np.abs(towards - gram[:, selected] @ weights) / np.sqrt(diagonal)
+        residual[selected] = -1.0
+        selected.append(int(residual.argmax()))
+        weights = _solve_ridge(gram, towards, selected, noise)
     if not features:
-        kept = list(range(d + 1))
-        weights = _solve_ridge(gram, towards, kept, noise)
+        selected = list(range(d + 1))
+        weights = _solve_ridge(gram, towards, selected, noise)
     slope = prior * (1 - prior)
     model = np.zeros(d + 1)
-    model[kept] = weights / slope
+    model[selected] = weights / slope
     model[-1] += np.log(prior / (1 - prior))
-    return np.array([j for j in kept if j < d], np.int64), model
+    return np.array([j for j in selected if j < d], np.int64), model
 
 
-def strongest_features(scores: Array, count: int, *, but: Sequence[int] | Array = ()) -> Array:
-    """The `count` features with the largest entries of either sign, those in `but` left out."""
-    size, held = np.abs(scores), np.asarray(but, np.int64)
-    size[held] = -1.0
-    return np.sort(np.argsort(-size, kind="stable")[: min(count, len(scores) - len(held))])
+def strongest_features(scores: Array, count: int, *, exclude: Sequence[int] | Array = ()) -> Array:
+    """Return the `count` features with the largest entries of either sign, those in `exclude` left out."""
+    size, excluded = np.abs(scores), np.asarray(exclude, np.int64)
+    size[excluded] = -1.0
+    return np.sort(np.argsort(-size, kind="stable")[: min(count, len(scores) - len(excluded))])
 
 
 def keep_features(model: Array, chosen: Array) -> Array:
-    """The model with all weights but those chosen, and the intercept, at 0."""
+    """Return the model with all weights but those chosen, and the intercept, at 0."""
     out = np.zeros_like(model)
-    at = np.append(chosen, len(model) - 1)
-    out[at] = model[at]
+    index = np.append(chosen, len(model) - 1)
+    out[index] = model[index]
     return out
 
 
 @dataclass(frozen=True)
 class Curvature:
-    """How the log-likelihood bends: prior (1 - prior) times second moments, whose entries have noise of this deviation."""
+    """Curvature of the log-likelihood: prior (1 - prior) times second moments, whose entries have noise of this deviation."""
 
     gram: Array
     prior: float
     noise: float
 
-    def step(self, scores: Array, at: list[int]) -> Array:
+    def step(self, scores: Array, index: list[int]) -> Array:
         towards = np.zeros(len(self.gram))
-        towards[at] = scores
-        out: Array = _solve_ridge(self.gram, towards, at, self.noise) / (self.prior * (1 - self.prior))
+        towards[index] = scores
+        out: Array = _solve_ridge(self.gram, towards, index, self.noise) / (self.prior * (1 - self.prior))
         return out
 
 
@@ -127,23 +127,23 @@ def fit_step(
     curve: Curvature | None,
     centre: Array | None = None,
 ) -> Array:
-    """One step up the summed scores (len(chosen) + 1, the intercept last): by Newton's rule where the curve is known.
+    """Return one step up the summed scores (len(chosen) + 1, the intercept last): by Newton's rule where the curve is known.
 
     Scores of values told from a `centre` (d,) are of a model whose intercept is there; it is told from 0 again.
     """
-    at = [*chosen.tolist(), len(model) - 1]
-    step = lr * scores / max(rows, 1.0) if curve is None else curve.step(scores, at)
+    index = [*chosen.tolist(), len(model) - 1]
+    step = lr * scores / max(rows, 1.0) if curve is None else curve.step(scores, index)
     out = model.copy()
-    out[at] += step
+    out[index] += step
     if centre is not None:
         out[-1] -= float(step[:-1] @ centre[chosen])
     return out
 
 
-def _solve_ridge(gram: Array, towards: Array, kept: list[int], noise: float) -> Array:
+def _solve_ridge(gram: Array, towards: Array, entries: list[int], noise: float) -> Array:
     """Ridge regression on these entries."""
-    ridge = _RIDGE * 2 * noise * np.sqrt(len(kept)) + 1e-9 * max(1.0, float(np.trace(gram)))
-    square = gram[np.ix_(kept, kept)] + ridge * np.eye(len(kept))
+    ridge = _RIDGE * 2 * noise * np.sqrt(len(entries)) + 1e-9 * max(1.0, float(np.trace(gram)))
+    square = gram[np.ix_(entries, entries)] + ridge * np.eye(len(entries))
     values, vectors = np.linalg.eigh(square)
-    out: Array = vectors @ ((vectors.T @ towards[kept]) / np.maximum(values, ridge))
+    out: Array = vectors @ ((vectors.T @ towards[entries]) / np.maximum(values, ridge))
     return out

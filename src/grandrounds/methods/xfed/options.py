@@ -10,7 +10,7 @@ from grandrounds.core.section import Section
 
 
 class XFedOptions(Section):
-    """Method 'xfed': who sends a model is chosen by how right it is on scoring pictures, and for which reasons."""
+    """Method 'xfed': sites that send a model are selected by accuracy and explanations on scoring images."""
 
     keep: float = Field(0.9, gt=0, le=1, description="share of the sites that send their model; at least one does not")
     xai_share: float = Field(0.2, ge=0, le=1, description="share of reasons in the score; 0: accuracy alone (XFed-a)")

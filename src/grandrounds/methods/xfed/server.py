@@ -1,4 +1,4 @@
-"""XFed: sites train and say how right they are, and for which reasons; only those that are chosen send their model.
+"""XFed: sites train and score their accuracy and explanations; only the selected ones send their model.
 
 The exchange has two steps. A site keeps what it trained and reports a few numbers on shared scoring pictures; the server ranks
 sites by xai_share * XAI accuracy + (1 - xai_share) * accuracy and asks the best for their models. The others' uploads are saved.
@@ -30,11 +30,11 @@ _SCORES = {"accuracy": "accuracy", "loss": "cross_entropy", "xai": "xai", "grid"
 
 @dataclass(frozen=True)
 class Ranking:
-    """Sites by their fused score: which are kept (K,), their places from 1 (K,), and the score (K,)."""
+    """Sites ranked by their fused score: which are kept (K,), their places from 1 (K,), and the score (K,)."""
 
     score: Array
     place: Array
-    kept: Array
+    selected: Array
 
 
 def fuse_scores(accuracy: Array, reasons: Array, xai_share: float) -> Array:
@@ -44,7 +44,7 @@ def fuse_scores(accuracy: Array, reasons: Array, xai_share: float) -> Array:
 
 
 def rank_sites(score: Array, accuracy: Array, sites: tuple[str, ...], *, keep: float) -> Ranking:
-    """ceil(keep * K) sites are kept, and of more than one at least one is not; ties by accuracy, then by name."""
+    """Rank sites and keep ceil(keep * K) of them, always leaving one out of several; ties by accuracy, then by name."""
     count = len(sites)
     most = max(1, min(ceil(keep * count - 1e-9), count - 1))
     order = sorted(range(count), key=lambda k: (-score[k], -accuracy[k], sites[k]))
@@ -59,7 +59,7 @@ def rank_weights(place: Array) -> Array:
 
 
 class XFed(FedAvg):
-    """FedAvg of the sites that are right for the right reasons; with stability 'proximal' FedProx of them."""
+    """FedAvg of the sites with the best accuracy and explanations; with stability 'proximal' it is FedProx of them."""
 
     name = "xfed"
     site = (CandidateModels,)
@@ -76,64 +76,72 @@ class XFed(FedAvg):
         if x.until and server.round > x.until:
             return (yield from super().train_and_aggregate(server, ask))
         rule = RationaleRule.from_settings(server.seed, x)
-        told: dict[str, Value] = {REPORT: rule.to_json(), f"{REPORT}_on": server.shared_reference, KEEP: True}
+        config: dict[str, Value] = {REPORT: rule.to_json(), f"{REPORT}_on": server.shared_reference, KEEP: True}
         report = tuple(r for r in ask.report if r != "model")
-        answers: Answers = yield replace(ask, shared={**ask.shared, **told}, report=(*report, REPORT))
+        answers: Answers = yield replace(ask, shared={**ask.shared, **config}, report=(*report, REPORT))
         scores = {name: np.asarray(answers[f"{REPORT}.{name}"], float) for name in _SCORES}
-        found = self._ranked(scores, answers.sites)
-        chosen = tuple(s for s, kept in zip(answers.sites, found.kept, strict=True) if kept)
+        ranking = self._rank(scores, answers.sites)
+        chosen = tuple(s for s, selected in zip(answers.sites, ranking.selected, strict=True) if selected)
         sent: Answers = yield Ask(UPLOAD, shared={"of": str(answers.id)}, to=chosen, report=("model",))
-        there = [k for k, s in enumerate(answers.sites) if s in sent.sites]
-        models = answers.only(there, sent.missing)
+        received = [k for k, s in enumerate(answers.sites) if s in sent.sites]
+        models = answers.only(received, sent.missing)
         models.columns |= sent.columns
-        seen = self._seen(server, models, rule)
+        server_scores = self._server_scores(server, models, rule)
         signals = {
             **{_SCORES[name]: v for name, v in scores.items() if np.isfinite(v).any()},
-            "score": found.score,
-            "place": found.place.astype(float),
+            "score": ranking.score,
+            "place": ranking.place.astype(float),
         }
-        joined = aggregate(server, models, self, self._weighed(models, found, there))
-        of = {n: dict(zip(answers.sites, v.tolist(), strict=True)) for n, v in signals.items()}
+        aggregation = aggregate(server, models, self, self._rank_weighting(models, ranking, received))
+        by_site = {n: dict(zip(answers.sites, v.tolist(), strict=True)) for n, v in signals.items()}
         stage = Stage("select", self._why(answers, chosen, len(server.model)))
-        notes = (*joined.notes, *_find_discrepancies(models, scores, there, seen, tolerance=x.tolerance))
+        notes = (
+            *aggregation.notes,
+            *_find_discrepancies(models, scores, received, server_scores, tolerance=x.tolerance),
+        )
         return replace(
-            joined, signals={**joined.signals, **of, **seen}, stages=(stage, *joined.stages), notes=notes
+            aggregation,
+            signals={**aggregation.signals, **by_site, **server_scores},
+            stages=(stage, *aggregation.stages),
+            notes=notes,
         ), models
 
-    def _ranked(self, scores: dict[str, Array], sites: tuple[str, ...]) -> Ranking:
+    def _rank(self, scores: dict[str, Array], sites: tuple[str, ...]) -> Ranking:
         x = self.settings.xfed
         right = scores["accuracy"] if x.measure == "accuracy" else _score_loss(scores["loss"])
         reasons = scores["grid" if x.score == "grid" else "xai"]
         return rank_sites(fuse_scores(right, reasons, x.xai_share), scores["accuracy"], sites, keep=x.keep)
 
-    def _weighed(self, models: Answers, found: Ranking, there: list[int]) -> WeightingResult | None:
+    def _rank_weighting(self, models: Answers, ranking: Ranking, received: list[int]) -> WeightingResult | None:
         """Shares of the rows, as FedAvg has them; or by rank."""
         if self.settings.xfed.weights == "rows":
             return None
-        weights = rank_weights(found.place[there].astype(float))
-        return WeightingResult(weights, {}, "a site's weight follows its rank among those that are kept, the best first")
+        weights = rank_weights(ranking.place[received].astype(float))
+        return WeightingResult(
+            weights, {}, "a site's weight follows its rank among those that are kept, the best first"
+        )
 
-    def _seen(self, server: Server, models: Answers, rule: RationaleRule) -> dict[str, dict[str, float]]:
-        """What the server itself finds of the models it was sent, where it is to look."""
+    def _server_scores(self, server: Server, models: Answers, rule: RationaleRule) -> dict[str, dict[str, float]]:
+        """Compute the scores of the received models at the server, where settings ask for it."""
         if self.settings.xfed.score_at != "server":
             return {}
         assert server.reference is not None
-        found = server.reference.rationale(models["model"], rule)
+        scores = server.reference.rationale(models["model"], rule)
         return {
-            f"seen_{signal}": dict(zip(models.sites, found[f"{REPORT}.{name}"].tolist(), strict=True))
+            f"seen_{signal}": dict(zip(models.sites, scores[f"{REPORT}.{name}"].tolist(), strict=True))
             for name, signal in _SCORES.items()
-            if np.isfinite(found[f"{REPORT}.{name}"]).any()
+            if np.isfinite(scores[f"{REPORT}.{name}"]).any()
         }
 
     def _why(self, answers: Answers, chosen: tuple[str, ...], size: int) -> str:
         x = self.settings.xfed
         reasons = {"grid": "grid accuracy", "masks": "XAI accuracy"}[x.score]
-        left = [s for s in answers.sites if s not in chosen]
-        if not left:
+        excluded = [s for s in answers.sites if s not in chosen]
+        if not excluded:
             return f"{answers.sites[0]} alone answered, and so it sends its model"
         return (
             f"{len(chosen)} of {len(answers)} sites send their models, by {x.xai_share:g} x {reasons} + {1 - x.xai_share:g} x "
-            f"{x.measure}; not asked: {', '.join(left)}, which saves {len(left) * size:,} numbers of upload"
+            f"{x.measure}; not asked: {', '.join(excluded)}, which saves {len(excluded) * size:,} numbers of upload"
         )
 
 
@@ -144,16 +152,25 @@ def _score_loss(loss: Array) -> Array:
 
 
 def _find_discrepancies(
-    models: Answers, scores: dict[str, Array], there: list[int], seen: dict[str, dict[str, float]], *, tolerance: float
+    models: Answers,
+    scores: dict[str, Array],
+    received: list[int],
+    server_scores: dict[str, dict[str, float]],
+    *,
+    tolerance: float,
 ) -> tuple[str, ...]:
-    """Sites that say something else of themselves than the server finds."""
+    """Name the sites whose reported scores differ from those the server computes."""
     out = []
     for name, signal in _SCORES.items():
-        for site, said in zip(models.sites, scores[name][there].tolist(), strict=True):
-            found = seen.get(f"seen_{signal}", {}).get(site)
-            if found is None:
+        for site, reported in zip(models.sites, scores[name][received].tolist(), strict=True):
+            computed = server_scores.get(f"seen_{signal}", {}).get(site)
+            if computed is None:
                 continue
-            apart = abs(exp(-said) - exp(-found)) if name == "loss" else abs(said - found)  # a loss has no upper end
-            if apart > tolerance:
-                out.append(f"{site}: says {signal.replace('_', ' ')} {said:.3f}, and the server finds {found:.3f}")
+            difference = (
+                abs(exp(-reported) - exp(-computed)) if name == "loss" else abs(reported - computed)
+            )  # a loss has no upper end
+            if difference > tolerance:
+                out.append(
+                    f"{site}: says {signal.replace('_', ' ')} {reported:.3f}, and the server finds {computed:.3f}"
+                )
     return tuple(out)

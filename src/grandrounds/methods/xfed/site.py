@@ -1,4 +1,4 @@
-"""XFed at a site: it scores the model it trained on pictures it was sent, keeps it, and sends it once it is chosen."""
+"""XFed at a site: it scores its trained model on shared images, keeps it, and sends it once it is selected."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ class CandidateModels(SitePlugin):
         return scores
 
     def _scored(self, ask: Ask, models: Any, members: Array) -> Columns:
-        """How right the members' models are on the scoring pictures they were sent, and for which reasons."""
-        held = self.site.references.get(str(ask.shared[f"{REPORT}_on"]))
-        y = None if held is None else held.classes
-        if held is None or y is None:
+        """Score the accuracy and explanations of the members' models on the shared scoring images."""
+        reference = self.site.references.get(str(ask.shared[f"{REPORT}_on"]))
+        y = None if reference is None else reference.classes
+        if reference is None or y is None:
             raise BadInput(
                 "a site is to score its reasons on labelled pictures that it was not sent: ask 'lend' first",
                 code="reference-not-shared",
             )
         rule = RationaleRule.from_json(str(ask.shared[REPORT]))
-        found = score_rationale(rule, self.site.prepared_model(), models, held.x, y, held.masks)
-        return falsify(found, attacks=self.site.stack.attacks_of(members), round=ask.round)
+        scores = score_rationale(rule, self.site.prepared_model(), models, reference.x, y, reference.masks)
+        return falsify(scores, attacks=self.site.stack.attacks_of(members), round=ask.round)
 
     def _keep(self, ask: Ask, members: Array, models: Any) -> None:
         """Hold the members' models until they are asked for; an Ask may come in parts, and a later one takes its place."""
-        of, kept = self.kept
-        before = kept if of == str(ask.id) else {}
+        ask_id, models_by_site = self.kept
+        before = models_by_site if ask_id == str(ask.id) else {}
         self.kept = (str(ask.id), before | dict(zip(members.tolist(), models, strict=True)))
 
     def _upload(self, ask: Ask, members: Array) -> Columns:
-        """The models that the members kept when they were asked to train."""
-        of, kept = self.kept
-        if of != str(ask.shared["of"]) or any(k not in kept for k in members.tolist()):
+        """Return the models that the members kept when they were asked to train."""
+        ask_id, models_by_site = self.kept
+        if ask_id != str(ask.shared["of"]) or any(k not in models_by_site for k in members.tolist()):
             raise BadInput(
                 "a model is asked for that this site does not keep: it keeps the last one it was told to",
                 code="model-not-stored",
             )
-        models = [kept[k] for k in members.tolist()]
+        models = [models_by_site[k] for k in members.tolist()]
         return {"model": np.stack(models) if len({m.shape for m in models}) == 1 else models}

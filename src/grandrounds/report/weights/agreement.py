@@ -178,7 +178,7 @@ def _outlier_ratio_now(view: SiteView) -> float | None:
     near, margin = view.value("neighbours"), view.value("sampling") or 0.0
     near = float(MIN_NEIGHBOURS) if near is None else near
     distance, sampling, neighbours = (np.array([value]) for value in (away[view.site], margin, near))
-    ratio = outlier_ratio_beyond_sampling(distance, sampling, neighbours, tolerance=tolerance, among=peers)
+    ratio = outlier_ratio_beyond_sampling(distance, sampling, neighbours, tolerance=tolerance, peers=peers)
     now = float(ratio[0])
     return now if is_comparable(peers) or (view.value("standing") or 0.0) > 1 else float("nan")
 
