@@ -108,7 +108,7 @@ class Row:
         by = {a.attack: a for a in self.found.attacks}
         areas = [f"{a.auc:.3f} ({a.low:.3f} to {a.high:.3f})" for a in (by[THRESHOLD], by[OFFLINE], by[ONLINE])]
         promise = self.found.promise
-        most = "-" if promise is None else f"{promise.area:.3f}"
+        most = "-" if promise is None else f"{promise.max_auc:.3f}"
         train = "-" if self.train is None else f"{self.train:.3f}"
         return [self.arm, train, f"{self.test:.3f}", *areas, f"{by[ONLINE].tpr:.1%}", self.claims, most]
 

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from tests.report.test_page import Page
 from tests.support import on_few_pictures
 
-from grandrounds.analysis.case.rationale import ScoredPicture
+from grandrounds.analysis.case.rationale import ScoredImage
 from grandrounds.methods.select import count_sites
 from grandrounds.methods.xfed.server import rank_sites
 from grandrounds.recipes import load_recipe, recipes
@@ -297,7 +297,7 @@ def test_a_kept_picture_comes_back(seed, channels):
         "masked_right": None,
         "grid": 1.0,
     }
-    picture = ScoredPicture(3, "cat", "cat", 0.7, **numbers, pixels=pixels, mask=mask, heat=heat)
+    picture = ScoredImage(3, "cat", "cat", 0.7, **numbers, pixels=pixels, mask=mask, heat=heat)
     back = unpacked(json.loads(json.dumps(packed(picture))))
     assert np.array_equal(back["pixels"].reshape(pixels.shape), pixels) and np.array_equal(back["mask"] > 0, mask)
     assert np.abs(back["heat"] / 255 - heat / heat.max()).max() <= 0.5 / 255 + 1e-12

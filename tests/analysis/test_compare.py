@@ -8,7 +8,7 @@ import math
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.compare import compare, known_metrics
+from grandrounds.analysis.compare import check_metrics, compare
 from grandrounds.core.errors import BadInput
 from grandrounds.runs.batch import run_all
 from tests.command import rounds
@@ -111,7 +111,7 @@ def test_runs_are_compared_at_one_virtual_time(tmp_path):
         gr.run(gr.Experiment.parse({**BASE, **slow, "method": {"name": name, "rounds": 12}}), out=tmp_path / name)
         for name in ("fedavg", "fedasync")
     ]
-    whole, early = compare(made, metrics=["log_loss"]), compare(made, metrics=["log_loss"], at=9.0)
+    whole, early = compare(made, metrics=["log_loss"]), compare(made, metrics=["log_loss"], virtual_seconds=9.0)
     clocks = [[r["virtual_seconds"] for r in run.rounds] for run in made]
     assert clocks[0] == [4.0 * r for r in range(1, 13)]
     assert clocks[1] == sorted(clocks[1]) and clocks[1][-1] < 9
@@ -119,7 +119,7 @@ def test_runs_are_compared_at_one_virtual_time(tmp_path):
     assert early.arms[1].values("log_loss") == [made[1].rounds[-1]["test"]["log_loss"]]
     assert whole.arms[0].values("log_loss") == [made[0].summary["final"]["log_loss"]]
     with refused("no-evaluated-round", match="2 virtual seconds"):
-        compare(made, metrics=["log_loss"], at=2.0).to_dict()
+        compare(made, metrics=["log_loss"], virtual_seconds=2.0).to_dict()
 
 
 def test_a_failing_run_is_named(tmp_path):
@@ -129,9 +129,9 @@ def test_a_failing_run_is_named(tmp_path):
 
 
 def test_a_metric_that_no_run_will_have_is_refused_before_any_is_run():
-    known_metrics(("accuracy", "worst_site_accuracy", "training_drift", "finetuned_auroc", "mine"), ("module:mine",))
+    check_metrics(("accuracy", "worst_site_accuracy", "training_drift", "finetuned_auroc", "mine"), ("module:mine",))
     with refused("unknown-metric", match="'training_drfit'.*'training_drift'"):
-        known_metrics(("accuracy", "training_drfit"), ())
+        check_metrics(("accuracy", "training_drfit"), ())
 
 
 def test_how_right_local_models_were_is_compared_like_any_metric(runs, tmp_path):

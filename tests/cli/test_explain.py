@@ -16,9 +16,10 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.case import image_page as picture_grid
 from grandrounds.analysis.case.case import explain_case, explain_site
-from grandrounds.analysis.case.case_page import case_figure, case_page, near_misses_page, site_figure, site_page
-from grandrounds.analysis.case.image_page import picture_page
+from grandrounds.analysis.case.case_page import case_figure, case_page, near_misses_page
+from grandrounds.analysis.case.image_page import image_case_page
 from grandrounds.analysis.case.near_misses import near_misses
+from grandrounds.analysis.case.site_page import site_figure, site_page
 from grandrounds.cli import main
 from grandrounds.core.rng import generator
 from tests.runs.test_run import frame
@@ -99,8 +100,8 @@ def test_a_case_is_printed_with_its_reasons_and_saved(home, rounds):
         "Row 12 of patients.csv at a",
         f"risk of died = 1: {case.probability:.1%}, baseline {case.baseline:.1%}",
         f"outcome {case.outcome}",
-        case.reasons[0].column,
-        f"{case.reasons[0].contribution:+.3f}",
+        case.attributions[0].column,
+        f"{case.attributions[0].contribution:+.3f}",
         "amplifiers",
         "mitigators",
         f"{len(case.amplifiers[1:]) + len(case.mitigators[1:])} other",
@@ -109,7 +110,7 @@ def test_a_case_is_printed_with_its_reasons_and_saved(home, rounds):
         assert words in out.replace("\n", ""), words
     page = (home / "run" / "explain" / "case-12.html").read_text()
     assert f"saved: {home / 'run' / 'explain' / 'case-12.html'}" in out
-    assert all(r.column in page for r in case.reasons)
+    assert all(r.column in page for r in case.attributions)
     assert read(page).fetched == []
     assert "one patient's values" in page
     assert "patient" in rounds("explain", "--help")[1]
@@ -283,7 +284,7 @@ def test_the_waterfall_goes_from_the_background_to_the_patient(home):
     assert sum(steps) == pytest.approx(case.score - case.base)
     shown = drawn["layout"]["title"]["text"]
     assert f"from {case.baseline:.1%} at the start (dotted) to {case.probability:.1%} for this patient" in shown
-    assert case.reasons[0].column in bars["y"][0]
+    assert case.attributions[0].column in bars["y"][0]
     drawn.plotly()
 
 
@@ -293,7 +294,7 @@ def test_a_sites_bars_stand_beside_the_others(home):
     bars, dots = drawn["data"]
     assert bars["x"] == pytest.approx([c.share for c in found.columns[:3]])
     assert bars["error_x"]["array"] == pytest.approx([c.error for c in found.columns[:3]])
-    assert dots["x"] == pytest.approx([c.others for c in found.columns[:3]])
+    assert dots["x"] == pytest.approx([c.other_sites for c in found.columns[:3]])
     drawn.plotly()
 
 
@@ -337,7 +338,7 @@ def test_pictures_are_drawn_printed_and_saved(home, squares, rounds):
         "inside and outside together cover a picture"
     )
     assert len(np.unique(where, axis=0)) > 200
-    page = picture_page(case)
+    page = image_case_page(case)
     assert read(page).fetched == []
     assert "data:image/png;base64," in page
     code, out, _ = rounds("explain", squares, "--site", "west", "--json", "--out", home / "west.png")
@@ -351,25 +352,25 @@ def test_pictures_are_drawn_printed_and_saved(home, squares, rounds):
 
 def test_small_pictures_are_enlarged_pixel_by_pixel_and_large_ones_shrunken():
     small = generator(0, purpose="small").integers(0, 256, (28, 28, 1)).astype(np.uint8)
-    drawn = picture_grid.shown(small)
+    drawn = picture_grid.to_display(small)
     assert drawn.shape == (168, 168, 3)
     np.testing.assert_array_equal(drawn[::6, ::6, 1], small[..., 0])
     np.testing.assert_array_equal(drawn[5::6, 5::6, 2], small[..., 0])
-    assert picture_grid.shown(np.zeros((600, 300, 3), np.uint8)).shape == (256, 128, 3)
-    assert picture_grid.shown(np.zeros((200, 100, 3), np.uint8)).shape == (200, 100, 3)
+    assert picture_grid.to_display(np.zeros((600, 300, 3), np.uint8)).shape == (256, 128, 3)
+    assert picture_grid.to_display(np.zeros((200, 100, 3), np.uint8)).shape == (200, 100, 3)
 
 
 def test_the_hottest_place_is_the_brightest_and_no_heat_is_dark():
     heat = np.zeros((20, 20))
     heat[4, 15] = -3.0  # heat against the class is heat
-    drawn = picture_grid.blended(np.zeros((20, 20, 1), np.uint8), heat).astype(int).sum(axis=2)
+    drawn = picture_grid.overlay_heat(np.zeros((20, 20, 1), np.uint8), heat).astype(int).sum(axis=2)
     times = drawn.shape[0] // 20
     y, x = np.unravel_index(drawn.argmax(), drawn.shape)
     assert (y // times, x // times) == (4, 15)
     assert drawn[:times, :times].max() < 20
-    flat = picture_grid.blended(np.full((20, 20, 1), 200, np.uint8), np.zeros((20, 20)))
+    flat = picture_grid.overlay_heat(np.full((20, 20, 1), 200, np.uint8), np.zeros((20, 20)))
     assert np.ptp(flat) < 5
-    colours = picture_grid.coloured(np.linspace(0, 1, 65))
+    colours = picture_grid.colour_map(np.linspace(0, 1, 65))
     light = colours @ [0.2126, 0.7152, 0.0722]
     assert (np.diff(light) > 0).all(), "more heat is lighter all the way, so that the map can be printed in grey"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from grandrounds.analysis.case import mask_check
-from grandrounds.analysis.case.image_page import HIDDEN, masked, shown
-from grandrounds.analysis.case.mask_check import check_masks, tinted
+from grandrounds.analysis.case.image_page import HIDDEN, cover_outside, to_display
+from grandrounds.analysis.case.mask_check import check_masks, tint_mask
 from grandrounds.core.errors import BadInput
 from grandrounds.data.images import ImageSet
 from grandrounds.explain.agreement import centre_blob, xai_accuracy
@@ -114,8 +114,8 @@ def test_sheet_goes_from_the_smallest_mask_to_the_largest(monkeypatch):
 
 def test_panels_show_what_is_marked():
     (pixels, *_), (mask, *_) = squares(2)
-    times = len(shown(pixels)) // SIDE
-    over, inside = tinted(pixels, mask)[::times, ::times], masked(pixels, mask)[::times, ::times]
+    times = len(to_display(pixels)) // SIDE
+    over, inside = tint_mask(pixels, mask)[::times, ::times], cover_outside(pixels, mask)[::times, ::times]
     assert (over[~mask] == pixels[~mask]).all() and (over[mask] != pixels[mask]).any(axis=-1).all()
     assert (inside[mask] == pixels[mask]).all() and (inside[~mask] == HIDDEN).all()
 

@@ -11,7 +11,7 @@ import typer
 
 import grandrounds as gr
 from grandrounds.analysis.membership.attack import attack_run, write_attacks
-from grandrounds.analysis.privacy.account import account_of, purse_at
+from grandrounds.analysis.privacy.account import load_account, read_site_budget
 from grandrounds.cli.privacy import register
 from grandrounds.cli.report import report_run
 from grandrounds.core.errors import BadInput
@@ -94,12 +94,12 @@ def change(run: Run, file: str, how) -> Run:
 @pytest.mark.parametrize("name", PROMISED)
 def test_epsilon_worked_out_again_is_what_the_run_says(name, runs):
     run = runs(name)
-    account = account_of(run)
+    account = load_account(run)
     told = run.summary["privacy"]
     assert account.promised and account.ledger and account.findings == ()
-    assert account.again.epsilon == pytest.approx(told["epsilon"], rel=1e-9)
+    assert account.recomputed.epsilon == pytest.approx(told["epsilon"], rel=1e-9)
     recorded = [r["decision"]["privacy"]["epsilon_spent"] for r in run.rounds]
-    assert [r.epsilon for r in account.again.rounds] == pytest.approx(recorded, rel=1e-9)
+    assert [r.epsilon for r in account.recomputed.rounds] == pytest.approx(recorded, rel=1e-9)
     assert len(recorded) == 4 and recorded == sorted(recorded)
     if told["budget"] is not None:
         assert account.remaining == pytest.approx(told["budget"] - told["epsilon"]) and account.remaining >= 0
@@ -151,9 +151,9 @@ def test_pooled_rows_are_not_hidden_from_whoever_holds_them(runs, told):
 
 
 def test_calibration_is_spent_by_other_patients(runs, told):
-    account = account_of(runs("veil"))
+    account = load_account(runs("veil"))
     spent = account.privacy["spent"]
-    assert set(spent) == {"training", "validation"} and account.again.epsilon == pytest.approx(max(spent.values()))
+    assert set(spent) == {"training", "validation"} and account.recomputed.epsilon == pytest.approx(max(spent.values()))
     text = flat(told(runs("veil").folder)[1])
     assert "validation rows 3. No patient is in two of them" in text
 
@@ -208,7 +208,7 @@ def test_more_noise_in_a_round_than_there_was_is_found(copied, told):
         logs["rounds"][2]["decision"]["privacy"]["events"][0]["sigma"] *= 3
 
     run = change(copied("dp-sgd"), "round_logs.json", quieter)
-    findings = account_of(run).findings
+    findings = load_account(run).findings
     for words in (
         "round 3: its Decision says epsilon",
         "lists other releases",
@@ -237,7 +237,7 @@ def test_a_record_made_consistent_again_still_differs_from_the_ledger(copied):
         values["privacy"]["epsilon"] = spent(4)
 
     change(run, "round_logs.json", logs)
-    findings = account_of(change(run, "summary.json", summary)).findings
+    findings = load_account(change(run, "summary.json", summary)).findings
     assert findings == tuple(f"round {n}: what it spent is not what the ledger has" for n in (1, 2, 3, 4))
 
 
@@ -256,7 +256,7 @@ def test_attacks_are_told_and_a_broken_promise_is_a_finding(copied, told):
     assert f"loss threshold: AUC {found['attacks'][0]['auc']:.3f}" in text and found["sentences"][0] in text
     found["bound"]["broken"] = True
     write_attacks(run.folder, found)
-    assert account_of(Run(run.folder)).findings == ("an attack did better than epsilon allows",)
+    assert load_account(Run(run.folder)).findings == ("an attack did better than epsilon allows",)
 
 
 def test_what_is_no_finished_run_is_refused_in_a_sentence(copied, told, tmp_path):
@@ -307,11 +307,11 @@ def test_a_purse_by_run(tmp_path, told):
     path = tmp_path / "purse.json"
     one = Event("gaussian", "models of the sites", sigma=4.0)
     purse = Purse.open(path, epsilon=5.0, delta=1e-5)
-    assert purse_at(path).spent == {"training": 0.0}
+    assert read_site_budget(path).spent == {"training": 0.0}
     for run, key in (("first", "round 1"), ("first", "round 2"), ("first", "round 2"), ("second", "round 1")):
         purse.charge(one, run=run, key=key)
     before = path.read_bytes()
-    held = purse_at(path)
+    held = read_site_budget(path)
     assert held.runs["first"] == (2, pytest.approx(epsilon_of([one, one], 1e-5)))
     assert held.runs["second"] == (1, pytest.approx(epsilon_of([one], 1e-5)))
     assert held.spent["training"] == pytest.approx(epsilon_of([one] * 3, 1e-5))
@@ -326,15 +326,15 @@ def test_a_purse_by_run(tmp_path, told):
 def test_a_damaged_purse_is_refused(tmp_path):
     path = tmp_path / "purse.json"
     with pytest.raises(BadInput, match="there is no budget file"):
-        purse_at(path)
+        read_site_budget(path)
     assert not list(tmp_path.iterdir()), "looking leaves nothing behind"
     Purse.open(path, epsilon=5.0, delta=1e-5).charge(Event("laplace", "x", epsilon=1.0), run="a", key="1")
     whole = json.loads(path.read_text())
     path.write_text(json.dumps({**whole, "keys": {}}))
     with pytest.raises(BadInput, match="releases without a run"):
-        purse_at(path)
+        read_site_budget(path)
     path.write_text(json.dumps({**whole, "keys": {"no run": next(iter(whole["keys"].values()))}}))
     with pytest.raises(BadInput, match="names no run"):
-        purse_at(path)
+        read_site_budget(path)
     path.write_text(json.dumps(whole)[:-20])
     refused(rounds("privacy", "purse", path), "is damaged")

@@ -317,7 +317,7 @@ def test_separate_models_are_each_asked_about_the_patient(clinician, hospitals):
     for model in told["models"]:
         case = explain_case(held, number, site=model["sites"][0])
         assert model["probability"] == pytest.approx(case.probability) and model["decision"] == case.decision
-        parts = {r.column: r.contribution for r in case.reasons}
+        parts = {r.column: r.contribution for r in case.attributions}
         assert model["reasons"] == pytest.approx({c: parts[c] for c in told["columns"]})
     assert told["models"][0]["alike"] == pytest.approx(1) and all(0 <= m["alike"] <= 1 for m in told["models"])
     asks = {"run": "apart", "case": number, "figure": "by-model"}

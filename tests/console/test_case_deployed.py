@@ -102,7 +102,7 @@ def test_other_sites_models_are_asked_and_what_counts_elsewhere_is_shown(clinici
     for model in told["models"]:
         held = explain_case(Run(home / "runs" / "apart"), 12, table=str(home / "b.csv"), site=model["sites"][0])
         assert model["probability"] == pytest.approx(held.probability)
-        assert model["reasons"] == pytest.approx({r.column: r.contribution for r in held.reasons})
+        assert model["reasons"] == pytest.approx({r.column: r.contribution for r in held.attributions})
     recorded = clinician.get("/api/case/others", params={"run": "net", "case": 12}).json()["recorded"]
     assert [b["figure"] for b in recorded] == ["elsewhere-deployed"]
     for run, name in (("apart", "by-model"), ("net", "elsewhere-deployed"), ("net", "waterfall")):

@@ -10,7 +10,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.case.case import explain_case
-from grandrounds.analysis.case.image_page import shown
+from grandrounds.analysis.case.image_page import to_display
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.cases.site_cases import SiteCases
@@ -72,7 +72,7 @@ def test_a_pictures_record_and_layers_are_those_of_rounds_explain(clinician, hos
     assert [layer["name"] for layer in told["layers"]] == [*case.heats, "mask"]
     assert told["layers"][2]["inside"] == pytest.approx(case.numbers["integrated_gradients"].inside)
     assert list(told["classes"].values()) == sorted(case.probabilities, reverse=True)
-    np.testing.assert_array_equal(pixels(clinician, "common", number, "picture"), shown(case.pixels))
+    np.testing.assert_array_equal(pixels(clinician, "common", number, "picture"), to_display(case.pixels))
     mask = pixels(clinician, "common", number, "mask")
     times = len(mask) // len(case.mask)
     np.testing.assert_array_equal(mask[times // 2 :: times, times // 2 :: times, 3] > 0, case.mask)

@@ -16,13 +16,13 @@ import httpx
 from grandrounds.core.errors import RunFailed
 from grandrounds.deploy import nginx, pki
 from grandrounds.deploy.consortium import load
-from grandrounds.deploy.control import Control, agree_on_nodes
+from grandrounds.deploy.control import Control, sync_nodes
 from grandrounds.deploy.files import make_folder, write, write_secret
 from grandrounds.deploy.keys import make_identity, make_keys
 from grandrounds.deploy.processes import Program, SupervisedProgram
 from grandrounds.deploy.run_worker import open_grid
 from grandrounds.deploy.scheduler import open_client, take_task
-from grandrounds.deploy.superlink import Link, flower_environment, gateway, superlink
+from grandrounds.deploy.superlink import Link, flower_environment, gateway_program, superlink_program
 from grandrounds.engine.transport import FlowerTransport
 from grandrounds.keeper.flower.launcher import command
 from grandrounds.keeper.flower.node import Handler, serve
@@ -120,7 +120,7 @@ class Consortium:
         authority.save(server / "pki", "server-ca")
         operators = pki.new_authority("test", "operator CA")
         operators.save(server / "pki", "operator-ca")
-        write(server / "pki" / "operator.crl", pki.revocations(operators, {}))
+        write(server / "pki" / "operator.crl", pki.revocation_list(operators, {}))
         for one in ("superlink", "gateway"):
             pki.issue(authority, one, days=10, addresses=("localhost", "127.0.0.1")).save(server / "pki", one)
         operator = make_folder(folder / "operator")
@@ -128,12 +128,12 @@ class Consortium:
         write(operator / "server-ca.pem", (server / "pki" / "server-ca.pem").read_bytes())
         make_identity(server, "server")
         write_secret(server / "runtime.secret")
-        write(server / "nginx.conf", nginx.gateway(load(server / "consortium.toml").server))
-        self.link = Link.of(folder)
+        write(server / "nginx.conf", nginx.gateway_config(load(server / "consortium.toml").server))
+        self.link = Link.from_folder(folder)
         self.link.prepare()
         self.dialled = ports[0] if through_gateway else ports[1]
-        self.superlink = SupervisedProgram(superlink(self.link))
-        program = gateway(self.link) if through_gateway else None
+        self.superlink = SupervisedProgram(superlink_program(self.link))
+        program = gateway_program(self.link) if through_gateway else None
         self.gateway = SupervisedProgram(program) if program is not None else None
         self.sites = [Site(self, name, handler, fast=fast) for name in names]
 
@@ -143,7 +143,7 @@ class Consortium:
         if self.gateway is not None:
             self.gateway.start()
         with Control.local(self.link) as control:
-            agree_on_nodes(control, self.link.nodes)
+            sync_nodes(control, self.link.nodes)
         for site in self.sites:
             site.node.start()
             site.start_worker()

@@ -141,7 +141,7 @@ class Real:
         rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out))
         for name in self.names:
             self._settle(self.site_folder(name), self.dial.get(name, self.port))
-        self.link = Link.of(self.out)
+        self.link = Link.from_folder(self.out)
 
     def _settle(self, folder: Path, dialled: int) -> None:
         """Ports that are free here, and a policy that leaves answers as they are."""

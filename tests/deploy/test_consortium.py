@@ -28,7 +28,7 @@ def test_what_is_not_said_has_a_default():
 
 def test_an_ipv6_server_is_dialled_in_brackets():
     found = parse('name = "x"\n[server]\naddress = "2001:db8::7"\n[[sites]]\nname = "a"\n')
-    assert found.server.dialled == "[2001:db8::7]:9443"
+    assert found.server.endpoint == "[2001:db8::7]:9443"
 
 
 GOOD = consortium_text("cleveland", data="")

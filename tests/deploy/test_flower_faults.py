@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from grandrounds.deploy.control import Control, agree_on_nodes
+from grandrounds.deploy.control import Control, sync_nodes
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.keys import make_keys
 from grandrounds.engine.transport import FAILED, UNAVAILABLE
@@ -142,7 +142,7 @@ def test_a_node_that_withdrew_is_refused(consortium, tmp_path):
     listed = consortium.link.nodes / "stranger.pub"
     with Control.local(consortium.link) as control:
         listed.write_text(f"{public.node}\n")
-        agree_on_nodes(control, consortium.link.nodes)
+        sync_nodes(control, consortium.link.nodes)
         listed.unlink()
-        agree_on_nodes(control, consortium.link.nodes)
+        sync_nodes(control, consortium.link.nodes)
     assert start_node(consortium, tmp_path) == 1

@@ -24,13 +24,13 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from grandrounds.core.errors import BadInput
 from grandrounds.data.loading import AT_SITES
-from grandrounds.deploy.control import gateway_of
+from grandrounds.deploy.control import gateway_address
 from grandrounds.deploy.processes import Program, SupervisedProgram, end_leftover
 from grandrounds.deploy.records import DONE, QUEUED, RUNNING, RunRecords
 from grandrounds.deploy.run_worker import plan_at_sites
-from grandrounds.deploy.status import run_rows
+from grandrounds.deploy.status import list_runs
 from grandrounds.deploy.submit import deployed_plan
-from grandrounds.deploy.superlink import Link, flower_environment, superlink
+from grandrounds.deploy.superlink import Link, flower_environment, superlink_program
 from grandrounds.engine.transport import BATCH, FAILED, GONE, UNAVAILABLE, FlowerTransport
 from grandrounds.keeper.flower import launcher
 from grandrounds.keeper.flower.node import runtime_secret
@@ -182,11 +182,11 @@ def link(folder: Path, *, insecure: bool = False) -> Link:
     (folder / "server").mkdir()
     text = 'name = "t"\n[server]\naddress = "127.0.0.1"\nsuperlink_port = 9192\n[[sites]]\nname = "a"\n'
     (folder / "server" / "consortium.toml").write_text(text)
-    return Link.of(folder, insecure=insecure)
+    return Link.from_folder(folder, insecure=insecure)
 
 
 def test_a_superlink_keeps_to_loopback_tls_keys_and_a_secret(tmp_path):
-    text = " ".join(superlink(link(tmp_path)).command)
+    text = " ".join(superlink_program(link(tmp_path)).command)
     for part in (
         "--host 127.0.0.1 --port 9192", "--enable-supernode-auth", "--ssl-certfile", "--isolation process",
         "--superexec-auth-secret-file", "--disable-runtime-dependency-installation", "link.db",
@@ -194,7 +194,7 @@ def test_a_superlink_keeps_to_loopback_tls_keys_and_a_secret(tmp_path):
         assert part in text
     assert "--insecure" not in text
     with refused("not-server-folder"):
-        Link.of(tmp_path / "elsewhere")
+        Link.from_folder(tmp_path / "elsewhere")
 
 
 def test_flower_programs_call_nobody_and_have_homes_of_their_own(tmp_path):
@@ -249,20 +249,20 @@ def test_a_missing_program_is_said_in_words(tmp_path):
 def test_a_run_is_done_when_its_folder_says_so_and_not_when_a_process_does(tmp_path):
     here = link(tmp_path)
     records = RunRecords(here.state / "runs")
-    records.note("a", state=QUEUED, flower=1)
-    records.note("a", state=RUNNING, flower=2)
-    records.note("b", state=DONE)
+    records.update("a", state=QUEUED, flower=1)
+    records.update("a", state=RUNNING, flower=2)
+    records.update("b", state=DONE)
     folder = here.runs / "a" / "checkpoint"
     folder.mkdir(parents=True)
     (folder / "rounds.jsonl").write_text('{"decision": {"missing": {"north": "late"}}}\n{"decision": {"mis')
-    first, second = run_rows(here)
+    first, second = list_runs(here)
     assert (first["run"], first["state"], first["rounds"], first["flower"]) == ("a", RUNNING, 1, 2)
     assert first["missing_in_last_round"] == "north"
     assert (second["run"], second["state"]) == ("b", "failed")
     (here.runs / "a" / "summary.json").write_text("{}")
-    assert run_rows(here)[0]["state"] == DONE
+    assert list_runs(here)[0]["state"] == DONE
     with refused("invalid-name"):
-        records.note("../a", state=DONE)
+        records.update("../a", state=DONE)
 
 
 def test_a_submitted_experiment_says_nothing_of_tables(tmp_path):
@@ -280,6 +280,6 @@ def test_a_submitted_experiment_says_nothing_of_tables(tmp_path):
 
 def test_an_operators_folder_names_its_gateway(tmp_path):
     with refused("not-operator-folder"):
-        gateway_of(tmp_path)
+        gateway_address(tmp_path)
     (tmp_path / "nginx.conf").write_text("location /v1/control/ { proxy_pass https://fl.example.org:9443; }")
-    assert gateway_of(tmp_path) == "fl.example.org:9443"
+    assert gateway_address(tmp_path) == "fl.example.org:9443"

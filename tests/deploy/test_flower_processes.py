@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from grandrounds.core.errors import BadInput, RunFailed
-from grandrounds.deploy.control import Control, agree_on_nodes
+from grandrounds.deploy.control import Control, sync_nodes
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.keys import make_keys
 from grandrounds.engine.transport import FAILED
@@ -86,10 +86,10 @@ def test_the_list_of_nodes_is_the_folder_of_keys(consortium, tmp_path):
     listed = consortium.link.nodes / "stranger.pub"
     with Control.local(consortium.link) as control:
         listed.write_text(f"{public.node}\n")
-        assert agree_on_nodes(control, consortium.link.nodes) == (["stranger"], [])
-        assert agree_on_nodes(control, consortium.link.nodes) == ([], [])
+        assert sync_nodes(control, consortium.link.nodes) == (["stranger"], [])
+        assert sync_nodes(control, consortium.link.nodes) == ([], [])
         listed.unlink()
-        assert agree_on_nodes(control, consortium.link.nodes) == ([], ["stranger"])
+        assert sync_nodes(control, consortium.link.nodes) == ([], ["stranger"])
         assert {node.name for node in control.nodes()} == {"north", "south"}
 
 

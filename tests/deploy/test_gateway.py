@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from grandrounds.deploy import renewal
 from grandrounds.deploy.nginx import FLEET
-from grandrounds.deploy.pki import IssuedCertificate, issue, new_authority, pem_of
+from grandrounds.deploy.pki import IssuedCertificate, certificate_pem, issue, new_authority
 from tests.deploy.consortia import free_port, provisioned
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -226,7 +226,7 @@ def test_a_sites_key_opens_no_control_route(gateway, tmp_path):
     now = datetime.now(UTC)
     made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     made = made.serial_number(1).not_valid_before(now).not_valid_after(now + timedelta(days=1))
-    (tmp_path / "site.pem").write_bytes(pem_of(made.sign(key, hashes.SHA256())))
+    (tmp_path / "site.pem").write_bytes(certificate_pem(made.sign(key, hashes.SHA256())))
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (tmp_path / "site.key").write_bytes(key.private_bytes(*form))
     assert gateway.ask(CONTROL, certificate=tmp_path / "site.pem")[0] == 400
@@ -243,7 +243,7 @@ def test_a_revoked_operator_is_refused_after_a_reload_and_others_are_not(gateway
 
 def test_a_client_tells_another_server_from_the_gateway(gateway, tmp_path):
     """A site that knows another authority does not speak to this gateway."""
-    (tmp_path / "ca.pem").write_bytes(pem_of(new_authority("heart", "server CA").certificate))
+    (tmp_path / "ca.pem").write_bytes(certificate_pem(new_authority("heart", "server CA").certificate))
     context = ssl.create_default_context(cafile=tmp_path / "ca.pem")
     connection = http.client.HTTPSConnection("127.0.0.1", gateway.port, context=context, timeout=10)
     with pytest.raises(ssl.SSLCertVerificationError):

@@ -145,7 +145,7 @@ class Plain(Real):
         super().__post_init__()
         shutil.rmtree(self.out)
         rounds("provision", str(self.folder / "consortium.toml"), "--out", str(self.out), "--insecure-loopback")
-        self.link = Link.of(self.out, insecure=True)
+        self.link = Link.from_folder(self.out, insecure=True)
         self.port = self.link.port
         for name in self.names:
             self._settle(self.site_folder(name), self.port)

@@ -256,10 +256,10 @@ def test_what_ends_soon_is_warned_of(copy):
     issue(authority, "superlink", days=2, addresses=["localhost"], now=now - timedelta(days=10)).save(
         copy.pki, "superlink"
     )
-    assert {line.name: line.state for line in list_keys(copy.out) if line.what == "server"} == {
+    assert {line.name: line.state for line in list_keys(copy.out) if line.kind == "server"} == {
         "gateway": ENDS_SOON,
         "superlink": ENDED,
     }
-    assert {line.state for line in list_keys(copy.out) if line.what == "authority"} == {HOLDS}
+    assert {line.state for line in list_keys(copy.out) if line.kind == "authority"} == {HOLDS}
     shown = rounds("provision", "show", copy.out).stdout
     assert "warning: the certificate of gateway ends soon" in shown and "St. Mary Zürich" in shown

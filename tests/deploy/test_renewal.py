@@ -12,7 +12,7 @@ from grandrounds.deploy import records, renewal
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.folders import Folders
 from grandrounds.deploy.keys import rekey
-from grandrounds.deploy.pki import load_certificate, revoked_in
+from grandrounds.deploy.pki import load_certificate, read_revocations
 from grandrounds.protocol.identity import Identity, load_public
 from tests.command import rounds
 from tests.deploy.consortia import provisioned
@@ -62,7 +62,7 @@ def test_a_revoked_name_takes_its_earlier_certificates_too(folders):
     renewal.renew(folders.out)
     second = load_certificate(folders.operator("eve") / "operator.pem").serial_number
     renewal.revoke_operator(folders.out, "eve")
-    assert set(revoked_in(folders.crl)) == {first, second}
+    assert set(read_revocations(folders.crl)) == {first, second}
     with refused("already-revoked"):
         renewal.revoke_operator(folders.out, "eve")
     with refused("unknown-operator", match="'evee'.*'eve'"):
@@ -76,7 +76,7 @@ def test_one_certificate_is_revoked_by_its_serial_number(folders, written):
     serial = load_certificate(folders.operator("operator") / "operator.pem").serial_number
     renewal.renew(folders.out)
     renewal.revoke_operator(folders.out, written.format(serial))
-    assert set(revoked_in(folders.crl)) == {serial}
+    assert set(read_revocations(folders.crl)) == {serial}
 
 
 def test_a_lost_revocation_is_found(folders):

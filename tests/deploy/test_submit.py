@@ -131,7 +131,7 @@ def test_experiments_and_names_that_make_no_sense_are_refused_before_anybody_is_
 @pytest.fixture
 def restored(tmp_path) -> Link:
     """A server's folder in which the runs were brought back from a copy: one begun, one done, and no state at all."""
-    link = Link.of(provisioned(tmp_path, "a", "b").out)
+    link = Link.from_folder(provisioned(tmp_path, "a", "b").out)
     for name in ("begun", "over"):
         folder = link.runs / name / "checkpoint"
         folder.mkdir(parents=True)
@@ -161,7 +161,7 @@ def test_a_name_is_taken_also_where_only_a_folder_has_it(restored, answering, ex
 
 def test_a_run_that_was_only_queued_is_to_be_submitted_again(restored, answering):
     answering()
-    RunRecords(restored.state / "runs").note("queued", state=QUEUED, flower=1)
+    RunRecords(restored.state / "runs").update("queued", state=QUEUED, flower=1)
     assert "had not begun" in refused("submit", "--resume", "queued", "--server", restored.folder)
 
 

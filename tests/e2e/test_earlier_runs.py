@@ -64,7 +64,7 @@ def test_it_opens_and_verifies(system, folders):
 @pytest.mark.parametrize("system", TABLES)
 def test_a_case_is_explained(system, folders):
     case = gr.explain_case(gr.load_run(folders / system), 3)
-    assert case.site and case.reasons and 0 <= case.probability <= 1
+    assert case.site and case.attributions and 0 <= case.probability <= 1
 
 
 @pytest.mark.parametrize("system", ["fedavg", "fedxchain-secure", "veil"])

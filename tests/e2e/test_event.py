@@ -176,13 +176,13 @@ def test_a_case_and_the_models_weights_are_told_for_the_event(pair):
         weight = next(w for w in readable(run.model).weights if w.feature == "lactate")
         assert weight.weight > 0 and weight.effect == "raises"
         case = gr.explain_case(run, 5)
-        assert case.explained == ("died" if name == "words" else "1")
-        total = case.base + sum(r.contribution for r in case.reasons) + case.remainder
+        assert case.target_class == ("died" if name == "words" else "1")
+        total = case.base + sum(r.contribution for r in case.attributions) + case.remainder
         assert total == pytest.approx(case.score)
         assert 1 / (1 + np.exp(-case.score)) == pytest.approx(case.probability, abs=1e-5)
         risk = run.model.predict(run_rows(run)).risk[4]
         assert case.probability == pytest.approx(float(risk), abs=1e-5)
-        lactate = next(r for r in case.reasons if r.column == "lactate")
+        lactate = next(r for r in case.attributions if r.column == "lactate")
         above = run_rows(run).columns["lactate"].astype(float)
         assert (lactate.contribution > 0) == (above[4] > np.nanmean(above)) or np.isnan(above[4])
     misses = near_misses(pair["words"][1])

@@ -118,7 +118,7 @@ def test_the_common_models_numbers_are_those_of_the_model_on_the_sites_own_test_
     held = RunRows.read(done)
     data, model = held.consortium.data, done.model
     for site in SITES:
-        tested = held.tested(site)
+        tested = held.test_rows(site)
         drawn = generator(0, purpose="mapped pictures", site=site).choice(len(tested), ROWS, replace=False)
         rows = tested[np.sort(drawn)]
         assert set(data.site[rows]) == {site}

@@ -7,7 +7,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.case.rationale import scored_pictures
+from grandrounds.analysis.case.rationale import score_run_images
 from grandrounds.core.plan import Settings
 from grandrounds.data.corruption.attacks import mark_reference
 from grandrounds.data.image_files import read_npz
@@ -89,7 +89,7 @@ def test_record_ledger_deep_audit_and_sheet_agree_on_the_pictures_as_used(source
         told = [entry["reference"] for entry in ledger.entries() if entry["kind"] == "round"]
     assert told == [{"scoring": drawn.sha256}] * 2
     assert audit(done.folder, deep=True).findings == ()
-    seen = scored_pictures(done)
+    seen = score_run_images(done)
     np.testing.assert_array_equal([p.pixels for p in seen], drawn.select_from(found.data).pixels)
     assert np.mean([p.right for p in seen]) == pytest.approx(done.summary["reasons"]["accuracy"])
 

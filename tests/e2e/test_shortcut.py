@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import grandrounds as gr
-from grandrounds.analysis.compare import compare, known_metrics
+from grandrounds.analysis.compare import check_metrics, compare
 from grandrounds.cli.screen import show_summary
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
@@ -169,7 +169,7 @@ def test_a_table_has_no_corner(tmp_path):
 
 def test_comparisons_know_the_numbers(studied, noise, tmp_path):
     metrics = ("spurious_gap", "ood_auroc", "ood_accuracy", "ood_auprc", "spurious_mass", "deployed_spurious_mass")
-    known_metrics(metrics, ())
+    check_metrics(metrics, ())
     block = studied.summary["shortcut"]
     expected = [block["spurious_gap"], *(block["ood"][m] for m in ("auroc", "accuracy", "auprc"))]
     expected += [block["sam"], block["sam_deployed"]]
@@ -179,7 +179,7 @@ def test_comparisons_know_the_numbers(studied, noise, tmp_path):
     assert all(np.isnan(arms[1].values(m)[0]) for m in metrics), "a run that studies no shortcut has none of them"
     for wrong in ("ood_acuracy", "ood_training_drift"):
         with pytest.raises(BadInput, match=f"no metric '{wrong}'"):
-            known_metrics((wrong,), ())
+            check_metrics((wrong,), ())
     assert [metric_label(m) for m in metrics[:2]] == ["spurious gap", "OOD AUROC"]
     assert [lower_is_better(m) for m in (*metrics, "ood_log_loss")] == [True, False, False, False, True, True, True]
 

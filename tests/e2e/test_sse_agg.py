@@ -11,7 +11,7 @@ from sklearn.metrics import log_loss
 
 import grandrounds as gr
 from grandrounds.analysis.audit.weights import recompute_weights
-from grandrounds.analysis.privacy.account import account_of
+from grandrounds.analysis.privacy.account import load_account
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.data.split import Rows
@@ -389,7 +389,7 @@ def test_a_site_with_shuffled_labels_is_tried_on_either_half_and_then_demoted(tr
     signals = tried.rounds[-1]["decision"]["signals"]
     assert signals["harm_first_half"][BAD] > 0 < signals["harm_second_half"][BAD]
     assert signals["harm_first_half"]["site-01"] is None
-    assert "if the model was worse with it: its model as trained on one half" in " ".join(account_of(tried).left)
+    assert "if the model was worse with it: its model as trained on one half" in " ".join(load_account(tried).disclosures)
     assert "it was demoted" in tried.why(5, BAD) and "not confirmed" in tried.why(2, BAD)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.case.case import explain_case
-from grandrounds.analysis.case.case_page import standing
-from grandrounds.analysis.privacy.account import account_of
+from grandrounds.analysis.case.case_page import percentile_text
+from grandrounds.analysis.privacy.account import load_account
 from grandrounds.core.arrays import load
 from grandrounds.core.errors import BadInput
 from grandrounds.engine.local import LocalEngine
@@ -93,7 +93,7 @@ def test_the_noise_is_as_charged_and_the_total_is_the_stated_epsilon(way, seen, 
         assert asked.shared["noise"] == pytest.approx(charged[0].sigma * math.sqrt(columns))
     spent = epsilon_of(events(done), 1e-5)
     assert 0.95 * 5 <= spent <= 5 * (1 + 1e-9) and done.summary["privacy"]["epsilon"] == pytest.approx(spent)
-    account = account_of(done)
+    account = load_account(done)
     assert account.promised and not account.findings, "the ledger's Decisions add up to what is said"
     assert WHAT in str(done.summary["privacy"]["events"])
     kept = json.loads((done.folder / "percentiles.json").read_text())
@@ -104,7 +104,7 @@ def test_switched_off_nothing_is_asked_and_the_page_says_how_to_switch_it_on(see
     done = run(tmp_path / "r", veil={"percentiles": 0.0})
     assert PERCENTILES not in {a.task for a in seen}
     assert not (done.folder / "percentiles.json").exists() and WHAT not in {e.what for e in events(done)}
-    words = explain_case(done, 3, data=patients(SIZES)).among.words
+    words = explain_case(done, 3, data=patients(SIZES)).population.words
     assert words.startswith("no percentile: not released under the budget") and "method.veil.percentiles" in words
 
 
@@ -134,21 +134,21 @@ def test_a_large_table_is_placed_within_its_margin_and_cell(tmp_path):
     age = table.columns["age"]
     for number in (5, 11, 17):
         case = explain_case(done, number, data=table)
-        reason = next(r for r in case.reasons if r.column == "age")
+        reason = next(r for r in case.attributions if r.column == "age")
         if reason.value is None:
             continue
         exact = 100 * np.mean(age[~np.isnan(age)] < reason.value)
         assert reason.margin < 6 and abs(reason.percentile - exact) <= reason.margin + 5, "half a cell of a normal column"
-    assert "counted in agreed cells, with noise" in case.among.words
+    assert "counted in agreed cells, with noise" in case.population.words
     assert case.start.startswith("the calibrated intercept"), "noised counts tell no mean to start from"
 
 
 def test_a_few_hundred_patients_are_drowned_and_the_page_says_so(tmp_path):
     done = run(tmp_path / "r", veil={"percentiles": 0.01})
     case = explain_case(done, 3, data=patients(SIZES))
-    placed = [r for r in case.reasons if r.value is not None]
+    placed = [r for r in case.attributions if r.value is not None]
     assert all(r.percentile is None and r.share is None and r.margin > 10 for r in placed)
-    assert all(standing(r).startswith("not told: noise of ±") for r in placed)
+    assert all(percentile_text(r).startswith("not told: noise of ±") for r in placed)
 
 
 def test_a_site_that_does_not_allow_it_refuses_and_the_run_goes_on_without_it(tmp_path, monkeypatch):
@@ -180,7 +180,7 @@ def test_where_every_site_refuses_there_is_a_model_and_no_percentile(tmp_path, m
     done = run(tmp_path / "r", engine={"wire": True})
     assert any(note.startswith("no percentiles: ") for note in done.rounds[-1]["decision"]["notes"])
     assert not (done.folder / "percentiles.json").exists()
-    assert "could not be added up" in explain_case(done, 3, data=patients(SIZES)).among.words
+    assert "could not be added up" in explain_case(done, 3, data=patients(SIZES)).population.words
 
 
 def test_a_policy_can_forbid_the_task_or_the_report_and_wants_noise():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.privacy.account import account_of
+from grandrounds.analysis.privacy.account import load_account
 from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
 from grandrounds.methods.veil.site import CENSUS, MOMENTS, SCORES, VeilSite
@@ -192,7 +192,7 @@ def test_the_statement_names_the_unit(way, tmp_path):
     assert "for each patient (patient column 'pid', one row of each at a time), add/remove" in told["statement"]
     assert not any("each row" in said for said in told["not_covered"])
     assert any("patients at several sites" in said for said in told["not_covered"])
-    assert account_of(done).findings == ()
+    assert load_account(done).findings == ()
 
 
 def test_rows_are_the_unit_where_the_plan_says_so_or_names_no_patients(tmp_path):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.privacy.account import account_of
+from grandrounds.analysis.privacy.account import load_account
 from grandrounds.audit.entry import CLOSE
 from grandrounds.core.arrays import load, save
 from grandrounds.core.errors import BadInput, RunFailed
@@ -61,7 +61,7 @@ def test_more_rounds_do_not_calibrate_again_for_nothing(privacy, tmp_path, asked
     assert asked == [] and (done.folder / "summary.json").read_bytes() == before
     held = gr.load_run(done.folder)
     assert held.plan["method"]["rounds"] == 3, "a refused resume leaves the run as it was"
-    assert held.summary["platt"] == line and account_of(held).findings == ()
+    assert held.summary["platt"] == line and load_account(held).findings == ()
 
 
 def test_a_run_that_goes_on_without_calibration_still_counts_the_first(tmp_path):
@@ -69,7 +69,7 @@ def test_a_run_that_goes_on_without_calibration_still_counts_the_first(tmp_path)
     more = go_on(done.folder, "method.rounds=4", "evaluation.calibrate=none")
     assert "platt" not in more.summary and more.summary["rounds"] == 4
     assert more.summary["privacy"]["spent"]["validation"] == pytest.approx(2.0, rel=1e-3)
-    assert account_of(more).findings == () and len(closings(more)[-1]["released"]) == 1
+    assert load_account(more).findings == () and len(closings(more)[-1]["released"]) == 1
 
 
 def test_the_line_of_the_same_model_is_the_same_release(tmp_path, asked):
@@ -195,7 +195,7 @@ def test_a_round_begun_with_other_noise_is_refused(tmp_path, monkeypatch):
         go_on(tmp_path / "run", "method.rounds=40")
     done = go_on(tmp_path / "run", "method.rounds=4")
     whole = run(tmp_path / "whole", **VEIL, evaluation={"calibrate": "none"})
-    assert model(done).tobytes() == model(whole).tobytes() and account_of(done).findings == ()
+    assert model(done).tobytes() == model(whole).tobytes() and load_account(done).findings == ()
 
 
 def test_charges_are_plain_json(tmp_path):

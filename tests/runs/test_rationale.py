@@ -9,7 +9,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
-from grandrounds.analysis.case.rationale import reasoned, scored_pictures
+from grandrounds.analysis.case.rationale import evaluate_rationale, score_run_images
 from grandrounds.analysis.compare import compare
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
@@ -77,7 +77,7 @@ def test_every_method_is_scored_by_the_common_model(method, squares, monkeypatch
     done = run(squares, tmp_path / "r", method={**method, "rounds": 1}, reference=sent, explain=explain)
     (only,) = told(done)
     assert set(only) == SCORES and (only["pictures"], only["scored"]) == (12, 12)
-    again = reasoned(done)
+    again = evaluate_rationale(done)
     last = done.summary["reasons"]
     assert last["on"] == "scoring" and again.figures == pytest.approx({k: last[k] for k in SCORES})
     assert set(last["baselines"]) == {"noise", "centre blob", "blob per cell", "shuffled weights"}
@@ -131,7 +131,7 @@ def test_without_masks_there_is_what_can_be_had(squares, tmp_path):  # noqa: F81
     assert set(told(done)[-1]) == {"accuracy", "cross_entropy", "grid", "pictures", "scored"}
     assert told(done)[-1]["pictures"] == 16 and told(done)[-1]["scored"] == 0
     with pytest.raises(BadInput, match="the pictures of 'scoring' have no truth masks"):
-        scored_pictures(done)
+        score_run_images(done)
 
 
 def test_a_run_that_broke_off_goes_on_to_the_same_scores(squares, monkeypatch, tmp_path):  # noqa: F811
@@ -182,7 +182,7 @@ def test_the_calibrated_model_is_the_one_that_the_summary_scores(squares, monkey
     last = done.summary["reasons"]
     assert last["cross_entropy"] != pytest.approx(told(done)[-1]["cross_entropy"])
     assert last["accuracy"] == told(done)[-1]["accuracy"]
-    assert reasoned(done).figures["cross_entropy"] == pytest.approx(last["cross_entropy"])
+    assert evaluate_rationale(done).figures["cross_entropy"] == pytest.approx(last["cross_entropy"])
 
 
 # What is refused, before anything is trained
@@ -273,9 +273,9 @@ def finished(squares, tmp_path_factory):  # noqa: F811
 
 
 def test_pictures_are_listed_with_their_reasons(finished):
-    found = reasoned(finished)
-    assert [p.number for p in found.pictures] == list(range(24))
-    for p in found.pictures:
+    found = evaluate_rationale(finished)
+    assert [p.number for p in found.images] == list(range(24))
+    for p in found.images:
         assert p.right == (p.predicted == p.truth) and 0.5 <= p.probability <= 1
         inside, outside = p.heat[p.mask].mean(), p.heat[~p.mask].mean()
         assert p.ratio == pytest.approx(inside / outside, rel=1e-5) and p.reason == (p.ratio > 1)
@@ -285,16 +285,16 @@ def test_pictures_are_listed_with_their_reasons(finished):
     assert (counts["right answer"]["right reason"] + counts["wrong answer"]["right reason"]) / 24 == found.figures[
         "xai"
     ]
-    wrong = found.of(right=True, reason=False)
+    wrong = found.select(right=True, reason=False)
     assert [p.ratio for p in wrong] == sorted(p.ratio for p in wrong)
-    assert [p.to_dict() for p in scored_pictures(finished)] == [p.to_dict() for p in found.pictures]
+    assert [p.to_dict() for p in score_run_images(finished)] == [p.to_dict() for p in found.images]
 
 
 def test_masks_show_draws_five_columns_and_prints_the_table(finished, tmp_path):
     image = pytest.importorskip("PIL.Image")
     done = rounds("masks", "show", finished.folder, "--rows", 3, "--out", tmp_path / "sheet.png")
     assert done.returncode == 0, done.stderr
-    counts = reasoned(finished).table
+    counts = evaluate_rationale(finished).table
     for name, row in counts.items():
         (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"│ {name} ")]
         assert [int(v) for v in line.replace("│", " ").split()[2:]] == list(row.values())
@@ -307,7 +307,7 @@ def test_masks_show_draws_five_columns_and_prints_the_table(finished, tmp_path):
 def test_masks_show_says_all_as_json(finished, tmp_path):
     done = rounds("masks", "show", finished.folder, "--json", cwd=tmp_path)
     said = json.loads(done.stdout)
-    assert said == reasoned(finished).to_dict() and not list(tmp_path.iterdir())
+    assert said == evaluate_rationale(finished).to_dict() and not list(tmp_path.iterdir())
     assert said["reasons"] == pytest.approx({k: v for k, v in finished.summary["reasons"].items() if k in SCORES})
     lists = ("right_for_the_wrong_reason", "wrong_for_the_right_reason")
     assert [len(said[name]) for name in lists] == [
@@ -321,13 +321,13 @@ def test_masks_show_refuses_in_words(finished, tmp_path):
     command_refused(rounds("masks", "show", finished.folder, "--out", tmp_path / "a.jpg"), "ends in .png")
     with pytest.raises(BadInput, match="only nets for pictures look at places"):
         values = {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 1}}
-        reasoned(gr.run(gr.Experiment.parse(values), table=patients([40, 40]), out=tmp_path / "t"))
+        evaluate_rationale(gr.run(gr.Experiment.parse(values), table=patients([40, 40]), out=tmp_path / "t"))
 
 
 def test_a_run_that_was_scored_on_nothing_needs_a_name(finished, squares, tmp_path):  # noqa: F811
     done = run(squares, tmp_path / "r", method={"rounds": 1}, reference=None, evaluation={})
     with pytest.raises(BadInput, match="scored on no pictures: name a set with --on"):
-        reasoned(done)
+        evaluate_rationale(done)
 
 
 def test_the_report_and_the_screen_say_it_beside_the_baselines(finished):

@@ -40,7 +40,7 @@ def near_miss(run: Run) -> dict[str, Any]:
         "baseline": case.baseline,
         "base": case.base,
         "score": case.score,
-        "reasons": [[r.column, r.value, r.contribution] for r in case.reasons if r.contribution],
+        "reasons": [[r.column, r.value, r.contribution] for r in case.attributions if r.contribution],
         "bias": [flag.column for flag in case.bias],
         "quality": len(case.quality),
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.rationale import ScoredPicture, scored_pictures
+from grandrounds.analysis.case.rationale import ScoredImage, score_run_images
 from grandrounds.core.arrays import Array
 from grandrounds_studies.study import Measure
 
@@ -30,7 +30,7 @@ def pictures(run: Run) -> dict[str, Any]:
     return {"pictures": [packed(p) for p in _looked(run)]}
 
 
-def packed(p: ScoredPicture) -> dict[str, Any]:
+def packed(p: ScoredImage) -> dict[str, Any]:
     """One picture as plain values."""
     heat = np.rint(STEPS * p.heat / (p.heat.max() or 1.0)).astype(np.uint8)
     arrays = {"pixels": p.pixels, "mask": STEPS * p.mask.astype(np.uint8), "heat": heat}
@@ -54,16 +54,16 @@ def _bytes(text: str) -> Array:
     return np.frombuffer(base64.b64decode(text), np.uint8)
 
 
-def _looked(run: Run) -> Sequence[ScoredPicture]:
+def _looked(run: Run) -> Sequence[ScoredImage]:
     return _of_folder(run.folder)
 
 
 @lru_cache(maxsize=2)
-def _of_folder(folder: Path) -> tuple[ScoredPicture, ...]:
+def _of_folder(folder: Path) -> tuple[ScoredImage, ...]:
     """Several measures read the same pictures of a finished run."""
     from grandrounds.runs.run import Run
 
-    return tuple(scored_pictures(Run(folder)))
+    return tuple(score_run_images(Run(folder)))
 
 
 def _share(name: str, words: str, *, right: bool, reason: bool, lower: bool | None) -> Measure:

@@ -1,4 +1,4 @@
-"""Comparing runs: the same figures over seeds and folds, with what can be said about the difference.
+"""Compare runs: the same figures over seeds and folds, with paired differences and intervals.
 
 Runs that differ only in their seed or fold are repetitions of one another; everything else that
 differs makes another arm. Arms are paired by seed and fold where both have them.
@@ -34,41 +34,50 @@ GAP = "spurious_gap"
 """What a shortcut in the pictures was worth in AUROC (SSE-AGG eq. 26); `metrics.names.OOD` before a metric's name: on test
 rows without it. Neither is known of runs that study no shortcut."""
 
-BESIDE: dict[str, tuple[str, ...]] = {metric.name: metric.path for metric in METRICS if metric.path}
+SUMMARY_METRICS: dict[str, tuple[str, ...]] = {metric.name: metric.path for metric in METRICS if metric.path}
 """What a summary tells besides the figures of test rows, and where: reasons, cohorts, trust (FedXChain), scoring pictures
 (XFed), local models (FL-XAI). Not known of runs that did not measure it."""
 
 DEFAULT_METRICS = shown_in(Place.COMPARISON)
 """Metrics that a comparison shows unless told otherwise; `default_metrics` takes the first two of the models' decisions."""
+PlainPlan = dict[str, Any]
+"""A plan as it is in JSON, of which settings are taken out to tell arms apart."""
+
 _REPEATS = (("seed",), ("split", "fold"))
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of doing it: its repetitions by (seed, fold)."""
+    """One arm of a comparison: its repetitions by (seed, fold)."""
 
     label: str
     runs: Mapping[tuple[int, int], Run]
-    at: float | None = None  # virtual seconds at which the runs are looked at; None: their end
+    virtual_seconds: float | None = None  # the time to read values at; None: the end of the run
 
     def values(self, metric: str, keys: Sequence[tuple[int, int]] | None = None) -> list[float]:
-        """The final test value of each repetition."""
+        """Return the test value of each repetition, of all or of those with `keys`."""
         chosen = list(self.runs) if keys is None else keys
-        return [_final(self.runs[k], metric) if self.at is None else _at(self.runs[k], metric, self.at) for k in chosen]
+        return [
+            _final_value(self.runs[k], metric)
+            if self.virtual_seconds is None
+            else _value_at(self.runs[k], metric, self.virtual_seconds)
+            for k in chosen
+        ]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms side by side; the first is what the others are held against."""
+    """Arms side by side; the others are compared with the first."""
 
     arms: tuple[Arm, ...]
     metrics: tuple[str, ...]
 
     def summary(self, arm: Arm, metric: str) -> Summary:
+        """Summarise a metric of an arm: mean, deviation and interval."""
         return describe_bounded(arm.values(metric), metric_range(metric))
 
     def paired(self, arm: Arm, metric: str) -> PairedTest | None:
-        """The paired difference to the first arm over shared seeds and folds; None under two pairs."""
+        """Compute the paired difference to the first arm over shared seeds and folds; None under two pairs."""
         first = self.arms[0]
         keys = [k for k in arm.runs if k in first.runs]
         if arm is first or len(keys) < 2:
@@ -77,15 +86,15 @@ class Comparison:
 
     @property
     def warnings(self) -> list[str]:
-        """One sentence where the runs do not predict the same event: their figures cannot be held against each other."""
-        told = {arm.label: {_event(run) for run in arm.runs.values()} for arm in self.arms}
-        if len(set().union(*told.values())) < 2:
+        """One sentence where the runs do not predict the same event: their figures cannot be compared."""
+        events_by_arm = {arm.label: {_event(run) for run in arm.runs.values()} for arm in self.arms}
+        if len(set().union(*events_by_arm.values())) < 2:
             return []
-        said = "; ".join(f"{label}: {', '.join(sorted(events))}" for label, events in told.items())
-        return [f"the runs do not predict the same event, so their figures cannot be compared ({said})"]
+        listing = "; ".join(f"{label}: {', '.join(sorted(events))}" for label, events in events_by_arm.items())
+        return [f"the runs do not predict the same event, so their figures cannot be compared ({listing})"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for comparison.json."""
+        """Return the content of comparison.json."""
         from dataclasses import asdict
 
         from grandrounds.core.arrays import plain
@@ -106,13 +115,13 @@ class Comparison:
 
 
 def _event(run: Run) -> str:
-    """The event of a run in words; that of version 0.1 is the last class, and not told in its summary."""
-    told = run.summary.get("event")
-    return f"{run.plan['data']['label'] or 'label'} = {told['class'] if told else 'the last class'}"
+    """Name the event of a run; in version 0.1 it is the last class, and not in the summary."""
+    event = run.summary.get("event")
+    return f"{run.plan['data']['label'] or 'label'} = {event['class'] if event else 'the last class'}"
 
 
-def _at(run: Run, metric: str, seconds: float) -> float:
-    """A test value as it was after so many virtual seconds: that of the last round judged by then."""
+def _value_at(run: Run, metric: str, seconds: float) -> float:
+    """Return a test value after so many virtual seconds: that of the last round evaluated by then."""
     judged = [r for r in run.rounds if "test" in r and r["virtual_seconds"] <= seconds]
     if not judged:
         first = run.rounds[0]["virtual_seconds"]
@@ -123,8 +132,8 @@ def _at(run: Run, metric: str, seconds: float) -> float:
     if metric == WORST:
         sites = judged[-1]["sites"]
         rows = sites.get("count", {})
-        held = {s: {"count": rows.get(s) or 0, "accuracy": v} for s, v in sites["accuracy"].items()}
-        lowest = lowest_accuracy(held)
+        by_site = {s: {"count": rows.get(s) or 0, "accuracy": v} for s, v in sites["accuracy"].items()}
+        lowest = lowest_accuracy(by_site)
         return float("nan") if lowest is None else lowest
     if metric not in judged[-1]["test"]:
         raise BadInput(
@@ -135,14 +144,14 @@ def _at(run: Run, metric: str, seconds: float) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _final(run: Run, metric: str) -> float:
+def _final_value(run: Run, metric: str) -> float:
     summary = run.summary
     if metric.startswith(FINETUNED_PREFIX) and summary["finetuned"]:
         value = summary["finetuned"]["final"].get(metric.removeprefix(FINETUNED_PREFIX))
         return float("nan") if value is None else float(value)
-    if metric in BESIDE:
+    if metric in SUMMARY_METRICS:
         value = summary
-        for key in BESIDE[metric]:
+        for key in SUMMARY_METRICS[metric]:
             value = value.get(key, {}) if isinstance(value, Mapping) else {}
         return float(value) if isinstance(value, int | float) else float("nan")
     if metric == GAP or (metric.startswith(OOD_PREFIX) and metric.removeprefix(OOD_PREFIX) in summary["final"]):
@@ -155,23 +164,31 @@ def _final(run: Run, metric: str) -> float:
         return float("nan") if value is None else float(value)
     value = summary["final"].get(metric)
     if metric not in summary["final"]:
-        known = (*summary["final"], WORST, WORST_AUROC, GAP, *BESIDE)
-        raise BadInput(f"no metric '{metric}' in {run.folder}; known: {', '.join(known)}", code="unknown-metric")
+        names = (*summary["final"], WORST, WORST_AUROC, GAP, *SUMMARY_METRICS)
+        raise BadInput(f"no metric '{metric}' in {run.folder}; known: {', '.join(names)}", code="unknown-metric")
     return float("nan") if value is None else float(value)
 
 
-def known_metrics(chosen: Sequence[str], own: Sequence[str]) -> None:
-    """Refuse a metric that no run will have, before any is run; `own` are import paths of the experiment's own."""
-    figures = [*DESCRIPTIONS, *map(last_word, own)]
-    known = [*figures, WORST, WORST_AUROC, GAP, *BESIDE]
+def check_metrics(chosen: Sequence[str], custom: Sequence[str]) -> None:
+    """Refuse a metric that no run will have, before any is run.
+
+    Args:
+        chosen: The metrics asked for.
+        custom: Import paths of the experiment's own metrics.
+
+    Raises:
+        BadInput: A metric is unknown.
+    """
+    figures = [*DESCRIPTIONS, *map(last_word, custom)]
+    names = [*figures, WORST, WORST_AUROC, GAP, *SUMMARY_METRICS]
     for metric in chosen:
-        if metric not in known and base_metric(metric) not in figures:
-            raise BadInput(f"no metric '{metric}'; {nearest(metric, known)}", code="unknown-metric")
+        if metric not in names and base_metric(metric) not in figures:
+            raise BadInput(f"no metric '{metric}'; {nearest(metric, names)}", code="unknown-metric")
 
 
-def default_metrics(runs: Sequence[Run], *, at: float | None = None) -> tuple[str, ...]:
-    """`DEFAULT_METRICS`, of the models' decisions where all runs have them; rounds (`at`) and runs of 0.1 do not."""
-    if at is not None:
+def default_metrics(runs: Sequence[Run], *, virtual_seconds: float | None = None) -> tuple[str, ...]:
+    """Choose `DEFAULT_METRICS`, of decisions where all runs have them; rounds (`virtual_seconds`) and runs of 0.1 do not."""
+    if virtual_seconds is not None:
         return DEFAULT_METRICS
     finals = [run.summary["final"] for run in runs]
     return tuple(f"decision_{m}" if all(f"decision_{m}" in f for f in finals) else m for m in DEFAULT_METRICS)
@@ -182,15 +199,19 @@ def compare(
     *,
     metrics: Sequence[str] | None = None,
     named: Mapping[str, str] = MappingProxyType({}),
-    at: float | None = None,
+    virtual_seconds: float | None = None,
 ) -> Comparison:
-    """Group runs into arms and name the arms by what tells them apart; `metrics`: `default_metrics` unless given.
+    """Group runs into arms and name the arms by the settings that differ.
 
-    `named`: folder name -> arm, for runs whose arm has a name of its own (references). `at`: look at the runs as they
-    were after so many virtual seconds, so that those that wait for every site and those that do not are on one clock.
+    Args:
+        runs: Finished runs.
+        metrics: The metrics to compare; by default those of `default_metrics`.
+        named: Folder name -> arm, for runs whose arm has a name of its own (references).
+        virtual_seconds: Compare the runs as they were after so many virtual seconds, so that those that wait for every site and
+            those that do not are on one clock; by default their end.
     """
     arms: dict[str, dict[tuple[int, int], Run]] = {}
-    plans: dict[str, dict[str, Any]] = {}
+    plans: dict[str, PlainPlan] = {}
     apart: dict[str, dict[tuple[int, int], Run]] = {}
     for run in runs:
         plan = json.loads(json.dumps(run.plan))
@@ -206,23 +227,23 @@ def compare(
         plans[word] = plan
     labels = _labels(list(plans.values()), with_method=bool(apart))
     every = {**dict(zip(labels, arms.values(), strict=True)), **apart}
-    chosen = default_metrics(runs, at=at) if metrics is None else tuple(metrics)
-    return Comparison(tuple(Arm(label, members, at) for label, members in every.items()), chosen)
+    chosen = default_metrics(runs, virtual_seconds=virtual_seconds) if metrics is None else tuple(metrics)
+    return Comparison(tuple(Arm(label, members, virtual_seconds) for label, members in every.items()), chosen)
 
 
-def _remove(plan: dict[str, Any], path: Sequence[str]) -> None:
+def _remove(plan: PlainPlan, path: Sequence[str]) -> None:
     *sections, last = path
     for name in sections:
         plan = plan[name]
     plan.pop(last, None)
 
 
-def _labels(plans: Sequence[Mapping[str, Any]], *, with_method: bool) -> list[str]:
-    """The settings in which the arms differ, the method's name first (always, if asked for) and without its key."""
+def _labels(plans: Sequence[PlainPlan], *, with_method: bool) -> list[str]:
+    """Label arms by the settings in which they differ, the method's name first (always, if asked for) and without its key."""
     flat = [dict(_flatten(p)) for p in plans]
     keys = sorted({k for f in flat for k in f if len({json.dumps(g.get(k)) for g in flat}) > 1})
     keys = [k for k in keys if not k.startswith(("data.kinds", "data.sha256", "code."))]
-    usual = [_usual(p) for p in plans]
+    usual = [_implied_settings(p) for p in plans]
     keys = [k for k in keys if not all(k in u and f.get(k) == u[k] for f, u in zip(flat, usual, strict=True))]
     if with_method and "method.name" not in keys:
         keys.append("method.name")
@@ -238,8 +259,8 @@ def _labels(plans: Sequence[Mapping[str, Any]], *, with_method: bool) -> list[st
     return out
 
 
-def _usual(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What `auto` makes of a method's parts: it goes without saying beside the method's name."""
+def _implied_settings(plan: PlainPlan) -> dict[str, object]:
+    """Return the settings that `auto` gives a method's parts: they go without saying beside the method's name."""
     method, cohorts = plan["method"], plan["method"].get("cohorts", {})
     if is_path(method["name"]):
         return {}
@@ -251,15 +272,15 @@ def _usual(plan: Mapping[str, Any]) -> dict[str, Any]:
     apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
     private = plan["privacy"]["mechanism"] == DP_SGD
     preset = method.get("preset", "drift")  # plans of earlier versions have none, and were kept alike
-    held = choose_regularizer(
+    stability = choose_regularizer(
         TrainSettings(plan["train"]), sent=sent, trees=trees, apart=apart, private=private, preset=preset
     )
     p = plan["privacy"]
     halves = p["mechanism"] == "none" and p["epsilon"] is None and not p["secure"]
-    return {"method.weigh.rule": EXPLANATIONS, "method.stability": held, "method.weigh.own_halves": halves}
+    return {"method.weigh.rule": EXPLANATIONS, "method.stability": stability, "method.weigh.own_halves": halves}
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def _flatten(values: PlainPlan, prefix: str = "") -> list[tuple[str, Any]]:
     out: list[tuple[str, Any]] = []
     for k, v in values.items():
         out += _flatten(v, f"{prefix}{k}.") if isinstance(v, dict) else [(f"{prefix}{k}", v)]

@@ -1,11 +1,11 @@
-"""The report of a comparison: arms side by side, with what can be said about the difference."""
+"""The page of a comparison: arms side by side, with paired differences, trade-offs and curves."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics import Place, shown_in
@@ -32,37 +32,68 @@ _REASONS = {
 Triple = tuple[float, float, float]
 
 
+class PairRow(TypedDict):
+    """The paired difference of an arm to the first, in comparison.json."""
+
+    n: int
+    difference: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+
+
+class ComparisonRow(TypedDict):
+    """One metric of one arm, in comparison.json."""
+
+    arm: str
+    metric: str
+    n: int
+    mean: float | None
+    std: float | None
+    low: float | None
+    high: float | None
+    cv: float | None
+    paired_to_first: PairRow | None
+
+
 def comparison_page(
     comparison: Mapping[str, Any], runs: Mapping[str, Sequence[Run]], *, title: str = "Comparison"
 ) -> str:
-    """The whole page, from comparison.json; `runs` (arm -> its runs) add the curves and what explanations say."""
+    """Write the page of a comparison.
+
+    Args:
+        comparison: The content of comparison.json.
+        runs: Arm -> its runs, for curves and explanations.
+        title: The heading of the page.
+    """
     charts = Charts(packed_script())
-    rows = comparison["rows"]
-    reasons = {arm: _reasons(held) for arm, held in runs.items()}
-    at = comparison.get("at")
+    rows: list[ComparisonRow] = comparison["rows"]
+    stability = {arm: _reasons(arm_runs) for arm, arm_runs in runs.items()}
+    virtual_seconds = comparison.get("at")
+    when = "" if virtual_seconds is None else f", after {virtual_seconds:g} virtual seconds"
     metrics = list(dict.fromkeys(r["metric"] for r in rows))
     body = [
         f"<h1>{escape(title)}</h1>",
-        f"<p class='quiet'>{_count(rows)}{f', after {at:g} virtual seconds' if at is not None else ''}; "
+        f"<p class='quiet'>{_count(rows)}{when}; "
         f"differences are to {escape(comparison['first'])}, paired by seed and fold; 95% intervals are "
         "of three runs or more and end where a figure's range does</p>",
         charts.note,
         "<h2>All arms</h2>",
         charts.place(figures.intervals(rows), wide=True),
         *[_table(comparison["first"], [r for r in rows if r["metric"] == m], m) for m in metrics],
-        *_trade(rows, reasons, charts),
+        *_trade(rows, stability, charts),
         *_course(runs, charts),
     ]
     return document(title, body, charts.script)
 
 
-def _count(rows: Sequence[Mapping[str, Any]]) -> str:
+def _count(rows: Sequence[ComparisonRow]) -> str:
     counts = {r["arm"]: r["n"] for r in rows}
     return f"{len(counts)} arms, {sum(counts.values())} runs"
 
 
-def _table(first: str, rows: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """Mean, interval and paired difference of every arm in one metric."""
+def _table(first: str, rows: Sequence[ComparisonRow], metric: str) -> str:
+    """Write mean, interval and paired difference of every arm in one metric."""
     head = ["", "runs", "mean", "std", "95% CI", "CV %", f"difference to {escape(first)}", "95% CI", "p"]
     lines = []
     for row in rows:
@@ -79,24 +110,25 @@ def _table(first: str, rows: Sequence[Mapping[str, Any]], metric: str) -> str:
     return f"<section><h3>{name} <span class='quiet'>({better})</span></h3>{table(head, lines)}</section>"
 
 
-def _span(values: Mapping[str, Any]) -> str:
+def _span(values: ComparisonRow | PairRow) -> str:
     if values["low"] is None or values["high"] is None:
         return f"{values['n']} runs: no interval" if values["n"] == 2 else "&ndash;"
     return f"{number(values['low'])}&nbsp;to&nbsp;{number(values['high'])}"
 
 
-def _difference(metric: str, pair: Mapping[str, Any]) -> str:
-    """A difference, in colour where its interval leaves out zero."""
+def _difference(metric: str, pair: PairRow) -> str:
+    """Write a difference, in colour where its interval leaves out zero."""
     value = pair["difference"]
     if value is None:
         return td("&ndash;")
-    clear = pair["low"] is not None and (pair["low"] > 0 or pair["high"] < 0)
+    low, high = pair["low"], pair["high"]
+    clear = low is not None and high is not None and (low > 0 or high < 0)
     shade = ("good" if (value < 0) == lower_is_better(metric) else "bad") if clear else ""
     return f"<td class='{shade}'>{value:+.4f}</td>"
 
 
 def _reasons(runs: Sequence[Run]) -> dict[str, Triple]:
-    """Mean and 95% interval of what an arm's runs say of their explanations, where all of them do."""
+    """Compute mean and 95% interval of the explanation measures of an arm's runs, where all of them have one."""
     out = {}
     for name, (kind, key) in _REASONS.items():
         values = [run.summary["explanation"].get(kind, {}).get(key) for run in runs]
@@ -106,22 +138,24 @@ def _reasons(runs: Sequence[Run]) -> dict[str, Triple]:
     return out
 
 
-def _trade(rows: Sequence[Mapping[str, Any]], reasons: Mapping[str, Mapping[str, Triple]], charts: Charts) -> list[str]:
-    """What is given up for what: performance against steadiness of reasons, and everything at once."""
+def _trade(rows: Sequence[ComparisonRow], stability: Mapping[str, Mapping[str, Triple]], charts: Charts) -> list[str]:
+    """Draw the trade-offs: performance against stability of explanations, and everything at once."""
     metrics = list(dict.fromkeys(r["metric"] for r in rows))
     arms = list(dict.fromkeys(r["arm"] for r in rows))
-    measured: dict[str, dict[str, Any]] = {arm: dict(reasons.get(arm, {})) for arm in arms}
+    measured: dict[str, dict[str, tuple[float | None, float | None, float | None]]] = {
+        arm: dict(stability.get(arm, {})) for arm in arms
+    }
     for row in rows:
         measured[row["arm"]][row["metric"]] = (row["mean"], row["low"], row["high"])
     drawn: list[Figure] = []
     radar: list[Figure] = []
     for drift in ("training_drift", "deployed_divergence"):
-        points = [{"label": a, **found} for a, found in measured.items() if drift in found and metrics[0] in found]
+        points = [{"label": a, **values} for a, values in measured.items() if drift in values and metrics[0] in values]
         if len(points) > 1 and drift != metrics[0]:
             drawn.append(figures.pareto(points, x=drift, y=metrics[0], arms=arms))
-    axes = [m for m in dict.fromkeys([*metrics, *_REASONS]) if all(m in found for found in measured.values())]
+    axes = [m for m in dict.fromkeys([*metrics, *_REASONS]) if all(m in values for values in measured.values())]
     if len(axes) > 2 and len(arms) > 1:
-        means = {arm: {m: found[m][0] for m in axes} for arm, found in measured.items()}
+        means = {arm: {m: values[m][0] for m in axes} for arm, values in measured.items()}
         radar = [figures.radar(axes, means)]
     if not drawn and not radar:
         return []
@@ -129,14 +163,14 @@ def _trade(rows: Sequence[Mapping[str, Any]], reasons: Mapping[str, Mapping[str,
 
 
 def _course(runs: Mapping[str, Sequence[Run]], charts: Charts) -> list[str]:
-    """Curves of each arm over the rounds."""
+    """Draw the curves of each arm over the rounds."""
     drawn = []
     for metric in _CURVES:
         curves = {
-            arm: [{r["round"]: r["test"][metric] for r in run.rounds if "test" in r} for run in held]
-            for arm, held in runs.items()
+            arm: [{r["round"]: r["test"][metric] for r in run.rounds if "test" in r} for run in arm_runs]
+            for arm, arm_runs in runs.items()
         }
-        if any(len(curve) > 1 for held in curves.values() for curve in held):
+        if any(len(curve) > 1 for arm_runs in curves.values() for curve in arm_runs):
             try:
                 drawn.append(figures.arm_curves(curves, metric))
             except BadInput:  # undefined at every arm: an AUROC of sites with one class, say

@@ -48,7 +48,7 @@ def attack(
     from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
-    found = _run_attack(held, shadows, jobs, quiet=as_json).with_earlier(held)
+    found = _run_attack(held, shadows, jobs, quiet=as_json).merge_earlier(held)
     values = found.to_dict()
     path = write_attacks(held.folder, values)
     report_run(held.folder)

@@ -103,7 +103,7 @@ def verify(
 
     Exit codes: 0 verifies, or the run is going on now; 2 bad input; 3 something was found, or the ledger is unfinished.
     """
-    from grandrounds.analysis.audit.chain import with_chain
+    from grandrounds.analysis.audit.chain import add_chain_check
     from grandrounds.analysis.audit.report import audit
     from grandrounds.core.errors import BadInput
 
@@ -117,7 +117,7 @@ def verify(
         raise BadInput("--report compares files, which --ledger-only leaves out: give one of the two")
     files = deep if deep is not None else not run.is_file()
     found = audit(run, key=key, deep=files, heads=heads or [], files=files, sites=sites, report=report)
-    found = with_chain(found, run, rpc=rpc, contract=contract)
+    found = add_chain_check(found, run, rpc=rpc, contract=contract)
     if as_json:
         echo(json.dumps(found.to_dict()))
     else:

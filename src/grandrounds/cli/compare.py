@@ -58,8 +58,8 @@ def compare(
 
     Example: `rounds compare breast-cancer --methods fedavg,fedprox --seeds 5`
     """
+    from grandrounds.analysis.compare import check_metrics
     from grandrounds.analysis.compare import compare as join
-    from grandrounds.analysis.compare import known_metrics
     from grandrounds.core.errors import BadInput
     from grandrounds.metrics.names import with_auroc
     from grandrounds.runs.run import Run
@@ -70,7 +70,7 @@ def compare(
             raise BadInput(
                 "give at least two run folders, or say what to run: rounds compare RECIPE --methods fedavg,fedprox"
             )
-        result = join([Run(Path(r)) for r in runs], metrics=chosen, at=at)
+        result = join([Run(Path(r)) for r in runs], metrics=chosen, virtual_seconds=at)
     else:
         if len(runs) > 1:
             raise BadInput("with --methods give one recipe or TOML file, not several run folders")
@@ -81,14 +81,14 @@ def compare(
             reading=reading,
             settings=settings,
         )
-        known_metrics(chosen or (), base.evaluation.metrics)
+        check_metrics(chosen or (), base.evaluation.metrics)
         names = [m.strip() for m in methods.split(",") if m.strip()]
         axes = _axes(seeds, vary)
         plans, _ = _plans(base, {m: [f"method.name={m}"] for m in names}, axes)
         beside, named = _plans(base, _references(base, names) if references else {}, axes)
         plans |= beside
         out = out or Path("runs") / f"compare-{base.name}"
-        result = join(_run(plans, out, jobs=jobs, quiet=quiet or as_json), metrics=chosen, named=named, at=at)
+        result = join(_run(plans, out, jobs=jobs, quiet=quiet or as_json), metrics=chosen, named=named, virtual_seconds=at)
     values = result.to_dict()
     report = None if out is None else write_comparison(result, values, out, at=at)
     if as_json:

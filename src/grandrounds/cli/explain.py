@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from grandrounds.analysis.case.image import PictureCase, PictureSite
+    from grandrounds.analysis.case.image import ImageExplanation, SiteImageExplanation
     from grandrounds.analysis.case.near_misses import NearMisses
     from grandrounds.analysis.case.pages import Explanation
-    from grandrounds.analysis.case.site import SiteReasons
-    from grandrounds.analysis.case.table import Reason, TableCase
+    from grandrounds.analysis.case.site import SiteExplanation
+    from grandrounds.analysis.case.table import Attribution, CaseExplanation
     from grandrounds.runs.run import Run
 
 
@@ -159,7 +159,9 @@ def _check_case_options(given: Mapping[str, object], case: int | None) -> None:
             raise BadInput(f"{flag} goes with --case")
 
 
-def _explain_several(held: Run, case: int | None, site: str | None, most: int | None, by: str | None) -> tuple[Explanation, str]:
+def _explain_several(
+    held: Run, case: int | None, site: str | None, most: int | None, by: str | None
+) -> tuple[Explanation, str]:
     """What is said of more than one patient: a site, or the near misses; and what its file is called."""
     from grandrounds.analysis.case.case import explain_site, near_misses
 
@@ -200,18 +202,18 @@ _COLOURS = {"raises": "dark_orange", "lowers": "deep_sky_blue3"}
 
 def show(console: Console, found: Explanation, *, run: Path, top: int) -> None:
     """The few lines and the short table that answer the question about `run`."""
-    from grandrounds.analysis.case.image import PictureCase, PictureSite
+    from grandrounds.analysis.case.image import ImageExplanation, SiteImageExplanation
     from grandrounds.analysis.case.near_misses import NearMisses
-    from grandrounds.analysis.case.table import TableCase
+    from grandrounds.analysis.case.table import CaseExplanation
 
     if isinstance(found, NearMisses):
         _near_misses(console, found, run)
         return
-    if isinstance(found, TableCase):
+    if isinstance(found, CaseExplanation):
         _case(console, found, top)
-    elif isinstance(found, PictureCase):
+    elif isinstance(found, ImageExplanation):
         _picture(console, found)
-    elif isinstance(found, PictureSite):
+    elif isinstance(found, SiteImageExplanation):
         _pictures(console, found)
     else:
         _site(console, found, top)
@@ -219,16 +221,23 @@ def show(console: Console, found: Explanation, *, run: Path, top: int) -> None:
         console.print(warn(note, "note:"), highlight=False, soft_wrap=True)
 
 
-def _case(console: Console, case: TableCase, top: int) -> None:
-    from grandrounds.analysis.case.case_page import PARTS, case_title, risk_word, score_words, value_text, verdict_lines
+def _case(console: Console, case: CaseExplanation, top: int) -> None:
+    from grandrounds.analysis.case.case_page import (
+        PARTS,
+        case_title,
+        risk_name,
+        score_description,
+        value_text,
+        verdict_lines,
+    )
     from grandrounds.analysis.case.values import quality_lines
 
     of = PARTS.get(case.part or "", "new patient")
-    _line(console, styled((case_title(case), "bold"), f" ({of}, {case.by})"))
+    _line(console, styled((case_title(case), "bold"), f" ({of}, {case.model_owner})"))
     _line(
         console,
         styled(
-            f"{risk_word(case)} of {case.event}: ",
+            f"{risk_name(case)} of {case.event}: ",
             (f"{case.probability:.1%}", "bold"),
             f", baseline {case.baseline:.1%}; decision {case.decision}, outcome {case.outcome or 'not known'}",
             f" ({case.verdict})" if case.verdict else "",
@@ -239,32 +248,32 @@ def _case(console: Console, case: TableCase, top: int) -> None:
     console.print(_reasons(case, top))
     _line(
         console,
-        f"{case.explainer}; from {case.base:+.3f} ({case.start}) to {case.score:+.3f}, {score_words(case)}",
+        f"{case.explainer}; from {case.base:+.3f} ({case.start}) to {case.score:+.3f}, {score_description(case)}",
         "dim",
     )
-    others = case.among.words if case.among.population is None else f"among patients: {case.among.words}"
+    others = case.population.words if case.population.summary is None else f"among patients: {case.population.words}"
     _line(console, others, "dim")
     for flag in case.bias:
-        shown = next(value_text(r) for r in case.reasons if r.column == flag.column)
+        shown = next(value_text(r) for r in case.attributions if r.column == flag.column)
         _line(console, styled(("bias?", "red"), f" {flag.column} = {shown} ({flag.kind}) {flag.words}"))
-    for text, _ in quality_lines(case.quality, case.unread):
+    for text, _ in quality_lines(case.quality, case.zero_weight_columns):
         _line(console, warn(text, "data:"))
 
 
-def _reasons(case: TableCase, top: int) -> Table:
+def _reasons(case: CaseExplanation, top: int) -> Table:
     """Amplifiers and mitigators, the `top` strongest of each; then all others together."""
     from rich.table import Table
 
-    from grandrounds.analysis.case.case_page import accounted, points_text, standing, value_text
+    from grandrounds.analysis.case.case_page import is_complete, percentile_text, points_text, value_text
 
     table = Table()
     two = len(case.classes) == 2
-    known = any(standing(r) for r in case.reasons)
+    known = any(percentile_text(r) for r in case.attributions)
     columns = ["", "value", *(["among patients"] if known else []), case.unit, *(["points"] if two else [])]
     for column in columns:
         table.add_column(column, justify="left" if column in ("", "among patients") else "right")
     blank = [""] * columns[1:].index(case.unit)
-    rest: list[Reason] = []
+    rest: list[Attribution] = []
     for title, direction, reasons in (
         ("amplifiers", "raises", case.amplifiers),
         ("mitigators", "lowers", case.mitigators),
@@ -277,11 +286,11 @@ def _reasons(case: TableCase, top: int) -> Table:
             value = styled(value_text(r), (" (imputed)" if r.imputed else "", "dim"))
             points = [points_text(r)] if two else []
             number = styled((f"{r.contribution:+.3f}", colour))
-            table.add_row(f"  {r.column}", value, *([standing(r)] if known else []), number, *points)
+            table.add_row(f"  {r.column}", value, *([percentile_text(r)] if known else []), number, *points)
     if rest:
         together = sum(r.contribution for r in rest)
         table.add_row(styled((f"{len(rest)} others together", "dim")), *blank, f"{together:+.3f}")
-    if not accounted(case):
+    if not is_complete(case):
         table.add_row(styled(("not accounted for", "dim")), *blank, f"{case.remainder:+.3f}")
     return table
 
@@ -289,10 +298,10 @@ def _reasons(case: TableCase, top: int) -> Table:
 def _near_misses(console: Console, found: NearMisses, run: Path) -> None:
     from rich.table import Table
 
-    from grandrounds.analysis.case.case_page import near_misses_title, near_misses_words
+    from grandrounds.analysis.case.case_page import near_misses_text, near_misses_title
 
     _line(console, styled((near_misses_title(found), "bold"), f" ({found.source})"))
-    _line(console, near_misses_words(found))
+    _line(console, near_misses_text(found))
     if not found.cases:
         return
     table = Table()
@@ -306,14 +315,14 @@ def _near_misses(console: Console, found: NearMisses, run: Path) -> None:
     _line(console, f"why: rounds explain {run} --case {found.cases[0].case}", "dim")
 
 
-def _site(console: Console, reasons: SiteReasons, top: int) -> None:
+def _site(console: Console, reasons: SiteExplanation, top: int) -> None:
     from rich.table import Table
 
-    from grandrounds.analysis.case.case_page import compared
+    from grandrounds.analysis.case.site_page import comparison_text
     from grandrounds.cli.screen import number
 
     figures = reasons.performance
-    _line(console, styled((reasons.site, "bold"), f": how {reasons.by} reasons there"))
+    _line(console, styled((reasons.site, "bold"), f": how {reasons.model_owner} reasons there"))
     _line(
         console,
         f"{figures['count'] or 0:.0f} test rows, accuracy {number(figures['accuracy'], 3)}, AUROC {number(figures['auroc'], 3)}",
@@ -322,8 +331,8 @@ def _site(console: Console, reasons: SiteReasons, top: int) -> None:
     for column in ("column", "here", "std. error", "other sites", "consensus", ""):
         table.add_column(column, justify="left" if column in ("column", "") else "right")
     for c in reasons.columns[:top]:
-        word = ("more here" if c.difference > 0 else "less here") if c.sure else ""
-        shares = (f"{v:.1%}" for v in (c.share, c.error, c.others, c.consensus))
+        word = ("more here" if c.difference > 0 else "less here") if c.significant else ""
+        shares = (f"{v:.1%}" for v in (c.share, c.error, c.other_sites, c.consensus))
         table.add_row(c.column, *shares, word)
     console.print(table)
     _line(
@@ -331,46 +340,46 @@ def _site(console: Console, reasons: SiteReasons, top: int) -> None:
         f"distance to the consensus {reasons.divergence:.2f} of at most 2 (sampling alone would give {reasons.sampling:.2f}), "
         f"number {reasons.rank} of {reasons.sites} from the farthest",
     )
-    _line(console, compared(reasons))
-    _line(console, f"{reasons.explainer} importance, {reasons.measured}", "dim")
+    _line(console, comparison_text(reasons))
+    _line(console, f"{reasons.explainer} importance, {reasons.provenance}", "dim")
 
 
-def _picture(console: Console, case: PictureCase) -> None:
+def _picture(console: Console, case: ImageExplanation) -> None:
     from grandrounds.analysis.case.case_page import PARTS
     from grandrounds.analysis.case.image import MAPS
-    from grandrounds.analysis.case.image_page import numbers_words, picture_title, verdict
+    from grandrounds.analysis.case.image_page import heat_note, image_title, verdict
     from grandrounds.cli.screen import number
 
     of = PARTS.get(case.part or "", "new row").replace("row", "picture")
-    _line(console, styled((picture_title(case), "bold"), f" ({of}, {case.by}): {verdict(case)}"))
+    _line(console, styled((image_title(case), "bold"), f" ({of}, {case.model_owner}): {verdict(case)}"))
     rows = [
         (MAPS[n], _share(h.inside), number(h.iou_ratio, 2), number(h.concentration, 3)) for n, h in case.numbers.items()
     ]
     _heat(console, ("heat map", "heat inside the mask", "IoU-ratio", "concentration"), rows)
-    _line(console, numbers_words(case), "dim")
+    _line(console, heat_note(case), "dim")
 
 
-def _pictures(console: Console, site: PictureSite) -> None:
+def _pictures(console: Console, site: SiteImageExplanation) -> None:
     from grandrounds.analysis.case.case_page import PARTS
     from grandrounds.analysis.case.image import NAMES
-    from grandrounds.analysis.case.image_page import numbers_words, site_title, verdict
+    from grandrounds.analysis.case.image_page import heat_note, site_images_title, verdict
     from grandrounds.cli.screen import number
 
     part = PARTS[site.part].replace("row", "pictures")
-    _line(console, styled((site_title(site), "bold"), f": {site.rows} {part}, {site.by}"))
+    _line(console, styled((site_images_title(site), "bold"), f": {site.rows} {part}, {site.model_owner}"))
     for case in site.cases:
         _line(console, f"  picture {case.number}: {verdict(case)}")
     rows = [
         (
             NAMES[name],
             _share(m.inside),
-            "-" if m.drawn is None else f"{m.drawn.value:.2f} +- {m.drawn.error:.2f}",
+            "-" if m.xai_accuracy is None else f"{m.xai_accuracy.value:.2f} +- {m.xai_accuracy.error:.2f}",
             number(m.concentration, 3),
         )
         for name, m in site.means.items()
     ]
     _heat(console, (f"mean of {site.scored}", "heat inside the mask", "XAI accuracy", "concentration"), rows)
-    _line(console, numbers_words(site), "dim")
+    _line(console, heat_note(site), "dim")
 
 
 def _heat(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from grandrounds.analysis.case.heat_maps import MapSheet
     from grandrounds.analysis.case.mask_check import MaskCheck
-    from grandrounds.analysis.case.rationale import Reasoned, ScoredPicture
+    from grandrounds.analysis.case.rationale import RationaleReport, ScoredImage
     from grandrounds.data.images import ImageSet
     from grandrounds.experiment.experiment import Experiment
 
@@ -53,7 +53,7 @@ def check_truth(
     from grandrounds.cli.terminal import Terminal
 
     found = check_masks(_pictures(_experiment(source).with_settings(settings)))
-    path = sheet_path(out, "masks", found.pictures.name)
+    path = sheet_path(out, "masks", found.images.name)
     write_sheet(path, found.sheet(rows))
     console = Terminal()
     _show_check(console, found)
@@ -84,14 +84,14 @@ def show_masks(
     The sheet has five columns (XFed's Fig. 2): picture, truth mask, heat of the true class, heat inside, heat outside. Where the
     pictures are patients', treat it as part of their records.
     """
-    from grandrounds.analysis.case.rationale import reasoned, reasons_png
+    from grandrounds.analysis.case.rationale import evaluate_rationale, rationale_png
     from grandrounds.cli.terminal import Terminal
     from grandrounds.runs.run import load_run
 
-    found = reasoned(load_run(run, trust_code=trust_code), on=on)
+    found = evaluate_rationale(load_run(run, trust_code=trust_code), scoring_set=on)
     path = None if as_json and out is None else sheet_path(out, "reasons", found.run)
     if path is not None:
-        write_sheet(path, reasons_png(found, most=rows))
+        write_sheet(path, rationale_png(found, most=rows))
     if as_json:
         echo(json.dumps(found.to_dict()))
         return
@@ -133,10 +133,10 @@ def _show_check(console: Console, found: MaskCheck) -> None:
     from grandrounds.analysis.case.mask_check import GRID
 
     area = found.area
-    _, height, width = found.pictures.shape
+    _, height, width = found.images.shape
     _print(
         console,
-        f"{found.pictures.name}: {len(area):,} truth masks of {height} x {width} pixels, {found.usable:,} of use; "
+        f"{found.images.name}: {len(area):,} truth masks of {height} x {width} pixels, {found.usable:,} of use; "
         f"they mark {area.mean():.1%} of a picture on average ({area.min():.1%} to {area.max():.1%})",
     )
     for note in found.notes:
@@ -164,13 +164,13 @@ _LISTED = 12
 _NARROW = 8  # letters of a baseline's name in a line, so that all stand on a screen of 80
 
 
-def show_explanations(console: Console, found: Reasoned) -> None:
+def show_explanations(console: Console, found: RationaleReport) -> None:
     """The four kinds of pictures, the net beside its baselines, and the pictures that are not as they should be."""
     from rich.table import Table
 
     _print(
         console,
-        f"{found.run} on {found.on}: {found.figures['pictures']} pictures, {found.figures['scored']} with a mask of use",
+        f"{found.run} on {found.scoring_set}: {found.figures['pictures']} pictures, {found.figures['scored']} with a mask of use",
     )
     table = Table("pictures")
     columns = next(iter(found.table.values()))
@@ -180,8 +180,8 @@ def show_explanations(console: Console, found: Reasoned) -> None:
         table.add_row(name, *(str(counts[column]) for column in columns))
     console.print(table)
     show_scores(console, {**found.figures, "baselines": found.baselines})
-    _print_images(console, "right for the wrong reason", found.of(right=True, reason=False))
-    _print_images(console, "wrong for the right reason", found.of(right=False, reason=True))
+    _print_images(console, "right for the wrong reason", found.select(right=True, reason=False))
+    _print_images(console, "wrong for the right reason", found.select(right=False, reason=True))
 
 
 def show_scores(console: Console, reasons: Mapping[str, Any]) -> None:
@@ -202,10 +202,10 @@ def show_scores(console: Console, reasons: Mapping[str, Any]) -> None:
     _print(console, "a score says something as far as it is above those to its right; +- is the standard error")
 
 
-def _print_images(console: Console, title: str, pictures: Sequence[ScoredPicture]) -> None:
+def _print_images(console: Console, title: str, pictures: Sequence[ScoredImage]) -> None:
     _print(console, f"{title}: {len(pictures) or 'none'}")
     for p in pictures[:_LISTED]:
-        _print(console, f"  picture {p.number}: {p.called}")
+        _print(console, f"  picture {p.number}: {p.headline}")
     if len(pictures) > _LISTED:
         _print(console, f"  and {len(pictures) - _LISTED} more (--json has them all)")
 
@@ -267,7 +267,7 @@ def show_maps(
         echo(json.dumps({"site": name, "rounds": numbers}))
         return
     path = sheet_path(out, "maps", f"{name.replace('/', '-')}.png")
-    sheet = map_sheet(held, name, rounds=chosen, pictures=pictures)
+    sheet = map_sheet(held, name, rounds=chosen, images=pictures)
     write_sheet(path, maps_png(sheet))
     if as_json:
         echo(json.dumps({"site": name, "rounds": numbers}))

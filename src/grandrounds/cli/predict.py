@@ -59,12 +59,12 @@ def predict(
     Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
     training data; a label is not needed.
     """
-    from grandrounds.analysis.case.rows import read_new
+    from grandrounds.analysis.case.rows import read_patients
     from grandrounds.core.errors import BadInput
     from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
-    rows = read_new(held, table, query=query, reading=reading.merged(held.plan["data"]["missing"]))
+    rows = read_patients(held, table, query=query, reading=reading.merged(held.plan["data"]["missing"]))
     show_reading(rows)
     made = _model(held, site).predict(rows, task=task)
     for note in made.notes:
@@ -97,12 +97,12 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """External validation: judge a finished run's model on another hospital's labelled rows."""
-    from grandrounds.analysis.case.rows import overlap_warnings, read_new
+    from grandrounds.analysis.case.rows import overlap_warnings, read_patients
     from grandrounds.core.arrays import plain
     from grandrounds.runs.run import Run
 
     held = Run(run, trust_code=trust_code)
-    rows = read_new(held, table, query=query, reading=reading.merged(held.plan["data"]["missing"]))
+    rows = read_patients(held, table, query=query, reading=reading.merged(held.plan["data"]["missing"]))
     show_reading(rows)
     result = plain(_model(held, of).evaluate(rows))
     result["warnings"] = overlap_warnings(held, rows)

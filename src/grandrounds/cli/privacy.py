@@ -16,7 +16,7 @@ from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.privacy.account import Account, PurseHeld
+    from grandrounds.analysis.privacy.account import Account, SiteBudgetStatus
     from grandrounds.runs.privacy_recompute import RoundSpent
 
 
@@ -45,22 +45,22 @@ def privacy(
     if file is not None:
         _purse(run, file, as_json=as_json)
         return
-    from grandrounds.analysis.privacy.account import account_of
+    from grandrounds.analysis.privacy.account import load_account
     from grandrounds.runs.run import Run
 
-    found = account_of(Run(run, trust_code=trust_code))
+    found = load_account(Run(run, trust_code=trust_code))
     echo(json.dumps(found.to_dict()) if as_json else "\n".join(account_lines(found)))
     if found.findings:
         raise typer.Exit(FAILED)
 
 
 def _purse(word: Path, file: Path, *, as_json: bool) -> None:
-    from grandrounds.analysis.privacy.account import purse_at
+    from grandrounds.analysis.privacy.account import read_site_budget
     from grandrounds.core.errors import BadInput
 
     if str(word) != PURSE:
         raise BadInput(f"one run at a time: `rounds privacy {word}`; a site's budget is `rounds privacy purse {file}`")
-    held = purse_at(file)
+    held = read_site_budget(file)
     echo(json.dumps(held.to_dict()) if as_json else "\n".join(purse_lines(held)))
 
 
@@ -82,12 +82,12 @@ def account_lines(account: Account) -> Iterator[str]:
     yield from _agreement(account)
 
 
-def purse_lines(held: PurseHeld) -> Iterator[str]:
+def purse_lines(held: SiteBudgetStatus) -> Iterator[str]:
     from grandrounds.privacy.in_words import plain, rounded_up
 
     yield f"{held.path}: a budget of epsilon = {held.epsilon:g} at delta = {plain(held.delta)}, over all runs"
     for of, spent in held.spent.items():
-        yield f"{of} rows: {rounded_up(spent)} is spent, {_round_down(held.left(of))} is left"
+        yield f"{of} rows: {rounded_up(spent)} is spent, {_round_down(held.remaining(of))} is left"
     if not held.runs:
         yield "no run has been charged"
         return
@@ -113,7 +113,7 @@ def _promise(account: Account) -> Iterator[str]:
     )
 
     told = account.privacy
-    epsilon, delta, unit = account.again.epsilon, told["delta"], told["unit"]
+    epsilon, delta, unit = account.recomputed.epsilon, told["delta"], told["unit"]
     yield f"PROMISED to each {whom(told)}: epsilon = {rounded_up(epsilon)}, delta = {plain(delta)} (one {unit} more or less)"
     left = account.remaining
     if left is None:
@@ -139,10 +139,10 @@ def _promise(account: Account) -> Iterator[str]:
     yield from ("", "SPENT round by round")
     yield from _table(
         ("round", "releases", "epsilon so far"),
-        [(str(r.round), str(r.releases), rounded_up(r.epsilon)) for r in _pick_rounds(account.again.rounds)],
+        [(str(r.round), str(r.releases), rounded_up(r.epsilon)) for r in _pick_rounds(account.recomputed.rounds)],
     )
-    if len(account.again.rounds) > _SHOWN:
-        yield f"({_SHOWN} of {len(account.again.rounds)} rounds; --json has all)"
+    if len(account.recomputed.rounds) > _SHOWN:
+        yield f"({_SHOWN} of {len(account.recomputed.rounds)} rounds; --json has all)"
     yield from ("", "RELEASED in all")
     yield from _bullets(release(Event.from_dict(e), unit) for e in told["events"])
     if len(told["spent"]) > 1:
@@ -163,7 +163,7 @@ def _no_promise(account: Account) -> Iterator[str]:
             "simulation keys follow from the seed."
         )
     yield from ("", "LEFT each site as it is")
-    yield from _bullets([*raw, *account.left])
+    yield from _bullets([*raw, *account.disclosures])
     yield from _wrap(
         "For a promise to patients: --set privacy.mechanism=dp-sgd --set privacy.epsilon=3, or method veil with "
         "privacy.epsilon; to sites: privacy.mechanism=client."
@@ -174,7 +174,7 @@ def _trained_on(account: Account) -> str:
     from grandrounds.methods.baselines import POOL
 
     rows = account.summary["rows"]
-    trained = account.took_part
+    trained = account.participants
     patients = sum(rows[s]["train"] for s in trained)
     if POOL in trained:
         return f"Trained on: {patients:,} rows of all sites, pooled."
@@ -202,7 +202,7 @@ def _agreement(account: Account) -> Iterator[str]:
     if account.findings:
         yield from _wrap("What this run says of its privacy does not agree with its record: do not rely on it.")
         return
-    number = len(account.again.rounds)
+    number = len(account.recomputed.rounds)
     if number:
         yield from _wrap(
             f"Worked out again from the releases in {number} Decisions, epsilon is what the run says, in every round and "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,12 +73,12 @@ def make(
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.folders import Folders
     from grandrounds.deploy.provision import add_sites, provision
-    from grandrounds.deploy.seal import passphrases, seal_sites
+    from grandrounds.deploy.seal import read_passphrases, seal_sites
 
     if site and insecure_loopback:
         raise BadInput("--insecure-loopback is for a new OUT: one that is there keeps what it was made with")
     if seal is not None:
-        passphrases(seal, site or None, source)  # refused before anything is written
+        read_passphrases(seal, site or None, source)  # refused before anything is written
     consortium = add_sites(source, out, site) if site else provision(source, out, insecure=insecure_loopback)
     folders = Folders(out)
     names = site or [s.name for s in consortium.sites]
@@ -91,7 +90,7 @@ def make(
         if not insecure_loopback:
             echo(f"{folders.operator('operator')}  for the operator")
     if seal is not None:
-        for path in seal_sites(folders, names, passphrases(seal, names, source)):
+        for path in seal_sites(folders, names, read_passphrases(seal, names, source)):
             echo(f"{path}  sealed")
     if site:
         echo(f"{AGAIN.format('other ')}; until then it refuses secure sums with new ones (unknown-peer)")
@@ -112,12 +111,12 @@ def show(out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print J
 
     lines = list_keys(out)
     if as_json:
-        echo(json.dumps([asdict(line) for line in lines]))
+        echo(json.dumps([line.to_dict() for line in lines]))
         return
     table = Table("what", "name", "serial / key", "ends", "days", "state", box=None, pad_edge=False)
     for line in lines:
         table.add_row(
-            line.what, line.name, line.mark[:16], line.ends, "" if line.days is None else str(line.days), line.state
+            line.kind, line.name, line.fingerprint[:16], line.ends, "" if line.days is None else str(line.days), line.state
         )
     Terminal(soft_wrap=True).print(table)
     for line in lines:
@@ -135,7 +134,7 @@ def log(
     from grandrounds.deploy import records
     from grandrounds.deploy.folders import Folders
 
-    for said in records.entries(Folders.existing(out).record):
+    for said in records.read_entries(Folders.open(out).record):
         echo(json.dumps(said) if as_json else records.describe_entry(said))
 
 
@@ -246,11 +245,11 @@ def seal(
 ) -> None:
     """Write folders of sites as encrypted files, OUT/sealed/NAME.sealed; also again, after a rotation."""
     from grandrounds.deploy.folders import Folders
-    from grandrounds.deploy.seal import passphrases, seal_sites
+    from grandrounds.deploy.seal import read_passphrases, seal_sites
 
-    folders = Folders.existing(out)
+    folders = Folders.open(out)
     names = [folders.consortium().site(name).name for name in site] if site else list(folders.members())
-    for path in seal_sites(folders, names, passphrases(passphrase_file, names, folders.consortium_file)):
+    for path in seal_sites(folders, names, read_passphrases(passphrase_file, names, folders.consortium_file)):
         echo(f"{path}  sealed")
 
 

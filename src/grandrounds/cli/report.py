@@ -100,7 +100,7 @@ def _ledger_position(folder: Path, *, newest: bool) -> LedgerState | None:
     """
     if not (folder / "ledger.db").exists():
         return None
-    from grandrounds.analysis.audit.file_check import Close
+    from grandrounds.analysis.audit.file_check import ClosingEntry
     from grandrounds.audit.entry import SIMULATED
     from grandrounds.audit.ledger import ledger_at
     from grandrounds.core.errors import BadInput
@@ -109,7 +109,7 @@ def _ledger_position(folder: Path, *, newest: bool) -> LedgerState | None:
     try:
         with ledger_at(folder) as ledger:
             said, tree = list(ledger.entries()), ledger.tree()
-        close = Close.last_of(said)
+        close = ClosingEntry.find_last(said)
         size = len(tree) if newest or close is None else close.number
         made = said[0]["keys"]["made"]
         return LedgerState(str(said[0]["run"]), size, tree.root(size).hex(), made == SIMULATED)

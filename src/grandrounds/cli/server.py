@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -137,13 +137,14 @@ def status(
 
     On the server's host runs are told by their own folders. From an operator's machine only Flower's word is to be had.
     """
-    from grandrounds.deploy.status import run_rows, site_rows
+    from grandrounds.deploy.status import list_runs, list_sites
 
     link = None if server is None else _link(server, insecure=insecure)
     with _open_control(link, operator) as control:
-        sites, flower = site_rows(control, _members(server, operator)), control.runs()
-    said: list[dict[str, Any]] = [{"run": r.name, "flower": r.id, "flower_says": r.status} for r in flower]
-    runs = said if link is None else run_rows(link)
+        sites, flower = list_sites(control, _members(server, operator)), control.runs()
+    runs: Sequence[Mapping[str, object]] = (
+        [{"run": r.name, "flower": r.id, "flower_says": r.status} for r in flower] if link is None else list_runs(link)
+    )
     if as_json:
         echo(json.dumps({"sites": sites, "runs": runs}))
         return
@@ -176,11 +177,11 @@ def _link(out: Path, *, insecure: bool = False) -> Link:
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.superlink import Link
 
-    folder = Link.of(out).folder
+    folder = Link.from_folder(out).folder
     plain = not (folder / "pki").exists() and not (folder / "nginx.conf").exists()
     if insecure and not plain:
         raise BadInput(f"{folder} was provisioned with certificates: leave --insecure-loopback out")
-    return Link.of(out, insecure=plain)
+    return Link.from_folder(out, insecure=plain)
 
 
 WHERE = "say where the server is: --server OUT on its own host, or --operator FOLDER from another machine"
@@ -260,7 +261,7 @@ def _serve(link: Link, health: int | None) -> None:
     serve(link, ended, say, health=health)
 
 
-def _table(title: str, rows: list[dict[str, Any]]) -> None:
+def _table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
     from rich.table import Table
 
     from grandrounds.cli.terminal import Terminal

@@ -195,9 +195,9 @@ def unseal(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
 ) -> None:
     """Open an encrypted folder that `rounds provision --seal` wrote."""
-    from grandrounds.deploy.seal import passphrase_from, unseal
+    from grandrounds.deploy.seal import read_passphrase, unseal
 
-    names = unseal(file, passphrase_from(passphrase_file), out)
+    names = unseal(file, read_passphrase(passphrase_file), out)
     echo(f"{out}: {len(names)} files; rounds provision verify {out}")
 
 

@@ -1,4 +1,4 @@
-"""consortium.toml: the sites of a consortium, the address of its server, the agreed data; names of sites and their folders."""
+"""Read consortium.toml: sites, the address of the server, the agreed data; names of sites and their folders."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from grandrounds.core.errors import BadInput, nearest
 DAYS, MOST_DAYS = 365, 825
 """Of leaf certificates: as set, and at most. 825 days is what TLS clients of today still take."""
 
+Section = Mapping[str, object]
+"""A section of the file as parsed, of which nothing is known yet."""
+
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
 )
@@ -24,7 +27,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True)
 class Server:
-    """Where sites find the gateway, and where the SuperLink listens behind it."""
+    """The address of the gateway that sites dial, and the port of the SuperLink behind it."""
 
     address: str
     port: int = 9443
@@ -32,20 +35,21 @@ class Server:
 
     @property
     def is_loopback(self) -> bool:
+        """Whether the address is this machine's own."""
         try:
             return ipaddress.ip_address(self.address).is_loopback
         except ValueError:
             return self.address == "localhost"
 
     @property
-    def dialled(self) -> str:
+    def endpoint(self) -> str:
         """address:port, with brackets round an IPv6 address."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 @dataclass(frozen=True)
 class Member:
-    """One site, by its name; `slug` is what its folder and files are called."""
+    """One site, by its name; `slug` is the name of its folder and files."""
 
     name: str
     contact: str = ""
@@ -57,7 +61,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Consortium:
-    """All that consortium.toml says. `data`: the agreed columns or pictures as they stand in the file, which the keeper reads."""
+    """The content of consortium.toml. `data`: the agreed columns or images as they are in the file, which the keeper reads."""
 
     name: str
     server: Server
@@ -66,7 +70,11 @@ class Consortium:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def site(self, name: str) -> Member:
-        """The site of this name; another name is refused."""
+        """Find a site by its name.
+
+        Raises:
+            BadInput: There is no such site.
+        """
         for site in self.sites:
             if site.name == name:
                 return site
@@ -77,7 +85,11 @@ class Consortium:
 
 
 def load(path: Path) -> Consortium:
-    """The consortium of a file; what is wrong with it is said with the file's name."""
+    """Load a consortium from a file.
+
+    Raises:
+        BadInput: The file cannot be read, or a value in it is wrong; the sentence names the file.
+    """
     try:
         return parse(path.read_text(encoding="utf-8"), where=str(path))
     except OSError as e:
@@ -87,31 +99,35 @@ def load(path: Path) -> Consortium:
 
 
 def parse(text: str, *, where: str = "consortium.toml") -> Consortium:
-    """The consortium that a TOML text describes."""
+    """Parse the TOML text of a consortium.
+
+    Raises:
+        BadInput: It is not valid TOML, or a value in it is wrong; the sentence begins with `where`.
+    """
     try:
-        said = tomllib.loads(text)
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
         raise BadInput(f"{where} is not valid TOML: {e}", code="invalid-toml") from None
     try:
-        return _of(said)
+        return _read_consortium(content)
     except BadInput as e:
         raise BadInput(f"{where}: {e}", code=e.code) from None
 
 
-def _of(said: Mapping[str, Any]) -> Consortium:
-    _known(said, ("name", "server", "certificates", "sites", "data"), "the file")
-    certificates = _table(said, "certificates", ("days",))
+def _read_consortium(content: Section) -> Consortium:
+    _check_keys(content, ("name", "server", "certificates", "sites", "data"), "the file")
+    certificates = _section(content, "certificates", ("days",))
     return Consortium(
-        name=check_name(said.get("name"), "the consortium"),
-        server=_server(_table(said, "server", ("address", "port", "superlink_port"))),
-        sites=_sites(said.get("sites")),
-        days=_whole(certificates, "days", DAYS, 1, MOST_DAYS, "[certificates]"),
-        data=_data(said),
+        name=check_name(content.get("name"), "the consortium"),
+        server=_read_server(_section(content, "server", ("address", "port", "superlink_port"))),
+        sites=_read_sites(content.get("sites")),
+        days=_integer(certificates, "days", DAYS, 1, MOST_DAYS, "[certificates]"),
+        data=_read_data(content),
     )
 
 
-def _server(said: Mapping[str, Any]) -> Server:
-    address = said.get("address")
+def _read_server(section: Section) -> Server:
+    address = section.get("address")
     if not isinstance(address, str) or not address:
         raise BadInput(
             '[server] needs an address: the DNS name or IP address that sites dial, as address = "fl.example.org"',
@@ -119,8 +135,8 @@ def _server(said: Mapping[str, Any]) -> Server:
         )
     server = Server(
         _checked_address(address),
-        _whole(said, "port", Server.port, 1, 65535, "[server]"),
-        _whole(said, "superlink_port", Server.superlink_port, 1, 65535, "[server]"),
+        _integer(section, "port", Server.port, 1, 65535, "[server]"),
+        _integer(section, "superlink_port", Server.superlink_port, 1, 65535, "[server]"),
     )
     if server.port == server.superlink_port:
         raise BadInput(
@@ -142,34 +158,34 @@ def _checked_address(address: str) -> str:
     return address.lower()
 
 
-def _sites(said: Any) -> tuple[Member, ...]:
-    if not isinstance(said, list) or not said:
+def _read_sites(sections: object) -> tuple[Member, ...]:
+    if not isinstance(sections, list) or not sections:
         raise BadInput('there are no sites: each needs a section [[sites]] with name = "..."', code="too-few-sites")
-    found: dict[str, Member] = {}
-    for number, one in enumerate(said, 1):
+    members: dict[str, Member] = {}
+    for number, one in enumerate(sections, 1):
         if not isinstance(one, dict):
             raise BadInput(f"sites must be sections [[sites]]; number {number} is none", code="wrong-type")
-        _known(one, ("name", "contact"), f"[[sites]] number {number}")
-        site = Member(check_name(one.get("name"), f"[[sites]] number {number}"), _contact(one, number))
-        before = found.get(fold_name(site.name))
+        _check_keys(one, ("name", "contact"), f"[[sites]] number {number}")
+        site = Member(check_name(one.get("name"), f"[[sites]] number {number}"), _read_contact(one, number))
+        before = members.get(fold_name(site.name))
         if before is not None:
             same = "both called" if before.name == site.name else f"called {before.name!r} and"
             raise BadInput(
                 f"two sites are {same} {site.name!r}: names must differ in more than their case", code="duplicate-site"
             )
-        found[fold_name(site.name)] = site
-    return tuple(found.values())
+        members[fold_name(site.name)] = site
+    return tuple(members.values())
 
 
-def _contact(said: Mapping[str, Any], number: int) -> str:
-    contact = said.get("contact", "")
+def _read_contact(section: Section, number: int) -> str:
+    contact = section.get("contact", "")
     if not isinstance(contact, str) or not contact.isprintable():
         raise BadInput(f"contact of [[sites]] number {number} must be one line of text", code="wrong-type")
     return contact
 
 
-def _data(said: Mapping[str, Any]) -> Mapping[str, Any]:
-    data = said.get("data", {})
+def _read_data(content: Section) -> Mapping[str, Any]:
+    data = content.get("data", {})
     if not isinstance(data, dict):
         raise BadInput("data must be a section [data]", code="wrong-type")
     if data:
@@ -179,22 +195,22 @@ def _data(said: Mapping[str, Any]) -> Mapping[str, Any]:
     return data
 
 
-def _table(said: Mapping[str, Any], name: str, keys: tuple[str, ...]) -> Mapping[str, Any]:
-    table = said.get(name, {})
+def _section(content: Section, name: str, keys: tuple[str, ...]) -> Section:
+    table = content.get(name, {})
     if not isinstance(table, dict):
         raise BadInput(f"{name} must be a section [{name}]", code="wrong-type")
-    _known(table, keys, f"[{name}]")
+    _check_keys(table, keys, f"[{name}]")
     return table
 
 
-def _known(said: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
-    for key in said:
+def _check_keys(section: Section, keys: tuple[str, ...], where: str) -> None:
+    for key in section:
         if key not in keys:
             raise BadInput(f"unknown key {key!r} in {where}: {nearest(key, keys)}", code="unknown-key")
 
 
-def _whole(said: Mapping[str, Any], key: str, default: int, least: int, most: int, where: str) -> int:
-    value = said.get(key, default)
+def _integer(section: Section, key: str, default: int, least: int, most: int, where: str) -> int:
+    value = section.get(key, default)
     if type(value) is not int or not least <= value <= most:
         raise BadInput(
             f"{where} {key} must be a whole number from {least} to {most}, not {value!r}", code="value-out-of-range"
@@ -209,32 +225,40 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MARKS = "-_. "
 
 
-def check_name(value: Any, what: str) -> str:
-    """A name as it may stand in a certificate, a key's comment and a log; others are refused."""
+def check_name(value: object, owner: str) -> str:
+    """Check a name that goes into a certificate, a key's comment and a log.
+
+    Args:
+        value: The name.
+        owner: The thing that has the name, for the error.
+
+    Raises:
+        BadInput: It is no text, is too long, or has other characters than letters, digits, - _ . and spaces.
+    """
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"{what} needs a name: some text that is not empty", code="invalid-name")
+        raise BadInput(f"{owner} needs a name: some text that is not empty", code="invalid-name")
     wrong = [c for c in value if not (c.isalnum() or c in _MARKS)]
     if wrong:
         raise BadInput(
-            f"{what} {value!r} has {wrong[0]!r} in its name: letters, digits, - _ . and spaces are allowed",
+            f"{owner} {value!r} has {wrong[0]!r} in its name: letters, digits, - _ . and spaces are allowed",
             code="invalid-name",
         )
     if value != value.strip() or "  " in value:
         raise BadInput(
-            f"{what} {value!r} has spaces at an end of its name, or two in a row: take them away", code="invalid-name"
+            f"{owner} {value!r} has spaces at an end of its name, or two in a row: take them away", code="invalid-name"
         )
     if not any(c.isalnum() for c in value):
-        raise BadInput(f"{what} {value!r} has neither a letter nor a digit in its name", code="invalid-name")
+        raise BadInput(f"{owner} {value!r} has neither a letter nor a digit in its name", code="invalid-name")
     if len(value.encode()) > LONGEST:
         raise BadInput(
-            f"{what} {value[:20]!r}... has a name of {len(value.encode())} bytes: at most {LONGEST} are allowed",
+            f"{owner} {value[:20]!r}... has a name of {len(value.encode())} bytes: at most {LONGEST} are allowed",
             code="invalid-name",
         )
     return value
 
 
 def slug(name: str) -> str:
-    """What a site's files and folder are called: ASCII without spaces, and another one for every other name.
+    """Make the name of a site's folder and files: ASCII without spaces, and another one for every other name.
 
     A plain name is its own slug. Any other ends in a digest of the name, since two of them may look alike in ASCII.
     """
@@ -246,5 +270,5 @@ def slug(name: str) -> str:
 
 
 def fold_name(name: str) -> str:
-    """What two names share that people, or file systems, take for one."""
+    """Fold a name so that two names that people, or file systems, take for one become equal."""
     return unicodedata.normalize("NFKC", name).casefold()

@@ -1,4 +1,4 @@
-"""What an operator asks of a SuperLink: which nodes it knows, to start a run, to stop one.
+"""Control a SuperLink as its operator: list and register nodes, start and stop runs.
 
 On the server's host over loopback; from an operator's machine through the gateway, with the operator's certificate (Flower's
 own command cannot send one).
@@ -40,7 +40,7 @@ class Node:
 
 @dataclass(frozen=True)
 class FlowerRun:
-    """A run as Flower knows it. Its status says nothing about our run: that is judged by the run folder."""
+    """A run as Flower knows it. Its status says nothing about our run: the run folder does."""
 
     id: int
     name: str
@@ -48,7 +48,7 @@ class FlowerRun:
 
 
 class Unreachable(RunFailed):
-    """Nobody answers at the SuperLink's address, or at the gateway's."""
+    """No server answers at the SuperLink's address, or at the gateway's."""
 
 
 class Control:
@@ -68,13 +68,17 @@ class Control:
 
     @classmethod
     def local(cls, link: Link) -> Self:
-        """On the server's own host."""
+        """Connect on the server's own host."""
         return cls(link.address, _ssl_context(link.authority) if link.authority is not None else None)
 
     @classmethod
     def operator(cls, folder: Path) -> Self:
-        """Through the gateway, as the operator whose folder this is."""
-        address = gateway_of(folder)
+        """Connect through the gateway, as the operator whose folder this is.
+
+        Raises:
+            BadInput: It is no operator's folder, or its certificate and key do not belong together.
+        """
+        address = gateway_address(folder)
         context = _ssl_context(folder / "server-ca.pem")
         try:
             context.load_cert_chain(folder / "operator.pem", folder / "operator.key")
@@ -91,27 +95,31 @@ class Control:
         self._client.close()
 
     def nodes(self) -> list[Node]:
-        """Nodes that are registered now."""
+        """List the nodes that are registered now."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
-        found = self._call(self._client.ListNodes, ListNodesRequest()).nodes_info
-        nodes = [Node(n.node_id, n.name, n.public_key, n.status) for n in found]
+        listed = self._call(self._client.ListNodes, ListNodesRequest()).nodes_info
+        nodes = [Node(n.node_id, n.name, n.public_key, n.status) for n in listed]
         return [node for node in nodes if node.status != UNREGISTERED]
 
     def register(self, key: bytes, name: str) -> int:
-        """Let a node with this public key (as `node_key` gives it) take part; its id."""
+        """Let a node with this public key (as `node_key` gives it) take part; returns its id."""
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
         return int(self._call(self._client.RegisterNode, RegisterNodeRequest(public_key=key, name=name)).node_id)
 
     def unregister(self, node: int) -> None:
-        """A node of this id is refused from now on."""
+        """Refuse a node from now on."""
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
         self._call(self._client.UnregisterNode, UnregisterNodeRequest(node_id=node))
 
     def start(self, config: Mapping[str, str | bool | int | float]) -> int:
-        """Submit a run with these settings; Flower's id of it."""
+        """Submit a run with these settings; returns Flower's id of it.
+
+        Raises:
+            RunFailed: The SuperLink did not accept it.
+        """
         from flwr.common.serde import fab_to_proto, user_config_to_proto
         from flwr.proto.control_pb2 import StartRunRequest
         from flwr.supercore.fab import Fab
@@ -127,27 +135,27 @@ class Control:
         return int(started.run_id)
 
     def stop(self, run: int) -> None:
-        """End a run of Flower's."""
+        """Stop a run of Flower's."""
         from flwr.proto.control_pb2 import StopRunRequest
 
         self._call(self._client.StopRun, StopRunRequest(run_id=run))
 
     def runs(self) -> list[FlowerRun]:
-        """The latest runs, newest last."""
+        """List the latest runs, newest last."""
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        found = self._call(self._client.ListRuns, ListRunsRequest(limit=100)).run_dict
-        latest = sorted(found.values(), key=lambda run: run.pending_at)
+        listed = self._call(self._client.ListRuns, ListRunsRequest(limit=100)).run_dict
+        latest = sorted(listed.values(), key=lambda run: run.pending_at)
         return [FlowerRun(r.run_id, r.override_config["run"].string, _status(r)) for r in latest]
 
     def _call(self, call: Callable[[Any], Any], request: Any) -> Any:
-        """A call with what can go wrong said in words."""
+        """Call a route and raise errors of HTTP as RunFailed."""
         import httpx
 
         try:
             return call(request)
         except httpx.HTTPStatusError as e:
-            raise RunFailed(_why(self._address, e), code="server-unreachable") from None
+            raise RunFailed(_refusal_text(self._address, e), code="server-unreachable") from None
         except httpx.TransportError as e:
             raise Unreachable(
                 f"no server answers at {self._address} ({type(e).__name__})", code="server-unreachable"
@@ -155,7 +163,7 @@ class Control:
 
 
 def node_key(path: Path) -> bytes:
-    """A SuperNode's public key file, in the form that the SuperLink keeps."""
+    """Read a SuperNode's public key file, in the form that the SuperLink keeps."""
     from cryptography.hazmat.primitives import serialization
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
@@ -165,33 +173,41 @@ def node_key(path: Path) -> bytes:
     return bytes(public_key_to_bytes(key))  # type: ignore[arg-type]
 
 
-def agree_on_nodes(control: Control, folder: Path) -> tuple[list[str], list[str]]:
-    """Register the nodes of a folder of public keys and unregister those that are not in it (any more): which were."""
+def sync_nodes(control: Control, folder: Path) -> tuple[list[str], list[str]]:
+    """Register the nodes of a folder of public keys and unregister all others.
+
+    Returns:
+        The names of the nodes that were registered, and of those that were unregistered.
+    """
     wanted = {node_key(path): path.stem for path in sorted(folder.glob("*.pub"))}
-    known = {node.key: node for node in control.nodes()}
+    registered = {node.key: node for node in control.nodes()}
     new, old = [], []
-    for key, node in known.items():
+    for key, node in registered.items():
         if key not in wanted:
             control.unregister(node.id)
             old.append(node.name)
     for key, name in wanted.items():
-        if key not in known:
+        if key not in registered:
             control.register(key, name)
             new.append(name)
     return new, old
 
 
-def gateway_of(folder: Path) -> str:
-    """address:port of the gateway that an operator's folder was written for, as its proxy's configuration says it."""
+def gateway_address(folder: Path) -> str:
+    """Read address:port of the gateway from the proxy's configuration in an operator's folder.
+
+    Raises:
+        BadInput: It is no operator's folder.
+    """
     try:
-        found = re.search(r"proxy_pass https://([^/;\s]+);", (folder / "nginx.conf").read_text())
+        match = re.search(r"proxy_pass https://([^/;\s]+);", (folder / "nginx.conf").read_text())
     except OSError:
-        found = None
-    if found is None:
+        match = None
+    if match is None:
         raise BadInput(
             f"{folder} is no operator's folder: it has no nginx.conf that names the gateway", code="not-operator-folder"
         )
-    return found.group(1)
+    return match.group(1)
 
 
 @functools.cache
@@ -214,13 +230,13 @@ def _status(run: Any) -> str:
     return ":".join(word for word in (run.status.status, run.status.sub_status) if word)
 
 
-def _why(address: str, error: Any) -> str:
+def _refusal_text(address: str, error: Any) -> str:
     code = error.response.status_code
-    known = {
+    texts = {
         401: "is not known to it",
         403: "is not allowed to do this: the gateway asks for an operator's certificate",
         400: "was not taken: the gateway refused the certificate, or the request",
         404: "asked for what is not there",
         409: "asked for what cannot be done now",
     }
-    return f"the server at {address} refused (HTTP {code}): who asked {known.get(code, 'got no answer')}"
+    return f"the server at {address} refused (HTTP {code}): who asked {texts.get(code, 'got no answer')}"

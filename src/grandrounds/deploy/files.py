@@ -1,4 +1,4 @@
-"""Writing what must not be read by others, nor be found half written."""
+"""Write files that others must not read, whole or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ PRIVATE, FOLDER, SCRIPT, PUBLIC = 0o600, 0o700, 0o700, 0o644
 
 
 def make_folder(path: Path) -> Path:
-    """A folder that only its owner may enter, as are those above it that had to be made."""
+    """Make a folder that only its owner may enter, and those above it that are missing.
+
+    Raises:
+        BadInput: It cannot be made.
+    """
     if not path.parent.exists():
         make_folder(path.parent)
     try:
@@ -24,7 +28,11 @@ def make_folder(path: Path) -> Path:
 
 
 def write(path: Path, data: bytes | str, *, mode: int = PUBLIC) -> None:
-    """A file of this content and mode, whole or not at all, and never readable by more than its mode says."""
+    """Write a file, whole or not at all, and never readable by more than its mode says.
+
+    Raises:
+        BadInput: It cannot be written.
+    """
     part = path.with_name(f".{path.name}.part")
     try:
         part.unlink(missing_ok=True)
@@ -41,17 +49,21 @@ def write(path: Path, data: bytes | str, *, mode: int = PUBLIC) -> None:
 
 
 def write_private(path: Path, data: bytes | str) -> None:
-    """A file that only its owner may read."""
+    """Write a file that only its owner may read."""
     write(path, data, mode=PRIVATE)
 
 
 def write_secret(path: Path) -> None:
-    """A new secret of 256 bits, in hexadecimal digits without an end of line: it is read as exact bytes."""
+    """Write a new secret of 256 bits, in hexadecimal digits without an end of line: it is read as exact bytes."""
     write_private(path, secrets.token_hex(32))
 
 
 def read(path: Path) -> bytes:
-    """The bytes of a file."""
+    """Read the bytes of a file.
+
+    Raises:
+        BadInput: It cannot be read.
+    """
     try:
         return path.read_bytes()
     except OSError as e:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from grandrounds.core import toml
 from grandrounds.core.errors import BadInput
@@ -15,7 +14,14 @@ from grandrounds.deploy.consortium import Consortium, Member, load, slug
 from grandrounds.deploy.files import SCRIPT, make_folder, read, write, write_secret
 from grandrounds.deploy.keys import PublicKeys, make_identity, make_keys
 from grandrounds.deploy.manifest import write_manifest
-from grandrounds.deploy.pki import IssuedCertificate, common_name, issue, load_certificate, new_authority, revocations
+from grandrounds.deploy.pki import (
+    IssuedCertificate,
+    common_name,
+    issue,
+    load_certificate,
+    new_authority,
+    revocation_list,
+)
 from grandrounds.deploy.start_files import (
     gateway_script,
     server_compose,
@@ -41,14 +47,18 @@ class Folders:
     out: Path
 
     @classmethod
-    def existing(cls, out: Path) -> Folders:
-        """Folders that were provisioned; anything else is refused."""
-        found = cls(out)
-        if not found.record.exists():
+    def open(cls, out: Path) -> Folders:
+        """Open folders that were provisioned.
+
+        Raises:
+            BadInput: `rounds provision` did not write them.
+        """
+        folders = cls(out)
+        if not folders.record.exists():
             raise BadInput(
                 f"{out} was not written by `rounds provision`: it has no server/consortium.db", code="not-provisioned"
             )
-        return found
+        return folders
 
     @property
     def server(self) -> Path:
@@ -76,29 +86,31 @@ class Folders:
         return not self.pki.exists()
 
     def consortium(self) -> Consortium:
+        """Load the server's consortium.toml."""
         return load(self.consortium_file)
 
     def identity(self) -> Identity:
-        """The server's signing key."""
+        """Load the server's signing key."""
         return Identity.load(self.server / "server.key")
 
     def site(self, name: str) -> Path:
+        """Return the folder of a site."""
         return self.out / "sites" / slug(name)
 
     def operator(self, name: str) -> Path:
-        """The first operator's folder is OUT/operator, those of others are under OUT/operators."""
+        """Return an operator's folder: OUT/operator for the first, OUT/operators/NAME for others."""
         return self.out / FIRST_OPERATOR if name == FIRST_OPERATOR else self.out / "operators" / slug(name)
 
     def node_key(self, name: str) -> Path:
-        """The SuperNode's public key; it is there while the site takes part."""
+        """Return the file of a SuperNode's public key; it exists while the site takes part."""
         return self.server / "nodes" / f"{slug(name)}.pub"
 
     def site_key(self, name: str) -> Path:
-        """The public key that the site signs with."""
+        """Return the file of the public key that the site signs with."""
         return self.server / "sites" / f"{slug(name)}.pub"
 
     def members(self) -> tuple[str, ...]:
-        """Sites that take part now: those of consortium.toml whose SuperNode is on the list."""
+        """List the sites that take part now: those of consortium.toml whose SuperNode is on the list."""
         return tuple(s.name for s in self.consortium().sites if self.node_key(s.name).exists())
 
 
@@ -107,7 +119,7 @@ SERVICES = ("superlink", "gateway")
 
 
 def make_server(folders: Folders, consortium: Consortium, text: bytes, *, insecure: bool) -> None:
-    """All of OUT/server but the record and the lists of sites."""
+    """Make OUT/server, without the record and the lists of sites."""
     server = make_folder(folders.server)
     for name in ("nodes", "sites", "run", "logs", "state", "units"):
         make_folder(server / name)
@@ -116,9 +128,9 @@ def make_server(folders: Folders, consortium: Consortium, text: bytes, *, insecu
         new_authority(consortium.name, "server CA").save(folders.pki, "server-ca")
         operators = new_authority(consortium.name, "operator CA")
         operators.save(folders.pki, "operator-ca")
-        write(folders.crl, revocations(operators, {}))
+        write(folders.crl, revocation_list(operators, {}))
         renew_services(folders, consortium)
-        write(server / "nginx.conf", nginx.gateway(consortium.server))
+        write(server / "nginx.conf", nginx.gateway_config(consortium.server))
         write(server / "compose.yaml", server_compose(consortium))
         write(server / "gateway.sh", gateway_script(), mode=SCRIPT)
     make_identity(server, "server")
@@ -130,13 +142,13 @@ def make_server(folders: Folders, consortium: Consortium, text: bytes, *, insecu
 
 
 def renew_services(folders: Folders, consortium: Consortium) -> dict[str, str]:
-    """New certificates of SuperLink and gateway by the same authority; gives their serial numbers."""
+    """Issue new certificates of SuperLink and gateway by the same authority; returns their serial numbers."""
     authority = IssuedCertificate.load(folders.pki, "server-ca")
     addresses = (consortium.server.address, "localhost", "127.0.0.1", "::1")
-    made = {name: issue(authority, name, days=consortium.days, addresses=addresses) for name in SERVICES}
-    for name, one in made.items():
+    certificates = {name: issue(authority, name, days=consortium.days, addresses=addresses) for name in SERVICES}
+    for name, one in certificates.items():
         one.save(folders.pki, name)
-    return {name: one.serial for name, one in made.items()}
+    return {name: one.serial for name, one in certificates.items()}
 
 
 PROXY_PORT = 9444
@@ -147,11 +159,11 @@ AGREED = "agreed.toml"
 
 
 def make_operator(folders: Folders, consortium: Consortium, name: str) -> str:
-    """The folder of one operator, with a new certificate; gives its serial number."""
+    """Make the folder of one operator, with a new certificate; returns its serial number."""
     folder = make_folder(folders.operator(name))
     for inside in ("run", "logs", "flower"):
         make_folder(folder / inside)
-    write(folder / "nginx.conf", nginx.operator_proxy(consortium.server, port=PROXY_PORT))
+    write(folder / "nginx.conf", nginx.operator_config(consortium.server, port=PROXY_PORT))
     write(folder / "gateway.sh", gateway_script(), mode=SCRIPT)
     write(folder / "flower" / "config.toml", _flower_config())
     serial = renew_operator(folders, consortium, name)
@@ -160,14 +172,14 @@ def make_operator(folders: Folders, consortium: Consortium, name: str) -> str:
 
 
 def renew_operator(folders: Folders, consortium: Consortium, name: str) -> str:
-    """A new certificate by the same authority; the old one holds until it ends or is revoked. Gives the serial number."""
-    made = issue(IssuedCertificate.load(folders.pki, "operator-ca"), name, days=consortium.days)
-    made.save(folders.operator(name), "operator")
-    return made.serial
+    """Issue a new certificate by the same authority; the old one holds until it ends or is revoked. Returns the serial number."""
+    certificate = issue(IssuedCertificate.load(folders.pki, "operator-ca"), name, days=consortium.days)
+    certificate.save(folders.operator(name), "operator")
+    return certificate.serial
 
 
 def hand_over_operator(folders: Folders, name: str) -> None:
-    """Bring the server's own files in an operator's folder up to date, and sign what the folder holds."""
+    """Bring the server's own files in an operator's folder up to date, and sign the folder."""
     folder = folders.operator(name)
     write(folder / "server.pub", read(folders.server / "server.pub"))
     write(folder / "server-ca.pem", read(folders.pki / "server-ca.pem"))
@@ -176,13 +188,17 @@ def hand_over_operator(folders: Folders, name: str) -> None:
 
 
 def hand_over_operators(folders: Folders) -> None:
-    """The same for every operator, when the consortium's file or the server's key has changed."""
+    """Hand over every operator's folder again, when the consortium's file or the server's key has changed."""
     for folder in operator_folders(folders).values():
         hand_over_operator(folders, common_name(load_certificate(folder / "operator.pem")))
 
 
 def load_agreed(folder: Path) -> Consortium:
-    """The consortium as an operator's folder has it."""
+    """Load the consortium from an operator's folder.
+
+    Raises:
+        BadInput: The folder is of an earlier version, and has none.
+    """
     if not (folder / AGREED).exists():
         raise BadInput(
             f"{folder} has no {AGREED}, from which the sites' data are known: `rounds provision renew OUT` at the server "
@@ -193,13 +209,13 @@ def load_agreed(folder: Path) -> Consortium:
 
 
 def operator_folders(folders: Folders) -> dict[str, Path]:
-    """Folders of operators that are there, by what they are called."""
-    found = [folders.out / "operator", *sorted((folders.out / "operators").glob("*"))]
-    return {f.name: f for f in found if (f / "operator.pem").exists()}
+    """List the folders of operators that exist, by name."""
+    candidates = [folders.out / "operator", *sorted((folders.out / "operators").glob("*"))]
+    return {f.name: f for f in candidates if (f / "operator.pem").exists()}
 
 
 def _flower_config() -> str:
-    """$FLWR_HOME/config.toml: through the proxy on this machine, which speaks TLS to the gateway."""
+    """Write $FLWR_HOME/config.toml: through the proxy on this machine, which speaks TLS to the gateway."""
     through = {"address": f"127.0.0.1:{PROXY_PORT}", "insecure": True}
     head = "# For the `flwr` command: export FLWR_HOME=THIS FOLDER"
     return toml.dumps({"superlink": {"default": "consortium", "consortium": through}}, head=head)
@@ -217,7 +233,7 @@ _SITE_HEAD = """\
 
 
 def make_site(folders: Folders, consortium: Consortium, site: Member) -> PublicKeys:
-    """The folder of one site, with new keys; gives their public halves, which are on the server's lists then.
+    """Make the folder of one site, with new keys; returns their public halves, which are on the server's lists then.
 
     It is to be handed over (`hand_over_sites`) once all keys that come with these are made.
     """
@@ -225,7 +241,7 @@ def make_site(folders: Folders, consortium: Consortium, site: Member) -> PublicK
     keys = make_keys(folder / "keys", site.name)
     keys.save(folders.server, site.slug)
     settings = _site_settings(consortium, site, insecure=folders.insecure)
-    port = settings["node"]["port"]
+    port = NODE_PORT + 2 * consortium.sites.index(site)
     write(folder / "site.toml", toml.dumps(settings, head=_SITE_HEAD))
     write(folder / "policy.toml", default_policy())
     if consortium.data:
@@ -240,7 +256,7 @@ def make_site(folders: Folders, consortium: Consortium, site: Member) -> PublicK
 
 
 def hand_over_sites(folders: Folders, consortium: str) -> None:
-    """Every folder of a site again, with the keys of all sites that take part now; an operator may have deleted some."""
+    """Hand over every site's folder again, with the keys of all sites that take part; an operator may have deleted some."""
     peers = Peers({name: load_public(folders.site_key(name)) for name in folders.members()}).text()
     for name in folders.members():
         if (folders.site(name) / "site.toml").exists():
@@ -248,7 +264,7 @@ def hand_over_sites(folders: Folders, consortium: str) -> None:
 
 
 def _hand_over_site(folders: Folders, consortium: str, name: str, peers: str) -> None:
-    """Bring the server's own files in a site's folder up to date, and sign what the folder holds."""
+    """Bring the server's own files in a site's folder up to date, and sign the folder."""
     folder = folders.site(name)
     write(folder / "server.pub", read(folders.server / "server.pub"))
     if not folders.insecure:
@@ -257,16 +273,16 @@ def _hand_over_site(folders: Folders, consortium: str, name: str, peers: str) ->
     write_manifest(folder, folders.identity(), consortium=consortium, site=name)
 
 
-def _site_settings(consortium: Consortium, site: Member, *, insecure: bool) -> dict[str, Any]:
-    at = consortium.sites.index(site)
-    server: dict[str, Any] = {"address": consortium.server.address, "port": consortium.server.port}
+def _site_settings(consortium: Consortium, site: Member, *, insecure: bool) -> dict[str, object]:
+    position = consortium.sites.index(site)
+    server: dict[str, str | int] = {"address": consortium.server.address, "port": consortium.server.port}
     if insecure:  # there is no gateway: the node dials the SuperLink itself
         server |= {"port": consortium.server.superlink_port, "insecure": True}
     return {
         "name": site.name,
         "consortium": consortium.name,
         "server": server,
-        "node": {"port": NODE_PORT + 2 * at},
-        "health": {"port": HEALTH_PORT + 2 * at},
+        "node": {"port": NODE_PORT + 2 * position},
+        "health": {"port": HEALTH_PORT + 2 * position},
         "limits": {"seconds": SECONDS},
     }

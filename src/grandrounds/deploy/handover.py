@@ -1,7 +1,7 @@
 """At a site: accept a folder that was handed over again, and show its list of peers with fingerprints to compare.
 
 The server's signature alone does not make a list of sites true: it is the server that the list guards against. So whoever
-takes one is shown what changed, and asked.
+accepts one is shown the changes, and asked.
 """
 
 from __future__ import annotations
@@ -23,20 +23,30 @@ from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import FILE, Changes, Peers, fingerprint
 from grandrounds.protocol.peers import FILE as PEERS
 
-_TAKEN = ("server.pub", "server-ca.pem", NEXT, ENDORSED, PEERS, MANIFEST, SIGNATURE)
+_SERVER_FILES = ("server.pub", "server-ca.pem", NEXT, ENDORSED, PEERS, MANIFEST, SIGNATURE)
 
 
 def accept(folder: Path, handed: Path, agree: Callable[[Changes], bool]) -> bool | None:
-    """Replace the server's files in a site's folder by those that were handed over; gives whether its key is another now.
+    """Replace the server's files in a site's folder by those that were handed over.
 
-    Nothing is taken unless the key in `handed` is the one that the site knows, or that one signed for it. `agree` is asked
-    where the list of sites is another; None where it says no, and nothing was taken.
+    Nothing is taken unless the key in `handed` is the one that the site knows, or that one signed for it.
+
+    Args:
+        folder: The site's folder.
+        handed: The folder that the operator handed over.
+        agree: Asked where the list of sites is another.
+
+    Returns:
+        Whether the server's key is another now; None where `agree` said no, and nothing was taken.
+
+    Raises:
+        BadInput: The folder is another site's, was changed, or has a key that is not endorsed.
     """
     name = site_name(folder)
     if name != site_name(handed):
         raise BadInput(f"{handed} is the folder of {site_name(handed)!r}, this site is {name!r}", code="wrong-site")
-    known, offered = load_public(folder / "server.pub"), load_public(handed / "server.pub")
-    if offered != known and not _is_endorsed(known, offered, handed):
+    trusted, offered = load_public(folder / "server.pub"), load_public(handed / "server.pub")
+    if offered != trusted and not _is_endorsed(trusted, offered, handed):
         raise BadInput(
             f"the server's key in {handed} is not signed for by the one this site knows: ask the operator",
             code="untrusted-key",
@@ -49,14 +59,14 @@ def accept(folder: Path, handed: Path, agree: Callable[[Changes], bool]) -> bool
     changes = _changes(folder, handed, name)
     if changes and not agree(changes):
         return None
-    for file in _TAKEN:
+    for file in _SERVER_FILES:
         if (handed / file).exists():
             write(folder / file, read(handed / file))
-    return offered != known
+    return offered != trusted
 
 
 def _changes(folder: Path, handed: Path, name: str) -> Changes:
-    """From the site's own list to the one that is offered, which must have this site's own key."""
+    """Compare the site's own list with the offered one, which must have this site's own key."""
     if not (handed / PEERS).exists():
         raise BadInput(
             f"{handed} has no {PEERS}: an operator with an older version wrote it, ask for a new one",
@@ -76,14 +86,14 @@ def _changes(folder: Path, handed: Path, name: str) -> Changes:
     return Changes.between(before, offered)
 
 
-def _is_endorsed(known: bytes, offered: bytes, handed: Path) -> bool:
+def _is_endorsed(trusted: bytes, offered: bytes, handed: Path) -> bool:
     if not (handed / NEXT).exists() or load_public(handed / NEXT) != offered:
         return False
     try:
         signature = bytes.fromhex(read(handed / ENDORSED).decode())
     except ValueError:
         return False
-    return is_endorsed(known, offered, signature)
+    return is_endorsed(trusted, offered, signature)
 
 
 _SHOWN = 5
@@ -92,7 +102,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class PeerList:
-    """A site's list. `sites`: fingerprints by name; `list`: that of all of it."""
+    """A site's list of peers. `sites`: fingerprints by name; `list`: the fingerprint of the whole list."""
 
     site: str
     sites: Mapping[str, str]
@@ -102,7 +112,7 @@ class PeerList:
     refused: tuple[RejectedPeer, ...]
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Write the list as lines for people."""
         wide = max(len(name) for name in (*self.sites, "the whole list"))
         for name, mark in self.sites.items():
             yield f"{name:{wide}}  {mark}{'  (this site)' if name == self.site else ''}"
@@ -113,46 +123,50 @@ class PeerList:
 
 
 def inspect_peers(folder: Path) -> PeerList:
-    """The list in a site's folder, held against its manifest, its own key and its policy."""
+    """Compare the list in a site's folder with its manifest, its own key and its policy.
+
+    Raises:
+        BadInput: The folder has no list.
+    """
     site = SiteFolder(folder)
-    name, found = site.name, site.peers()
-    if found is None:
+    name, peers = site.name, site.peers()
+    if peers is None:
         raise BadInput(
             f"{folder} has no {FILE}: ask the operator for the folder again, and take it with `rounds site accept`",
             code="outdated-folder",
         )
     refused = RejectedPeers(folder / "state" / STRANGERS).all()
-    marks = {one: fingerprint(key) for one, key in sorted(found.keys.items())}
+    marks = {one: fingerprint(key) for one, key in sorted(peers.keys.items())}
     return PeerList(
         name,
         marks,
-        found.fingerprint,
-        tuple(_faults(site, found, name)),
-        tuple(_notes(found, site.policy())),
+        peers.fingerprint,
+        tuple(_faults(site, peers, name)),
+        tuple(_notes(peers, site.policy())),
         tuple(refused),
     )
 
 
-def _faults(site: SiteFolder, found: Peers, name: str) -> Iterator[str]:
+def _faults(site: SiteFolder, peers: Peers, name: str) -> Iterator[str]:
     checked = check_manifest(site.path)
     for fault in checked.faults:
         if fault.startswith((FILE, MANIFEST)):
             yield f"{fault}: take the list again with `rounds site accept`"
     if any(FILE in note for note in checked.notes):
         yield f"{FILE} is not one that the server signed: take it again with `rounds site accept`"
-    own = site.identity().public
-    if found.keys.get(name) != own:
+    public_key = site.identity().public
+    if peers.keys.get(name) != public_key:
         yield (
-            f"{FILE} has another key for this site than its own, {fingerprint(own)}: secure sums are refused until "
+            f"{FILE} has another key for this site than its own, {fingerprint(public_key)}: secure sums are refused until "
             "`rounds site accept` took a list with it"
         )
 
 
-def _notes(found: Peers, policy: Policy) -> Iterator[str]:
+def _notes(peers: Peers, policy: Policy) -> Iterator[str]:
     if policy.secure.peers == TOLD:
         yield 'secure.peers is "told" in policy.toml: the server says who the others are, and this list is not looked at'
-    if len(found.keys) < policy.secure.fewest:
+    if len(peers.keys) < policy.secure.fewest:
         yield (
-            f"{len(found.keys)} sites, and secure.fewest is {policy.secure.fewest}: no secure sum is taken part in"
+            f"{len(peers.keys)} sites, and secure.fewest is {policy.secure.fewest}: no secure sum is taken part in"
             + (" (a sum of two tells each the other's values)" if policy.secure.fewest == 3 else "")
         )

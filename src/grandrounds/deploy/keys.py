@@ -10,7 +10,6 @@ import hashlib
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -27,29 +26,29 @@ _SSH = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What others know of a site: its SuperNode's key as one line of OpenSSH, and the key that it signs with."""
+    """The public keys of a site: its SuperNode's as one line of OpenSSH, and the key that it signs with."""
 
     node: str
     site: bytes
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """What the record names the keys by."""
+        """The fingerprints that the record names the keys by."""
         return {"node": fingerprint(self.node), "site": self.site.hex()}
 
     def save(self, server: Path, slug: str) -> None:
-        """Into the server's lists."""
+        """Write the keys to the server's lists."""
         write(server / "nodes" / f"{slug}.pub", f"{self.node}\n")
         write(server / "sites" / f"{slug}.pub", public_pem(self.site))
 
     @classmethod
     def load(cls, server: Path, slug: str) -> PublicKeys:
-        """From the server's lists."""
+        """Load the keys from the server's lists."""
         return cls(read_node_key(server / "nodes" / f"{slug}.pub"), load_public(server / "sites" / f"{slug}.pub"))
 
 
 def make_keys(folder: Path, name: str) -> PublicKeys:
-    """New keys of a site in its folder keys/, over those that are there; gives the public halves.
+    """Make new keys of a site in its folder keys/, over those that are there; returns the public halves.
 
     The secret that masks come from is not among them: a site draws it from its own machine (`privacy.secagg.keys`).
     """
@@ -66,7 +65,7 @@ def make_keys(folder: Path, name: str) -> PublicKeys:
 
 
 def make_identity(folder: Path, name: str) -> bytes:
-    """A new signing key NAME.key with NAME.pub beside it; gives the public half."""
+    """Make a new signing key NAME.key with NAME.pub beside it; returns the public half."""
     identity = Identity.new()
     (folder / f"{name}.key").unlink(missing_ok=True)
     identity.save(folder / f"{name}.key")
@@ -75,7 +74,11 @@ def make_identity(folder: Path, name: str) -> bytes:
 
 
 def read_node_key(path: Path) -> str:
-    """A SuperNode's public key from its file."""
+    """Read a SuperNode's public key from its file.
+
+    Raises:
+        BadInput: It is no P-384 key in OpenSSH form.
+    """
     try:
         return parse_node_key(read(path).decode())
     except (BadInput, UnicodeDecodeError):
@@ -85,7 +88,11 @@ def read_node_key(path: Path) -> str:
 
 
 def parse_node_key(line: object) -> str:
-    """One line of OpenSSH with a P-384 key; any other kind of key is refused."""
+    """Check that a text is one line of OpenSSH with a P-384 key.
+
+    Raises:
+        BadInput: It is another kind of key, or none.
+    """
     try:
         text = str(line).strip()
         key = serialization.load_ssh_public_key(text.encode())
@@ -100,7 +107,7 @@ def parse_node_key(line: object) -> str:
 
 
 def fingerprint(node: str) -> str:
-    """SHA-256 of a SuperNode's key without its comment."""
+    """Compute the SHA-256 of a SuperNode's key without its comment."""
     return hashlib.sha256(" ".join(node.split()[:2]).encode()).hexdigest()
 
 
@@ -120,19 +127,32 @@ class KeyRequest:
 
     @classmethod
     def read(cls, path: Path) -> KeyRequest:
-        """A request as `rekey` wrote it."""
+        """Read a request that `rekey` wrote.
+
+        Raises:
+            BadInput: It is no request, or a key in it is not valid.
+        """
         try:
-            said = loads(read(path))
-            if not isinstance(said, dict) or set(said) != _PARTS or not isinstance(said["site"], str):
+            content = loads(read(path))
+            if not isinstance(content, dict) or set(content) != _PARTS or not isinstance(content["site"], str):
                 raise BadInput("is no request for new keys: `rounds site rekey` writes one", code="not-a-request")
-            keys = PublicKeys(parse_node_key(said["node"]), unhex(said["key"], 32, "the key"))
-            return cls(said["site"], keys, unhex(said["old"], 64, "a signature"), unhex(said["new"], 64, "a signature"))
+            keys = PublicKeys(parse_node_key(content["node"]), unhex(content["key"], 32, "the key"))
+            return cls(
+                content["site"],
+                keys,
+                unhex(content["old"], 64, "a signature"),
+                unhex(content["new"], 64, "a signature"),
+            )
         except BadInput as e:
             raise BadInput(f"{path}: {e}", code=e.code) from None
 
-    def checked(self, site: str, old: PublicKeys) -> PublicKeys:
-        """The new keys, if this site asked for them with the key that it has now."""
-        text = _text(self.site, self.keys)
+    def verify(self, site: str, old: PublicKeys) -> PublicKeys:
+        """Check that this site asked for the new keys with the key that it has now; returns the new keys.
+
+        Raises:
+            BadInput: The request is another site's, or its signatures are wrong.
+        """
+        text = _signed_text(self.site, self.keys)
         if self.site != site:
             raise BadInput(f"the request is of {self.site!r}, not of {site!r}", code="wrong-site")
         if not signed_by(old.site, text, self.old) or not signed_by(self.keys.site, text, self.new):
@@ -143,20 +163,24 @@ class KeyRequest:
 
 
 def rekey(folder: Path) -> Path:
-    """At a site: make new keys beside those in use; gives the request that goes to the operator."""
+    """At a site: make new keys beside those in use; returns the request that goes to the operator."""
     name = site_name(folder)
     old = Identity.load(folder / "keys" / "site.key")
     keys = make_keys(folder / NEXT, name)
     new = Identity.load(folder / NEXT / "site.key")
-    text = _text(name, keys)
-    signed: dict[str, Any] = {"old": old.sign(text).hex(), "new": new.sign(text).hex()}
+    text = _signed_text(name, keys)
+    signed = {"old": old.sign(text).hex(), "new": new.sign(text).hex()}
     path = folder / "request.json"
     write(path, canonical({"site": name, "node": keys.node, "key": keys.site.hex(), **signed}) + b"\n")
     return path
 
 
 def take_new_keys(folder: Path) -> None:
-    """At a site, once the operator has said that the new keys are on the list: use them from the next start on."""
+    """At a site: use the new keys from the next start on, once the operator has put them on the list.
+
+    Raises:
+        BadInput: There are no new keys, or void ones are still there.
+    """
     if not (folder / NEXT / "site.key").exists():
         raise BadInput(f"{folder} has no new keys: `rounds site rekey {folder}` makes them", code="no-new-keys")
     if (folder / VOID).exists():
@@ -167,7 +191,11 @@ def take_new_keys(folder: Path) -> None:
 
 
 def site_name(folder: Path) -> str:
-    """The name in a site's folder."""
+    """Read the name in a site's folder.
+
+    Raises:
+        BadInput: Its site.toml is damaged.
+    """
     path = folder / "site.toml"
     try:
         name = tomllib.loads(read(path).decode())["name"]
@@ -176,5 +204,5 @@ def site_name(folder: Path) -> str:
     return str(name)
 
 
-def _text(site: str, keys: PublicKeys) -> bytes:
+def _signed_text(site: str, keys: PublicKeys) -> bytes:
     return _SIGNED + canonical({"site": site, "node": keys.node, "key": keys.site.hex()})

@@ -1,4 +1,4 @@
-"""What a folder held when it was handed over: the SHA-256 of each file, signed by the server's key."""
+"""The manifest of a folder that was handed over: the SHA-256 of each file, signed by the server's key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grandrounds.deploy.files import read, write
 from grandrounds.protocol.identity import Identity, load_public, signed_by
 
 MANIFEST, SIGNATURE, SCHEMA = "manifest.json", "manifest.sig", 1
-OWN = ("policy.toml", "site.toml", "keys/")
+SITE_FILES = ("policy.toml", "site.toml", "keys/")
 """What a site may change in its folder: a change there is told and is no fault."""
 
 _SIGNED = b"grandrounds/manifest/1\x00"
@@ -21,7 +21,7 @@ _SIGNED = b"grandrounds/manifest/1\x00"
 
 @dataclass(frozen=True)
 class ManifestCheck:
-    """Faults of a folder, and what else one should know."""
+    """Faults of a folder, and notes."""
 
     where: str
     faults: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class ManifestCheck:
 
 
 def write_manifest(folder: Path, identity: Identity, **facts: Any) -> None:
-    """manifest.json over every file that is in the folder now, and its signature."""
+    """Write manifest.json over every file that is in the folder now, and its signature."""
     names = sorted(set(_files(folder)) - {MANIFEST, SIGNATURE})
     files = {name: _digest(folder / name) for name in names}
     body = canonical({"schema": SCHEMA, "server": identity.public.hex(), "files": files, **facts})
@@ -38,7 +38,11 @@ def write_manifest(folder: Path, identity: Identity, **facts: Any) -> None:
 
 
 def check_manifest(folder: Path, key: bytes | None = None) -> ManifestCheck:
-    """Compare a folder with its manifest. Without a key the folder's own server.pub is used, which proves less."""
+    """Compare a folder with its manifest. Without a key the folder's own server.pub is used, which proves less.
+
+    Raises:
+        BadInput: The folder has no manifest.
+    """
     where = str(folder)
     if not (folder / MANIFEST).exists():
         raise BadInput(
@@ -55,19 +59,19 @@ def check_manifest(folder: Path, key: bytes | None = None) -> ManifestCheck:
             where, (f"{MANIFEST} is not what the server signed, or another server signed it",), tuple(notes)
         )
     listed = parse(read(folder / MANIFEST))["files"]
-    there = set(_files(folder)) - {MANIFEST, SIGNATURE}
+    present = set(_files(folder)) - {MANIFEST, SIGNATURE}
     changed = {name: _fault(folder, name, digest) for name, digest in listed.items()}
-    faults = [f"{name} {what}" for name, what in changed.items() if what and not name.startswith(OWN)]
-    own = [f"{name} {what}: it is the site's own to change" for name, what in changed.items() if what]
-    notes += [note for note in own if note.startswith(OWN)]
-    more = sorted(there - set(listed))
+    faults = [f"{name} {fault}" for name, fault in changed.items() if fault and not name.startswith(SITE_FILES)]
+    site_changes = [f"{name} {fault}: it is the site's own to change" for name, fault in changed.items() if fault]
+    notes += [note for note in site_changes if note.startswith(SITE_FILES)]
+    more = sorted(present - set(listed))
     if more:
         notes.append(f"not of the manifest: {', '.join(more[:5])}{' ...' if len(more) > 5 else ''}")
     return ManifestCheck(where, tuple(faults), tuple(notes))
 
 
 def check_signature(folder: Path, key: bytes) -> bool:
-    """Whether the owner of this key signed the folder's manifest."""
+    """Check that the owner of this key signed the folder's manifest."""
     try:
         signature = bytes.fromhex(read(folder / SIGNATURE).decode())
         return signed_by(key, _SIGNED + read(folder / MANIFEST), signature)

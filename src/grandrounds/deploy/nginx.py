@@ -1,8 +1,8 @@
-"""The gateway before the SuperLink, and the small proxy on an operator's machine, as nginx configurations.
+"""Write nginx configurations: the gateway before the SuperLink, and the small proxy on an operator's machine.
 
 Measured in the deployment study, section 2: a SuperLink serves nodes, operators and its own workers on one port. The gateway
 lets anybody reach the ten fleet routes (the SuperLink checks a node's signature there), lets holders of an operator's
-certificate reach the control routes, and nothing else. The path that is passed on is built from what was matched, never
+certificate reach the control routes, and nothing else. The path that is passed on is built from the match, never
 taken from the request, so that gateway and SuperLink cannot read one path in two ways.
 
 All paths are relative: `nginx -p FOLDER -c nginx.conf` finds certificates beside the configuration, wherever the folder lies.
@@ -76,8 +76,8 @@ _TLS = """\
 """
 
 
-def gateway(server: Server) -> str:
-    """The gateway's configuration."""
+def gateway_config(server: Server) -> str:
+    """Write the gateway's configuration."""
     top = _TOP.format(
         title="The gateway before the SuperLink.", body=BODY, verify='$ssl_client_verify "$ssl_client_s_dn"'
     )
@@ -114,8 +114,8 @@ def gateway(server: Server) -> str:
 """
 
 
-def operator_proxy(server: Server, *, port: int) -> str:
-    """A proxy on the operator's own machine that adds the certificate, which the `flwr` command cannot send itself."""
+def operator_config(server: Server, *, port: int) -> str:
+    """Write the proxy of the operator's own machine, which adds the certificate that the `flwr` command cannot send itself."""
     return f"""{_TOP.format(title="On an operator's machine: adds the client certificate.", body=BODY, verify="-")}\
   server {{
     listen 127.0.0.1:{port};
@@ -129,7 +129,7 @@ def operator_proxy(server: Server, *, port: int) -> str:
     proxy_ssl_name {_certificate_name(server)};
     proxy_ssl_server_name on;
     proxy_ssl_protocols TLSv1.2 TLSv1.3;
-    location /v1/control/ {{ proxy_pass https://{server.dialled}; }}
+    location /v1/control/ {{ proxy_pass https://{server.endpoint}; }}
     location / {{ return 404; }}
   }}
 }}
@@ -137,14 +137,14 @@ def operator_proxy(server: Server, *, port: int) -> str:
 
 
 def _listen(server: Server) -> str:
-    """Everybody's, since sites dial it; this machine's own where the address says so."""
+    """Choose the address to listen at: every interface, since sites dial it, or this machine's own where the address says so."""
     if not server.is_loopback:
         return str(server.port)
     return f"[{server.address}]:{server.port}" if ":" in server.address else f"127.0.0.1:{server.port}"
 
 
 def _certificate_name(server: Server) -> str:
-    """A name in the gateway's certificate. nginx compares DNS names only, so for a bare address it is `localhost`."""
+    """Choose a name in the gateway's certificate. nginx compares DNS names only, so for a bare address it is `localhost`."""
     try:
         ipaddress.ip_address(server.address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Certificates: an authority, what it issues, and what it has revoked.
+"""Certificates: authorities, the certificates they issue, and their revocations.
 
 Two authorities that know nothing of each other: the server's (sites check the gateway by it) and the operators' (the
 gateway checks operators by it). A site has no certificate at all, so nothing that a site holds opens a control route.
@@ -34,20 +34,24 @@ class IssuedCertificate:
 
     @property
     def serial(self) -> str:
-        """As `openssl x509 -serial` writes it."""
+        """The serial number as `openssl x509 -serial` writes it."""
         return serial_text(self.certificate.serial_number)
 
     def save(self, folder: Path, name: str) -> None:
-        """NAME.pem and NAME.key; the key for its owner's eyes only."""
+        """Write NAME.pem and NAME.key; only the owner may read the key."""
         pem = self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         write_private(folder / f"{name}.key", pem)
-        write(folder / f"{name}.pem", pem_of(self.certificate))
+        write(folder / f"{name}.pem", certificate_pem(self.certificate))
 
     @classmethod
     def load(cls, folder: Path, name: str) -> IssuedCertificate:
-        """As `save` wrote it."""
+        """Load a certificate and its key as `save` wrote them.
+
+        Raises:
+            BadInput: A file is missing, or holds another kind of key.
+        """
         path = folder / f"{name}.key"
         try:
             key = serialization.load_pem_private_key(read(path), password=None)
@@ -58,11 +62,11 @@ class IssuedCertificate:
         return cls(load_certificate(folder / f"{name}.pem"), key)
 
 
-def new_authority(consortium: str, what: str, *, now: datetime | None = None) -> IssuedCertificate:
-    """A certificate authority that signs leaf certificates only (path length 0)."""
+def new_authority(consortium: str, role: str, *, now: datetime | None = None) -> IssuedCertificate:
+    """Make a certificate authority that signs leaf certificates only (path length 0)."""
     start = now or datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP384R1())
-    name = _name(consortium, what)
+    name = _subject_name(consortium, role)
     use = _key_usage(sign=False, authority=True)
     builder = (
         _builder(name, name, key.public_key(), start, start + timedelta(days=round(365.25 * AUTHORITY_YEARS)))
@@ -80,9 +84,14 @@ def issue(
     addresses: Sequence[str] = (),
     now: datetime | None = None,
 ) -> IssuedCertificate:
-    """A leaf certificate: of a server where `addresses` are given (DNS names or IP addresses), else of a client.
+    """Issue a leaf certificate, which never outlives its authority.
 
-    It never outlives its authority.
+    Args:
+        authority: The authority that signs it.
+        common_name: The holder's name.
+        days: How long it is valid.
+        addresses: DNS names or IP addresses of a server; none for a client.
+        now: The start, by default the time of the call.
     """
     start = now or datetime.now(UTC)
     end = min(start + timedelta(days=days), authority.certificate.not_valid_after_utc)
@@ -92,7 +101,7 @@ def issue(
     role = ExtendedKeyUsageOID.SERVER_AUTH if addresses else ExtendedKeyUsageOID.CLIENT_AUTH
     parent = authority.key.public_key()
     builder = (
-        _builder(_name(organisation, common_name), issuer, key.public_key(), start, end)
+        _builder(_subject_name(organisation, common_name), issuer, key.public_key(), start, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(sign=True, authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([role]), critical=False)
@@ -104,8 +113,10 @@ def issue(
     return IssuedCertificate(builder.sign(authority.key, hashes.SHA256()), key)
 
 
-def revocations(authority: IssuedCertificate, revoked: Mapping[int, datetime], *, now: datetime | None = None) -> bytes:
-    """The list of revoked serial numbers, in PEM form.
+def revocation_list(
+    authority: IssuedCertificate, revoked: Mapping[int, datetime], *, now: datetime | None = None
+) -> bytes:
+    """Sign the list of revoked serial numbers, in PEM form.
 
     It holds as long as the authority: TLS refuses every client once a list has run out, and this one is a file on the
     gateway's own disk, so an early end would protect nobody.
@@ -124,17 +135,25 @@ def revocations(authority: IssuedCertificate, revoked: Mapping[int, datetime], *
     return builder.sign(authority.key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)
 
 
-def revoked_in(path: Path) -> dict[int, datetime]:
-    """Which serial numbers a list of revocations names, and since when."""
+def read_revocations(path: Path) -> dict[int, datetime]:
+    """Read the revoked serial numbers of a list, with the time of each revocation.
+
+    Raises:
+        BadInput: It is no such list.
+    """
     try:
-        found = x509.load_pem_x509_crl(read(path))
+        revoked = x509.load_pem_x509_crl(read(path))
     except ValueError:
         raise BadInput(f"{path} is no list of revoked certificates in PEM form", code="invalid-certificate") from None
-    return {one.serial_number: one.revocation_date_utc for one in found}
+    return {one.serial_number: one.revocation_date_utc for one in revoked}
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """A certificate from a PEM file."""
+    """Load a certificate from a PEM file.
+
+    Raises:
+        BadInput: It is no certificate.
+    """
     try:
         return x509.load_pem_x509_certificate(read(path))
     except ValueError:
@@ -142,16 +161,18 @@ def load_certificate(path: Path) -> x509.Certificate:
 
 
 def common_name(certificate: x509.Certificate) -> str:
+    """Return the holder's name of a certificate."""
     return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
 
 
 def serial_text(serial: int) -> str:
-    """A serial number in hexadecimal digits, an even number of them."""
+    """Write a serial number in hexadecimal digits, an even number of them."""
     text = f"{serial:X}"
     return text.zfill(len(text) + len(text) % 2)
 
 
-def pem_of(certificate: x509.Certificate) -> bytes:
+def certificate_pem(certificate: x509.Certificate) -> bytes:
+    """Write a certificate in PEM form."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
@@ -170,7 +191,7 @@ def _builder(
     )
 
 
-def _name(organisation: str, common: str) -> x509.Name:
+def _subject_name(organisation: str, common: str) -> x509.Name:
     parts = {NameOID.ORGANIZATION_NAME: organisation, NameOID.COMMON_NAME: common}
     return x509.Name([x509.NameAttribute(oid, text) for oid, text in parts.items()])
 

@@ -1,4 +1,4 @@
-"""Programs that a server keeps running: started with a log file, started again when they die, stopped with all they started."""
+"""Supervise programs of a server: start them with a log file, restart them when they die, stop them with their children."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST_LOG = 20 * 2**20
 
 @dataclass(frozen=True)
 class Program:
-    """What to run, and where what it prints goes. `mark`: a word of its command line by which a leftover is known."""
+    """A command and its log file. `mark`: a word of its command line by which a leftover is recognised."""
 
     name: str
     command: Sequence[str]
@@ -55,7 +55,7 @@ class SupervisedProgram:
         self._began = time.monotonic()
 
     def tend(self) -> bool:
-        """Start it again if it died, not too often; whether it was started now."""
+        """Restart it if it died, not too often; returns whether it was started now."""
         if self.process is not None and self.process.poll() is None:
             return False
         now = time.monotonic()
@@ -70,10 +70,11 @@ class SupervisedProgram:
 
     @property
     def alive(self) -> bool:
+        """Whether the program runs now."""
         return self.process is not None and self.process.poll() is None
 
     def stop(self, *, grace: float = 10.0) -> None:
-        """End it and all that it started: asked first, then made to."""
+        """Stop it and all that it started: by SIGTERM, then by SIGKILL."""
         if self.process is not None:
             end(self.process, grace=grace)
         self.process = None
@@ -81,7 +82,7 @@ class SupervisedProgram:
 
 
 def end(process: subprocess.Popen[bytes], *, grace: float = 10.0) -> None:
-    """End a process that leads a session, with its children."""
+    """Stop a process that leads a session, with its children."""
     _signal(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(grace)
@@ -90,7 +91,7 @@ def end(process: subprocess.Popen[bytes], *, grace: float = 10.0) -> None:
 
 
 def end_leftover(pid_file: Path, mark: str) -> None:
-    """End what a pid file of ours names, if that process is still the one that was started: its command line has the mark."""
+    """Stop the process of a pid file, if its command line still has the mark of the program that was started."""
     import psutil
 
     try:
@@ -129,7 +130,7 @@ def _spawn(program: Program) -> subprocess.Popen[bytes]:
         ) from None
 
 
-def _signal(pid: int, which: signal.Signals) -> None:
-    """To the whole session; to nobody if it is gone."""
+def _signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to the whole session; to nobody if it has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, which)
+        os.killpg(pid, number)

@@ -1,4 +1,4 @@
-"""`rounds provision`: a consortium's keys, certificates and folders, made whole or not at all."""
+"""Provision a consortium: keys, certificates and folders, made whole or not at all (`rounds provision`)."""
 
 from __future__ import annotations
 
@@ -26,9 +26,15 @@ from grandrounds.deploy.pki import IssuedCertificate
 
 
 def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
-    """Everything for a new consortium under `out`, which must not be there yet.
+    """Make everything for a new consortium.
 
-    `insecure`: no TLS; refused unless the server's address is this machine's own.
+    Args:
+        source: The consortium.toml.
+        out: The folder to write, which must not be there yet.
+        insecure: Without TLS, for one machine alone.
+
+    Raises:
+        BadInput: The file is wrong, `out` is not empty, or `insecure` is asked for an address that is not this machine's own.
     """
     consortium = load(source)
     if insecure and not consortium.server.is_loopback:
@@ -42,7 +48,7 @@ def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
             f"{out} exists and is not empty: choose another --out, or add a site to it with --site NAME",
             code="folder-not-empty",
         )
-    with _whole(out) as part:
+    with _atomic_folder(out) as part:
         folders = Folders(part)
         make_server(folders, consortium, read(source), insecure=insecure)
         keys = {site.name: make_site(folders, consortium, site).fingerprints for site in consortium.sites}
@@ -56,13 +62,16 @@ def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
 
 
 def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
-    """Take sites in that have come into consortium.toml since, or that had withdrawn; nobody else's keys change.
+    """Add sites that are new in consortium.toml, or that had withdrawn; nobody else's keys change.
 
     All folders are handed over again: the others add up with a new site once they have its key.
+
+    Raises:
+        BadInput: A site takes part already, or something else in the file has changed.
     """
-    folders = Folders.existing(out)
+    folders = Folders.open(out)
     consortium, before = load(source), folders.consortium()
-    _refuse_other_changes(before, consortium, names)
+    _check_changes(before, consortium, names)
     new = [consortium.site(name) for name in dict.fromkeys(names)]
     for site in new:
         if folders.node_key(site.name).exists():
@@ -70,7 +79,7 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
                 f"{site.name} takes part already: `rounds provision rotate` gives it new keys", code="duplicate-site"
             )
     write(folders.consortium_file, read(source))
-    keys = {site.name: _fresh(folders, consortium, site) for site in new}
+    keys = {site.name: _make_fresh_site(folders, consortium, site) for site in new}
     hand_over_sites(folders, consortium.name)
     hand_over_operators(folders)
     identity = folders.identity()
@@ -78,24 +87,24 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
     return consortium
 
 
-def _fresh(folders: Folders, consortium: Consortium, site: Member) -> dict[str, str]:
-    """A folder from nothing; what a site that withdrew had is gone."""
+def _make_fresh_site(folders: Folders, consortium: Consortium, site: Member) -> dict[str, str]:
+    """Make a site's folder anew; that of a site that withdrew is removed."""
     folder = folders.site(site.name)
     if folder.exists():
         shutil.rmtree(folder)
     return make_site(folders, consortium, site).fingerprints
 
 
-def _refuse_other_changes(before: Consortium, now: Consortium, names: Sequence[str]) -> None:
-    """--site adds: where the server is, or which data is agreed, is another consortium's or every folder's matter."""
-    known = {s.name for s in before.sites}
-    for name in known - {s.name for s in now.sites}:
+def _check_changes(before: Consortium, now: Consortium, names: Sequence[str]) -> None:
+    """Refuse other changes than new sites: the server's address and the agreed data concern every folder."""
+    names_before = {s.name for s in before.sites}
+    for name in names_before - {s.name for s in now.sites}:
         raise BadInput(
             f"{name} is no longer in the file: `rounds provision withdraw OUT {name!r}` takes a site out",
             code="consortium-changed",
         )
     for site in now.sites:
-        if site.name not in known and site.name not in names:
+        if site.name not in names_before and site.name not in names:
             raise BadInput(
                 f"{site.name} is new in the file as well: add it with a further --site {site.name!r}",
                 code="consortium-changed",
@@ -108,8 +117,8 @@ def _refuse_other_changes(before: Consortium, now: Consortium, names: Sequence[s
 
 
 @contextlib.contextmanager
-def _whole(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when all is written, and is gone when something failed."""
+def _atomic_folder(out: Path) -> Iterator[Path]:
+    """Give a folder beside `out` that takes its name when all is written, and is removed when something failed."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))

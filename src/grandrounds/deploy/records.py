@@ -11,12 +11,12 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from grandrounds.audit import verify as words
 from grandrounds.audit.book import Book
@@ -31,11 +31,14 @@ from grandrounds.protocol.identity import Identity
 
 PROVISIONED, JOINED, RENEWED, ROTATED = "provisioned", "joined", "renewed", "rotated"
 SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN = "server-rotated", "operator", "revoked", "withdrawn"
+Entry = dict[str, Any]
+"""One entry of the record, as parsed: a JSON object whose fields depend on its kind."""
+
 KINDS = (PROVISIONED, JOINED, RENEWED, ROTATED, SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN)
 
 
 def append_entry(path: Path, consortium: str, identity: Identity, kind: str, **facts: Any) -> None:
-    """One entry: what was done, at what time, and to which keys or certificates."""
+    """Append an entry: what was done, when, and to which keys or certificates."""
     when = datetime.now(UTC).isoformat(timespec="seconds")
     with Ledger.open(path, identity=identity) as ledger:
         ledger.append(consortium, {"kind": kind, "run": consortium, "when": when, **facts})
@@ -43,7 +46,7 @@ def append_entry(path: Path, consortium: str, identity: Identity, kind: str, **f
 
 @dataclass(frozen=True)
 class ConsortiumState:
-    """What the record says holds now: keys by site, voided keys, who has withdrawn, operators by serial number, revoked ones."""
+    """The state by the record: keys by site, void keys, withdrawn sites, operators by serial number, revoked certificates."""
 
     sites: dict[str, dict[str, str]] = field(default_factory=dict)
     void: dict[str, list[dict[str, str]]] = field(default_factory=dict)
@@ -51,89 +54,91 @@ class ConsortiumState:
     issued: dict[str, str] = field(default_factory=dict)
     revoked: dict[str, str] = field(default_factory=dict)
 
-    def hear(self, said: Mapping[str, Any]) -> None:
-        """Take in one entry."""
-        kind, when = said["kind"], said["when"]
-        for site, keys in said.get("sites", {}).items():
+    def apply(self, entry: Entry) -> None:
+        """Update the state by one entry."""
+        kind, when = entry["kind"], entry["when"]
+        for site, keys in entry.get("sites", {}).items():
             if site in self.sites:
                 self.void.setdefault(site, []).append(self.sites[site])
             self.sites[site] = dict(keys)
             self.withdrawn.pop(site, None)
         if kind == WITHDRAWN:
-            gone = self.sites.pop(said["site"], None)  # none where a withdrawal was cut short and done again
-            self.void.setdefault(said["site"], []).extend([] if gone is None else [gone])
-            self.withdrawn[said["site"]] = when
-        self.issued.update({serial: name for name, serial in said.get("operators", {}).items()})
+            keys_before = self.sites.pop(entry["site"], None)  # none where a withdrawal was cut short and done again
+            self.void.setdefault(entry["site"], []).extend([] if keys_before is None else [keys_before])
+            self.withdrawn[entry["site"]] = when
+        self.issued.update({serial: name for name, serial in entry.get("operators", {}).items()})
         if kind == REVOKED:
-            self.revoked[said["serial"]] = when
+            self.revoked[entry["serial"]] = when
 
 
 def consortium_state(path: Path) -> ConsortiumState:
-    """What holds now, by the record alone."""
-    now = ConsortiumState()
-    for said in entries(path):
-        now.hear(said)
-    return now
+    """Compute the current state from the record alone."""
+    state = ConsortiumState()
+    for entry in read_entries(path):
+        state.apply(entry)
+    return state
 
 
-def describe_entry(said: Mapping[str, Any]) -> str:
-    """One entry on one line."""
-    who = [*said.get("sites", {}), *said.get("operators", {}), *said.get("services", {})]
-    who += [str(said[k])[:16] for k in ("site", "operator", "serial", "new") if k in said]
-    return f"{said['when']}  {said['kind']}: {', '.join(who)}"
+def describe_entry(entry: Entry) -> str:
+    """Write one entry on one line."""
+    who = [*entry.get("sites", {}), *entry.get("operators", {}), *entry.get("services", {})]
+    who += [str(entry[k])[:16] for k in ("site", "operator", "serial", "new") if k in entry]
+    return f"{entry['when']}  {entry['kind']}: {', '.join(who)}"
 
 
-def entries(path: Path) -> list[dict[str, Any]]:
-    """All that was ever written down, from the first on."""
+def read_entries(path: Path) -> list[Entry]:
+    """Read all entries, from the first on."""
     with Ledger.open(path) as ledger:
         return list(ledger.entries())
 
 
-def last_entry(path: Path) -> dict[str, Any]:
-    """The newest entry."""
+def last_entry(path: Path) -> Entry:
+    """Read the newest entry; empty where there is none."""
     with Ledger.open(path) as ledger:
         return ledger.last() or {}
 
 
 def verify_record(book: Book, key: bytes | None) -> list[Finding]:
-    """What is wrong with a consortium's record. `key`: the server's, of today or from before a rotation."""
+    """Verify a consortium's record. `key`: the server's, of today or from before a rotation."""
     if not book.entries:
         return [Finding(words.EMPTY, "record", "there is nothing in it")]
-    signers, found = _entries(book)
+    signers, findings = _check_entries(book)
     if key is not None and key not in signers:
-        what = f"the key given, {key.hex()[:16]}..., is none that it was signed with or handed on to"
-        found.insert(0, Finding(words.WRONG_KEY, "record", what))
-    return [*found, *_heads(book, signers[:-1])]
+        sentence = f"the key given, {key.hex()[:16]}..., is none that it was signed with or handed on to"
+        findings.insert(0, Finding(words.WRONG_KEY, "record", sentence))
+    return [*findings, *_check_heads(book, signers[:-1])]
 
 
-def _entries(book: Book) -> tuple[list[bytes], list[Finding]]:
-    """Who signs each entry, and the next one, by what the ones before say; and what is wrong with them."""
-    found: list[Finding] = []
+def _check_entries(book: Book) -> tuple[list[bytes], list[Finding]]:
+    """Check every entry; returns the signer of each and of the next one, and the findings."""
+    findings: list[Finding] = []
     signers: list[bytes] = []
     signer, before = b"", NOTHING
-    for at, entry in enumerate(book.entries):
-        where = f"entry {at}"
+    for number, entry in enumerate(book.entries):
+        where = f"entry {number}"
         try:
-            said = entry.said
-            signer = signer or unhex(said.get("server"), 32, "the server's key")
-            following = unhex(said.get("new"), 32, "the new key") if said.get("kind") == SERVER_ROTATED else signer
+            content = entry.said
+            signer = signer or unhex(content.get("server"), 32, "the server's key")
+            following = (
+                unhex(content.get("new"), 32, "the new key") if content.get("kind") == SERVER_ROTATED else signer
+            )
         except BadInput as e:
-            found.append(Finding(words.CHANGED, where, f"it {e}"))
-            said, following = {}, signer
+            findings.append(Finding(words.CHANGED, where, f"it {e}"))
+            content, following = {}, signer
         if not entry.is_signed_by(signer):
-            found.append(Finding(words.CHANGED, where, "its text is not what the server signed"))
-        if said.get("number") != at or book.places[at] != at:
-            found.append(Finding(words.MISFILED, where, f"it says that it is number {said.get('number')}"))
-        if said.get("previous") != before:
-            found.append(Finding(words.BROKEN, where, "it names another entry before it than the one that is there"))
-        if said.get("kind") not in KINDS:
-            found.append(Finding(words.CHANGED, where, f"there is no kind of entry {said.get('kind')!r}"))
+            findings.append(Finding(words.CHANGED, where, "its text is not what the server signed"))
+        if content.get("number") != number or book.places[number] != number:
+            findings.append(Finding(words.MISFILED, where, f"it says that it is number {content.get('number')}"))
+        if content.get("previous") != before:
+            findings.append(Finding(words.BROKEN, where, "it names another entry before it than the one that is there"))
+        if content.get("kind") not in KINDS:
+            findings.append(Finding(words.CHANGED, where, f"there is no kind of entry {content.get('kind')!r}"))
         signers.append(signer)
         signer, before = following, entry.hash
-    return [*signers, signer], found
+    return [*signers, signer], findings
 
 
-def _heads(book: Book, signers: list[bytes]) -> Iterator[Finding]:
+def _check_heads(book: Book, signers: list[bytes]) -> Iterator[Finding]:
     tree = Tree(e.leaf for e in book.entries)
     if not book.heads or book.heads[-1].head.size < len(signers):
         yield Finding(words.UNCOVERED, f"entry {len(signers) - 1}", "no signed head is over it: heads were removed")
@@ -152,7 +157,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def check_run_name(name: str) -> str:
-    """A run's name is its folder's and its log's: letters, digits, - _ . only."""
+    """Check a run's name, which is also its folder's and its log's: letters, digits, - _ . only.
+
+    Raises:
+        BadInput: It has other characters, or is too long.
+    """
     if not _NAME.fullmatch(name):
         raise BadInput(
             f"{name!r} is no name of a run: letters, digits, - _ and . are allowed, 100 characters at most",
@@ -161,37 +170,52 @@ def check_run_name(name: str) -> str:
     return name
 
 
+class RunRecord(TypedDict, total=False):
+    """The record of one run, as in its file."""
+
+    run: str
+    state: str
+    flower: list[int]  # the numbers of Flower's runs, the newest last
+    history: list[list[str]]  # [state, time] of every change
+    starts: int  # deaths of its process in a row
+    exit: int
+
+
 @dataclass(frozen=True)
 class RunRecords:
-    """The records of a server's runs. `rounds submit` and the scheduler write at the same time, so each takes its turn."""
+    """The records of a server's runs. `rounds submit` and the scheduler write at the same time, so each takes a lock."""
 
     folder: Path
 
-    def note(self, name: str, **news: Any) -> dict[str, Any]:
-        """Add to what is known of a run; every state has its time."""
-        with self._turn():
-            return self._note(name, news)
+    def update(self, name: str, **changes: Any) -> RunRecord:
+        """Update the record of a run; every state gets its time."""
+        with self._lock():
+            return self._write(name, changes)
 
-    def queued(self, name: str, flower: int) -> None:
-        """A run was submitted, as this run of Flower's; one that runs by now stays what it is."""
-        with self._turn():
+    def mark_queued(self, name: str, flower: int) -> None:
+        """Record that a run was submitted as this run of Flower's; one that runs by now stays as it is."""
+        with self._lock():
             if flower not in (self.get(name) or {}).get("flower", ()):
-                self._note(name, {"state": QUEUED, "flower": flower})
+                self._write(name, {"state": QUEUED, "flower": flower})
 
-    def _note(self, name: str, news: dict[str, Any]) -> dict[str, Any]:
+    def _write(self, name: str, changes: dict[str, Any]) -> RunRecord:
         record = self.get(name) or {"run": name, "flower": [], "history": []}
-        if (flower := news.pop("flower", None)) is not None and flower not in record["flower"]:
+        if (flower := changes.pop("flower", None)) is not None and flower not in record["flower"]:
             record["flower"].append(flower)
-        if (state := news.get("state")) is not None:
+        if (state := changes.get("state")) is not None:
             record["history"].append([state, datetime.now(UTC).isoformat(timespec="seconds")])
-        record.update(news)
+        record.update(changes)  # type: ignore[typeddict-item]  # fields by name
         write_atomic(self._path(name), json.dumps(record, indent=1).encode())
         return record
 
-    def get(self, name: str) -> dict[str, Any] | None:
-        """What is known of a run, if it was ever submitted."""
+    def get(self, name: str) -> RunRecord | None:
+        """Read the record of a run; None if it was never submitted.
+
+        Raises:
+            BadInput: The record is damaged.
+        """
         try:
-            record: dict[str, Any] = json.loads(self._path(name).read_text())
+            record: RunRecord = json.loads(self._path(name).read_text())
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
@@ -200,13 +224,13 @@ class RunRecords:
             ) from None
         return record
 
-    def all(self) -> list[dict[str, Any]]:
-        """Every run, the newest last."""
+    def all(self) -> list[RunRecord]:
+        """Read the records of all runs, the newest last."""
         records = [self.get(path.stem) for path in self.folder.glob("*.json")]
         return sorted((r for r in records if r), key=lambda r: (r["history"][0][1] if r["history"] else "", r["run"]))
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:

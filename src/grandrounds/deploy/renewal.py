@@ -1,4 +1,4 @@
-"""What happens to keys and certificates later on: renewed, rotated, revoked, withdrawn. Each is an entry of the record."""
+"""Renew, rotate, revoke and withdraw keys and certificates. Each is an entry of the consortium's record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from grandrounds.deploy.folders import (
     renew_services,
 )
 from grandrounds.deploy.keys import KeyRequest, PublicKeys, make_keys
-from grandrounds.deploy.pki import IssuedCertificate, common_name, load_certificate, revocations, revoked_in
+from grandrounds.deploy.pki import IssuedCertificate, common_name, load_certificate, read_revocations, revocation_list
 from grandrounds.protocol.identity import Identity, public_pem, signed_by
 
 NEXT, ENDORSED = "server.pub.next", "server.pub.next.sig"
@@ -31,17 +31,17 @@ _ROTATED = b"grandrounds/server-key/1\x00"
 
 
 def renew(out: Path) -> dict[str, str]:
-    """New certificates for SuperLink, gateway and every operator that is not revoked; gives serial numbers by name.
+    """Issue new certificates for SuperLink, gateway and every operator that is not revoked; returns serial numbers by name.
 
     Authorities and keys of sites stay as they are, so sites need nothing new. Operators are handed their folders again.
     """
     folders = _with_tls(out)
-    consortium, gone = folders.consortium(), revoked_in(folders.crl)
+    consortium, revoked = folders.consortium(), read_revocations(folders.crl)
     services = renew_services(folders, consortium)
     operators = {}
     for folder in operator_folders(folders).values():
         old = load_certificate(folder / "operator.pem")
-        if old.serial_number not in gone:
+        if old.serial_number not in revoked:
             name = common_name(old)
             operators[name] = renew_operator(folders, consortium, name)
             hand_over_operator(folders, name)
@@ -50,18 +50,24 @@ def renew(out: Path) -> dict[str, str]:
 
 
 def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
-    """New keys for a site; the old ones are void from now on, and every folder has the new public one.
+    """Give a site new keys; the old ones are void from now on, and every folder gets the new public one.
 
-    With a `request` that the site made (`rounds site rekey`) its private keys never leave it; without one they are made
-    here, and its folder has to be handed over again.
+    Args:
+        out: The provisioned folder.
+        name: The site.
+        request: The site's own request (`rounds site rekey`), with which its private keys never leave it. Without one they are
+            made here, and its folder has to be handed over again.
+
+    Raises:
+        BadInput: The site has withdrawn, or its request does not verify.
     """
-    folders = Folders.existing(out)
+    folders = Folders.open(out)
     site, consortium = _member(folders, name), folders.consortium()
-    there = (folders.site(site) / "site.toml").exists()  # an operator may delete what was handed over
+    has_folder = (folders.site(site) / "site.toml").exists()  # an operator may delete what was handed over
     if request is not None:
-        keys = KeyRequest.read(request).checked(site, PublicKeys.load(folders.server, slug(site)))
+        keys = KeyRequest.read(request).verify(site, PublicKeys.load(folders.server, slug(site)))
         shutil.rmtree(folders.site(site) / "keys", ignore_errors=True)  # void, and no longer of any use here
-    elif there:
+    elif has_folder:
         keys = make_keys(folders.site(site) / "keys", site)
     else:
         keys = make_site(folders, consortium, consortium.site(site))
@@ -72,11 +78,11 @@ def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
 
 
 def rotate_server(out: Path) -> bytes:
-    """A new signing key of the server, endorsed by the old one; every folder gets both and is signed anew.
+    """Make a new signing key of the server, endorsed by the old one; every folder gets both and is signed anew.
 
-    A site that has the old server.pub takes the new one only with the old one's signature (`endorsed`).
+    A site that has the old server.pub takes the new one only with the old one's signature (`is_endorsed`).
     """
-    folders = Folders.existing(out)
+    folders = Folders.open(out)
     old, waiting = folders.identity(), folders.server / "server.key.next"
     if not waiting.exists():
         Identity.new().save(waiting)
@@ -98,16 +104,20 @@ def rotate_server(out: Path) -> bytes:
 
 
 def is_endorsed(old: bytes, new: bytes, endorsement: bytes) -> bool:
-    """Whether the owner of the old server key said that this is the new one."""
+    """Check that the owner of the old server key signed the new one."""
     return signed_by(old, _ROTATED + new, endorsement)
 
 
 def add_operator(out: Path, name: str) -> Path:
-    """A further operator with a certificate of their own; gives the folder to hand over."""
+    """Add an operator with a certificate of their own; returns the folder to hand over.
+
+    Raises:
+        BadInput: There is an operator of this name.
+    """
     folders = _with_tls(out)
     check_name(name, "the operator")
-    known = {fold_name(common_name(load_certificate(f / "operator.pem"))) for f in operator_folders(folders).values()}
-    if fold_name(name) in known or fold_name(name) == FIRST_OPERATOR:
+    names = {fold_name(common_name(load_certificate(f / "operator.pem"))) for f in operator_folders(folders).values()}
+    if fold_name(name) in names or fold_name(name) == FIRST_OPERATOR:
         raise BadInput(
             f"there is an operator {name!r} already: choose another name, so that the record tells them apart",
             code="duplicate-operator",
@@ -118,27 +128,34 @@ def add_operator(out: Path, name: str) -> Path:
 
 
 def revoke_operator(out: Path, who: str) -> str:
-    """Put an operator's certificates on the list that the gateway reads; `who`: a name, or one serial number.
+    """Put an operator's certificates on the list that the gateway reads.
 
     A name takes all certificates that the operator was ever given, since an earlier one may not have ended yet.
+
+    Args:
+        out: The provisioned folder.
+        who: A name, or one serial number.
+
+    Raises:
+        BadInput: There is no such operator, or it is revoked already.
     """
     folders = _with_tls(out)
     serials = _serials(folders, who)
-    gone = revoked_in(folders.crl)
-    new = [s for s in serials if int(s, 16) not in gone]
+    revoked = read_revocations(folders.crl)
+    new = [s for s in serials if int(s, 16) not in revoked]
     if not new:
         raise BadInput(f"{who} is revoked already", code="already-revoked")
     now = datetime.now(UTC).replace(microsecond=0)
     for serial in new:
-        gone[int(serial, 16)] = now
+        revoked[int(serial, 16)] = now
         _record(folders, records.REVOKED, serial=serial, operator=serials[serial])
-    write(folders.crl, revocations(IssuedCertificate.load(folders.pki, "operator-ca"), gone))
+    write(folders.crl, revocation_list(IssuedCertificate.load(folders.pki, "operator-ca"), revoked))
     return ", ".join(new)
 
 
 def withdraw(out: Path, name: str) -> None:
-    """Take a site's keys off the lists, the server's and the others': its node is not let in, and its Answers are nobody's."""
-    folders = Folders.existing(out)
+    """Take a site's keys off all lists: its node is not let in, and its Answers are not accepted."""
+    folders = Folders.open(out)
     site = _member(folders, name)
     _record(folders, records.WITHDRAWN, site=site)
     folders.node_key(site).unlink()
@@ -147,20 +164,20 @@ def withdraw(out: Path, name: str) -> None:
 
 
 def _serials(folders: Folders, who: str) -> dict[str, str]:
-    """Serial numbers with the name each was issued to, from the record: all of an operator, or the one that is named."""
+    """Find serial numbers in the record, with the name each was issued to: all of an operator, or the one that is named."""
     issued = records.consortium_state(folders.record).issued
     digits = who.replace(":", "").upper().lstrip("0")  # some programs print a serial number without its leading zeros
-    found = {s: n for s, n in issued.items() if n == who or s.lstrip("0") == digits}
-    if not found:
+    matches = {s: n for s, n in issued.items() if n == who or s.lstrip("0") == digits}
+    if not matches:
         raise BadInput(
             f"no operator or certificate {who!r} is in the record; {nearest(who, dict.fromkeys(issued.values()))}",
             code="unknown-operator",
         )
-    return found
+    return matches
 
 
 def _member(folders: Folders, name: str) -> str:
-    """A site that takes part now."""
+    """Check that a site takes part now; returns its name."""
     site = folders.consortium().site(name).name
     if not folders.node_key(site).exists():
         raise BadInput(
@@ -171,7 +188,7 @@ def _member(folders: Folders, name: str) -> str:
 
 
 def _with_tls(out: Path) -> Folders:
-    folders = Folders.existing(out)
+    folders = Folders.open(out)
     if folders.insecure:
         raise BadInput(
             f"{out} was provisioned with --insecure-loopback: it has no certificates", code="no-certificates"

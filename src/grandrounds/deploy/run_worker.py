@@ -1,4 +1,7 @@
-"""`python -m grandrounds.deploy.run_worker`: the process of one run. Its task comes on standard input, from the scheduler."""
+"""Run one plan at the sites, as a process of its own: `python -m grandrounds.deploy.run_worker`.
+
+Its task comes on standard input, from the scheduler.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,26 @@ from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.deploy.scheduler import Task
 from grandrounds.keeper.runtime.worker import end_with_parent
 
+PlainPlan = dict[str, Any]
+"""A plan as it is in JSON."""
+
 if TYPE_CHECKING:
     from flwr.superlink.grid import HttpGrid
 
     from grandrounds.engine.transport import Transport
 
 
-def main(given: IO[str] = sys.stdin) -> int:
+def main(stream: IO[str] = sys.stdin) -> int:
     """Run one task.
 
     Args:
-        given: The stream that the task is read from.
+        stream: The stream that the task is read from.
 
     Returns:
         The exit code: 0 done, 1 failed run, 2 bad input.
     """
     try:
-        task = Task(**json.loads(given.read()))
+        task = Task(**json.loads(stream.read()))
         end_with_parent()  # a run without its scheduler has no heartbeats
         _run_task(task)
     except GrandRoundsError as e:
@@ -54,8 +60,8 @@ def _run_task(task: Task) -> None:
         grid.close()
 
 
-def _run_at_sites(plan: Mapping[str, Any], folder: Path, transport: Transport, server: Path, resume: bool) -> None:
-    """The run at the sites that take part now; it goes on if its folder holds a begun one, which only `resume` may."""
+def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: Path, resume: bool) -> None:
+    """Run at the sites that take part now; a run that was begun goes on, which only `resume` allows."""
     from grandrounds.deploy.folders import Folders
     from grandrounds.protocol.identity import load_public
     from grandrounds.runs.deployment import Deployment
@@ -82,12 +88,16 @@ def _run_at_sites(plan: Mapping[str, Any], folder: Path, transport: Transport, s
         check_keys(folder, folders.identity().public, keys)
     spool = server / "state" / "spool" / folder.name
     venue = Deployment(transport, folders.identity(), keys, folder.name, spool=spool, checkpoint=run.checkpoint)
-    whole = load_started_plan(run.checkpoint) if begun else plan_at_sites(plan, folders.consortium().data)
-    execute_plan(whole, run, resume=begun, venue=venue, progress=_say)
+    full_plan = load_started_plan(run.checkpoint) if begun else plan_at_sites(plan, folders.consortium().data)
+    execute_plan(full_plan, run, resume=begun, venue=venue, progress=_log_event)
 
 
 def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
-    """Raise where a key is another than the run's ledger was opened with: what it signs would not verify there."""
+    """Check that no key has changed since the run's ledger was opened: a new key's signatures would not verify there.
+
+    Raises:
+        BadInput: The server or a site has another key.
+    """
     from grandrounds.audit.book import keys_of
     from grandrounds.audit.ledger import ledger_at
 
@@ -97,9 +107,9 @@ def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
         first = next(iter(ledger.entries()), None)
     if first is None:
         return
-    own, known = keys_of(first)
-    changed = [name for name, key in sites.items() if known.get(name, key) != key]
-    who = ", ".join((["the server"] if own != server else []) + changed)
+    server_before, sites_before = keys_of(first)
+    changed = [name for name, key in sites.items() if sites_before.get(name, key) != key]
+    who = ", ".join((["the server"] if server_before != server else []) + changed)
     if who:
         raise BadInput(
             f"run {folder.name} was begun with other keys of {who}: its record cannot go on; submit it anew",
@@ -107,17 +117,20 @@ def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
         )
 
 
-def load_started_plan(checkpoint: Path) -> dict[str, Any]:
-    """The plan that a run was begun with, as its sites were told it: the digest of [data] was added when it began."""
+def load_started_plan(checkpoint: Path) -> PlainPlan:
+    """Load the plan that a run was begun with, as its sites were sent it: the digest of [data] was added when it began."""
     from grandrounds.engine.checkpoint import Checkpoint
 
     plan = Checkpoint(checkpoint).plan()
     return {**plan, "data": {**plan["data"], "sha256": None}}
 
 
-def plan_at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan with the consortium's columns or pictures for its data: what a submitted experiment says of its own means
-    nothing here."""
+def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
+    """Adapt a plan to the consortium's columns or images: a submitted experiment's own data settings mean nothing here.
+
+    Raises:
+        BadInput: The consortium agreed on no data, or on none that the plan can be run on.
+    """
     from grandrounds.data.agreement import schema
     from grandrounds.data.encoding import order_classes
     from grandrounds.data.event import state_event
@@ -128,32 +141,43 @@ def plan_at_sites(plan: Mapping[str, Any], agreed: Mapping[str, Any]) -> dict[st
             "consortium.toml has no [data]: the sites must have agreed on columns or pictures before a run",
             code="no-agreed-data",
         )
-    found = schema.parse_schema(agreed)
-    asked, settings = plan["data"], found.settings()
-    nowhere: dict[str, Any] = {"name": None, "table": AT_SITES, "query": None, "site": None, "drop": [], "sha256": None}
+    agreement = schema.parse_schema(agreed)
+    requested, settings = plan["data"], agreement.settings()
+    nowhere: dict[str, object] = {
+        "name": None,
+        "table": AT_SITES,
+        "query": None,
+        "site": None,
+        "drop": [],
+        "sha256": None,
+    }
     nowhere |= {"pictures": None, "size": None, "masks": None}
     nowhere |= {"decimal": "auto", "text_encoding": "auto", "separator": "auto"}  # each site's file shows its own
-    data = {**asked, **nowhere, **settings, "levels": {**asked["levels"], **settings.get("levels", {})}}
-    if data["pictures"] and asked["masks"] == STROKES:  # made at each site, of what it has
+    data = {**requested, **nowhere, **settings, "levels": {**requested["levels"], **settings.get("levels", {})}}
+    if data["pictures"] and requested["masks"] == STROKES:  # made at each site, of what it has
         data["masks"] = STROKES
-    if len(found.classes) == 2:  # a doubt about the event is refused here
-        classes = order_classes(dict.fromkeys(found.classes, 0), data["positive"])["classes"]
+    if len(agreement.classes) == 2:  # a doubt about the event is refused here
+        classes = order_classes(dict.fromkeys(agreement.classes, 0), data["positive"])["classes"]
         state_event(classes, None, data)
-    return {**plan, "data": data, "split": {**plan["split"], "by": split_by(plan["split"]["by"], data)}}
+    return {**plan, "data": data, "split": {**plan["split"], "by": choose_split(plan["split"]["by"], data)}}
 
 
-def split_by(asked: str, data: Mapping[str, Any]) -> str:
-    """What is kept together where sites deal their rows: a patient, if the consortium agreed on who that is."""
-    by = ("row" if data["patient"] is None else "patient") if asked == "auto" else asked
-    if by in ("patient", "time") and data[by] is None:
+def choose_split(requested: str, data: Mapping[str, object]) -> str:
+    """Choose the unit that stays together where sites split their rows: a patient, if the consortium agreed on a column for it.
+
+    Raises:
+        BadInput: The requested unit has no agreed column.
+    """
+    unit = ("row" if data["patient"] is None else "patient") if requested == "auto" else requested
+    if unit in ("patient", "time") and data[unit] is None:
         raise BadInput(
-            f"split.by is '{by}', and the consortium agreed on no {by}: leave split.by out", code="no-agreed-column"
+            f"split.by is '{unit}', and the consortium agreed on no {unit}: leave split.by out", code="no-agreed-column"
         )
-    return by
+    return unit
 
 
-def _say(event: Mapping[str, Any]) -> None:
-    """One line a round, for the log."""
+def _log_event(event: Mapping[str, object]) -> None:
+    """Print one line a round, for the log."""
     if event["event"] == "round":
         print(f"round {event['round']}", flush=True)
     elif event["event"] == "done":
@@ -161,7 +185,7 @@ def _say(event: Mapping[str, Any]) -> None:
 
 
 def open_grid(task: Task) -> HttpGrid:
-    """Flower's grid for a run whose token is held."""
+    """Open Flower's grid for a run, by its token."""
     from flwr.common.constant import SUPERLINK_NODE_ID
     from flwr.supercore.run import Run
     from flwr.supercore.task_identity import TaskIdentity

@@ -1,8 +1,8 @@
-"""The run scheduler: takes submitted runs from the SuperLink and runs them one by one, each in a process of its own.
+"""Schedule runs: take submitted runs from the SuperLink and run them one by one, each in a process of its own.
 
-It stands in the place of Flower's SuperExec and ServerApp processes. From a run it takes settings, never code: whoever can
+It replaces Flower's SuperExec and ServerApp processes. From a run it takes settings, never code: whoever can
 submit runs can have experiments made and nothing else. A process that dies in the middle of a run is started again, as a new
-Flower run that goes on from the run folder's checkpoint. A new one, because letters that were half sent keep SuperNodes
+Flower run that goes on from the run folder's checkpoint. A new one, because messages that were half sent keep SuperNodes
 waiting for up to three minutes in the old one, and are dropped at once when that one is over.
 """
 
@@ -41,7 +41,7 @@ WORKER = (sys.executable, "-m", "grandrounds.deploy.run_worker")
 
 @dataclass(frozen=True)
 class Task:
-    """All that a run's process is told, on its standard input: the token is never on a command line."""
+    """The task of a run's process, given on its standard input: the token is never on a command line."""
 
     address: str
     authority: str | None
@@ -55,32 +55,36 @@ class Task:
 
 
 class RunScheduler:
-    """Takes one run at a time from the SuperLink. `tick` is called again and again by whoever keeps the server."""
+    """Scheduler that runs one run at a time. The server calls `tick` again and again."""
 
     def __init__(self, link: Link, *, command: Sequence[str] = WORKER) -> None:
         self._link, self._command = link, command
         self._records = RunRecords(link.state / "runs")
         self._task: Task | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._beaten = 0.0
-        self._door = open_client(link, secret=link.secret)
-        self._inside: RuntimeHttpClient | None = None
+        self._last_heartbeat = 0.0
+        self._runtime_client = open_client(link, secret=link.secret)
+        self._task_client: RuntimeHttpClient | None = None
 
     @property
-    def at_work(self) -> str:
-        """The name of the run that is at work; "" where none is."""
+    def current_run(self) -> str:
+        """The name of the run that is running; "" where none is."""
         return self._task.name if self._task is not None else ""
 
     def tick(self) -> None:
-        """Take a run if none is at work; see after the one that is. A SuperLink that is away is asked again next time."""
+        """Take a run if none is running, else check the one that is. A SuperLink that is away is asked again next time.
+
+        Raises:
+            BadInput: The SuperLink refuses the secret.
+        """
         import httpx
 
         try:
             if self._task is None:
-                self._take()
+                self._take_run()
             elif self._process is not None and self._process.poll() is not None:
-                self._ended(self._process.returncode)
-            elif time.monotonic() - self._beaten > BEAT and not self._beat():
+                self._handle_exit(self._process.returncode)
+            elif time.monotonic() - self._last_heartbeat > BEAT and not self._send_heartbeat():
                 self._give_up()
         except httpx.HTTPStatusError as e:
             if e.response.status_code == 401 and self._task is None:
@@ -92,33 +96,33 @@ class RunScheduler:
         except (httpx.TransportError, ValueError, RunFailed):
             pass
 
-    def take_up(self) -> list[str]:
-        """Go on with runs that were at work when a server was killed; which they are. Called once, before the first `tick`."""
-        left = [record for record in self._records.all() if record.get("state") == RUNNING]
-        for record in left:
+    def resume_interrupted(self) -> list[str]:
+        """Resume runs that were running when a server was killed; returns their names. Called once, before the first `tick`."""
+        interrupted = [record for record in self._records.all() if record.get("state") == RUNNING]
+        for record in interrupted:
             with Control.local(self._link) as control:
                 with contextlib.suppress(RunFailed):  # Flower may have ended it by itself
                     control.stop(record["flower"][-1])
                 flower = control.start({"run": record["run"], "plan": "{}", "resume": True})
-            self._records.note(record["run"], state=QUEUED, flower=flower)
-        return [record["run"] for record in left]
+            self._records.update(record["run"], state=QUEUED, flower=flower)
+        return [record["run"] for record in interrupted]
 
     def close(self) -> None:
-        """End the process at work; its run can be gone on with."""
+        """Stop the running process; its run can be resumed."""
         if self._process is not None:
             end(self._process)
         if self._task is not None:
-            self._records.note(self._task.name, state=STOPPED)
-        self._door.close()
+            self._records.update(self._task.name, state=STOPPED)
+        self._runtime_client.close()
 
-    def _take(self) -> None:
-        taken = take_task(self._door, self._link)
+    def _take_run(self) -> None:
+        taken = take_task(self._runtime_client, self._link)
         if taken is None:
             return
-        self._task, self._inside = taken
-        self._beaten = time.monotonic()
+        self._task, self._task_client = taken
+        self._last_heartbeat = time.monotonic()
         try:
-            self._records.note(self._task.name, state=RUNNING, flower=self._task.run_id)
+            self._records.update(self._task.name, state=RUNNING, flower=self._task.run_id)
         except BadInput:
             self._finish(2)  # a name that is none: submitted past our own command
         else:
@@ -140,79 +144,79 @@ class RunScheduler:
         with self._process.stdin as into:
             into.write(json.dumps(asdict(self._task)).encode())
 
-    def _ended(self, code: int) -> None:
+    def _handle_exit(self, code: int) -> None:
         assert self._task is not None
         task = self._task
         died = code not in FINAL
         starts = int((self._records.get(task.name) or {}).get("starts", 0)) + 1 if died else 0
         again = died and starts < STARTS
         self._finish(code)
-        self._records.note(task.name, starts=starts)
+        self._records.update(task.name, starts=starts)
         if again:
             with Control.local(self._link) as control:
                 flower = control.start({"run": task.name, "plan": task.plan, "resume": True})
-            self._records.note(task.name, state=QUEUED, flower=flower)
+            self._records.update(task.name, state=QUEUED, flower=flower)
 
-    def _beat(self) -> bool:
+    def _send_heartbeat(self) -> bool:
         from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
 
-        assert self._inside is not None
-        alive = bool(self._inside.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
-        self._beaten = time.monotonic()
+        assert self._task_client is not None
+        alive = bool(self._task_client.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success)
+        self._last_heartbeat = time.monotonic()
         return alive
 
     def _finish(self, code: int) -> None:
-        """Tell Flower that the run is over; the record says how."""
+        """Tell Flower that the run is over, and record the exit code."""
         from flwr.common.constant import SubStatus
         from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 
-        assert self._task is not None and self._inside is not None
+        assert self._task is not None and self._task_client is not None
         status = SubStatus.COMPLETED if code == 0 else SubStatus.FAILED
         name = self._task.name
         self._task, self._process = None, None
         if name:
-            self._records.note(name, state=DONE if code == 0 else FAILED, exit=code)
+            self._records.update(name, state=DONE if code == 0 else FAILED, exit=code)
         try:
-            self._inside.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=f"exit {code}"))
+            self._task_client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=f"exit {code}"))
         finally:
-            self._inside.close()
+            self._task_client.close()
 
     def _give_up(self) -> None:
-        """Flower ended the run: it was stopped, or the SuperLink was away for too long."""
+        """Stop a run that Flower ended: it was stopped, or the SuperLink was away for too long."""
         assert self._task is not None
         if self._process is not None:
             end(self._process)
-        self._records.note(self._task.name, state=STOPPED)
+        self._records.update(self._task.name, state=STOPPED)
         self._task, self._process = None, None
 
 
-def take_task(door: RuntimeHttpClient, link: Link) -> tuple[Task, RuntimeHttpClient] | None:
-    """The next run that waits at the SuperLink, with a client that speaks for it. The app that came with it stays unopened."""
+def take_task(runtime_client: RuntimeHttpClient, link: Link) -> tuple[Task, RuntimeHttpClient] | None:
+    """Take the next run that waits at the SuperLink, with a client for it. The app that came with it stays unopened."""
     from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
     from flwr.supercore.constant import TaskType
 
-    taken = door.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+    taken = runtime_client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
     if not taken.token:
         return None
-    inside = open_client(link, token=taken.token)
-    given = inside.PullTaskInput(PullTaskInputRequest())
-    config = given.run.override_config
+    task_client = open_client(link, token=taken.token)
+    task_input = task_client.PullTaskInput(PullTaskInputRequest())
+    config = task_input.run.override_config
     task = Task(
         address=link.address,
         authority=str(link.authority) if link.authority is not None else None,
         token=taken.token,
-        run_id=given.run.run_id,
-        task_id=given.task_id,
+        run_id=task_input.run.run_id,
+        task_id=task_input.task_id,
         server=str(link.folder),
         name=config["run"].string,
         plan=config["plan"].string,
         resume=config["resume"].bool,
     )
-    return task, inside
+    return task, task_client
 
 
 def open_client(link: Link, *, secret: Path | None = None, token: str = "") -> RuntimeHttpClient:
-    """A client of the SuperLink's runtime routes: with the secret one may take runs, with a token act for one."""
+    """Open a client of the SuperLink's runtime routes: with the secret it may take runs, with a token act for one."""
     from flwr.supercore.interceptors import (
         RuntimeTokenHttpInterceptor,
         RuntimeVersionHttpInterceptor,
@@ -220,14 +224,14 @@ def open_client(link: Link, *, secret: Path | None = None, token: str = "") -> R
     )
     from flwr.supercore.runtime import RuntimeHttpClient
 
-    shown: Any = RuntimeTokenHttpInterceptor(token) if token else None
+    interceptor: Any = RuntimeTokenHttpInterceptor(token) if token else None
     if secret is not None:
-        shown = SuperExecAuthHttpInterceptor(
+        interceptor = SuperExecAuthHttpInterceptor(
             master_secret=runtime_secret(secret), protected_methods=frozenset({ACQUIRE})
         )
     return RuntimeHttpClient.from_server_address(
         server_address=link.address,
         insecure=link.insecure,
         root_certificates=link.authority.read_bytes() if link.authority is not None else None,
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"), shown],
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"), interceptor],
     )

@@ -1,4 +1,4 @@
-"""A folder as one encrypted file: a tar under AES-256-GCM, with a key that scrypt makes of a passphrase.
+"""Encrypt a folder as one file: a tar under AES-256-GCM, with a key that scrypt makes of a passphrase.
 
 The whole file is authenticated before a byte of the archive is looked at; even so only plain files and folders with plain
 names come out of it, since whoever knows the passphrase could have made another archive.
@@ -33,8 +33,12 @@ _COST, _BLOCK, _LANES = 2**16, 8, 1
 """scrypt: 64 MiB and about a quarter of a second a guess (RFC 7914)."""
 
 
-def passphrase_from(path: Path) -> str:
-    """The first line of a file; one that is short is refused."""
+def read_passphrase(path: Path) -> str:
+    """Read a passphrase, the first line of a file.
+
+    Raises:
+        BadInput: It is too short, or the file is no text.
+    """
     try:
         lines = read(path).decode().splitlines()
     except UnicodeDecodeError:
@@ -56,7 +60,11 @@ def seal(folder: Path, phrase: str, out: Path) -> None:
 
 
 def unseal(path: Path, phrase: str, out: Path) -> list[str]:
-    """Write out what `seal` packed, into a folder that is not there yet; gives the names of the files."""
+    """Decrypt a sealed folder into a folder that is not there yet; returns the names of the files.
+
+    Raises:
+        BadInput: The passphrase is wrong, the file was changed, or its archive is unsafe.
+    """
     if out.exists():
         raise BadInput(f"{out} exists: choose another --out", code="folder-not-empty")
     data = read(path)
@@ -79,9 +87,9 @@ def _key(phrase: str, salt: bytes) -> bytes:
 
 
 def _pack(folder: Path) -> bytes:
-    """The folder as a tar: no owners, no times, nothing but its own files."""
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w", format=tarfile.PAX_FORMAT) as tar:
+    """Pack the folder as a tar: no owners, no times, nothing but its own files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(folder.rglob("*")):
             entry = tarfile.TarInfo(path.relative_to(folder).as_posix())
             entry.mode = path.stat().st_mode & 0o777
@@ -92,7 +100,7 @@ def _pack(folder: Path) -> bytes:
                 data = read(path)
                 entry.size = len(data)
                 tar.addfile(entry, io.BytesIO(data))
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 def _unpack(packed: bytes, path: Path, out: Path) -> list[str]:
@@ -101,7 +109,7 @@ def _unpack(packed: bytes, path: Path, out: Path) -> list[str]:
             entries = [(entry, b"" if entry.isdir() else _content(tar, entry)) for entry in tar.getmembers()]
     except (tarfile.TarError, EOFError, ValueError):
         raise BadInput(f"{path} holds no archive that can be read", code="unsafe-archive") from None
-    names = [_safe(entry, path) for entry, _ in entries]
+    names = [_safe_name(entry, path) for entry, _ in entries]
     if len(set(names)) != len(names):
         raise BadInput(f"{path} has a file twice: nothing was written", code="unsafe-archive")
     make_folder(out)
@@ -119,8 +127,8 @@ def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
     return b"" if file is None else file.read()
 
 
-def _safe(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
-    """The name of an entry, if it stays inside the folder and is a plain file or folder."""
+def _safe_name(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
+    """Check that an entry stays inside the folder and is a plain file or folder; returns its name."""
     name = PurePosixPath(entry.name)
     plain = entry.isreg() or entry.isdir()
     if not plain or name.is_absolute() or ".." in name.parts or not name.parts or "\\" in entry.name:
@@ -131,20 +139,24 @@ def _safe(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
     return name
 
 
-def passphrases(path: Path, names: Sequence[str] | None, source: Path) -> dict[str, str]:
-    """By site. A file is for all of them; of a folder the file NAME.txt, by the name of the site's folder.
+def read_passphrases(path: Path, names: Sequence[str] | None, source: Path) -> dict[str, str]:
+    """Read the passphrase of each site: one file for all, or a folder with NAME.txt by the name of the site's folder.
 
     With one passphrase for all, a site that gets hold of another's sealed file can open it.
     """
     names = [s.name for s in load(source).sites] if names is None else names
     if path.is_dir():
-        return {name: passphrase_from(path / f"{slug(name)}.txt") for name in names}
-    phrase = passphrase_from(path)
+        return {name: read_passphrase(path / f"{slug(name)}.txt") for name in names}
+    phrase = read_passphrase(path)
     return dict.fromkeys(names, phrase)
 
 
 def seal_sites(folders: Folders, names: Sequence[str], phrases: dict[str, str]) -> list[Path]:
-    """OUT/sealed/NAME.sealed for each site; gives the paths."""
+    """Write OUT/sealed/NAME.sealed for each site; returns the paths.
+
+    Raises:
+        BadInput: A site's folder has no keys to hand over.
+    """
     for name in names:
         if not (folders.site(name) / "keys").exists():
             raise BadInput(

@@ -1,4 +1,4 @@
-"""The server of a consortium: SuperLink and gateway kept running, nodes registered, runs scheduled; in the background or not."""
+"""Serve a consortium: keep SuperLink and gateway running, register nodes, schedule runs; in the background or not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
-from grandrounds.deploy.control import ONLINE, Control, agree_on_nodes
+from grandrounds.deploy.control import ONLINE, Control, sync_nodes
 from grandrounds.deploy.processes import SupervisedProgram, end_leftover
 from grandrounds.deploy.records import RunRecords
 from grandrounds.deploy.scheduler import RunScheduler
-from grandrounds.deploy.superlink import Link, gateway, superlink
+from grandrounds.deploy.superlink import Link, gateway_program, superlink_program
 from grandrounds.keeper.runtime.health import Health, Metrics, label
 from grandrounds.protocol.flower_message import require_flower
 
@@ -31,12 +31,22 @@ TICK, LOOK = 0.25, 5.0
 
 
 def serve(link: Link, stop: threading.Event, say: Say, *, health: int | None = None) -> None:
-    """Until told to stop. `say` is told what happens, in sentences for a log; `health`: the port of a page on loopback."""
+    """Serve until told to stop.
+
+    Args:
+        link: The server's folder.
+        stop: Set to stop.
+        say: Called with sentences for a log.
+        health: The port of a health page on loopback; None for no page.
+
+    Raises:
+        BadInput: Another server of this folder runs, or the port is taken.
+    """
     require_flower()
     link.prepare()
     with _lock(link):
         server = _Server(link, say)
-        page = None if health is None else Health(health, well=server.wrong, metrics=server.metrics)
+        page = None if health is None else Health(health, well=server.problems, metrics=server.metrics)
         try:
             if page is not None:
                 say(f"health page: http://127.0.0.1:{page.port}/health")
@@ -49,51 +59,54 @@ def serve(link: Link, stop: threading.Event, say: Say, *, health: int | None = N
 class _Server:
     def __init__(self, link: Link, say: Say) -> None:
         self._link, self._say = link, say
-        self._superlink = SupervisedProgram(superlink(link))
-        self._kept = [self._superlink]
-        if (before := gateway(link)) is not None:
-            self._kept.append(SupervisedProgram(before))
+        self._superlink = SupervisedProgram(superlink_program(link))
+        self._programs = [self._superlink]
+        if (before := gateway_program(link)) is not None:
+            self._programs.append(SupervisedProgram(before))
         elif not link.insecure:
             say(
                 "there is no nginx on this machine: sites reach the SuperLink only through a gateway that you start yourself"
             )
-        self._listed: frozenset[tuple[str, float]] | None = None
-        self._looked = 0.0
+        self._known_nodes: frozenset[tuple[str, float]] | None = None
+        self._last_look = 0.0
         self._scheduler: RunScheduler | None = None
 
-    def wrong(self) -> list[str]:
-        """What a person should look after."""
-        down = [f"{kept.program.name} is down" for kept in self._kept if not kept.alive]
+    def problems(self) -> list[str]:
+        """List the problems that a person should look after."""
+        down = [f"{supervised.program.name} is down" for supervised in self._programs if not supervised.alive]
         return down if down or self._scheduler is not None else ["the SuperLink does not answer yet"]
 
     def metrics(self) -> Metrics:
-        """For Prometheus."""
+        """Collect metrics for Prometheus."""
         states = Counter(str(record.get("state")) for record in RunRecords(self._link.state / "runs").all())
-        up = {label(program=kept.program.log.stem): float(kept.alive) for kept in self._kept}
-        again = {label(program=kept.program.log.stem): float(max(0, kept.starts - 1)) for kept in self._kept}
-        there: dict[str, float] = {}
+        up = {label(program=supervised.program.log.stem): float(supervised.alive) for supervised in self._programs}
+        again = {
+            label(program=supervised.program.log.stem): float(max(0, supervised.starts - 1))
+            for supervised in self._programs
+        }
+        online: dict[str, float] = {}
         with suppress(GrandRoundsError), Control.local(self._link) as control:
             for node in control.nodes():
-                there[label(site=node.name)] = float(node.status == ONLINE)
+                online[label(site=node.name)] = float(node.status == ONLINE)
         return {
             "grandrounds_up": ("gauge", "Whether a program runs.", up),
             "grandrounds_restarts_total": ("counter", "How often a program was started again.", again),
-            "grandrounds_site_up": ("gauge", "Whether a site's SuperNode is there.", there),
+            "grandrounds_site_up": ("gauge", "Whether a site's SuperNode is there.", online),
             "grandrounds_runs": ("gauge", "Runs by state.", {label(state=s): float(n) for s, n in states.items()}),
         }
 
     def serve(self, stop: threading.Event) -> None:
         ready = self._link.state / READY
         ready.unlink(missing_ok=True)
-        self._refuse_a_taken_port()
+        self._check_port()
         try:
             while not stop.wait(TICK):
                 self._tend()
-                if not self._nodes_agreed():
+                if not self._sync_nodes():
                     continue
                 if self._scheduler is None:
                     self._scheduler = RunScheduler(self._link)
-                    for run in self._scheduler.take_up():
+                    for run in self._scheduler.resume_interrupted():
                         self._say(f"run {run} was at work when the server ended: it goes on")
                     ready.write_text(f"{os.getpid()}\n")
                     self._say(f"ready: the SuperLink listens at {self._link.address}")
@@ -102,10 +115,10 @@ class _Server:
             ready.unlink(missing_ok=True)
             if self._scheduler is not None:
                 self._scheduler.close()
-            for kept in reversed(self._kept):
-                kept.stop()
+            for supervised in reversed(self._programs):
+                supervised.stop()
 
-    def _refuse_a_taken_port(self) -> None:
+    def _check_port(self) -> None:
         end_leftover(self._superlink.pid_file, self._superlink.program.mark)
         with socket.socket() as s:
             s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -118,47 +131,47 @@ class _Server:
                 ) from None
 
     def _tend(self) -> None:
-        for kept in self._kept:
-            again = kept.starts > 0
-            if kept.tend() and again:
-                self._listed = None  # a SuperLink that kept them in memory has forgotten its nodes
-                self._say(f"{kept.program.name} had ended and was started again: see {kept.program.log}")
+        for supervised in self._programs:
+            again = supervised.starts > 0
+            if supervised.tend() and again:
+                self._known_nodes = None  # a SuperLink that kept them in memory has forgotten its nodes
+                self._say(f"{supervised.program.name} had ended and was started again: see {supervised.program.log}")
 
-    def _nodes_agreed(self) -> bool:
-        """Whether the SuperLink knows the nodes of the folder and no other; a changed folder is told to it."""
+    def _sync_nodes(self) -> bool:
+        """Bring the SuperLink's nodes in line with the folder's; returns whether they are."""
         now = time.monotonic()
-        if self._listed is not None and now - self._looked < LOOK:
+        if self._known_nodes is not None and now - self._last_look < LOOK:
             return True
-        self._looked = now
+        self._last_look = now
         if self._link.insecure:  # nodes have no keys then
             return self._answers()
         listed = frozenset((p.name, p.stat().st_mtime) for p in self._link.nodes.glob("*.pub"))
-        if listed == self._listed:
+        if listed == self._known_nodes:
             return True
         try:
             with Control.local(self._link) as control:
-                new, old = agree_on_nodes(control, self._link.nodes)
+                new, old = sync_nodes(control, self._link.nodes)
         except BadInput:
             raise
         except GrandRoundsError:
-            return self._listed is not None  # the SuperLink is not there yet
-        for names, what in ((new, "may take part now"), (old, "may no longer take part")):
+            return self._known_nodes is not None  # the SuperLink is not there yet
+        for names, change in ((new, "may take part now"), (old, "may no longer take part")):
             if names:
-                self._say(f"{', '.join(names)} {what}")
-        self._listed = listed
+                self._say(f"{', '.join(names)} {change}")
+        self._known_nodes = listed
         return True
 
     def _answers(self) -> bool:
         with suppress(GrandRoundsError), Control.local(self._link) as control:
             control.nodes()
-            self._listed = frozenset()
+            self._known_nodes = frozenset()
             return True
         return False
 
 
 @contextmanager
 def _lock(link: Link) -> Iterator[None]:
-    """One server a folder."""
+    """Allow one server a folder."""
     handle = os.open(link.state / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +187,7 @@ def _lock(link: Link) -> Iterator[None]:
 
 
 def server_process(link: Link) -> int | None:
-    """The process that serves this folder now, if one does."""
+    """Return the process that serves this folder now, if one does."""
     path: Path = link.state / "server.lock"
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -193,11 +206,16 @@ PATIENCE = 120.0
 
 
 def start_in_background(link: Link, health: int) -> None:
-    """Start `rounds server start --foreground` and wait until it takes runs."""
+    """Start `rounds server start --foreground` and wait until it takes runs.
+
+    Raises:
+        BadInput: A server of this folder runs.
+        RunFailed: It ended, or does not answer.
+    """
     link.prepare()
-    if (found := server_process(link)) is not None:
+    if (running := server_process(link)) is not None:
         raise BadInput(
-            f"the server of {link.folder} is running already (process {found}): `rounds server stop` ends it",
+            f"the server of {link.folder} is running already (process {running}): `rounds server stop` ends it",
             code="server-running",
         )
     (link.state / READY).unlink(missing_ok=True)
@@ -226,7 +244,12 @@ def start_in_background(link: Link, health: int) -> None:
 
 
 def stop_in_background(link: Link) -> None:
-    """End the server of a folder, and wait until it has."""
+    """Stop the server of a folder, and wait until it has ended.
+
+    Raises:
+        BadInput: None runs.
+        RunFailed: It does not stop.
+    """
     process = server_process(link)
     if process is None:
         raise BadInput(f"no server of {link.folder} is running", code="server-not-running")

@@ -1,4 +1,4 @@
-"""Files that start a server or a site: shell scripts, systemd units, Compose files, and the README of a site.
+"""Write files that start a server or a site: shell scripts, systemd units, Compose files, and the README of a site.
 
 Units are hardened: a program sees its own folder, no devices, no other network than it needs. They are written for
 /opt/grandrounds (the virtual environment) and /var/lib/grandrounds (the folder), which are named once at the top of each.
@@ -13,7 +13,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from grandrounds import __version__
 from grandrounds.deploy.consortium import Consortium, Member, Server
@@ -51,20 +50,21 @@ SystemCallErrorNumber=EPERM
 
 @dataclass(frozen=True)
 class InstallPaths:
-    """Where a machine has what."""
+    """The paths of an installation: environment, folder and table."""
 
     environment: str = "/opt/grandrounds"
     folder: str = "/var/lib/grandrounds"
     table: str = "/srv/grandrounds/table.parquet"
 
     def program(self, name: str) -> str:
+        """Return the path of an installed program."""
         return str(PurePosixPath(self.environment) / "bin" / name)
 
 
 def server_units(
     consortium: Consortium, where: InstallPaths | None = None, *, insecure: bool = False
 ) -> dict[str, str]:
-    """The server: SuperLink, gateway and the list of nodes, which `rounds server start` looks after."""
+    """Write the unit of the server: SuperLink, gateway and the list of nodes, which `rounds server start` looks after."""
     where = where or InstallPaths(folder="/var/lib/grandrounds/server")
     about = f"Grand Rounds server of {_escape_percent(consortium.name)}"
     command = server_command(where.program("rounds"), where.folder, insecure=insecure)
@@ -75,7 +75,7 @@ def server_units(
 def site_units(
     consortium: Consortium, site: Member, ports: int, where: InstallPaths | None = None, *, insecure: bool = False
 ) -> dict[str, str]:
-    """A site: the SuperNode, which alone speaks to the gateway, and the keeper, which alone sees the data.
+    """Write the units of a site: the SuperNode, which alone speaks to the gateway, and the keeper, which alone sees the data.
 
     The keeper reaches this machine and nothing else (IPAddressDeny); a table in a database elsewhere needs a line more.
     """
@@ -123,7 +123,7 @@ WantedBy=multi-user.target
 
 
 def _escape_percent(name: str) -> str:
-    """A name in a unit, where % stands for something else."""
+    """Escape % in a unit, where it introduces a specifier."""
     return name.replace("%", "%%")
 
 
@@ -131,6 +131,7 @@ def _quote(word: str) -> str:
     return f'"{word}"' if " " in word else word
 
 
+_VOLUMES = (".:/folder",)
 _BASE = "FROM python:3.11-slim\n"
 _NGINX = "RUN apt-get update && apt-get install -y --no-install-recommends nginx-light && rm -rf /var/lib/apt/lists/*\n"
 _WHEELS = (
@@ -140,7 +141,7 @@ _WHEELS = (
 
 
 def server_compose(consortium: Consortium) -> str:
-    """One service: `rounds server start` looks after SuperLink and gateway. The gateway's port is the only one open."""
+    """Write the server's service: `rounds server start` looks after SuperLink and gateway. Only the gateway's port is open."""
     port = consortium.server.port
     service = _service(
         server_command("rounds", "/folder", insecure=False),
@@ -151,7 +152,7 @@ def server_compose(consortium: Consortium) -> str:
 
 
 def site_compose(consortium: Consortium, site: Member, port: int, *, insecure: bool = False) -> str:
-    """SuperNode and keeper. The keeper has no network of its own, and alone has the table."""
+    """Write the services SuperNode and keeper. The keeper has no network of its own, and alone has the table."""
     folder = "${DATA:?the folder of this site's table}:/data:ro"
     node = supernode_command("flower-supernode", "/folder", consortium.server, port, insecure=insecure)
     keep = _service(
@@ -165,13 +166,13 @@ def site_compose(consortium: Consortium, site: Member, port: int, *, insecure: b
             **keep,
             "network_mode": "service:node",
             "depends_on": ["node"],
-            "volumes": [*keep["volumes"], folder],
+            "volumes": [*_VOLUMES, folder],
         },
     }
     return _yaml(f"The site {site.name}", services)
 
 
-def _service(command: Sequence[str], *, image: str, dockerfile: str) -> dict[str, Any]:
+def _service(command: Sequence[str], *, image: str, dockerfile: str) -> dict[str, object]:
     return {
         "image": f"{image}:{__version__}",
         "build": {"context": "${WHEELS:-./wheels}", "dockerfile_inline": dockerfile},
@@ -179,7 +180,7 @@ def _service(command: Sequence[str], *, image: str, dockerfile: str) -> dict[str
         "user": "${OWNER:-1000:1000}",
         "working_dir": "/folder",
         "environment": {**QUIET, "FLWR_HOME": "/folder/flower", "HOME": "/tmp"},
-        "volumes": [".:/folder"],
+        "volumes": [*_VOLUMES],
         "tmpfs": ["/tmp"],
         "read_only": True,
         "cap_drop": ["ALL"],
@@ -190,8 +191,8 @@ def _service(command: Sequence[str], *, image: str, dockerfile: str) -> dict[str
     }
 
 
-def _yaml(about: str, services: Mapping[str, Any]) -> str:
-    """YAML that any parser reads: JSON is YAML, but people edit this, so the first levels are written as lines."""
+def _yaml(about: str, services: Mapping[str, Mapping[str, object]]) -> str:
+    """Write YAML that any parser reads: JSON is YAML, but people edit this, so the first levels are written as lines."""
     lines = [
         f"# {about}. Before the first start: rounds provision wheels OUT --to wheels",
         "# Start it with: OWNER=$(id -u):$(id -g) docker compose up --build -d",
@@ -219,21 +220,21 @@ export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 OMP_NUM_THREADS=1 OP
 
 
 def server_script(*, insecure: bool = False) -> str:
-    """Starts SuperLink and gateway."""
+    """Write the script that starts SuperLink and gateway."""
     about = "./start.sh: the server of this consortium, until it is stopped. `rounds` must be on the PATH."
     flag = " --insecure-loopback" if insecure else ""
     return f'{_SCRIPT_HEAD.format(about=about)}exec rounds server start "$here" --foreground{flag} "$@"\n'
 
 
 def site_script() -> str:
-    """Starts a site with its table."""
+    """Write the script that starts a site with its table."""
     about = "./start.sh TABLE: this site, until it is stopped. `rounds` must be on the PATH."
     usage = '[ $# -ge 1 ] || { echo "usage: $0 TABLE (a .csv or .parquet file of this site)" >&2; exit 2; }\n'
     return f'{_SCRIPT_HEAD.format(about=about)}{usage}table=$1\nshift\nexec rounds site start "$here" --data "$table" "$@"\n'
 
 
 def gateway_script() -> str:
-    """nginx with the configuration beside it; `reload` makes it read certificates and the list of revoked ones again."""
+    """Write the script that starts nginx with the configuration beside it; `reload` reads certificates and revocations again."""
     about = "./gateway.sh [test|reload|stop]: nginx with the configuration of this folder."
     return f"""{_SCRIPT_HEAD.format(about=about)}\
 PATH=$PATH:/usr/sbin
@@ -250,7 +251,7 @@ esac
 
 
 def site_readme(consortium: Consortium, site: Member) -> str:
-    """README.txt of a site's folder."""
+    """Write README.txt of a site's folder."""
     return f"""\
 {site.name} in the consortium {consortium.name}
 
@@ -262,7 +263,7 @@ def site_readme(consortium: Consortium, site: Member) -> str:
 5. rounds site peers .                          the other sites' keys: compare fingerprints with them, by telephone say
 6. ./start.sh TABLE                             or units/ for systemd, compose.yaml for containers
 
-keys/ is yours alone: never send it to anybody. The server is {consortium.server.dialled}.
+keys/ is yours alone: never send it to anybody. The server is {consortium.server.endpoint}.
 """
 
 
@@ -276,23 +277,23 @@ QUIET = {
 
 
 def server_command(rounds: str, folder: str, *, insecure: bool) -> list[str]:
-    """SuperLink, gateway and the registration of nodes."""
+    """Return the command of the server: SuperLink, gateway and the registration of nodes."""
     return [rounds, "server", "start", folder, "--foreground", *(["--insecure-loopback"] if insecure else [])]
 
 
 def supernode_command(program: str, folder: str, server: Server, port: int, *, insecure: bool) -> list[str]:
-    """A SuperNode that starts no code of anybody: tasks wait on loopback for the keeper, which knows the secret."""
-    at, keys = Path(folder), Path(folder) / "keys"
-    said = launcher.command(
-        superlink=f"{server.address}:{server.superlink_port}" if insecure else server.dialled,
-        authority=None if insecure else at / "server-ca.pem",
+    """Return the command of a SuperNode that runs no app code: tasks wait on loopback for the keeper, which knows the secret."""
+    root, keys = Path(folder), Path(folder) / "keys"
+    arguments = launcher.command(
+        superlink=f"{server.address}:{server.superlink_port}" if insecure else server.endpoint,
+        authority=None if insecure else root / "server-ca.pem",
         key=None if insecure else keys / "node",
         port=port,
         secret=keys / "runtime.secret",
     )
-    return [program, *said[1:]]
+    return [program, *arguments[1:]]
 
 
 def keeper_command(rounds: str, folder: str, table: str) -> list[str]:
-    """The keeper with a site's table; its SuperNode is a program of its own."""
+    """Return the command of the keeper with a site's table; its SuperNode is a program of its own."""
     return [rounds, "site", "start", folder, "--data", table, "--no-node"]

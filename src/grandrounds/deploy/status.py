@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from grandrounds.audit.ledger import Ledger
 from grandrounds.audit.verify import UNREADABLE, Finding
@@ -17,12 +17,13 @@ from grandrounds.deploy.control import Control
 from grandrounds.deploy.folders import Folders, operator_folders
 from grandrounds.deploy.keys import PublicKeys
 from grandrounds.deploy.manifest import ManifestCheck, check_manifest
-from grandrounds.deploy.pki import common_name, load_certificate, revoked_in, serial_text
+from grandrounds.deploy.pki import common_name, load_certificate, read_revocations, serial_text
 from grandrounds.deploy.records import (
     DONE,
     RUNNING,
     STOPPED,
     ConsortiumState,
+    RunRecord,
     RunRecords,
     consortium_state,
     verify_record,
@@ -38,46 +39,75 @@ HOLDS, ENDS_SOON, ENDED, REVOKED, WITHDRAWN = "holds", "ends soon", "has ended",
 
 @dataclass(frozen=True)
 class KeyStatus:
-    """One certificate or one site."""
+    """The status of one certificate or one site."""
 
-    what: str
+    kind: str
     name: str
-    mark: str
+    fingerprint: str
     state: str
     ends: str = ""
     days: int | None = None
 
+    def to_dict(self) -> dict[str, str | int | None]:
+        """Return all fields as plain JSON."""
+        return {
+            "what": self.kind,
+            "name": self.name,
+            "mark": self.fingerprint,
+            "state": self.state,
+            "ends": self.ends,
+            "days": self.days,
+        }
+
+
+class SiteRow(TypedDict):
+    """A registered site and the status of its SuperNode."""
+
+    site: str
+    there: str
+
+
+class RunRow(TypedDict):
+    """A submitted run and its progress."""
+
+    run: str
+    state: str
+    rounds: int | None
+    missing_in_last_round: str
+    since: str
+    flower: int | None
+
 
 def list_keys(out: Path, *, now: datetime | None = None) -> list[KeyStatus]:
-    """Certificates first, then sites."""
-    folders = Folders.existing(out)
-    return [*_certificates(folders, now or datetime.now(UTC)), *_sites(folders)]
+    """List the status of all certificates, then of all sites."""
+    folders = Folders.open(out)
+    return [*_certificates(folders, now or datetime.now(UTC)), *_site_keys(folders)]
 
 
 def verify_all(out: Path, key: bytes | None = None) -> list[ManifestCheck]:
-    """The record by itself, the server's lists against the record, and every folder against its manifest."""
-    folders = Folders.existing(out)
+    """Verify the record by itself, the server's lists against the record, and every folder against its manifest."""
+    folders = Folders.open(out)
     current = load_public(folders.server / "server.pub")
     handed = [*(folders.site(name) for name in folders.members()), *operator_folders(folders).values()]
-    return [_record(folders, key or current), *(check_manifest(f, current) for f in handed if f.exists())]
+    return [_check_record(folders, key or current), *(check_manifest(f, current) for f in handed if f.exists())]
 
 
-def _record(folders: Folders, key: bytes) -> ManifestCheck:
+def _check_record(folders: Folders, key: bytes) -> ManifestCheck:
     where = str(folders.record)
     try:
         with Ledger.open(folders.record) as ledger:
-            found = verify_record(ledger.book(), key)
-        found += [] if found else list(_against(folders, consortium_state(folders.record)))
+            findings = verify_record(ledger.book(), key)
+        findings += [] if findings else list(_compare_record(folders, consortium_state(folders.record)))
     except BadInput as e:
-        found = [Finding(UNREADABLE, folders.record.name, str(e))]
-    return ManifestCheck(where, tuple(str(f) for f in found))
+        findings = [Finding(UNREADABLE, folders.record.name, str(e))]
+    return ManifestCheck(where, tuple(str(f) for f in findings))
 
 
-def _against(folders: Folders, now: ConsortiumState) -> Iterator[Finding]:
-    """Keys and revocations on the server's disk that the record does not know, or the other way round."""
-    there = {p.name for p in (folders.server / "nodes").glob("*.pub")}
+def _compare_record(folders: Folders, now: ConsortiumState) -> Iterator[Finding]:
+    """Find keys and revocations on the server's disk that the record does not have, or the other way round."""
+    unknown_files = {p.name for p in (folders.server / "nodes").glob("*.pub")}
     for name in now.sites:
-        there.discard(f"{slug(name)}.pub")
+        unknown_files.discard(f"{slug(name)}.pub")
         try:
             keys = PublicKeys.load(folders.server, slug(name)).fingerprints
         except BadInput as e:
@@ -85,10 +115,10 @@ def _against(folders: Folders, now: ConsortiumState) -> Iterator[Finding]:
             continue
         if keys != now.sites[name]:
             yield Finding("foreign key", name, "the key on the server's list is not the one that was recorded")
-    for name in sorted(there):
+    for name in sorted(unknown_files):
         yield Finding("foreign key", name, "it is on the list of nodes, and no site that takes part has it")
     if not folders.insecure:
-        listed = {serial_text(s) for s in revoked_in(folders.crl)}
+        listed = {serial_text(s) for s in read_revocations(folders.crl)}
         for serial in sorted(set(now.revoked) - listed):
             yield Finding("lost revocation", serial, "it was revoked and is not on the gateway's list")
 
@@ -96,20 +126,25 @@ def _against(folders: Folders, now: ConsortiumState) -> Iterator[Finding]:
 def _certificates(folders: Folders, now: datetime) -> Iterator[KeyStatus]:
     if folders.insecure:
         return
-    gone = revoked_in(folders.crl)
-    held = [("authority", "server-ca"), ("authority", "operator-ca"), ("server", "superlink"), ("server", "gateway")]
-    paths = [(what, folders.pki / f"{name}.pem") for what, name in held]
+    revoked = read_revocations(folders.crl)
+    server_files = [
+        ("authority", "server-ca"),
+        ("authority", "operator-ca"),
+        ("server", "superlink"),
+        ("server", "gateway"),
+    ]
+    paths = [(kind, folders.pki / f"{name}.pem") for kind, name in server_files]
     paths += [("operator", folder / "operator.pem") for folder in operator_folders(folders).values()]
-    for what, path in paths:
+    for kind, path in paths:
         one = load_certificate(path)
         days = (one.not_valid_after_utc - now).days
         state = HOLDS if days >= SOON else ENDED if one.not_valid_after_utc < now else ENDS_SOON
-        state = REVOKED if what == "operator" and one.serial_number in gone else state
+        state = REVOKED if kind == "operator" and one.serial_number in revoked else state
         ends = one.not_valid_after_utc.date().isoformat()
-        yield KeyStatus(what, common_name(one), serial_text(one.serial_number), state, ends, days)
+        yield KeyStatus(kind, common_name(one), serial_text(one.serial_number), state, ends, days)
 
 
-def _sites(folders: Folders) -> Iterator[KeyStatus]:
+def _site_keys(folders: Folders) -> Iterator[KeyStatus]:
     now = consortium_state(folders.record)
     for site in folders.consortium().sites:
         void = len(now.void.get(site.name, ()))
@@ -120,32 +155,32 @@ def _sites(folders: Folders) -> Iterator[KeyStatus]:
             yield KeyStatus("site", site.name, "", f"{WITHDRAWN} {now.withdrawn[site.name][:10]}")
 
 
-def site_rows(control: Control, sites: Sequence[Member] = ()) -> list[dict[str, Any]]:
-    """Registered sites, by the names that consortium.toml has; Flower knows their slugs alone."""
+def list_sites(control: Control, sites: Sequence[Member] = ()) -> list[SiteRow]:
+    """List registered sites, by the names that consortium.toml has; Flower knows their slugs alone."""
     names = {site.slug: site.name for site in sites}
-    found = [(names.get(node.name, node.name) or f"(node {node.id})", node.status) for node in control.nodes()]
-    return [{"site": name, "there": there} for name, there in sorted(found)]
+    nodes = [(names.get(node.name, node.name) or f"(node {node.id})", node.status) for node in control.nodes()]
+    return [{"site": name, "there": status} for name, status in sorted(nodes)]
 
 
-def run_rows(link: Link) -> list[dict[str, Any]]:
-    """Every run that was submitted here. A run is done when its folder says so, whatever Flower says.
+def list_runs(link: Link) -> list[RunRow]:
+    """List every run that was submitted here. A run is done when its folder says so, whatever Flower says.
 
-    One whose record is lost, as where only the folders of runs were brought back from a copy, has stopped.
+    One whose record is lost, as where only the folders of runs were restored from a copy, has stopped.
     """
     records = RunRecords(link.state / "runs").all()
     begun = sorted(path.parents[1].name for path in link.runs.glob("*/checkpoint/plan.json"))
     lost = [name for name in begun if name not in {record["run"] for record in records}]
-    records = [*({"run": name, "state": STOPPED, "flower": [], "history": []} for name in lost), *records]
-    return [_row(record, link.runs / record["run"]) for record in records]
+    stopped: list[RunRecord] = [{"run": name, "state": STOPPED, "flower": [], "history": []} for name in lost]
+    return [_run_row(record, link.runs / record["run"]) for record in [*stopped, *records]]
 
 
-def _row(record: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _run_row(record: RunRecord, folder: Path) -> RunRow:
     rounds = _journal(folder / "checkpoint" / "rounds.jsonl")
     finished = (folder / "summary.json").exists()
     state = DONE if finished else record.get("state", "")
     if state == DONE and not finished:
         state = "failed"  # its process ended well, and left no summary
-    missing = sorted(_missing(rounds[-1])) if rounds else []
+    missing = sorted(_missing_sites(rounds[-1])) if rounds else []
     return {
         "run": record["run"],
         "state": state,
@@ -156,7 +191,7 @@ def _row(record: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def _journal(path: Path) -> list[dict[str, Any]]:
+def _journal(path: Path) -> list[Mapping[str, Any]]:
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -170,7 +205,7 @@ def _journal(path: Path) -> list[dict[str, Any]]:
     return rounds
 
 
-def _missing(entry: dict[str, Any]) -> list[str]:
+def _missing_sites(entry: Mapping[str, Any]) -> list[str]:
     decision = entry.get("decision", entry)
     missing = decision.get("missing", {}) if isinstance(decision, dict) else {}
     return list(missing)

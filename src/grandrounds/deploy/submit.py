@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.control import Control, FlowerRun
 from grandrounds.deploy.records import RunRecords, check_run_name
+from grandrounds.deploy.run_worker import PlainPlan
 from grandrounds.deploy.superlink import Link
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-_OVER = "finished"
-_OWN = (
+_FINISHED = "finished"
+_AGREED_KEYS = (
     "name",
     "table",
     "query",
@@ -45,14 +46,25 @@ _OWN = (
 def submit_run(
     control: Control, source: str, settings: Sequence[str], name: str | None, link: Link | None
 ) -> tuple[str, int]:
-    """Submit an experiment; the run's name and Flower's number."""
+    """Submit an experiment; returns the run's name and Flower's number.
+
+    Args:
+        control: A connection to the SuperLink.
+        source: A recipe or a TOML file.
+        settings: Settings that differ, as `section.key=value`.
+        name: The run's name; by default the experiment's with the time.
+        link: The server's folder, on its own host.
+
+    Raises:
+        BadInput: The experiment cannot be run at hospitals, or there is a run of this name.
+    """
     from grandrounds.core.plan_types import Plan
     from grandrounds.runs.deployment import refuse_unfit
 
     plan = deployed_plan(Path(source), settings)
     refuse_unfit(Plan(plan))
-    run = check_run_name(name or f"{_plain(plan['name'])}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    if run in _names(control, link):
+    run = check_run_name(name or f"{_ascii_name(plan['name'])}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    if run in _run_names(control, link):
         raise BadInput(
             f"there is a run {run} already: choose another --name, or go on with it by --resume {run}",
             code="run-exists",
@@ -61,12 +73,15 @@ def submit_run(
 
 
 def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]:
-    """A new Flower run that goes on with a run of ours; its plan is the one that its folder holds.
+    """Start a new Flower run that resumes a run of ours; its plan is the one that its folder holds.
 
     On the server's host (`link`) a run is known by its own folder and record: Flower's database may be gone.
+
+    Raises:
+        BadInput: The run is unknown, is running, has finished or had not begun.
     """
-    known = _named(control, check_run_name(run), link)
-    if any(not one.status.startswith(_OVER) for one in known):
+    flower_runs = _flower_runs(control, check_run_name(run), link)
+    if any(not one.status.startswith(_FINISHED) for one in flower_runs):
         raise BadInput(f"run {run} has not stopped: `rounds stop {run}` first", code="run-active")
     if link is not None:
         _check_resumable(link.runs / run)
@@ -74,37 +89,45 @@ def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]
 
 
 def stop_run(control: Control, run: str, link: Link | None = None) -> None:
-    """End every Flower run of this run."""
-    at_work = [one for one in _named(control, run, link) if not one.status.startswith(_OVER)]
+    """Stop every Flower run of this run.
+
+    Raises:
+        BadInput: The run is unknown, or does not run.
+    """
+    at_work = [one for one in _flower_runs(control, run, link) if not one.status.startswith(_FINISHED)]
     if not at_work:
         raise BadInput(f"run {run} is not at work: nothing to stop", code="run-not-active")
     for one in at_work:
         control.stop(one.id)
 
 
-def deployed_plan(path: Path, settings: Sequence[str]) -> dict[str, Any]:
-    """An experiment's plan for hospitals that hold their own rows: what it says of a table or pictures is left out.
+def deployed_plan(path: Path, settings: Sequence[str]) -> PlainPlan:
+    """Make an experiment's plan for hospitals that hold their own rows: its settings of a table or images are left out.
 
-    How rows are dealt (split.by) is said when the consortium's own columns are known: it may be by patient, or by time.
+    How rows are split (split.by) is decided when the consortium's own columns are known: it may be by patient, or by time.
     """
     from grandrounds.data.loading import AT_SITES, STROKES
     from grandrounds.experiment.experiment import Experiment
 
-    given = Experiment.load(path)
+    experiment = Experiment.load(path)
     if settings:
-        given = given.with_settings(list(settings))
-    said = given.model_dump(exclude_unset=True)
-    asked = said.get("data", {})
-    own = (*_OWN, *([] if asked.get("masks") == STROKES else ["masks"]))
-    data = {key: value for key, value in asked.items() if key not in own}
-    split = {key: value for key, value in said.get("split", {}).items() if key != "by"}
-    label = asked.get("label") or "as agreed"
-    plan = Experiment.parse({**said, "split": split, "data": {**data, "table": AT_SITES, "label": label}}).plan()
-    return {**plan, "split": {**plan["split"], "by": given.split.by}}
+        experiment = experiment.with_settings(list(settings))
+    sections = experiment.model_dump(exclude_unset=True)
+    requested = sections.get("data", {})
+    left_out = (*_AGREED_KEYS, *([] if requested.get("masks") == STROKES else ["masks"]))
+    data = {key: value for key, value in requested.items() if key not in left_out}
+    split = {key: value for key, value in sections.get("split", {}).items() if key != "by"}
+    label = requested.get("label") or "as agreed"
+    plan = Experiment.parse({**sections, "split": split, "data": {**data, "table": AT_SITES, "label": label}}).plan()
+    return {**plan, "split": {**plan["split"], "by": experiment.split.by}}
 
 
-def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan of an experiment exactly as sites will be told it, which they can approve by its digest beforehand."""
+def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any]) -> PlainPlan:
+    """Make the plan of an experiment exactly as sites will be sent it, which they can approve by its digest beforehand.
+
+    Raises:
+        BadInput: The experiment does not fit hospitals, or the agreed data.
+    """
     from grandrounds.core.plan_types import Plan
     from grandrounds.deploy.run_worker import plan_at_sites
     from grandrounds.runs.deployment import empty, refuse_unfit
@@ -131,7 +154,7 @@ def _is_started(folder: Path) -> bool:
 def _start(control: Control, link: Link | None, **config: str | bool) -> int:
     flower = control.start(config)
     if link is not None:
-        _records(link).queued(str(config["run"]), flower)
+        _records(link).mark_queued(str(config["run"]), flower)
     return flower
 
 
@@ -139,8 +162,8 @@ def _records(link: Link) -> RunRecords:
     return RunRecords(link.state / "runs")
 
 
-def _names(control: Control, link: Link | None) -> set[str]:
-    """Runs that Flower knows, and on the server's host those that have a record or a folder there."""
+def _run_names(control: Control, link: Link | None) -> set[str]:
+    """List runs that Flower knows, and on the server's host those that have a record or a folder there."""
     names = {one.name for one in control.runs()}
     if link is not None:
         names |= {str(record["run"]) for record in _records(link).all()}
@@ -148,15 +171,15 @@ def _names(control: Control, link: Link | None) -> set[str]:
     return names
 
 
-def _named(control: Control, run: str, link: Link | None) -> list[FlowerRun]:
-    """What Flower knows of a run; nothing where only the server's own disk knows it."""
-    names = _names(control, link)
+def _flower_runs(control: Control, run: str, link: Link | None) -> list[FlowerRun]:
+    """Find Flower's runs of a run; empty where only the server's own disk knows it."""
+    names = _run_names(control, link)
     if run not in names:
-        known = nearest(run, sorted(names)) if names else "there is none"
+        hint = nearest(run, sorted(names)) if names else "there is none"
         more = "" if link is not None else "; on the server's host, --server OUT looks at its own folders as well"
-        raise BadInput(f"no run is called {run!r}; {known}{more}", code="unknown-run")
+        raise BadInput(f"no run is called {run!r}; {hint}{more}", code="unknown-run")
     return [one for one in control.runs() if one.name == run]
 
 
-def _plain(name: str) -> str:
+def _ascii_name(name: str) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name).strip("-._") or "run"

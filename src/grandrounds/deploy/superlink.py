@@ -1,4 +1,4 @@
-"""The SuperLink and its gateway: how they are started from a server's folder, and which nodes they know."""
+"""The SuperLink and its gateway as programs, started from a server's folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMORY = ":flwr-in-memory:"
 
 @dataclass(frozen=True)
 class Link:
-    """One server's folder (OUT/server), and how its SuperLink is reached on this host."""
+    """One server's folder (OUT/server), and the address of its SuperLink on this host."""
 
     folder: Path
     port: int
@@ -31,8 +31,12 @@ class Link:
     """Whether the SuperLink keeps its letters in memory; what counts is in our own record and checkpoints all the same."""
 
     @classmethod
-    def of(cls, path: Path, *, insecure: bool = False) -> Link:
-        """The server of what `rounds provision` wrote: OUT, or OUT/server."""
+    def from_folder(cls, path: Path, *, insecure: bool = False) -> Link:
+        """Open the server's folder that `rounds provision` wrote: OUT, or OUT/server.
+
+        Raises:
+            BadInput: It is no such folder.
+        """
         folder = path / "server" if (path / "server" / "consortium.toml").is_file() else path
         if not (folder / "consortium.toml").is_file():
             raise BadInput(
@@ -71,27 +75,27 @@ class Link:
         return self.folder / "logs"
 
     def prepare(self) -> None:
-        """The folders that a server writes to, for its owner only."""
+        """Make the folders that a server writes to, for its owner only."""
         for folder in (self.state, self.logs, self.runs, self.state / "runs"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def flower_environment(home: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a Flower program: quiet, a home of its own, and our programs first on the path."""
+    """Return the environment of a Flower program: quiet, a home of its own, and our programs first on the path."""
     base = os.environ if base is None else base
-    own = str(Path(sys.executable).parent)
+    programs = str(Path(sys.executable).parent)
     return {
         **{name: value for name, value in base.items() if not name.startswith("FLWR_")},
         **QUIET,
         "FLWR_HOME": str(home),
-        "PATH": os.pathsep.join([own, base.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([programs, base.get("PATH", os.defpath)]),
         "OMP_NUM_THREADS": base.get("OMP_NUM_THREADS", "1"),
         "OPENBLAS_NUM_THREADS": base.get("OPENBLAS_NUM_THREADS", "1"),
     }
 
 
-def superlink(link: Link) -> Program:
-    """The SuperLink on loopback: TLS, nodes by key, state on disk (or in memory), no code of an app installed or run by it."""
+def superlink_program(link: Link) -> Program:
+    """Return the SuperLink on loopback: TLS, nodes by key, state on disk (or in memory), no app code installed or run by it."""
     database = MEMORY if link.in_memory else str(link.state / "link.db")
     pki = link.folder / "pki"
     tls = [
@@ -112,10 +116,10 @@ def superlink(link: Link) -> Program:
     return Program("the SuperLink", command, flower_environment(home), link.logs / "superlink.log", str(link.secret))
 
 
-def gateway(link: Link) -> Program | None:
-    """nginx with the written configuration; None where there is none to start."""
-    config, found = link.folder / "nginx.conf", shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if link.insecure or found is None or not config.is_file():
+def gateway_program(link: Link) -> Program | None:
+    """Return nginx with the written configuration; None where there is none to start."""
+    config, nginx = link.folder / "nginx.conf", shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if link.insecure or nginx is None or not config.is_file():
         return None
-    command = [found, "-e", "stderr", "-p", str(link.folder), "-c", str(config)]
+    command = [nginx, "-e", "stderr", "-p", str(link.folder), "-c", str(config)]
     return Program("the gateway", command, dict(os.environ), link.logs / "gateway.log", str(config))

@@ -1,4 +1,4 @@
-"""A wheelhouse: the package and all it needs as files, for a hospital without the internet."""
+"""Write a wheelhouse: the package and all it needs as files, for a hospital without the internet."""
 
 from __future__ import annotations
 
@@ -35,37 +35,54 @@ is=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 """
 
 
-def write_wheelhouse(out: Path, to: Path, *, extras: str = "flower", source: str | None = None) -> list[str]:
-    """Wheels for machines of this one's kind and Python, signed by the server; gives their names.
+def write_wheelhouse(out: Path, target: Path, *, extras: str = "flower", source: str | None = None) -> list[str]:
+    """Collect wheels for machines of this one's kind and Python, signed by the server; returns their names.
 
-    `source`: what pip is to take the package from; not set: where this installation came from.
+    Args:
+        out: The provisioned folder.
+        target: The folder to write, which must be empty.
+        extras: The extras of the package to include.
+        source: The requirement that pip installs; by default the source of this installation.
+
+    Raises:
+        BadInput: `target` is not empty.
+        RunFailed: pip could not collect them.
     """
-    folders = Folders.existing(out)
-    if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise BadInput(f"{to} exists and is not empty: choose another --to", code="folder-not-empty")
-    make_folder(to)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--wheel-dir", str(to)]
+    folders = Folders.open(out)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise BadInput(f"{target} exists and is not empty: choose another --to", code="folder-not-empty")
+    make_folder(target)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--wheel-dir",
+        str(target),
+    ]
     with tempfile.TemporaryDirectory() as scratch:
-        what = f"{source or _find_source(Path(scratch))}{f'[{extras}]' if extras else ''}"
-        done = subprocess.run([*command, what], capture_output=True, text=True)
-    if done.returncode:
+        requirement = f"{source or _find_source(Path(scratch))}{f'[{extras}]' if extras else ''}"
+        pip = subprocess.run([*command, requirement], capture_output=True, text=True)
+    if pip.returncode:
         raise RunFailed(
-            f"pip could not collect the wheels: {(done.stderr.strip().splitlines() or ['no reason given'])[-1]}",
+            f"pip could not collect the wheels: {(pip.stderr.strip().splitlines() or ['no reason given'])[-1]}",
             code="pip-failed",
         )
-    names = sorted(p.name for p in to.glob("*.whl"))
-    write(to / "requirements.txt", "".join(_pin(to / name) for name in names))
+    names = sorted(p.name for p in target.glob("*.whl"))
+    write(target / "requirements.txt", "".join(_pin(target / name) for name in names))
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    write(to / "install.sh", _INSTALL.format(python=python), mode=SCRIPT)
-    write(to / "server.pub", read(folders.server / "server.pub"))
-    write_manifest(to, folders.identity(), consortium=folders.consortium().name, wheels=__version__)
+    write(target / "install.sh", _INSTALL.format(python=python), mode=SCRIPT)
+    write(target / "server.pub", read(folders.server / "server.pub"))
+    write_manifest(target, folders.identity(), consortium=folders.consortium().name, wheels=__version__)
     return names
 
 
 def _find_source(scratch: Path) -> str:
-    """A copy of the source of an editable installation, which a build must not litter; else the package at this version."""
-    said = metadata.distribution("grandrounds").read_text("direct_url.json")
-    tree = Path(unquote(urlparse(json.loads(said)["url"]).path)) if said else None
+    """Copy the source of an editable installation, which a build must not litter; else name the package at this version."""
+    direct_url = metadata.distribution("grandrounds").read_text("direct_url.json")
+    tree = Path(unquote(urlparse(json.loads(direct_url)["url"]).path)) if direct_url else None
     if tree is None or not (tree / "pyproject.toml").is_file():
         return f"grandrounds=={__version__}"
     shutil.copytree(tree / "src", scratch / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
@@ -75,6 +92,6 @@ def _find_source(scratch: Path) -> str:
 
 
 def _pin(wheel: Path) -> str:
-    """One line of requirements.txt: the name, the version, and the hash of the file."""
+    """Write one line of requirements.txt: the name, the version, and the hash of the file."""
     name, version = wheel.name.split("-")[:2]
     return f"{name.replace('_', '-')}=={version} --hash=sha256:{hashlib.sha256(read(wheel)).hexdigest()}\n"

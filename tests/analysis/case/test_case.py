@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.case.attributions import contrast
+from grandrounds.analysis.case.attributions import contrast_weights
 from grandrounds.analysis.case.case import explain_case, explain_site
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.case.values import short
@@ -67,20 +67,20 @@ def test_a_linear_models_reasons_add_up_to_its_log_odds(logistic):
     risk = logistic.model.predict(pd.read_csv(logistic.plan["data"]["table"])).risk[11]
     assert case.probability == pytest.approx(risk)
     assert case.score == pytest.approx(np.log(risk / (1 - risk)), abs=1e-5)
-    assert case.base + sum(r.contribution for r in case.reasons) == pytest.approx(case.score, abs=1e-9)
+    assert case.base + sum(r.contribution for r in case.attributions) == pytest.approx(case.score, abs=1e-9)
     assert case.baseline == pytest.approx(1 / (1 + np.exp(-case.base)))
-    assert case.explained == "1"
+    assert case.target_class == "1"
     assert case.start == "the mean of the 128 training patients of all sites"
-    sizes = [abs(r.contribution) for r in case.reasons]
+    sizes = [abs(r.contribution) for r in case.attributions]
     assert sizes == sorted(sizes, reverse=True)
 
 
 def test_inputs_of_one_column_are_one_reason(logistic):
     w, x, mean, sources = by_hand(logistic, 12)
     case = explain_case(logistic, 12)
-    assert {r.column for r in case.reasons} == {"age", "lactate", "pressure", "ward"}
+    assert {r.column for r in case.attributions} == {"age", "lactate", "pressure", "ward"}
     assert sources.count("ward") == 3, "a category of three levels is three inputs"
-    for reason in case.reasons:
+    for reason in case.attributions:
         own = [j for j, source in enumerate(sources) if source == reason.column]
         assert reason.contribution == pytest.approx(float((w[own, 0] * (x - mean)[own]).sum()), abs=1e-5)
 
@@ -90,12 +90,12 @@ def test_values_are_in_clinical_units_and_stand_among_the_training_rows(logistic
     rows = RunRows.read(logistic)
     trained = table.iloc[rows.training]
     case = explain_case(logistic, 30)
-    held = {r.column: r for r in case.reasons}
+    held = {r.column: r for r in case.attributions}
     row = table.iloc[29]
     assert held["age"].value == row["age"]
     below, alike = (trained["age"] < row["age"]).sum(), (trained["age"] == row["age"]).sum()
     exact = 100 * (below + alike / 2) / trained["age"].notna().sum()
-    assert held["age"].percentile == pytest.approx(exact, abs=case.among.population.numeric["age"].tolerance)
+    assert held["age"].percentile == pytest.approx(exact, abs=case.population.summary.numeric["age"].tolerance)
     assert held["ward"].value == row["ward"]
     assert held["ward"].share == pytest.approx((trained["ward"] == row["ward"]).mean())
     assert held["ward"].percentile is None
@@ -108,7 +108,7 @@ def test_values_are_in_clinical_units_and_stand_among_the_training_rows(logistic
 def test_high_lactate_raises_the_risk_and_low_lactate_lowers_it(logistic):
     rows = {"age": 60.0, "pressure": 75.0, "ward": "medical"}
     new = pd.DataFrame([{**rows, "lactate": 6.0}, {**rows, "lactate": 0.4}])
-    ill, well = (next(r for r in explain_case(logistic, n, table=new).reasons if r.column == "lactate") for n in (1, 2))
+    ill, well = (next(r for r in explain_case(logistic, n, table=new).attributions if r.column == "lactate") for n in (1, 2))
     assert (ill.value, ill.direction) == (6.0, "raises")
     assert (well.value, well.direction) == (0.4, "lowers")
     assert ill.percentile > 90
@@ -118,7 +118,7 @@ def test_high_lactate_raises_the_risk_and_low_lactate_lowers_it(logistic):
 def test_what_is_odd_about_a_patient_is_said(logistic):
     new = pd.DataFrame([{"age": 1e4, "lactate": np.nan, "ward": "attic"}])
     case = explain_case(logistic, 1, table=new)
-    held = {r.column: r for r in case.reasons}
+    held = {r.column: r for r in case.attributions}
     fill = next(r for r in logistic.model.encoding.numeric if r.name == "lactate").fill
     high = next(r for r in logistic.model.encoding.numeric if r.name == "age").high
     assert held["lactate"].value is None
@@ -135,7 +135,7 @@ def test_what_is_odd_about_a_patient_is_said(logistic):
     assert {n.column: n.kind for n in case.quality} == {
         "age": "outside", "lactate": "imputed", "pressure": "absent", "ward": "unseen",
     }  # fmt: skip
-    assert {r.column for r in case.reasons if r.imputed} == {"lactate", "pressure"}
+    assert {r.column for r in case.attributions if r.imputed} == {"lactate", "pressure"}
     assert (case.site, case.part, case.outcome) == (None, None, None)
     clipped = explain_case(logistic, 1, table=new.assign(age=high))
     assert case.score == pytest.approx(clipped.score), "a value drawn in counts as the bound it was drawn to"
@@ -145,7 +145,7 @@ def test_ordered_levels_keep_their_words(home):
     table = frame(patients([80, 60, 50])).assign(grade=lambda t: np.where(t["lactate"] > 2, "high", "low"))
     run = made(home / "ordered", table, data={"kinds": {"grade": ["low", "mid", "high"]}})
     case = explain_case(run, 3)
-    grade = next(r for r in case.reasons if r.column == "grade")
+    grade = next(r for r in case.attributions if r.column == "grade")
     assert grade.value == table["grade"][2]
     assert grade.percentile is not None
     missing = explain_case(run, 1, table=pd.DataFrame([{"age": 50.0, "grade": None}]))
@@ -158,27 +158,27 @@ def test_of_three_classes_the_predicted_one_is_explained_against_the_others(home
     row = pd.read_csv(run.plan["data"]["table"]).iloc[[6]]
     p = run.model.predict(row).probabilities[0]
     best = int(p.argmax())
-    assert case.explained == case.decision == run.model.encoding.classes[best]
+    assert case.target_class == case.decision == run.model.encoding.classes[best]
     assert case.threshold is None
     others = np.log(np.delete(p, best)).mean()
     assert case.score == pytest.approx(np.log(p[best]) - others, abs=1e-5)
-    assert case.base + sum(r.contribution for r in case.reasons) == pytest.approx(case.score, abs=1e-9)
+    assert case.base + sum(r.contribution for r in case.attributions) == pytest.approx(case.score, abs=1e-9)
     assert sum(case.probabilities) == pytest.approx(1)
 
 
 def test_a_contrast_of_two_outputs_is_their_log_odds():
-    np.testing.assert_array_equal(contrast(1, [0, 1], 1, kernel="numpy"), [1])
-    np.testing.assert_array_equal(contrast(1, [0, 1], 0, kernel="numpy"), [-1], "an event that is class 0")
-    np.testing.assert_array_equal(contrast(2, [0, 1], 1, kernel="numpy"), [-1, 1])
-    np.testing.assert_array_equal(contrast(5, [1, 2, 4], 2, kernel="numpy"), [0, -0.5, 1, 0, -0.5])
-    np.testing.assert_array_equal(contrast(3, [0, 1, 2], 0, kernel="forest"), [1, 0, 0])
+    np.testing.assert_array_equal(contrast_weights(1, [0, 1], 1, kernel="numpy"), [1])
+    np.testing.assert_array_equal(contrast_weights(1, [0, 1], 0, kernel="numpy"), [-1], "an event that is class 0")
+    np.testing.assert_array_equal(contrast_weights(2, [0, 1], 1, kernel="numpy"), [-1, 1])
+    np.testing.assert_array_equal(contrast_weights(5, [1, 2, 4], 2, kernel="numpy"), [0, -0.5, 1, 0, -0.5])
+    np.testing.assert_array_equal(contrast_weights(3, [0, 1, 2], 0, kernel="forest"), [1, 0, 0])
 
 
 @pytest.mark.parametrize("explainer", ["kernel", "integrated_gradients", "lime", "coefficients"])
 def test_every_explainer_agrees_on_a_linear_model(logistic, explainer):
-    want = {r.column: r.contribution for r in explain_case(logistic, 12).reasons}
+    want = {r.column: r.contribution for r in explain_case(logistic, 12).attributions}
     case = explain_case(logistic, 12, explainer=explainer)
-    found = {r.column: r.contribution for r in case.reasons}
+    found = {r.column: r.contribution for r in case.attributions}
     if explainer == "coefficients":
         w, x, _, sources = by_hand(logistic, 12)
         want = {c: float((w[:, 0] * x)[np.array(sources) == c].sum()) for c in want}
@@ -195,8 +195,8 @@ def test_deep_shap_explains_an_mlp_and_adds_up(home):
     assert deep.remainder == pytest.approx(0, abs=1e-9)
     assert paths.remainder == pytest.approx(0, abs=0.01)
     assert deep.base == paths.base
-    near = {r.column: r.contribution for r in paths.reasons}
-    assert {r.column: r.contribution for r in deep.reasons} == pytest.approx(near, abs=0.1)
+    near = {r.column: r.contribution for r in paths.attributions}
+    assert {r.column: r.contribution for r in deep.attributions} == pytest.approx(near, abs=0.1)
     with refused("unsuitable-explainer", match="'coefficients'.*shap, deep"):
         explain_case(run, 12, explainer="coefficients")
 
@@ -213,7 +213,7 @@ def test_what_is_taken_apart_is_the_calibrated_risk(home, model, method, calibra
     assert run.model.calibration is not None
     case = explain_case(run, 12)
     assert case.score == pytest.approx(np.log(case.probability / (1 - case.probability)), abs=1e-5)
-    assert case.base + sum(r.contribution for r in case.reasons) == pytest.approx(case.score, abs=1e-5)
+    assert case.base + sum(r.contribution for r in case.attributions) == pytest.approx(case.score, abs=1e-5)
     assert case.baseline == pytest.approx(1 / (1 + np.exp(-case.base)))
 
 
@@ -223,7 +223,7 @@ def test_a_forests_vote_is_explained_in_probability(home):
     assert case.unit == "probability"
     assert case.score == pytest.approx(case.probability, abs=1e-5)
     assert case.baseline == case.base
-    assert case.base + sum(r.contribution for r in case.reasons) == pytest.approx(case.probability, abs=1e-5)
+    assert case.base + sum(r.contribution for r in case.attributions) == pytest.approx(case.probability, abs=1e-5)
     with refused("unsuitable-explainer", match="shap, kernel, lime"):
         explain_case(run, 12, explainer="integrated_gradients")
 
@@ -231,15 +231,15 @@ def test_a_forests_vote_is_explained_in_probability(home):
 def test_where_models_stay_separate_the_sites_own_speaks(apart):
     table = pd.read_csv(apart.plan["data"]["table"])
     case = explain_case(apart, 100)
-    assert (case.site, case.by) == ("b", "b's own model")
+    assert (case.site, case.model_owner) == ("b", "b's own model")
     assert case.probability == pytest.approx(apart.model_for("b").predict(table).risk[99])
     other = explain_case(apart, 100, site="3")
-    assert (other.site, other.by) == ("b", "c's own model")
+    assert (other.site, other.model_owner) == ("b", "c's own model")
     assert other.probability == pytest.approx(apart.model_for("c").predict(table).risk[99])
     assert other.probability != pytest.approx(case.probability)
-    assert explain_case(apart, 1, table=table[99:100]).by == "b's own model", "a new patient's row may name the site"
+    assert explain_case(apart, 1, table=table[99:100]).model_owner == "b's own model", "a new patient's row may name the site"
     stranger = explain_case(apart, 1, table=table[99:100].drop(columns="hospital"))
-    assert stranger.by == "the common model"
+    assert stranger.model_owner == "the common model"
     assert any("models stay separate" in note for note in stranger.notes)
 
 
@@ -260,12 +260,12 @@ def test_rows_are_counted_as_in_the_file_even_where_some_were_left_out(home):
     table.loc[[2, 5], "died"] = np.nan
     run = made(home / "gaps", table, data={"drop_unlabelled": True})
     case = explain_case(run, 12)
-    assert next(r.value for r in case.reasons if r.column == "age") == table["age"][11]
+    assert next(r.value for r in case.attributions if r.column == "age") == table["age"][11]
     with refused("row-without-label", match="row 6 "):
         explain_case(run, 6)
     assert explain_case(run, 6, table=run.plan["data"]["table"]).outcome is None
     last = explain_case(run, 190)
-    assert next(r.value for r in last.reasons if r.column == "pressure") == table["pressure"][189]
+    assert next(r.value for r in last.attributions if r.column == "pressure") == table["pressure"][189]
 
 
 def test_poisoned_rows_are_called_so(home):
@@ -303,7 +303,7 @@ def test_changed_lost_and_remembered_data(home, tmp_path):
     (home / "moved.csv").unlink()
     with pytest.raises(BadInput, match="moved.csv"):
         explain_case(run, 1)
-    assert explain_site(run, "a").measured.startswith("recorded by the run"), "a record needs no data"
+    assert explain_site(run, "a").provenance.startswith("recorded by the run"), "a record needs no data"
     with pytest.raises(BadInput, match="moved.csv"):
         explain_site(run, "a", explainer="permutation")
     memory = gr.run(gr.Experiment.parse(SETTINGS), table=table, out=tmp_path / "memory")
@@ -329,8 +329,8 @@ def test_heart_patients_with_gaps_are_explained(home):
     gaps = {c for c, v in zip(read.numeric_names, read.numeric[0], strict=True) if np.isnan(v)}
     gaps |= {c for c, code in zip(read.categorical_names, read.codes[0], strict=True) if code < 0}
     assert gaps
-    assert {r.column for r in case.reasons if r.value is None} == gaps
-    assert case.base + sum(r.contribution for r in case.reasons) == pytest.approx(case.score, abs=1e-5)
+    assert {r.column for r in case.attributions if r.value is None} == gaps
+    assert case.base + sum(r.contribution for r in case.attributions) == pytest.approx(case.score, abs=1e-5)
 
 
 def recorded(run: gr.Run, folder, block) -> gr.Run:
@@ -347,8 +347,8 @@ def test_a_site_is_compared_with_what_the_run_recorded(logistic, tmp_path):
     block = {"sketches": sketches, "error": {s: [0.03, 0.04] for s in sketches}, "flat": [], "blur": blur}
     found = explain_site(recorded(logistic, tmp_path / "r", block), "B")
     age, lactate = found.columns
-    assert (age.column, age.share, age.others, age.consensus) == ("age", 0.9, pytest.approx(0.45), pytest.approx(0.6))
-    assert age.others_error == pytest.approx(0.03 * np.sqrt(2) / 2)
+    assert (age.column, age.share, age.other_sites, age.consensus) == ("age", 0.9, pytest.approx(0.45), pytest.approx(0.6))
+    assert age.other_sites_error == pytest.approx(0.03 * np.sqrt(2) / 2)
     assert found.divergence == pytest.approx(0.6)
     assert (found.rank, found.sites) == (1, 3)
     assert [c.column for c in found.more] == ["age"]
@@ -368,7 +368,7 @@ def test_a_flat_site_is_left_out_of_the_others(logistic, tmp_path):
         "blur": dict.fromkeys(sketches, 0.0),
     }
     run = recorded(logistic, tmp_path / "r", block)
-    assert {c.column: c.others for c in explain_site(run, "b").columns} == {"age": 0.8, "lactate": 0.2}
+    assert {c.column: c.other_sites for c in explain_site(run, "b").columns} == {"age": 0.8, "lactate": 0.2}
     assert explain_site(run, "c").flat
 
 
@@ -377,10 +377,10 @@ def test_a_site_whose_patients_differ_in_nothing_does_not_use_that_column(home):
     table.loc[table["hospital"] == "b", "lactate"] = 1.9
     run = made(home / "constant", table, explain={"sketch": "none"})
     found = explain_site(run, "b")
-    assert "measured now on 60 patients of b" in found.measured
+    assert "measured now on 60 patients of b" in found.provenance
     uses = {c.column: c for c in found.columns}
     assert uses["lactate"].share == 0
-    assert uses["lactate"].others > 0.1
+    assert uses["lactate"].other_sites > 0.1
     assert sum(c.share for c in found.columns) == pytest.approx(1)
     assert found.performance["count"] == run.summary["per_site"]["b"]["count"]
     assert explain_site(run, "b", explainer="coefficients").divergence == pytest.approx(0, abs=1e-6)
@@ -461,7 +461,7 @@ def test_a_sites_pictures_are_some_wrong_and_some_right(pictures, home):
     assert len({c.number for c in found.cases}) == 6
     assert found.rows == found.scored == found.masked == len(south.test)
     assert found.covered == pytest.approx(30 / 256)
-    assert found.means["integrated_gradients"].drawn.value == 1
+    assert found.means["integrated_gradients"].xai_accuracy.value == 1
     assert 0 < found.means["normgrad"].concentration < 1
     weak = gr.run(
         gr.Experiment.parse({**gr.Experiment.load(pictures.folder / "experiment.toml").model_dump(mode="json")})

@@ -82,10 +82,10 @@ def test_a_net_is_explained_beside_the_hospitals_own_rows(net, files):
     x = inputs(net, files["a"], beside(net, 7, 150))
     assert len(x) == 100
     assert case.base == pytest.approx(float(logits(net, x).mean()), abs=1e-9)
-    assert case.base + sum(r.contribution for r in case.reasons) + case.remainder == pytest.approx(case.score)
+    assert case.base + sum(r.contribution for r in case.attributions) + case.remainder == pytest.approx(case.score)
     assert case.remainder == pytest.approx(0, abs=0.01)
     assert case.probability == pytest.approx(float(net.model.predict(pd.read_csv(files["a"])).risk[6]))
-    assert explain_case(net, 7, table=pd.read_csv(files["a"])).reasons == case.reasons, "a frame is as good as a file"
+    assert explain_case(net, 7, table=pd.read_csv(files["a"])).attributions == case.attributions, "a frame is as good as a file"
     few = explain_case(net, 7, table=str(files["c"]))
     assert few.start == "the mean of 39 other rows of c.csv"
 
@@ -100,7 +100,7 @@ def test_the_contributions_are_those_of_shaps_own_explainer_on_these_rows(net, f
     case = explain_case(net, 7, table=str(files["a"]), explainer="kernel")
     sources = np.array(net.model.encoding.sources)
     want = {c: float(values[sources == c].sum()) for c in dict.fromkeys(sources.tolist())}
-    assert {r.column: r.contribution for r in case.reasons} == pytest.approx(want, abs=1e-6)
+    assert {r.column: r.contribution for r in case.attributions} == pytest.approx(want, abs=1e-6)
     assert case.base == pytest.approx(float(theirs.expected_value), abs=1e-6)
 
 
@@ -134,7 +134,7 @@ def test_under_a_budget_a_hospitals_own_rows_are_its_to_look_at(home, table, fil
     run = deployed(home / "private", table, **NET, **private)
     case = explain_case(run, 7, table=str(files["a"]))
     assert case.start == "the mean of 100 of the 149 other rows of a.csv"
-    assert case.among.words == "no percentile: not released under the budget"
+    assert case.population.words == "no percentile: not released under the budget"
 
 
 def test_a_task_of_the_sites_own_is_known_without_rows(home, table, files):

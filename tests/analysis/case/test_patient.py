@@ -17,7 +17,7 @@ from grandrounds.analysis.case.case_page import case_page
 from grandrounds.analysis.case.near_misses import is_near
 from grandrounds.analysis.case.population import NOT_RELEASED
 from grandrounds.analysis.case.rows import RunRows
-from grandrounds.analysis.case.values import contradictions, kind_of, quality_lines
+from grandrounds.analysis.case.values import column_kind, contradiction_notes, quality_lines
 from grandrounds.core.arrays import load, save
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
@@ -102,7 +102,7 @@ def test_the_record_by_hand(known):
     assert case.probability == pytest.approx(sigma(1.15))
     assert case.baseline == pytest.approx(sigma(-0.8))
     assert case.remainder == pytest.approx(0, abs=1e-12)
-    held = {r.column: r for r in case.reasons}
+    held = {r.column: r for r in case.attributions}
     assert [r.column for r in case.amplifiers] == ["lactate", "age", "sex"]
     assert case.mitigators == ()
     for column, c in {"lactate": 1.0, "age": 0.75, "sex": 0.2}.items():
@@ -127,8 +127,8 @@ def test_what_is_odd_about_a_column_without_a_weight_is_said_apart(known, tmp_pa
     save(run.folder / "model.safetensors", params, meta)
     case = explain_case(run, 1, table=NEW.assign(age=np.nan, lactate=np.nan))
     assert {n.column for n in case.quality} == {"age", "lactate"}
-    assert case.unread == ("lactate",)
-    (age, kind), apart = quality_lines(case.quality, case.unread)
+    assert case.zero_weight_columns == ("lactate",)
+    (age, kind), apart = quality_lines(case.quality, case.zero_weight_columns)
     assert (age.partition(":")[0], kind) == ("age has no value", "imputed")
     assert apart == ("1 column has no value or an odd one and no weight in the model: lactate", "not read")
 
@@ -176,7 +176,7 @@ def test_coefficients_start_from_the_intercept_and_flags_still_from_the_mean(kno
     case = explain_case(known, 1, table=NEW, explainer="coefficients")
     assert case.base == pytest.approx(INTERCEPT)
     assert case.baseline == pytest.approx(sigma(INTERCEPT))
-    held = {r.column: r.contribution for r in case.reasons}
+    held = {r.column: r.contribution for r in case.attributions}
     assert held == {"age": pytest.approx(3.75), "lactate": pytest.approx(2.0), "sex": pytest.approx(0.4)}
     assert case.bias[0].risk_without == pytest.approx(sigma(0.95))
 
@@ -200,7 +200,7 @@ def test_columns_to_flag_can_be_named(known):
     ],
 )
 def test_columns_are_known_by_name(column, kind):
-    assert kind_of(column) == kind
+    assert column_kind(column) == kind
 
 
 def test_odd_values_are_noted_and_imputed_ones_marked(known, tmp_path):
@@ -213,30 +213,30 @@ def test_odd_values_are_noted_and_imputed_ones_marked(known, tmp_path):
     texts = {n.column: n.text for n in case.quality}
     assert texts["age"] == "age = 95 is above what nearly all training patients have (41 to 79)"
     assert texts["sex"] == "sex = 'male' is a rare category: it is on 0.5% of the training patients"
-    assert [r.column for r in case.reasons if r.imputed] == ["lactate"]
+    assert [r.column for r in case.attributions if r.imputed] == ["lactate"]
 
 
 def test_numbers_that_cannot_both_be_right():
-    found = contradictions(
+    found = contradiction_notes(
         {"hr_min": 90.5, "hr_mean": 80.25, "hr_max": 120.0, "hr_std": -1.0, "sbp_mean": 70.0, "dbp_mean": 90.0}
     )
     assert {n.column for n in found} == {"hr_min", "hr_std", "sbp_mean"}
     assert all(n.kind == "contradictory" for n in found)
     assert "hr_min = 90.5 cannot be right beside hr_mean = 80.25, which is lower" in {n.text for n in found}
     fine = {"hr_min": 61.0, "hr_mean": 60.8, "systolic": 120.0, "diastolic": 80.0, "Mean Radius": 3.0, "min": 9.0}
-    assert contradictions(fine) == (), "rounding to whole numbers is no contradiction"
+    assert contradiction_notes(fine) == (), "rounding to whole numbers is no contradiction"
 
 
 def test_under_a_budget_no_percentile_is_told_and_nobody_elses_rows_are_used(known, tmp_path):
     run = copied(known, tmp_path / "private", epsilon=3.0)
     case = explain_case(run, 1, table=NEW)
-    assert case.among.words == NOT_RELEASED == "no percentile: not released under the budget"
-    assert all(r.percentile is None and r.share is None for r in case.reasons)
+    assert case.population.words == NOT_RELEASED == "no percentile: not released under the budget"
+    assert all(r.percentile is None and r.share is None for r in case.attributions)
     assert case.base == pytest.approx(INTERCEPT), "the mean of all patients is not known either"
     assert case.to_dict()["percentiles"] == {"patients": None, "from": NOT_RELEASED}
     (run.folder / "percentiles.json").write_text(json.dumps({**PEOPLE, "noised": "Laplace, epsilon = 0.5"}))
     noised = explain_case(run, 1, table=NEW)
-    assert noised.among.words.endswith("by their sites' summaries, with noise: Laplace, epsilon = 0.5")
+    assert noised.population.words.endswith("by their sites' summaries, with noise: Laplace, epsilon = 0.5")
     assert noised.base == pytest.approx(-0.8)
 
 
@@ -267,9 +267,9 @@ def test_a_run_without_its_percentiles_says_so_and_a_wrong_file_is_refused(known
         explain_case(run, 1, table=NEW)
     path.unlink()
     case = explain_case(run, 1, table=NEW)
-    assert case.among.words == "no percentile: this run has no percentiles.json; one that is made now has"
+    assert case.population.words == "no percentile: this run has no percentiles.json; one that is made now has"
     assert case.start.startswith("the mean of 100 of the ")
-    assert case.base + sum(r.contribution for r in case.reasons) == pytest.approx(case.score)
+    assert case.base + sum(r.contribution for r in case.attributions) == pytest.approx(case.score)
 
 
 def test_a_run_keeps_what_its_sites_said_unless_it_has_a_budget(known, tmp_path):
@@ -340,7 +340,7 @@ def test_what_is_near_and_what_has_no_near_misses(known, tmp_path):
     with refused("not-binary", match="3 classes"):
         near_misses(run, data=frame)
     case = explain_case(run, 1, data=frame)
-    assert all(r.points is None and r.odds_ratio is not None for r in case.reasons)
+    assert all(r.points is None and r.odds_ratio is not None for r in case.attributions)
     assert case.bias == ()
 
 

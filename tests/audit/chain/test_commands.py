@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 
 import grandrounds as gr
-from grandrounds.analysis.audit.chain import against_chain, with_chain
+from grandrounds.analysis.audit.chain import add_chain_check, compare_chain
 from grandrounds.analysis.audit.report import audit
 from grandrounds.audit.chain.check import ABSENT, DIFFERENT
 from grandrounds.audit.chain.contract import Contract
@@ -127,20 +127,20 @@ def test_a_contract_is_deployed_and_a_run_anchored_by_programs_of_their_own(node
     where = ("--rpc", node.url, "--contract", made.stdout.strip())
     done = discreet(in_a_process("audit", "anchor", run, *where, "--batch", 4, env=env))
     assert done.returncode == 0 and "6 rounds anchored now, of 6" in done.stdout
-    assert not against_chain(book(run), rpc=node.url, contract=made.stdout.strip()).findings
+    assert not compare_chain(book(run), rpc=node.url, contract=made.stdout.strip()).findings
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("batch", "transactions"), [(1, 6), (4, 2), (10, 1)])
 def test_a_run_is_anchored_and_verifies_against_the_chain(call, node, run, address, batch, transactions):
-    found = against_chain(book(run), rpc=node.url, contract=address)
+    found = compare_chain(book(run), rpc=node.url, contract=address)
     assert [f.name for f in found.findings] == [ABSENT]
     done = call("anchor", run, "--contract", address, "--batch", batch)
     assert done.returncode == 0, done.stderr
     assert "6 rounds anchored now, of 6" in done.stdout and done.stdout.count("transaction 0x") == transactions
     again = call("anchor", run, "--contract", address)
     assert again.returncode == 0 and "0 rounds anchored now, of 6" in again.stdout
-    found = against_chain(book(run), rpc=node.url, contract=address)
+    found = compare_chain(book(run), rpc=node.url, contract=address)
     assert not found.findings and found.notes == ("rounds 1 to 6: on chain 31337 as in the ledger",)
     [place] = json.loads((run / "anchors.json").read_text())["anchors"]
     assert (place["chain"], place["contract"], len(place["spans"])) == (31337, address, transactions)
@@ -159,7 +159,7 @@ def test_a_run_weighed_by_trust_under_masks_is_anchored_as_any_other(call, node,
     run = gr.run(gr.Experiment.parse(plan), out=tmp_path / "trusting").folder
     done = call("anchor", run, "--contract", address)
     assert done.returncode == 0 and "2 rounds anchored now, of 2" in done.stdout
-    found = with_chain(audit(run, deep=True), run, rpc=node.url, contract=address)
+    found = add_chain_check(audit(run, deep=True), run, rpc=node.url, contract=address)
     assert not found.findings and "rounds 1 to 2: on chain 31337 as in the ledger" in found.notes
 
 
@@ -169,7 +169,7 @@ def test_history_that_was_rewritten_with_the_servers_own_key_is_found(rounds, ca
     assert call("anchor", run, "--contract", address, "--batch", batch).returncode == 0
     rewritten(run, weight=0.99)
     assert rounds("audit", "verify", run, "--ledger-only").returncode == 0, "by itself it looks whole"
-    findings = against_chain(book(run), rpc=node.url, contract=address).findings
+    findings = compare_chain(book(run), rpc=node.url, contract=address).findings
     assert {f.name for f in findings} == {DIFFERENT}
     # each later entry names the changed one, so all spans from its own on differ
     assert [f.where for f in findings] == (
@@ -183,7 +183,7 @@ def test_a_ledger_cut_short_is_found(rounds, call, node, run, address):
     assert call("anchor", run, "--contract", address).returncode == 0
     rewritten(run, until=4)
     assert "is UNFINISHED" in rounds("audit", "verify", run, "--ledger-only").stdout
-    findings = against_chain(book(run), rpc=node.url, contract=address).findings
+    findings = compare_chain(book(run), rpc=node.url, contract=address).findings
     assert [f.name for f in findings] == [TRUNCATED]
     assert call("anchor", run, "--contract", address).returncode == 3
 
@@ -286,14 +286,15 @@ def test_an_audit_takes_in_what_the_chain_says_of_a_folder_or_an_export(rounds, 
     assert rounds("audit", "export", run, "--out", export).returncode == 0
     for where in (run, export):
         found = audit(where, files=False)
-        assert {f.name for f in found.findings} <= {NO_WITNESS} and with_chain(found, where, rpc=None, contract=None) == found
-        names = [f.name for f in with_chain(found, where, rpc=node.url, contract=address).findings]
+        assert {f.name for f in found.findings} <= {NO_WITNESS}
+        assert add_chain_check(found, where, rpc=None, contract=None) == found
+        names = [f.name for f in add_chain_check(found, where, rpc=node.url, contract=address).findings]
         assert names[-2:] == [DIFFERENT, DIFFERENT]
         with pytest.raises(BadInput, match="give both"):
-            with_chain(found, where, rpc=node.url, contract=None)
+            add_chain_check(found, where, rpc=node.url, contract=None)
 
 
 def test_a_ledger_that_cannot_be_read_says_that_the_chain_was_not_asked(run):
     (run / "ledger.db").write_bytes(b"no ledger" * 500)
-    found = with_chain(audit(run), run, rpc="http://127.0.0.1:1", contract="0x" + "11" * 20)
+    found = add_chain_check(audit(run), run, rpc="http://127.0.0.1:1", contract="0x" + "11" * 20)
     assert found.findings and "the ledger cannot be read" in found.unchecked[-1]

@@ -120,11 +120,11 @@ def test_shadow_models_do_no_worse_than_the_loss_and_are_kept(learnt):
 
 def test_shadow_runs_deal_the_same_sites_rows_in_halves(learnt):
     held = RunRows.read(learnt)
-    rows, given = shadow_runs._given(held)
+    rows, given = shadow_runs._shadow_rows(held)
     assert len(rows) == len(held.consortium.data)
     seen = []
     for k in range(8):
-        plan = shadow_runs._plan(learnt, held, learnt.folder / "given.rows.safetensors", k)
+        plan = shadow_runs._shadow_plan(learnt, held, learnt.folder / "given.rows.safetensors", k)
         stack = assemble(Settings(plan), given).stack
         assert stack.names == held.consortium.stack.names
         for mine, own in zip(held.consortium.stack.rows, stack.rows, strict=True):
@@ -207,7 +207,7 @@ def test_hospitals_that_only_test_stay_out(home):
     found = attack_run(run, shadows=4)
     assert set(found.sites) == {"a", "b"}
     assert "validation rows" in found.notes[0]
-    rows, given = shadow_runs._given(RunRows.read(run))
+    rows, given = shadow_runs._shadow_rows(RunRows.read(run))
     assert len(rows) == 140 and set(given.columns["site of the run"]) == {"a", "b"}
 
 
@@ -278,9 +278,9 @@ def test_an_epsilon_bounds_what_is_reported(learnt, home, rounds):
 
 
 def test_an_epsilon_of_sites_or_none_promises_patients_nothing():
-    assert Promise.of({"mechanism": "none", "epsilon": None}) is None
-    assert Promise.of({"epsilon": 2.0, "delta": 1e-5, "unit": "site"}) is None
-    assert Promise.of({"epsilon": float("inf"), "unit": "patient"}) is None
+    assert Promise.from_statement({"mechanism": "none", "epsilon": None}) is None
+    assert Promise.from_statement({"epsilon": 2.0, "delta": 1e-5, "unit": "site"}) is None
+    assert Promise.from_statement({"epsilon": float("inf"), "unit": "patient"}) is None
 
 
 def test_refusals_are_one_sentence(home, learnt, rounds):
@@ -345,7 +345,7 @@ def test_a_private_run_keeps_to_its_epsilon_and_leaves_out_who_took_no_part(home
     assert set(found.sites) == {"a", "b"}  # c has 20 training rows and was not trained on
     assert any("without c" in note for note in found.notes)
     assert found.promise.epsilon <= 1.0 and not found.broken
-    assert all(a.low <= found.promise.area for a in found.attacks)
+    assert all(a.low <= found.promise.max_auc for a in found.attacks)
     assert "for each row" in found.sentences()[1]
 
 

@@ -68,14 +68,14 @@ def test_a_run_of_it_is_attacked_and_shadowed(name, tables, tmp_path):
     assert found.separate == bool(run.summary["models"]) and (not found.separate or name in APART)
     assert (found.promise is not None) == (name == "veil")
     held = RunRows.read(run)
-    rows, given = shadow_runs._given(held)
+    rows, given = shadow_runs._shadow_rows(held)
     bundle = (run.folder / "attacks").resolve() / "given.rows.safetensors"
     shadow_runs._write(given, bundle)
     folder = RunFolder(run.folder / "attacks" / "shadow-001")
     folder.create()
-    execute_plan(shadow_runs._plan(run, held, bundle, 0), folder)  # in this process: starting another takes longer
+    execute_plan(shadow_runs._shadow_plan(run, held, bundle, 0), folder)  # in this process: starting another takes longer
     shadow = Run(folder.path)
     target = find_target(run, held)
-    confidence, inside = shadow_runs._asked(shadow, given, np.searchsorted(rows, target.rows))
+    confidence, inside = shadow_runs._query_shadow(shadow, given, np.searchsorted(rows, target.rows))
     assert np.isfinite(confidence).all() and confidence.shape == inside.shape == target.rows.shape
     assert inside.any() and not inside.all(), "so LiRA has rows that the shadow saw, and rows that it did not"

@@ -1,4 +1,4 @@
-"""What `rounds audit verify --rpc URL --contract ADDRESS` adds: a ledger against what is on a chain."""
+"""Compare a ledger with the rounds on a chain, for `rounds audit verify --rpc URL --contract ADDRESS`."""
 
 from __future__ import annotations
 
@@ -16,36 +16,52 @@ from grandrounds.audit.verdict import Audited
 from grandrounds.core.errors import BadInput
 
 
-def against_chain(book: Book, *, rpc: str, contract: str) -> Checked:
-    """Findings and notes. It takes no key and writes nothing: anyone with a node can do it."""
+def compare_chain(book: Book, *, rpc: str, contract: str) -> Checked:
+    """Compare a ledger with a contract. It takes no key and writes nothing: anyone with a node can do it.
+
+    Args:
+        book: The ledger.
+        rpc: The address of a node.
+        contract: The address of the contract.
+    """
     run, rounds = run_and_rounds(book)
-    there = Contract.at(rpc, contract)
-    held = there.held(run, rounds)
-    found = check(rounds, held)
-    if found.findings or not held.spans:
-        return found
-    same = stretches([n for span in held.spans for n in range(span.first, span.last + 1)])
-    return replace(found, notes=(f"{same}: on chain {there.node.chain} as in the ledger", *found.notes))
+    deployed = Contract.at(rpc, contract)
+    on_chain = deployed.held(run, rounds)
+    result = check(rounds, on_chain)
+    if result.findings or not on_chain.spans:
+        return result
+    same = stretches([n for span in on_chain.spans for n in range(span.first, span.last + 1)])
+    return replace(result, notes=(f"{same}: on chain {deployed.node.chain} as in the ledger", *result.notes))
 
 
-def with_chain(found: Audited, run: Path, *, rpc: str | None, contract: str | None) -> Audited:
-    """An audit of a run folder or an export, with what the chain adds; as it was where no chain is named."""
+def add_chain_check(result: Audited, run: Path, *, rpc: str | None, contract: str | None) -> Audited:
+    """Add the chain's findings to an audit; without a chain the audit stays as it is.
+
+    Args:
+        result: The audit of a run folder or an export.
+        run: That folder or file.
+        rpc: The address of a node.
+        contract: The address of the contract.
+
+    Raises:
+        BadInput: Only one of node and contract is named.
+    """
     if rpc is None and contract is None:
-        return found
+        return result
     rpc = rpc or os.environ.get(RPC)
     if rpc is None or contract is None:
         raise BadInput("a chain is named by --rpc and --contract together: give both", code="incomplete-chain-address")
     contract = checked_address(contract, CONTRACT)
     try:
-        book = _book(run)
+        book = _read_book(run)
         run_and_rounds(book)
     except BadInput as e:
-        return replace(found, unchecked=(*found.unchecked, f"the chain: the ledger cannot be read ({e})"))
-    more = against_chain(book, rpc=rpc, contract=contract)
-    return replace(found, findings=(*found.findings, *more.findings), notes=(*found.notes, *more.notes))
+        return replace(result, unchecked=(*result.unchecked, f"the chain: the ledger cannot be read ({e})"))
+    more = compare_chain(book, rpc=rpc, contract=contract)
+    return replace(result, findings=(*result.findings, *more.findings), notes=(*result.notes, *more.notes))
 
 
-def _book(run: Path) -> Book:
+def _read_book(run: Path) -> Book:
     if run.is_file():
         return Book.read(run)
     with ledger_at(run) as ledger:

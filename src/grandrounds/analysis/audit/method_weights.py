@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import MethodSettings, TrustSettings, WeighSettings
 from grandrounds.explain.trust import CLOSE, TrustInputs, TrustResult, TrustRule, compute_trust
 from grandrounds.methods.fedxchain.server import divergence_alarms
 from grandrounds.methods.sse_agg.weights import (
@@ -37,37 +38,59 @@ from grandrounds.methods.weigh import (
 
 OUTLIER = "outlier"
 
+Signals = Mapping[str, Mapping[str, float]]
+"""Signal, then site: its value; a signal that is not known of a site is null."""
+
+
+class StageEntry(TypedDict):
+    """One part of a method in a Decision, as a ledger or a journal has it."""
+
+    part: str
+    weights: Mapping[str, float]
+
+
+class DecisionEntry(TypedDict, total=False):
+    """The fields of a Decision that weights follow from, as a ledger or a journal has them; nothing in it is believed."""
+
+    weights: Mapping[str, float]
+    signals: Signals
+    stages: Sequence[StageEntry]
+    cohorts: Mapping[str, Any]
+    privacy: Mapping[str, Any]
+    asked: Sequence[str]
+    notes: Sequence[str]
+
 
 @dataclass
 class RecomputedWeights:
-    """What does not follow, and what could not be told."""
+    """Recomputed numbers that differ from the record, and those that could not be recomputed."""
 
     wrong: list[str] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
-    def compare(self, what: str, recorded: Mapping[str, float], sites: Sequence[str], again: Array) -> None:
-        """Note every site whose recorded number is not the one worked out again."""
+    def compare(self, name: str, recorded: Mapping[str, float], sites: Sequence[str], recomputed: Array) -> None:
+        """Note every site whose recorded number differs from the recomputed one."""
         if set(recorded) != set(sites):
-            self.wrong.append(f"{what}: it speaks of other sites than its signals")
+            self.wrong.append(f"{name}: it speaks of other sites than its signals")
             return
-        for site, value in zip(sites, again.tolist(), strict=True):
-            told = np.nan if recorded[site] is None else float(recorded[site])
-            if not np.isclose(told, value, rtol=CLOSE, atol=CLOSE, equal_nan=True):
-                self.wrong.append(f"{what} of {site} is recorded as {told:.6g}, its signals give {value:.6g}")
+        for site, value in zip(sites, recomputed.tolist(), strict=True):
+            number = np.nan if recorded[site] is None else float(recorded[site])
+            if not np.isclose(number, value, rtol=CLOSE, atol=CLOSE, equal_nan=True):
+                self.wrong.append(f"{name} of {site} is recorded as {number:.6g}, its signals give {value:.6g}")
 
 
-def recompute_blend(settings: Any, decision: Mapping[str, Any], sites: Sequence[str], counts: Array) -> Array:
-    """The blend (eq. 8) of what the Decision records; the rows alone where reasons were not asked for (`every`)."""
+def recompute_blend(settings: WeighSettings, decision: DecisionEntry, sites: Sequence[str], counts: Array) -> Array:
+    """Recompute the blend (eq. 8) from a Decision; the rows alone where explanations were not asked for (`every`)."""
     signals, rows = decision["signals"], data_size(counts)
     used = {name: share for name, share in resolve_lambdas(settings).items() if share}
-    trust_signal = _trust(settings)
+    trust_signal = _trust_signal(settings)
     if "agreement" in used and trust_signal not in signals:
         return rows
     parts: dict[str, Array] = {"data": rows}
     if "agreement" in used:
-        trust, flat = column(signals[trust_signal], sites), _flat(signals, sites)
-        held = trust * rows if settings.form == OUTLIER else rows if flat.all() else trust
-        parts["agreement"] = held / held.sum()
+        trust, flat = column(signals[trust_signal], sites), _flat_sites(signals, sites)
+        agreement = trust * rows if settings.form == OUTLIER else rows if flat.all() else trust
+        parts["agreement"] = agreement / agreement.sum()
     if "worst_site" in used:
         parts["worst_site"] = softmax_signal(column(signals["val_loss"], sites), settings.beta)
     if "calibration" in used:
@@ -76,67 +99,75 @@ def recompute_blend(settings: Any, decision: Mapping[str, Any], sites: Sequence[
 
 
 def compare_agreement(
-    method: Any,
-    decision: Mapping[str, Any],
+    method: MethodSettings,
+    decision: DecisionEntry,
     sites: Sequence[str],
-    before: Sequence[Mapping[str, Any]],
+    before: Sequence[DecisionEntry],
     out: RecomputedWeights,
 ) -> None:
-    """Whether the trust in each site's reasons follows from how far they lie from the consensus."""
+    """Check that the trust in each site's explanations follows from their distance to the consensus."""
     settings, signals = method.weigh, decision["signals"]
     if "disagreement" not in signals:
         return
-    far, flat, of = column(signals["disagreement"], sites), _flat(signals, sites), _groups(method, decision, sites)
+    far, flat, cohorts = (
+        column(signals["disagreement"], sites),
+        _flat_sites(signals, sites),
+        _groups(method, decision, sites),
+    )
     if flat.all():
-        out.compare(f"'{_trust(settings)}'", signals[_trust(settings)], sites, np.ones(len(sites)))
+        out.compare(f"'{_trust_signal(settings)}'", signals[_trust_signal(settings)], sites, np.ones(len(sites)))
         return
-    alone = [sites[k] for k in np.flatnonzero(np.bincount(of)[of] < MIN_COHORT_SITES).tolist()] if len(np.unique(of)) > 1 else []
+    alone = (
+        [sites[k] for k in np.flatnonzero(np.bincount(cohorts)[cohorts] < MIN_COHORT_SITES).tolist()]
+        if len(np.unique(cohorts)) > 1
+        else []
+    )
     for site in alone:
         out.unchecked.append(
             f"trust in {site}: alone in its cohort, it was compared with all others, whose distances to it are not recorded"
         )
     if settings.form == OUTLIER:
-        trust = _in_line(settings, signals, sites, far, flat, of, alone, before, out)
+        trust = _outlier_trust(settings, signals, sites, far, flat, cohorts, alone, before, out)
     else:
         trust = np.ones(len(sites))
-        for mine in _cohorts(of):
-            trust[mine] = _nearest_first(
+        for mine in _cohort_members(cohorts):
+            trust[mine] = _distance_trust(
                 settings, far[mine], ~flat[mine] if not flat[mine].all() else ~np.zeros(len(mine), bool)
             )
     if flat.any():
         trust[flat] = np.minimum(trust[flat], trust[~flat].min())
-    kept = [k for k, s in enumerate(sites) if s not in alone]
-    told = signals[_trust(settings)]
-    names = [sites[k] for k in kept]
-    out.compare(f"'{_trust(settings)}'", {s: told[s] for s in names}, names, trust[kept])
+    compared = [k for k, s in enumerate(sites) if s not in alone]
+    recorded = signals[_trust_signal(settings)]
+    names = [sites[k] for k in compared]
+    out.compare(f"'{_trust_signal(settings)}'", {s: recorded[s] for s in names}, names, trust[compared])
 
 
-def _in_line(
-    settings: Any,
-    signals: Mapping[str, Any],
+def _outlier_trust(
+    settings: WeighSettings,
+    signals: Signals,
     sites: Sequence[str],
     far: Array,
     flat: Array,
-    of: Array,
+    cohorts: Array,
     alone: Sequence[str],
-    before: Sequence[Mapping[str, Any]],
+    before: Sequence[DecisionEntry],
     out: RecomputedWeights,
 ) -> Array:
-    """The outlier form: how far each stands out, with what earlier rounds found, and what that leaves of its trust."""
+    """Recompute trust in the outlier form, from the outlier ratios of this round and of earlier ones."""
     standing = column(signals["standing"], sites)
     sampling = np.nan_to_num(column(signals.get("sampling", {}), sites))  # records of earlier versions have none
     neighbours = column(signals["neighbours"], sites) if "neighbours" in signals else np.full(len(sites), np.inf)
-    found = np.full(len(sites), np.nan)
-    for mine in _cohorts(of):
+    ratios = np.full(len(sites), np.nan)
+    for mine in _cohort_members(cohorts):
         speaking = ~flat[mine]
         if speaking.any():
-            found[mine] = outlier_ratio_beyond_sampling(
+            ratios[mine] = outlier_ratio_beyond_sampling(
                 far[mine], sampling[mine], neighbours[mine], tolerance=settings.tolerance, peers=far[mine][speaking]
             )
-    known = smoothed_ratio(found, _last(before, "standing", sites), settings.memory)
-    kept = [k for k, s in enumerate(sites) if s not in alone]
-    names = [sites[k] for k in kept]
-    out.compare("'standing'", {s: signals["standing"][s] for s in names}, names, known[kept])
+    smoothed = smoothed_ratio(ratios, _last_known(before, "standing", sites), settings.memory)
+    compared = [k for k, s in enumerate(sites) if s not in alone]
+    names = [sites[k] for k in compared]
+    out.compare("'standing'", {s: signals["standing"][s] for s in names}, names, smoothed[compared])
     harm = column(signals.get("harm", {}), sites)
     halves = np.stack([column(signals.get(name, {}), sites) for name in HARM_BY_HALF])
     confirmed = confirm_harm(settings, halves, column(signals["data_size"], sites))
@@ -144,8 +175,8 @@ def _in_line(
     return retained_share(standing, harm, least=least, sharpness=sharpness, confirmed=confirmed)
 
 
-def _nearest_first(settings: Any, far: Array, speaking: Array) -> Array:
-    """Eq. 5 or 21, as shares of what the nearest has."""
+def _distance_trust(settings: WeighSettings, far: Array, speaking: Array) -> Array:
+    """Recompute trust by eq. 5 or 21, as shares of the nearest site's."""
     far = np.maximum(far, far[speaking].min())
     shares = (
         exponential_weights(far, tau=settings.tau)
@@ -156,36 +187,36 @@ def _nearest_first(settings: Any, far: Array, speaking: Array) -> Array:
     return most
 
 
-def _groups(method: Any, decision: Mapping[str, Any], sites: Sequence[str]) -> Array:
-    """The cohort that each site's reasons were compared in, from 0."""
-    of = decision["cohorts"].get("of", {}) if method.cohorts.consensus == "cohort" else {}
-    return np.array([of.get(s, 1) - 1 for s in sites], np.int64)
+def _groups(method: MethodSettings, decision: DecisionEntry, sites: Sequence[str]) -> Array:
+    """Number the cohort in which each site's explanations were compared, from 0."""
+    cohort_by_site = decision["cohorts"].get("of", {}) if method.cohorts.consensus == "cohort" else {}
+    return np.array([cohort_by_site.get(s, 1) - 1 for s in sites], np.int64)
 
 
-def _cohorts(of: Array) -> Iterator[Array]:
-    for cohort in np.unique(of):
-        yield np.flatnonzero(of == cohort)
+def _cohort_members(cohorts: Array) -> Iterator[Array]:
+    for cohort in np.unique(cohorts):
+        yield np.flatnonzero(cohorts == cohort)
 
 
-def _last(before: Sequence[Mapping[str, Any]], name: str, sites: Sequence[str]) -> Array:
-    """What the last round that spoke of each site found of it; NaN where none did."""
-    known: dict[str, float | None] = {}
+def _last_known(before: Sequence[DecisionEntry], name: str, sites: Sequence[str]) -> Array:
+    """Return each site's value in the last round that has one; NaN where none has."""
+    latest: dict[str, float | None] = {}
     for decision in before:
-        known |= decision["signals"].get(name, {})
-    return column(known, sites)
+        latest |= decision["signals"].get(name, {})
+    return column(latest, sites)
 
 
-def _flat(signals: Mapping[str, Any], sites: Sequence[str]) -> Array:
+def _flat_sites(signals: Signals, sites: Sequence[str]) -> Array:
     out: Array = column(signals["flat"], sites) > 0 if "flat" in signals else np.zeros(len(sites), bool)
     return out
 
 
-def _trust(settings: Any) -> str:
+def _trust_signal(settings: WeighSettings) -> str:
     return "in_line" if settings.form == OUTLIER else "agreement"
 
 
 def column(values: Mapping[str, float | None], sites: Sequence[str]) -> Array:
-    """One number a site, (K,); NaN where none is known."""
+    """Return one number a site, (K,); NaN where none is known."""
     return np.array([np.nan if values.get(s) is None else values[s] for s in sites], float)
 
 
@@ -197,74 +228,77 @@ TAKEN_AS_RECORDED = (
 
 
 def recompute_trust(
-    method: Any, decision: Mapping[str, Any], before: Sequence[Mapping[str, Any]], out: RecomputedWeights
+    method: MethodSettings, decision: DecisionEntry, before: Sequence[DecisionEntry], out: RecomputedWeights
 ) -> dict[str, float]:
-    """Compare trust and all that follows from it, by the plan's [method]; the weights of all that were weighed, by site.
+    """Recompute trust and compare all that follows from it, by the plan's [method].
 
-    Those are more than have a weight where a site refused, or left after it was weighed.
+    Returns:
+        The weight of every site that was weighed, with those that refused or left afterwards.
     """
     settings, signals = method.trust, decision["signals"]
     sites = list(signals["nsds"])
-    again = _judged(settings, signals, sites, before)
-    out.compare("'consistency'", signals["consistency"], sites, again.consistency)
-    out.compare("'trust'", signals["trust"], sites, again.trust)
+    recomputed = _recompute_trust_weights(settings, signals, sites, before)
+    out.compare("'consistency'", signals["consistency"], sites, recomputed.consistency)
+    out.compare("'trust'", signals["trust"], sites, recomputed.trust)
     if settings.reasons:
         compare_agreement(method, decision, sites, before, out)
-    _reward(signals, out)
-    _alarms(settings, decision, sites, out)
+    _compare_reward(signals, out)
+    _compare_alarms(settings, decision, sites, out)
     out.unchecked.append(TAKEN_AS_RECORDED)
-    return dict(zip(sites, again.weights.tolist(), strict=True))
+    return dict(zip(sites, recomputed.weights.tolist(), strict=True))
 
 
-def _judged(
-    settings: Any, signals: Mapping[str, Any], sites: Sequence[str], before: Sequence[Mapping[str, Any]]
+def _recompute_trust_weights(
+    settings: TrustSettings, signals: Signals, sites: Sequence[str], before: Sequence[DecisionEntry]
 ) -> TrustResult:
-    told = {name: column(signals[name], sites) for name in ("alignment", "in_line") if name in signals}
-    said = TrustInputs(
+    optional = {name: column(signals[name], sites) for name in ("alignment", "in_line") if name in signals}
+    inputs = TrustInputs(
         rows=column(signals["data_size"], sites),
-        accuracies=_accuracies(signals["accuracy"], sites, before, settings.window),
+        accuracies=_accuracy_window(signals["accuracy"], sites, before, settings.window),
         steadiness=column(signals["steadiness"], sites),
         nsds=column(signals["nsds"], sites),
-        **told,
+        **optional,
     )
-    return compute_trust(TrustRule.from_settings(settings), said)
+    return compute_trust(TrustRule.from_settings(settings), inputs)
 
 
-def _accuracies(
-    now: Mapping[str, float | None], sites: Sequence[str], before: Sequence[Mapping[str, Any]], window: int
+def _accuracy_window(
+    current: Mapping[str, float | None], sites: Sequence[str], before: Sequence[DecisionEntry], window: int
 ) -> Array:
-    """Each site's accuracies of this round and of the last before it in which it was weighed and went along, (K, window)."""
-    out, place, held = (
+    """Collect each site's accuracies, (K, window): this round's and those of the last rounds in which it accepted the weights."""
+    out, place, filled = (
         np.full((len(sites), window), np.nan),
         {s: k for k, s in enumerate(sites)},
         np.ones(len(sites), int),
     )
-    out[:, -1] = column(now, sites)
+    out[:, -1] = column(current, sites)
     for decision in reversed(before):
-        if (held == window).all():
+        if (filled == window).all():
             break
-        back = [s for s in _went_along(decision) if s in place and held[place[s]] < window]
+        back = [s for s in _weighed(decision) if s in place and filled[place[s]] < window]
         rows = [place[s] for s in back]
-        held[rows] += 1
-        out[rows, -held[rows]] = column(decision["signals"]["accuracy"], back)
+        filled[rows] += 1
+        out[rows, -filled[rows]] = column(decision["signals"]["accuracy"], back)
     return out
 
 
-def _went_along(decision: Mapping[str, Any]) -> Mapping[str, float]:
+def _weighed(decision: DecisionEntry) -> Mapping[str, float]:
     return next((s["weights"] for s in decision["stages"] if s["part"] == "weigh"), {})
 
 
-def _reward(signals: Mapping[str, Any], out: RecomputedWeights) -> None:
-    """A reward is trust x contribution, of the sites whose contribution is known."""
+def _compare_reward(signals: Signals, out: RecomputedWeights) -> None:
+    """Check that a reward is trust x contribution, for the sites whose contribution is known."""
     if "reward" not in signals and "contribution" not in signals:
         return
-    known = list(signals["contribution"])
-    again = column(signals["trust"], known) * column(signals["contribution"], known)
-    out.compare("'reward'", signals["reward"], known, again)
+    sites = list(signals["contribution"])
+    recomputed = column(signals["trust"], sites) * column(signals["contribution"], sites)
+    out.compare("'reward'", signals["reward"], sites, recomputed)
 
 
-def _alarms(settings: Any, decision: Mapping[str, Any], sites: Sequence[str], out: RecomputedWeights) -> None:
-    """Whoever diverges too far is named in the notes."""
+def _compare_alarms(
+    settings: TrustSettings, decision: DecisionEntry, sites: Sequence[str], out: RecomputedWeights
+) -> None:
+    """Check that every site that diverges too far is named in the notes."""
     due = divergence_alarms(sites, column(decision["signals"]["nsds"], sites), most=settings.alarm)
     for site, note in due.items():
         if note not in decision["notes"]:

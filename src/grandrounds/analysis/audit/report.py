@@ -1,4 +1,4 @@
-"""One audit: a run's ledger, or an export of it, against a key and the heads that others kept; and the files beside it.
+"""Audit a run's ledger, or an export of it, against a key and the heads that others kept; and the files beside it.
 
 Command line, console, report and PDF show the verdict of this one function.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from grandrounds.analysis.audit.file_check import Close, Compared, compare_files, compare_open_model
+from grandrounds.analysis.audit.file_check import AuditFindings, ClosingEntry, Entry, compare_files, compare_open_model
 from grandrounds.analysis.audit.report_check import check_report
-from grandrounds.analysis.audit.run_files import deep as look_deep
+from grandrounds.analysis.audit.run_files import compare_checkpoint
 from grandrounds.audit.book import Book, keys_of
 from grandrounds.audit.canonical import loads
 from grandrounds.audit.entry import CLOSE, ROUND, SIMULATED
@@ -65,71 +64,77 @@ def audit(
     Raises:
         BadInput: There is no such run or export, or a key or a head cannot be read.
     """
-    kept = [SignedHead.read(path) for path in heads]
-    given = None if key is None else load_public(key)
-    known = None if sites is None else load_site_keys(sites)
+    signed_heads = [SignedHead.read(path) for path in heads]
+    server_key = None if key is None else load_public(key)
+    site_keys = None if sites is None else load_site_keys(sites)
     if run.is_file():
-        _refuse_what_is_no_export(run)
+        _check_export(run)
         if deep or report is not None:
             raise BadInput(
                 f"{run} is an export: {'--deep' if deep else '--report'} needs the run folder itself",
                 code="needs-run-folder",
             )
-        found, book = _audited(run, _read(run), given, kept, sites=known, given_heads=len(kept))
-        if not found.findings and book is not None:
-            found = _ended_export(found, book)
-        return replace(found, unchecked=(EXPORTED,))
-    own = run / "ledger.head.json"
-    if _is_there(own) and not _is_there(run / "ledger.db"):
-        gone = Finding(UNREADABLE, "ledger.db", f"it was removed: {own.name} beside it is the head of a ledger")
-        return Audited(str(run), (gone,), (BROKEN,))
+        result, book = _audit_ledger(
+            run, _read_export(run), server_key, signed_heads, sites=site_keys, trusted_heads=len(signed_heads)
+        )
+        if not result.findings and book is not None:
+            result = _check_export_end(result, book)
+        return replace(result, unchecked=(EXPORTED,))
+    head_file = run / "ledger.head.json"
+    if _exists(head_file) and not _exists(run / "ledger.db"):
+        removed = Finding(
+            UNREADABLE, "ledger.db", f"it was removed: {head_file.name} beside it is the head of a ledger"
+        )
+        return Audited(str(run), (removed,), (BROKEN,))
     damaged = []
-    if _is_there(own):
+    if _exists(head_file):
         try:
-            kept.append(SignedHead.of(loads(read_file(own))))
+            signed_heads.append(SignedHead.of(loads(read_file(head_file))))
         except BadInput as e:
-            damaged.append(Finding(UNREADABLE, own.name, f"it {e}"))
-    found, book = _audited(
+            damaged.append(Finding(UNREADABLE, head_file.name, f"it {e}"))
+    result, book = _audit_ledger(
         run,
-        _book(run),
-        given or _folders_key(run),
-        kept,
+        _read_ledger(run),
+        server_key or _key_in_folder(run),
+        signed_heads,
         damaged=damaged,
-        trusted=given is not None,
-        sites=known,
-        given_heads=len(heads),
+        trusted=server_key is not None,
+        sites=site_keys,
+        trusted_heads=len(heads),
     )
-    if book is None or found.findings:
-        return replace(found, unchecked=(BROKEN,))
+    if book is None or result.findings:
+        return replace(result, unchecked=(BROKEN,))
     if not files:
-        return _without_files(found, book, run)
-    return _with_files(found, book, run, deep=deep, report=report, reports=reports)
+        return _ledger_only(result, book, run)
+    return _add_files(result, book, run, deep=deep, report=report, reports=reports)
 
 
-def _without_files(found: Audited, book: Book, run: Path) -> Audited:
-    """The audit of a ledger alone, which must have an end unless the run is going on."""
-    found = replace(found, unchecked=(LEDGER_ALONE,))
+def _ledger_only(result: Audited, book: Book, run: Path) -> Audited:
+    """Audit a ledger alone, which must have an end unless the run is going on."""
+    result = replace(result, unchecked=(LEDGER_ALONE,))
     if book.entries[-1].said["kind"] == CLOSE:
-        return found
-    running = Checkpoint(run / "checkpoint").is_locked() and not _is_there(run / SUMMARY)
-    return replace(found, running=running, unfinished="" if running else _unfinished(run, None, rounds=found.rounds))
+        return result
+    running = Checkpoint(run / "checkpoint").is_locked() and not _exists(run / SUMMARY)
+    return replace(
+        result, running=running, unfinished="" if running else _why_unfinished(run, None, rounds=result.rounds)
+    )
 
 
-def _with_files(found: Audited, book: Book, run: Path, *, deep: bool, report: Path | None, reports: bool) -> Audited:
-    """Add to the audit of a ledger that verifies what the files beside it are."""
-    said = [entry.said for entry in book.entries]
-    out, close = Compared(notes=list(found.notes), checked=list(found.checked)), Close.last_of(said)
+def _add_files(result: Audited, book: Book, run: Path, *, deep: bool, report: Path | None, reports: bool) -> Audited:
+    """Add the comparison of files to the audit of a ledger that verifies."""
+    entries = [entry.said for entry in book.entries]
+    out, close = AuditFindings(notes=list(result.notes), checked=list(result.checked)), ClosingEntry.find_last(entries)
     running = Checkpoint(run / "checkpoint").is_locked()
-    ended = said[-1]["kind"] == CLOSE
-    finished = _is_there(run / SUMMARY)
+    ended = entries[-1]["kind"] == CLOSE
+    finished = _exists(run / SUMMARY)
     unfinished = ""
-    simulated = _compare_keys(out, said[0], run) or found.simulated
+    simulated = _compare_keys(out, entries[0], run) or result.simulated
     if finished and not ended:
-        out.wrong(
-            UNFINISHED, "ledger", f"it has no closing entry after round {found.rounds}, though {SUMMARY} is there"
+        out.add_finding(
+            UNFINISHED, "ledger", f"it has no closing entry after round {result.rounds}, though {SUMMARY} is there"
         )
     elif not finished and not running:
-        unfinished = _unfinished(run, close if ended else None, rounds=found.rounds)
+        unfinished = _why_unfinished(run, close if ended else None, rounds=result.rounds)
     if finished and ended and close is not None:
         running = False
         _compare_witnesses(out, book)
@@ -137,19 +142,19 @@ def _with_files(found: Audited, book: Book, run: Path, *, deep: bool, report: Pa
         if reports:
             _compare_reports(out, book, run, close, report)
     elif report is not None:
-        out.wrong(UNFINISHED, report.name, "no closing entry is valid, so that a report cannot be checked")
+        out.add_finding(UNFINISHED, report.name, "no closing entry is valid, so that a report cannot be checked")
     elif close is not None:
         _note_changes(out, run, close)
     else:
         if not running:
-            compare_open_model(out, run, [s for s in said if s["kind"] == ROUND])
-        out.open_question("model files and figures: the run has not ended, so the ledger names none")
+            compare_open_model(out, run, [s for s in entries if s["kind"] == ROUND])
+        out.add_unchecked("model files and figures: the run has not ended, so the ledger names none")
     if deep:
-        look_deep(out, book, run, close, open_end=not (finished and ended))
+        compare_checkpoint(out, book, run, close, open_end=not (finished and ended))
     elif finished:
-        out.open_question(NOT_DEEP)
+        out.add_unchecked(NOT_DEEP)
     return replace(
-        found,
+        result,
         findings=tuple(dict.fromkeys(out.findings)),
         unchecked=tuple(out.unchecked),
         checked=tuple(out.checked),
@@ -163,38 +168,38 @@ def _with_files(found: Audited, book: Book, run: Path, *, deep: bool, report: Pa
     )
 
 
-def _unfinished(run: Path, close: Close | None, *, rounds: int) -> str:
+def _why_unfinished(run: Path, close: ClosingEntry | None, *, rounds: int) -> str:
     """Say why a run has no valid end."""
     fix = f"`rounds resume {run}` goes on with it"
     if close is not None:
         return f"{SUMMARY}, which entry {close.number} names, is not there: the run was resumed since, or it was removed; {fix}"
-    model = f", and {MODEL} is there, which no entry vouches for: do not use it" if _is_there(run / MODEL) else ""
+    model = f", and {MODEL} is there, which no entry vouches for: do not use it" if _exists(run / MODEL) else ""
     return f"the ledger has no closing entry after round {rounds}{model}; {fix}"
 
 
-def _ended_export(found: Audited, book: Book) -> Audited:
-    """An export must end as a ledger does."""
+def _check_export_end(result: Audited, book: Book) -> Audited:
+    """Check that an export ends as a ledger does."""
     if book.entries[-1].said["kind"] != CLOSE:
         why = "the run had not ended when it was exported, or it was cut"
-        return replace(found, unfinished=f"the ledger has no closing entry after round {found.rounds}: {why}")
-    out = Compared()
+        return replace(result, unfinished=f"the ledger has no closing entry after round {result.rounds}: {why}")
+    out = AuditFindings()
     _compare_witnesses(out, book)
-    return replace(found, findings=tuple(out.findings))
+    return replace(result, findings=tuple(out.findings))
 
 
-def _compare_witnesses(out: Compared, book: Book) -> None:
-    """The head over a closing entry is countersigned before the run is called finished."""
+def _compare_witnesses(out: AuditFindings, book: Book) -> None:
+    """Check that the head over a closing entry is countersigned: a run is not called finished before."""
     if keys_of(book.entries[0].said)[1] and not book.heads[-1].witnesses:
         size = book.heads[-1].head.size
-        out.wrong(
+        out.add_finding(
             NO_WITNESS,
             f"head of {size}",
             "no site countersigned the end of this ledger: the server alone vouches for it",
         )
 
 
-def _compare_keys(out: Compared, opening: Mapping[str, Any], run: Path) -> bool:
-    """Compare simulated keys with those that follow from the plan's seed; gives whether the server's does."""
+def _compare_keys(out: AuditFindings, opening: Entry, run: Path) -> bool:
+    """Compare simulated keys with those that follow from the plan's seed; returns whether the server's does."""
     try:
         seed = int(Checkpoint(run / "checkpoint").plan()["seed"])
     except (BadInput, KeyError, TypeError, ValueError, RecursionError):
@@ -204,7 +209,7 @@ def _compare_keys(out: Compared, opening: Mapping[str, Any], run: Path) -> bool:
     if opening["keys"]["made"] == SIMULATED:
         wrong = [s for s, k in sites.items() if Identity.simulated(seed, s).public != k]
         for name in ([] if follows else [SERVER]) + wrong[:5]:
-            out.wrong(
+            out.add_finding(
                 OTHER_KEYS, "entry 0", f"it says that all keys follow from the seed, and the key of {name} does not"
             )
     elif follows:
@@ -214,28 +219,28 @@ def _compare_keys(out: Compared, opening: Mapping[str, Any], run: Path) -> bool:
     return follows
 
 
-def _compare_reports(out: Compared, book: Book, run: Path, close: Close, given: Path | None) -> None:
+def _compare_reports(out: AuditFindings, book: Book, run: Path, close: ClosingEntry, report: Path | None) -> None:
     """Check the reports in the folder, and one that was given."""
     opening = book.entries[0].said
     tree = Tree(entry.leaf for entry in book.entries)
-    there = [path for path in (run / REPORT, run / PDF) if _is_there(path)]
-    if REPORT in close.files and not _is_there(run / REPORT):
-        out.open_question(f"{REPORT}: it is not there; `rounds report {run}` draws it")
-    if given is not None and not any(_same_file(given, path) for path in there):
-        there.append(given)
-    for path in there:
-        if path != given and REPORT not in close.files:
+    paths = [path for path in (run / REPORT, run / PDF) if _exists(path)]
+    if REPORT in close.files and not _exists(run / REPORT):
+        out.add_unchecked(f"{REPORT}: it is not there; `rounds report {run}` draws it")
+    if report is not None and not any(_same_file(report, path) for path in paths):
+        paths.append(report)
+    for path in paths:
+        if path != report and REPORT not in close.files:
             continue  # of version 0.1, which is said already
-        check_report(out, path, run, close=close, tree=tree, run=opening["run"], made=opening["keys"]["made"])
+        check_report(out, path, run, close=close, tree=tree, run=opening["run"], key_source=opening["keys"]["made"])
 
 
-def _note_changes(out: Compared, run: Path, close: Close) -> None:
+def _note_changes(out: AuditFindings, run: Path, close: ClosingEntry) -> None:
     """Name files that are no longer those of the last close, of a run that was resumed and did not end yet."""
-    since = Compared()
+    since = AuditFindings()
     compare_files(since, run, close)
     changed = [f.where for f in since.findings if f.where != SUMMARY]
     if changed:
-        out.open_question(f"{', '.join(changed)}: changed since entry {close.number} closed the run")
+        out.add_unchecked(f"{', '.join(changed)}: changed since entry {close.number} closed the run")
 
 
 def _same_file(a: Path, b: Path) -> bool:
@@ -245,13 +250,13 @@ def _same_file(a: Path, b: Path) -> bool:
         return False
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     """Tell that something has this name, be it a link that leads nowhere."""
     return path.exists() or path.is_symlink()
 
 
-def _book(run: Path) -> Book | Finding:
-    if run.is_dir() and _is_there(run / "ledger.db") and (run / "checkpoint").is_dir():
+def _read_ledger(run: Path) -> Book | Finding:
+    if run.is_dir() and _exists(run / "ledger.db") and (run / "checkpoint").is_dir():
         try:
             with Ledger.open(run / "ledger.db") as ledger:
                 return ledger.book()
@@ -261,34 +266,34 @@ def _book(run: Path) -> Book | Finding:
         return ledger.book()
 
 
-def _audited(
+def _audit_ledger(
     where: Path,
     book: Book | Finding,
     key: bytes | None,
-    kept: Sequence[SignedHead],
+    signed_heads: Sequence[SignedHead],
     *,
     damaged: Sequence[Finding] = (),
     trusted: bool = True,
     sites: Mapping[str, bytes] | None = None,
-    given_heads: int = 0,
+    trusted_heads: int = 0,
 ) -> tuple[Audited, Book | None]:
     if isinstance(book, Finding):
         return Audited(str(where), (book, *damaged)), None
-    findings = (*verify(book, key, heads=kept, sites=sites), *damaged)
+    findings = (*verify(book, key, heads=signed_heads, sites=sites), *damaged)
     notes, checked, simulated = [], [], False
     if key is None or not trusted:
         source = "the ledger itself" if key is None else "beside the ledger"
         notes.append(f"the key was taken from {source}: who can rewrite the one can rewrite the other (give --key)")
     if not findings:
-        made = book.entries[0].said["keys"]["made"]
-        simulated = made == SIMULATED
-        notes += [f"keys are simulated: {made}"] if simulated else []
-        notes += _late(book)
-        notes += _unwitnessed(book)
-        checked.append(_ledger_line(book, kept=given_heads, sites=sites is not None))
+        key_source = book.entries[0].said["keys"]["made"]
+        simulated = key_source == SIMULATED
+        notes += [f"keys are simulated: {key_source}"] if simulated else []
+        notes += _late_rounds(book)
+        notes += _missing_witnesses(book)
+        checked.append(_ledger_line(book, heads=trusted_heads, sites=sites is not None))
     rounds = 0 if findings else sum(e.said["kind"] == ROUND for e in book.entries)
     root = Tree(e.leaf for e in book.entries).root().hex()
-    found = Audited(
+    result = Audited(
         str(where),
         findings,
         (),
@@ -299,18 +304,20 @@ def _audited(
         checked=tuple(checked),
         simulated=simulated,
     )
-    return found, book
+    return result, book
 
 
-def _ledger_line(book: Book, *, kept: int, sites: bool) -> str:
+def _ledger_line(book: Book, *, heads: int, sites: bool) -> str:
     """List the checks of a ledger that verifies."""
     signed = sum(len(h.witnesses) for h in book.heads)
-    more = (f"; {kept} kept head{'s' * (kept > 1)}" if kept else "") + ("; the sites' keys, as given" if sites else "")
+    more = (f"; {heads} kept head{'s' * (heads > 1)}" if heads else "") + (
+        "; the sites' keys, as given" if sites else ""
+    )
     return f"ledger: {len(book.entries)} entries, {len(book.heads)} heads and {signed} countersignatures{more}"
 
 
-def _refuse_what_is_no_export(path: Path) -> None:
-    """A file that is plainly something else is a mistake, not a damaged ledger."""
+def _check_export(path: Path) -> None:
+    """Refuse a file that is plainly something else: a mistake, not a damaged ledger."""
     try:
         with path.open("rb") as f:
             start = f.read(400)
@@ -326,16 +333,16 @@ def _refuse_what_is_no_export(path: Path) -> None:
         raise BadInput(f"{path} is a proof: `rounds audit check {path}` checks it", code="not-an-export")
 
 
-def _read(path: Path) -> Book | Finding:
+def _read_export(path: Path) -> Book | Finding:
     try:
         return Book.read(path)
     except BadInput as e:
         return Finding(UNREADABLE, path.name, str(e))
 
 
-def _folders_key(run: Path) -> bytes | None:
+def _key_in_folder(run: Path) -> bytes | None:
     path = run / "server.pub"
-    if not _is_there(path):
+    if not _exists(path):
         return None
     try:
         read_file(path)  # a pipe or a link is not opened
@@ -344,14 +351,14 @@ def _folders_key(run: Path) -> bytes | None:
     return load_public(path)
 
 
-def _late(book: Book) -> list[str]:
-    """Rounds that were run without a ledger, as its opening entries say."""
+def _late_rounds(book: Book) -> list[str]:
+    """Note rounds that were run without a ledger, as its opening entries say."""
     first = [e.said["first"] for e in book.entries if e.said["kind"] == "open"]
     return [f"rounds before {n} were run without a ledger" for n in first if n > 1]
 
 
-def _unwitnessed(book: Book) -> list[str]:
-    """Sites that have not countersigned the newest head: a run that goes on asks them again."""
+def _missing_witnesses(book: Book) -> list[str]:
+    """Note sites that have not countersigned the newest head: a run that goes on asks them again."""
     newest = book.heads[-1]
     sites = list(keys_of(book.entries[0].said)[1])
     missing = [s for s in newest.head.witnesses(sites) if s not in newest.witnesses]

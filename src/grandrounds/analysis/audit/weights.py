@@ -1,24 +1,26 @@
-"""The weights of a round again, from the signals that its Decision records: does one follow from the other?
+"""Recompute the weights of a round from the signals that its Decision records.
 
-Every part that had a say is done over as far as its signals allow: the rule of [method.weigh], cohorts, robust rules. What
+Every part that had a say is recomputed as far as its signals allow: the rule of [method.weigh], cohorts, robust rules. What
 rests on numbers the record does not hold (every parameter of every model, for a median) is named as unchecked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from grandrounds.analysis.audit.method_weights import (
+    DecisionEntry,
     RecomputedWeights,
+    Signals,
     column,
     compare_agreement,
     recompute_blend,
     recompute_trust,
 )
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan_types import MethodSettings, RobustSettings
 from grandrounds.core.plugins import is_path
 from grandrounds.methods.asynchronous import staleness_weight
 from grandrounds.methods.cohorts import cohort_shares
@@ -39,12 +41,18 @@ BLIND = {
 
 
 def recompute_weights(
-    method: Any, decision: Mapping[str, Any], before: Sequence[Mapping[str, Any]]
+    method: MethodSettings, decision: DecisionEntry, before: Sequence[DecisionEntry]
 ) -> RecomputedWeights:
-    """One round's weights again, by the plan's [method]; `before`: the Decisions of earlier rounds."""
+    """Recompute one round's weights and compare them with its Decision.
+
+    Args:
+        method: The plan's [method].
+        decision: The Decision of the round.
+        before: The Decisions of earlier rounds.
+    """
     out = RecomputedWeights()
     weights: Mapping[str, float] = decision["weights"]
-    signals: Mapping[str, Mapping[str, float]] = decision["signals"]
+    signals: Signals = decision["signals"]
     sites = list(weights)
     if is_path(method.name):
         out.unchecked.append("weights: the method is of the user's own")
@@ -55,20 +63,22 @@ def recompute_weights(
     elif method.name == "local":
         out.compare("the weight", weights, sites, np.ones(len(sites)))
     elif method.name == "veil":
-        said = signals.get("rows_said")
-        roots = np.ones(len(sites)) if said is None else np.sqrt(column(said, sites))
+        reported_rows = signals.get("rows_said")
+        roots = np.ones(len(sites)) if reported_rows is None else np.sqrt(column(reported_rows, sites))
         out.compare("the weight", weights, sites, roots / roots.sum())
     elif decision.get("privacy", {}).get("mechanism") == "client":
-        _client(method, decision, sites, out)
+        _compare_client_level(method, decision, sites, out)
     elif method.name == "clustered":
-        out.compare("the weight", weights, sites, _by_cluster(signals, sites))
+        out.compare("the weight", weights, sites, _cluster_shares(signals, sites))
     else:
-        _stages(method, decision, sites, before, out)
+        _compare_stages(method, decision, sites, before, out)
     return out
 
 
-def _client(method: Any, decision: Mapping[str, Any], sites: list[str], out: RecomputedWeights) -> None:
-    """Of client-level privacy: one over the sites that the plan is for, whoever answered; in version 0.1 over those asked."""
+def _compare_client_level(
+    method: MethodSettings, decision: DecisionEntry, sites: list[str], out: RecomputedWeights
+) -> None:
+    """Compare weights under client-level privacy: 1 / sites of the plan, whoever answered; in version 0.1, 1 / sites asked."""
     if method.weigh.rule == "uniform":
         planned = int(decision["privacy"].get("sites", 0)) or len(decision["asked"])
         if method.select.rule != "all" and "sites" in decision["privacy"]:
@@ -80,38 +90,38 @@ def _client(method: Any, decision: Mapping[str, Any], sites: list[str], out: Rec
         )
 
 
-def _stages(
-    method: Any,
-    decision: Mapping[str, Any],
+def _compare_stages(
+    method: MethodSettings,
+    decision: DecisionEntry,
     sites: list[str],
-    before: Sequence[Mapping[str, Any]],
+    before: Sequence[DecisionEntry],
     out: RecomputedWeights,
 ) -> None:
-    """Part by part: each one's weights from those of the part before and its own signals."""
+    """Compare part by part: each one's weights from those of the part before and its own signals."""
     stages = {stage["part"]: stage for stage in decision["stages"] if stage["weights"]}
     weighed = list(stages["weigh"]["weights"]) if _SECURE in stages else sites
     last: Mapping[str, float] = {}
     for part in ("weigh", "cohorts", "robust"):
         if part in stages:
-            _PARTS[part](method, decision, weighed, last, before, out)
+            _STAGES[part](method, decision, weighed, last, before, out)
             last = stages[part]["weights"]
     if _SECURE in stages:  # those that stayed in the sum, by the same weights
-        left = column(last, sites)
-        last = dict(zip(sites, (left / left.sum()).tolist(), strict=True))
+        remaining = column(last, sites)
+        last = dict(zip(sites, (remaining / remaining.sum()).tolist(), strict=True))
         out.compare("the weight after the secure sum", stages[_SECURE]["weights"], sites, column(last, sites))
     out.compare("the weight", decision["weights"], sites, column(last, sites))
 
 
-def _weigh(
-    method: Any,
-    decision: Mapping[str, Any],
+def _compare_weighing(
+    method: MethodSettings,
+    decision: DecisionEntry,
     sites: list[str],
-    _: Any,
-    before: Sequence[Mapping[str, Any]],
+    _: object,
+    before: Sequence[DecisionEntry],
     out: RecomputedWeights,
 ) -> None:
     settings, signals = method.weigh, decision["signals"]
-    told = next(s["weights"] for s in decision["stages"] if s["part"] == "weigh")
+    recorded = next(s["weights"] for s in decision["stages"] if s["part"] == "weigh")
     counts = column(signals["data_size"], sites)
     earned: dict[str, float] = {}
     if method.name == "fedxchain":
@@ -119,45 +129,59 @@ def _weigh(
         earned = recompute_trust(method, decision, before, out)
     if settings.rule == TRUST:  # of all that were weighed, those that went along
         shown = column(earned, sites)
-        again = shown / shown.sum()
+        recomputed = shown / shown.sum()
     elif settings.rule == EXPLANATIONS:
-        again = recompute_blend(settings, decision, sites, counts)
+        recomputed = recompute_blend(settings, decision, sites, counts)
         compare_agreement(method, decision, sites, before, out)
     elif method.name == "xfed" and method.xfed.weights == "rank" and "place" in signals:
-        again = rank_weights(column(signals["place"], sites))
+        recomputed = rank_weights(column(signals["place"], sites))
     elif settings.rule == "uniform":
-        again = uniform_weights(len(sites))
+        recomputed = uniform_weights(len(sites))
     elif settings.rule == "distance":
-        again = distance_weights(column(signals["distance"], sites))
+        recomputed = distance_weights(column(signals["distance"], sites))
     elif settings.rule == "reference_accuracy":
         right = column(signals["reference_accuracy"], sites)
-        again = data_size(right) if right.any() else uniform_weights(len(right))
+        recomputed = data_size(right) if right.any() else uniform_weights(len(right))
     else:
-        again = data_size(counts)
-    out.compare("the weight after 'weigh'", told, sites, again)
+        recomputed = data_size(counts)
+    out.compare("the weight after 'weigh'", recorded, sites, recomputed)
 
 
-def _cohorts(
-    method: Any, decision: Mapping[str, Any], sites: list[str], last: Any, _: Any, out: RecomputedWeights
+def _compare_cohorts(
+    method: MethodSettings,
+    decision: DecisionEntry,
+    sites: list[str],
+    last: Mapping[str, float],
+    _: object,
+    out: RecomputedWeights,
 ) -> None:
-    told = next(s["weights"] for s in decision["stages"] if s["part"] == "cohorts")
-    of = np.array([decision["cohorts"]["of"][s] - 1 for s in sites])
+    recorded = next(s["weights"] for s in decision["stages"] if s["part"] == "cohorts")
+    cohorts = np.array([decision["cohorts"]["of"][s] - 1 for s in sites])
     weights = column(last, sites)
-    each = cohort_shares(method.cohorts.weight, of, weights, column(decision["signals"]["data_size"], sites))
-    again = np.zeros(len(sites))
-    for cohort in np.unique(of):
-        mine = of == cohort
-        own = weights[mine]
-        again[mine] = each[cohort] * (own / own.sum() if own.any() else np.full(len(own), 1 / len(own)))
-    out.compare("the weight after 'cohorts'", told, sites, again)
+    each = cohort_shares(method.cohorts.weight, cohorts, weights, column(decision["signals"]["data_size"], sites))
+    recomputed = np.zeros(len(sites))
+    for cohort in np.unique(cohorts):
+        mine = cohorts == cohort
+        member_weights = weights[mine]
+        recomputed[mine] = each[cohort] * (
+            member_weights / member_weights.sum()
+            if member_weights.any()
+            else np.full(len(member_weights), 1 / len(member_weights))
+        )
+    out.compare("the weight after 'cohorts'", recorded, sites, recomputed)
 
 
-def _robust(
-    method: Any, decision: Mapping[str, Any], sites: list[str], last: Any, _: Any, out: RecomputedWeights
+def _compare_robust(
+    method: MethodSettings,
+    decision: DecisionEntry,
+    sites: list[str],
+    last: Mapping[str, float],
+    _: object,
+    out: RecomputedWeights,
 ) -> None:
-    """What a robust rule made of the weights, where its signals say enough."""
+    """Compare the weights after a robust rule, where its signals say enough."""
     rule, signals = method.robust.rule, decision["signals"]
-    told = next(s["weights"] for s in decision["stages"] if s["part"] == "robust")
+    recorded = next(s["weights"] for s in decision["stages"] if s["part"] == "robust")
     if decision["cohorts"]:
         out.unchecked.append(f"weights after robust rule '{rule}': it judged each cohort by itself")
     elif rule in BLIND:
@@ -166,19 +190,19 @@ def _robust(
         usable = np.ones(len(sites), bool)
         if "left_out" in signals:
             usable = column(signals["left_out"], sites) == 0
-        again = np.zeros(len(sites))
+        recomputed = np.zeros(len(sites))
         if usable.any():
-            found = {
+            usable_signals = {
                 name: column(values, sites)[usable] for name, values in signals.items() if set(sites) <= set(values)
             }
-            given = column(last, sites)
-            given = given if usable.all() else normalise(given[usable])
-            again[usable] = _judged(method.robust, found, given)
-        out.compare("the weight after 'robust'", told, sites, again)
+            weights = column(last, sites)
+            weights = weights if usable.all() else normalise(weights[usable])
+            recomputed[usable] = _robust_weights(method.robust, usable_signals, weights)
+        out.compare("the weight after 'robust'", recorded, sites, recomputed)
 
 
-def _judged(settings: Any, signals: Mapping[str, Array], weights: Array) -> Array:
-    """The weights that a robust rule gives by its own signals."""
+def _robust_weights(settings: RobustSettings, signals: Mapping[str, Array], weights: Array) -> Array:
+    """Compute the weights that a robust rule gives by its own signals."""
     if settings.rule == "fltrust":
         return normalise(trust_scores(signals["similarity"]))
     if settings.rule == "foolsgold":
@@ -191,11 +215,11 @@ def _judged(settings: Any, signals: Mapping[str, Array], weights: Array) -> Arra
     return weights  # clip cuts updates, not weights
 
 
-def _by_cluster(signals: Mapping[str, Mapping[str, float]], sites: list[str]) -> Array:
-    """Clustered models: a site's share of its cluster's rows."""
-    rows, of = column(signals["data_size"], sites), column(signals["cluster"], sites)
-    out: Array = rows / np.array([rows[of == c].sum() for c in of])
+def _cluster_shares(signals: Signals, sites: list[str]) -> Array:
+    """Compute each site's share of its cluster's rows, for clustered models."""
+    rows, clusters = column(signals["data_size"], sites), column(signals["cluster"], sites)
+    out: Array = rows / np.array([rows[clusters == c].sum() for c in clusters])
     return out
 
 
-_PARTS = {"weigh": _weigh, "cohorts": _cohorts, "robust": _robust}
+_STAGES = {"weigh": _compare_weighing, "cohorts": _compare_cohorts, "robust": _compare_robust}

@@ -1,1 +1,1 @@
-"""Why this case, why at this site: the reasons of a finished run, told to one person who asks."""
+"""Explanations of single cases and of sites, for a finished run."""

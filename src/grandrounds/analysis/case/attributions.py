@@ -1,4 +1,4 @@
-"""What each clinical column adds to one patient's score, by any of the explainers that fit the model.
+"""Attribute one patient's score to clinical columns, by any explainer that suits the model.
 
 The score is a contrast of logits, z_c - mean of the other classes' z: with two classes the log-odds themselves, with more
 the log-odds of the class against the (geometric) mean of the others. Every explainer here is linear in the outputs, so
@@ -30,8 +30,8 @@ LOG_ODDS, PROBABILITY = "log-odds", "probability"
 
 
 @dataclass(frozen=True, eq=False)
-class Attributed:
-    """score = base + contributions (F,) + what the explainer leaves over."""
+class ScoreAttribution:
+    """A score as the sum base + contributions (F,) + remainder."""
 
     contributions: Array
     base: float
@@ -43,16 +43,24 @@ class Attributed:
         return self.score - self.base - float(self.contributions.sum())
 
 
-def attribute(question: Question, explainer: str) -> Attributed:
-    """One patient's score taken apart; an explainer that does not fit the model is refused in words."""
+def attribute_score(question: Question, explainer: str) -> ScoreAttribution:
+    """Attribute one patient's score to columns.
+
+    Args:
+        question: The model, the patient's inputs and the rows to compare with.
+        explainer: A name in EXPLAINERS.
+
+    Raises:
+        BadInput: The explainer is unknown, does not suit the model, or needs a package that is not installed.
+    """
     if explainer not in EXPLAINERS:
         raise BadInput(
             f"no explainer '{explainer}' for a case; {nearest(explainer, EXPLAINERS)}", code="unknown-explainer"
         )
-    known = fitting(question.model)
-    if explainer not in known:
+    suitable = suitable_explainers(question.model)
+    if explainer not in suitable:
         why = "reads layers, not trees" if question.model.kernel in _TREES else "is for logistic models"
-        raise BadInput(f"explainer '{explainer}' {why}: use {', '.join(known)}", code="unsuitable-explainer")
+        raise BadInput(f"explainer '{explainer}' {why}: use {', '.join(suitable)}", code="unsuitable-explainer")
     try:
         parts, start = _CASES[explainer].load()(question)
     except ImportError as e:
@@ -62,47 +70,47 @@ def attribute(question: Question, explainer: str) -> Attributed:
         ) from None
     v = question.contrast
     score = float(scores(question.model, question.theta)(question.x)[0].astype(float) @ v)
-    return Attributed(v @ parts, float(start @ v), score, start)
+    return ScoreAttribution(v @ parts, float(start @ v), score, start)
 
 
-def fitting(model: Any) -> tuple[str, ...]:
-    """The explainers that a model can be explained by."""
+def suitable_explainers(model: Any) -> tuple[str, ...]:
+    """List the explainers that suit a model."""
     if model.kernel in _TREES:
         return tuple(name for name, spec in _CASES.items() if not spec.needs_gradient)
     return tuple(name for name, spec in _CASES.items() if is_linear(model) or not spec.needs_linear)
 
 
 def is_linear(model: Any) -> bool:
-    """Whether a model's logits are a weighted sum of its inputs: then Shapley values are exact, by their means alone."""
+    """Tell that a model's logits are a weighted sum of its inputs: then Shapley values are exact, by their means alone."""
     if model.kernel in _TREES:
         return False
     dense = as_dense(model)
     return dense is not None and len(dense.widths) == 2
 
 
-def unit(model: Any) -> str:
-    """What contributions are counted in."""
+def score_unit(model: Any) -> str:
+    """Name the unit of contributions: log-odds or probability."""
     return PROBABILITY if model.kernel == "forest" else LOG_ODDS
 
 
-def unread(question: Question) -> tuple[str, ...]:
-    """The columns that a linear model gives no weight at all; of any other model nothing is said."""
+def zero_weight_columns(question: Question) -> tuple[str, ...]:
+    """List the columns that a linear model gives no weight; empty for any other model."""
     if not is_linear(question.model):
         return ()
     weights, _ = linear_layer(question.model, question.theta)
-    held = sum_by_feature(question.features, np.abs(weights).T).sum(axis=0).tolist()
-    return tuple(name for name, some in zip(question.features.names, held, strict=True) if not some)
+    weight_by_column = sum_by_feature(question.features, np.abs(weights).T).sum(axis=0).tolist()
+    return tuple(name for name, some in zip(question.features.names, weight_by_column, strict=True) if not some)
 
 
-def contrast(outputs: int, own: Sequence[int], explained: int, *, kernel: str) -> Array:
-    """The weights (outputs,) that make the score of class `explained` out of a task's `own` outputs.
+def contrast_weights(outputs: int, task_outputs: Sequence[int], target: int, *, kernel: str) -> Array:
+    """Compute the weights (outputs,) that make the score of class `target` out of a task's outputs.
 
     One output is the log-odds of class 1: for class 0 its sign is turned round.
     """
     if outputs == 1:
-        return np.array([1.0 if explained else -1.0])
+        return np.array([1.0 if target else -1.0])
     v = np.zeros(outputs)
     if kernel != "forest":
-        v[list(own)] = -1 / (len(own) - 1)
-    v[explained] = 1
+        v[list(task_outputs)] = -1 / (len(task_outputs) - 1)
+    v[target] = 1
     return v

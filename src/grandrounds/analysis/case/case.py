@@ -1,6 +1,6 @@
-"""Why the model says this of this patient, and how it reasons at this site: for a finished run.
+"""Explain one patient, or the model's behaviour at one site, for a finished run.
 
-`explain_case(load_run("runs/demo"), 12).reasons[0]` is what counts most for the patient of row 12.
+`explain_case(load_run("runs/demo"), 12).attributions[0]` is the column that counts most for the patient of row 12.
 """
 
 from __future__ import annotations
@@ -11,20 +11,26 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.analysis.case.attributions import EXPLAINERS
-from grandrounds.analysis.case.image import MAPS, PictureCase, PictureSite, picture_case, picture_site
+from grandrounds.analysis.case.image import (
+    MAPS,
+    ImageExplanation,
+    SiteImageExplanation,
+    explain_image,
+    explain_site_images,
+)
 from grandrounds.analysis.case.near_misses import NearMisses, near_misses
 from grandrounds.analysis.case.rows import (
-    TRAINED_ON,
+    TRAINING_ROW,
+    CaseRow,
     ComparisonRows,
-    Found,
     RunRows,
     comparison_rows,
-    find_new,
-    outcome_in,
-    read_new,
+    find_new_case,
+    outcome_for_task,
+    read_patients,
 )
-from grandrounds.analysis.case.site import SiteReasons, site_reasons
-from grandrounds.analysis.case.table import Reason, TableCase, table_case
+from grandrounds.analysis.case.site import SiteExplanation, explain_site_columns
+from grandrounds.analysis.case.table import Attribution, CaseExplanation, explain_table_row
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
 from grandrounds.explain.explainers.registry import DEFAULT_CASE
@@ -34,10 +40,10 @@ if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel
     from grandrounds.runs.run import Run
 
-Case = TableCase | PictureCase
-Site = SiteReasons | PictureSite
+Case = CaseExplanation | ImageExplanation
+Site = SiteExplanation | SiteImageExplanation
 
-_NOBODY = "models stay separate in this run and this row is no site's: their mean speaks (--for SITE names another)"
+_NO_SITE = "models stay separate in this run and this row is no site's: their mean speaks (--for SITE names another)"
 
 
 def explain_case(
@@ -47,58 +53,79 @@ def explain_case(
     site: str | None = None,
     table: Any = None,
     query: str | None = None,
-    reading: Mapping[str, Any] | None = None,
+    reading: Mapping[str, object] | None = None,
     explainer: str | None = None,
     protected: Sequence[str] = (),
     data: Any = None,
 ) -> Case:
-    """Row number `case`, from 1, of the run's own data or of new patients (`table`: a file, a frame, an ImageSet).
+    """Explain the prediction for one patient or image.
 
-    The model is the one in use at the row's own site, or at `site`. `explainer` is one of EXPLAINERS (default: shap);
-    pictures have their heat maps instead. `protected` names the columns to flag, in place of those that are known by
-    name. `data` gives the run's own rows again where they came from memory. A new patient is explained by a linear model
-    without anybody's rows. Where another explainer compares with rows, they are the run's own, or of a run whose rows are
-    at its sites, or gone, the others of `table`.
+    A linear model needs no other rows to explain a new patient. An explainer that compares with rows takes the run's own; where
+    those are at the sites, or gone, it takes the other rows of `table`.
+
+    Args:
+        run: A finished run.
+        case: The row number, from 1, in the run's own data or in `table`.
+        site: The site whose model is used; by default the site of the row.
+        table: New patients: a file, a data frame or an ImageSet.
+        query: The SQL query, where `table` is a database.
+        reading: Settings of [data] that differ for `table`.
+        explainer: A name in EXPLAINERS, by default shap; images have heat maps instead.
+        protected: The columns to flag, in place of those known by name.
+        data: The run's own rows, where they came from memory.
+
+    Raises:
+        BadInput: There is no such row, its rows cannot be read, or the explainer does not suit the model.
     """
-    beside: Callable[[], ComparisonRows]
+    comparison: Callable[[], ComparisonRows]
     if table is None:
-        own = RunRows.read(run, data)  # a run that is not finished, or whose data have changed, is refused first
-        found, beside = own.find(case), lambda: own
+        run_rows = RunRows.read(run, data)  # a run that is not finished, or whose data have changed, is refused first
+        row, comparison = run_rows.find(case), lambda: run_rows
     else:
-        new = read_new(run, table, query=query, reading=reading)
-        found, beside = find_new(run, new, case), cache(lambda: comparison_rows(run, new, case, data=data))
-    user = found.site if site is None else site_named(site, [s for s in run.summary["per_site"] if s != POOL])
+        new = read_patients(run, table, query=query, reading=reading)
+        row, comparison = find_new_case(run, new, case), cache(lambda: comparison_rows(run, new, case, data=data))
+    user = row.site if site is None else site_named(site, [s for s in run.summary["per_site"] if s != POOL])
     if user is None and run.summary["models"]:
-        found = replace(found, notes=(*found.notes, _NOBODY))
-    return explain_found(run, run.model_for(user), found, beside, user=user, explainer=explainer, protected=protected)
+        row = replace(row, notes=(*row.notes, _NO_SITE))
+    return explain_row(run, run.model_for(user), row, comparison, user=user, explainer=explainer, protected=protected)
 
 
-def explain_found(
+def explain_row(
     run: Run,
     model: TrainedModel,
-    found: Found,
-    beside: Callable[[], ComparisonRows],
+    row: CaseRow,
+    comparison: Callable[[], ComparisonRows],
     *,
     user: str | None,
     explainer: str | None = None,
     protected: Sequence[str] = (),
 ) -> Case:
-    """A row that was found, explained by the `model` that site `user` has; None is no site."""
-    if run.summary["models"] and user != found.site:  # another site's model has not seen the row
-        found = replace(found, notes=tuple(n for n in found.notes if n != TRAINED_ON))
-    task, by = beside().task(user) if run.plan["tasks"] else "", _by(run, user)
-    found = replace(found, outcome=outcome_in(run, task, found.outcome))
+    """Explain a row with a given model.
+
+    Args:
+        run: The run that the model is of.
+        model: The model that site `user` uses.
+        row: The row to explain.
+        comparison: Gives the rows to compare with; called only where the explainer needs them.
+        user: The site whose model it is; None for no site.
+        explainer: A name in EXPLAINERS, by default shap.
+        protected: The columns to flag, in place of those known by name.
+    """
+    if run.summary["models"] and user != row.site:  # another site's model has not seen the row
+        row = replace(row, notes=tuple(n for n in row.notes if n != TRAINING_ROW))
+    task, model_owner = comparison().task(user) if run.plan["tasks"] else "", _model_owner(run, user)
+    row = replace(row, outcome=outcome_for_task(run, task, row.outcome))
     if model.schema is None:
-        _no_choice(explainer)
+        _refuse_explainer(explainer)
         if protected:
             raise BadInput("--protected names columns, and pictures have none", code="images-without-columns")
-        return picture_case(model, found, by=by, task=task, seed=run.plan["seed"])
-    return table_case(
+        return explain_image(model, row, model_owner=model_owner, task=task, seed=run.plan["seed"])
+    return explain_table_row(
         run,
         model,
-        found,
-        beside,
-        by=by,
+        row,
+        comparison,
+        model_owner=model_owner,
         user=user,
         task=task,
         explainer=explainer or DEFAULT_CASE,
@@ -107,25 +134,31 @@ def explain_found(
 
 
 def explain_site(run: Run, site: str, *, explainer: str | None = None, data: Any = None) -> Site:
-    """How the model in use reasons at a site: its importances beside the others', or some of its pictures.
+    """Explain what the model in use relies on at a site: importances beside those of other sites, or some of its images.
 
-    Without an `explainer` the run's own record is used where there is one, for which no data are needed, and else
-    permutation importance.
+    Args:
+        run: A finished run.
+        site: The site's name or number.
+        explainer: A sketch explainer. By default the run's own record, which needs no data, and else permutation importance.
+        data: The run's own rows, where they came from memory.
+
+    Raises:
+        BadInput: There is no such site, or there is nothing to explain at it.
     """
     name = site_named(str(site), [s for s in run.summary["per_site"] if s != POOL])
-    model, by = run.model_for(name), _by(run, name)
+    model, model_owner = run.model_for(name), _model_owner(run, name)
     if model.schema is None:
-        _no_choice(explainer)
-        return picture_site(model, RunRows.read(run, data), name, by=by)
-    return site_reasons(run, name, by=by, explainer=explainer, data=data)
+        _refuse_explainer(explainer)
+        return explain_site_images(model, RunRows.read(run, data), name, model_owner=model_owner)
+    return explain_site_columns(run, name, model_owner=model_owner, explainer=explainer, data=data)
 
 
-def _by(run: Run, site: str | None) -> str:
-    """Whose model a site uses, in words."""
+def _model_owner(run: Run, site: str | None) -> str:
+    """Name the owner of the model that a site uses, in words."""
     return f"{site}'s own model" if site in run.summary["models"] else "the common model"
 
 
-def _no_choice(explainer: str | None) -> None:
+def _refuse_explainer(explainer: str | None) -> None:
     if explainer is not None:
         shown = ", ".join(MAPS.values())
         raise BadInput(
@@ -134,4 +167,4 @@ def _no_choice(explainer: str | None) -> None:
         )
 
 
-__all__ = ["EXPLAINERS", "Case", "NearMisses", "Reason", "Site", "explain_case", "explain_site", "near_misses"]
+__all__ = ["EXPLAINERS", "Case", "NearMisses", "Attribution", "Site", "explain_case", "explain_site", "near_misses"]

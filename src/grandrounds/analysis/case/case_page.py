@@ -1,4 +1,4 @@
-"""Case and site explanations on self-contained pages, in light, in dark and on paper: waterfall, tables and near misses."""
+"""Pages of case and site explanations, self-contained, in light, in dark and on paper: waterfall, tables and near misses."""
 
 from __future__ import annotations
 
@@ -10,172 +10,80 @@ import numpy as np
 
 from grandrounds.analysis.case.attributions import EXPLAINERS, LOG_ODDS
 from grandrounds.analysis.case.near_misses import NEAR, NearMisses
-from grandrounds.analysis.case.site import SiteReasons
-from grandrounds.analysis.case.table import Reason, TableCase
+from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines, share_text, short
 from grandrounds.report import figures
-from grandrounds.report.document import Charts, document, number, table, td, text_cell
-from grandrounds.report.figure import Figure, packed_script
-from grandrounds.report.style import COLOURS, QUIET, category, heading, labels, layout
+from grandrounds.report.document import document, table, td, text_cell
+from grandrounds.report.figure import Figure
+from grandrounds.report.style import heading
 
 PARTS = {"train": "training row", "val": "validation row", "test": "test row", "reference": "reference row"}
-_SEEN = 0.005
+_VISIBLE = 0.005
 
 
-def case_title(case: TableCase) -> str:
-    """Which patient, at which site."""
+def case_title(case: CaseExplanation) -> str:
+    """Write the title: which patient, at which site."""
     where = f" at {case.site}" if case.site else ""
     return f"Row {case.number} of {case.source}{where}"
 
 
-def case_figure(case: TableCase, *, top: int) -> Figure:
-    """The patient's score as a waterfall, from the background's to the patient's own."""
-    names = [r.column for r in case.reasons]
-    parts = [r.contribution for r in case.reasons]
-    end = case.base + sum(parts) if accounted(case) else case.score
-    drawn = figures.waterfall(names, parts, case.base, end, [value_text(r) for r in case.reasons], top=top)
+def case_figure(case: CaseExplanation, *, top: int) -> Figure:
+    """Draw the patient's score as a waterfall, from the background's to the patient's own."""
+    names = [r.column for r in case.attributions]
+    parts = [r.contribution for r in case.attributions]
+    end = case.base + sum(parts) if is_complete(case) else case.score
+    drawn = figures.waterfall(names, parts, case.base, end, [value_text(r) for r in case.attributions], top=top)
     shown = f"from {case.baseline:.1%} at the start (dotted) to {case.probability:.1%} for this patient"
     drawn["layout"]["title"] = heading(f"Why {escape(case.event)}: row {case.number}", shown)
-    drawn["layout"]["xaxis"]["title"] = {"text": escape(score_words(case))}
+    drawn["layout"]["xaxis"]["title"] = {"text": escape(score_description(case))}
     drawn["layout"]["margin"] = {"t": 72}
     if case.unit != LOG_ODDS or len(case.classes) > 2:  # the figure's own hover takes every score for log-odds of two
         drawn["data"][0]["hovertemplate"] = "%{y}: %{text}<br>so far %{customdata[0]:.3f}<extra></extra>"
     return drawn
 
 
-def accounted(case: TableCase) -> bool:
-    """Whether the reasons add up, to the digits that are shown."""
-    return abs(case.remainder) < _SEEN
+def is_complete(case: CaseExplanation) -> bool:
+    """Tell that the attributions add up, to the digits that are shown."""
+    return abs(case.remainder) < _VISIBLE
 
 
-def score_words(case: TableCase) -> str:
-    """What the contributions add up to."""
+def score_description(case: CaseExplanation) -> str:
+    """Describe the score that contributions add up to."""
     if case.unit != LOG_ODDS:
         return f"probability of {case.event}"
     return f"log-odds of {case.event}" + (" against the mean of the other classes" if len(case.classes) > 2 else "")
 
 
-def risk_word(case: TableCase) -> str:
-    """What a probability is called: of two classes the second is a risk."""
+def risk_name(case: CaseExplanation) -> str:
+    """Name the probability: "risk" for two classes."""
     return "risk" if len(case.classes) == 2 else "probability"
 
 
-def value_text(reason: Reason) -> str:
-    """The patient's value as a person writes it."""
-    if reason.value is None:
+def value_text(attribution: Attribution) -> str:
+    """Write the patient's value as a person does."""
+    if attribution.value is None:
         return "missing"
-    return short(reason.value) if isinstance(reason.value, float) else str(reason.value)
+    return short(attribution.value) if isinstance(attribution.value, float) else str(attribution.value)
 
 
 def breakable(name: str) -> str:
-    """A name as HTML that may be broken after an underscore, so that long ones do not widen a table."""
+    """Write a name as HTML that may break after an underscore, so that long ones do not widen a table."""
     return escape(name).replace("_", "_<wbr>")
 
 
-def standing(reason: Reason) -> str:
-    """Where the value stands among the training patients of all sites."""
-    noise = "" if reason.margin is None else f" ± {max(1.0, reason.margin):.0f} (noised)"
-    if reason.percentile is not None:
-        p = reason.percentile
+def percentile_text(attribution: Attribution) -> str:
+    """Write the percentile of the value, or the share of patients with it, among the training patients of all sites."""
+    noise = "" if attribution.margin is None else f" ± {max(1.0, attribution.margin):.0f} (noised)"
+    if attribution.percentile is not None:
+        p = attribution.percentile
         return f"percentile {'<1' if p < 1 else '>99' if p > 99 else f'{p:.0f}'}{noise}"
-    if reason.share is None:
-        return "" if reason.margin is None else f"not told: noise of ± {reason.margin:.0f} points"
-    return f"{'missing in' if reason.value is None else 'the same in'} {share_text(reason.share)}{noise}"
-
-
-def site_figure(reasons: SiteReasons, *, top: int) -> Figure:
-    """The columns that count most at the site, beside what they count elsewhere."""
-    shown = reasons.columns[:top]
-    names = labels([c.column for c in shown], width=34)
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "name": f"at {escape(reasons.site)}",
-        "x": [c.share for c in shown],
-        "y": names,
-        "error_x": {"type": "data", "array": [c.error for c in shown], "color": QUIET, "thickness": 1.2},
-        "marker": {"color": COLOURS[5]},
-        "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
-    }
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "the other sites, on average",
-        "x": [c.others for c in shown],
-        "y": names,
-        "marker": {"color": COLOURS[1], "symbol": "line-ns-open", "size": 14, "line": {"width": 3}},
-        "hovertemplate": "%{y}: %{x:.1%}<extra>other sites</extra>",
-    }
-    rest = len(reasons.columns) - len(shown)
-    return Figure(
-        [bars, dots],
-        layout(
-            f"What counts at {escape(reasons.site)}",
-            note=f"{rest} less important columns are not shown" if rest else "bars with one standard error",
-            x="share of importance",
-            height=190 + 26 * max(3, len(shown)),
-            xaxis={"tickformat": ".0%", "rangemode": "tozero"},
-            yaxis=category(names, autorange="reversed", showgrid=False),
-            legend={"y": -0.16},
-        ),
-    )
-
-
-def site_page(reasons: SiteReasons, *, top: int) -> str:
-    """The whole page of one site."""
-    charts = Charts(packed_script())
-    figures_ = reasons.performance
-    tiles = [
-        ("from the consensus", f"{reasons.divergence:.2f}", f"of at most 2; sampling alone: {reasons.sampling:.2f}"),
-        ("place", f"{reasons.rank} of {reasons.sites}", "1 is the site farthest from the consensus"),
-        ("accuracy", number(figures_["accuracy"], 3), f"{figures_['count'] or 0:.0f} test rows, {escape(reasons.by)}"),
-        ("AUROC", number(figures_["auroc"], 3), f"log loss {number(figures_['log_loss'], 3)}"),
-    ]
-    chart = charts.place(site_figure(reasons, top=top), wide=True)
-    rows = [
-        [
-            td(escape(c.column)),
-            td(f"{c.share:.1%}"),
-            td(f"{c.error:.1%}"),
-            td(f"{c.others:.1%}"),
-            td(f"{c.consensus:.1%}"),
-            td(f"{100 * c.difference:+.1f}"),
-            text_cell(("more here" if c.difference > 0 else "less here") if c.sure else "within sampling error"),
-        ]
-        for c in reasons.columns
-    ]
-    head = ["column", "here", "standard error", "other sites", "consensus", "difference, points", ""]
-    title = f"How {reasons.by} reasons at {reasons.site}"
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p class='quiet'>{escape(reasons.source)}; {escape(reasons.explainer)} importance, {escape(reasons.measured)}</p>",
-        tiles_html(tiles, html=True),
-        *notes_html(reasons.notes),
-        f"<p>{escape(compared(reasons))}</p>",
-        charts.note,
-        chart,
-        "<h2>Columns</h2>",
-        table(head, rows),
-    ]
-    return document(title, body, charts.script)
-
-
-def compared(reasons: SiteReasons) -> str:
-    """Which columns count more and less here than elsewhere, in a sentence."""
-    if reasons.flat:
-        return "No column counts for the model on this site's patients: its reasons there are flat."
-    parts = []
-    for word, columns in (("more", reasons.more), ("less", reasons.less)):
-        named = ", ".join(f"{c.column} ({100 * c.difference:+.1f} points)" for c in columns[:5])
-        parts += [f"Counts {word} here than at the other sites: {named}."] if named else []
-    text = " ".join(parts) or "No column counts more or less here than at the other sites, beyond sampling error."
-    if reasons.divergence <= reasons.sampling:
-        text += " The distance to the consensus is no larger than sampling error alone would make it."
-    return text
+    if attribution.share is None:
+        return "" if attribution.margin is None else f"not told: noise of ± {attribution.margin:.0f} points"
+    return f"{'missing in' if attribution.value is None else 'the same in'} {share_text(attribution.share)}{noise}"
 
 
 def tiles_html(tiles: Iterable[tuple[str, str, str]], *, html: bool = False) -> str:
-    """Boxes of a name, a figure and a note; with `html` these are escaped already."""
+    """Write boxes of a name, a figure and a note; with `html` these are escaped already."""
     safe = str if html else escape
     inner = [
         f"<div class='tile'>{safe(n)}<b>{safe(v)}</b><span class='quiet'>{safe(t)}</span></div>" for n, v, t in tiles
@@ -184,7 +92,7 @@ def tiles_html(tiles: Iterable[tuple[str, str, str]], *, html: bool = False) -> 
 
 
 def notes_html(notes: Sequence[str]) -> list[str]:
-    """What to be careful about, in one box."""
+    """Write the warnings in one box."""
     lines = [f"<div>{escape(note)}</div>" for note in notes]
     return [f"<div class='warn'>{''.join(lines)}</div>"] if lines else []
 
@@ -219,7 +127,7 @@ _APART = 0.085  # of the width: labels closer than this would run into each othe
 
 @dataclass(frozen=True)
 class _Scale:
-    """Scores from low to high as places from 0 to 1."""
+    """An axis: scores from low to high as places from 0 to 1."""
 
     low: float
     high: float
@@ -230,7 +138,7 @@ class _Scale:
 
 @dataclass(frozen=True)
 class _Step:
-    """One bar, from where the score stood to where it stands."""
+    """One bar of the waterfall, from the score before a column to the score after it."""
 
     name: str
     before: float
@@ -242,8 +150,8 @@ class _Step:
         return "total" if self.change is None else "up" if self.change > 0 else "down"
 
 
-def waterfall(case: TableCase, *, top: int) -> str:
-    """From the baseline to the patient's risk: the `top` strongest columns of each direction, the others together."""
+def waterfall(case: CaseExplanation, *, top: int) -> str:
+    """Draw the way from the baseline to the patient's risk: the `top` strongest columns each way, the rest together."""
     steps = _steps(case, top)
     reached = [z for s in steps for z in (s.before, s.after) if s.change is not None] or [case.base, case.score]
     cut = _score(case.threshold) if case.threshold is not None and case.unit == LOG_ODDS else case.threshold
@@ -263,17 +171,17 @@ def waterfall(case: TableCase, *, top: int) -> str:
         case.unit,
         "risk so far" if len(case.classes) == 2 else "so far",
     ]
-    made = table(head, [*rows, axis]).replace("<table>", "<table class='waterfall'>", 1)
-    return made.replace("<tr><td class='last'>", "<tr class='end'><td>")
+    html = table(head, [*rows, axis]).replace("<table>", "<table class='waterfall'>", 1)
+    return html.replace("<tr><td class='last'>", "<tr class='end'><td>")
 
 
-def _steps(case: TableCase, top: int) -> list[_Step]:
+def _steps(case: CaseExplanation, top: int) -> list[_Step]:
     first = {r.column for r in (*case.amplifiers[:top], *case.mitigators[:top])}
-    shown = [r for r in case.reasons if r.column in first]
-    rest = [r for r in case.reasons if r.contribution and r.column not in first]
+    shown = [r for r in case.attributions if r.column in first]
+    rest = [r for r in case.attributions if r.contribution and r.column not in first]
     named = [(f"{r.column} = {value_text(r)}" + (" (imputed)" if r.imputed else ""), r.contribution) for r in shown]
     named += [(f"{len(rest)} others together", sum(r.contribution for r in rest))] if rest else []
-    named += [] if accounted(case) else [("not accounted for", case.remainder)]
+    named += [] if is_complete(case) else [("not accounted for", case.remainder)]
     out, z = [_Step("baseline", case.base, case.base, None)], case.base
     for name, change in named:
         out.append(_Step(name, z, z + change, change))
@@ -281,12 +189,12 @@ def _steps(case: TableCase, top: int) -> list[_Step]:
     return [*out, _Step("this patient", case.base, case.score, None)]
 
 
-def _row(case: TableCase, step: _Step, scale: _Scale, ticks: Sequence[float], cut: float | None) -> list[str]:
+def _row(case: CaseExplanation, step: _Step, scale: _Scale, ticks: Sequence[float], cut: float | None) -> list[str]:
     lines = "".join(f"<span class='tick' style='left:{100 * scale.at(z):.2f}%'></span>" for z in ticks)
     if cut is not None:
         lines += f"<span class='cut' style='left:{100 * scale.at(cut):.2f}%'></span>"
-    left, right = sorted((scale.at(step.before), scale.at(step.after)))
-    place = f"left:{100 * left:.2f}%;width:{100 * (right - left):.2f}%"
+    start, end = sorted((scale.at(step.before), scale.at(step.after)))
+    place = f"left:{100 * start:.2f}%;width:{100 * (end - start):.2f}%"
     bar = f"<span class='bar {step.kind}' style='{place}'></span>"
     number = f"{step.after:.3f}" if step.change is None else f"{step.change:+.3f}"
     risk = case.risk_at(step.after)
@@ -301,8 +209,8 @@ def _row(case: TableCase, step: _Step, scale: _Scale, ticks: Sequence[float], cu
     ]
 
 
-def _ticks(case: TableCase, scale: _Scale) -> list[tuple[float, str]]:
-    """Round risks, or round scores where a score is no risk, that lie apart enough to be read."""
+def _ticks(case: CaseExplanation, scale: _Scale) -> list[tuple[float, str]]:
+    """Choose round risks, or round scores where a score is no risk, that lie far enough apart to be read."""
     if case.unit != LOG_ODDS:
         marks = [(r, f"{r:.0%}") for r in np.linspace(0, 1, 21).tolist()]
     elif len(case.classes) == 2:
@@ -316,7 +224,7 @@ def _ticks(case: TableCase, scale: _Scale) -> list[tuple[float, str]]:
     return out
 
 
-def _axis_words(case: TableCase, cut: bool) -> str:
+def _axis_words(case: CaseExplanation, cut: bool) -> str:
     words = "log-odds, marked with the risk they are" if case.unit == LOG_ODDS else "risk"
     if case.unit == LOG_ODDS and len(case.classes) > 2:
         words = "log-odds against the mean of the other classes"
@@ -324,7 +232,7 @@ def _axis_words(case: TableCase, cut: bool) -> str:
 
 
 def _score(risk: float) -> float:
-    """Log-odds."""
+    """Convert a risk to log-odds."""
     return float(np.log(risk / (1 - risk))) if 0 < risk < 1 else float(np.sign(risk - 0.5)) * 1e3
 
 
@@ -362,16 +270,16 @@ h3.raises {{ color: var(--up) }} h3.lowers {{ color: var(--down) }}
 """
 
 
-def case_page(case: TableCase, *, top: int) -> str:
-    """The whole page of one patient. Every name that came from data is escaped."""
-    of = PARTS.get(case.part or "", "new patient")
-    decided = "" if case.threshold is None else f"{case.explained} from {case.threshold:.1%} on"
-    known = case.outcome or "not known"
+def case_page(case: CaseExplanation, *, top: int) -> str:
+    """Write the page of one patient. Every name that came from data is escaped."""
+    kind = PARTS.get(case.part or "", "new patient")
+    decided = "" if case.threshold is None else f"{case.target_class} from {case.threshold:.1%} on"
+    outcome = case.outcome or "not known"
     tiles = [
-        (f"{risk_word(case)} of {case.event}", f"{case.probability:.1%}", case.by),
+        (f"{risk_name(case)} of {case.event}", f"{case.probability:.1%}", case.model_owner),
         ("baseline", f"{case.baseline:.1%}", case.start),
         ("decision", case.decision, decided),
-        ("outcome", known, of if case.verdict is None else f"{case.verdict}; {of}"),
+        ("outcome", outcome, kind if case.verdict is None else f"{case.verdict}; {kind}"),
     ]
     body = [
         f"<h1>{escape(case_title(case))}</h1>",
@@ -389,13 +297,13 @@ def case_page(case: TableCase, *, top: int) -> str:
         "</div>",
         *_unused(case),
         "<h2>How to read this</h2>",
-        *[f"<p>{escape(line)}</p>" for line in reading(case)],
+        *[f"<p>{escape(line)}</p>" for line in reading_guide(case)],
     ]
     return document(case_title(case), body, None, style=_STYLE)
 
 
-def verdict_lines(case: TableCase) -> list[str]:
-    """What is to be said first where the decision was wrong and the event happened."""
+def verdict_lines(case: CaseExplanation) -> list[str]:
+    """Write the warning of a near miss; empty for other verdicts."""
     if case.verdict != "near miss" or case.threshold is None:
         return []
     return [
@@ -404,65 +312,68 @@ def verdict_lines(case: TableCase) -> list[str]:
     ]
 
 
-def reading(case: TableCase) -> list[str]:
-    """What the numbers mean, in a few sentences."""
+def reading_guide(case: CaseExplanation) -> list[str]:
+    """Explain the numbers in a few sentences."""
     lines = [
         f"Explained by {case.explainer}: {EXPLAINERS[case.explainer]}.",
-        f"Contributions are in {score_words(case)}. They start from {case.base:.3f} ({case.start}) and lead to "
+        f"Contributions are in {score_description(case)}. They start from {case.base:.3f} ({case.start}) and lead to "
         f"{case.score:.3f}, which is {case.probability:.1%}.",
         "Points are what the risk would change by without this reason, the others as they are; they do not add up. "
         "An odds ratio is what it multiplies the odds by.",
-        _among_words(case),
+        _population_text(case),
         "A reason is what the model goes by, not what made the patient ill. An imputed value was not measured: what counts is "
         "what stands in for it.",
     ]
-    if not accounted(case):
+    if not is_complete(case):
         lines.insert(2, f"{case.remainder:+.3f} of it is not accounted for by this explainer.")
     return lines
 
 
-def near_misses_page(found: NearMisses) -> str:
-    """The list of near misses."""
-    title = near_misses_title(found)
+def near_misses_page(misses: NearMisses) -> str:
+    """Write the page of near misses."""
+    title = near_misses_title(misses)
     rows = [
-        [td(str(m.case)), text_cell(m.site), td(f"{m.risk:.1%}"), td(f"{100 * (found.threshold - m.risk):.1f}")]
-        for m in found.cases
+        [td(str(m.case)), text_cell(m.site), td(f"{m.risk:.1%}"), td(f"{100 * (misses.threshold - m.risk):.1f}")]
+        for m in misses.cases
     ]
     body = [
         f"<h1>{escape(title)}</h1>",
         "<p class='quiet'>This page says of single patients what became of them: treat it as part of their records.</p>",
-        f"<p>{escape(near_misses_words(found))}</p>",
+        f"<p>{escape(near_misses_text(misses))}</p>",
         table(["case", "<th class='text'>site</th>", "risk", "points below the threshold"], rows),
         "<p class='quiet'>rounds explain RUN --case N says why, for each of them.</p>",
     ]
     return document(title, body, None, style=_STYLE)
 
 
-def near_misses_title(found: NearMisses) -> str:
-    return f"Near misses: {found.event}" + (f" at {found.site}" if found.site else "")
+def near_misses_title(misses: NearMisses) -> str:
+    """Write the title of the near misses."""
+    return f"Near misses: {misses.event}" + (f" at {misses.site}" if misses.site else "")
 
 
-def near_misses_words(found: NearMisses) -> str:
-    """How many there are, of how many events."""
+def near_misses_text(misses: NearMisses) -> str:
+    """Count the near misses and the events in a sentence."""
     return (
-        f"Of {found.rows} test patients {found.events} had the event; the model put {found.missed} of them below its "
-        f"threshold of {found.threshold:.1%}, and {found.near} of these near it (from {NEAR * found.threshold:.1%} on)."
+        f"Of {misses.rows} test patients {misses.events} had the event; the model put {misses.missed} of them below its "
+        f"threshold of {misses.threshold:.1%}, and {misses.near} of these near it (from {NEAR * misses.threshold:.1%} on)."
     )
 
 
-def points_text(reason: Reason) -> str:
-    """Percentage points with their sign; what rounds to nothing has none."""
-    return "" if reason.points is None else f"{reason.points:+.1f}" if abs(reason.points) >= 0.05 else "0.0"
+def points_text(attribution: Attribution) -> str:
+    """Write percentage points with their sign; those that round to zero have none."""
+    return (
+        "" if attribution.points is None else f"{attribution.points:+.1f}" if abs(attribution.points) >= 0.05 else "0.0"
+    )
 
 
-def _among_words(case: TableCase) -> str:
-    if case.among.population is None:
-        return f"{case.among.missing[:1].upper()}{case.among.missing[1:]}."
-    return f"Percentiles and shares are among {case.among.words}: no row of theirs was read for them."
+def _population_text(case: CaseExplanation) -> str:
+    if case.population.summary is None:
+        return f"{case.population.missing[:1].upper()}{case.population.missing[1:]}."
+    return f"Percentiles and shares are among {case.population.words}: no row of theirs was read for them."
 
 
-def _bias(case: TableCase) -> list[str]:
-    """Attributes that should not move a risk by themselves, and what they do to this one."""
+def _bias(case: CaseExplanation) -> list[str]:
+    """List the attributes that should not move a risk by themselves, with their effect on this one."""
     flags = [
         f"<div class='flag'><b>{escape(f.column)} = {escape(_flag_value(f.value))}</b>{escape(f.words)}. "
         f"<span class='mark'>{escape(f.kind)}</span></div>"
@@ -471,33 +382,33 @@ def _bias(case: TableCase) -> list[str]:
     return ["<h2>Possible bias</h2>", *flags, f"<p class='quiet'>{escape(WHY)}</p>"] if flags else []
 
 
-def _quality(case: TableCase) -> list[str]:
+def _quality(case: CaseExplanation) -> list[str]:
     lines = [
         f"<div>{escape(text)} <span class='mark'>{escape(kind)}</span></div>"
-        for text, kind in quality_lines(case.quality, case.unread)
+        for text, kind in quality_lines(case.quality, case.zero_weight_columns)
     ]
     return ["<h2>Data quality</h2>", f"<div class='warn'>{''.join(lines)}</div>"] if lines else []
 
 
-def _list(case: TableCase, reasons: Sequence[Reason], title: str, kind: str) -> str:
-    known = any(standing(r) for r in case.reasons)
-    head = ["column", "value", *(["<th class='text'>among patients</th>"] if known else []), case.unit]
+def _list(case: CaseExplanation, attributions: Sequence[Attribution], title: str, kind: str) -> str:
+    has_percentiles = any(percentile_text(r) for r in case.attributions)
+    head = ["column", "value", *(["<th class='text'>among patients</th>"] if has_percentiles else []), case.unit]
     head += ["<th class='ratio'>odds ratio</th>"] if case.unit == LOG_ODDS else []
     head += ["points"] if len(case.classes) == 2 else []
     rows = []
-    for r in reasons:
+    for r in attributions:
         value = "<span class='mark'>imputed</span>" if r.imputed else escape(value_text(r))
-        row = [td(breakable(r.column)), td(value), *([text_cell(standing(r))] if known else [])]
+        row = [td(breakable(r.column)), td(value), *([text_cell(percentile_text(r))] if has_percentiles else [])]
         row += [td(f"{r.contribution:+.3f}")]
         row += [f"<td class='ratio'>{r.odds_ratio:.2f}</td>"] if r.odds_ratio is not None else []
         row += [td(points_text(r))] if r.points is not None else []
         rows.append(row)
-    made = table(head, rows) if rows else "<p class='quiet'>none</p>"
-    return f"<section><h3 class='{kind}'>{escape(title)}</h3>{made}</section>"
+    listing = table(head, rows) if rows else "<p class='quiet'>none</p>"
+    return f"<section><h3 class='{kind}'>{escape(title)}</h3>{listing}</section>"
 
 
-def _unused(case: TableCase) -> list[str]:
-    names = [r.column for r in case.reasons if not r.contribution]
+def _unused(case: CaseExplanation) -> list[str]:
+    names = [r.column for r in case.attributions if not r.contribution]
     if not names:
         return []
     return [f"<p class='quiet'>{len(names)} columns do nothing to this risk: {escape(', '.join(names))}.</p>"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.image_page import HIDDEN, Panel, Strip, blended, draw, shown
+from grandrounds.analysis.case.image_page import HIDDEN, Panel, Strip, draw, overlay_heat, to_display
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
@@ -31,8 +31,8 @@ WHOSE = (LOCAL, COMMON)
 
 
 @dataclass(frozen=True, eq=False)
-class MappedPicture:
-    """One picture of the site, and what was made of it after each round."""
+class MappedImage:
+    """One image of the site, with its maps and predictions after each round."""
 
     number: int  # as the user counts the rows of the data, from 1
     truth: str
@@ -41,106 +41,127 @@ class MappedPicture:
     heat: Mapping[
         tuple[int, str, str], Array
     ]  # (round, map, local or common) -> (H, W); none of a model it did not train
-    said: Mapping[tuple[int, str], tuple[str, float]]  # (round, local or common) -> class and its probability
+    predictions: Mapping[tuple[int, str], tuple[str, float]]  # (round, local or common) -> class and its probability
 
 
 @dataclass(frozen=True, eq=False)
 class MapSheet:
-    """The pictures of one site."""
+    """The images of one site with their heat maps."""
 
     run: str
     site: str
     part: str  # of the site's rows that the pictures are from
     rounds: tuple[int, ...]
     maps: tuple[str, ...]
-    pictures: tuple[MappedPicture, ...]
+    images: tuple[MappedImage, ...]
     count: int  # of the site's pictures that maps were made of, shown or not
     covered: float | None  # share of these pictures that masks cover: what heat without a clue would have inside
 
 
-def read_map_records(run: Run) -> dict[int, dict[str, Any]]:
-    """Round -> the record of its maps; a run without any is refused."""
-    found = {r["round"]: r[REPORT] for r in run.rounds if r.get(REPORT)}
-    if not found:
+def read_map_records(run: Run) -> dict[int, Mapping[str, Any]]:
+    """Read the record of heat maps by round.
+
+    Raises:
+        BadInput: The run has none.
+    """
+    records = {r["round"]: r[REPORT] for r in run.rounds if r.get(REPORT)}
+    if not records:
         raise BadInput(
             f"{run.folder} has no heat maps: run it with explain.maps = ['grad_cam', 'normgrad']", code="no-heat-maps"
         )
-    return found
+    return records
 
 
-def choose_rounds(known: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
-    """The rounds that are meant: those named, else the first and the last."""
-    strange = [r for r in wanted if r not in known]
-    if strange:
+def choose_rounds(available: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
+    """Choose the rounds to show: those wanted, else the first and the last.
+
+    Raises:
+        BadInput: A wanted round has no heat maps.
+    """
+    unknown = [r for r in wanted if r not in available]
+    if unknown:
         raise BadInput(
-            f"round {strange[0]} has no heat maps; those with maps are: {', '.join(map(str, known))}",
+            f"round {unknown[0]} has no heat maps; those with maps are: {', '.join(map(str, available))}",
             code="no-heat-maps",
         )
-    return tuple(dict.fromkeys(wanted)) or tuple(dict.fromkeys((known[0], known[-1])))
+    return tuple(dict.fromkeys(wanted)) or tuple(dict.fromkeys((available[0], available[-1])))
 
 
-def map_sheet(
-    run: Run, site: str | int, *, rounds: Sequence[int] = (), pictures: int = 5, data: Any = None
-) -> MapSheet:
-    """The first so many of a site's pictures with their maps; `data`: the run's rows, where they came from memory."""
-    known = read_map_records(run)
-    shown = choose_rounds(list(known), rounds)
-    name = site_named(site, list(known[shown[-1]]["sites"]), where=run.folder)
-    kept = {r: _kept(run, name, r) for r in shown}
-    first = kept[shown[0]]
+def map_sheet(run: Run, site: str | int, *, rounds: Sequence[int] = (), images: int = 5, data: Any = None) -> MapSheet:
+    """Read the first images of a site with their heat maps.
+
+    Args:
+        run: A finished run with heat maps.
+        site: The site's name or number.
+        rounds: The rounds to show; by default the first and the last with maps.
+        images: How many images to show.
+        data: The run's own rows, where they came from memory.
+
+    Raises:
+        BadInput: There are no such maps, or a file of maps is damaged.
+    """
+    records = read_map_records(run)
+    chosen = choose_rounds(list(records), rounds)
+    name = site_named(site, list(records[chosen[-1]]["sites"]), where=run.folder)
+    maps_by_round = {r: _read_site_maps(run, name, r) for r in chosen}
+    first = maps_by_round[chosen[0]]
     part = str(first["part"])
-    held = RunRows.read(run, data)
-    stack, holdings = held.consortium.stack, held.consortium.data
+    run_rows = RunRows.read(run, data)
+    stack, holdings = run_rows.consortium.stack, run_rows.consortium.data
     rows = getattr(stack.rows[stack.names.index(name)], part)[first["places"]]
     assert isinstance(holdings, ImageSet)
     maps, classes = maps_asked(Plan(run.plan)), tuple(run.model.encoding.classes)
-    made = tuple(
-        MappedPicture(
-            number=held.number(int(row)),
+    mapped = tuple(
+        MappedImage(
+            number=run_rows.number(int(row)),
             truth=str(holdings.label[row]),
             pixels=holdings.pixels[row],
             mask=None if holdings.masks is None else holdings.masks[row],
-            heat=_heat(kept, maps, i),
-            said=_said(kept, classes, i),
+            heat=_heat_of_image(maps_by_round, maps, i),
+            predictions=_predictions_of_image(maps_by_round, classes, i),
         )
-        for i, row in enumerate(rows[:pictures])
+        for i, row in enumerate(rows[:images])
     )
     covered = None if holdings.masks is None else float(holdings.masks[rows].mean())
-    return MapSheet(run.folder.resolve().name, name, part, shown, maps, made, len(rows), covered)
+    return MapSheet(run.folder.resolve().name, name, part, chosen, maps, mapped, len(rows), covered)
 
 
-def _kept(run: Run, site: str, round: int) -> Arrays:
+def _read_site_maps(run: Run, site: str, round: int) -> Arrays:
     path = file_of(RunFolder(run.folder).at_sites, site, round)
     if not path.exists():
         raise BadInput(
             f"{run.folder} has no maps of {site} after round {round}: {path} is not there", code="no-heat-maps"
         )
-    held = read_maps(path)
-    pictures = held.get("places", np.empty(0)).size
-    of_pictures = [held[name] for name in held if name != "part"]
-    if "part" not in held or not all(a.ndim and len(a) == pictures for a in of_pictures):
+    arrays = read_maps(path)
+    images = arrays.get("places", np.empty(0)).size
+    per_image = [arrays[name] for name in arrays if name != "part"]
+    if "part" not in arrays or not all(a.ndim and len(a) == images for a in per_image):
         raise BadInput(
             f"{path} is damaged: it lacks pictures that it should hold; run the experiment again", code="damaged-file"
         )
-    return held
+    return arrays
 
 
-def _heat(kept: Mapping[int, Arrays], maps: Sequence[str], picture: int) -> dict[tuple[int, str, str], Array]:
+def _heat_of_image(
+    maps_by_round: Mapping[int, Arrays], maps: Sequence[str], index: int
+) -> dict[tuple[int, str, str], Array]:
     return {
-        (r, name, whose): held[f"{whose}.{name}"][picture]
-        for r, held in kept.items()
+        (r, name, whose): arrays[f"{whose}.{name}"][index]
+        for r, arrays in maps_by_round.items()
         for name in maps
         for whose in WHOSE
-        if f"{whose}.{name}" in held
+        if f"{whose}.{name}" in arrays
     }
 
 
-def _said(kept: Mapping[int, Arrays], classes: Sequence[str], picture: int) -> dict[tuple[int, str], tuple[str, float]]:
+def _predictions_of_image(
+    maps_by_round: Mapping[int, Arrays], classes: Sequence[str], index: int
+) -> dict[tuple[int, str], tuple[str, float]]:
     out = {}
-    for r, held in kept.items():
+    for r, arrays in maps_by_round.items():
         for whose in WHOSE:
-            if f"{whose}.said" in held:
-                p = held[f"{whose}.said"][picture]
+            if f"{whose}.said" in arrays:
+                p = arrays[f"{whose}.said"][index]
                 out[r, whose] = (classes[int(p.argmax())], float(p.max()))
     return out
 
@@ -152,38 +173,42 @@ _WIDEST = 14
 
 
 def maps_png(sheet: MapSheet) -> bytes:
-    """The sheet; a picture with more maps than stand side by side goes on in the next line."""
+    """Draw the sheet; an image with more maps than fit side by side goes on in the next line."""
     when = f"round{'s' * (len(sheet.rounds) > 1)} {' and '.join(map(str, sheet.rounds))}"
     title = f"{sheet.run}, {sheet.site}: where its own (local) and the common model look after {when}"
-    return draw(title, [strip(sheet, p) for p in sheet.pictures], columns=_WIDEST)
+    return draw(title, [strip(sheet, p) for p in sheet.images], columns=_WIDEST)
 
 
-def strip(sheet: MapSheet, picture: MappedPicture) -> Strip:
-    """One row: the picture, its truth mask where there is one, and over the picture each map of its label's class."""
-    panels = [Panel("picture", shown(picture.pixels))]
-    if picture.mask is not None:
-        panels.append(Panel("truth mask", shown(np.asarray(picture.mask, np.uint8)[..., None] * 255)))
+def strip(sheet: MapSheet, image: MappedImage) -> Strip:
+    """Draw one row: the image, its truth mask where there is one, and over the image each map of its label's class."""
+    panels = [Panel("picture", to_display(image.pixels))]
+    if image.mask is not None:
+        panels.append(Panel("truth mask", to_display(np.asarray(image.mask, np.uint8)[..., None] * 255)))
     for name in sheet.maps:
         for r in sheet.rounds:
             for whose in WHOSE:
-                panels.append(_panel(picture, r, name, whose))
-    return Strip(heading(sheet, picture), tuple(panels))
+                panels.append(_panel(image, r, name, whose))
+    return Strip(heading(sheet, image), tuple(panels))
 
 
-def _panel(picture: MappedPicture, round: int, name: str, whose: str) -> Panel:
-    """One map over the picture, `r10 local` for the local model after round 10; grey where there is no such model."""
-    heat = picture.heat.get((round, name, whose))
+def _panel(image: MappedImage, round: int, name: str, whose: str) -> Panel:
+    """Draw one map over the image, `r10 local` for the local model after round 10; grey where there is no such model."""
+    heat = image.heat.get((round, name, whose))
     if heat is None:
-        covered = np.broadcast_to(np.array(HIDDEN, np.uint8), (*picture.pixels.shape[:2], 3))
-        return Panel(f"r{round} {whose}: none", shown(covered))
+        covered = np.broadcast_to(np.array(HIDDEN, np.uint8), (*image.pixels.shape[:2], 3))
+        return Panel(f"r{round} {whose}: none", to_display(covered))
     title = f"r{round} {whose}, {_SHORT.get(name, TITLES[name])}"
-    return Panel(title if heat.any() else f"{title}: dark", blended(picture.pixels, heat))
+    return Panel(title if heat.any() else f"{title}: dark", overlay_heat(image.pixels, heat))
 
 
-def heading(sheet: MapSheet, picture: MappedPicture) -> str:
-    """Which picture it is, and what was said of it."""
-    told = []
+def heading(sheet: MapSheet, image: MappedImage) -> str:
+    """Write the image's number, its label and its predictions."""
+    predictions = []
     for r in sheet.rounds:
-        each = [f"{w} {picture.said[r, w][0]} {picture.said[r, w][1]:.2f}" for w in WHOSE if (r, w) in picture.said]
-        told.append(f"round {r}: {', '.join(each)}")
-    return f"picture {picture.number} ({sheet.part} row), {picture.truth}.  Said after {';  '.join(told)}"
+        each = [
+            f"{w} {image.predictions[r, w][0]} {image.predictions[r, w][1]:.2f}"
+            for w in WHOSE
+            if (r, w) in image.predictions
+        ]
+        predictions.append(f"round {r}: {', '.join(each)}")
+    return f"picture {image.number} ({sheet.part} row), {image.truth}.  Said after {';  '.join(predictions)}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.rows import Found, RunRows
+from grandrounds.analysis.case.rows import CaseRow, RunRows
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
@@ -31,12 +31,12 @@ NAMES = MAPS | BASELINES
 SHOWN = 6
 SCORED = 30
 """Pictures of a site that are drawn, and that the means are taken over; XFed scores 30."""
-_LOOKED_AT = 500  # pictures scored to find some right and some wrong ones
+_PREDICTED = 500  # pictures scored to find some right and some wrong ones
 
 
 @dataclass(frozen=True)
 class HeatNumbers:
-    """How concentrated a heat map is (0 even, 1 one pixel), and, where a mask says where the truth is, how it fits."""
+    """Concentration of a heat map (0 even, 1 one pixel) and, where there is a truth mask, its agreement with it."""
 
     concentration: float
     inside: float | None = None  # share of the heat inside the mask
@@ -44,14 +44,14 @@ class HeatNumbers:
 
 
 @dataclass(frozen=True, eq=False)
-class PictureCase:
-    """One picture: what the net says, what is true, where the net looked."""
+class ImageExplanation:
+    """Explanation of one image: the prediction, the label, and the heat maps of the predicted class."""
 
     number: int
     source: str
     site: str | None
     part: str | None
-    by: str  # whose model it is that speaks
+    model_owner: str  # in words: "the common model", or whose own
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
     predicted: str
@@ -65,11 +65,11 @@ class PictureCase:
 
     @property
     def probability(self) -> float:
-        """Of the predicted class."""
+        """The probability of the predicted class."""
         return self.probabilities[self.classes.index(self.predicted)]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the pictures, as plain JSON; a ratio without any heat outside is null."""
+    def to_dict(self) -> dict[str, object]:
+        """Return all but the images, as plain JSON; a ratio without any heat outside is null."""
         return dict(
             plain(
                 {
@@ -78,7 +78,7 @@ class PictureCase:
                     "data": self.source,
                     "site": self.site,
                     "part": self.part,
-                    "by": self.by,
+                    "by": self.model_owner,
                     "predicted": self.predicted,
                     "probability": self.probability,
                     "probabilities": dict(zip(self.classes, self.probabilities, strict=True)),
@@ -93,37 +93,37 @@ class PictureCase:
 
 @dataclass(frozen=True)
 class HeatMeans:
-    """Means over a site's pictures; `drawn` is the share of pictures whose heat is drawn to the mask (XAI accuracy)."""
+    """Means over a site's images; `xai_accuracy` is the share of images with more heat inside the mask than outside."""
 
     concentration: float
     inside: float | None = None
-    drawn: Share | None = None
+    xai_accuracy: Share | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class PictureSite:
-    """A site's pictures: some right and some wrong ones to look at, and mean numbers over a sample of all."""
+class SiteImageExplanation:
+    """Explanation of a site's images: some right and some wrong ones, and means over a sample of all."""
 
     site: str
     source: str
     part: str
-    by: str  # whose model it is that speaks
+    model_owner: str  # in words: "the common model", or whose own
     rows: int  # pictures the site has in this part
     scored: int  # pictures the means are over
     masked: int  # of these, with a mask that has an inside and an outside
     covered: float | None
-    cases: tuple[PictureCase, ...]
+    cases: tuple[ImageExplanation, ...]
     means: Mapping[str, HeatMeans]
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the pictures, as plain JSON."""
+    def to_dict(self) -> dict[str, object]:
+        """Return all but the images, as plain JSON."""
         heat = {
             name: {
                 "concentration": m.concentration,
                 "inside": m.inside,
-                "xai_accuracy": None if m.drawn is None else m.drawn.value,
-                "xai_accuracy_error": None if m.drawn is None else m.drawn.error,
+                "xai_accuracy": None if m.xai_accuracy is None else m.xai_accuracy.value,
+                "xai_accuracy_error": None if m.xai_accuracy is None else m.xai_accuracy.error,
             }
             for name, m in self.means.items()
         }
@@ -134,7 +134,7 @@ class PictureSite:
                     "site": self.site,
                     "data": self.source,
                     "part": self.part,
-                    "by": self.by,
+                    "by": self.model_owner,
                     "rows": self.rows,
                     "scored": self.scored,
                     "masked": self.masked,
@@ -147,42 +147,48 @@ class PictureSite:
         )
 
 
-def picture_case(model: TrainedModel, found: Found, *, by: str, task: str, seed: int) -> PictureCase:
-    """One picture explained by one model."""
-    assert isinstance(found.rows, ImageSet)
-    made, lacks = _explained(model, found.rows, task=task, seed=seed)
-    case = made.case(0, found.number, found.source, found.site, found.part, by=by)
+def explain_image(model: TrainedModel, row: CaseRow, *, model_owner: str, task: str, seed: int) -> ImageExplanation:
+    """Explain one image with one model."""
+    assert isinstance(row.rows, ImageSet)
+    batch, lacks = _explain_batch(model, row.rows, task=task, seed=seed)
+    case = batch.case(0, row.number, row.source, row.site, row.part, model_owner=model_owner)
     encoding: Any = model.encoding
-    notes = (*lacks, *made.empty(), *found.notes, *encoding.notes(found.rows))
-    return replace(case, outcome=found.outcome, notes=notes)
+    notes = (*lacks, *batch.empty(), *row.notes, *encoding.notes(row.rows))
+    return replace(case, outcome=row.outcome, notes=notes)
 
 
-def picture_site(model: TrainedModel, rows: RunRows, site: str, *, by: str) -> PictureSite:
-    """A site's pictures explained by the model it uses."""
+def explain_site_images(model: TrainedModel, rows: RunRows, site: str, *, model_owner: str) -> SiteImageExplanation:
+    """Explain a site's images with the model that it uses.
+
+    Raises:
+        BadInput: The site has no images.
+    """
     data = rows.consortium.data
     assert isinstance(data, ImageSet)
-    mine, part = rows.own_rows(site)
-    if not len(mine):
+    site_rows, part = rows.evaluation_rows(site)
+    if not len(site_rows):
         raise BadInput(f"{site} has no pictures of its own to explain", code="no-images")
     seed, task = rows.plan.seed, rows.task(site)
-    order = generator(seed, purpose="pictures to explain", site=site).permutation(mine)
-    looked = order[:_LOOKED_AT]
-    right = model.predict(data.take(looked), task=task).decisions == data.label[looked]
-    wrong_first = [*looked[~right][: SHOWN // 2], *looked[right][:SHOWN], *looked[~right][SHOWN // 2 :]]
+    order = generator(seed, purpose="pictures to explain", site=site).permutation(site_rows)
+    predicted = order[:_PREDICTED]
+    right = model.predict(data.take(predicted), task=task).decisions == data.label[predicted]
+    wrong_first = [*predicted[~right][: SHOWN // 2], *predicted[right][:SHOWN], *predicted[~right][SHOWN // 2 :]]
     chosen = np.array(wrong_first[:SHOWN], np.int64)
     sample = order[:SCORED]
     both = np.concatenate([chosen, np.setdiff1d(sample, chosen)])
-    made, lacks = _explained(model, data.take(both), task=task, seed=seed)
-    scored = made.take(np.flatnonzero(np.isin(both, sample)))
-    cases = tuple(made.case(i, int(row) + 1, data.name, site, part, by=by) for i, row in enumerate(chosen))
-    masks = scored.pictures.masks
+    batch, lacks = _explain_batch(model, data.take(both), task=task, seed=seed)
+    scored = batch.take(np.flatnonzero(np.isin(both, sample)))
+    cases = tuple(
+        batch.case(i, int(row) + 1, data.name, site, part, model_owner=model_owner) for i, row in enumerate(chosen)
+    )
+    masks = scored.images.masks
     usable = None if masks is None else masks[usable_masks(masks)]
-    return PictureSite(
+    return SiteImageExplanation(
         site=site,
         source=data.name,
         part=part,
-        by=by,
-        rows=len(mine),
+        model_owner=model_owner,
+        rows=len(site_rows),
         scored=len(sample),
         masked=0 if usable is None else len(usable),
         covered=None if usable is None or not len(usable) else float(mask_area(usable).mean()),
@@ -193,41 +199,43 @@ def picture_site(model: TrainedModel, rows: RunRows, site: str, *, by: str) -> P
 
 
 @dataclass(frozen=True, eq=False)
-class _Explained:
-    """Pictures with what the net says of them and their heat maps (n, H, W) by name."""
+class _ImageBatch:
+    """Images with their predictions and their heat maps (n, H, W) by name."""
 
-    pictures: ImageSet
+    images: ImageSet
     classes: tuple[str, ...]
     probabilities: Array
     decisions: Array
     heats: Mapping[str, Array]
 
-    def take(self, rows: Array) -> _Explained:
+    def take(self, rows: Array) -> _ImageBatch:
         heats = {name: h[rows] for name, h in self.heats.items()}
-        return _Explained(self.pictures.take(rows), self.classes, self.probabilities[rows], self.decisions[rows], heats)
+        return _ImageBatch(self.images.take(rows), self.classes, self.probabilities[rows], self.decisions[rows], heats)
 
-    def case(self, i: int, number: int, source: str, site: str | None, part: str | None, *, by: str) -> PictureCase:
-        mask = None if self.pictures.masks is None else self.pictures.masks[i]
-        return PictureCase(
+    def case(
+        self, i: int, number: int, source: str, site: str | None, part: str | None, *, model_owner: str
+    ) -> ImageExplanation:
+        mask = None if self.images.masks is None else self.images.masks[i]
+        return ImageExplanation(
             number=number,
             source=source,
             site=site,
             part=part,
-            by=by,
+            model_owner=model_owner,
             classes=self.classes,
             probabilities=tuple(self.probabilities[i].tolist()),
             predicted=str(self.decisions[i]),
-            outcome=str(self.pictures.label[i]),
-            pixels=self.pictures.pixels[i],
+            outcome=str(self.images.label[i]),
+            pixels=self.images.pixels[i],
             mask=mask,
             covered=None if mask is None else float(mask.mean()),
             heats={name: h[i] for name, h in self.heats.items()},
-            numbers={name: _numbers(h[i], mask) for name, h in self.heats.items()},
+            numbers={name: _heat_numbers(h[i], mask) for name, h in self.heats.items()},
             notes=(),
         )
 
     def empty(self) -> list[str]:
-        """Maps without any heat, such as a Grad-CAM in which nothing speaks for the class."""
+        """Name the maps without any heat, such as a Grad-CAM in which nothing speaks for the class."""
         out = []
         for name, heats in self.heats.items():
             count = int((~heats.reshape(len(heats), -1).any(axis=1)).sum())
@@ -237,7 +245,7 @@ class _Explained:
         return out
 
     def means(self) -> dict[str, HeatMeans]:
-        masks = self.pictures.masks
+        masks = self.images.masks
         out = {}
         shown = dict(self.heats)
         if masks is not None and usable_masks(masks).any():
@@ -253,14 +261,14 @@ class _Explained:
         return out
 
 
-def _explained(model: TrainedModel, pictures: ImageSet, *, task: str, seed: int) -> tuple[_Explained, list[str]]:
-    """The pictures with all heat maps that this net has; those it does not have are said."""
+def _explain_batch(model: TrainedModel, images: ImageSet, *, task: str, seed: int) -> tuple[_ImageBatch, list[str]]:
+    """Compute all heat maps that this net has; returns a note for each that it does not have."""
     from grandrounds.explain.explainers.heat import heat
 
-    said = model.predict(pictures, task=task)
+    prediction = model.predict(images, task=task)
     encoding: Any = model.encoding
-    x = encoding.encode(pictures, model.theta.dtype)
-    y = np.array([encoding.classes.index(word) for word in said.decisions], np.int64)
+    x = encoding.encode(images, model.theta.dtype)
+    y = np.array([encoding.classes.index(word) for word in prediction.decisions], np.int64)
     heats, lacks = {}, []
     for name in MAPS:
         try:
@@ -269,10 +277,10 @@ def _explained(model: TrainedModel, pictures: ImageSet, *, task: str, seed: int)
             lacks.append(f"no {MAPS[name]}: {e}")
     if not heats:
         raise BadInput(f"this net's pictures cannot be explained; {lacks[0]}", code="no-heat-maps")
-    return _Explained(pictures, said.classes, said.probabilities, said.decisions, heats), lacks
+    return _ImageBatch(images, prediction.classes, prediction.probabilities, prediction.decisions, heats), lacks
 
 
-def _numbers(heat: Array, mask: Array | None) -> HeatNumbers:
+def _heat_numbers(heat: Array, mask: Array | None) -> HeatNumbers:
     focus = float(concentration(heat[None])[0])
     if mask is None or not usable_masks(mask[None])[0]:
         return HeatNumbers(focus)

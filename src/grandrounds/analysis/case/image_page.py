@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.analysis.case.case_page import PARTS, notes_html, tiles_html
-from grandrounds.analysis.case.image import MAPS, NAMES, PictureCase, PictureSite
+from grandrounds.analysis.case.image import MAPS, NAMES, ImageExplanation, SiteImageExplanation
 from grandrounds.core.arrays import Array
 from grandrounds.data.images import pillow
 from grandrounds.report.document import document, number, table, td
@@ -33,7 +33,7 @@ _INK, _QUIET, _PAPER = (27, 31, 36), (87, 96, 106), (255, 255, 255)
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One picture (H, W, 3) of bytes under its title, at the size it is drawn."""
+    """One image (H, W, 3) of bytes under its title, at the size it is drawn."""
 
     title: str
     pixels: Array
@@ -47,8 +47,8 @@ class Strip:
     panels: tuple[Panel, ...]
 
 
-def shown(pixels: Array) -> Array:
-    """A picture (H, W, C) of bytes as it is drawn: colour, a small one with its pixels enlarged, a large one shrunken."""
+def to_display(pixels: Array) -> Array:
+    """Resize an image (H, W, C) of bytes for drawing: in colour, small pixels enlarged, a large image shrunken."""
     colour = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
     height, width = pixels.shape[:2]
     times = SIDE // max(height, width)
@@ -61,36 +61,40 @@ def shown(pixels: Array) -> Array:
     return np.asarray(image.fromarray(np.ascontiguousarray(colour)).resize(size, image.Resampling.LANCZOS))
 
 
-def blended(pixels: Array, heat: Array) -> Array:
-    """Heat (H, W) in colour over the greyed picture (H, W, C); the hottest pixel of this picture is the brightest."""
+def overlay_heat(pixels: Array, heat: Array) -> Array:
+    """Draw heat (H, W) in colour over the greyed image (H, W, C); the hottest pixel of this image is the brightest."""
     image = pillow("drawing heat maps")
-    base = shown(pixels)
+    base = to_display(pixels)
     grey = base.astype(float).mean(axis=2, keepdims=True)
     size = np.abs(np.asarray(heat, np.float32))
     top = float(size.max(initial=0))
     smooth = image.fromarray(size / top if top > 0 else size)
     wide = np.clip(np.asarray(smooth.resize(base.shape[1::-1], image.Resampling.BILINEAR)), 0, 1)
-    out: Array = np.rint((1 - _HEAT) * grey + _HEAT * coloured(wide)).astype(np.uint8)
+    out: Array = np.rint((1 - _HEAT) * grey + _HEAT * colour_map(wide)).astype(np.uint8)
     return out
 
 
-def coloured(values: Array) -> Array:
-    """Colours (..., 3), 0 to 255, of values from 0 to 1."""
+def colour_map(values: Array) -> Array:
+    """Map values from 0 to 1 to colours (..., 3), 0 to 255."""
     table = np.array([[int(word[i : i + 2], 16) for i in (0, 2, 4)] for word in _INFERNO.split()], float)
-    at = np.linspace(0, 1, len(table))
-    return np.stack([np.interp(values, at, table[:, c]) for c in range(3)], axis=-1)
+    stops = np.linspace(0, 1, len(table))
+    return np.stack([np.interp(values, stops, table[:, c]) for c in range(3)], axis=-1)
 
 
-def masked(pixels: Array, keep: Array) -> Array:
-    """The picture where `keep` (H, W) is true, covered elsewhere."""
+def cover_outside(pixels: Array, keep: Array) -> Array:
+    """Draw the image where `keep` (H, W) is true, covered elsewhere."""
     colour = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels[..., :3]
-    return shown(np.where(keep[..., None], colour, np.array(HIDDEN, np.uint8)))
+    return to_display(np.where(keep[..., None], colour, np.array(HIDDEN, np.uint8)))
 
 
 def draw(title: str, strips: Sequence[Strip], *, columns: int = 8, heat: bool = True) -> bytes:
-    """The strips one below the other as a PNG; a strip with more panels than columns goes on in the next line.
+    """Draw strips one below the other as a PNG; a strip with more panels than columns goes on in the next line.
 
-    `heat` says whether there is any, and so colours to explain.
+    Args:
+        title: The heading of the sheet.
+        strips: Rows of panels.
+        columns: The most panels in a line.
+        heat: Whether the panels show heat, so that its colours are explained.
     """
     image = pillow("drawing pictures")
     from PIL import ImageDraw, ImageFont
@@ -110,29 +114,29 @@ def draw(title: str, strips: Sequence[Strip], *, columns: int = 8, heat: bool = 
         pen.text((_MARGIN, y), strip.heading, _INK, fonts[14])
         y += _HEADING
         for k, panel in enumerate(strip.panels):
-            left, top = _MARGIN + k % columns * (cell[1] + _GAP), y + k // columns * (cell[0] + _TITLE + _GAP)
-            pen.text((left, top), _fitted(panel.title, fonts[12], cell[1]), _QUIET, fonts[12])
-            paper.paste(image.fromarray(np.ascontiguousarray(panel.pixels)), (left, top + _TITLE))
+            x, top = _MARGIN + k % columns * (cell[1] + _GAP), y + k // columns * (cell[0] + _TITLE + _GAP)
+            pen.text((x, top), _shorten(panel.title, fonts[12], cell[1]), _QUIET, fonts[12])
+            paper.paste(image.fromarray(np.ascontiguousarray(panel.pixels)), (x, top + _TITLE))
         y += n * (cell[0] + _TITLE + _GAP)
     if heat:
         _colour_bar(image, paper, pen, fonts[12], y)
-    held = io.BytesIO()
-    paper.save(held, "PNG", optimize=True)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    paper.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
 
 
 def _colour_bar(image: Any, paper: Any, pen: Any, font: Any, y: int) -> None:
-    """What the colours mean."""
+    """Draw the legend of the colours."""
     words = ("no heat", "most heat of the picture")
-    left = int(_MARGIN + font.getlength(words[0]) + 8)
-    bar = np.repeat(coloured(np.linspace(0, 1, 120))[None], 12, axis=0).astype(np.uint8)
+    x = int(_MARGIN + font.getlength(words[0]) + 8)
+    bar = np.repeat(colour_map(np.linspace(0, 1, 120))[None], 12, axis=0).astype(np.uint8)
     pen.text((_MARGIN, y), words[0], _QUIET, font)
-    paper.paste(image.fromarray(bar), (left, y + 2))
-    pen.text((left + 128, y), words[1], _QUIET, font)
+    paper.paste(image.fromarray(bar), (x, y + 2))
+    pen.text((x + 128, y), words[1], _QUIET, font)
 
 
-def _fitted(text: str, font: Any, width: int) -> str:
-    """The text, cut short where it would run into its neighbour."""
+def _shorten(text: str, font: Any, width: int) -> str:
+    """Cut a text short where it would run into its neighbour."""
     if font.getlength(text) <= width:
         return text
     cut = next((n for n in range(len(text), 0, -1) if font.getlength(text[:n] + "...") <= width), 0)
@@ -142,93 +146,98 @@ def _fitted(text: str, font: Any, width: int) -> str:
 _PRIVATE = "This page shows patients' pictures: treat it as part of their records."
 
 
-def picture_title(case: PictureCase) -> str:
-    """Which picture, at which site."""
+def image_title(case: ImageExplanation) -> str:
+    """Write the title: which image, at which site."""
     where = f" at {case.site}" if case.site else ""
     return f"Picture {case.number} of {case.source}{where}"
 
 
-def site_title(site: PictureSite) -> str:
+def site_images_title(site: SiteImageExplanation) -> str:
+    """Write the title of a site's images."""
     return f"Pictures of {site.site} ({site.source})"
 
 
-def verdict(case: PictureCase) -> str:
-    """What the net says, and whether that is so."""
+def verdict(case: ImageExplanation) -> str:
+    """Write the prediction, and whether it is right."""
     truth = "" if case.outcome is None else "; right" if case.outcome == case.predicted else f"; it is {case.outcome}"
     return f"says {case.predicted} ({case.probability:.1%}){truth}"
 
 
-def picture_png(picture: PictureCase | PictureSite) -> bytes:
-    """The picture, its heat maps, and, where there is a mask, the mask and what lies inside and outside of it."""
-    if isinstance(picture, PictureCase):
-        return draw(picture_title(picture), [_strip(picture, verdict(picture))], columns=4)
-    strips = [_strip(c, f"picture {c.number}: {verdict(c)}") for c in picture.cases]
-    return draw(site_title(picture), strips)
+def image_png(explanation: ImageExplanation | SiteImageExplanation) -> bytes:
+    """Draw the image, its heat maps, and, where there is a mask, the mask and the image inside and outside of it."""
+    if isinstance(explanation, ImageExplanation):
+        return draw(image_title(explanation), [_strip(explanation, verdict(explanation))], columns=4)
+    strips = [_strip(c, f"picture {c.number}: {verdict(c)}") for c in explanation.cases]
+    return draw(site_images_title(explanation), strips)
 
 
-def picture_page(case: PictureCase) -> str:
-    """The page of one picture. Every name that came from data is escaped."""
+def image_case_page(case: ImageExplanation) -> str:
+    """Write the page of one image. Every name that came from data is escaped."""
     rows = [
         [td(MAPS[name]), td(_share(n.inside)), td(_ratio(n.iou_ratio)), td(number(n.concentration, 3))]
         for name, n in case.numbers.items()
     ]
     tiles = [
-        ("says", case.predicted, f"{case.probability:.1%}, {case.by}"),
+        ("says", case.predicted, f"{case.probability:.1%}, {case.model_owner}"),
         ("truth", case.outcome or "not known", PARTS.get(case.part or "", "new picture").replace("row", "picture")),
     ]
     head = ["heat map", "heat inside the mask", "IoU-ratio", "concentration"]
-    body = [_picture(picture_png(case)), table(head, rows), _reading(case)]
-    return _page(picture_title(case), tiles, case.notes, body)
+    body = [_figure(image_png(case)), table(head, rows), _reading_guide(case)]
+    return _page(image_title(case), tiles, case.notes, body)
 
 
-def picture_site_page(site: PictureSite) -> str:
-    """The page of a site's pictures."""
+def site_images_page(site: SiteImageExplanation) -> str:
+    """Write the page of a site's images."""
     rows = [
         [
             td(NAMES[name]),
             td(_share(m.inside)),
-            td("&ndash;" if m.drawn is None else f"{m.drawn.value:.2f} &plusmn; {m.drawn.error:.2f}"),
+            td(
+                "&ndash;"
+                if m.xai_accuracy is None
+                else f"{m.xai_accuracy.value:.2f} &plusmn; {m.xai_accuracy.error:.2f}"
+            ),
             td(number(m.concentration, 3)),
         ]
         for name, m in site.means.items()
     ]
     tiles = [
-        ("pictures", str(site.rows), f"{PARTS[site.part].replace('row', 'picture')}s, {site.by}"),
+        ("pictures", str(site.rows), f"{PARTS[site.part].replace('row', 'picture')}s, {site.model_owner}"),
         ("in the means", str(site.scored), f"{site.masked} with a usable mask"),
     ]
     head = ["heat map", "heat inside the mask", "XAI accuracy", "concentration"]
     body = [
-        _picture(picture_png(site)),
+        _figure(image_png(site)),
         "<h2>Means</h2>",
         table(head, rows),
-        _reading(site),
+        _reading_guide(site),
     ]
-    return _page(site_title(site), tiles, site.notes, body)
+    return _page(site_images_title(site), tiles, site.notes, body)
 
 
-def numbers_words(found: PictureCase | PictureSite) -> str:
-    """What the numbers about heat mean."""
+def heat_note(explanation: ImageExplanation | SiteImageExplanation) -> str:
+    """Explain the numbers about heat."""
     text = "concentration: 0 is heat spread evenly, 1 all of it on one pixel"
-    if found.covered is None:
+    if explanation.covered is None:
         return text
     ratio = "IoU-ratio: mean heat inside over mean heat outside, 1 by chance"
-    if isinstance(found, PictureSite):
+    if isinstance(explanation, SiteImageExplanation):
         ratio = (
             "XAI accuracy: the share of pictures whose IoU-ratio, mean heat inside over mean heat outside, is above 1"
         )
-    return f"the mask covers {found.covered:.1%}, and so much heat would lie inside it by chance; {ratio}; {text}"
+    return f"the mask covers {explanation.covered:.1%}, and so much heat would lie inside it by chance; {ratio}; {text}"
 
 
-def _strip(case: PictureCase, title: str) -> Strip:
-    panels = [Panel("picture", shown(case.pixels))]
+def _strip(case: ImageExplanation, title: str) -> Strip:
+    panels = [Panel("picture", to_display(case.pixels))]
     for name, heat in case.heats.items():
-        panels.append(Panel(MAPS[name] if heat.any() else f"{MAPS[name]}: none", blended(case.pixels, heat)))
+        panels.append(Panel(MAPS[name] if heat.any() else f"{MAPS[name]}: none", overlay_heat(case.pixels, heat)))
     if case.mask is not None:
         mask = case.mask
         panels += [
-            Panel("mask", shown(mask[..., None].astype("uint8") * 255)),
-            Panel("inside the mask", masked(case.pixels, mask)),
-            Panel("outside the mask", masked(case.pixels, ~mask)),
+            Panel("mask", to_display(mask[..., None].astype("uint8") * 255)),
+            Panel("inside the mask", cover_outside(case.pixels, mask)),
+            Panel("outside the mask", cover_outside(case.pixels, ~mask)),
         ]
     return Strip(title, tuple(panels))
 
@@ -238,14 +247,14 @@ def _page(title: str, tiles: Sequence[tuple[str, str, str]], notes: Sequence[str
     return document(title, [*top, *notes_html(notes), *body], None)
 
 
-def _picture(png: bytes) -> str:
+def _figure(png: bytes) -> str:
     data = base64.b64encode(png).decode()
     image = f"<img style='max-width:100%' alt='pictures and their heat maps' src='data:image/png;base64,{data}'>"
     return f"<figure>{image}</figure>"
 
 
-def _reading(found: PictureCase | PictureSite) -> str:
-    words = numbers_words(found)
+def _reading_guide(explanation: ImageExplanation | SiteImageExplanation) -> str:
+    words = heat_note(explanation)
     return f"<p>{escape(words[0].upper() + words[1:])}. Heat is of the class that the net chose.</p>"
 
 

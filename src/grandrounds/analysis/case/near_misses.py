@@ -23,7 +23,7 @@ NEAR = 0.8
 
 
 def is_near(risk: float, threshold: float) -> bool:
-    """Whether a risk that is not acted on is close to one that is."""
+    """Tell that a risk below the threshold is close to it."""
     return NEAR * threshold <= risk < threshold
 
 
@@ -38,7 +38,7 @@ class NearMiss:
 
 @dataclass(frozen=True)
 class NearMisses:
-    """The near misses among the test rows, the highest risk first, and how many events there were besides."""
+    """The near misses among the test rows, the highest risk first, and the number of events."""
 
     source: str
     event: str
@@ -50,13 +50,23 @@ class NearMisses:
     near: int  # of these, near it
     cases: tuple[NearMiss, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain JSON."""
-        return dict(plain({"schema": SCHEMA, "kind": "near_misses", "data": self.source, **_rest(self)}))
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain JSON."""
+        return dict(plain({"schema": SCHEMA, "kind": "near_misses", "data": self.source, **_other_fields(self)}))
 
 
 def near_misses(run: Run, *, most: int = 10, site: str | None = None, data: Any = None) -> NearMisses:
-    """The near misses of a finished run's test rows: each scored by the model in use at its site."""
+    """Find the near misses among a finished run's test rows, each scored by the model in use at its site.
+
+    Args:
+        run: A finished run of two classes.
+        most: The most cases to list.
+        site: One site; by default all.
+        data: The run's own rows, where they came from memory.
+
+    Raises:
+        BadInput: There are no test rows, or the model has no threshold.
+    """
     if most < 1:
         raise BadInput(f"--near-misses {most}: ask for at least one", code="value-out-of-range")
     rows = RunRows.read(run, data)
@@ -68,24 +78,24 @@ def near_misses(run: Run, *, most: int = 10, site: str | None = None, data: Any 
             code="sites-are-pooled",
         )
     counts = np.zeros(4, int)
-    found: list[NearMiss] = []
+    misses: list[NearMiss] = []
     event, threshold = "", 0.5
     for name in wanted:
-        held = rows.tested(name)
-        if not len(held):
+        test_rows = rows.test_rows(name)
+        if not len(test_rows):
             continue
-        risk, happened, event, threshold = _scored(run, rows, name, held)
+        risk, happened, event, threshold = _score_rows(run, rows, name, test_rows)
         missed = happened & (risk < threshold)
         near = missed & (risk >= NEAR * threshold)
-        counts += (len(held), happened.sum(), missed.sum(), near.sum())
-        found += [NearMiss(rows.number(int(held[i])), rows.owner(int(held[i])) or name, float(risk[i]))
+        counts += (len(test_rows), happened.sum(), missed.sum(), near.sum())
+        misses += [NearMiss(rows.number(int(test_rows[i])), rows.owner(int(test_rows[i])) or name, float(risk[i]))
                   for i in np.flatnonzero(near)]  # fmt: skip
     if not counts[0]:
         raise BadInput(
             f"{'no site' if site is None else wanted[0]} has test rows, so there are no near misses to list",
             code="no-test-rows",
         )
-    found.sort(key=lambda miss: (-miss.risk, miss.case))
+    misses.sort(key=lambda miss: (-miss.risk, miss.case))
     tested, events, missed_events, close = counts.tolist()
     return NearMisses(
         source=rows.consortium.data.name,
@@ -96,26 +106,26 @@ def near_misses(run: Run, *, most: int = 10, site: str | None = None, data: Any 
         events=events,
         missed=missed_events,
         near=close,
-        cases=tuple(found[:most]),
+        cases=tuple(misses[:most]),
     )
 
 
-def _scored(run: Run, rows: RunRows, site: str, held: Array) -> tuple[Array, Array, str, float]:
-    """Risk and whether the event happened for some rows of a site, what the event is, and the threshold in use."""
+def _score_rows(run: Run, rows: RunRows, site: str, numbers: Array) -> tuple[Array, Array, str, float]:
+    """Score rows of a site: the risks, the events, the event's name and the threshold in use."""
     model, data = run.model_for(None if site == POOL else site), rows.consortium.data
-    given = data.take(held) if isinstance(data, ImageSet) else data.table.take(held)
-    said = model.predict(given, task=rows.task(None if site == POOL else site))
-    if said.event is None:
+    selected = data.take(numbers) if isinstance(data, ImageSet) else data.table.take(numbers)
+    prediction = model.predict(selected, task=rows.task(None if site == POOL else site))
+    if prediction.event is None:
         raise BadInput(
-            f"near misses are of a yes or no: this model tells {len(said.classes)} classes apart and has no threshold",
+            f"near misses are of a yes or no: this model tells {len(prediction.classes)} classes apart and has no threshold",
             code="not-binary",
         )
-    happened = np.asarray(data.label[held].astype(str) == said.event.word)
+    happened = np.asarray(data.label[numbers].astype(str) == prediction.event.word)
     label = model.schema.label if model.schema is not None else "label"
-    return said.risk, happened, f"{label} = {said.event.word}", model.threshold
+    return prediction.risk, happened, f"{label} = {prediction.event.word}", model.threshold
 
 
-def _rest(found: NearMisses) -> dict[str, Any]:
-    values = asdict(found)
+def _other_fields(misses: NearMisses) -> dict[str, object]:
+    values = asdict(misses)
     del values["source"]
     return values

@@ -1,4 +1,4 @@
-"""Population that a patient is compared with, and the baseline that contributions are measured from."""
+"""The population that a patient is compared with, and the baseline that contributions are measured from."""
 
 from __future__ import annotations
 
@@ -31,69 +31,73 @@ _NOT_KEPT = f"no percentile: this run has no {PERCENTILES}; one that is made now
 
 
 @dataclass(frozen=True)
-class KnownPopulation:
-    """All sites' training patients, where they are known; else `missing` says why not."""
+class ComparisonPopulation:
+    """Summary of all sites' training patients; where there is none, `missing` says why."""
 
-    population: Population | None
+    summary: Population | None
     missing: str = ""
 
     @property
     def words(self) -> str:
-        """Who the others are, or why there are none."""
-        if self.population is None:
+        """The population in words, or why there is none."""
+        if self.summary is None:
             return self.missing
-        noised = f", with noise: {self.population.noised}" if self.population.noised else ""
-        if self.population.in_cells:
-            return f"the {self.population.rows} training patients of all sites, counted in agreed cells{noised}"
-        return f"the {self.population.rows} training patients of all sites, by their sites' summaries{noised}"
+        noised = f", with noise: {self.summary.noised}" if self.summary.noised else ""
+        if self.summary.in_cells:
+            return f"the {self.summary.rows} training patients of all sites, counted in agreed cells{noised}"
+        return f"the {self.summary.rows} training patients of all sites, by their sites' summaries{noised}"
 
 
 def has_budget(run: Run) -> bool:
-    """Whether the run promised differential privacy within a budget: then no exact sums over patients are used."""
+    """Tell that the run promised differential privacy within a budget: then no exact sums over patients are used."""
     return run.plan["privacy"].get("epsilon") is not None
 
 
-def load_population(run: Run, encoding: Encoding) -> KnownPopulation:
-    """The run's own percentiles.json. Under a budget only sums that were given noise count."""
+def load_population(run: Run, encoding: Encoding) -> ComparisonPopulation:
+    """Load the run's percentiles.json. Under a budget only sums that were given noise count.
+
+    Raises:
+        BadInput: The file is damaged, or belongs to another run.
+    """
     path = run.folder / PERCENTILES
     if path.is_symlink() or path.exists():
-        population = _read(path, encoding)
+        population = _read_population(path, encoding)
         return (
-            KnownPopulation(None, NOT_RELEASED)
+            ComparisonPopulation(None, NOT_RELEASED)
             if has_budget(run) and not population.noised
-            else KnownPopulation(population)
+            else ComparisonPopulation(population)
         )
     if has_budget(run):
-        return KnownPopulation(None, _not_released(run))
-    return KnownPopulation(None, _PUBLIC if run.plan["data"].get("encoding") == "public" else _NOT_KEPT)
+        return ComparisonPopulation(None, _missing_under_budget(run))
+    return ComparisonPopulation(None, _PUBLIC if run.plan["data"].get("encoding") == "public" else _NOT_KEPT)
 
 
-def _not_released(run: Run) -> str:
-    """Why a run with a budget has no percentiles; of VEIL, what would give it some."""
+def _missing_under_budget(run: Run) -> str:
+    """Say why a run with a budget has no percentiles; for VEIL, with the setting that would give it some."""
     method = run.plan["method"]
     if method["name"] != "veil":
         return NOT_RELEASED
     return _HALTED if method["veil"].get("percentiles") else f"{NOT_RELEASED} ({_SWITCH})"
 
 
-def _read(path: Path, encoding: Encoding) -> Population:
-    found = Population.from_dict(read_json(path), where=path)
+def _read_population(path: Path, encoding: Encoding) -> Population:
+    population = Population.from_dict(read_json(path), where=path)
     numeric, categorical = {r.name for r in encoding.numeric}, {r.name for r in encoding.categorical}
-    whole = found.in_cells or (numeric, categorical) == (set(found.numeric), set(found.categorical))
-    if not whole or not (set(found.numeric) <= numeric and set(found.categorical) <= categorical):
+    complete = population.in_cells or (numeric, categorical) == (set(population.numeric), set(population.categorical))
+    if not complete or not (set(population.numeric) <= numeric and set(population.categorical) <= categorical):
         raise BadInput(f"{path} is of other columns than the model's: it belongs to another run", code="other-run")
-    return found
+    return population
 
 
 INTERCEPT = "the calibrated intercept: every number at the centre of its scale, no category"
-_BY_MEAN = tuple(name for name, spec in explainers_for(Use.CASE).items() if spec.mean_suffices)
+_MEAN_SUFFICES = tuple(name for name, spec in explainers_for(Use.CASE).items() if spec.mean_suffices)
 
 
 @dataclass(frozen=True, eq=False)
 class StartingPoint:
-    """Inputs (B, d) that the patient is compared with, and what the model says of them on average is called.
+    """The inputs (B, d) that a patient is compared with, and their description.
 
-    `note`: what a reader must know of them besides; "" for nothing.
+    `note`: a warning about them; "" for none.
     """
 
     background: Array
@@ -105,31 +109,40 @@ def choose_start(
     model: TrainedModel,
     explainer: str,
     population: Population | None,
-    beside: Callable[[], ComparisonRows],
+    comparison: Callable[[], ComparisonRows],
     *,
     site: str | None,
     budget: bool,
 ) -> StartingPoint:
-    """Where explaining by this explainer starts; `beside` is asked only where a mean will not do."""
+    """Choose the starting point of an explainer.
+
+    Args:
+        model: The model to explain.
+        explainer: A name in EXPLAINERS.
+        population: The summary of all sites' training patients, where there is one.
+        comparison: Gives rows to compare with; called only where a mean will not do.
+        site: The site whose model is used.
+        budget: Whether the run has a privacy budget, so that other sites' training rows are not used.
+    """
     encoding = model.encoding
     assert isinstance(encoding, Encoding)
     wide: np.typing.DTypeLike = np.float64 if model.net.kernel != "torch" else model.theta.dtype
-    nobody = np.zeros((1, len(encoding.features)), wide)
+    origin = np.zeros((1, len(encoding.features)), wide)
     if explainer == "coefficients":
-        return StartingPoint(nobody, INTERCEPT)
-    if is_linear(model.net) and explainer in _BY_MEAN:
+        return StartingPoint(origin, INTERCEPT)
+    if is_linear(model.net) and explainer in _MEAN_SUFFICES:
         if population is not None and not population.in_cells:
             return start_at_mean(population, encoding, wide)
         if budget:
-            return StartingPoint(nobody, INTERCEPT)
-    others = beside()
-    found, words = others.background(site=site, budget=budget)
-    assert isinstance(found, Dataset)
+            return StartingPoint(origin, INTERCEPT)
+    rows = comparison()
+    background, words = rows.background(site=site, budget=budget)
+    assert isinstance(background, Dataset)
     mean_of = "the mean row" if explainer == "integrated_gradients" else "the mean"
-    return StartingPoint(encoding.encode(found, wide), f"{mean_of} of {words}", others.note)
+    return StartingPoint(encoding.encode(background, wide), f"{mean_of} of {words}", rows.note)
 
 
 def start_at_mean(population: Population, encoding: Encoding, dtype: np.typing.DTypeLike) -> StartingPoint:
-    """The mean patient of all sites, by their summaries."""
+    """Start at the mean patient of all sites, by their summaries."""
     mean = population.mean_inputs(encoding)[None].astype(dtype)
     return StartingPoint(mean, f"the mean of the {population.rows} training patients of all sites")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grandrounds.analysis.case.image_page import Panel, Strip, coloured, draw, masked, shown
+from grandrounds.analysis.case.image_page import Panel, Strip, colour_map, cover_outside, draw, to_display
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput, nearest
@@ -31,8 +31,8 @@ REASONS = {True: "right reason", False: "wrong reason"}
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredPicture:
-    """One picture with what the net says of it and where it looks."""
+class ScoredImage:
+    """One image with its prediction and its heat map."""
 
     number: int  # in its set, from 0
     truth: str
@@ -50,91 +50,96 @@ class ScoredPicture:
     heat: Array  # (H, W), of the true class, at least 0
 
     @property
-    def in_words(self) -> str:
-        """What it is, what it is called, and why."""
+    def description(self) -> str:
+        """The label, the prediction, and whether answer and reason are right."""
         why = "" if self.reason is None else f", {REASONS[self.reason]}"
-        return f"{self.called}: {ANSWERS[self.right]}{why}"
+        return f"{self.headline}: {ANSWERS[self.right]}{why}"
 
     @property
-    def called(self) -> str:
-        """What it is, what it is called, and its r."""
+    def headline(self) -> str:
+        """The label, the prediction and the IoU-ratio."""
         ratio = "its mask is empty or full" if self.ratio is None else f"r = {self.ratio:.2f}"
         return f"{self.truth}, called {self.predicted} ({self.probability:.2f}), {ratio}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """All but the pictures, as plain JSON; an infinite r is null."""
+    def to_dict(self) -> dict[str, object]:
+        """Return all but the images, as plain JSON; an infinite r is null."""
         arrays = ("pixels", "mask", "heat")
         return dict(plain({name: value for name, value in vars(self).items() if name not in arrays}))
 
 
 @dataclass(frozen=True, eq=False)
-class Reasoned:
-    """All pictures of a set as a finished net sees them, and what its scores are to be held against."""
+class RationaleReport:
+    """All images of a scoring set as a finished net sees them, and the baselines of its scores."""
 
     run: str
-    on: str
+    scoring_set: str
     rule: RationaleRule
-    pictures: tuple[ScoredPicture, ...]
+    images: tuple[ScoredImage, ...]
     figures: Mapping[str, float | int]
     baselines: Mapping[str, Mapping[str, float]]
 
-    def of(self, *, right: bool, reason: bool) -> list[ScoredPicture]:
-        """The pictures with this answer and this reason, the clearest first: of wrong reasons those with the smallest r."""
-        found = [p for p in self.pictures if p.right is right and p.reason is reason]
-        return sorted(found, key=lambda p: p.ratio or 0.0, reverse=reason)
+    def select(self, *, right: bool, reason: bool) -> list[ScoredImage]:
+        """Select the images with this answer and this reason, the clearest first: of wrong reasons those with the smallest r."""
+        images = [p for p in self.images if p.right is right and p.reason is reason]
+        return sorted(images, key=lambda p: p.ratio or 0.0, reverse=reason)
 
     @property
     def table(self) -> dict[str, dict[str, int]]:
-        """How many have which answer and which reason; pictures whose mask is of no use are in none."""
+        """Counts by answer and reason; images with an unusable mask are in none."""
         return {
-            said: {why: len(self.of(right=right, reason=reason)) for reason, why in REASONS.items()}
-            for right, said in ANSWERS.items()
+            answer: {why: len(self.select(right=right, reason=reason)) for reason, why in REASONS.items()}
+            for right, answer in ANSWERS.items()
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything but the pictures, as plain JSON."""
+    def to_dict(self) -> dict[str, object]:
+        """Return all but the images, as plain JSON."""
         return dict(
             plain(
                 {
                     "run": self.run,
-                    "on": self.on,
+                    "on": self.scoring_set,
                     "rule": vars(self.rule),
                     "reasons": self.figures,
                     "baselines": self.baselines,
                     "table": self.table,
-                    "right_for_the_wrong_reason": [p.number for p in self.of(right=True, reason=False)],
-                    "wrong_for_the_right_reason": [p.number for p in self.of(right=False, reason=True)],
-                    "pictures": [p.to_dict() for p in self.pictures],
+                    "right_for_the_wrong_reason": [p.number for p in self.select(right=True, reason=False)],
+                    "wrong_for_the_right_reason": [p.number for p in self.select(right=False, reason=True)],
+                    "pictures": [p.to_dict() for p in self.images],
                 }
             )
         )
 
 
-def scored_pictures(run: Run, *, on: str | None = None, data: Any = None) -> list[ScoredPicture]:
-    """The pictures of a set as the model of a finished run sees them; see `reasoned`."""
-    held = _held(run, on, data)
-    return list(_records(held, held.scored()))
+def score_run_images(run: Run, *, scoring_set: str | None = None, data: Any = None) -> list[ScoredImage]:
+    """Score the images of a set with the model of a finished run; see `evaluate_rationale`."""
+    data_set = _load_scoring_set(run, scoring_set, data)
+    return list(_score_each(data_set, data_set.scored()))
 
 
-def reasoned(run: Run, *, on: str | None = None, data: Any = None) -> Reasoned:
-    """The same with their means and baselines, by the rule of the run's [method.xfed].
+def evaluate_rationale(run: Run, *, scoring_set: str | None = None, data: Any = None) -> RationaleReport:
+    """Score images with a run's model, with means and baselines, by the rule of its [method.xfed].
 
-    `on`: a reference set of the run, or a scoring set of the catalog; not said: the one that the run was scored on.
-    `data`: the run's rows, where they came from memory.
+    Args:
+        run: A finished run of images.
+        scoring_set: A reference set of the run or a scoring set of the catalog; by default the one that the run was scored on.
+        data: The run's own rows, where they came from memory.
+
+    Raises:
+        BadInput: The model is a table's, or the set has no usable masks or other classes.
     """
-    held = _held(run, on, data)
-    found = held.scored()
-    compared = baselines(held.net, held.theta, held.x, held.y, held.pictures.masks, held.rule)
-    records = tuple(_records(held, found))
-    return Reasoned(run.folder.resolve().name, held.name, held.rule, records, found.figures(), compared)
+    data_set = _load_scoring_set(run, scoring_set, data)
+    result = data_set.scored()
+    compared = baselines(data_set.net, data_set.theta, data_set.x, data_set.y, data_set.images.masks, data_set.rule)
+    records = tuple(_score_each(data_set, result))
+    return RationaleReport(run.folder.resolve().name, data_set.name, data_set.rule, records, result.figures(), compared)
 
 
 @dataclass(frozen=True, eq=False)
-class _Held:
-    """A net and the pictures it is to be scored on."""
+class _ScoringSet:
+    """A net and the images that it is scored on."""
 
     name: str
-    pictures: ImageSet
+    images: ImageSet
     net: Any
     theta: Array
     x: Array
@@ -143,10 +148,10 @@ class _Held:
     rule: RationaleRule
 
     def scored(self) -> ImageScores:
-        return score_images(self.rule, self.net, self.theta, self.x, self.y, self.pictures.masks)
+        return score_images(self.rule, self.net, self.theta, self.x, self.y, self.images.masks)
 
 
-def _held(run: Run, on: str | None, data: Any) -> _Held:
+def _load_scoring_set(run: Run, scoring_set: str | None, data: Any) -> _ScoringSet:
     plan, model = Plan(run.plan), run.model
     if model.schema is not None:
         raise BadInput(
@@ -156,128 +161,130 @@ def _held(run: Run, on: str | None, data: Any) -> _Held:
         raise BadInput(
             f"{run.folder} has several tasks, and scoring pictures are of one: nothing to show", code="several-tasks"
         )
-    name = _named(plan, on)
-    pictures = _pictures(run, plan, name, data)
-    if pictures.masks is None or not usable_masks(pictures.masks).any():
-        known = ", ".join(SCORING_SETS)
+    name = _choose_set(plan, scoring_set)
+    images = _read_images(run, plan, name, data)
+    if images.masks is None or not usable_masks(images.masks).any():
+        examples = ", ".join(SCORING_SETS)
         raise BadInput(
-            f"the pictures of '{name}' have no truth masks: name a set that has some with --on (such as {known}), "
+            f"the pictures of '{name}' have no truth masks: name a set that has some with --on (such as {examples}), "
             "or set data.masks",
             code="no-truth-masks",
         )
     encoding: Any = model.encoding
-    strange = sorted(set(pictures.label.tolist()) - set(encoding.classes))
-    if strange:
+    unknown = sorted(set(images.label.tolist()) - set(encoding.classes))
+    if unknown:
         raise BadInput(
-            f"the pictures of '{name}' show '{strange[0]}', which the model does not know: name another set",
+            f"the pictures of '{name}' show '{unknown[0]}', which the model does not know: name another set",
             code="unknown-class",
         )
-    x = encoding.encode(pictures, model.theta.dtype)
-    y = np.array([encoding.classes.index(word) for word in pictures.label], np.int64)
+    x = encoding.encode(images, model.theta.dtype)
+    y = np.array([encoding.classes.index(word) for word in images.label], np.int64)
     rule = RationaleRule.from_settings(plan.seed, plan.method.xfed)
-    return _Held(name, pictures, model.net, model.theta, x, y, encoding.classes, rule)
+    return _ScoringSet(name, images, model.net, model.theta, x, y, encoding.classes, rule)
 
 
-def _named(plan: Plan, on: str | None) -> str:
-    """The set that is meant: the one said, or the one that the run was scored on."""
-    known = (*plan.reference.plain(), *SCORING_SETS)
-    if on is not None and on not in known:
-        raise BadInput(f"no scoring pictures '{on}'; {nearest(on, known)}", code="unknown-scoring-set")
+def _choose_set(plan: Plan, scoring_set: str | None) -> str:
+    """Choose the scoring set: the one named, else the one that the run was scored on."""
+    names = (*plan.reference.plain(), *SCORING_SETS)
+    if scoring_set is not None and scoring_set not in names:
+        raise BadInput(
+            f"no scoring pictures '{scoring_set}'; {nearest(scoring_set, names)}", code="unknown-scoring-set"
+        )
     chosen = reference_name(plan) if selects_by_explanations(plan) else None
-    name = on or watched_rows(plan) or chosen
+    name = scoring_set or watched_rows(plan) or chosen
     if name is None:
         raise BadInput(
-            f"this run was scored on no pictures: name a set with --on ({', '.join(known)})", code="no-scoring-set"
+            f"this run was scored on no pictures: name a set with --on ({', '.join(names)})", code="no-scoring-set"
         )
     return name
 
 
-def _pictures(run: Run, plan: Plan, name: str, data: Any) -> ImageSet:
-    """A set of the catalog is read alone; rows of the consortium's own need all of its data, and so do marks in either."""
+def _read_images(run: Run, plan: Plan, name: str, data: Any) -> ImageSet:
+    """Read the images: a catalog set alone; the consortium's own rows, or marks in either, need all of its data."""
     settings = plan.reference.plain().get(name, {"source": name})
     source = settings.get("source")
     marked = name in plan.reference.plain() and any(a.get("reference") for a in plan.plain()["attacks"])
     if source is not None and not marked:
-        found: ImageSet = SCORING_SETS[source]["load"]()
-        return found
+        images: ImageSet = SCORING_SETS[source]["load"]()
+        return images
     consortium = RunRows.read(run, data).consortium
     drawn = consortium.reference[name].select_from(consortium.data)
     assert isinstance(drawn, ImageSet)
     return drawn
 
 
-def _records(held: _Held, found: ImageScores) -> list[ScoredPicture]:
-    if found.heated is None or not np.isfinite(found.logits).all():
+def _score_each(data_set: _ScoringSet, result: ImageScores) -> list[ScoredImage]:
+    if result.heated is None or not np.isfinite(result.logits).all():
         raise BadInput(
             "the model's answers are no numbers: its training diverged, so there is nothing to show",
             code="training-diverged",
         )
-    assert held.pictures.masks is not None and found.masked_right is not None
-    p = class_probabilities(found.logits)
+    assert data_set.images.masks is not None and result.masked_right is not None
+    p = class_probabilities(result.logits)
     called = p.argmax(axis=1)
-    h = found.heated
+    h = result.heated
     return [
-        ScoredPicture(
+        ScoredImage(
             number=i,
-            truth=str(held.pictures.label[i]),
-            predicted=held.classes[called[i]],
+            truth=str(data_set.images.label[i]),
+            predicted=data_set.classes[called[i]],
             probability=float(p[i, called[i]]),
-            right=bool(found.right[i]),
-            ratio=_known(h.ratio[i]),
+            right=bool(result.right[i]),
+            ratio=_finite(h.ratio[i]),
             reason=None if np.isnan(h.reason[i]) else bool(h.reason[i]),
-            in_mask=_known(h.in_mask[i]),
-            iou=_known(h.iou[i]),
-            masked_right=None if np.isnan(found.masked_right[i]) else bool(found.masked_right[i]),
-            grid=None if found.grid is None else _known(found.grid[i]),
-            pixels=held.pictures.pixels[i],
-            mask=held.pictures.masks[i],
+            in_mask=_finite(h.in_mask[i]),
+            iou=_finite(h.iou[i]),
+            masked_right=None if np.isnan(result.masked_right[i]) else bool(result.masked_right[i]),
+            grid=None if result.grid is None else _finite(result.grid[i]),
+            pixels=data_set.images.pixels[i],
+            mask=data_set.images.masks[i],
             heat=h.heat[i],
         )
-        for i in range(len(found))
+        for i in range(len(result))
     ]
 
 
-def _known(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
 COLUMNS = 5
 
 
-def reasons_png(found: Reasoned, *, most: int = 12) -> bytes:
-    """The sheet: pictures that are right for the wrong reason first, then wrong for the right one, then the others."""
-    chosen = _chosen(found, most)
-    title = f"{found.run} on {found.on}: {len(chosen)} of {len(found.pictures)} pictures (numbers from 0)"
+def rationale_png(report: RationaleReport, *, most: int = 12) -> bytes:
+    """Draw the sheet: images that are right for the wrong reason first, then wrong for the right one, then the others."""
+    chosen = _choose_images(report, most)
+    title = f"{report.run} on {report.scoring_set}: {len(chosen)} of {len(report.images)} pictures (numbers from 0)"
     return draw(title, [strip(p) for p in chosen], columns=COLUMNS)
 
 
-def strip(picture: ScoredPicture) -> Strip:
-    """One row of the sheet."""
-    hot, mask = heat_colours(picture.heat), np.asarray(picture.mask, bool)
+def strip(image: ScoredImage) -> Strip:
+    """Draw one row of the sheet."""
+    hot, mask = heat_colours(image.heat), np.asarray(image.mask, bool)
     panels = (
-        Panel("picture", shown(picture.pixels)),
-        Panel("truth mask", shown(mask[..., None].astype(np.uint8) * 255)),
-        Panel("heat map", shown(hot)),
-        Panel("heat inside", masked(hot, mask)),
-        Panel("heat outside", masked(hot, ~mask)),
+        Panel("picture", to_display(image.pixels)),
+        Panel("truth mask", to_display(mask[..., None].astype(np.uint8) * 255)),
+        Panel("heat map", to_display(hot)),
+        Panel("heat inside", cover_outside(hot, mask)),
+        Panel("heat outside", cover_outside(hot, ~mask)),
     )
-    return Strip(f"picture {picture.number}: {picture.in_words}", panels)
+    return Strip(f"picture {image.number}: {image.description}", panels)
 
 
 def heat_colours(heat: Array) -> Array:
-    """Heat (H, W) as colours (H, W, 3) of bytes; the hottest pixel of the picture is the brightest."""
+    """Draw heat (H, W) as colours (H, W, 3) of bytes; the hottest pixel of the image is the brightest."""
     size = np.abs(np.asarray(heat, float))
     top = size.max(initial=0)
-    out: Array = np.rint(coloured(size / top if top > 0 else size)).astype(np.uint8)
+    out: Array = np.rint(colour_map(size / top if top > 0 else size)).astype(np.uint8)
     return out
 
 
-def _chosen(found: Reasoned, most: int) -> Sequence[ScoredPicture]:
-    """Some of each kind, as many as there is room for: what is of interest first, and of the rest what comes first."""
-    kinds = [found.of(right=r, reason=w) for r, w in ((True, False), (False, True), (False, False), (True, True))]
-    rest = [p for p in found.pictures if p.reason is None]
+def _choose_images(report: RationaleReport, most: int) -> Sequence[ScoredImage]:
+    """Choose some images of each kind, as many as there is room for, in the order of the sheet."""
+    kinds = [report.select(right=r, reason=w) for r, w in ((True, False), (False, True), (False, False), (True, True))]
+    rest = [p for p in report.images if p.reason is None]
     room = max(1, most // len(kinds))
     first = [p for kind in kinds for p in kind[:room]]
     more = [p for kind in [*kinds, rest] for p in kind if p not in first]
-    kept = {p.number for p in [*first, *more][:most]}
-    return [p for kind in [*kinds, rest] for p in kind if p.number in kept]
+    numbers = {p.number for p in [*first, *more][:most]}
+    return [p for kind in [*kinds, rest] for p in kind if p.number in numbers]

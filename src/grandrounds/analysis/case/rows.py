@@ -1,4 +1,4 @@
-"""Rows of a finished run, read again where they are: the patient in question, its site, and the rows to compare it with.
+"""Rows of a finished run, read again: the patient in question, its site, and the rows to compare it with.
 
 The comparison rows are the run's own where they are at hand, else the other rows of the patient's file.
 """
@@ -39,13 +39,16 @@ BACKGROUND = 100
 """Rows that a case is compared with: SHAP values settle to two digits with about so many."""
 
 
-TRAINED_ON = "the model was trained on this row, so it may fit it better than a new patient"
-MAY_BE = "the run does not say which rows its sites trained on: if this is one, the model may fit it better than a new patient"
+TRAINING_ROW = "the model was trained on this row, so it may fit it better than a new patient"
+MAY_BE_TRAINING_ROW = (
+    "the run does not say which rows its sites trained on: "
+    "if this is one, the model may fit it better than a new patient"
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """The one row to be explained, and what is known of it."""
+class CaseRow:
+    """The row to explain, with its site, use and outcome where they are known."""
 
     number: int  # from 1, as the user counts
     source: str
@@ -58,7 +61,7 @@ class Found:
 
 @dataclass(frozen=True, eq=False)
 class RunRows:
-    """The consortium of a finished run, put together again as it was."""
+    """The consortium of a finished run, assembled again."""
 
     consortium: Consortium
     plan: Plan
@@ -66,7 +69,15 @@ class RunRows:
 
     @classmethod
     def read(cls, run: Run, data: Any = None) -> RunRows:
-        """The run's own rows; `data` gives them where they came from memory, as a frame, a Table or an ImageSet."""
+        """Read the run's own rows.
+
+        Args:
+            run: A finished run.
+            data: The rows, where they came from memory: a data frame, a Table or an ImageSet.
+
+        Raises:
+            BadInput: The run is not finished, or its rows are not on this machine or have changed.
+        """
         if not run.finished:
             raise BadInput(
                 f"{run.folder} is not finished, so it has no model to explain: `rounds resume {run.folder}`",
@@ -85,11 +96,11 @@ class RunRows:
                 "--case N --table FILE",
                 code="rows-not-available",
             )
-        return cls(assemble(plan, as_rows(data)), plan)
+        return cls(assemble(plan, to_rows(data)), plan)
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The hospitals; the place where a pooled run trains is none."""
+        """The hospitals, without the place where a pooled run trains."""
         return tuple(name for name in self.consortium.stack.names if name != POOL)
 
     @cached_property
@@ -98,12 +109,12 @@ class RunRows:
         return np.concatenate([r.train for r in self.consortium.stack.rows])
 
     def task(self, site: str | None) -> str:
-        """A site's task; "" is the main one."""
+        """Return a site's task; "" is the main one."""
         stack = self.consortium.stack
         return stack.tasks[stack.names.index(site)] if site is not None and stack.tasks else ""
 
-    def find(self, case: int) -> Found:
-        """Row number `case` of the run's own data, counted from 1 as `rounds predict` counts the rows of the file."""
+    def find(self, case: int) -> CaseRow:
+        """Find row number `case` of the run's own data, counted from 1 as `rounds predict` counts the rows of the file."""
         data = self.consortium.data
         row = self._row(case)
         site, part = self._owner(row)
@@ -112,14 +123,22 @@ class RunRows:
         if attack is not None and attack.kind in DATA_KINDS and part == "train":
             notes.append(f"{site} attacks in this study ({attack.kind}): its training rows are as it claims them to be")
         if part == "train":
-            notes.append(TRAINED_ON)
+            notes.append(TRAINING_ROW)
         rows = data.take([row]) if isinstance(data, ImageSet) else data.table.take([row])
-        return Found(case, without_folders(data.name), rows, site, part, str(data.label[row]), tuple(notes))
+        return CaseRow(case, base_name(data.name), rows, site, part, str(data.label[row]), tuple(notes))
 
     def background(self, *, site: str | None = None, budget: bool = False) -> tuple[Holdings, str]:
-        """The rows that a case is compared with, and what they are: reference rows, else a sample of training rows.
+        """Choose the rows to compare a case with: reference rows, else a sample of training rows.
 
-        Under a `budget` other sites' training rows are not looked at: those of the patient's own `site` stand in.
+        Args:
+            site: The patient's site.
+            budget: Whether the run has a privacy budget: then training rows are those of `site` alone.
+
+        Returns:
+            The rows, and their description.
+
+        Raises:
+            BadInput: There is a budget and no site, or the site has no training rows.
         """
         sets = {name: r for name, r in self.consortium.reference.items() if len(r.rows)}  # no pictures of another set
         if sets:
@@ -140,13 +159,13 @@ class RunRows:
             return self.consortium.data.take(rows[np.sort(drawn)]), f"{BACKGROUND} of the {len(rows)} {words}"
         return self.consortium.data.take(rows), f"{len(rows)} {words}"
 
-    def tested(self, site: str) -> Array:
-        """The test rows of a site."""
+    def test_rows(self, site: str) -> Array:
+        """Return the test rows of a site."""
         rows: Array = self.consortium.stack.rows[self.consortium.stack.names.index(site)].test
         return rows
 
     def number(self, row: int) -> int:
-        """The number that a user counts a row by: of the file, from 1, the rows left out included."""
+        """Return a row's number in the file, from 1, with the rows that were left out included."""
         data = self.consortium.data
         origin = None if isinstance(data, ImageSet) else data.table.origin
         return row + 1 if origin is None else int(origin[row]) + 1
@@ -160,13 +179,13 @@ class RunRows:
             )
         return rows
 
-    def patients(self, site: str) -> Array:
-        """All rows of a site, whatever they were used for, as a run explains the model in use on them."""
+    def all_rows(self, site: str) -> Array:
+        """Return all rows of a site, of any use, as a run explains the model in use on them."""
         rows = self.consortium.stack.rows[self.consortium.stack.names.index(site)]
         return np.concatenate([getattr(rows, part) for part in PARTS])
 
-    def own_rows(self, site: str) -> tuple[Array, str]:
-        """A site's test rows, else its validation rows, else its training rows; and which they are."""
+    def evaluation_rows(self, site: str) -> tuple[Array, str]:
+        """Return a site's test rows, else its validation rows, else its training rows; and their use."""
         rows = self.consortium.stack.rows[self.consortium.stack.names.index(site)]
         part = next((p for p in reversed(PARTS) if len(getattr(rows, p))), "train")
         return getattr(rows, part), part
@@ -179,17 +198,17 @@ class RunRows:
             raise BadInput(f"{data.name} has no row {case}; its rows are 1 to {count}", code="unknown-row")
         if origin is None:
             return case - 1
-        at = np.flatnonzero(origin == case - 1)
-        if not len(at):
+        positions = np.flatnonzero(origin == case - 1)
+        if not len(positions):
             raise BadInput(
                 f"row {case} of {data.name} has no label and was left out of the run; "
                 f"explain it as a new patient: --table FILE --case {case}",
                 code="row-without-label",
             )
-        return int(at[0])
+        return int(positions[0])
 
     def owner(self, row: int) -> str | None:
-        """The hospital that holds a row."""
+        """Return the hospital that holds a row."""
         return self._owner(row)[0]
 
     def _owner(self, row: int) -> tuple[str | None, str | None]:
@@ -198,18 +217,22 @@ class RunRows:
             for part in PARTS:
                 if (getattr(rows, part) == row).any():
                     return (self._hospital(row) if name == POOL else name), part
-        held = any((r.rows == row).any() for r in self.consortium.reference.values())
-        return None, "reference" if held else None
+        is_reference = any((r.rows == row).any() for r in self.consortium.reference.values())
+        return None, "reference" if is_reference else None
 
     def _hospital(self, row: int) -> str | None:
-        """Where a row of a pooled run came from, if the data say so."""
+        """Return the hospital of a row in a pooled run, if the data have one."""
         site = self.consortium.data.site
         return None if site is None else str(site[row])
 
 
-def find_new(run: Run, rows: Table | ImageSet, case: int) -> Found:
-    """Row number `case` of new patients."""
-    schema, source = run.model.schema, source_of(rows)
+def find_new_case(run: Run, rows: Table | ImageSet, case: int) -> CaseRow:
+    """Find row number `case` of new patients.
+
+    Raises:
+        BadInput: There is no such row, or the model scores another kind of data.
+    """
+    schema, source = run.model.schema, row_source(rows)
     if isinstance(rows, ImageSet) != (schema is None):
         wanted = "pictures: give an .npz file or an ImageSet" if schema is None else "the rows of a table, not pictures"
         raise BadInput(f"{source} cannot be explained by this model, which scores {wanted}", code="wrong-data-kind")
@@ -219,57 +242,66 @@ def find_new(run: Run, rows: Table | ImageSet, case: int) -> Found:
     if isinstance(one, ImageSet):
         if one.masks is None and run.plan["data"]["masks"] == STROKES:
             one = replace(one, masks=stroke_masks(one.pixels))
-        said = {"label": str(one.label[0]), "site": None if one.site is None else str(one.site[0])}
+        facts = {"label": str(one.label[0]), "site": None if one.site is None else str(one.site[0])}
     else:
         assert schema is not None
-        said = {"label": words_of(one, schema.label)[0], "site": words_of(one, schema.site)[0]}
-    site = said["site"] if said["site"] in run.summary["per_site"] else None
-    notes = (MAY_BE,) if run.plan["data"]["table"] == AT_SITES else ()
-    return Found(case, file_name(rows), one, site, None, said["label"], notes)
+        facts = {"label": column_text(one, schema.label)[0], "site": column_text(one, schema.site)[0]}
+    site = facts["site"] if facts["site"] in run.summary["per_site"] else None
+    notes = (MAY_BE_TRAINING_ROW,) if run.plan["data"]["table"] == AT_SITES else ()
+    return CaseRow(case, file_name(rows), one, site, None, facts["label"], notes)
 
 
-def read_new(
-    run: Run, table: Any, *, query: str | None = None, reading: Mapping[str, Any] | None = None
+def read_patients(
+    run: Run, table: Any, *, query: str | None = None, reading: Mapping[str, object] | None = None
 ) -> Table | ImageSet:
-    """New rows: a file's name, a frame, a Table or an ImageSet. Pictures are an .npz file, or what a site's keeper takes.
+    """Read new patients.
 
     A text file is read as the run's own was (marks for missing, kinds of columns, decimal mark where a cell can be read
-    in two ways); `reading` has settings of [data] that differ.
+    in two ways).
+
+    Args:
+        run: The run whose model scores them.
+        table: A file's name, a data frame, a Table or an ImageSet. Images are an .npz file, or a folder as a keeper takes it.
+        query: The SQL query, where the file is a database.
+        reading: Settings of [data] that differ.
+
+    Raises:
+        BadInput: They cannot be read, or are of another kind than the model's data.
     """
     if not isinstance(table, (str, PathLike)):
-        rows: Table | ImageSet = as_rows(table)
+        rows: Table | ImageSet = to_rows(table)
         return rows
     where = str(table)
     shape = parse_image_shape(Plan(run.plan).data)
     if shape is not None:
-        return _own_pictures(where, shape, Plan(run.plan).data)
+        return _read_site_images(where, shape, Plan(run.plan).data)
     if where.lower().endswith(".npz"):
         from grandrounds.data.image_files import read_npz
 
         return read_npz(where)
-    here = {"text_encoding": "auto", "separator": "auto", **(reading or {})}  # a file shows its own
-    agreed = {"decimal": "auto", "censored": "value", **run.plan["data"], **here}
+    overrides = {"text_encoding": "auto", "separator": "auto", **(reading or {})}  # a file shows its own
+    agreed = {"decimal": "auto", "censored": "value", **run.plan["data"], **overrides}
     return read_plan_table(DataSettings(agreed), where, query=query)
 
 
 def overlap_warnings(run: Run, rows: Table | ImageSet) -> list[str]:
-    """A warning where rows to evaluate on are rows that the run was trained on, as far as this machine has them."""
+    """Warn where rows to evaluate on are rows that the run was trained on, as far as this machine has them."""
     if rows.sha256() == run.plan["data"]["sha256"]:
         return training_overlap_warnings(rows, None, same=True)
     if isinstance(rows, ImageSet) or run.plan["data"]["table"] in (None, AT_SITES, DATA_FRAME):
         return []
     try:
-        own = RunRows.read(run).consortium
+        consortium = RunRows.read(run).consortium
     except BadInput:  # the file is gone or is another by now
         return []
-    data = own.data
+    data = consortium.data
     if isinstance(data, ImageSet):
         return []
-    return training_overlap_warnings(rows, data.table.take(np.concatenate([r.train for r in own.stack.rows])), same=False)
+    return training_overlap_warnings(rows, data.table.take(np.concatenate([r.train for r in consortium.stack.rows])), same=False)
 
 
-def _own_pictures(where: str, shape: tuple[int, int, int], agreed: Any) -> ImageSet:
-    """Pictures of a hospital, by the names that its consortium agreed on."""
+def _read_site_images(where: str, shape: tuple[int, int, int], agreed: DataSettings) -> ImageSet:
+    """Read the images of a hospital, by the names that its consortium agreed on."""
     from grandrounds.data.agreement.images import is_image_source, read_site_images
     from grandrounds.data.agreement.schema import ImageSchema
 
@@ -279,22 +311,30 @@ def _own_pictures(where: str, shape: tuple[int, int, int], agreed: Any) -> Image
             code="wrong-data-kind",
         )
     channels, *size = shape
-    names = {"label": agreed.label, "patient": agreed.patient, "file": agreed.file}
-    return read_site_images(where, ImageSchema((size[0], size[1]), channels, **names, missing=tuple(agreed.missing)))
+    assert agreed.label is not None
+    schema = ImageSchema(
+        (size[0], size[1]),
+        channels,
+        label=agreed.label,
+        patient=agreed.patient,
+        file=agreed.file,
+        missing=tuple(agreed.missing),
+    )
+    return read_site_images(where, schema)
 
 
-def sites_of(run: Run, rows: Table | ImageSet) -> list[str | None] | None:
-    """Whose each of some new rows is; None where they do not say."""
+def row_sites(run: Run, rows: Table | ImageSet) -> list[str | None] | None:
+    """Return the site of each new row; None where the rows do not say."""
     if isinstance(rows, ImageSet):
         return None if rows.site is None else [str(word) for word in rows.site.tolist()]
     schema = run.model.schema
     if schema is None or schema.site is None or schema.site not in rows.columns:
         return None
-    return words_of(rows, schema.site)
+    return column_text(rows, schema.site)
 
 
-def outcome_in(run: Run, task: str, word: str | None) -> str | None:
-    """A label in the words of a site's task; None where that task has no class for it."""
+def outcome_for_task(run: Run, task: str, word: str | None) -> str | None:
+    """Translate a label to the class of a site's task; None where that task has no class for it."""
     tasks = run.plan["tasks"]
     if word is None or task_of_class(word, tasks) == task:
         return word
@@ -302,49 +342,49 @@ def outcome_in(run: Run, task: str, word: str | None) -> str | None:
     return next((task_class(task, new) for new, olds in groups.items() if word in olds), None)
 
 
-def as_rows(data: Any) -> Any:
-    """A Table, an ImageSet or nothing as it is; a data frame as a Table."""
+def to_rows(data: Any) -> Any:
+    """Convert a data frame to a Table; a Table, an ImageSet or None stays as it is."""
     return data if data is None or isinstance(data, (Table, ImageSet)) else Table.from_pandas(data)
 
 
-def source_of(rows: Table | ImageSet) -> str:
-    """Where new rows came from."""
+def row_source(rows: Table | ImageSet) -> str:
+    """Return the source of new rows."""
     return rows.name if isinstance(rows, ImageSet) else rows.source
 
 
 def file_name(rows: Table | ImageSet) -> str:
-    """The same without the folders of this machine: for a patient's record."""
-    return without_folders(source_of(rows))
+    """Return the source of new rows without the folders of this machine: for a patient's record."""
+    return base_name(row_source(rows))
 
 
-def without_folders(source: str) -> str:
-    """The name of a file or data set, without the folders of this machine."""
+def base_name(source: str) -> str:
+    """Strip the folders of this machine from the name of a file or data set."""
     return source if "://" in source else PurePath(source).name
 
 
-def words_of(rows: Table, column: str | None) -> list[str | None]:
-    """A column as text, None where it or its value is missing."""
+def column_text(rows: Table, column: str | None) -> list[str | None]:
+    """Return a column as text, None where it or its value is missing."""
     if column is None or column not in rows.columns:
         return [None] * len(rows)
     return [None if word is None else str(word) for word in to_text(rows.columns[column]).tolist()]
 
 
 class ComparisonRows(Protocol):
-    """Rows to compare a patient with. `note`: what a reader must know of them; "" for nothing."""
+    """Rows to compare a patient with. `note`: a warning about them; "" for none."""
 
     @property
     def note(self) -> str: ...
 
     def task(self, site: str | None) -> str:
-        """A site's task; "" is the main one."""
+        """Return a site's task; "" is the main one."""
 
     def background(self, *, site: str | None, budget: bool) -> tuple[Holdings, str]:
-        """At most BACKGROUND rows, and what they are."""
+        """Choose at most BACKGROUND rows, and describe them."""
 
 
 @dataclass(frozen=True, eq=False)
-class GivenRows:
-    """Rows of the file that new patients come from. `case`: the patient's own, left out; `why`: the run's are not here."""
+class NewPatientRows:
+    """Rows of the file that new patients come from. `case`: the patient's own, left out; `why`: the run's rows are not here."""
 
     run: Run
     rows: Table | ImageSet
@@ -356,49 +396,62 @@ class GivenRows:
         return f"{self.why}: compared with rows of {file_name(self.rows)} alone, other hospitals' patients are not among them"
 
     def task(self, site: str | None) -> str:
-        """By the record: at hospitals all sites have opened a run before it begins."""
+        """Read the task from the record: at hospitals all sites have opened a run before it begins."""
         return "" if site is None else tasks_of(self.run.plan["tasks"], self.run.site_names)[site]
 
     def background(self, *, site: str | None = None, budget: bool = False) -> tuple[Holdings, str]:
-        """Rows of the patient's own hospital, where the file says whose they are; by the run's seed, so that all its
-        patients are put beside nearly the same ones. A budget keeps no hospital from its own rows."""
+        """Choose rows of the patient's own hospital, where the file says whose they are.
+
+        The run's seed draws them, so that all its patients are compared with nearly the same ones. A budget keeps no hospital
+        from its own rows.
+        """
         assert isinstance(self.rows, Table) and self.run.model.schema is not None
-        whose = sites_of(self.run, self.rows)
-        own = None if whose is None or self.case is None else whose[self.case - 1]
+        sites = row_sites(self.run, self.rows)
+        site_name = None if sites is None or self.case is None else sites[self.case - 1]
         order = generator(self.run.plan["seed"], purpose="background").permutation(len(self.rows)).tolist()
-        others = [k for k in order if k + 1 != self.case and (whose is None or whose[k] == own)]
-        of = f"{'' if own is None else f'{own} in '}{file_name(self.rows)}"
-        if not others:
+        candidates = [k for k in order if k + 1 != self.case and (sites is None or sites[k] == site_name)]
+        origin = f"{'' if site_name is None else f'{site_name} in '}{file_name(self.rows)}"
+        if not candidates:
             raise BadInput(
-                f"this model compares a patient with others; {self.why}, and there is no other row of {of}: give a file "
+                f"this model compares a patient with others; {self.why}, and there is no other row of {origin}: give a file "
                 "with more of the hospital's patients",
                 code="no-comparison-rows",
             )
-        drawn: Array = np.sort(others[:BACKGROUND])
-        count = f"{len(drawn)} of the {len(others)}" if len(drawn) < len(others) else f"{len(drawn)}"
-        return read_new_rows(self.rows.take(drawn), self.run.model.schema), f"{count} other rows of {of}"
+        drawn: Array = np.sort(candidates[:BACKGROUND])
+        count = f"{len(drawn)} of the {len(candidates)}" if len(drawn) < len(candidates) else f"{len(drawn)}"
+        return read_new_rows(self.rows.take(drawn), self.run.model.schema), f"{count} other rows of {origin}"
 
 
-def comparison_rows(run: Run, given: Table | ImageSet, case: int | None, *, data: Any = None) -> RunRows | GivenRows:
-    """What a new patient, of row `case` of `given`, is compared with; `data` gives the run's own rows again, from memory."""
+def comparison_rows(
+    run: Run, rows: Table | ImageSet, case: int | None, *, data: Any = None
+) -> RunRows | NewPatientRows:
+    """Choose the rows to compare a new patient with.
+
+    Args:
+        run: The run whose model is explained.
+        rows: The file that the patient is in.
+        case: The patient's row number in it.
+        data: The run's own rows, where they came from memory.
+    """
     if data is not None:
         return RunRows.read(run, data)
-    held = Plan(run.plan).data
-    why = _away(held)
+    settings = Plan(run.plan).data
+    why = _why_missing(settings)
     if not why:
-        read = read_data(held)
-        if held.sha256 in (None, read.sha256()):
+        read = read_data(settings)
+        if settings.sha256 in (None, read.sha256()):
             return RunRows.read(run, read)
         why = "the run's own data have changed since"
-    return GivenRows(run, given, case, why)
+    return NewPatientRows(run, rows, case, why)
 
 
-def _away(held: Any) -> str:
-    """Why the rows that [data] names are not on this machine; "" where they should be."""
-    if held.name is not None or "://" in held.table:
+def _why_missing(settings: DataSettings) -> str:
+    """Say why the rows that [data] names are not on this machine; "" where they should be."""
+    table = settings.table
+    if settings.name is not None or table is None or "://" in table:
         return ""
-    if held.table == AT_SITES:
+    if table == AT_SITES:
         return "the run's rows are at its sites"
-    if held.table == DATA_FRAME:
+    if table == DATA_FRAME:
         return "the run's rows were a data frame in memory"
-    return "" if Path(held.table).expanduser().exists() else f"the run's own {PurePath(held.table).name} is not here"
+    return "" if Path(table).expanduser().exists() else f"the run's own {PurePath(table).name} is not here"

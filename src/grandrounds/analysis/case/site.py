@@ -1,4 +1,4 @@
-"""How the model in use reasons at one site: what counts there, what counts elsewhere, and which difference is more than chance.
+"""Importances of the model in use at one site, compared with other sites: the columns whose difference is more than chance.
 
 This is *deployed divergence*: the model in use on each site's own patients. It says nothing of how local models drift
 apart in training.
@@ -39,34 +39,47 @@ _SURE = 2.0  # standard errors of a difference that count as more than chance
 
 @dataclass(frozen=True)
 class ColumnUse:
-    """A column's share of the model's reasons at the site, at the other sites on average, and in the consensus of all."""
+    """A column's share of importance at the site, at the other sites on average, and in the consensus of all."""
 
     column: str
     share: float
     error: float
-    others: float
-    others_error: float
+    other_sites: float
+    other_sites_error: float
     consensus: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the column as plain JSON."""
+        return {
+            "column": self.column,
+            "share": self.share,
+            "error": self.error,
+            "others": self.other_sites,
+            "others_error": self.other_sites_error,
+            "consensus": self.consensus,
+            "difference": self.difference,
+            "sure": self.significant,
+        }
 
     @property
     def difference(self) -> float:
-        return self.share - self.others
+        return self.share - self.other_sites
 
     @property
-    def sure(self) -> bool:
-        """Whether the difference is more than sampling would give: two standard errors."""
-        return abs(self.difference) > _SURE * float(np.hypot(self.error, self.others_error))
+    def significant(self) -> bool:
+        """Whether the difference is more than two standard errors of sampling."""
+        return abs(self.difference) > _SURE * float(np.hypot(self.error, self.other_sites_error))
 
 
 @dataclass(frozen=True)
-class SiteReasons:
+class SiteExplanation:
     """One site's importances beside the others'. `divergence` is its L1 distance to the consensus, 0 to 2."""
 
     site: str
     source: str
-    by: str  # whose model it is that speaks
+    model_owner: str  # in words: "the common model", or whose own
     explainer: str
-    measured: str  # where the numbers come from
+    provenance: str  # where the numbers come from
     flat: bool  # whether no column counts here at all
     columns: tuple[ColumnUse, ...]  # the most important first
     divergence: float
@@ -79,27 +92,52 @@ class SiteReasons:
     @property
     def more(self) -> tuple[ColumnUse, ...]:
         """Columns that count more here than elsewhere, beyond chance, the largest difference first."""
-        return tuple(sorted((c for c in self.columns if c.sure and c.difference > 0), key=lambda c: -c.difference))
+        return tuple(
+            sorted((c for c in self.columns if c.significant and c.difference > 0), key=lambda c: -c.difference)
+        )
 
     @property
     def less(self) -> tuple[ColumnUse, ...]:
         """Columns that count less here than elsewhere, beyond chance, the largest difference first."""
-        return tuple(sorted((c for c in self.columns if c.sure and c.difference < 0), key=lambda c: c.difference))
+        return tuple(
+            sorted((c for c in self.columns if c.significant and c.difference < 0), key=lambda c: c.difference)
+        )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain JSON."""
-        columns = [{**vars(c), "difference": c.difference, "sure": c.sure} for c in self.columns]
-        words = {"more": [c.column for c in self.more], "less": [c.column for c in self.less]}
-        values = {k: v for k, v in vars(self).items() if k not in ("source", "columns")}
-        return dict(plain({"kind": "site", "data": self.source, **values, **words, "columns": columns}))
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain JSON."""
+        values: dict[str, object] = {
+            "kind": "site",
+            "data": self.source,
+            "site": self.site,
+            "by": self.model_owner,
+            "explainer": self.explainer,
+            "measured": self.provenance,
+            "flat": self.flat,
+            "divergence": self.divergence,
+            "sampling": self.sampling,
+            "rank": self.rank,
+            "sites": self.sites,
+            "performance": self.performance,
+            "notes": self.notes,
+            "more": [c.column for c in self.more],
+            "less": [c.column for c in self.less],
+            "columns": [c.to_dict() for c in self.columns],
+        }
+        return dict(plain(values))
 
 
-def site_reasons(run: Run, site: str, *, by: str, explainer: str | None, data: Any = None) -> SiteReasons:
-    """How the model in use reasons at a site: as the run recorded it, or measured now by the explainer named."""
-    found = _recorded(run, site) if explainer is None else None
-    sketches, how, measured = found or _measured(run, RunRows.read(run, data), explainer or "permutation", site)
+def explain_site_columns(
+    run: Run, site: str, *, model_owner: str, explainer: str | None, data: Any = None
+) -> SiteExplanation:
+    """Explain what the model in use relies on at a site, as the run recorded it or measured now by the explainer named.
+
+    Raises:
+        BadInput: The explainer is unknown, the site has no rows, or sites have different tasks.
+    """
+    recorded = _read_recorded(run, site) if explainer is None else None
+    sketches, how, provenance = recorded or _measure_now(run, RunRows.read(run, data), explainer or "permutation", site)
     k = sketches.sites.index(site)
-    others, others_error = _others(sketches, k)
+    other_sites, other_sites_error = _mean_of_others(sketches, k)
     distance = to_consensus(sketches.values, sketches.consensus)
     order = np.argsort(-sketches.values[k], kind="stable")
     columns = tuple(
@@ -107,23 +145,23 @@ def site_reasons(run: Run, site: str, *, by: str, explainer: str | None, data: A
             column=sketches.names[f],
             share=float(sketches.values[k, f]),
             error=float(sketches.error[k, f]),
-            others=float(others[f]),
-            others_error=float(others_error[f]),
+            other_sites=float(other_sites[f]),
+            other_sites_error=float(other_sites_error[f]),
             consensus=float(sketches.consensus[f]),
         )
         for f in order
     )
     figures = run.summary["per_site"][site]
-    return SiteReasons(
+    return SiteExplanation(
         site=site,
         source=run.summary["data"],
-        by=by,
+        model_owner=model_owner,
         explainer=how,
-        measured=measured,
+        provenance=provenance,
         flat=bool(sketches.flat[k]),
         columns=columns,
         divergence=float(distance[k]),
-        sampling=_sampling(sketches, k),
+        sampling=_sampling_distance(sketches, k),
         rank=int((distance > distance[k]).sum()) + 1,
         sites=len(sketches.sites),
         performance={name: figures.get(name) for name in ("count", *shown_in(Place.COURSE))},
@@ -133,17 +171,19 @@ def site_reasons(run: Run, site: str, *, by: str, explainer: str | None, data: A
     )
 
 
-def _recorded(run: Run, site: str) -> tuple[Sketches, str, str] | None:
-    """The final model's sketches in explanations.json, if the site is among them and uses that very model."""
+def _read_recorded(run: Run, site: str) -> tuple[Sketches, str, str] | None:
+    """Read the final model's sketches from explanations.json, if the site is among them and uses that very model."""
     if run.summary["finetuned"] or not (run.folder / "explanations.json").exists():
         return None
-    held = run.explanations
-    last = [(r["round"], r["deployed"]) for r in held["rounds"] if "deployed" in r][-1:]
-    blocks = [("of the final model", held.get("final")), *((f"of round {r}", block) for r, block in last)]
+    explanations = run.explanations
+    last = [(r["round"], r["deployed"]) for r in explanations["rounds"] if "deployed" in r][-1:]
+    blocks = [("of the final model", explanations.get("final")), *((f"of round {r}", block) for r, block in last)]
     for words, block in blocks:
         if block and site in block["sketches"]:
             sites = tuple(block["sketches"])
-            if any(len(block[part][s]) != len(held["features"]) for part in ("sketches", "error") for s in sites):
+            if any(
+                len(block[part][s]) != len(explanations["features"]) for part in ("sketches", "error") for s in sites
+            ):
                 raise BadInput(
                     f"{run.folder}/explanations.json is damaged: a sketch does not have a share for each feature",
                     code="damaged-file",
@@ -151,17 +191,17 @@ def _recorded(run: Run, site: str) -> tuple[Sketches, str, str] | None:
             values, error = (np.array([block[part][s] for s in sites]) for part in ("sketches", "error"))
             flat = np.array([s in block["flat"] for s in sites])
             blur = None if block.get("blur") is None else np.array([block["blur"][s] for s in sites])
-            sketches = Sketches(sites, tuple(held["features"]), values, error, flat, blur=blur)
+            sketches = Sketches(sites, tuple(explanations["features"]), values, error, flat, blur=blur)
             return (
                 sketches,
-                str(held["sketch"]["explainer"]),
+                str(explanations["sketch"]["explainer"]),
                 f"recorded by the run ({words}) on the sites' own patients",
             )
     return None
 
 
-def _measured(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sketches, str, str]:
-    """Every site's own rows through the model it uses."""
+def _measure_now(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sketches, str, str]:
+    """Measure importances on every site's own rows, with the model that it uses."""
     if explainer not in TABLES:
         raise BadInput(f"no explainer '{explainer}' for a site; {nearest(explainer, TABLES)}", code="unknown-explainer")
     if rows.plan.tasks.plain():
@@ -171,37 +211,37 @@ def _measured(run: Run, rows: RunRows, explainer: str, site: str) -> tuple[Sketc
         )
     model, data = run.model, rows.consortium.data
     encoding: Any = model.encoding
-    own = {name: rows.patients(name) for name in rows.sites}
-    if not len(own[site]):
+    rows_by_site = {name: rows.all_rows(name) for name in rows.sites}
+    if not len(rows_by_site[site]):
         raise BadInput(f"{site} has no rows of its own to explain", code="no-rows")
-    mine = {name: _some(r, rows.plan.seed, name) for name, r in own.items() if len(r)}
-    taken = data.take(np.concatenate(list(mine.values())))
+    sampled = {name: _sample_rows(r, rows.plan.seed, name) for name, r in rows_by_site.items() if len(r)}
+    taken = data.take(np.concatenate(list(sampled.values())))
     dtype = model.theta.dtype
     target = targets(encoding.labels(taken), model.net.outputs, dtype)
     background, _ = rows.background()
     features = Features.from_columns(encoding.sources)
     rule = replace(SketchRule.from_settings(explainer, rows.plan.explain, rows.plan.seed), score=DEPLOYED_SCORE)
-    found = measure(
+    importances = measure(
         rule.explainer(features, encoding.encode(background, dtype)),
         model.net,
-        [run.model_for(s).theta for s in mine] if run.summary["models"] else model.theta,
+        [run.model_for(s).theta for s in sampled] if run.summary["models"] else model.theta,
         encoding.encode(taken, dtype),
         target,
-        np.cumsum([0, *(len(r) for r in mine.values())]),
+        np.cumsum([0, *(len(r) for r in sampled.values())]),
     )
-    sketches = Sketches.from_importances(tuple(mine), features.names, found)
-    return sketches, explainer, f"measured now on {len(mine[site])} patients of {site}, and the other sites' own"
+    sketches = Sketches.from_importances(tuple(sampled), features.names, importances)
+    return sketches, explainer, f"measured now on {len(sampled[site])} patients of {site}, and the other sites' own"
 
 
-def _some(rows: Array, seed: int, site: str) -> Array:
-    """All rows of a site, or a sample of them."""
+def _sample_rows(rows: Array, seed: int, site: str) -> Array:
+    """Take all rows of a site, or a sample of them."""
     if len(rows) <= MOST_ROWS:
         return rows
     return np.sort(generator(seed, purpose="rows to explain", site=site).choice(rows, MOST_ROWS, replace=False))
 
 
-def _others(sketches: Sketches, k: int) -> tuple[Array, Array]:
-    """The mean sketch of the other sites that are not flat, and its standard error; the site's own where there are none."""
+def _mean_of_others(sketches: Sketches, k: int) -> tuple[Array, Array]:
+    """Average the sketches of the other sites that are not flat, with the standard error; the site's own where there are none."""
     use = ~sketches.flat
     use[k] = False
     if not use.any():
@@ -210,8 +250,8 @@ def _others(sketches: Sketches, k: int) -> tuple[Array, Array]:
     return sketches.values[use].mean(axis=0), error
 
 
-def _sampling(sketches: Sketches, k: int) -> float:
-    """The L1 distance to the consensus of a site that is like all others, from sampling alone.
+def _sampling_distance(sketches: Sketches, k: int) -> float:
+    """Compute the L1 distance to the consensus that sampling alone gives a site that is like all others.
 
     The site is part of the consensus of m sites: its own blur counts 1 - 1/m, each other site's 1/m, in squares.
     """

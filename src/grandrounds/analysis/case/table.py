@@ -1,34 +1,42 @@
-"""Why a model gives a patient this risk: the columns that raise and lower it, in clinical units, beside other patients."""
+"""Explain a patient's risk: the columns that raise and lower it, in clinical units, beside other patients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grandrounds.analysis.case.attributions import (
     LOG_ODDS,
     PROBABILITY,
-    Attributed,
-    attribute,
-    contrast,
+    ScoreAttribution,
+    attribute_score,
+    contrast_weights,
     is_linear,
-    unit,
-    unread,
+    score_unit,
+    zero_weight_columns,
 )
 from grandrounds.analysis.case.near_misses import is_near
 from grandrounds.analysis.case.population import (
-    KnownPopulation,
+    ComparisonPopulation,
     choose_start,
     has_budget,
     load_population,
     start_at_mean,
 )
-from grandrounds.analysis.case.rows import Found
-from grandrounds.analysis.case.values import Flag, Note, Value, contradictory, is_seen, read_values, watched
+from grandrounds.analysis.case.rows import CaseRow
+from grandrounds.analysis.case.values import (
+    Flag,
+    Note,
+    Value,
+    find_contradictions,
+    flag_columns,
+    is_visible,
+    read_values,
+)
 from grandrounds.core.arrays import Array, plain
 from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.encoding import Encoding
@@ -50,8 +58,8 @@ _EXACT = 1e-9  # what rounding leaves of a sum
 
 
 @dataclass(frozen=True)
-class Reason:
-    """One clinical column: its value, where that stands among all sites' patients, and what it adds to the score."""
+class Attribution:
+    """Attribution to one clinical column: its value, its percentile among all sites' patients, and its contribution."""
 
     column: str
     value: float | str | None
@@ -65,26 +73,27 @@ class Reason:
 
     @property
     def direction(self) -> str:
-        """What the value does to the risk."""
+        """The effect on the risk: "raises", "lowers" or "does nothing"."""
         return "raises" if self.contribution > 0 else "lowers" if self.contribution < 0 else "does nothing"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
+        """Return the attribution as plain JSON."""
         return {**vars(self), "direction": self.direction}
 
 
 @dataclass(frozen=True)
-class TableCase:
-    """One patient: base + all contributions + remainder = score, which is the explained class's probability in `unit`."""
+class CaseExplanation:
+    """Explanation of one patient: base + all contributions + remainder = score, the target class's probability in `unit`."""
 
     number: int
     source: str
     site: str | None
     part: str | None
-    by: str  # whose model it is that speaks
+    model_owner: str  # in words: "the common model", or whose own
     label: str  # the column that is predicted
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
-    explained: str  # the event of two classes, else the predicted one
+    target_class: str  # the class that is explained: the event of two classes, else the predicted one
     decision: str
     threshold: float | None  # of two classes
     outcome: str | None
@@ -95,40 +104,43 @@ class TableCase:
     remainder: float
     explainer: str
     start: str  # what the base is
-    among: KnownPopulation  # whom percentiles and shares are of
-    reasons: tuple[Reason, ...]  # all columns, the strongest first
+    population: ComparisonPopulation  # that percentiles and shares are of
+    attributions: tuple[Attribution, ...]  # all columns, the strongest first
     quality: tuple[Note, ...]
-    unread: tuple[str, ...]  # columns that a linear model gives no weight
+    zero_weight_columns: tuple[str, ...]  # columns that a linear model gives no weight
     bias: tuple[Flag, ...]
     notes: tuple[str, ...]
 
     @property
     def probability(self) -> float:
-        """Of the explained class."""
-        return self.probabilities[self.classes.index(self.explained)]
+        """The probability of the target class."""
+        return self.probabilities[self.classes.index(self.target_class)]
 
     @property
     def event(self) -> str:
-        """What the probability is of."""
-        return f"{self.label} = {self.explained}"
+        """The event that the probability is of."""
+        return f"{self.label} = {self.target_class}"
 
     @property
-    def amplifiers(self) -> tuple[Reason, ...]:
-        """What raises the risk, the strongest first."""
-        return tuple(r for r in self.reasons if r.contribution > 0)
+    def amplifiers(self) -> tuple[Attribution, ...]:
+        """The columns that raise the risk, the strongest first."""
+        return tuple(r for r in self.attributions if r.contribution > 0)
 
     @property
-    def mitigators(self) -> tuple[Reason, ...]:
-        """What lowers the risk, the strongest first."""
-        return tuple(r for r in self.reasons if r.contribution < 0)
+    def mitigators(self) -> tuple[Attribution, ...]:
+        """The columns that lower the risk, the strongest first."""
+        return tuple(r for r in self.attributions if r.contribution < 0)
 
     @property
     def verdict(self) -> str | None:
-        return verdict(self.decision, self.outcome, self.explained, self.probability, self.threshold)
+        """The decision compared with the outcome; None where the outcome is not known."""
+        return verdict(self.decision, self.outcome, self.target_class, self.probability, self.threshold)
 
-    def waterfall(self) -> list[dict[str, Any]]:
-        """The steps from the base to the score, the strongest first; what no column accounts for comes last."""
-        steps: list[tuple[str | None, float]] = [(r.column, r.contribution) for r in self.reasons if r.contribution]
+    def waterfall(self) -> list[dict[str, str | float | None]]:
+        """List the steps from the base to the score, the strongest first and the remainder last."""
+        steps: list[tuple[str | None, float]] = [
+            (r.column, r.contribution) for r in self.attributions if r.contribution
+        ]
         steps += [(None, self.remainder)] if abs(self.remainder) > _EXACT else []
         reached = accumulate((c for _, c in steps), initial=self.base)
         next(reached)
@@ -138,13 +150,13 @@ class TableCase:
         ]
 
     def risk_at(self, score: float) -> float | None:
-        """The explained class's probability at a score; of more than two classes a score alone does not tell it."""
+        """Convert a score to the target class's probability; None for more than two classes."""
         return _risk(score, self.unit) if len(self.classes) == 2 else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The record as plain JSON, in the form that docs/one-patient.md describes."""
+    def to_dict(self) -> dict[str, object]:
+        """Return the record as plain JSON, in the form that docs/one-patient.md describes."""
         used = {r.column for r in (*self.amplifiers, *self.mitigators)}
-        population = self.among.population
+        population = self.population.summary
         return dict(
             plain(
                 {
@@ -154,9 +166,9 @@ class TableCase:
                     "data": self.source,
                     "site": self.site,
                     "part": self.part,
-                    "by": self.by,
+                    "by": self.model_owner,
                     "label": self.label,
-                    "explained": self.explained,
+                    "explained": self.target_class,
                     "event": self.event,
                     "probability": self.probability,
                     "probabilities": dict(zip(self.classes, self.probabilities, strict=True)),
@@ -174,10 +186,10 @@ class TableCase:
                     "waterfall": self.waterfall(),
                     "amplifiers": [r.to_dict() for r in self.amplifiers],
                     "mitigators": [r.to_dict() for r in self.mitigators],
-                    "unused": [r.column for r in self.reasons if r.column not in used],
+                    "unused": [r.column for r in self.attributions if r.column not in used],
                     "percentiles": {
                         "patients": None if population is None else population.rows,
-                        "from": self.among.words,
+                        "from": self.population.words,
                     },
                     "quality": [asdict(note) for note in self.quality],
                     "bias": [flag.to_dict() for flag in self.bias],
@@ -188,7 +200,18 @@ class TableCase:
 
 
 def verdict(decision: str, outcome: str | None, event: str, risk: float, threshold: float | None) -> str | None:
-    """What became of a decision; None where the outcome is not known. `threshold`: of two classes."""
+    """Compare a decision with the outcome.
+
+    Args:
+        decision: The class decided on.
+        outcome: The true class; None where it is not known.
+        event: The class whose risk it is.
+        risk: The probability of the event.
+        threshold: The threshold of two classes; None for more.
+
+    Returns:
+        "right", "wrong", "false alarm", "near miss" or "missed"; None where the outcome is not known.
+    """
     if outcome is None:
         return None
     if decision == outcome:
@@ -200,81 +223,83 @@ def verdict(decision: str, outcome: str | None, event: str, risk: float, thresho
     return "near miss" if is_near(risk, threshold) else "missed"
 
 
-def table_case(
+def explain_table_row(
     run: Run,
     model: TrainedModel,
-    found: Found,
-    beside: Callable[[], ComparisonRows],
+    case_row: CaseRow,
+    comparison: Callable[[], ComparisonRows],
     *,
-    by: str,
+    model_owner: str,
     user: str | None,
     task: str,
     explainer: str,
     protected: Sequence[str] = (),
-) -> TableCase:
-    """One row of a table explained by one model; other rows (`beside`) are read only where the explainer needs them."""
-    assert isinstance(found.rows, Table) and model.schema is not None and isinstance(model.encoding, Encoding)
-    said = model.predict(found.rows, task=task)
-    row = read_new_rows(found.rows, model.schema)
-    others = load_population(run, model.encoding)
-    held = read_values(row, model.encoding, model.schema, others.population, stand_in=_stand_in(run))
-    flagged = watched(tuple(held), protected)
-    own = [model.encoding.classes.index(word) for word in said.classes]
-    explained = str(said.decisions[0]) if said.event is None else said.event.word
-    start = choose_start(model, explainer, others.population, beside, site=user, budget=has_budget(run))
+) -> CaseExplanation:
+    """Explain one row of a table with one model; comparison rows are read only where the explainer needs them."""
+    assert isinstance(case_row.rows, Table) and model.schema is not None and isinstance(model.encoding, Encoding)
+    prediction = model.predict(case_row.rows, task=task)
+    inputs = read_new_rows(case_row.rows, model.schema)
+    population = load_population(run, model.encoding)
+    values = read_values(inputs, model.encoding, model.schema, population.summary, stand_in=_stand_in(run))
+    flagged = flag_columns(tuple(values), protected)
+    outputs = [model.encoding.classes.index(word) for word in prediction.classes]
+    target_class = str(prediction.decisions[0]) if prediction.event is None else prediction.event.word
+    start = choose_start(model, explainer, population.summary, comparison, site=user, budget=has_budget(run))
     wide = start.background.dtype
     question = Question(
         model=model.net,
         theta=model.theta.astype(wide),
-        x=model.encoding.encode(row, wide),
+        x=model.encoding.encode(inputs, wide),
         background=start.background,
         features=Features.from_columns(model.encoding.sources),
-        contrast=contrast(model.net.outputs, own, model.encoding.classes.index(explained), kernel=model.net.kernel),
+        contrast=contrast_weights(
+            model.net.outputs, outputs, model.encoding.classes.index(target_class), kernel=model.net.kernel
+        ),
         seed=run.plan["seed"],
     )
-    parts = attribute(question, explainer)
-    counted = _Counted(unit(model.net), parts.score, two=len(own) == 2)
-    reasons = _reasons(question.features.names, parts.contributions, held, counted)
-    people = others.population
+    parts = attribute_score(question, explainer)
+    scale = _ScoreScale(score_unit(model.net), parts.score, two=len(outputs) == 2)
+    attributions = _attributions(question.features.names, parts.contributions, values, scale)
+    people = population.summary
     mean = None if people is None or people.in_cells else start_at_mean(people, model.encoding, wide).background
-    return TableCase(
-        number=found.number,
-        source=found.source,
-        site=found.site,
-        part=found.part,
-        by=by,
+    return CaseExplanation(
+        number=case_row.number,
+        source=case_row.source,
+        site=case_row.site,
+        part=case_row.part,
+        model_owner=model_owner,
         label=model.schema.label,
-        classes=said.classes,
-        probabilities=tuple(said.probabilities[0].tolist()),
-        explained=explained,
-        decision=str(said.decisions[0]),
-        threshold=model.threshold if len(own) == 2 else None,
-        outcome=found.outcome,
-        unit=counted.unit,
+        classes=prediction.classes,
+        probabilities=tuple(prediction.probabilities[0].tolist()),
+        target_class=target_class,
+        decision=str(prediction.decisions[0]),
+        threshold=model.threshold if len(outputs) == 2 else None,
+        outcome=case_row.outcome,
+        unit=scale.unit,
         base=parts.base,
-        baseline=_baseline(parts, own, said.classes.index(explained), unit=counted.unit),
+        baseline=_baseline(parts, outputs, prediction.classes.index(target_class), unit=scale.unit),
         score=parts.score,
         remainder=parts.remainder,
         explainer=explainer,
         start=start.words,
-        among=others,
-        reasons=reasons,
-        quality=(*(note for v in held.values() for note in v.notes), *contradictory(row)),
-        unread=unread(question),
-        bias=_flags(reasons, flagged, counted, _moves(question, parts, mean), model.threshold),
-        notes=(*found.notes, *([start.note] if start.note else [])),
+        population=population,
+        attributions=attributions,
+        quality=(*(note for v in values.values() for note in v.notes), *find_contradictions(inputs)),
+        zero_weight_columns=zero_weight_columns(question),
+        bias=_bias_flags(attributions, flagged, scale, _column_effects(question, parts, mean), model.threshold),
+        notes=(*case_row.notes, *([start.note] if start.note else [])),
     )
 
 
 def _stand_in(run: Run) -> str:
-    """What a missing number is read as."""
+    """Name the value that a missing number is read as."""
     data = run.plan["data"]
     return "the agreed middle" if data.get("encoding") == "public" else f"the consortium's {data['impute']}"
 
 
 @dataclass(frozen=True)
-class _Counted:
-    """What contributions are counted in, and the score that they lead to."""
+class _ScoreScale:
+    """The unit of contributions, and the score that they lead to."""
 
     unit: str
     score: float
@@ -284,63 +309,65 @@ class _Counted:
         return float(np.exp(contribution)) if self.unit == LOG_ODDS else None
 
     def without(self, contribution: float) -> float | None:
-        """The risk without a contribution."""
+        """Compute the risk without a contribution."""
         return _risk(self.score - contribution, self.unit) if self.two else None
 
     def points(self, contribution: float) -> float | None:
-        """What a contribution changes the risk by."""
+        """Compute the change of risk by a contribution, in percentage points."""
         rest = self.without(contribution)
         return None if rest is None else 100 * (_risk(self.score, self.unit) - rest)
 
 
-def _reasons(
-    names: tuple[str, ...], contributions: Array, held: Mapping[str, Value], counted: _Counted
-) -> tuple[Reason, ...]:
+def _attributions(
+    names: tuple[str, ...], contributions: Array, values: Mapping[str, Value], scale: _ScoreScale
+) -> tuple[Attribution, ...]:
     order = np.argsort(-np.abs(contributions), kind="stable")
-    made = []
+    attributions = []
     for f in order:
-        v, c = held[names[f]], float(contributions[f])
-        shown = (v.value, v.percentile, v.share, c, counted.odds_ratio(c), counted.points(c), v.value is None, v.margin)
-        made.append(Reason(names[f], *shown))
-    return tuple(made)
+        v, c = values[names[f]], float(contributions[f])
+        shown = (v.value, v.percentile, v.share, c, scale.odds_ratio(c), scale.points(c), v.value is None, v.margin)
+        attributions.append(Attribution(names[f], *shown))
+    return tuple(attributions)
 
 
-def _moves(question: Question, parts: Attributed, mean: Array | None) -> tuple[dict[str, float], str | None]:
-    """What each column adds, and beside whom: of a linear model the mean patient, whatever its explainer starts from."""
-    found, beside = parts.contributions, None
+def _column_effects(
+    question: Question, parts: ScoreAttribution, mean: Array | None
+) -> tuple[dict[str, float], str | None]:
+    """Compute each column's contribution and what it is relative to: for a linear model the mean patient."""
+    contributions, reference = parts.contributions, None
     if mean is not None and is_linear(question.model):
-        found, beside = attribute(replace(question, background=mean), "shap").contributions, MEAN
-    return dict(zip(question.features.names, found.tolist(), strict=True)), beside
+        contributions, reference = attribute_score(replace(question, background=mean), "shap").contributions, MEAN
+    return dict(zip(question.features.names, contributions.tolist(), strict=True)), reference
 
 
-def _flags(
-    reasons: Sequence[Reason],
+def _bias_flags(
+    attributions: Sequence[Attribution],
     flagged: Mapping[str, str],
-    counted: _Counted,
+    scale: _ScoreScale,
     moves: tuple[Mapping[str, float], str | None],
     threshold: float,
 ) -> tuple[Flag, ...]:
-    """The attributes to be wary of that move this risk, the strongest first."""
-    by_column, at = moves
-    risk = _risk(counted.score, counted.unit)
+    """List the flagged attributes that move this risk, the strongest first."""
+    by_column, reference = moves
+    risk = _risk(scale.score, scale.unit)
     out = []
-    for r in reasons if counted.two else ():
+    for r in attributions if scale.two else ():
         moved = by_column[r.column]
-        points, rest = counted.points(moved), counted.without(moved)
-        if r.column in flagged and points is not None and rest is not None and is_seen(points):
+        points, rest = scale.points(moved), scale.without(moved)
+        if r.column in flagged and points is not None and rest is not None and is_visible(points):
             decides = (rest >= threshold) != (risk >= threshold)
-            out.append(Flag(r.column, flagged[r.column], r.value, moved, points, rest, at, decides))
+            out.append(Flag(r.column, flagged[r.column], r.value, moved, points, rest, reference, decides))
     return tuple(sorted(out, key=lambda flag: -abs(flag.points)))
 
 
 def _risk(score: float, unit: str) -> float:
-    """A score of two classes as a probability."""
+    """Convert a score of two classes to a probability."""
     return score if unit == PROBABILITY else float(class_probabilities(np.array([[score]]))[0, 1])
 
 
-def _baseline(parts: Attributed, own: list[int], place: int, *, unit: str) -> float:
-    """The base as a probability: of one logit its sigmoid, of several their softmax within the task."""
+def _baseline(parts: ScoreAttribution, outputs: list[int], place: int, *, unit: str) -> float:
+    """Convert the base to a probability: of one logit its sigmoid, of several their softmax within the task."""
     if unit == PROBABILITY:
         return parts.base
-    start = parts.start if len(parts.start) == 1 else parts.start[own]
+    start = parts.start if len(parts.start) == 1 else parts.start[outputs]
     return float(class_probabilities(start[None])[0, place])

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
@@ -25,8 +24,8 @@ IMPUTED, ABSENT, OUTSIDE, UNUSUAL, RARE, UNSEEN, CONTRADICTORY = KINDS = (
 UNREAD = "not read"
 """How a line about columns is marked that the model gives no weight."""
 
-_DOUBT = (CONTRADICTORY, OUTSIDE, UNSEEN, RARE, UNUSUAL)
-_MADE_UP = {
+_BY_DOUBT = (CONTRADICTORY, OUTSIDE, UNSEEN, RARE, UNUSUAL)
+_STAND_INS = {
     IMPUTED: "have no value, so that what the consortium agreed on stands in",
     ABSENT: "are absent, so that what the consortium agreed on stands in",
 }
@@ -35,7 +34,7 @@ _FEW = 3
 _ORDER = {"min": 0, "minimum": 0, "lowest": 0, "mean": 1, "avg": 1, "average": 1, "median": 1,
           "max": 2, "maximum": 2, "highest": 2}  # fmt: skip
 _SPREADS = ("std", "sd", "stdev")
-_ABOVE = (("systolic", "diastolic"), ("sbp", "dbp"))
+_ORDERED_PAIRS = (("systolic", "diastolic"), ("sbp", "dbp"))
 """Words of two measurements of which the first is never the lower."""
 
 
@@ -48,21 +47,21 @@ class Note:
     text: str
 
 
-def quality_lines(notes: Sequence[Note], unread: Collection[str] = ()) -> list[tuple[str, str]]:
-    """Notes as lines and their kinds, what is most in doubt first; many missing values are one line.
+def quality_lines(notes: Sequence[Note], unused: Collection[str] = ()) -> list[tuple[str, str]]:
+    """Write notes as lines with their kinds, the most doubtful first; many missing values are one line.
 
-    Columns that the model does not read (`unread`) come last, in one line: what is odd about them cannot mislead it.
+    Columns without weight in the model (`unused`) come last, in one line: odd values there cannot mislead it.
     """
-    idle = dict.fromkeys(n.column for n in notes if n.column in unread)
+    idle = dict.fromkeys(n.column for n in notes if n.column in unused)
     notes = [n for n in notes if n.column not in idle]
-    shown = sorted((n for n in notes if n.kind not in _MADE_UP), key=lambda n: _DOUBT.index(n.kind))
+    shown = sorted((n for n in notes if n.kind not in _STAND_INS), key=lambda n: _BY_DOUBT.index(n.kind))
     lines = [(n.text, n.kind) for n in shown]
-    for kind, words in _MADE_UP.items():
-        held = [n for n in notes if n.kind == kind]
-        if len(held) > _FEW:
-            lines.append((f"{len(held)} columns {words}: {', '.join(n.column for n in held)}", kind))
+    for kind, words in _STAND_INS.items():
+        same_kind = [n for n in notes if n.kind == kind]
+        if len(same_kind) > _FEW:
+            lines.append((f"{len(same_kind)} columns {words}: {', '.join(n.column for n in same_kind)}", kind))
         else:
-            lines += [(n.text, kind) for n in held]
+            lines += [(n.text, kind) for n in same_kind]
     if idle:
         few = "column has" if len(idle) == 1 else "columns have"
         lines.append(
@@ -71,8 +70,8 @@ def quality_lines(notes: Sequence[Note], unread: Collection[str] = ()) -> list[t
     return lines
 
 
-def contradictions(values: Mapping[str, float]) -> tuple[Note, ...]:
-    """Numbers of one patient that cannot both be right; columns belong together by their names, so few are caught."""
+def contradiction_notes(values: Mapping[str, float]) -> tuple[Note, ...]:
+    """Note numbers of one patient that cannot both be right; columns belong together by their names, so few are caught."""
     return tuple(
         Note(name, CONTRADICTORY, f"{name} = {values[name]:g} cannot be {why}") for name, why in _impossible(values)
     )
@@ -86,11 +85,11 @@ def _impossible(values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
             yield name, "a deviation: it is below zero"
         if statistic in _ORDER:
             groups.setdefault(stem, []).append((_ORDER[statistic], name))
-    for held in groups.values():
-        for (low, a), (high, b) in combinations(sorted(held), 2):
+    for group in groups.values():
+        for (low, a), (high, b) in combinations(sorted(group), 2):
             if low < high and _exceeds(values[a], values[b]):
                 yield a, f"right beside {b} = {values[b]:g}, which is lower"
-    for upper, lower in _ABOVE:
+    for upper, lower in _ORDERED_PAIRS:
         for name in values:
             other = name.lower().replace(upper, lower)
             twin = next((n for n in values if n != name and n.lower() == other), None)
@@ -99,17 +98,17 @@ def _impossible(values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """A measurement and which of its numbers this is: heart_rate_min -> (heart rate, min)."""
+    """Split a column's name into measurement and statistic: heart_rate_min -> (heart rate, min)."""
     words = [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w]
-    for at in (-1, 0):
-        if len(words) > 1 and words[at] in (*_ORDER, *_SPREADS):
-            statistic = words.pop(at)
+    for end in (-1, 0):
+        if len(words) > 1 and words[end] in (*_ORDER, *_SPREADS):
+            statistic = words.pop(end)
             return " ".join(words), statistic
     return name, ""
 
 
 def _exceeds(a: float, b: float) -> bool:
-    """Whether a is above b by more than rounding to whole numbers can make it."""
+    """Tell that a is above b by more than rounding to whole numbers explains."""
     slack = 0.5 if float(a).is_integer() or float(b).is_integer() else 1e-6 * abs(b)
     return a > b + slack
 
@@ -127,12 +126,12 @@ WHY = (
     "Who a patient is, or how care is organised, is no sign of illness by itself: such a reason may stand for something that "
     "was not measured, or for a bias in the data, and need not hold at another hospital."
 )
-_SEEN = 0.05  # points of risk below which nothing is said
+_VISIBLE = 0.05  # points of risk below which nothing is said
 
 
 @dataclass(frozen=True)
 class Flag:
-    """One such attribute that moves this patient's risk by `points`: without it the risk would be `risk_without`."""
+    """A sensitive attribute that moves this patient's risk by `points`: without it the risk would be `risk_without`."""
 
     column: str
     kind: str
@@ -140,30 +139,45 @@ class Flag:
     contribution: float
     points: float
     risk_without: float
-    at: str | None  # the mean that "without" stands for; None: where the explainer starts from
+    reference: str | None  # the mean that "without" stands for; None: where the explainer starts from
     decides: bool  # whether the decision would be another then
 
     @property
     def words(self) -> str:
-        """What it does to the risk."""
+        """The effect on the risk, in words."""
         way = "raises" if self.points > 0 else "lowers"
-        instead = "without it the risk" if self.at is None else f"at {self.at} it"
+        instead = "without it the risk" if self.reference is None else f"at {self.reference} it"
         turned = ", which would change the decision" if self.decides else ""
         return f"{way} the risk by {abs(self.points):.1f} points: {instead} would be {self.risk_without:.1%}{turned}"
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "words": self.words}
+    def to_dict(self) -> dict[str, object]:
+        """Return the flag as plain JSON."""
+        return {
+            "column": self.column,
+            "kind": self.kind,
+            "value": self.value,
+            "contribution": self.contribution,
+            "points": self.points,
+            "risk_without": self.risk_without,
+            "at": self.reference,
+            "decides": self.decides,
+            "words": self.words,
+        }
 
 
-def kind_of(column: str) -> str | None:
-    """What a column's name gives it away as, if anything."""
+def column_kind(column: str) -> str | None:
+    """Recognise a protected or administrative attribute by its column's name; None for others."""
     spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", column)
     words = re.sub(r"[^a-z0-9]+", " ", spaced.lower())
     return next((kind for kind, pattern in _PATTERNS.items() if pattern.search(words)), None)
 
 
-def watched(columns: Sequence[str], named: Sequence[str] = ()) -> Mapping[str, str]:
-    """The columns to flag and why: those `named`, or else those that their names give away."""
+def flag_columns(columns: Sequence[str], named: Sequence[str] = ()) -> Mapping[str, str]:
+    """Choose the columns to flag, with the reason: those `named`, or else those recognised by name.
+
+    Raises:
+        BadInput: The model has no such column.
+    """
     for name in named:
         if name not in columns:
             raise BadInput(
@@ -171,12 +185,12 @@ def watched(columns: Sequence[str], named: Sequence[str] = ()) -> Mapping[str, s
             )
     if named:
         return dict.fromkeys(named, NAMED)
-    return {column: kind for column in columns if (kind := kind_of(column)) is not None}
+    return {column: kind for column in columns if (kind := column_kind(column)) is not None}
 
 
-def is_seen(points: float) -> bool:
-    """Whether a change of risk shows in a number with one decimal."""
-    return abs(points) >= _SEEN
+def is_visible(points: float) -> bool:
+    """Tell that a change of risk shows in a number with one decimal."""
+    return abs(points) >= _VISIBLE
 
 
 RARE_SHARE = 0.01
@@ -185,7 +199,7 @@ RARE_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Value:
-    """One column of one patient. A number (or an ordered level) has a percentile, a category the share of its like."""
+    """One column of one patient. A number (or an ordered level) has a percentile, a category the share of patients with it."""
 
     value: float | str | None  # None: missing, and what is read in its place is made up
     percentile: float | None  # 0 to 100, among the training patients of all sites that have a value
@@ -197,26 +211,26 @@ class Value:
 def read_values(
     row: Dataset, encoding: Encoding, schema: Schema, population: Population | None, *, stand_in: str
 ) -> dict[str, Value]:
-    """The patient of a data set of one row, column by column."""
+    """Read the patient of a data set of one row, column by column."""
     kinds = {c.name: c for c in schema.columns}
     out = {rule.name: _number(row, rule, kinds[rule.name], population, stand_in) for rule in encoding.numeric}
     return out | {rule.name: _category(row, rule, population) for rule in encoding.categorical}
 
 
-def contradictory(row: Dataset) -> tuple[Note, ...]:
-    """What the patient's numbers say against each other."""
+def find_contradictions(row: Dataset) -> tuple[Note, ...]:
+    """Find numbers of the patient that contradict each other."""
     numbers = dict(zip(row.numeric_names, row.numeric[0].tolist(), strict=True))
-    return contradictions({name: v for name, v in numbers.items() if not np.isnan(v)})
+    return contradiction_notes({name: v for name, v in numbers.items() if not np.isnan(v)})
 
 
 def short(value: float) -> str:
-    """A number with four digits, as people write it: never 1e+03, whole numbers in full."""
+    """Write a number with four digits, as people do: never 1e+03, whole numbers in full."""
     digits = max(4, len(str(int(abs(value))))) if abs(value) < 1e15 else 4
     return str(np.format_float_positional(value, precision=digits, fractional=False, trim="-"))
 
 
 def share_text(share: float) -> str:
-    """A share of patients; a small one is not called none."""
+    """Write a share of patients; a small one is "under 1%"."""
     return "under 1%" if share < RARE_SHARE else f"{share:.0%}"
 
 
@@ -228,17 +242,17 @@ def _number(row: Dataset, rule: Numeric, column: Column, population: Population 
 
     name = rule.name
     spread = None if population is None else population.numeric.get(name)
-    here = name in row.numeric_names
-    v = float(row.numeric[0, row.numeric_names.index(name)]) if here else float("nan")
+    present = name in row.numeric_names
+    v = float(row.numeric[0, row.numeric_names.index(name)]) if present else float("nan")
     if np.isnan(v):
-        lacks, kind = (f"{name} has no value", IMPUTED) if here else (f"column '{name}' is absent", ABSENT)
+        lacks, kind = (f"{name} has no value", IMPUTED) if present else (f"column '{name}' is absent", ABSENT)
         text = f"{lacks}: {stand_in}, {words(rule.fill)}, stands in for it"
-        share, margin = (None, None) if spread is None else _missing(spread)
+        share, margin = (None, None) if spread is None else _missing_share(spread)
         return Value(None, None, share, (Note(name, kind, text),), margin)
     place = None if spread is None else spread.percentile(v)
     margin = spread.margin(v) if isinstance(spread, NoisedSpread) else None
     notes = []
-    if _beyond(v, rule):
+    if _is_outside(v, rule):
         side, read = ("below", rule.low) if v < rule.low else ("above", rule.high)
         usual = "what nearly all training patients have" if isinstance(spread, Spread) else "the agreed range"
         text = f"{name} = {words(v)} is {side} {usual}: it is read as {words(read)}"
@@ -256,15 +270,15 @@ def _number(row: Dataset, rule: Numeric, column: Column, population: Population 
     return Value(words(v) if column.order else v, place, None, tuple(notes), margin)
 
 
-def _missing(spread: Spread | NoisedSpread) -> tuple[float | None, float | None]:
-    """The share of patients without a value, and how far noise may have moved it."""
+def _missing_share(spread: Spread | NoisedSpread) -> tuple[float | None, float | None]:
+    """Return the share of patients without a value, and how far noise may have moved it."""
     if isinstance(spread, Spread):
         return spread.missing, None
     return None if spread.missing_margin > MAX_MARGIN else spread.missing, spread.missing_margin
 
 
-def _beyond(value: float, rule: Numeric) -> bool:
-    """Whether a value is drawn in by more than the width of a cell: bounds are no finer than that."""
+def _is_outside(value: float, rule: Numeric) -> bool:
+    """Tell that a value is clipped by more than the width of a cell: bounds are no finer than that."""
     if rule.low <= value <= rule.high:
         return False
     cell, low, high = grid_index(np.array([value, rule.low, rule.high]))
@@ -277,15 +291,15 @@ def _category(row: Dataset, rule: Categorical, population: Population | None) ->
     margin = None if shares is None or not shares.margin else shares.margin
     if margin is not None and margin > MAX_MARGIN:
         shares = None
-    here = name in row.categorical_names
-    at = row.categorical_names.index(name) if here else 0
-    code = int(row.codes[0, at]) if here else -1
+    present = name in row.categorical_names
+    position = row.categorical_names.index(name) if present else 0
+    code = int(row.codes[0, position]) if present else -1
     nothing = f"'{rule.baseline}'" if rule.baseline else "no category"
     if code < 0:
-        lacks, kind = (f"{name} has no value", IMPUTED) if here else (f"column '{name}' is absent", ABSENT)
+        lacks, kind = (f"{name} has no value", IMPUTED) if present else (f"column '{name}' is absent", ABSENT)
         missing = None if shares is None else shares.missing
         return Value(None, None, missing, (Note(name, kind, f"{lacks}: it reads as {nothing}"),), margin)
-    word = row.vocabulary[at][code]
+    word = row.vocabulary[position][code]
     share = (
         None if shares is None or (margin is not None and word not in shares.levels) else shares.levels.get(word, 0.0)
     )

@@ -1,1 +1,1 @@
-"""A finished run under attack: does its model give away who was trained on?"""
+"""Membership attacks on a finished run."""

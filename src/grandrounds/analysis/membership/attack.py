@@ -1,4 +1,4 @@
-"""Membership attacks on a finished run, beside its data: what they found, in figures and in words."""
+"""Attack a finished run to infer membership: figures, bounds by epsilon, and sentences. It needs the run's data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import numpy as np
 
@@ -28,27 +28,83 @@ THRESHOLD = "loss threshold"
 OFFLINE = "LiRA, offline"
 ONLINE = "LiRA, online"
 _FEW = 100
-_FOUND = {"attack": str, "members": int, "nonmembers": int, "auc": float, "low": NUMBER, "high": NUMBER, "tpr": float}
-_BOUND = {"epsilon": float, "delta": float, "auc": float, "tpr": float, "broken": bool}
-_WHOLE = {"model": str, "shadows": int, "fpr": float, "attacks": [_FOUND], "separate": bool, "sites": {"*": _FOUND}}
-_WHOLE |= {"bound": (None, _BOUND), "sentences": [str], "notes": [str]}
+_ATTACK_SHAPE = {
+    "attack": str,
+    "members": int,
+    "nonmembers": int,
+    "auc": float,
+    "low": NUMBER,
+    "high": NUMBER,
+    "tpr": float,
+}
+_BOUND_SHAPE = {"epsilon": float, "delta": float, "auc": float, "tpr": float, "broken": bool}
+_FILE_SHAPE = {
+    "model": str,
+    "shadows": int,
+    "fpr": float,
+    "attacks": [_ATTACK_SHAPE],
+    "separate": bool,
+    "sites": {"*": _ATTACK_SHAPE},
+}
+_FILE_SHAPE |= {"bound": (None, _BOUND_SHAPE), "sentences": [str], "notes": [str]}
 _SURE = 1.7
 """Half widths of a 95% interval that make 3.3 deviations: a promise is not called broken by the best of three attacks."""
 
 
-@dataclass(frozen=True)
-class Promise:
-    """What a run's epsilon allows any attack on one patient at most."""
+class AttackEntry(TypedDict):
+    """One attack in attacks.json."""
+
+    attack: str
+    members: int
+    nonmembers: int
+    auc: float
+    low: float
+    high: float
+    tpr: float
+
+
+class BoundEntry(TypedDict):
+    """The bound that the promised epsilon sets on any attack, in attacks.json."""
 
     epsilon: float
     delta: float
-    area: float
-    hits: float
+    auc: float
+    tpr: float
+    broken: bool
+
+
+class AttacksFile(TypedDict):
+    """The content of attacks.json."""
+
+    schema: int
+    model: str
+    shadows: int
+    fpr: float
+    attacks: list[AttackEntry]
+    separate: bool
+    sites: dict[str, AttackEntry]
+    bound: BoundEntry | None
+    sentences: list[str]
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """The bound that a run's epsilon sets on any attack on one patient."""
+
+    epsilon: float
+    delta: float
+    max_auc: float
+    max_tpr: float
     unit: str = "patient"
 
     @classmethod
-    def of(cls, privacy: Mapping[str, Any]) -> Promise | None:
-        """None where no finite epsilon was promised to patients; one of sites says nothing direct of their patients."""
+    def from_statement(cls, privacy: Mapping[str, Any]) -> Promise | None:
+        """Read the bound from a privacy statement.
+
+        Returns:
+            None where no finite epsilon was promised to patients; one of sites says nothing direct of their patients.
+        """
         epsilon = privacy.get("epsilon")
         unit = privacy.get("unit") or "patient"
         if epsilon is None or not np.isfinite(epsilon) or unit not in ("patient", "row"):
@@ -71,56 +127,58 @@ class Membership:
 
     @property
     def best(self) -> Attack:
+        """The attack with the largest AUC."""
         return max(self.attacks, key=lambda a: a.auc)
 
     @property
     def broken(self) -> bool:
         """Whether an attack did better than the promised epsilon allows, by far more than its 95% interval explains."""
         p = self.promise
-        return p is not None and any(a.auc - _SURE * (a.auc - a.low) > p.area for a in self.attacks)
+        return p is not None and any(a.auc - _SURE * (a.auc - a.low) > p.max_auc for a in self.attacks)
 
     def sentences(self) -> list[str]:
-        """What the figures mean, in plain words."""
+        """Explain the figures in plain words."""
         best = self.best
         if best.low <= 0.5:
-            said = [
+            lines = [
                 f"An AUC of 0.5 is guessing, and no attack did clearly better (best {best.auc:.3f}): "
                 "these attacks cannot tell who was trained on."
             ]
         else:
-            said = [
+            lines = [
                 f"An AUC of 0.5 is guessing. Shown one patient who was trained on and one who was not, the best attack "
                 f"({best.attack}) picks the right one {best.auc:.0%} of the time; at {FPR:.0%} false alarms it finds "
                 f"{best.tpr:.1%} of those trained on ({FPR:.0%} is guessing)."
             ]
         p = self.promise
         if p is None:
-            said.append("No epsilon is promised to patients by this run, so a stronger attack may find more.")
+            lines.append("No epsilon is promised to patients by this run, so a stronger attack may find more.")
         else:
-            said.append(
+            lines.append(
                 f"Epsilon = {p.epsilon:.3g} for each {p.unit} (delta = {plain(p.delta)}) holds any attack on what it covers to "
-                f"an AUC of {p.area:.3f} and to {p.hits:.1%} of members at {FPR:.0%} false alarms: TPR <= e^epsilon FPR + delta."
+                f"an AUC of {p.max_auc:.3f} and to {p.max_tpr:.1%} of members at {FPR:.0%} false alarms: "
+                "TPR <= e^epsilon FPR + delta."
             )
         if self.broken:
-            said.append("An attack did better than epsilon allows: the promise does not hold as it stands.")
-        return said
+            lines.append("An attack did better than epsilon allows: the promise does not hold as it stands.")
+        return lines
 
-    def with_earlier(self, run: Run) -> Membership:
-        """This, and what an earlier attack on the same models found with shadow runs, where this one made none."""
+    def merge_earlier(self, run: Run) -> Membership:
+        """Add an earlier attack's shadow runs on the same models, where this one made none."""
         try:
-            told = None if self.shadows else read_attacks(run)
-            if told is None or not told["shadows"]:
+            earlier = None if self.shadows else read_attacks(run)
+            if earlier is None or not earlier["shadows"]:
                 return self
-            every = {a["attack"]: Attack.from_dict(a) for a in told["attacks"]} | {a.attack: a for a in self.attacks}
-            shadows, notes = int(told["shadows"]), tuple(told["notes"])
+            every = {a["attack"]: Attack.from_dict(a) for a in earlier["attacks"]} | {a.attack: a for a in self.attacks}
+            shadows, notes = int(earlier["shadows"]), tuple(earlier["notes"])
         except (BadInput, LookupError, TypeError, ValueError):
             return self  # damaged: there is nothing to keep
-        said = f"LiRA's figures are those of an earlier attack with {shadows} shadow runs"
-        notes = tuple(dict.fromkeys((*self.notes, *notes, said)))
+        note = f"LiRA's figures are those of an earlier attack with {shadows} shadow runs"
+        notes = tuple(dict.fromkeys((*self.notes, *notes, note)))
         return replace(self, attacks=tuple(every.values()), shadows=shadows, notes=notes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """attacks.json."""
+    def to_dict(self) -> dict[str, object]:
+        """Return the content of attacks.json."""
         p = self.promise
         return {
             "schema": SCHEMA,
@@ -132,7 +190,7 @@ class Membership:
             "sites": {name: a.to_dict() for name, a in self.sites.items()},
             "bound": None
             if p is None
-            else {"epsilon": p.epsilon, "delta": p.delta, "auc": p.area, "tpr": p.hits, "broken": self.broken},
+            else {"epsilon": p.epsilon, "delta": p.delta, "auc": p.max_auc, "tpr": p.max_tpr, "broken": self.broken},
             "sentences": self.sentences(),
             "notes": list(self.notes),
         }
@@ -141,10 +199,21 @@ class Membership:
 def attack_run(
     run: Run, *, shadows: int = 0, jobs: int = 1, data: Any = None, ended: Ended = lambda name: None
 ) -> Membership:
-    """Attack the models in use of a finished run; `data` gives its rows again where they came from memory.
+    """Attack the models in use of a finished run.
 
-    The loss threshold costs a pass over the rows. With `shadows` that many further runs are made for LiRA, `jobs` at a
-    time; `ended` is told of each. Both forms are judged where rows were trained on in some shadow runs.
+    The loss threshold costs a pass over the rows; LiRA needs shadow runs. Both forms of LiRA are evaluated where rows were
+    trained on in some shadow runs.
+
+    Args:
+        run: A finished run.
+        shadows: How many shadow runs to make.
+        jobs: How many of them run at a time.
+        data: The run's own rows, where they came from memory.
+        ended: Called with the name of each shadow run that ended.
+
+    Raises:
+        BadInput: The run is not finished, or has no rows to attack.
+        RunFailed: Too few shadow runs ended.
     """
     from grandrounds.analysis.case.rows import RunRows
 
@@ -158,33 +227,33 @@ def attack_run(
             f"{run.folder} was made from a {DATA_FRAME} in Python: attack it there, with attack_run(run, data=frame)",
             code="rows-not-available",
         )
-    held = RunRows.read(run, data)
-    target = find_target(run, held)
-    found = [judged(THRESHOLD, target.confidence, target.member)]
+    run_rows = RunRows.read(run, data)
+    target = find_target(run, run_rows)
+    attacks = [judged(THRESHOLD, target.confidence, target.member)]
     notes = list(target.notes)
     if shadows:
-        made = run_shadows(run, held, target, count=shadows, jobs=jobs, ended=ended)
-        told = (target.confidence, made.confidence, made.inside)
-        found += [judged(OFFLINE, offline(*told), target.member), judged(ONLINE, online(*told), target.member)]
-        notes += [f"{name} did not end and is left out: {why}" for name, why in made.failed.items()]
-    if found[0].nonmembers < _FEW:
+        shadow_models = run_shadows(run, run_rows, target, count=shadows, jobs=jobs, ended=ended)
+        scores = (target.confidence, shadow_models.confidence, shadow_models.inside)
+        attacks += [judged(OFFLINE, offline(*scores), target.member), judged(ONLINE, online(*scores), target.member)]
+        notes += [f"{name} did not end and is left out: {why}" for name, why in shadow_models.failed.items()]
+    if attacks[0].nonmembers < _FEW:
         notes.append(
-            f"with {found[0].nonmembers} non-members, {FPR:.0%} false alarms is less than one of them: the share found "
+            f"with {attacks[0].nonmembers} non-members, {FPR:.0%} false alarms is less than one of them: the share found "
             "there is a rough figure"
         )
     return Membership(
-        attacks=tuple(found),
-        sites=_by_site(target),
+        attacks=tuple(attacks),
+        sites=_attack_sites(target),
         separate=bool(run.summary["models"]),
         shadows=shadows,
         model=model_hash(run),
-        promise=Promise.of(run.summary["privacy"]),
+        promise=Promise.from_statement(run.summary["privacy"]),
         notes=tuple(notes),
     )
 
 
-def _by_site(target: Target) -> dict[str, Attack]:
-    """The loss threshold on each site's own rows; none where rows are pooled and so no site's own."""
+def _attack_sites(target: Target) -> dict[str, Attack]:
+    """Attack each site's own rows by the loss threshold; none where rows are pooled and so no site's own."""
     out = {}
     for name in dict.fromkeys(target.site.tolist()):
         mine = target.site == name
@@ -194,31 +263,36 @@ def _by_site(target: Target) -> dict[str, Attack]:
 
 
 def model_hash(run: Run) -> str:
-    """One hash of all model files of a run: what was found holds for these and no others."""
+    """Hash all model files of a run: an attack's findings hold for these and no others."""
     digest = hashlib.sha256()
     for name in ("model.safetensors", *sorted(set(run.summary["models"].values()))):
         digest.update(hashlib.sha256(read_file(run.model_file(name))).digest())
     return digest.hexdigest()
 
 
-def write_attacks(folder: Path, found: Mapping[str, Any]) -> Path:
+def write_attacks(folder: Path, attacks: Mapping[str, object]) -> Path:
+    """Write attacks.json to a run folder; returns its path."""
     path = folder / FILE
     try:
-        write_atomic(path, json.dumps(found, indent=1, allow_nan=False).encode())
+        write_atomic(path, json.dumps(attacks, indent=1, allow_nan=False).encode())
     except OSError as e:
         raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write") from None
     return path
 
 
-def read_attacks(run: Run) -> dict[str, Any] | None:
-    """What attacks on this run found, if it was attacked and its models are still those."""
+def read_attacks(run: Run) -> AttacksFile | None:
+    """Read attacks.json, if the run was attacked and its models are still the same.
+
+    Raises:
+        BadInput: The file is damaged.
+    """
     path = run.folder / FILE
     if not path.is_symlink() and not path.exists():
         return None
-    told = read_json(path)
-    at = misfit(told, _WHOLE)
-    if at:
+    content = read_json(path)
+    fault = misfit(content, _FILE_SHAPE)
+    if fault:
         raise BadInput(
-            f"{path} is damaged ({at}): make it again with `rounds attack {run.folder}`", code="damaged-file"
+            f"{path} is damaged ({fault}): make it again with `rounds attack {run.folder}`", code="damaged-file"
         )
-    return dict(told) if told["model"] == model_hash(run) else None
+    return cast(AttacksFile, dict(content)) if content["model"] == model_hash(run) else None

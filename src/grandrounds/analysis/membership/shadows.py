@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """Rows (n,) of a run's data, which site holds each, which were trained on, and the confidence of the model in use."""
+    """Rows (n,) of a run's data, the site of each, which were trained on, and the confidence of the model in use."""
 
     rows: Array
     site: Array  # (n,) object of str
@@ -49,35 +49,47 @@ class Target:
     notes: tuple[str, ...]
 
 
-def find_target(run: Run, held: RunRows) -> Target:
-    """Training rows and, of the same sites, rows that were not trained on: test rows, or else validation rows."""
-    part, notes = _others(run, held)
+def find_target(run: Run, run_rows: RunRows) -> Target:
+    """Collect training rows and, of the same sites, rows that were not trained on: test rows, or else validation rows.
+
+    Raises:
+        BadInput: No site has both.
+    """
+    part, notes = _nonmember_part(run, run_rows)
     rows, sites, member = [], [], []
-    stack, pooled = held.consortium.stack, POOL in held.consortium.stack.names
+    stack, pooled = run_rows.consortium.stack, POOL in run_rows.consortium.stack.names
     trained = participating_sites(run)
-    idle = [name for name, own in zip(stack.names, stack.rows, strict=True) if len(own.train) and name not in trained]
+    idle = [
+        name for name, parts in zip(stack.names, stack.rows, strict=True) if len(parts.train) and name not in trained
+    ]
     if idle:
         shown = ", ".join(idle[:5]) + (f" and {len(idle) - 5} more" if len(idle) > 5 else "")
         notes = (*notes, f"without {shown}: they never took part in training, so none of their rows is a member")
-    for name, own in zip(stack.names, stack.rows, strict=True):
-        unseen = getattr(own, part)
-        if pooled or (len(own.train) and len(unseen) and name in trained):
-            for chosen, seen in ((own.train, True), (unseen, False)):
+    for name, parts in zip(stack.names, stack.rows, strict=True):
+        unseen = getattr(parts, part)
+        if pooled or (len(parts.train) and len(unseen) and name in trained):
+            for chosen, trained_on in ((parts.train, True), (unseen, False)):
                 rows.append(chosen)
                 sites.append(np.full(len(chosen), name, object))
-                member.append(np.full(len(chosen), seen))
+                member.append(np.full(len(chosen), trained_on))
     if len(rows) < 1 or min(np.concatenate(member).sum(), (~np.concatenate(member)).sum()) < 2:
         raise BadInput(
             f"{run.folder} has no site with both training rows and rows that were not trained on, and an attack "
             "compares the two: run it with split.test above 0",
             code="no-nonmembers",
         )
-    at, of = np.concatenate(rows), np.concatenate(sites)
-    return Target(at, of, np.concatenate(member), confidences(run, held.consortium, at, of), notes)
+    row_numbers, row_sites = np.concatenate(rows), np.concatenate(sites)
+    return Target(
+        row_numbers,
+        row_sites,
+        np.concatenate(member),
+        confidences(run, run_rows.consortium, row_numbers, row_sites),
+        notes,
+    )
 
 
 def participating_sites(run: Run) -> set[str]:
-    """The sites whose training rows a model of the run has seen: those that answered in some round, or were fine-tuned."""
+    """Find the sites whose training rows a model of the run has seen: those that answered in some round, or were fine-tuned."""
     answered = {
         site
         for record in run.rounds
@@ -88,7 +100,7 @@ def participating_sites(run: Run) -> set[str]:
 
 
 def confidences(run: Run, consortium: Consortium, rows: Array, site: Array) -> Array:
-    """The log-odds (n,) that the model in use at each row's site gives to the row's own class."""
+    """Compute the log-odds (n,) that the model in use at each row's site gives to the row's own class."""
     stack = consortium.stack
     task = dict(zip(stack.names, stack.tasks or ("",) * len(stack.names), strict=True))
     files: Mapping[str, str] = run.summary["models"]
@@ -105,16 +117,16 @@ def _confidence(model: TrainedModel, consortium: Consortium, rows: Array, task: 
     encoding, data = model.encoding, consortium.data.take(rows)
     inputs: Array = encoding.encode(data, model.theta.dtype)  # type: ignore[arg-type]
     tasks = list(model.spec.get("tasks", []))
-    own = [c for c, word in enumerate(encoding.classes) if task_of_class(word, tasks) == task]
+    outputs = [c for c, word in enumerate(encoding.classes) if task_of_class(word, tasks) == task]
     logits = score(model.net, model.theta, inputs)
-    if len(own) < len(encoding.classes):
-        logits = logits[:, own]
-    return confidence(logits, class_numbers(data.label, [encoding.classes[c] for c in own], where=data.name))
+    if len(outputs) < len(encoding.classes):
+        logits = logits[:, outputs]
+    return confidence(logits, class_numbers(data.label, [encoding.classes[c] for c in outputs], where=data.name))
 
 
-def _others(run: Run, held: RunRows) -> tuple[str, tuple[str, ...]]:
-    """Which rows stand for patients who were not trained on, and what may colour the comparison."""
-    split, stack = held.plan.split, held.consortium.stack
+def _nonmember_part(run: Run, run_rows: RunRows) -> tuple[str, tuple[str, ...]]:
+    """Choose the part of the rows that was not trained on, with notes on what may colour the comparison."""
+    split, stack = run_rows.plan.split, run_rows.consortium.stack
     notes = []
     if split.scheme == "within" and any(len(r.test) for r in stack.rows):
         part = "test"
@@ -149,28 +161,43 @@ _ALL = "all rows"
 """The one site of shadow runs of a pooled run: who holds which row makes no difference there."""
 
 Ended = Callable[[str], None]
+PlainPlan = dict[str, Any]
+"""A plan as it is in JSON, of which a shadow run's is made."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """What S shadow models make of the target's rows: confidences (S, n), and which model saw which row (S, n)."""
+    """The answers of S shadow models: confidences (S, n) in the target's rows, and which model saw which row (S, n)."""
 
     confidence: Array
     inside: Array
     failed: Mapping[str, str]  # by shadow run: why it did not end
 
 
-def run_shadows(run: Run, held: RunRows, target: Target, *, count: int, jobs: int, ended: Ended) -> Shadows:
-    """Train `count` shadow models, `jobs` at a time, and ask each about the target's rows."""
+def run_shadows(run: Run, run_rows: RunRows, target: Target, *, count: int, jobs: int, ended: Ended) -> Shadows:
+    """Train shadow models and query each about the target's rows.
+
+    Args:
+        run: The run under attack.
+        run_rows: Its rows.
+        target: The rows to query.
+        count: How many shadow runs to make; finished ones are not run again.
+        jobs: How many run at a time.
+        ended: Called with the name of each that ended.
+
+    Raises:
+        BadInput: Shadow runs are not offered for this plan, or those there are of another one.
+        RunFailed: Too few shadow runs ended.
+    """
     from grandrounds.runs.batch import run_all
 
-    _refuse(held.plan, count)
+    _check_offered(run_rows.plan, count)
     run.refuse_code()
-    rows, given = _given(held)
+    rows, shadow_data = _shadow_rows(run_rows)
     folder = run.folder / FOLDER
     bundle = folder.absolute() / "given.rows.safetensors"
-    plans = {f"shadow-{k + 1:03}": _plan(run, held, bundle, k) for k in range(count)}
-    _check_begun(folder, plans)
+    plans = {f"shadow-{k + 1:03}": _shadow_plan(run, run_rows, bundle, k) for k in range(count)}
+    _check_existing(folder, plans)
     failed: dict[str, str] = {}
 
     def broken(name: str, error: RunFailed) -> None:
@@ -179,20 +206,20 @@ def run_shadows(run: Run, held: RunRows, target: Target, *, count: int, jobs: in
 
     try:
         if not all((folder / name / "summary.json").exists() for name in plans):
-            _write(given, bundle)
-        done = run_all(plans, folder, jobs=jobs, progress=lambda name, _: ended(name), failed=broken)
+            _write(shadow_data, bundle)
+        finished = run_all(plans, folder, jobs=jobs, progress=lambda name, _: ended(name), failed=broken)
     finally:
         bundle.unlink(missing_ok=True)
-    if len(done) < FEWEST:
+    if len(finished) < FEWEST:
         raise RunFailed(
-            f"only {len(done)} of {count} shadow runs ended; {next(iter(failed.values()))}", code="too-few-shadows"
+            f"only {len(finished)} of {count} shadow runs ended; {next(iter(failed.values()))}", code="too-few-shadows"
         )
-    at = np.searchsorted(rows, target.rows)
-    asked = [_asked(shadow, given, at) for shadow in done]
-    return Shadows(np.stack([c for c, _ in asked]), np.stack([i for _, i in asked]), failed)
+    places = np.searchsorted(rows, target.rows)
+    answers = [_query_shadow(shadow, shadow_data, places) for shadow in finished]
+    return Shadows(np.stack([c for c, _ in answers]), np.stack([i for _, i in answers]), failed)
 
 
-def _refuse(plan: Plan, count: int) -> None:
+def _check_offered(plan: Plan, count: int) -> None:
     if count < FEWEST:
         raise BadInput(
             f"--shadows {count}: give at least {FEWEST}, so that rows are trained on in some and not in others",
@@ -208,55 +235,59 @@ def _refuse(plan: Plan, count: int) -> None:
         )
 
 
-def _given(held: RunRows) -> tuple[Array, Table | ImageSet]:
-    """The rows (n,), sorted, that shadow runs deal anew, and what they hold: as sites took them, with whose they are.
+def _shadow_rows(run_rows: RunRows) -> tuple[Array, Table | ImageSet]:
+    """Return the rows (n,), sorted, that shadow runs deal anew, and their data with the site of each.
 
     Rows of hospitals that only test stay out. Reference rows take part, since each run sets its own aside; who would
     hold them is dealt by lot.
     """
-    stack = held.consortium.stack
-    site = np.full(len(held.consortium.data), None, object)
-    for name, own in zip(stack.names, stack.rows, strict=True):
-        if POOL in stack.names or len(own.train):
-            for part in (own.train, own.val) if held.plan.split.scheme != "within" else (own.train, own.val, own.test):
+    stack = run_rows.consortium.stack
+    site = np.full(len(run_rows.consortium.data), None, object)
+    for name, parts in zip(stack.names, stack.rows, strict=True):
+        if POOL in stack.names or len(parts.train):
+            for part in (
+                (parts.train, parts.val)
+                if run_rows.plan.split.scheme != "within"
+                else (parts.train, parts.val, parts.test)
+            ):
                 site[part] = _ALL if POOL in stack.names else name
     names = sorted({s for s in site.tolist() if s is not None})
-    lot = generator(held.plan.seed, purpose="shadow references")
-    for reference in held.consortium.reference.values():
+    lot = generator(run_rows.plan.seed, purpose="shadow references")
+    for reference in run_rows.consortium.reference.values():
         site[reference.rows] = lot.permutation(np.resize(np.array(names, object), len(reference.rows)))
     rows = np.flatnonzero(site != None)  # noqa: E711
-    data = held.consortium.data.take(rows)
+    data = run_rows.consortium.data.take(rows)
     if isinstance(data, ImageSet):
         return rows, replace(data, site=site[rows])
     return rows, Table({**data.table.columns, _COLUMN: site[rows]}, data.table.source)
 
 
-def _write(given: Table | ImageSet, bundle: Path) -> None:
+def _write(shadow_data: Table | ImageSet, bundle: Path) -> None:
     try:
         bundle.parent.mkdir(mode=0o700, exist_ok=True)
         make_folder(bundle.parent)
-        write_bundle(given, bundle.with_name("given.json"))
+        write_bundle(shadow_data, bundle.with_name("given.json"))
     except OSError as e:
         raise BadInput(
             f"cannot write to {bundle.parent}: {e.strerror or e}; shadow runs need room there", code="cannot-write"
         ) from None
 
 
-def _plan(run: Run, held: RunRows, bundle: Path, number: int) -> dict[str, Any]:
-    """The run's own plan on the same sites' rows, half of them in training, by another seed."""
-    plan: dict[str, Any] = json.loads(json.dumps(run.plan))
+def _shadow_plan(run: Run, run_rows: RunRows, bundle: Path, number: int) -> PlainPlan:
+    """Write the run's own plan for the same sites' rows, half of them in training, with another seed."""
+    plan: PlainPlan = json.loads(json.dumps(run.plan))
     data, split, seed = plan["data"], plan["split"], plan["seed"]
     plan["seed"] = int(generator(seed, purpose="shadow", round=number).integers(2**31))
-    table = not isinstance(held.consortium.data, ImageSet)
+    table = not isinstance(run_rows.consortium.data, ImageSet)
     if table:
         data["drop"] = [*data["drop"], *([data["site"]] if data["site"] is not None else [])]
         data["site"] = _COLUMN
     data |= {"name": None, "table": str(bundle), "query": None, "pictures": None, "size": None, "masks": None}
     data |= {"sha256": None, "shift": {**data["shift"], "strength": 0.0}, "shortcut": {**data["shortcut"], "p": 0.0}}
     val = min(split["val"], _HALF / 2)
-    by = split["by"] if split["by"] != "time" else "row" if data["patient"] is None else "patient"
+    split_unit = split["by"] if split["by"] != "time" else "row" if data["patient"] is None else "patient"
     share = 1 - split["val"] - (split["test"] if split["scheme"] == "within" else 0)
-    split |= {"partition": "column", "scheme": "within", "official": False, "by": by, "min_rows": 1}
+    split |= {"partition": "column", "scheme": "within", "official": False, "by": split_unit, "min_rows": 1}
     split |= {"val": val, "test": 1 - _HALF - val, "seed": None}
     fewest = Plan(plan).privacy.min_rows
     name = "fewest_rows" if "fewest_rows" in plan["privacy"] else "min_rows"  # as the plan was written
@@ -270,14 +301,14 @@ def _plan(run: Run, held: RunRows, bundle: Path, number: int) -> dict[str, Any]:
     return plan
 
 
-def _check_begun(folder: Path, plans: Mapping[str, Mapping[str, Any]]) -> None:
-    """Shadow runs that were begun for another model, or elsewhere, are refused before anything is run."""
+def _check_existing(folder: Path, plans: Mapping[str, PlainPlan]) -> None:
+    """Refuse shadow runs that were begun for another model, or elsewhere, before anything is run."""
     from grandrounds.engine.checkpoint import Checkpoint
 
     for name, plan in plans.items():
         if (folder / name / "checkpoint" / "plan.json").exists():
             theirs = Checkpoint(folder / name / "checkpoint").plan()
-            if _compared(theirs) != _compared(plan):
+            if _comparable(theirs) != _comparable(plan):
                 raise BadInput(
                     f"{folder / name} is a shadow of another plan, or the run was moved since: "
                     f"remove {folder} and attack again",
@@ -285,18 +316,18 @@ def _check_begun(folder: Path, plans: Mapping[str, Mapping[str, Any]]) -> None:
                 )
 
 
-def _compared(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A plan without what a run finds out about its data when it begins."""
+def _comparable(plan: PlainPlan) -> PlainPlan:
+    """Return a plan without the facts that a run adds about its data when it begins."""
     return {**plan, "data": {k: v for k, v in plan["data"].items() if k not in ("kinds", "sha256")}, "code": None}
 
 
-def _asked(shadow: Run, given: Table | ImageSet, at: Array) -> tuple[Array, Array]:
-    """A shadow model's confidence in rows `at` of the given ones, and which of them it was trained on."""
-    consortium = assemble(Plan(shadow.plan), given)
-    inside = np.zeros(len(given), bool)
+def _query_shadow(shadow: Run, shadow_data: Table | ImageSet, places: Array) -> tuple[Array, Array]:
+    """Return a shadow model's confidence in the rows at `places`, and which of them it was trained on."""
+    consortium = assemble(Plan(shadow.plan), shadow_data)
+    inside = np.zeros(len(shadow_data), bool)
     trained = participating_sites(shadow)
-    for name, own in zip(consortium.stack.names, consortium.stack.rows, strict=True):
-        inside[own.train] = name in trained
-    site = given.site if isinstance(given, ImageSet) else given.columns[_COLUMN]
+    for name, parts in zip(consortium.stack.names, consortium.stack.rows, strict=True):
+        inside[parts.train] = name in trained
+    site = shadow_data.site if isinstance(shadow_data, ImageSet) else shadow_data.columns[_COLUMN]
     assert site is not None
-    return confidences(shadow, consortium, at, site[at]), inside[at]
+    return confidences(shadow, consortium, places, site[places]), inside[places]

@@ -1,4 +1,4 @@
-"""The account of a finished run, and of a site's purse: values that the command line prints."""
+"""The privacy account of a finished run, and of a site's budget over all runs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.analysis.membership.attack import read_attacks
+from grandrounds.analysis.membership.attack import AttacksFile, read_attacks
 from grandrounds.analysis.privacy.disclosures import list_disclosures
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import RunSummary
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import promised, uncovered
 from grandrounds.runs.privacy_recompute import RecomputedBudget, against_ledger, ledger_entries, recompute_spending
@@ -25,34 +26,35 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Account:
-    """What a run promised, spent and left uncovered, and whether its record agrees with that."""
+    """The epsilon that a run promised and spent, the data it disclosed, and whether its record agrees with that."""
 
     run: str
-    summary: Mapping[str, Any]
-    again: RecomputedBudget
-    took_part: tuple[str, ...]
-    left: tuple[str, ...]  # what left as it is, where nothing is promised
-    attacks: Mapping[str, Any] | None
+    summary: RunSummary
+    recomputed: RecomputedBudget
+    participants: tuple[str, ...]
+    disclosures: tuple[str, ...]  # what left as it is, where nothing is promised
+    attacks: AttacksFile | None
     ledger: bool  # whether there is one to compare with
     findings: tuple[str, ...]
 
     @property
     def privacy(self) -> Mapping[str, Any]:
-        told: Mapping[str, Any] = self.summary["privacy"]
-        return told
+        """The privacy statement of the run."""
+        return self.summary.privacy
 
     @property
     def promised(self) -> bool:
+        """Whether the run promised a finite epsilon."""
         return promised(self.privacy)
 
     @property
     def remaining(self) -> float | None:
-        """What is left of the budget; None where there is none."""
+        """The rest of the budget; None where there is none."""
         budget = self.privacy.get("budget")
-        return None if budget is None else max(0.0, budget - self.again.epsilon)
+        return None if budget is None else max(0.0, budget - self.recomputed.epsilon)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON; an infinite epsilon is null, and `promised` says that nothing is."""
+    def to_dict(self) -> dict[str, object]:
+        """Return plain JSON; an infinite epsilon is null, and `promised` says that nothing is."""
         values = {
             "schema": SCHEMA,
             "run": self.run,
@@ -60,10 +62,12 @@ class Account:
             **self.privacy,
             **({"not_covered": uncovered(self.privacy)} if "not_covered" in self.privacy else {}),
             "left": self.remaining,
-            "took_part": self.took_part,
-            "rounds": [{"round": r.round, "releases": r.releases, "epsilon": r.epsilon} for r in self.again.rounds],
-            "worked_out_again": self.again.epsilon if self.again.rounds else None,
-            "left_as_it_is": self.left,
+            "took_part": self.participants,
+            "rounds": [
+                {"round": r.round, "releases": r.releases, "epsilon": r.epsilon} for r in self.recomputed.rounds
+            ],
+            "worked_out_again": self.recomputed.epsilon if self.recomputed.rounds else None,
+            "left_as_it_is": self.disclosures,
             "attacks": self.attacks,
             "ledger": self.ledger,
             "findings": self.findings,
@@ -71,30 +75,34 @@ class Account:
         return dict(plain(values))
 
 
-def account_of(run: Run) -> Account:
-    """Read a finished run and work out again what it spent."""
+def load_account(run: Run) -> Account:
+    """Read a finished run and recompute its spending.
+
+    Raises:
+        BadInput: The run is not finished, or its records are damaged.
+    """
     summary, rounds = run.summary, run.rounds
     try:
-        found = ledger_entries(run.folder)
-        again = recompute_spending(summary["privacy"], rounds, None if found is None else found[1])
-        left = () if promised(summary["privacy"]) else tuple(list_disclosures(Plan(run.plan), summary))
-        asked = {s for r in rounds for s in r["decision"]["asked"]}
+        ledger = ledger_entries(run.folder)
+        recomputed = recompute_spending(summary["privacy"], rounds, None if ledger is None else ledger[1])
+        disclosures = () if promised(summary["privacy"]) else tuple(list_disclosures(Plan(run.plan), summary))
+        asked_sites = {s for r in rounds for s in r["decision"]["asked"]}
     except (KeyError, TypeError, AttributeError, ValueError):
         raise BadInput(
             f"{run.folder} is damaged: its summary or its rounds lack what was spent; run it again",
             code="damaged-record",
         ) from None
     attacks = read_attacks(run)
-    entered = None if found is None else found[0]
-    findings = [*again.findings, *(() if entered is None else against_ledger(rounds, entered))]
+    entered = None if ledger is None else ledger[0]
+    findings = [*recomputed.findings, *(() if entered is None else against_ledger(rounds, entered))]
     if attacks is not None and attacks["bound"] is not None and attacks["bound"]["broken"]:
         findings.append("an attack did better than epsilon allows")
     return Account(
         run=str(run.folder),
         summary=summary,
-        again=again,
-        took_part=tuple(s for s in summary["rows"] if s in asked),
-        left=left,
+        recomputed=recomputed,
+        participants=tuple(s for s in summary["rows"] if s in asked_sites),
+        disclosures=disclosures,
         attacks=attacks,
         ledger=entered is not None,
         findings=tuple(findings),
@@ -102,8 +110,8 @@ def account_of(run: Run) -> Account:
 
 
 @dataclass(frozen=True)
-class PurseHeld:
-    """What a site's budget file holds: `spent` by rows over all runs, and of each run alone, with its releases."""
+class SiteBudgetStatus:
+    """The content of a site's budget file: `spent` by kind of rows over all runs, and each run alone, with its releases."""
 
     path: str
     epsilon: float
@@ -111,18 +119,31 @@ class PurseHeld:
     spent: Mapping[str, float]
     runs: Mapping[str, tuple[int, float]]
 
-    def left(self, rows: str) -> float:
+    def remaining(self, rows: str) -> float:
+        """Return the rest of the budget for a kind of rows."""
         return max(0.0, self.epsilon - self.spent[rows])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain JSON."""
         runs = {name: {"releases": n, "epsilon_alone": epsilon} for name, (n, epsilon) in self.runs.items()}
-        left = {rows: self.left(rows) for rows in self.spent}
+        remaining = {rows: self.remaining(rows) for rows in self.spent}
         limits = {"epsilon": self.epsilon, "delta": self.delta}
-        return {"schema": SCHEMA, "file": self.path, **limits, "spent": dict(self.spent), "left": left, "runs": runs}
+        return {
+            "schema": SCHEMA,
+            "file": self.path,
+            **limits,
+            "spent": dict(self.spent),
+            "left": remaining,
+            "runs": runs,
+        }
 
 
-def purse_at(path: Path) -> PurseHeld:
-    """A site's budget file, read and not changed."""
+def read_site_budget(path: Path) -> SiteBudgetStatus:
+    """Read a site's budget file; it is not changed.
+
+    Raises:
+        BadInput: There is no such file, or it is damaged.
+    """
     from grandrounds.privacy.accounting import epsilon_of
     from grandrounds.privacy.purse import Purse
 
@@ -135,23 +156,23 @@ def purse_at(path: Path) -> PurseHeld:
     assert budget.epsilon is not None  # a purse without a limit is refused as damaged
     by_run: dict[str, list[Event]] = {}
     for key, events in budget.to_dict()["keys"].items():
-        by_run.setdefault(_run_of(key, path), []).extend(Event.from_dict(e) for e in events)
+        by_run.setdefault(_charged_run(key, path), []).extend(Event.from_dict(e) for e in events)
     if sum(map(len, by_run.values())) != len(budget.events):
         raise BadInput(
             f"the budget at {path} is damaged (releases without a run): restore it from a copy", code="damaged-file"
         )
     rows = dict.fromkeys(e.of for e in budget.events) or {"training": None}
-    return PurseHeld(
+    return SiteBudgetStatus(
         path=str(path),
         epsilon=budget.epsilon,
         delta=budget.delta,
-        spent={of: budget.spent(of) for of in rows},
+        spent={row_kind: budget.spent(row_kind) for row_kind in rows},
         runs={n: (sum(e.count for e in events), epsilon_of(events, budget.delta)) for n, events in by_run.items()},
     )
 
 
-def _run_of(key: str, path: Path) -> str:
-    """The run that a charge names."""
+def _charged_run(key: str, path: Path) -> str:
+    """Return the run that a charge names."""
     try:
         run, _ = json.loads(key)
         return str(run)

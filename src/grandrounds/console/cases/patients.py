@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from grandrounds.analysis.case.case import Case, explain_found
+from grandrounds.analysis.case.case import Case, explain_row
 from grandrounds.analysis.case.rows import (
+    CaseRow,
     ComparisonRows,
-    Found,
-    GivenRows,
+    NewPatientRows,
     RunRows,
+    column_text,
     comparison_rows,
-    find_new,
-    outcome_in,
-    read_new,
-    sites_of,
-    source_of,
-    words_of,
+    find_new_case,
+    outcome_for_task,
+    read_patients,
+    row_sites,
+    row_source,
 )
 from grandrounds.analysis.case.table import verdict
 from grandrounds.console.run_index import NotFound
@@ -51,7 +51,7 @@ class SiteRows(Protocol):
     @property
     def parts(self) -> Mapping[int, str | None]: ...
 
-    def find(self, case: int) -> Found:
+    def find(self, case: int) -> CaseRow:
         """One of `parts`."""
 
     def some(self, cases: list[int]) -> tuple[Table | ImageSet, list[str | None]]:
@@ -86,7 +86,7 @@ class OwnRows:
     def parts(self) -> dict[int, str | None]:
         return {number: part for number, (_, part) in self._at.items()}
 
-    def find(self, case: int) -> Found:
+    def find(self, case: int) -> CaseRow:
         return self.rows.find(case)
 
     def some(self, cases: list[int]) -> tuple[Table | ImageSet, list[str | None]]:
@@ -124,11 +124,11 @@ class FileRows:
     @classmethod
     def read(cls, run: Run, data: str, site: str, *, query: str | None) -> FileRows:
         """A file's rows, once they are known to fit the run's model."""
-        rows = read_new(run, data, query=query)
-        name = source_of(rows)
+        rows = read_patients(run, data, query=query)
+        name = row_source(rows)
         if not len(rows):
             raise BadInput(f"{name} has no rows")
-        find_new(run, rows, 1)  # pictures for a net, a table for the others
+        find_new_case(run, rows, 1)  # pictures for a net, a table for the others
         if isinstance(rows, Table):
             assert run.model.schema is not None
             read_new_rows(rows, run.model.schema)
@@ -137,37 +137,37 @@ class FileRows:
         found = cls(run, rows, site)
         if not found.parts:
             raise BadInput(
-                f"{name} has no row of {site}; {nearest(site, sorted({s for s in sites_of(run, rows) or () if s is not None}))}"
+                f"{name} has no row of {site}; {nearest(site, sorted({s for s in row_sites(run, rows) or () if s is not None}))}"
             )
         return found
 
     @cached_property
     def parts(self) -> dict[int, str | None]:
-        sites = sites_of(self.run, self.rows)
+        sites = row_sites(self.run, self.rows)
         return {k + 1: None for k in range(len(self.rows)) if sites is None or sites[k] == self.site}
 
-    def find(self, case: int) -> Found:
+    def find(self, case: int) -> CaseRow:
         known = self.site in self.run.summary["per_site"]
-        return replace(find_new(self.run, self.rows, case), site=self.site if known else None)
+        return replace(find_new_case(self.run, self.rows, case), site=self.site if known else None)
 
     def some(self, cases: list[int]) -> tuple[Table | ImageSet, list[str | None]]:
         taken = self.rows.take(np.array(cases, np.int64) - 1)
         if isinstance(taken, ImageSet):
             return taken, [str(word) or None for word in taken.label.tolist()]
-        return taken, words_of(taken, self._schema.label)
+        return taken, column_text(taken, self._schema.label)
 
     def names(self, cases: list[int]) -> list[str | None]:
         if isinstance(self.rows, ImageSet):
             patient = self.rows.patient
             return [None if patient is None else str(patient[case - 1]) for case in cases]
-        return words_of(self.rows.take(np.array(cases, np.int64) - 1), self._schema.patient)
+        return column_text(self.rows.take(np.array(cases, np.int64) - 1), self._schema.patient)
 
     def beside(self, case: int | None = None) -> ComparisonRows:
         found = self._beside
-        return replace(found, case=case) if isinstance(found, GivenRows) else found
+        return replace(found, case=case) if isinstance(found, NewPatientRows) else found
 
     @cached_property
-    def _beside(self) -> RunRows | GivenRows:
+    def _beside(self) -> RunRows | NewPatientRows:
         return comparison_rows(self.run, self.rows, None)
 
     @property
@@ -245,7 +245,7 @@ class Patients:
         with file.open("rb") as f:
             return hashlib.file_digest(f, "sha256").hexdigest()
 
-    def find(self, case: int) -> Found:
+    def find(self, case: int) -> CaseRow:
         """A patient of this site; whether another site has such a row is not said."""
         if case not in self.rows.parts:
             raise NotFound(f"{self.site} has no row {case} here")
@@ -263,10 +263,10 @@ class Patients:
                 self._cases.popitem(last=False)
             return self._cases[key]
 
-    def _explained(self, found: Found, user: str | None) -> Case:
+    def _explained(self, found: CaseRow, user: str | None) -> Case:
         found = replace(found, notes=(*found.notes, *self._whose(user)))
         beside = partial(self.rows.beside, found.number)
-        return explain_found(self.run, self.model(user), found, beside, user=user, protected=self.protected)
+        return explain_row(self.run, self.model(user), found, beside, user=user, protected=self.protected)
 
     def _whose(self, user: str | None) -> list[str]:
         if user is not None:
@@ -289,7 +289,7 @@ class Patients:
         risks = said.probabilities.max(axis=1) if cut is None else said.risk
         event, made = said.classes[-1] if said.event is None else said.event.word, []
         names, decisions = self.rows.names(cases), [str(d) for d in said.decisions.tolist()]
-        told = [outcome_in(self.run, task, word) for word in outcomes]
+        told = [outcome_for_task(self.run, task, word) for word in outcomes]
         for case, name, risk, decided, outcome in zip(cases, names, risks.tolist(), decisions, told, strict=True):
             word = verdict(decided, outcome, event, risk, cut)
             made.append(PatientLine(case, name, self.rows.parts[case], risk, decided, outcome, word))
@@ -320,7 +320,7 @@ class Patients:
         return values[~np.isnan(values)]
 
 
-def change_values(found: Found, values: Mapping[str, Value]) -> Found:
+def change_values(found: CaseRow, values: Mapping[str, Value]) -> CaseRow:
     """The same patient with other values in some columns."""
     if not values:
         return found

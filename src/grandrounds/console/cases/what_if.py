@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.table import TableCase
+from grandrounds.analysis.case.table import CaseExplanation
 from grandrounds.analysis.case.values import short
 from grandrounds.console.cases.patients import Patients, Value
 from grandrounds.core.errors import BadInput, nearest
@@ -39,7 +39,7 @@ class Control(BaseModel):
     range: str = ""
 
 
-def controls(patients: Patients, case: TableCase) -> list[Control]:
+def controls(patients: Patients, case: CaseExplanation) -> list[Control]:
     """What can be changed about a patient, the strongest reason first. A column that never differs is left out."""
     model = patients.model(patients.user)
     encoding, schema = model.encoding, model.schema
@@ -47,14 +47,14 @@ def controls(patients: Patients, case: TableCase) -> list[Control]:
     orders = {c.name: list(c.order) for c in schema.columns if c.order}
     levels = {r.name: [w for w in (*r.levels, r.baseline) if w] for r in encoding.categorical} | orders
     made = []
-    for reason in case.reasons:
+    for reason in case.attributions:
         if reason.column in levels:
             words = levels[reason.column]
             own = [str(reason.value)] if reason.value is not None and str(reason.value) not in words else []
             found = Control(column=reason.column, kind="choice", value=reason.value, levels=[*words, *own])
             made += [found] if len(found.levels) + (reason.value is None) > 1 else []
         else:
-            spread = None if case.among.population is None else case.among.population.numeric.get(reason.column)
+            spread = None if case.population.summary is None else case.population.summary.numeric.get(reason.column)
             low_high = spread.quantiles if isinstance(spread, Spread) else ()
             value = reason.value if isinstance(reason.value, float) else None
             made += _slider(reason.column, value, low_high, patients)

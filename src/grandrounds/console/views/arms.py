@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import nan
 from typing import Any
 
-from grandrounds.analysis.compare import BESIDE, GAP, WORST_AUROC, Arm, Comparison, compare, default_metrics
+from grandrounds.analysis.compare import GAP, SUMMARY_METRICS, WORST_AUROC, Arm, Comparison, compare, default_metrics
 from grandrounds.console.comparisons import ComparisonIndex
 from grandrounds.console.run_index import FINISHED, NotFound, RunIndex
 from grandrounds.core.arrays import plain
@@ -145,7 +145,7 @@ def _rows(arms: Sequence[Arm]) -> list[dict[str, Any]]:
     finals = [run.summary["final"] for arm in arms for run in arm.runs.values()]
     chosen = default_metrics([run for arm in arms for run in arm.runs.values()])
     metrics = [m for m in chosen if all(m in final for final in finals)]
-    beside = [m for m in REASONS if m in BESIDE]
+    beside = [m for m in REASONS if m in SUMMARY_METRICS]
     rows: list[dict[str, Any]] = list(Comparison(tuple(arms), (*metrics, WORST_AUROC, *beside, GAP)).to_dict()["rows"])
     for name, read in ((MEGABYTES, _megabytes), (EPSILON, _epsilon)):
         for arm in arms:

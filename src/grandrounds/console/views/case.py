@@ -13,15 +13,15 @@ from grandrounds.analysis.case.case_page import (
     PRIVATE,
     case_figure,
     case_title,
+    percentile_text,
     points_text,
-    reading,
-    risk_word,
-    standing,
+    reading_guide,
+    risk_name,
     value_text,
     verdict_lines,
 )
-from grandrounds.analysis.case.image import PictureCase
-from grandrounds.analysis.case.table import Reason, TableCase
+from grandrounds.analysis.case.image import ImageExplanation
+from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines
 from grandrounds.console.cases.patients import SCORED, PatientLine, Patients
 from grandrounds.console.cases.site_cases import SiteCases
@@ -131,16 +131,16 @@ def view(patients: Patients, number: int) -> CaseView:
     return CaseView(
         title=case_title(case),
         private=PRIVATE,
-        risk_word=risk_word(case),
+        risk_word=risk_name(case),
         part=PARTS.get(case.part or "", "new patient"),
         band=band(patients.reliability, case.probability, event=case.event),
         amplifiers=[_line(r) for r in case.amplifiers],
         mitigators=[_line(r) for r in case.mitigators],
         first=[*verdict_lines(case), *case.notes],
-        quality=[Remark(text=text, kind=kind) for text, kind in quality_lines(case.quality, case.unread)],
+        quality=[Remark(text=text, kind=kind) for text, kind in quality_lines(case.quality, case.zero_weight_columns)],
         bias=[Remark(text=f"{f.column} = {_plain(f.value)} {f.words}.", kind=f.kind) for f in case.bias],
         bias_why=WHY,
-        reading=reading(case),
+        reading=reading_guide(case),
         controls=controls(patients, case),
         about_what_if=ABOUT,
         record=case.to_dict(),
@@ -159,11 +159,12 @@ def what_if(patients: Patients, number: int, text: str) -> WhatIf:
     before = table_case_of(patients, number)
     values = parse(text, controls(patients, before))
     after = patients.explain(number, values)
-    assert isinstance(after, TableCase)
-    risk = after.probabilities[after.classes.index(before.explained)]
-    notes = [line for line, _ in quality_lines(after.quality, after.unread) if line not in _quality_sentences(before)]
+    assert isinstance(after, CaseExplanation)
+    risk = after.probabilities[after.classes.index(before.target_class)]
+    lines = quality_lines(after.quality, after.zero_weight_columns)
+    notes = [line for line, _ in lines if line not in _quality_sentences(before)]
     reasons = _list_moves(before, after)
-    if after.explained != before.explained:
+    if after.target_class != before.target_class:
         reasons = []
         notes.insert(
             0,
@@ -183,16 +184,16 @@ def what_if(patients: Patients, number: int, text: str) -> WhatIf:
     )
 
 
-def table_case_of(patients: Patients, number: int) -> TableCase:
+def table_case_of(patients: Patients, number: int) -> CaseExplanation:
     case = patients.explain(number)
-    if isinstance(case, PictureCase):
+    if isinstance(case, ImageExplanation):
         raise BadInput("this run is of pictures: they have heat maps, and no columns")
     return case
 
 
-def _list_moves(before: TableCase, after: TableCase) -> list[Moved]:
+def _list_moves(before: CaseExplanation, after: CaseExplanation) -> list[Moved]:
     """The reasons that changed, the largest change first."""
-    then: Mapping[str, Reason] = {r.column: r for r in before.reasons}
+    then: Mapping[str, Attribution] = {r.column: r for r in before.attributions}
     made = [
         Moved(
             column=now.column,
@@ -202,22 +203,22 @@ def _list_moves(before: TableCase, after: TableCase) -> list[Moved]:
             after=now.contribution,
             change=now.contribution - then[now.column].contribution,
         )
-        for now in after.reasons
+        for now in after.attributions
     ]
     shown = [m for m in made if abs(m.change) > _SAME or m.value != m.value_after]
     return sorted(shown, key=lambda m: -abs(m.change))
 
 
-def _quality_sentences(case: TableCase) -> set[str]:
-    return {line for line, _ in quality_lines(case.quality, case.unread)}
+def _quality_sentences(case: CaseExplanation) -> set[str]:
+    return {line for line, _ in quality_lines(case.quality, case.zero_weight_columns)}
 
 
-def _line(reason: Reason) -> ReasonLine:
+def _line(reason: Attribution) -> ReasonLine:
     return ReasonLine(
         column=reason.column,
         value=value_text(reason),
         imputed=reason.imputed,
-        standing=standing(reason),
+        standing=percentile_text(reason),
         contribution=reason.contribution,
         odds_ratio=reason.odds_ratio,
         points=points_text(reason),

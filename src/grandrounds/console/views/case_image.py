@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import BaseModel
 
 from grandrounds.analysis.case.case_page import PARTS
-from grandrounds.analysis.case.image import MAPS, PictureCase
-from grandrounds.analysis.case.image_page import coloured, numbers_words, picture_title, shown, verdict
+from grandrounds.analysis.case.image import MAPS, ImageExplanation
+from grandrounds.analysis.case.image_page import colour_map, heat_note, image_title, to_display, verdict
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.run_index import NotFound
 from grandrounds.console.views.case import Band, band
@@ -51,13 +51,13 @@ class PictureView(BaseModel):
 
 def view(patients: Patients, number: int) -> PictureView:
     case = picture_of(patients, number)
-    words = numbers_words(case)
+    words = heat_note(case)
     ranked = sorted(zip(case.classes, case.probabilities, strict=True), key=lambda p: -p[1])
     stated = patients.model(patients.user).event
     event = stated.word if stated is not None and stated.word in case.classes else case.predicted
     risk = case.probabilities[case.classes.index(event)]
     return PictureView(
-        title=picture_title(case),
+        title=image_title(case),
         private=PRIVATE,
         said=verdict(case),
         part=PARTS.get(case.part or "", "new row").replace("row", "picture"),
@@ -73,7 +73,7 @@ def view(patients: Patients, number: int) -> PictureView:
 def layer_png(patients: Patients, number: int, layer: str, *, by: str | None = None) -> bytes:
     """A layer as a PNG of the size that the picture is shown at. `by`: the site whose model is asked."""
     case = picture_of(patients, number, by=by)
-    base = shown(case.pixels)
+    base = to_display(case.pixels)
     if layer == PICTURE:
         return _png(base)
     if layer == MASK and case.mask is not None:
@@ -84,17 +84,17 @@ def layer_png(patients: Patients, number: int, layer: str, *, by: str | None = N
     raise NotFound(f"this picture has no layer '{layer[:80]}'; known: {', '.join(known)}")
 
 
-def picture_of(patients: Patients, number: int, *, by: str | None = None) -> PictureCase:
+def picture_of(patients: Patients, number: int, *, by: str | None = None) -> ImageExplanation:
     if not patients.pictures:
         raise BadInput("this run is of a table: its patients have columns, and no picture")
     if by is not None and by not in patients.run.summary["models"]:
         raise NotFound(f"this run has no model of '{by[:80]}'s own")
     case = patients.explain(number, by=by)
-    assert isinstance(case, PictureCase)
+    assert isinstance(case, ImageExplanation)
     return case
 
 
-def _layers(case: PictureCase) -> list[Layer]:
+def _layers(case: ImageExplanation) -> list[Layer]:
     made = []
     for name, heat in case.heats.items():
         n = case.numbers[name]
@@ -121,7 +121,7 @@ def _heat(heat: Array, base: Array) -> Array:
     top = float(size.max(initial=0))
     smooth = image.fromarray(size / top if top > 0 else size)
     wide = np.clip(np.asarray(smooth.resize(base.shape[1::-1], image.Resampling.BILINEAR)), 0, 1)
-    return np.rint(coloured(wide)).astype(np.uint8)
+    return np.rint(colour_map(wide)).astype(np.uint8)
 
 
 def _mask(mask: Array, base: Array) -> Array:

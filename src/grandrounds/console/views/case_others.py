@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel
 
-from grandrounds.analysis.case.image import PictureCase
-from grandrounds.analysis.case.table import TableCase
+from grandrounds.analysis.case.image import ImageExplanation
+from grandrounds.analysis.case.table import CaseExplanation
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.report.figure import Figure
@@ -96,17 +96,17 @@ class _Block:
 def others(run_index: RunIndex, name: str, patients: Patients, number: int) -> Others:
     case = patients.explain(number)
     apart = _models(patients)
-    blocks = {} if isinstance(case, PictureCase) or apart else _blocks(run_index, name)
+    blocks = {} if isinstance(case, ImageExplanation) or apart else _blocks(run_index, name)
     said = _separate(patients, apart) if apart else _common(case, blocks)
-    columns = [] if isinstance(case, PictureCase) else _strongest(case)
+    columns = [] if isinstance(case, ImageExplanation) else _strongest(case)
     return Others(
         kind="separate" if apart else "common",
         said=said,
-        event=case.predicted if isinstance(case, PictureCase) else case.event,
+        event=case.predicted if isinstance(case, ImageExplanation) else case.event,
         columns=columns,
         models=_explain_by_models(patients, number, apart, columns) if apart else [],
         recorded=[]
-        if isinstance(case, PictureCase)
+        if isinstance(case, ImageExplanation)
         else [_recorded(kind, block, case, patients.site) for kind, block in blocks.items()],
     )
 
@@ -114,7 +114,7 @@ def others(run_index: RunIndex, name: str, patients: Patients, number: int) -> O
 def figure(run_index: RunIndex, name: str, patients: Patients, number: int, which: str) -> Figure | None:
     """One of this section's figures; None where `which` is none of them."""
     case = patients.explain(number)
-    if which not in (BY_MODEL, *BLOCKS.values()) or isinstance(case, PictureCase):
+    if which not in (BY_MODEL, *BLOCKS.values()) or isinstance(case, ImageExplanation):
         return None
     found = others(run_index, name, patients, number)
     if which == BY_MODEL and found.kind == "separate":
@@ -153,24 +153,24 @@ def _explain_by_models(patients: Patients, number: int, apart: Mapping[str, list
     for sites in list(apart.values())[: MODELS + 1]:
         own = patients.user in sites
         case = mine if own else patients.explain(number, by=sites[0])
-        if isinstance(case, PictureCase):
+        if isinstance(case, ImageExplanation):
             made.append(
                 ModelSays(
                     sites=sites, own=own, probability=case.probability, decision=case.predicted, reasons={}, alike=None
                 )
             )
             continue
-        assert isinstance(mine, TableCase)
-        parts = {r.column: r.contribution for r in case.reasons}
+        assert isinstance(mine, CaseExplanation)
+        parts = {r.column: r.contribution for r in case.attributions}
         two = len(case.classes) == 2
         made.append(
             ModelSays(
                 sites=sites,
                 own=own,
-                probability=case.probability if two else case.probabilities[case.classes.index(mine.explained)],
+                probability=case.probability if two else case.probabilities[case.classes.index(mine.target_class)],
                 decision=case.decision,
                 reasons={column: parts[column] for column in columns},
-                alike=None if case.explained != mine.explained else _alike(mine, case),
+                alike=None if case.target_class != mine.target_class else _alike(mine, case),
             )
         )
     return made
@@ -190,9 +190,9 @@ def _separate(patients: Patients, apart: Mapping[str, list[str]]) -> list[str]:
     return lines
 
 
-def _common(case: TableCase | PictureCase, blocks: Mapping[str, _Block]) -> list[str]:
+def _common(case: CaseExplanation | ImageExplanation, blocks: Mapping[str, _Block]) -> list[str]:
     lines = ["All sites of this run use one common model: it says the same at each of them, for the same reasons."]
-    if isinstance(case, PictureCase):
+    if isinstance(case, ImageExplanation):
         return lines
     if blocks:
         lines.append("What differs is how much these columns count elsewhere, as the run recorded it:")
@@ -201,7 +201,7 @@ def _common(case: TableCase | PictureCase, blocks: Mapping[str, _Block]) -> list
     return lines
 
 
-def _recorded(kind: str, block: _Block, case: TableCase, site: str) -> Recorded:
+def _recorded(kind: str, block: _Block, case: CaseExplanation, site: str) -> Recorded:
     columns, shares = _strongest(case), _shares(case)
     here = block.of(site, columns) if site in block.sketches else None
     rest = np.array([block.of(s, columns) for s in block.sketches if s != site])
@@ -248,22 +248,22 @@ def _read(run: Run) -> dict[str, _Block]:
     return out
 
 
-def _strongest(case: TableCase) -> list[str]:
-    return [r.column for r in case.reasons[:COLUMNS]]
+def _strongest(case: CaseExplanation) -> list[str]:
+    return [r.column for r in case.attributions[:COLUMNS]]
 
 
-def _shares(case: TableCase) -> dict[str, float]:
+def _shares(case: CaseExplanation) -> dict[str, float]:
     """Each column's share of the size of all contributions."""
-    total = sum(abs(r.contribution) for r in case.reasons) or 1.0
-    return {r.column: abs(r.contribution) / total for r in case.reasons}
+    total = sum(abs(r.contribution) for r in case.attributions) or 1.0
+    return {r.column: abs(r.contribution) / total for r in case.attributions}
 
 
-def _alike(a: TableCase, b: TableCase) -> float:
+def _alike(a: CaseExplanation, b: CaseExplanation) -> float:
     """1 less half the L1 distance of the signed contributions, each divided by their whole size: 1 where reasons are the
     same, 0 where no column pulls the same way."""
-    sizes = [sum(abs(r.contribution) for r in case.reasons) or 1.0 for case in (a, b)]
-    mine = {r.column: r.contribution / sizes[0] for r in a.reasons}
-    return 1 - sum(abs(mine[r.column] - r.contribution / sizes[1]) for r in b.reasons) / 2
+    sizes = [sum(abs(r.contribution) for r in case.attributions) or 1.0 for case in (a, b)]
+    mine = {r.column: r.contribution / sizes[0] for r in a.attributions}
+    return 1 - sum(abs(mine[r.column] - r.contribution / sizes[1]) for r in b.attributions) / 2
 
 
 def _names(sites: list[str]) -> str:

@@ -187,7 +187,7 @@ def _line(side: Side, by: dict[tuple[str, str], Any]) -> ArmLine:
 def _cell(side: Side, metric: str, row: Any) -> Cell:
     cell = Cell(mean=row["mean"], low=row["low"], high=row["high"], n=row["n"], over=SEEDS if row["n"] > 1 else "")
     runs = list(side.arm.runs.values())
-    if metric == "auroc" and row["n"] == 1 and len(runs) == 1 and cell.mean is not None and side.arm.at is None:
+    if metric == "auroc" and row["n"] == 1 and len(runs) == 1 and cell.mean is not None and side.arm.virtual_seconds is None:
         final = runs[0].summary["final"]
         cell.low, cell.high, cell.over = final.get("auroc_low"), final.get("auroc_high"), ROWS
     if metric == WORST_AUROC:

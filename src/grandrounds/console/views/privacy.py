@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from grandrounds.analysis.membership.attack import FILE as ATTACKS
-from grandrounds.analysis.privacy.account import Account, account_of
+from grandrounds.analysis.privacy.account import Account, load_account
 from grandrounds.console.cache import Working, cache_of, hide_root, read_checked, stamp_of
 from grandrounds.console.run_index import FINISHED, UNREADABLE, NotFound, RunEntry, RunIndex, Unreadable, is_plain
 from grandrounds.core.arrays import plain
@@ -172,7 +172,7 @@ def _made(run_index: RunIndex, found: RunEntry) -> tuple[Promise, Account]:
     file, run = found.folder / ATTACKS, Run(found.folder, trust_code=None)
     if not is_plain(file):
         raise Unreadable(f"{ATTACKS} of run '{found.name}' is a link, no plain file, or too large: it is not read")
-    account = account_of(run)
+    account = load_account(run)
     attacked = None if account.attacks is None else _attack_results(account.attacks)
     told = account.privacy
     holds = account.promised
@@ -184,8 +184,8 @@ def _made(run_index: RunIndex, found: RunEntry) -> tuple[Promise, Account]:
         promised=holds,
         mechanism=str(told["mechanism"]),
         how=mechanism(str(told["mechanism"]), str(account.summary["method"]), str(told["unit"])) if holds else "",
-        epsilon=_finite(account.again.epsilon) if holds else None,
-        shown=rounded_up(account.again.epsilon) if holds else "",
+        epsilon=_finite(account.recomputed.epsilon) if holds else None,
+        shown=rounded_up(account.recomputed.epsilon) if holds else "",
         budget=told.get("budget"),
         remaining=account.remaining if holds else None,
         remaining_shown=_down(account.remaining) if holds and account.remaining is not None else "",
@@ -199,8 +199,8 @@ def _made(run_index: RunIndex, found: RunEntry) -> tuple[Promise, Account]:
         released=[release(e, str(told["unit"])) for e in events],
         raw=list(dict.fromkeys(e.what for e in events if e.kind == "raw")),
         uncovered=list(uncovered(told)) if "not_covered" in told else [],
-        left_out=list(account.left),
-        rounds=[Spent(round=r.round, releases=r.releases, epsilon=_finite(r.epsilon)) for r in account.again.rounds],
+        left_out=list(account.disclosures),
+        rounds=[Spent(round=r.round, releases=r.releases, epsilon=_finite(r.epsilon)) for r in account.recomputed.rounds],
         sites=sites,
         mechanisms=_mechanisms(sites),
         attacked=attacked,
@@ -252,7 +252,7 @@ def _attack_results(told: Mapping[str, Any]) -> Attacked:
 def _sentences(account: Account) -> list[str]:
     """What the promise means, for those who answer for it."""
     told = account.privacy
-    own = [*odds(account.again.epsilon, told["delta"], told["unit"]), *trust(account.summary), *beside(told)]
+    own = [*odds(account.recomputed.epsilon, told["delta"], told["unit"]), *trust(account.summary), *beside(told)]
     return [*own, *simulated(account.summary)]
 
 
