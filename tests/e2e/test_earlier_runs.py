@@ -17,6 +17,8 @@ from tests.command import rounds
 from tests.support import bright_squares
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "runs.tar.xz"
+REMADE = {"veil": FIXTURES.parent / "veil-exact-noise.safetensors"}
+"""Models that came to have other bits on purpose: counts take the noise of an exact sampler since."""
 SYSTEMS = ("fedavg", "sse-agg", "fedxchain-secure", "veil", "xfed", "dp-sgd", "fedbuff", "forest")
 TABLES = [name for name in SYSTEMS if name != "xfed"]
 CLOSE = 1e-5
@@ -93,7 +95,7 @@ def test_the_same_experiment_gives_the_same_model(system, folders, images, tmp_p
     again = gr.run(
         gr.Experiment.load(here / "experiment.toml"), out=tmp_path / "again", table=images if system == "xfed" else None
     )
-    now, then = again.model.parameters, load(here / "model.safetensors")[0]
+    now, then = again.model.parameters, load(REMADE.get(system, here / "model.safetensors"))[0]
     assert list(now) == list(then)
     if made_here(here):
         assert all(np.array_equal(now[name], then[name]) for name in then), "to the bit on the machine that made it"

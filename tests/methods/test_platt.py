@@ -23,7 +23,7 @@ from grandrounds.privacy.secagg import Secret
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.runs.export import score_json, to_json
 from grandrounds.site.evaluate import score
-from grandrounds.site.platt import blurred, counts, line_sums
+from grandrounds.site.platt import add_laplace_noise, counts, line_sums
 from grandrounds.site.stack import Stack
 from tests.support import dataset, patients, ready, refused
 
@@ -247,12 +247,12 @@ def test_counts_by_hand():
 def test_a_sites_noise_has_the_distribution_it_claims():
     """P(n) = (1 - q) / (1 + q) * q^|n| with q = e^-epsilon, so neighbours' odds differ by at most e^epsilon."""
     epsilon, draws = 0.7, 200_000
-    noise = blurred(np.zeros(draws, np.int64), epsilon, secret=Secret.simulated(3, "a"), purpose="test")
+    noise = add_laplace_noise(np.zeros(draws, np.int64), epsilon, secret=Secret.simulated(3, "a"), purpose="test")
     q = np.exp(-epsilon)
     for n in range(-4, 5):
         p = (1 - q) / (1 + q) * q ** abs(n)
         assert abs(np.mean(noise == n) - p) < 5 * np.sqrt(p * (1 - p) / draws)
-    own = [blurred(np.zeros(50, np.int64), epsilon, secret=Secret.own(), purpose="test") for _ in range(2)]
+    own = [add_laplace_noise(np.zeros(50, np.int64), epsilon, secret=Secret.own(), purpose="test") for _ in range(2)]
     assert not np.array_equal(*own), "at a hospital it does not follow from anything that others know"
 
 

@@ -1,4 +1,4 @@
-"""Exact samplers of whole-numbered noise: no float is ever compared, so no proof is lost to rounding.
+"""Exact samplers of integer noise for counts: no float is ever compared, so no proof is lost to rounding.
 
 Canonne, Kamath & Steinke, "The discrete Gaussian for differential privacy" (2020), algorithms 1 to 3, over whole arrays:
 chances are fractions, exp(-x) is never computed. A float parameter stands for the fraction that it exactly is.
@@ -21,15 +21,26 @@ _BLOCK = 1 << 14
 
 
 def discrete_laplace(scale: float | Fraction, size: int, *, rng: np.random.Generator) -> Array:
-    """Whole numbers (size,) with chances proportional to exp(-|x| / scale).
+    """Draw integers (size,) with probabilities proportional to exp(-|x| / scale).
 
     Added to a count that one patient moves by 1 it is (1/scale)-DP: charge `Event("laplace", epsilon=1 / scale)`.
     """
     return _filled(size, lambda n: _laplace(_fraction(scale), n, rng))
 
 
+def laplace_scale(epsilon: float, *, sensitivity: int = 1) -> Fraction:
+    """Return the exact scale of discrete Laplace noise for counts that one patient moves by `sensitivity` in L1.
+
+    Raises:
+        BadInput: Epsilon is no finite number above 0.
+    """
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise BadInput(f"epsilon = {epsilon:g} gives no noise: choose a finite number above 0", code="bad-epsilon")
+    return sensitivity / Fraction(epsilon)
+
+
 def discrete_gaussian(sigma: float | Fraction, size: int, *, rng: np.random.Generator) -> Array:
-    """Whole numbers (size,) with chances proportional to exp(-x**2 / (2 * sigma**2)).
+    """Draw integers (size,) with probabilities proportional to exp(-x**2 / (2 * sigma**2)).
 
     Added to whole numbers that one patient moves by s in L2 it is s**2 / (2 * sigma**2)-zCDP, as normal noise is (theorem
     4 there), and its deviation is at most sigma: charge `Event("gaussian", rho=s**2 / (2 * sigma**2), sigma=sigma / s)`.
@@ -39,9 +50,9 @@ def discrete_gaussian(sigma: float | Fraction, size: int, *, rng: np.random.Gene
 
 
 def _filled(size: int, draw: Callable[[int], Array]) -> Array:
-    """`draw` proposes so many and gives back those that were kept; it is asked until there are enough."""
+    """Call `draw`, which proposes some numbers and returns those it accepts, until there are enough."""
     if size < 0:
-        raise BadInput("cannot draw fewer than zero numbers", code="bad-count")
+        raise BadInput(f"cannot draw {size} numbers", code="bad-count")
     accepted: list[Array] = []
     missing = size
     while missing > 0:
@@ -129,7 +140,7 @@ def _below(limit: int, n: int, rng: np.random.Generator) -> Array:
 def _fraction(value: float | Fraction) -> Fraction:
     if not (math.isfinite(value) and 0 < value <= _LARGEST):
         raise BadInput(
-            f"whole-numbered noise of scale {float(value):g} is not offered: above 0 and at most 2**40",
+            f"integer noise of scale {float(value):g} is not supported: use a scale above 0 and at most 2**40",
             code="bad-noise-scale",
         )
     return Fraction(value)

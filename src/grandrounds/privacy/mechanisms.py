@@ -2,7 +2,7 @@
 
 Each takes its generator from the caller: in a run it is keyed by the site's own secret (`noise_generator`), never by the
 experiment's seed. Which `Event` to charge is said at each. Real-valued noise is float64: what it adds up to is rounded,
-which the usual proofs leave out; `discrete` has exact samplers for counts.
+which the usual proofs leave out; counts take the exact samplers of `discrete`.
 """
 
 from __future__ import annotations

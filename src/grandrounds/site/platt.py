@@ -13,6 +13,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.models import Model
+from grandrounds.privacy.discrete import discrete_laplace, laplace_scale
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.evaluate import member_logits, member_rows
 from grandrounds.site.stack import Part, Stack
@@ -51,7 +52,7 @@ def answer(
         )
     purpose = f"{ask.id}: counts of scores"
     noisy = [
-        blurred(site_counts, epsilon, secret=secret(name), purpose=purpose)
+        add_laplace_noise(site_counts, epsilon, secret=secret(name), purpose=purpose)
         for site_counts, name in zip(counted, names, strict=True)
     ]
     return {"counts": np.stack(noisy)}
@@ -108,13 +109,20 @@ def counts(s: Array, y: Array, owner: Array, edges: Array, *, by_outcome: bool, 
     return counted.reshape((sites, 2, cells) if by_outcome else (sites, cells))
 
 
-def blurred(counted: Array, epsilon: float, *, secret: Secret, purpose: str) -> Array:
-    """One site's counts with discrete Laplace noise, P(n) ~ e^(-epsilon |n|), from its own secret.
+def add_laplace_noise(counted: Array, epsilon: float, *, secret: Secret, purpose: str) -> Array:
+    """Add discrete Laplace noise, P(n) ~ e^(-epsilon |n|), from the site's own secret to its counts.
 
-    Epsilon-DP for one row more or less, since that moves one count by one. Whole numbers on both sides: there are no
-    low bits that could give a value away (Ghosh, Roughgarden and Sundararajan 2012).
+    Epsilon-DP for one row more or less, since that moves one count by one. Counts and noise are integers, and the sampler
+    is exact: no rounding of floats can give a value away (Ghosh, Roughgarden and Sundararajan 2012).
+
+    Args:
+        counted: Counts of any shape.
+        epsilon: Privacy cost of the release.
+        secret: The site's secret.
+        purpose: A label that no other release shares.
     """
-    rng = np.random.Generator(np.random.Philox(key=np.frombuffer(secret.bytes(purpose, 16), "<u8")))
-    p = -np.expm1(-epsilon)
-    noisy: Array = counted + rng.geometric(p, counted.shape) - rng.geometric(p, counted.shape)
+    from grandrounds.privacy.mechanisms import noise_generator
+
+    noise = discrete_laplace(laplace_scale(epsilon), counted.size, rng=noise_generator(secret, purpose))
+    noisy: Array = counted + noise.reshape(counted.shape)
     return noisy

@@ -17,6 +17,7 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.explain.noised_percentiles import ColumnCells
 from grandrounds.methods.veil.extractor import Extractor, convex_weights, gradient_descent_weights, printed_weights
 from grandrounds.models.dense import probabilities
+from grandrounds.privacy.discrete import discrete_laplace, laplace_scale
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SCORES
 from grandrounds.site.plugin import Columns, SitePlugin, Task
@@ -46,7 +47,8 @@ class VeilSite(SitePlugin):
         config = ask.shared
         counts = np.array([self._counts(config, x, y) for x, y in self._rows(members)], float)
         if "epsilon" in config:
-            counts += self._noise(ask, members, 2, lambda rng, size: rng.laplace(0, 2 / float(config["epsilon"]), size))
+            scale = laplace_scale(float(config["epsilon"]), sensitivity=2)  # one patient may be in both counts
+            counts += self._noise(ask, members, 2, lambda rng, size: discrete_laplace(scale, size, rng=rng))
         return {"census": counts + self._gaussian(ask, members, counts.shape[1])}
 
     @staticmethod
