@@ -117,7 +117,7 @@ def site_figures(scored: EvaluationResult) -> dict[str, dict[str, float]]:
     return {s: {name: float(column[k]) for name, column in scored.figures.items()} for k, s in enumerate(scored.sites)}
 
 
-def task_scores(tally: Tally, encoding: AnyEncoding, task: str, *, tasks: Sequence[str], sites: int) -> dict[str, Any]:
+def task_scores(tally: Tally, encoding: AnyEncoding, task: str, *, tasks: Sequence[str], sites: int) -> dict[str, object]:
     """Test figures of a task from the tally of the sites that hold it, within its own classes."""
     class_indices = [c for c, word in enumerate(encoding.classes) if task_of_class(word, tasks) == task]
     confusion = tally.confusion[np.ix_(class_indices, class_indices)]
@@ -134,7 +134,7 @@ def shortcut_scores(
     explanation: Mapping[str, Any],
     *,
     tiles: int,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """What a shortcut was worth: test figures without the patches (`final` has them with), the spurious gap in AUROC
     (SSE-AGG eq. 26), and SAM (25) of local models on clean pictures and of the model in use on the sites' own.
 
@@ -172,7 +172,7 @@ def choose(val: Tally, encoding: AnyEncoding, evaluation: Any) -> float:
     return float(choose_threshold(val, specificity=evaluation.specificity))
 
 
-def _subgroups(tally: Tally, encoding: AnyEncoding, threshold: float) -> dict[str, Any]:
+def _subgroups(tally: Tally, encoding: AnyEncoding, threshold: float) -> dict[str, object]:
     if not encoding.groups:
         return {}
     each = scores(tally, threshold=threshold)
@@ -184,14 +184,14 @@ def _subgroups(tally: Tally, encoding: AnyEncoding, threshold: float) -> dict[st
     }
 
 
-def _decision(tally: Tally, encoding: AnyEncoding) -> dict[str, Any]:
+def _decision(tally: Tally, encoding: AnyEncoding) -> dict[str, object]:
     if len(encoding.classes) > 2 or not float(tally.count):
         return {}
     curve = decision_curve(tally, DECISION_THRESHOLDS)
     return {"thresholds": curve.thresholds, "model": curve.model, "treat_all": curve.treat_all}
 
 
-def _reliability(tally: Tally) -> dict[str, Any]:
+def _reliability(tally: Tally) -> dict[str, object]:
     """What was said and what came true in bins of confidence (`Tally.reliability`); empty without rows."""
     rows, confidence, came = tally.reliability.T
     if not rows.sum():
@@ -222,7 +222,7 @@ SECURE = {
 
 def _privacy(
     lent: Mapping[str, int], sources: Mapping[str, str | None], *, secure: bool, pooled: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Where nothing is promised to patients: that, and that reference rows were sent to every site, which are patients' too but
     for those of a published source."""
     if pooled:
@@ -261,7 +261,7 @@ def _blurred(privacy: Mapping[str, Any], noise: float) -> Mapping[str, Any]:
     return {**privacy, "gradient_noise": noise, "statement": f"{privacy['statement']} {sentence}"}
 
 
-def cohorts(records: Sequence[RoundRecord]) -> dict[str, Any]:
+def cohorts(records: Sequence[RoundRecord]) -> dict[str, object]:
     """Who was grouped with whom in the end, and how steady that was: the mean adjusted Rand index of rounds to the one before."""
     groups = [r["decision"]["cohorts"] for r in records if r["decision"].get("cohorts")]
     if not groups:
@@ -276,7 +276,7 @@ def cohorts(records: Sequence[RoundRecord]) -> dict[str, Any]:
 
 def summary(
     plan: Plan, final: Mapping[str, Any], *, rows: Mapping[str, Mapping[str, int]], **facts: Any
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """summary.json: what others rely on first (final, per_site, cost, privacy, explanation), then the rest."""
     training: Sequence[str] = facts.pop("training")
     lent: Mapping[str, int] = facts.pop("lent")

@@ -160,14 +160,14 @@ class RoundExplanations:
         overall = np.average(sketches.values, axis=0, weights=rows)
         return {**block, "rows": dict(zip(sketches.sites, rows.tolist(), strict=True)), "overall": overall.tolist()}
 
-    def described(self, plan: Plan) -> dict[str, Any]:
+    def described(self, plan: Plan) -> dict[str, object]:
         """How the sketches were taken and what their entries mean: the head of explanations.json."""
         e, r = plan.explain, self.rule
         rule = {"explainer": r.name, **self._scores(), "repeats": r.repeats, "steps": r.steps, "top": r.top}
         where = {"noise": r.noise, "at": e.at, "every": e.every, "k": self.k, "rows": r.rows, "reference": self.on}
         return {"sketch": {**rule, **where}, "features": self.features.names, "grid": self.features.grid}
 
-    def summary(self, explained: Sequence[Mapping[str, Any]], final: Mapping[str, Any]) -> dict[str, Any]:
+    def summary(self, explained: Sequence[Mapping[str, Any]], final: Mapping[str, Any]) -> dict[str, object]:
         """The last numbers of either kind and the features that count most: for summary.json."""
         out: dict[str, Any] = {"explainer": self.rule.name, **self._scores()}
         trained = [r for r in explained if "training" in r]
@@ -196,14 +196,14 @@ class RoundExplanations:
         values, error, flat = (np.stack([report[name] for report in self.found.values()]) for name in _REPORTED[:3])
         return Sketches(tuple(self.found), self.features.names, values, error, flat)
 
-    def _fidelity(self) -> dict[str, Any]:
+    def _fidelity(self) -> dict[str, object]:
         """How faithful each local model's sketch is to the model, and the mean; nothing where the sketch is the measure."""
         fidelity = {
             s: float(report["sketch.fidelity"]) for s, report in self.found.items() if "sketch.fidelity" in report
         }
         return {"fidelity": float(np.mean(list(fidelity.values()))), "fidelities": fidelity} if fidelity else {}
 
-    def _spurious(self, sketches: Sketches) -> dict[str, Any]:
+    def _spurious(self, sketches: Sketches) -> dict[str, object]:
         """The share of each site's sketch on the tile with its patch, and SAM, their mean (SSE-AGG eq. 25).
 
         The paper takes it from local models on clean pictures (`training`); of the model in use on the sites' own

@@ -147,7 +147,7 @@ class Finalizer:
             sentences += too_good_warnings(final["final"])
         self.context.warn(*sentences)
 
-    def _assumed(self) -> dict[str, Any]:
+    def _assumed(self) -> dict[str, object]:
         """The summary's `assumed`; with an epsilon nothing that counts cells leaves but what was charged."""
         sentences = () if self.context.plan.privacy.epsilon is not None else assumed(self.context.consortium.data)
         return {"assumed": list(sentences)} if sentences else {}
@@ -165,7 +165,7 @@ class Finalizer:
         calibration: Calibration | None,
         state: State,
         records: Sequence[RoundRecord],
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Write explanations.json; gives the summary's few words of it."""
         if self.context.explanations is None:
             return {}
@@ -257,7 +257,7 @@ class Finalizer:
             out[task or "main"] = scored
         return out
 
-    def _attacks(self, model: Model, served: ModelAssignment) -> dict[str, Any]:
+    def _attacks(self, model: Model, served: ModelAssignment) -> dict[str, object]:
         """Who attacked how, and for a backdoor the share of stamped test pictures that the model takes for its target."""
         attackers = self.context.consortium.stack.attacks
         out: dict[str, Any] = {"sites": {site: a.kind for site, a in attackers.items()}} if attackers else {}
@@ -275,7 +275,7 @@ class Finalizer:
 
     def _shortcut(
         self, scored: EvaluationResult, final: Mapping[str, Any], explanation: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """What the shortcut in the sites' pictures was worth to the model; nothing where there is none."""
         planted = self.context.consortium.planted
         if planted is None:
@@ -306,7 +306,7 @@ class Finalizer:
         self.context.engine.commit()  # what sites keep for themselves is from now on as fine-tuned
         return ModelAssignment(served.model, answers["model"], {s: k for k, s in enumerate(answers.sites)})
 
-    def _personal(self, tuned: ModelAssignment, threshold: float) -> dict[str, Any]:
+    def _personal(self, tuned: ModelAssignment, threshold: float) -> dict[str, object]:
         scored = self._judged(tuned, ("test",), threshold)
         total = scored.totals["test"].sum(axis=0)
         final = evaluation.figures(total, threshold=threshold, more=self.context.setup.metrics)

@@ -90,7 +90,7 @@ class HeatMaps:
         outcome: Outcome = yield from intercept(work, through)
         return outcome
 
-    def after(self, served: ModelAssignment, round: int) -> Generator[Ask, Answers, dict[str, Any]]:
+    def after(self, served: ModelAssignment, round: int) -> Generator[Ask, Answers, dict[str, object]]:
         """The record of a round's maps: by site, their means, and between sites where there are pictures for it."""
         models = served.payloads()
         each: dict[str, Payload] = {
@@ -108,7 +108,7 @@ class HeatMaps:
         }
         return {**out, **self._between(round)}
 
-    def summary(self, records: Sequence[RoundRecord]) -> dict[str, Any]:
+    def summary(self, records: Sequence[RoundRecord]) -> dict[str, object]:
         """The last means and which rounds had maps: for summary.json."""
         scored = [r for r in records if REPORT in r]
         out: dict[str, Any] = {"pictures": self.rule.rows, "rounds": [r["round"] for r in scored]}
@@ -138,7 +138,7 @@ class HeatMaps:
         elif "update" in values:
             self.models[site] = start + np.asarray(values["update"])
 
-    def _between(self, round: int) -> dict[str, Any]:
+    def _between(self, round: int) -> dict[str, object]:
         """How alike the models of the round's sites look at the reference pictures; nothing for fewer than two."""
         if self.reference is None or len(self.models) < 2:
             return {}

@@ -36,7 +36,7 @@ class Recording(Protocol):
 
     def watched(self, work: Round) -> Round: ...
 
-    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, Any]: ...
+    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, object]: ...
 
     def enter(self, record: RoundRecord) -> None: ...
 
@@ -66,7 +66,7 @@ class NoLedger:
     def watched(self, work: Round) -> Round:
         return work
 
-    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, Any]:
+    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, object]:
         return {}
 
     def enter(self, record: RoundRecord) -> None: ...

@@ -159,7 +159,7 @@ class Recorder:
         """The method's round, whose answers are committed to."""
         return self._commitments.watched(work)
 
-    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, Any]:
+    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, object]:
         """What the round's entry needs and nobody can say later: hashes of models, explanations and answers."""
         facts = {
             "model": model_digest(served.model),
@@ -221,11 +221,11 @@ class Recorder:
             self._copy_head(self._unwritten)
             self._unwritten = None
 
-    def _opening(self, first: int, plan: str) -> dict[str, Any]:
+    def _opening(self, first: int, plan: str) -> dict[str, object]:
         s = self.signers
         return entries.opening(self.run, first=first, plan=plan, server=s.server.public, sites=s.sites, keys=s.made)
 
-    def _entry(self, record: RoundRecord) -> dict[str, Any]:
+    def _entry(self, record: RoundRecord) -> dict[str, object]:
         return entries.of_round(self.run, record, reference=self.reference)
 
     def _append(self, *contents: Mapping[str, Any]) -> None:

@@ -58,7 +58,7 @@ class LocalScores:
         outcome: Outcome = yield from intercept(work, through)
         return outcome
 
-    def after(self) -> Generator[Ask, Answers, dict[str, Any]]:
+    def after(self) -> Generator[Ask, Answers, dict[str, object]]:
         """The round's `local`, figure by figure and site by site; nothing where no site trained."""
         values: dict[str, Any] = {name: {s: local[name] for s, local in self.told.items()} for name in _OWN}
         if self.crossed and self.models:

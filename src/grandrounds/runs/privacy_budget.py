@@ -40,12 +40,12 @@ class Calibrated:
     events: tuple[Event, ...]
     line: PlattLine | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """For charges.json: plain values."""
         line = None if self.line is None else asdict(self.line)
         return {**self.released(), "line": line}
 
-    def released(self) -> dict[str, Any]:
+    def released(self) -> dict[str, object]:
         """For the ledger's closing entry."""
         return {
             "what": CALIBRATION,
@@ -187,12 +187,12 @@ class Spending:
         for site in sites:
             self.joined[site] = self.joined.get(site, 0) + 1
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """For a checkpoint."""
         planned = {"sites": self.private.sites} if self.private.sites else {}
         return {"noise": self.private.noise, "budget": self.budget.to_dict(), "joined": dict(self.joined), **planned}
 
-    def told(self, events: Sequence[Event]) -> dict[str, Any]:
+    def told(self, events: Sequence[Event]) -> dict[str, object]:
         """For a round's Decision: what it released, and what is spent so far."""
         return {
             "mechanism": self.mechanism,
@@ -215,7 +215,7 @@ class Spending:
         """The largest of what training and validation rows have spent: no patient is in both."""
         return max(self.budget.spent("training"), self.budget.spent("validation"))
 
-    def promised(self, *, rounds: int, not_covered: Sequence[str], lent: Mapping[str, int]) -> dict[str, Any]:
+    def promised(self, *, rounds: int, not_covered: Sequence[str], lent: Mapping[str, int]) -> dict[str, object]:
         """For summary.json: the promise with its terms in one sentence, and what it does not cover."""
         from grandrounds.privacy.accounting import statement
 
@@ -243,7 +243,7 @@ class Spending:
             **({"lent": dict(lent)} if lent else {}),
         }
 
-    def _terms(self) -> dict[str, Any]:
+    def _terms(self) -> dict[str, object]:
         """Whom the promise is to, and who must be trusted for it."""
         events = self.budget.events
         unit = "row" if events and events[0].unit == "patient" and self.column is None else None

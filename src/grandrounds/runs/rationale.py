@@ -29,10 +29,10 @@ class RationaleEvaluator:
             return None
         return cls(name, rows, RationaleRule.from_settings(plan.seed, plan.method.xfed))
 
-    def scores(self, model: Array) -> dict[str, Any]:
+    def scores(self, model: Array) -> dict[str, object]:
         """A round's `reasons`, of the common model."""
         return dict(self.rows.scored(model, self.rule).figures())
 
-    def final(self, model: Array) -> dict[str, Any]:
+    def final(self, model: Array) -> dict[str, object]:
         """The summary's `reasons`, of the model that is kept, and what scores that mean nothing would be."""
         return {"on": self.name, **self.scores(model), "baselines": self.rows.baselines(model, self.rule)}

@@ -194,7 +194,7 @@ class Rounds:
             {"event": "round", **record, "missing": missing, "notes": self.context.engine.notes, "seconds": seconds}
         )
 
-    def _spent(self, method: Method, server: Server, asked_sites: tuple[str, ...]) -> dict[str, Any]:
+    def _spent(self, method: Method, server: Server, asked_sites: tuple[str, ...]) -> dict[str, object]:
         """What a round that is done cost in privacy, for its Decision."""
         if self.context.spending is None:
             return {"mechanism": "none", "secure": self.context.engine.secure is not None}
@@ -232,7 +232,7 @@ class Rounds:
         self.context.warnings = (*self.context.warnings, f"round {server.round}: {why}")
         return Outcome(server.assignment or ModelAssignment(server.model), Decision(why=why), server.state)
 
-    def _judge_round(self, r: int, served: ModelAssignment) -> dict[str, Any]:
+    def _judge_round(self, r: int, served: ModelAssignment) -> dict[str, object]:
         """The scores of a round's model. Where nothing waits for them, they may come with the next round's answers."""
         last = r == self.context.plan.method.rounds
         if r % self.context.plan.evaluation.every and not last:
@@ -249,7 +249,7 @@ class Rounds:
         reasons = {} if self.context.rationale is None else {"reasons": self.context.rationale.scores(served.model)}
         self._scores[r] = {**evaluation.round_scores(scored, self.context.setup.metrics), **reasons}
 
-    def _late_scores(self) -> dict[str, Any]:
+    def _late_scores(self) -> dict[str, object]:
         """Scores of earlier rounds that came with this round's answers."""
         came, self._scores = self._scores, {}
         return {LATE: [{"round": r, **scores} for r, scores in sorted(came.items())]} if came else {}

@@ -40,7 +40,7 @@ class State:
             **{f"method/{n}": a for n, a in self.method.items()},
         }
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         loss = None if np.isinf(self.best_loss) else self.best_loss
         names = ("round", "best_round", "seconds", "cost", "stopped", "clock")
         return {"best_loss": loss, **{n: getattr(self, n) for n in names}}
