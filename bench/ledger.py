@@ -48,7 +48,7 @@ def said(number: int, sites: int) -> dict:  # type: ignore[type-arg]
     }
     facts = dict.fromkeys(("model", "served", "explanation", "plan"), f"{number:064x}")
     record = {"round": number, "decision": decision, "ledger": {**facts, "commitments": dict.fromkeys(rows, "ab" * 32)}}
-    return entries.of_round("bench-0", record, reference={})
+    return entries.round_entry("bench-0", record, reference={})
 
 
 def ledger_rate(path: Path, values: list[dict], batch: int) -> float:  # type: ignore[type-arg]

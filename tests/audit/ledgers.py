@@ -16,7 +16,7 @@ RUN = "small-7"
 
 def opening() -> dict:
     keys = {name: one.public for name, one in SITES.items()}
-    return entries.opening(RUN, first=1, plan="00" * 32, server=SERVER.public, sites=keys, keys=entries.SIMULATED)
+    return entries.opening_entry(RUN, first=1, plan="00" * 32, server=SERVER.public, sites=keys, keys=entries.SIMULATED)
 
 
 def of_round(number: int, **changes) -> dict:
@@ -40,7 +40,7 @@ def of_round(number: int, **changes) -> dict:
     facts = {"model": f"{number:064x}", "served": f"{number:064x}", "explanation": None, "plan": "00" * 32}
     facts["commitments"] = {s: f"{number + k:064x}" for k, s in enumerate(rows)}
     record = {"round": number, "decision": {**decision, **changes}, "ledger": facts}
-    return entries.of_round(RUN, record, reference={})
+    return entries.round_entry(RUN, record, reference={})
 
 
 def made(path: Path, *, rounds: int = 6, said=of_round) -> Path:
@@ -48,7 +48,7 @@ def made(path: Path, *, rounds: int = 6, said=of_round) -> Path:
     with Ledger.open(path, identity=SERVER) as ledger:
         for value in (opening(), *(said(n) for n in range(1, rounds + 1))):
             head = ledger.append(RUN, value)
-            ledger.countersigned(head.witnessed({s: head.head.countersign(one) for s, one in SITES.items()}))
+            ledger.add_countersignatures(head.with_witnesses({s: head.head.countersign(one) for s, one in SITES.items()}))
     return path
 
 
@@ -59,7 +59,7 @@ MEASURED = ("summary.json", "round_logs.json", "environment.json", "report.html"
 def lasting(book, *, but: str = "") -> list[dict]:
     """Entries without what differs from machine to machine: the hashes of measured files, in closing entries."""
     out = []
-    for said in (entry.said for entry in book.entries):
+    for said in (entry.content for entry in book.entries):
         if said["kind"] == "close":
             files = {name: digest for name, digest in said["files"].items() if name not in (*MEASURED, but)}
             contents = {name: keys for name, keys in said["contents"].items() if name not in (*MEASURED, but)}
@@ -72,8 +72,8 @@ def countersigned(path: Path, *, seed: int, sites) -> None:
     """Countersign all heads of a ledger with the keys that a simulation's sites have."""
     with Ledger.open(path, identity=Identity.simulated(seed, "server")) as ledger:
         for head in ledger.book().heads:
-            ledger.countersigned(
-                head.witnessed({s: head.head.countersign(Identity.simulated(seed, s)) for s in sites})
+            ledger.add_countersignatures(
+                head.with_witnesses({s: head.head.countersign(Identity.simulated(seed, s)) for s in sites})
             )
 
 

@@ -115,7 +115,7 @@ def test_an_entry_that_is_no_json_leaves_the_ledger_as_it_was(tmp_path):
             ledger.append(RUN, of_round(3), of_round(4, why=float("nan")))
         assert len(ledger) == 3
         head = ledger.append(RUN, of_round(3))
-        ledger.countersigned(head.witnessed({s: head.head.countersign(one) for s, one in SITES.items()}))
+        ledger.add_countersignatures(head.with_witnesses({s: head.head.countersign(one) for s, one in SITES.items()}))
     assert found(path) == []
 
 
@@ -178,8 +178,8 @@ def test_an_export_is_the_same_book(tmp_path):
         book = ledger.book()
     lines = list(book.lines())
     assert len(lines) == 7 + 7
-    assert Book.of_lines(lines) == book
+    assert Book.from_lines(lines) == book
     with refused("not-json", match="line 2"):
-        Book.of_lines([lines[0], b"{"])
+        Book.from_lines([lines[0], b"{"])
     with refused("bad-tree-head", match="line 1"):
-        Book.of_lines([b"{}"])
+        Book.from_lines([b"{}"])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from grandrounds.audit.canonical import canonical
 from grandrounds.audit.head import Head, SignedHead
 from grandrounds.audit.ledger import Ledger
-from grandrounds.audit.member import in_words
-from grandrounds.audit.proof import DAMAGED, NOT_INCLUDED, OTHER_CLAIM, check, parties, prove
+from grandrounds.audit.member import describe_parts
+from grandrounds.audit.proof import DAMAGED, NOT_INCLUDED, OTHER_CLAIM, check, provable_sites, prove
 from grandrounds.audit.verify import FORGED_HEAD, FORGED_WITNESS, FORKED, STRANGER
 from grandrounds.protocol.identity import Identity
 from tests.audit.ledgers import RUN, SERVER, SITES, made, of_round
@@ -150,7 +150,7 @@ def test_what_cannot_be_proven_is_refused_in_words(book):
         prove(book, round=9, site="a")
     with refused("unsigned-round"):
         prove(replace(book, heads=book.heads[:1]), site="a")
-    assert parties(book) == ["a", "b", "c"]
+    assert provable_sites(book) == ["a", "b", "c"]
 
 
 def test_a_round_without_a_weight_says_why(tmp_path):
@@ -166,7 +166,7 @@ def test_a_round_without_a_weight_says_why(tmp_path):
     found = check(proof, SERVER.public)
     assert not found.findings
     assert [(p.weight, p.absent) for p in found.rounds] == [(0.7, ""), (None, "was not asked"), (None, "dropped out")]
-    lines = in_words(found.rounds)
+    lines = describe_parts(found.rounds)
     assert lines[0] == "round 1: weight 0.7; rows 70" and lines[1] == "  by rows"
     assert lines[2].startswith("round 2: no weight, because it was not asked")
     assert names(claims(proof, absent="was not asked")) == {OTHER_CLAIM}

@@ -40,7 +40,7 @@ def named(book: Book, key: bytes = SERVER.public, **options) -> set[str]:
 
 
 def forged(said: dict, key: Identity = SERVER, **place) -> Entry:
-    return Entry.signed(
+    return Entry.sign(
         {k: v for k, v in said.items() if k not in ("schema", "number", "previous")}, identity=key, **place
     )
 
@@ -93,7 +93,7 @@ def test_any_flipped_bit_is_found(whole, data):
         wanted = {names.FORGED_HEAD}
     else:
         site = data.draw(st.sampled_from(sorted(SITES)))
-        heads[at] = head.witnessed({site: flip(head.witnesses[site])})
+        heads[at] = head.with_witnesses({site: flip(head.witnesses[site])})
         wanted = {names.FORGED_WITNESS}
     assert wanted <= named(Book(tuple(entries), tuple(heads), tuple(places)))
 
@@ -153,7 +153,7 @@ def test_a_wrong_key_is_one_finding(whole):
 
 def test_entries_signed_by_somebody_else_are_forged(whole):
     thief = Identity.new()
-    said = whole.entries[3].said
+    said = whole.entries[3].content
     mine = forged(said, thief, number=3, previous=said["previous"])
     assert named(with_entries(whole, [*whole.entries[:3], mine, *whole.entries[4:]])) == {names.FORGED}
     other = forged({**said, "model": "ff" * 32}, thief, number=3, previous=said["previous"])
@@ -186,11 +186,11 @@ def test_a_head_of_another_run_is_named(whole):
 
 def test_countersignatures_are_of_known_sites_and_all_there(whole):
     last = whole.heads[-1]
-    stranger = last.witnessed({"d": last.head.countersign(Identity.simulated(7, "d"))})
+    stranger = last.with_witnesses({"d": last.head.countersign(Identity.simulated(7, "d"))})
     assert named(replace(whole, heads=(*whole.heads[:-1], stranger))) == {names.STRANGER}
-    swapped = last.witnessed({"a": last.witnesses["b"], "b": last.witnesses["a"]})
+    swapped = last.with_witnesses({"a": last.witnesses["b"], "b": last.witnesses["a"]})
     assert named(replace(whole, heads=(*whole.heads[:-1], swapped))) == {names.FORGED_WITNESS}
-    server = last.witnessed({"a": last.signature})
+    server = last.with_witnesses({"a": last.signature})
     assert named(replace(whole, heads=(*whole.heads[:-1], server))) == {names.FORGED_WITNESS}
     silent = replace(whole.heads[2], witnesses={})
     assert named(replace(whole, heads=(*whole.heads[:2], silent, *whole.heads[3:]))) == {names.NO_WITNESS}

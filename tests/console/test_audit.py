@@ -187,8 +187,8 @@ def test_entries_and_countersignatures_are_those_of_the_ledger(signed, runs):
     assert [e["hash"] for e in told["entries"]] == [e.hash for e in book.entries]
     assert [e["kind"] for e in told["entries"]] == ["open", "round", "round", "round", "close"]
     assert all(e["signed"] for e in told["entries"])
-    assert told["entries"][2]["model"] == book.entries[2].said["model"]
-    assert client.get("/api/audit/entry", params={"run": "plain", "number": 2}).json()["says"] == book.entries[2].said
+    assert told["entries"][2]["model"] == book.entries[2].content["model"]
+    assert client.get("/api/audit/entry", params={"run": "plain", "number": 2}).json()["says"] == book.entries[2].content
     assert client.get("/api/audit/entry", params={"run": "plain", "number": 5}).status_code == 404
     assert client.get("/api/audit/entries", params={"run": "plain", "page": 2}).status_code == 404
     signed_by = {s["site"]: s for s in client.get("/api/audit/sites", params={"run": "plain"}).json()}

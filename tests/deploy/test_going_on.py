@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import grandrounds as gr
-from grandrounds.audit.book import keys_of
+from grandrounds.audit.book import read_keys
 from grandrounds.deploy.run_worker import check_keys
 from tests.support import patients, refused
 
@@ -25,14 +25,14 @@ def begun(tmp_path_factory):
 
 def test_the_same_keys_go_on_and_a_site_that_joined_since_is_no_matter(begun):
     with begun.ledger as ledger:
-        server, sites = keys_of(next(ledger.entries()))
+        server, sites = read_keys(next(ledger.entries()))
     check_keys(begun.folder, server, sites)
     check_keys(begun.folder, server, {**sites, "joined since": b"k" * 32})
 
 
 def test_other_keys_are_refused_with_whose_they_are(begun):
     with begun.ledger as ledger:
-        server, sites = keys_of(next(ledger.entries()))
+        server, sites = read_keys(next(ledger.entries()))
     with refused("other-keys", match="keys of b: "):
         check_keys(begun.folder, server, {**sites, "b": b"k" * 32})
     with refused("other-keys", match="the server"):

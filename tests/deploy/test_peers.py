@@ -146,7 +146,7 @@ def test_what_is_no_list_is_refused_in_one_sentence(hospital, text):
         text = Peers({"a": b"x" * 32, "b": b"x" * 32}).text()
     (hospital / "peers.json").write_text(text)
     with pytest.raises(BadInput, match=r"is no list of sites and their keys"):
-        SiteFolder(hospital).listed()
+        SiteFolder(hospital).accepted_peers()
 
 
 def test_a_list_on_its_way_that_was_changed_is_not_taken(folders, hospital):
@@ -214,13 +214,13 @@ def test_changes_between_lists():
 
 
 def test_a_policy_may_take_the_servers_word(hospital):
-    assert SiteFolder(hospital).listed() == listed(hospital)
+    assert SiteFolder(hospital).accepted_peers() == listed(hospital)
     (hospital / "policy.toml").write_text('[secure]\npeers = "told"\n')
-    assert SiteFolder(hospital).listed() is None
+    assert SiteFolder(hospital).accepted_peers() is None
     assert 'note: secure.peers is "told"' in rounds("site", "peers", hospital).stdout
     (hospital / "policy.toml").write_text("")
     (hospital / "peers.json").unlink()
-    assert SiteFolder(hospital).listed() == {}
+    assert SiteFolder(hospital).accepted_peers() == {}
     assert rounds("site", "peers", hospital).returncode == 2
 
 

@@ -12,7 +12,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.loading import AT_SITES, STROKES
 from grandrounds.deploy.run_worker import plan_at_sites
 from grandrounds.deploy.submit import deployed_plan
-from grandrounds.keeper.runtime.run import own_stack
+from grandrounds.keeper.runtime.run import build_stack
 from grandrounds.runs.deployment import empty
 from tests.support import refused
 
@@ -79,7 +79,7 @@ def pictures(**changes) -> ImageSet:
 
 
 def test_a_site_deals_its_pictures_by_patient(tmp_path):
-    stack = own_stack(Settings(submitted(tmp_path, PICTURES)), pictures(), name="s", role="train", task="")
+    stack = build_stack(Settings(submitted(tmp_path, PICTURES)), pictures(), name="s", role="train", task="")
     (rows,) = stack.rows
     sides = [set(stack.data.patient[side].tolist()) for side in (rows.train, rows.val, rows.test)]
     assert all(sides)
@@ -100,4 +100,4 @@ def test_pictures_that_are_not_as_agreed_open_no_run(tmp_path, changes, words):
     plan = Settings(submitted(tmp_path, {**PICTURES, "masks": True}))
     masks = np.ones(changes.get("pixels", pictures().pixels).shape[:3], bool)
     with pytest.raises(BadInput, match=words):
-        own_stack(plan, pictures(**{"masks": masks, **changes}), name="s", role="train", task="")
+        build_stack(plan, pictures(**{"masks": masks, **changes}), name="s", role="train", task="")

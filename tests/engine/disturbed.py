@@ -101,7 +101,7 @@ class Disturbed:
         old = self.box.keepers[address]
         me = SiteIdentity(old.me.name, old.me.identity, old.me.secret)
         self.box.keepers[address] = Keeper(
-            me, server=old._server, rows=old._read, state=old._state, gate=old._gate, device=old._device
+            me, server=old._server, rows=old._read, state=old._state, access=old._access, device=old._device
         )
 
     def move(self, address: str, to: str) -> None:

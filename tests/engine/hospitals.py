@@ -67,7 +67,7 @@ class Hospitals:
     def keepers(self, state: Path, **more: Any) -> list[Keeper]:
         """One for each, with the keys of a simulation."""
         server = Identity.simulated(self.seed, SERVER).public
-        more = {"gate": PLAIN, **more}
+        more = {"access": PLAIN, **more}
         return [
             simulated_keeper(name, rows, state, seed=self.seed, server=server, **more)
             for name, rows in self.rows.items()

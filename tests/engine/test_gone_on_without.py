@@ -139,7 +139,7 @@ def test_a_site_that_allows_the_run_no_more_is_named_with_its_code_in_every_roun
     transport = disturbed(held)
     killed(held, tmp_path / "run", transport)
     kept = transport.box.keepers[B]
-    kept._gate = replace(kept._gate, policy=replace(kept._gate.policy, tasks=Tasks(deny=("prepare",))))
+    kept._access = replace(kept._access, policy=replace(kept._access.policy, tasks=Tasks(deny=("prepare",))))
     transport.restart(B)
     run = conducted(held, tmp_path / "run", transport, resume=True)
     assert [d["missing"] for d in decisions(run)] == [{}, {"b": f"refused ({TASK})"}, {"b": f"refused ({TASK})"}]
@@ -154,14 +154,14 @@ def test_a_site_that_allows_the_run_again_gets_all_that_it_was_set_up_with(tmp_p
     transport = disturbed(held)
     killed(held, tmp_path / "run", transport)
     kept = transport.box.keepers[B]
-    allowed = kept._gate
-    kept._gate = replace(allowed, policy=replace(allowed.policy, tasks=Tasks(deny=("prepare",))))
+    allowed = kept._access
+    kept._access = replace(allowed, policy=replace(allowed.policy, tasks=Tasks(deny=("prepare",))))
     shutil.rmtree(kept._state)
     transport.restart(B)
 
     def happens(passing: Any) -> None:
-        if passing.round == 3 and transport.box.keepers[B]._gate is not allowed:
-            transport.box.keepers[B]._gate = allowed
+        if passing.round == 3 and transport.box.keepers[B]._access is not allowed:
+            transport.box.keepers[B]._access = allowed
             transport.restart(B)
 
     transport.before = happens

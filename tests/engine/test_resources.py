@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 import grandrounds as gr
-from grandrounds.audit.entry import timeless
+from grandrounds.audit.entry import without_seconds
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.resources import MACHINE, Gauge, cores
 from grandrounds.report.document import machine_line
@@ -130,7 +130,7 @@ def test_a_resumed_run_adds_up(tmp_path):
 def test_equal_runs_are_equal_but_for_the_machine(tmp_path):
     one, other = (run(tmp_path / name) for name in ("one", "other"))
     assert (one.folder / "model.safetensors").read_bytes() == (other.folder / "model.safetensors").read_bytes()
-    assert [timeless(r["decision"]) for r in one.rounds] == [timeless(r["decision"]) for r in other.rounds]
-    assert not {k for r in one.rounds for k in timeless(r["decision"])["cost"]} & set(MACHINE), "none in the ledger"
+    assert [without_seconds(r["decision"]) for r in one.rounds] == [without_seconds(r["decision"]) for r in other.rounds]
+    assert not {k for r in one.rounds for k in without_seconds(r["decision"])["cost"]} & set(MACHINE), "none in the ledger"
     same, again = ({**r.summary, "cost": steady(r.summary["cost"])} for r in (one, other))
     assert same == again

@@ -341,7 +341,7 @@ def ledgers(whole: Path) -> dict[str, Change]:
         book = ledger.book()
     out: dict[str, Change] = {}
     for at, entry in enumerate(book.entries):
-        for field in entry.said:
+        for field in entry.content:
             out[f"entry {at}: {field}"] = _field(at, field)
         out[f"entry {at}: dropped"] = _table(f"DELETE FROM entries WHERE number = {at}")
         out[f"entry {at}: signature"] = _table(f"UPDATE entries SET signature = zeroblob(64) WHERE number = {at}")
@@ -443,7 +443,7 @@ def rewritten(folder: Path, change: Callable[[list[dict]], list[dict] | None], *
         for value in said:
             head = ledger.append(str(said[0].get("run")), value)
             if made_up:
-                ledger.countersigned(head.witnessed({s: head.head.countersign(one) for s, one in made_up.items()}))
+                ledger.add_countersignatures(head.with_witnesses({s: head.head.countersign(one) for s, one in made_up.items()}))
     if witnesses == "simulated":
         countersigned(path, seed=SEED, sites=said[0]["keys"]["sites"])
     with Ledger.open(path) as ledger:

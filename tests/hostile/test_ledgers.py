@@ -9,7 +9,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
-from grandrounds.audit.verdict import Audited
+from grandrounds.audit.verdict import AuditResult
 from grandrounds.protocol.identity import public_pem
 from tests.command import rounds
 from tests.hostile import ledgers
@@ -121,7 +121,7 @@ def _part(cases: dict, part: int) -> list:
     return list(cases.items())[part::PARTS]
 
 
-def _altered(whole, tmp_path, change, key, no_hang) -> Audited:
+def _altered(whole, tmp_path, change, key, no_hang) -> AuditResult:
     """The audit of a copy that was altered; what it raises is a failure of the test."""
     folder = shutil.copytree(whole, tmp_path / "run")
     change(folder)

@@ -26,7 +26,7 @@ from tests.support import agreed
 
 DELTA = 1e-5
 NOBODY = np.zeros(1, np.int64)
-STRICT = Terms(withheld_splits=("train", "val"), as_they_are=("test",))
+STRICT = Terms(withheld_splits=("train", "val"), unprotected=("test",))
 
 
 def sections() -> dict:
@@ -65,7 +65,7 @@ class Site:
         if paid.code:
             raise BadInput(paid.code)
         columns = self.host.answer(ask, NOBODY)
-        self.account.answered(ask, columns)
+        self.account.record(ask, columns)
         return columns
 
     def numbered(self, ask: Ask, *, round: int = 1, run: str = "run") -> Ask:
@@ -129,7 +129,7 @@ class Guarded:
                 raise BadInput(paid.code)
             self.events.setdefault(site, []).extend(paid.events)
             columns = answer(host, ask, members)
-            self.accounts[site].answered(ask, columns)
+            self.accounts[site].record(ask, columns)
             return columns
 
         monkeypatch.setattr(SiteHost, "answer", guarded)

@@ -9,7 +9,7 @@ import pytest
 
 from grandrounds.data.split import Rows
 from grandrounds.keeper.accounting.account import Account, describe
-from grandrounds.keeper.accounting.terms import declared_noise, own_split
+from grandrounds.keeper.accounting.terms import check_own_split, declared_noise
 from grandrounds.methods import SITE_PLUGINS
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
@@ -44,30 +44,30 @@ def dealt(stack, *, seed=0, test=0.2):
 def test_the_first_split_is_the_sites_own(site, tmp_path):
     path = tmp_path / "split.json"
     first, other = dealt(site.stack, seed=1), dealt(site.stack, seed=2)
-    assert own_split(path, first) and own_split(path, first)
-    assert not own_split(path, other) and own_split(path, first)
+    assert check_own_split(path, first) and check_own_split(path, first)
+    assert not check_own_split(path, other) and check_own_split(path, first)
 
 
 def test_a_split_that_makes_everybody_a_test_patient_is_never_the_sites_own(site, tmp_path):
     path = tmp_path / "split.json"
-    assert not own_split(path, dealt(site.stack, test=0.9))
+    assert not check_own_split(path, dealt(site.stack, test=0.9))
     assert not path.exists()
-    assert own_split(path, dealt(site.stack, test=0.9), most_test=0.95)
+    assert check_own_split(path, dealt(site.stack, test=0.9), most_test=0.95)
 
 
 def test_a_damaged_note_of_the_split_is_said(site, tmp_path):
     (tmp_path / "split.json").write_text("{")
     with refused("damaged-file"):
-        own_split(tmp_path / "split.json", site.stack)
+        check_own_split(tmp_path / "split.json", site.stack)
 
 
 def test_rows_dealt_anew_are_covered_whatever_they_are_called(site, tmp_path):
     """A second run in which the training patients of the first are test patients learns nothing of them for free."""
     tested = Ask("evaluate", {"model": site.model}, report=("test",))
-    assert own_split(tmp_path / "split.json", site.host.stack)
+    assert check_own_split(tmp_path / "split.json", site.host.stack)
     assert site.pay(site.numbered(tested)).code == ""
     site.host.stack = dealt(site.host.stack, seed=3)
-    own = own_split(tmp_path / "split.json", site.host.stack)
+    own = check_own_split(tmp_path / "split.json", site.host.stack)
     site.account = Account(site.host, replace(STRICT, own_split=own))
     assert site.pay(site.numbered(tested, run="again")).code == "not-private"
     assert site.pay(site.training(run="again")).code == ""

@@ -82,7 +82,7 @@ def played(held: Hospitals, called: Mapping[str, str], own: AccessControl, clock
     for name, rows in held.rows.items():
         seed, let = (held.seed, own) if name == "b" else (FAKE, PLAIN)
         as_ = called.get(name, name)
-        made[as_] = simulated_keeper(as_, rows, folder / "state", seed=seed, server=server, gate=let)
+        made[as_] = simulated_keeper(as_, rows, folder / "state", seed=seed, server=server, access=let)
     heard = Heard.at(Disturbed.of(list(made.values()), clock))
     venue = held.venue(heard.post)
     venue.keys = {name: keeper.me.identity.public for name, keeper in made.items()}
@@ -97,15 +97,15 @@ def played(held: Hospitals, called: Mapping[str, str], own: AccessControl, clock
 def test_a_server_that_plays_all_other_sites_gets_nothing_of_the_one(tmp_path, quick, called, code):
     held = hospitals(rounds=2, **SECURE)
     own = gate(keys(held))
-    own.strangers = RejectedPeers(tmp_path / "strangers.jsonl")
+    own.rejected_peers = RejectedPeers(tmp_path / "strangers.jsonl")
     heard, run = played(held, called, own, quick, tmp_path)
     assert heard.by(MEET) and heard.by("secagg.keys")
     assert {c for c, _ in heard.by(MEET, *SUM_STEPS)} == {code}
     assert not [values for _, values in heard.by(MEET, *SUM_STEPS) if values]
     assert [d["missing"] for d in decisions(run)] == [{"b": f"refused ({code})"}] * 2
-    (noted,) = own.strangers.all()
+    (noted,) = own.rejected_peers.all()
     assert (noted.run, noted.code) == (held.run_name, code)
-    assert noted.what.startswith(f"{', '.join(called.get(n, n) for n in 'acd')} are introduced")
+    assert noted.description.startswith(f"{', '.join(called.get(n, n) for n in 'acd')} are introduced")
 
 
 def test_without_a_list_that_server_is_believed(tmp_path, quick):
@@ -117,8 +117,8 @@ def test_without_a_list_that_server_is_believed(tmp_path, quick):
 
 def test_one_site_with_another_key_than_listed_is_enough_to_refuse(tmp_path, quick):
     held = hospitals(rounds=1, **SECURE)
-    post = Disturbed.of(held.keepers(tmp_path / "state", gate=gate(keys(held))), quick)
-    post.box.keepers[B]._gate = gate(keys(held, c=Identity.simulated(FAKE, "c").public))
+    post = Disturbed.of(held.keepers(tmp_path / "state", access=gate(keys(held))), quick)
+    post.box.keepers[B]._access = gate(keys(held, c=Identity.simulated(FAKE, "c").public))
     (decision,) = decisions(held.deployed(tmp_path, post))
     assert decision["missing"] == {"b": f"refused ({codes.OTHER_PEER_KEY})"}
     assert set(decision["weights"]) == {"a", "c", "d"}
@@ -127,7 +127,7 @@ def test_one_site_with_another_key_than_listed_is_enough_to_refuse(tmp_path, qui
 def test_a_list_of_nobody_refuses_everybody(tmp_path, quick):
     """A folder without a list is no folder whose site takes the server's word."""
     held = hospitals(rounds=1, **SECURE)
-    post = Disturbed.of(held.keepers(tmp_path / "state", gate=gate({})), quick)
+    post = Disturbed.of(held.keepers(tmp_path / "state", access=gate({})), quick)
     with refused("too-few-sites", match=rf"a \(refused \({codes.UNKNOWN_PEER}\)\), b ", kind=RunFailed):
         held.deployed(tmp_path, post)
 
@@ -144,14 +144,14 @@ def test_a_list_of_nobody_refuses_everybody(tmp_path, quick):
 def test_sites_with_lists_train_the_model_of_a_simulation(tmp_path, method, privacy):
     held = hospitals(method, rounds=1, privacy=privacy)
     here = held.simulated(tmp_path / "here", patients(SIZES))
-    there = held.deployed(tmp_path, MemoryTransport(held.keepers(tmp_path / "state", gate=gate(keys(held)))))
+    there = held.deployed(tmp_path, MemoryTransport(held.keepers(tmp_path / "state", access=gate(keys(held)))))
     close_to(there, here)
     assert [d["missing"] for d in decisions(there)] == [{}]
 
 
 def test_a_site_that_wants_more_than_are_introduced_takes_part_in_no_sum(tmp_path, quick):
     held = hospitals(rounds=1, **SECURE)
-    heard = Heard.at(Disturbed.of(held.keepers(tmp_path / "state", gate=gate(keys(held), fewest=5)), quick))
+    heard = Heard.at(Disturbed.of(held.keepers(tmp_path / "state", access=gate(keys(held), fewest=5)), quick))
     with refused("too-few-sites", match=rf"b \(refused \({codes.TOO_FEW_PEERS}\)\)", kind=RunFailed):
         held.deployed(tmp_path, heard.post)
     assert not heard.by(*SUM_STEPS)
@@ -169,7 +169,7 @@ def test_a_sum_of_too_few_is_refused_though_enough_have_met(tmp_path, quick, lef
 
     def run_with(fewest: int, folder: Path) -> Heard:
         held = hospitals(rounds=1, **SECURE)
-        heard = Heard.at(Disturbed.of(held.keepers(folder / "state", gate=gate(keys(held), fewest=fewest)), quick))
+        heard = Heard.at(Disturbed.of(held.keepers(folder / "state", access=gate(keys(held), fewest=fewest)), quick))
 
         def leaves(passing: Passing) -> None:
             if passing.address == "3" and passing.asks_for(left_at):
@@ -201,7 +201,7 @@ def letters(tmp_path_factory) -> tuple[Hospitals, list[bytes]]:
     """Four hospitals, and the letters that b got in an honest run of theirs."""
     held = hospitals(rounds=1, **SECURE)
     folder = tmp_path_factory.mktemp("honest")
-    box = MemoryTransport(held.keepers(folder / "state", gate=gate(keys(held))))
+    box = MemoryTransport(held.keepers(folder / "state", access=gate(keys(held))))
     held.deployed(folder, box)
     return held, [data for address, data in box.messages if address == B]
 
@@ -217,7 +217,7 @@ def test_no_step_of_a_sum_is_answered_before_a_site_has_met_those_it_knows(tmp_p
         "too few": gate(keys(held), fewest=5),
         "nobody listed": gate({}),
     }.get(case, gate(keys(held)))
-    keeper = held.keepers(tmp_path, gate=own)[int(B)]
+    keeper = held.keepers(tmp_path, access=own)[int(B)]
     before, meet, steps = setting_up(heard)
     for data in before:
         assert answers(keeper, data) == [""]
@@ -228,8 +228,8 @@ def test_no_step_of_a_sum_is_answered_before_a_site_has_met_those_it_knows(tmp_p
     for at in rng.permutation(len(asked)):
         (code,) = answers(keeper, asked[at])
         assert code in (why[case], codes.NOT_MET), at
-    keeper._gate.peers, keeper._gate.policy = keys(held), gate(None).policy
-    again = Keeper(keeper.me, server=keeper._server, rows=keeper._read, state=keeper._state, gate=keeper._gate)
+    keeper._access.peers, keeper._access.policy = keys(held), gate(None).policy
+    again = Keeper(keeper.me, server=keeper._server, rows=keeper._read, state=keeper._state, access=keeper._access)
     assert [answers(again, data) for data in (meet, steps[0])] == [[""], [""]], "it adds up with those it knows"
 
 
@@ -244,15 +244,15 @@ def answers(keeper: Keeper, letter: bytes) -> list[str]:
 def test_a_keeper_that_starts_again_with_another_list_goes_by_that(tmp_path, quick):
     """Whom it met before is on its disk; who is no longer listed is not believed for having been met."""
     held = hospitals(rounds=3, **SECURE)
-    post = Disturbed.of(held.keepers(tmp_path / "state", gate=gate(keys(held))), quick)
+    post = Disturbed.of(held.keepers(tmp_path / "state", access=gate(keys(held))), quick)
     heard = Heard.at(post)
 
     def before(passing: Passing) -> None:
         if passing.address == B and passing.asks_for("train", 2):
-            post.box.keepers[B]._gate = gate(keys(held, c=Identity.simulated(FAKE, "c").public))
+            post.box.keepers[B]._access = gate(keys(held, c=Identity.simulated(FAKE, "c").public))
             post.restart(B)
         if passing.address == B and passing.asks_for("train", 3):
-            post.box.keepers[B]._gate = gate(keys(held))
+            post.box.keepers[B]._access = gate(keys(held))
             post.restart(B)
 
     post.before = before
@@ -264,7 +264,7 @@ def test_a_keeper_that_starts_again_with_another_list_goes_by_that(tmp_path, qui
 def test_strangers_later_on_end_what_was_begun_with_others(tmp_path, letters):
     """A server that was honest first. The site adds up with nobody until it is introduced to those it knows again."""
     held, heard = letters
-    keeper = held.keepers(tmp_path, gate=gate(keys(held)))[int(B)]
+    keeper = held.keepers(tmp_path, access=gate(keys(held)))[int(B)]
     before, meet, steps = setting_up(heard)
     for data in (*before, meet, steps[0]):
         assert answers(keeper, data) == [""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grandrounds.keeper.policy.rules import Policy, in_words
+from grandrounds.keeper.policy.rules import Policy, describe_policy
 from tests.support import refused
 
 
@@ -22,6 +22,6 @@ def test_a_policy_that_would_hide_nobody_is_refused(text, words):
 
 
 def test_a_policy_says_in_words_whom_the_site_adds_up_with():
-    assert "adds up with sites that peers.json lists, in sums of at least 3 sites" in in_words(Policy())
-    told = in_words(Policy.parse('[secure]\npeers = "told"\nfewest = 7'))
+    assert "adds up with sites that peers.json lists, in sums of at least 3 sites" in describe_policy(Policy())
+    told = describe_policy(Policy.parse('[secure]\npeers = "told"\nfewest = 7'))
     assert "adds up with whoever the server names (secure.peers), in sums of at least 7 sites" in told

@@ -118,7 +118,7 @@ def test_what_breaks_at_a_site_leaves_as_a_code_and_no_value_of_a_patient_is_in_
     tmp_path, quick, monkeypatch, error
 ):
     held = Hospitals.of(marked(), name="planted", data=DATA, method={"rounds": 3}, explain={"sketch": "none"})
-    post = Disturbed.of(held.keepers(tmp_path / "state", gate=AccessControl(Policy())), quick)
+    post = Disturbed.of(held.keepers(tmp_path / "state", access=AccessControl(Policy())), quick)
     answer = SiteHost.answer
 
     def breaks(self, question, members):

@@ -15,8 +15,8 @@ from grandrounds.engine.local import LocalEngine
 from grandrounds.explain.map_metrics import REPORT
 from grandrounds.explain.rationale import REPORT as RATIONALE
 from grandrounds.keeper.policy import rules as said
-from grandrounds.keeper.policy.questions import Questions, expected, refused_requests
-from grandrounds.keeper.policy.rules import CODES, MEANS, Policy, default_policy, in_words, plan_digest
+from grandrounds.keeper.policy.questions import Questions, expected_asks, refused_requests
+from grandrounds.keeper.policy.rules import CODES, MEANS, Policy, default_policy, describe_policy, plan_digest
 from grandrounds.methods import REGULARIZERS, SITE_PLUGINS
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.protocol.task_spec import KINDS
@@ -77,7 +77,7 @@ def asked(monkeypatch):
 def hold_against(asked, plan) -> None:
     """What was asked is what the plan foretold, the default policy lets it pass, and a plan's verdict is the run's."""
     heard = {(a.task, report, report in a.withheld) for a in asked for report in a.report}
-    foretold = {(a.task, report, report in a.withheld) for a in expected(plan) for report in a.report}
+    foretold = {(a.task, report, report in a.withheld) for a in expected_asks(plan) for report in a.report}
     assert heard <= foretold and foretold - heard <= {("lend", "held", False)}
     for site in ("a", "e"):
         questions = Questions(plan, {})
@@ -230,7 +230,7 @@ def test_codes_are_fixed_words_and_each_is_explained():
 
 
 def test_in_words():
-    lines = in_words(Policy.parse('[secure]\nonly = true\n[tasks]\ndeny = ["maps"]\n[reports]\nnotes = false'))
+    lines = describe_policy(Policy.parse('[secure]\nonly = true\n[tasks]\ndeny = ["maps"]\n[reports]\nnotes = false'))
     assert "never: maps" in lines[1]
     assert any("what this site alone learnt" in line and "(under masks only)" in line for line in lines)
     assert "tells sentences that may name a rare category: never" in lines

@@ -91,7 +91,7 @@ def test_values_that_do_not_fit_a_sum_are_withheld_without_a_reason_and_counted(
 def _again(keeper: Keeper) -> Keeper:
     """The same site after its process was started anew."""
     return Keeper(
-        keeper.me, server=keeper._server, rows=keeper._read, state=keeper._state, gate=keeper._gate, device="cpu"
+        keeper.me, server=keeper._server, rows=keeper._read, state=keeper._state, access=keeper._access, device="cpu"
     )
 
 
@@ -107,7 +107,7 @@ def test_after_ten_questions_that_a_site_could_not_answer_the_run_is_over_there(
     for k in range(3):
         again = replace(broken, id=AskId(letter.run, 2, 50 + k))
         assert peek_answer(send(keeper, letter, again, run.layout)) == codes.REFUSED
-    run.refusals = keeper._gate.policy.runs.refusals
+    run.refusals = keeper._access.policy.runs.refusals
     assert peek_answer(send(keeper, letter, question, run.layout)) == codes.REFUSED
 
 
@@ -155,7 +155,7 @@ def test_a_model_of_half_of_the_patients_is_sent_only_where_the_plan_says_so(sec
         "lr",
     )
     work = {**{n: plan["train"][n] for n in names}, "seed": plan["seed"], "round": 1}
-    work |= {n: plan["privacy"][n] for n in ("clip", "rate")} if "privacy" in sections else {}
+    work |= {"clip": plan["privacy"]["clip"], "rate": plan["privacy"]["sampling_rate"]} if "privacy" in sections else {}
     ask = Ask("train", work, report=("model", "count", "steps"), id=AskId("x", 1, 0))
     Questions(plan, {}).check(ask)
     for halved in (replace(ask, shared={**work, OWN_HALF: half}), replace(ask, each={"b": {OWN_HALF: half}})):

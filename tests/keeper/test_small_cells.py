@@ -116,16 +116,16 @@ def test_of_very_few_rows_nothing_is_told():
 def test_of_a_part_with_few_rows_no_figure_is_told_even_where_its_tally_is_under_masks():
     rows = {"train": 40, "val": 3, "test": 2}
     answers = {"figures.test.auroc": 0.5, "figures.test.accuracy": 1.0, "held": "[]"}
-    told = Policy().trimmed(Ask("evaluate"), answers, rows=rows)
+    told = Policy().trim(Ask("evaluate"), answers, rows=rows)
     assert np.isnan(told["figures.test.auroc"]) and np.isnan(told["figures.test.accuracy"]) and told["held"] == "[]"
     trained = {"val_loss": 0.3, "ece": 0.1, "local.test_accuracy": 1.0, "local.train_accuracy": 0.9, "count": 40}
-    told = Policy().trimmed(Ask("train"), trained, rows=rows)
+    told = Policy().trim(Ask("train"), trained, rows=rows)
     assert np.isnan([told["val_loss"], told["ece"], told["local.test_accuracy"]]).all()
     assert (told["local.train_accuracy"], told["count"]) == (0.9, 40)
-    assert not Policy().trimmed(Ask("calibrate"), {"losses": np.ones(4)}, rows=rows)["losses"].any()
+    assert not Policy().trim(Ask("calibrate"), {"losses": np.ones(4)}, rows=rows)["losses"].any()
     losses = {"losses": np.ones(4)}  # of training rows
-    assert Policy().trimmed(Ask("score"), losses, rows=rows)["losses"].tolist() == [1, 1, 1, 1]
-    assert Policy().trimmed(Ask("train"), trained, rows={"train": 40, "val": 5, "test": 0}) == trained
+    assert Policy().trim(Ask("score"), losses, rows=rows)["losses"].tolist() == [1, 1, 1, 1]
+    assert Policy().trim(Ask("train"), trained, rows={"train": 40, "val": 5, "test": 0}) == trained
 
 
 def test_a_sketch_of_few_patients_counts_as_none():
@@ -139,12 +139,12 @@ def test_the_policy_trims_what_a_host_answers_and_empties_notes():
     host = SiteHost(stack([30, 20]))
     ask = Ask("summarise", report=("summary",))
     values = {name: column[0] for name, column in summarise(host.stack, ask, np.array([0])).items()}
-    told = Policy.parse("[cells]\nsmallest = 5").trimmed(ask, values)
+    told = Policy.parse("[cells]\nsmallest = 5").trim(ask, values)
     assert min(json.loads(told["summary.words"])["levels"][0].values()) >= 5
     assert told["summary.cell_count"].min() >= 5
-    kept = Policy.parse("[cells]\nsmallest = 1\n[reports]\nnotes = true").trimmed(ask, {**values, "notes": '["x"]'})
+    kept = Policy.parse("[cells]\nsmallest = 1\n[reports]\nnotes = true").trim(ask, {**values, "notes": '["x"]'})
     assert kept["notes"] == '["x"]' and kept["summary.words"] == values["summary.words"]
-    assert Policy().trimmed(ask, {"notes": '["ward leprosarium is new"]'}) == {"notes": "[]"}
+    assert Policy().trim(ask, {"notes": '["ward leprosarium is new"]'}) == {"notes": "[]"}
 
 
 def trimming(monkeypatch, policy: Policy) -> None:
@@ -153,7 +153,7 @@ def trimming(monkeypatch, policy: Policy) -> None:
 
     def trimmed(self, ask, members):
         values = {name: column[0] for name, column in answer(self, ask, members).items()}
-        return {name: [value] for name, value in policy.trimmed(ask, values).items()}
+        return {name: [value] for name, value in policy.trim(ask, values).items()}
 
     monkeypatch.setattr(SiteHost, "answer", trimmed)
 

@@ -33,7 +33,7 @@ def go_on(folder, *settings):
 
 def closings(done) -> list[dict]:
     with done.ledger as ledger:
-        return [e.said for e in ledger.book().entries if e.said["kind"] == CLOSE]
+        return [e.content for e in ledger.book().entries if e.content["kind"] == CLOSE]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from grandrounds.engine.cost import Meter
 from grandrounds.engine.faults import finite_rows
 from grandrounds.keeper.accounting.ask_costs import READERS, ask_cost
 from grandrounds.keeper.accounting.terms import RowCounts, Terms
-from grandrounds.keeper.policy.rules import REPORT, SECURE, TASK, Policy, in_words, is_private
+from grandrounds.keeper.policy.rules import REPORT, SECURE, TASK, Policy, describe_policy, is_private
 from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.privacy.secagg.terms import STEPS
 from grandrounds.protocol.messages import Answers, Ask, AskId
@@ -83,10 +83,10 @@ def test_a_new_task_is_declared_in_one_place(monkeypatch):
     assert Policy.parse('[reports]\ndeny = ["ward.census.beds"]').refuses(ask, None) == REPORT
     assert Policy.parse("[secure]\nonly = true").refuses(ask, None) == SECURE
     assert not is_private(ask, None)
-    assert any("ward.census.beds" in line for line in in_words(Policy()))
+    assert any("ward.census.beds" in line for line in describe_policy(Policy()))
 
     told = ask_cost(ask, RowCounts(20, 3, 5), Terms(), unbounded=False).disclosures["beds"]
-    assert (told.what, told.rows) == ("beds", ("validation",))
+    assert (told.description, told.rows) == ("beds", ("validation",))
     rows = {"train": 20, "val": 3, "test": 5}
     assert not without_small_cells("ward.census", {"beds": np.ones(2)}, 5, rows)["beds"].any()
 

@@ -1,4 +1,4 @@
-"""All that a ledger holds, as values: read from its database or from an export, and checked in the same way."""
+"""The contents of a ledger as values, read from its database or from an export, and checked in the same way."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from grandrounds.core.errors import BadInput
 
 @dataclass(frozen=True)
 class Book:
-    """Entries in the order they are found in, and the heads over them.
+    """Entries in the order in which they are stored, and the heads over them.
 
-    `places`: the number that each entry is filed under. `strays`: countersignatures, by size and site, of no head there is.
+    Attributes:
+        entries: The entries.
+        heads: Signed heads.
+        places: The number that each entry is filed under.
+        strays: Countersignatures, by size and site, of heads that are not there.
     """
 
     entries: tuple[Entry, ...]
@@ -26,40 +30,41 @@ class Book:
     strays: tuple[tuple[int, str], ...] = ()
 
     def lines(self) -> Iterator[bytes]:
-        """As JSON lines: every entry with its signature, then every head."""
+        """Write JSON lines: every entry with its signature, then every head."""
         for entry in self.entries:
-            yield canonical({"entry": entry.said, "signature": entry.signature.hex()}) + b"\n"
+            yield canonical({"entry": entry.content, "signature": entry.signature.hex()}) + b"\n"
         for head in self.heads:
             yield head.to_bytes()
 
     @classmethod
-    def of_lines(cls, lines: Iterable[bytes]) -> Book:
+    def from_lines(cls, lines: Iterable[bytes]) -> Book:
+        """Read JSON lines, as `lines` wrote them."""
         entries: list[Entry] = []
         heads: list[SignedHead] = []
         for number, line in enumerate(lines, 1):
             try:
-                said = loads(line)
-                if isinstance(said, dict) and set(said) == {"entry", "signature"}:
-                    entries.append(Entry(canonical(said["entry"]), unhex(said["signature"], 64, "the signature")))
+                value = loads(line)
+                if isinstance(value, dict) and set(value) == {"entry", "signature"}:
+                    entries.append(Entry(canonical(value["entry"]), unhex(value["signature"], 64, "the signature")))
                 else:
-                    heads.append(SignedHead.of(said))
+                    heads.append(SignedHead.from_json(value))
             except BadInput as e:
                 raise BadInput(f"line {number} {e}", code=e.code) from None
         return cls(tuple(entries), tuple(heads), tuple(range(len(entries))))
 
     @classmethod
     def read(cls, path: Path) -> Book:
-        """An export, as `rounds audit export` wrote it."""
+        """Read an export, as `rounds audit export` wrote it."""
         try:
-            return cls.of_lines(path.read_bytes().splitlines())
+            return cls.from_lines(path.read_bytes().splitlines())
         except OSError as e:
             raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read") from None
 
 
-def keys_of(said: Mapping[str, Any]) -> tuple[bytes, dict[str, bytes]]:
-    """The keys that an opening entry names: the server's, and each site's."""
-    keys = said.get("keys")
-    if said.get("kind") != OPEN or not isinstance(keys, dict) or not isinstance(keys.get("sites"), dict):
+def read_keys(content: Mapping[str, Any]) -> tuple[bytes, dict[str, bytes]]:
+    """Read the keys that an opening entry names: the server's, and each site's."""
+    keys = content.get("keys")
+    if content.get("kind") != OPEN or not isinstance(keys, dict) or not isinstance(keys.get("sites"), dict):
         raise BadInput("names no keys", code="no-keys")
     sites = {site: unhex(key, 32, f"the key of {site}") for site, key in keys["sites"].items()}
     return unhex(keys.get("server"), 32, "the server's key"), sites

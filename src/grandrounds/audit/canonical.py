@@ -24,7 +24,11 @@ _MARK = re.compile(rb'(?s)"(?:[^"\\]|\\.)*+"?|[\[\]{}]')
 
 
 def canonical(value: Any) -> bytes:
-    """The bytes of a JSON value; what has no place in JSON (NaN, keys that are no text) is refused in words."""
+    """Return the canonical bytes of a JSON value.
+
+    Raises:
+        BadInput: It has no place in JSON, such as NaN or a key that is no text.
+    """
     try:
         return _written(value).encode()
     except rfc8785.FloatDomainError as e:
@@ -38,7 +42,7 @@ def canonical(value: Any) -> bytes:
 
 
 def parse(data: bytes) -> Any:
-    """The value of bytes that are canonical JSON; other bytes, though they may mean the same, are refused."""
+    """Parse canonical JSON; other bytes, though they may mean the same, are refused."""
     value = loads(data)
     if canonical(value) != data:
         raise BadInput("is not in canonical form (RFC 8785)", code="not-canonical")
@@ -46,7 +50,7 @@ def parse(data: bytes) -> Any:
 
 
 def loads(data: bytes) -> Any:
-    """The value of JSON bytes. Canonical JSON writes 1e17 as whole digits: those are a float again, as they were."""
+    """Parse JSON. Canonical JSON writes 1e17 as whole digits: those are a float again, as they were."""
     if _is_too_deep(data):
         raise BadInput(f"is not JSON of a ledger: it is nested more than {DEEPEST} deep", code="too-deeply-nested")
     try:

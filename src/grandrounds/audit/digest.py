@@ -1,4 +1,4 @@
-"""SHA-256 of what a ledger speaks of but does not hold: models, answers, explanations.
+"""Hash values that a ledger names but does not hold: models, answers, explanations.
 
 Numbers are hashed as little-endian bytes with their name, type and shape before them, so that two values of different
 meaning never share their bytes.
@@ -17,57 +17,57 @@ from grandrounds.core.arrays import Array
 
 
 def model_digest(model: Array) -> str:
-    """The hash of one model: its parameters as one vector."""
-    found = hashlib.sha256()
-    _add_array(found, "model", np.asarray(model))
-    return found.hexdigest()
+    """Hash one model: its parameters as one vector."""
+    hasher = hashlib.sha256()
+    _add_array(hasher, "model", np.asarray(model))
+    return hasher.hexdigest()
 
 
 def arrays_digest(arrays: Mapping[str, Array]) -> str:
-    """The hash of named arrays, in the order of their names."""
-    found = hashlib.sha256()
+    """Hash named arrays, in the order of their names."""
+    hasher = hashlib.sha256()
     for name in sorted(arrays):
-        _add_array(found, name, np.asarray(arrays[name]))
-    return found.hexdigest()
+        _add_array(hasher, name, np.asarray(arrays[name]))
+    return hasher.hexdigest()
 
 
 def row_digests(columns: Mapping[str, Array | Sequence[Any]], rows: int) -> list[bytes]:
-    """The hash of each site's answer, where answers lie side by side in columns: names, types and shapes, then the data."""
+    """Hash each site's answer, where answers lie side by side in columns: names, types and shapes, then the data."""
     names = sorted(columns)
     if all(isinstance(columns[name], np.ndarray) for name in names):
-        held = [np.asarray(columns[name]) for name in names]
+        arrays = [np.asarray(columns[name]) for name in names]
         common = hashlib.sha256(
-            b"".join(_head(n, _kind(c.dtype), c.shape[1:]) for n, c in zip(names, held, strict=True))
+            b"".join(_head(n, _kind(c.dtype), c.shape[1:]) for n, c in zip(names, arrays, strict=True))
         )
-        data = [_plain(c) for c in held]
+        data = [_plain(c) for c in arrays]
         return [_hashed(common.copy(), [d[k : k + 1].data for d in data]) for k in range(rows)]
     return [_answer([(name, *_item(columns[name][k])) for name in names]) for k in range(rows)]
 
 
 def value_digest(value: Any) -> str:
-    """The hash of a JSON value; a list of numbers counts as an array, which is many times faster than their text."""
-    found = hashlib.sha256()
-    _add_value(found, value)
-    return found.hexdigest()
+    """Hash a JSON value; a list of numbers counts as an array, which is many times faster than their text."""
+    hasher = hashlib.sha256()
+    _add_value(hasher, value)
+    return hasher.hexdigest()
 
 
-def _add_value(found: hashlib._Hash, value: Any) -> None:
+def _add_value(hasher: hashlib._Hash, value: Any) -> None:
     if isinstance(value, Mapping):
-        found.update(f"{{{len(value)}\n".encode())
+        hasher.update(f"{{{len(value)}\n".encode())
         for key in sorted(value):
-            found.update(json.dumps(key).encode() + b"\n")
-            _add_value(found, value[key])
+            hasher.update(json.dumps(key).encode() + b"\n")
+            _add_value(hasher, value[key])
     elif isinstance(value, (list, tuple)):
         if value and all(type(v) is float or type(v) is int for v in value):
-            _add_array(found, "", np.array(value, float))
+            _add_array(hasher, "", np.array(value, float))
         else:
-            found.update(f"[{len(value)}\n".encode())
+            hasher.update(f"[{len(value)}\n".encode())
             for item in value:
-                _add_value(found, item)
+                _add_value(hasher, item)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        _add_array(found, "", np.array(value, float))
+        _add_array(hasher, "", np.array(value, float))
     else:
-        found.update(json.dumps(value).encode() + b"\n")
+        hasher.update(json.dumps(value).encode() + b"\n")
 
 
 def _answer(reports: Sequence[tuple[str, str, tuple[int, ...], bytes]]) -> bytes:
@@ -75,10 +75,10 @@ def _answer(reports: Sequence[tuple[str, str, tuple[int, ...], bytes]]) -> bytes
     return _hashed(hashlib.sha256(heads), [data for *_, data in reports])
 
 
-def _hashed(found: hashlib._Hash, parts: Iterable[Any]) -> bytes:
+def _hashed(hasher: hashlib._Hash, parts: Iterable[Any]) -> bytes:
     for part in parts:
-        found.update(part)
-    return found.digest()
+        hasher.update(part)
+    return hasher.digest()
 
 
 def _item(value: Any) -> tuple[str, tuple[int, ...], bytes]:
@@ -90,9 +90,9 @@ def _item(value: Any) -> tuple[str, tuple[int, ...], bytes]:
     return _kind(array.dtype), array.shape, _plain(array).tobytes()
 
 
-def _add_array(found: hashlib._Hash, name: str, array: Array) -> None:
-    found.update(_head(name, _kind(array.dtype), array.shape))
-    found.update(_plain(array).tobytes())
+def _add_array(hasher: hashlib._Hash, name: str, array: Array) -> None:
+    hasher.update(_head(name, _kind(array.dtype), array.shape))
+    hasher.update(_plain(array).tobytes())
 
 
 def _head(name: str, kind: str, shape: Sequence[int]) -> bytes:

@@ -25,7 +25,7 @@ LARGEST = 2**28
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinalFiles:
     """The files that a run ends with, for its closing entry.
 
     Attributes:
@@ -39,7 +39,7 @@ class Ended:
     figures: Mapping[str, float | None]
 
 
-def end_with(folder: Path, *, models: Iterable[str], summary: bytes) -> Ended:
+def hash_final_files(folder: Path, *, models: Iterable[str], summary: bytes) -> FinalFiles:
     """Hash all files that a run ends with, and see to it that they are on the disk.
 
     Args:
@@ -57,7 +57,7 @@ def end_with(folder: Path, *, models: Iterable[str], summary: bytes) -> Ended:
                 contents[name] = hash_values(json.loads(data))
     final = json.loads(summary)["final"]
     figures = {name: value for name, value in final.items() if value is None or type(value) in (int, float)}
-    return Ended(files, contents, figures)
+    return FinalFiles(files, contents, figures)
 
 
 def hash_values(content: Any) -> dict[str, str]:
@@ -73,14 +73,14 @@ def hash_file(path: Path) -> str:
     Raises:
         BadInput: It is not there, is a link, a pipe or a folder, or cannot be read.
     """
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     with os.fdopen(_opened(path), "rb") as f:
         try:
             while block := f.read(2**20):
-                found.update(block)
+                hasher.update(block)
         except OSError as e:
             raise BadInput(f"cannot be read: {e.strerror or e}", code="cannot-read") from None
-    return found.hexdigest()
+    return hasher.hexdigest()
 
 
 def read_file(path: Path) -> bytes:

@@ -35,25 +35,29 @@ class Head:
 
     @cached_property
     def text(self) -> bytes:
-        """What is signed."""
+        """The bytes that are signed."""
         return canonical({"run": self.run, "size": self.size, "root": self.root.hex()})
 
     @classmethod
-    def of(cls, said: Any) -> Head:
-        """From JSON; anything else than a head is refused."""
-        if not (isinstance(said, dict) and set(said) == {"run", "size", "root"}):
+    def from_json(cls, value: Any) -> Head:
+        """Read a head from JSON.
+
+        Raises:
+            BadInput: It is no head.
+        """
+        if not (isinstance(value, dict) and set(value) == {"run", "size", "root"}):
             raise BadInput("is no tree head: run, size and root are needed, and nothing else", code="bad-tree-head")
-        run, size = said["run"], said["size"]
+        run, size = value["run"], value["size"]
         if not (isinstance(run, str) and type(size) is int and size >= 0):
             raise BadInput("is no tree head: its run must be text and its size a whole number", code="bad-tree-head")
-        return cls(run, size, unhex(said["root"], 32, "the root"))
+        return cls(run, size, unhex(value["root"], 32, "the root"))
 
     def sign(self, identity: Identity) -> bytes:
-        """The server's signature."""
+        """Sign as the server."""
         return identity.sign(_SIGNED + self.text)
 
     def countersign(self, identity: Identity) -> bytes:
-        """A site's signature; the server's own can never pass for one."""
+        """Sign as a site; the server's own signature can never pass for one."""
         return identity.sign(_WITNESSED + self.text)
 
     def is_signed_by(self, key: bytes, signature: bytes) -> bool:
@@ -63,7 +67,7 @@ class Head:
         return signed_by(key, _WITNESSED + self.text, signature)
 
     def witnesses(self, sites: Sequence[str]) -> tuple[str, ...]:
-        """The sites that are to countersign it, in their own order."""
+        """Choose the sites that are to countersign it, in their own order."""
         if len(sites) <= WITNESSES:
             return tuple(sites)
         drawn = set(heapq.nsmallest(WITNESSES, sites, key=lambda s: hashlib.sha256(self.root + s.encode()).digest()))
@@ -78,10 +82,10 @@ class SignedHead:
     signature: bytes
     witnesses: Mapping[str, bytes] = field(default_factory=dict)
 
-    def witnessed(self, more: Mapping[str, bytes]) -> SignedHead:
+    def with_witnesses(self, more: Mapping[str, bytes]) -> SignedHead:
         return replace(self, witnesses={**self.witnesses, **more})
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "head": loads(self.head.text),
             "signature": self.signature.hex(),
@@ -89,37 +93,37 @@ class SignedHead:
         }
 
     @classmethod
-    def of(cls, said: Any) -> SignedHead:
-        if not (isinstance(said, dict) and set(said) == {"head", "signature", "witnesses"}):
+    def from_json(cls, value: Any) -> SignedHead:
+        if not (isinstance(value, dict) and set(value) == {"head", "signature", "witnesses"}):
             raise BadInput(
                 "is no signed head: head, signature and witnesses are needed, and nothing else", code="bad-tree-head"
             )
-        if not isinstance(said["witnesses"], dict):
+        if not isinstance(value["witnesses"], dict):
             raise BadInput("is no signed head: its witnesses must be signatures by site", code="bad-tree-head")
-        witnesses = {site: unhex(s, 64, f"the signature of {site}") for site, s in said["witnesses"].items()}
-        return cls(Head.of(said["head"]), unhex(said["signature"], 64, "the signature"), witnesses)
+        witnesses = {site: unhex(s, 64, f"the signature of {site}") for site, s in value["witnesses"].items()}
+        return cls(Head.from_json(value["head"]), unhex(value["signature"], 64, "the signature"), witnesses)
 
     def to_bytes(self) -> bytes:
         return canonical(self.to_dict()) + b"\n"
 
     @classmethod
     def read(cls, path: Path) -> SignedHead:
-        """A head as a site, or anybody, kept it: the file `ledger.head.json` of a run folder."""
+        """Read a head that somebody kept: the file `ledger.head.json` of a run folder."""
         try:
-            return cls.of(loads(path.read_bytes()))
+            return cls.from_json(loads(path.read_bytes()))
         except OSError as e:
             raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read") from None
         except BadInput as e:
             raise BadInput(f"{path} {e}", code=e.code) from None
 
 
-def unhex(text: Any, size: int, what: str) -> bytes:
-    """Bytes from lower-case hexadecimal digits; no other spelling of them."""
+def unhex(text: Any, size: int, name: str) -> bytes:
+    """Read bytes from lower-case hexadecimal digits; no other spelling is accepted."""
     if not isinstance(text, str) or len(text) != 2 * size or set(text) - set("0123456789abcdef"):
-        raise BadInput(f"{what} must be {2 * size} hexadecimal digits", code="bad-hex")
+        raise BadInput(f"{name} must be {2 * size} hexadecimal digits", code="bad-hex")
     return bytes.fromhex(text)
 
 
 def longest(heads: Iterable[SignedHead]) -> SignedHead | None:
-    """The head over the most entries."""
+    """Return the head over the most entries."""
     return max(heads, key=lambda h: h.head.size, default=None)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.audit.book import Book
-from grandrounds.audit.entry import NOTHING, Entry
+from grandrounds.audit.entry import NOTHING, Content, Entry
 from grandrounds.audit.head import Head, SignedHead, longest
 from grandrounds.audit.merkle import Tree
 from grandrounds.core.errors import BadInput
@@ -92,7 +92,7 @@ class Ledger:
 
     @classmethod
     def open(cls, path: str | Path, *, identity: Identity | None = None) -> Ledger:
-        """A ledger for reading; with the server's `identity` for adding to, made where there is none yet."""
+        """Open a ledger for reading; with the server's `identity` for adding to, created where there is none."""
         path = Path(path)
         if identity is None and not path.exists():
             raise BadInput(
@@ -119,7 +119,7 @@ class Ledger:
             return int(self._database.execute("SELECT COUNT(*) FROM entries").fetchone()[0])
 
     def book(self) -> Book:
-        """All that it holds."""
+        """Read all entries, heads and countersignatures."""
         with self._reads():
             entries = list(self._rows("SELECT number, body, signature FROM entries ORDER BY number"))
             heads = list(self._rows("SELECT size, run, root, signature FROM heads ORDER BY size"))
@@ -136,28 +136,28 @@ class Ledger:
                 strays=tuple((size, site) for size, sites in witnesses.items() for site in sites),
             )
 
-    def entries(self) -> Iterator[dict[str, Any]]:
-        """What each entry says, from the first on."""
+    def entries(self) -> Iterator[Content]:
+        """Yield the content of each entry, from the first on."""
         for entry in self.book().entries:
-            yield entry.said
+            yield entry.content
 
-    def last(self) -> dict[str, Any] | None:
-        """What the newest entry says."""
+    def last(self) -> Content | None:
+        """Return the content of the newest entry."""
         with self._reads():
             row = self._database.execute("SELECT body, signature FROM entries ORDER BY number DESC LIMIT 1").fetchone()
-        return None if row is None else Entry(_blob(row[0]), _blob(row[1])).said
+        return None if row is None else Entry(_blob(row[0]), _blob(row[1])).content
 
     def head(self) -> SignedHead | None:
-        """The newest signed head."""
+        """Return the newest signed head."""
         return longest(self.book().heads)
 
     def tree(self) -> Tree:
-        """The tree over all entries, as they are in the file now."""
+        """Return the tree over all entries, as they are in the file now."""
         self._catch_up()
         return self._tree
 
-    def append(self, run: str, *said: Mapping[str, Any], witnessed: SignedHead | None = None) -> SignedHead:
-        """Add entries and the signed head over all, in one durable step; gives the head.
+    def append(self, run: str, *contents: Mapping[str, object], witnessed: SignedHead | None = None) -> SignedHead:
+        """Add entries and the signed head over all, in one durable step, and return the head.
 
         `witnessed`: an earlier head whose countersignatures are written in the same step.
         """
@@ -167,8 +167,8 @@ class Ledger:
             )
         with self._writes():
             self._catch_up()
-            for value in said:
-                self._add(Entry.signed(value, number=len(self._tree), previous=self._last, identity=self._identity))
+            for value in contents:
+                self._add(Entry.sign(value, number=len(self._tree), previous=self._last, identity=self._identity))
             head = Head(run, len(self._tree), self._tree.root())
             signed = SignedHead(head, head.sign(self._identity))
             row = (head.size, run, head.root, signed.signature)
@@ -177,13 +177,13 @@ class Ledger:
                 self._countersigned(witnessed)
         return signed
 
-    def countersigned(self, head: SignedHead) -> None:
-        """Write down the countersignatures of a head."""
+    def add_countersignatures(self, head: SignedHead) -> None:
+        """Add the countersignatures of a head."""
         with self._writes():
             self._countersigned(head)
 
     def verify(self, key: bytes | None = None, *, heads: Sequence[SignedHead] = ()) -> list[Finding]:
-        """What is wrong with it, by name; nothing where it verifies. `heads`: those that others kept."""
+        """Find what is wrong with the ledger; nothing where it verifies. `heads`: those that others kept."""
         from grandrounds.audit.verify import UNREADABLE, Finding, verify
 
         if key is not None and not (isinstance(key, bytes) and len(key) == PUBLIC_BYTES):
@@ -295,21 +295,21 @@ def _refuse_other_files(path: Path) -> None:
     for part in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(path.name + part)
         try:
-            found = file.lstat()
+            status = file.lstat()
         except FileNotFoundError:
             continue
         except OSError as e:
             raise BadInput(f"{file} cannot be read: {e.strerror or e}", code="cannot-read") from None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise BadInput(
                 f"{file} is no plain file (a link, a folder or a pipe): a ledger is not read through one",
                 code="not-a-plain-file",
             )
-        if found.st_size > LARGEST:
+        if status.st_size > LARGEST:
             raise BadInput(
-                f"{file} has {found.st_size} bytes: a ledger of more than {LARGEST} is not read", code="file-too-large"
+                f"{file} has {status.st_size} bytes: a ledger of more than {LARGEST} is not read", code="file-too-large"
             )
-        if part == "-journal" and found.st_size:
+        if part == "-journal" and status.st_size:
             raise BadInput(
                 f"{file} is a journal that no ledger has: somebody put it there; a copy without it can be read",
                 code="foreign-journal",
@@ -320,11 +320,11 @@ def _guard(database: sqlite3.Connection, path: Path, *, reading: bool) -> None:
     """Do what SQLite advises for files that may be damaged or forged."""
     for limit, most in _LIMITS.items():
         database.setlimit(limit, most)
-    left = [(_STEPS + _file_size(path)) // _EVERY]
+    remaining = [(_STEPS + _file_size(path)) // _EVERY]
 
     def spent() -> int:
-        left[0] -= 1
-        return int(left[0] < 0)
+        remaining[0] -= 1
+        return int(remaining[0] < 0)
 
     if reading:
         database.set_progress_handler(spent, _EVERY)
@@ -370,8 +370,8 @@ def _file_size(path: Path) -> int:
 
 def _words(e: Exception) -> str:
     """Why SQLite gave up; a query that took too many steps was interrupted by ourselves."""
-    said = str(e)
-    return "its rows take more steps to read than a file of this size can need" if said == "interrupted" else said
+    text = str(e)
+    return "its rows take more steps to read than a file of this size can need" if text == "interrupted" else text
 
 
 def _blob(value: Any) -> bytes:

@@ -1,11 +1,11 @@
-"""What a round was for one member, from the round's entry alone: its weight, its own numbers, and how weights came about."""
+"""One member's part in a round, from the round's entry alone: its weight, its own numbers, and how weights came about."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from grandrounds.audit.entry import Content
 from grandrounds.core.errors import BadInput
 
 _FIRST = ("data_size", "accuracy", "nsds", "steadiness", "consistency", "trust", "contribution", "reward")
@@ -26,46 +26,50 @@ class Part:
     why: str
     notes: Sequence[str]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
     @property
     def line(self) -> str:
-        """In words, but for why."""
+        """The part in words, without the reason of weights."""
         had = f"no weight, because it {self.absent}" if self.weight is None else f"weight {self.weight:.6g}"
-        known = [n for n in _FIRST if n in self.numbers] + sorted(set(self.numbers) - set(_FIRST))
-        told = ", ".join(f"{_NAMES.get(n, n.replace('_', ' '))} {_number(self.numbers[n])}" for n in known)
-        return f"round {self.round}: {had}" + (f"; {told}" if told else "")
+        names = [n for n in _FIRST if n in self.numbers] + sorted(set(self.numbers) - set(_FIRST))
+        figures = ", ".join(f"{_NAMES.get(n, n.replace('_', ' '))} {_number(self.numbers[n])}" for n in names)
+        return f"round {self.round}: {had}" + (f"; {figures}" if figures else "")
 
 
-def part_of(entry: Mapping[str, Any], site: str) -> Part:
-    """A member's part in the round that this entry is of; an entry of another make is refused."""
+def read_part(entry: Content, site: str) -> Part:
+    """Read a member's part in the round of an entry.
+
+    Raises:
+        BadInput: It is no entry of a round.
+    """
     try:
         decision = entry["decision"]
         weight = decision["weights"].get(site)
         numbers = {name: values[site] for name, values in decision["signals"].items() if site in values}
-        said = [stage["why"] for stage in decision["stages"] if stage["weights"]]
-        absent = "" if weight is not None else _absent(decision, site)
+        stages = [stage["why"] for stage in decision["stages"] if stage["weights"]]
+        absent = "" if weight is not None else _absence_reason(decision, site)
         notes = [note for note in decision.get("notes", ()) if note.startswith(f"{site}: ")]
-        return Part(entry["round"], weight, absent, numbers, "; ".join(said) or decision["why"], notes)
+        return Part(entry["round"], weight, absent, numbers, "; ".join(stages) or decision["why"], notes)
     except (AttributeError, KeyError, TypeError):
         raise BadInput("holds an entry that is no round's", code="bad-ledger-entry") from None
 
 
-def in_words(parts: Sequence[Part]) -> list[str]:
-    """A line a round; how weights came about is said once, and again where it was another way."""
+def describe_parts(parts: Sequence[Part]) -> list[str]:
+    """Describe parts, a line a round; how weights came about is repeated only where it changed."""
     out: list[str] = []
-    said = ""
+    last_reason = ""
     for part in parts:
         out += [part.line, *(f"  note: {note}" for note in part.notes)]
-        if part.why != said:
+        if part.why != last_reason:
             out.append(f"  {part.why}")
-            said = part.why
+            last_reason = part.why
     return out
 
 
-def _absent(decision: Mapping[str, Any], site: str) -> str:
-    """Why it has no weight, to follow 'because it'."""
+def _absence_reason(decision: Content, site: str) -> str:
+    """Return why a site has no weight, to follow 'because it'."""
     missing = decision.get("missing", {})
     if site in missing:
         return str(missing[site])

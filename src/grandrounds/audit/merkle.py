@@ -77,7 +77,7 @@ class Tree:
         if first in (0, second):
             return []
         path: list[bytes] = []
-        start, size, whole = 0, second, True
+        start, size, is_complete = 0, second, True
         while first != size:
             half = _split(size)
             if first <= half:
@@ -85,8 +85,8 @@ class Tree:
                 size = half
             else:
                 path.append(self._hash(start, half))
-                start, first, size, whole = start + half, first - half, size - half, False
-        if not whole:
+                start, first, size, is_complete = start + half, first - half, size - half, False
+        if not is_complete:
             path.append(self._hash(start, size))
         return path[::-1]
 
@@ -105,25 +105,25 @@ class Tree:
 
 
 def includes(root: bytes, size: int, *, number: int, leaf: bytes, path: Sequence[bytes]) -> bool:
-    """Whether the entry of this leaf hash is entry `number` of the tree with this root and size."""
+    """Check that the entry of this leaf hash is entry `number` of the tree with this root and size."""
     if not 0 <= number < size:
         return False
-    at, last, found = number, size - 1, leaf
+    position, last, reached = number, size - 1, leaf
     for node in path:
         if last == 0:
             return False
-        if at % 2 or at == last:
-            found = node_hash(node, found)
-            while at % 2 == 0 and at:
-                at, last = at >> 1, last >> 1
+        if position % 2 or position == last:
+            reached = node_hash(node, reached)
+            while position % 2 == 0 and position:
+                position, last = position >> 1, last >> 1
         else:
-            found = node_hash(found, node)
-        at, last = at >> 1, last >> 1
-    return last == 0 and found == root
+            reached = node_hash(reached, node)
+        position, last = position >> 1, last >> 1
+    return last == 0 and reached == root
 
 
 def extends(before: bytes, after: bytes, *, first: int, second: int, path: Sequence[bytes]) -> bool:
-    """Whether the tree of `first` entries with root `before` is the beginning of that of `second` with root `after`."""
+    """Check that the tree of `first` entries with root `before` is the beginning of that of `second` with root `after`."""
     if first == second:
         return before == after and not path
     if first == 0:
@@ -131,20 +131,20 @@ def extends(before: bytes, after: bytes, *, first: int, second: int, path: Seque
     if not 0 < first < second or not path:
         return False
     nodes = [before, *path] if first & (first - 1) == 0 else list(path)
-    at, last = first - 1, second - 1
-    while at % 2:
-        at, last = at >> 1, last >> 1
+    position, last = first - 1, second - 1
+    while position % 2:
+        position, last = position >> 1, last >> 1
     old = new = nodes[0]
     for node in nodes[1:]:
         if last == 0:
             return False
-        if at % 2 or at == last:
+        if position % 2 or position == last:
             old, new = node_hash(node, old), node_hash(node, new)
-            while at % 2 == 0 and at:
-                at, last = at >> 1, last >> 1
+            while position % 2 == 0 and position:
+                position, last = position >> 1, last >> 1
         else:
             new = node_hash(new, node)
-        at, last = at >> 1, last >> 1
+        position, last = position >> 1, last >> 1
     return last == 0 and old == before and new == after
 
 

@@ -1,9 +1,8 @@
-"""The verdict of an audit: what was found, checked and left out, its state in words and its colour."""
+"""The result of an audit: its findings, its state in words and its colour."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from grandrounds.audit.verify import Finding
 
@@ -13,7 +12,7 @@ RED, YELLOW, GREEN = "red", "yellow", "green"
 
 
 @dataclass(frozen=True)
-class Audited:
+class AuditResult:
     """The result of an audit.
 
     Attributes:
@@ -73,15 +72,15 @@ class Audited:
             return f"{OPEN_END}: {self.unfinished}"
         if self.state == RUNNING:
             return "is going on, and its ledger verifies so far: a closing entry follows when the run ends"
-        what = (
+        text = (
             "verifies, with model and records"
             if self.deep
             else "verifies, with model and figures"
             if self.files
             else ""
         )
-        what = what or "the ledger verifies; model and records were not checked"
-        return f"{what}, by SIMULATED keys: it proves nothing against who knows the seed" if self.simulated else what
+        text = text or "the ledger verifies; model and records were not checked"
+        return f"{text}, by SIMULATED keys: it proves nothing against who knows the seed" if self.simulated else text
 
     @property
     def line(self) -> str:
@@ -92,6 +91,6 @@ class Audited:
             return f"{FAILS}: {many} finding{'s' * (many > 1)} ({entries})"
         return f"{self.verdict} ({entries}, {self.rounds} round{'s' * (self.rounds != 1)}, root {self.root[:16]}...)"
 
-    def to_dict(self) -> dict[str, Any]:
-        told = {"verifies": self.state == VERIFIES, "state": self.state, "colour": self.colour}
-        return {**told, **asdict(self)}
+    def to_dict(self) -> dict[str, object]:
+        verdict = {"verifies": self.state == VERIFIES, "state": self.state, "colour": self.colour}
+        return {**verdict, **asdict(self)}

@@ -11,10 +11,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from grandrounds.audit.book import Book, keys_of
-from grandrounds.audit.entry import CLOSE, NOTHING, OPEN, RESUME, ROUND, VERSION, Entry, covers_files, fault_of
+from grandrounds.audit.book import Book, read_keys
+from grandrounds.audit.entry import (
+    CLOSE,
+    NOTHING,
+    OPEN,
+    RESUME,
+    ROUND,
+    VERSION,
+    Content,
+    Entry,
+    covers_files,
+    find_fault,
+)
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.merkle import Tree
 from grandrounds.core.errors import BadInput
@@ -45,7 +55,7 @@ OTHER_SITES = "other site keys"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong: what kind of thing, where, and in words."""
+    """One fault: its kind, its place, and a description."""
 
     name: str
     where: str
@@ -80,44 +90,51 @@ def verify(
             return [Finding(TRUNCATED, "ledger", f"it has no entries, but a head over {longest} was signed")]
         return [Finding(EMPTY, "ledger", "there is nothing in it, not even how it began")]
     try:
-        own, named = keys_of(book.entries[0].said)
+        server_key, named = read_keys(book.entries[0].content)
     except BadInput as e:
-        own, named = None, {}
+        server_key, named = None, {}
         first = [Finding(CHANGED, "entry 0", f"the ledger does not begin with its keys: it {e}")]
     else:
         first = [*_site_keys(named, sites)]
-    used = key or own
+    used = key or server_key
     if used is None:
         return first
-    if key is not None and own is not None and own != key and not any(e.is_signed_by(key) for e in book.entries):
-        said = f"no entry is signed by the key given, {key.hex()[:16]}...; the ledger names {own.hex()[:16]}..."
-        return [Finding(WRONG_KEY, "ledger", said)]
-    checked = _Checked(book, used, named, Tree(e.leaf for e in book.entries))
-    found = [*first, *checked.entries(), *checked.order(), *checked.heads(), *checked.kept(heads)]
-    return list(dict.fromkeys(found))
+    if (
+        key is not None
+        and server_key is not None
+        and server_key != key
+        and not any(e.is_signed_by(key) for e in book.entries)
+    ):
+        description = (
+            f"no entry is signed by the key given, {key.hex()[:16]}...; the ledger names {server_key.hex()[:16]}..."
+        )
+        return [Finding(WRONG_KEY, "ledger", description)]
+    checker = _Checker(book, used, named, Tree(e.leaf for e in book.entries))
+    findings = [*first, *checker.entries(), *checker.order(), *checker.heads(), *checker.kept_heads(heads)]
+    return list(dict.fromkeys(findings))
 
 
-def _site_keys(named: Mapping[str, bytes], known: Mapping[str, bytes] | None) -> Iterator[Finding]:
+def _site_keys(named: Mapping[str, bytes], expected: Mapping[str, bytes] | None) -> Iterator[Finding]:
     """Compare the sites and keys that a ledger names with those that somebody knows."""
     if not named:
         yield Finding(NO_SITES, "entry 0", "it names no sites: nobody but the server vouches for this ledger")
-    if known is None:
+    if expected is None:
         return
-    for site in sorted(set(named) | set(known)):
+    for site in sorted(set(named) | set(expected)):
         if site not in named:
             yield Finding(OTHER_SITES, "entry 0", f"it does not name {site}, whose key was given")
-        elif site not in known:
+        elif site not in expected:
             yield Finding(OTHER_SITES, "entry 0", f"it names {site}, for which no key was given")
-        elif named[site] != known[site]:
-            theirs, given = named[site].hex()[:16], known[site].hex()[:16]
+        elif named[site] != expected[site]:
+            theirs, known = named[site].hex()[:16], expected[site].hex()[:16]
             yield Finding(
-                OTHER_SITES, "entry 0", f"the key of {site} is {theirs}... there, the key given is {given}..."
+                OTHER_SITES, "entry 0", f"the key of {site} is {theirs}... there, the key given is {known}..."
             )
 
 
 @dataclass(frozen=True)
-class _Checked:
-    """One ledger with what is needed to check it."""
+class _Checker:
+    """Checks one ledger."""
 
     book: Book
     key: bytes
@@ -125,54 +142,54 @@ class _Checked:
     tree: Tree
 
     def entries(self) -> Iterator[Finding]:
-        """Signatures, and what each entry says of the one before."""
+        """Check signatures, and the hash in each entry of the one before."""
         entries = self.book.entries
-        for at, entry in enumerate(entries):
+        for number, entry in enumerate(entries):
             if not entry.is_signed_by(self.key):
-                if self._is_vouched_for(at):
+                if self._is_vouched_for(number):
                     yield Finding(
-                        FORGED, f"entry {at}", "its signature is not the server's, though its text is as it was"
+                        FORGED, f"entry {number}", "its signature is not the server's, though its text is as it was"
                     )
                 else:
-                    yield Finding(CHANGED, f"entry {at}", "its text is not what the server signed")
-            said = _said(entry)
-            if said is None:
-                yield Finding(CHANGED, f"entry {at}", "it is not canonical JSON of a known schema")
+                    yield Finding(CHANGED, f"entry {number}", "its text is not what the server signed")
+            content = _read_content(entry)
+            if content is None:
+                yield Finding(CHANGED, f"entry {number}", "it is not canonical JSON of a known schema")
                 continue
-            before = entries[at - 1].hash if at else NOTHING
-            if said.get("previous") != before:
-                yield Finding(BROKEN, f"entry {at}", "it names another entry before it than the one that is there")
+            before = entries[number - 1].hash if number else NOTHING
+            if content.get("previous") != before:
+                yield Finding(BROKEN, f"entry {number}", "it names another entry before it than the one that is there")
 
     def order(self) -> Iterator[Finding]:
-        """What is missing, twice, or out of its place, by the numbers that entries themselves say."""
-        said = [_said(e) for e in self.book.entries]
-        numbers = [s["number"] for s in said if s is not None and type(s.get("number")) is int]
+        """Find entries that are missing, there twice, or out of place, by their own numbers."""
+        contents = [_read_content(e) for e in self.book.entries]
+        numbers = [s["number"] for s in contents if s is not None and type(s.get("number")) is int]
         for number, times in sorted(Counter(numbers).items()):
             if times > 1:
                 yield Finding(DUPLICATED, f"entry {number}", f"it is there {times} times")
-        if len(numbers) == len(said):
-            there = set(numbers)
-            for number in range(min(max(numbers), len(numbers) + len(said))):
-                if number not in there:
+        if len(numbers) == len(contents):
+            present = set(numbers)
+            for number in range(min(max(numbers), len(numbers) + len(contents))):
+                if number not in present:
                     yield Finding(REMOVED, f"entry {number}", "later ones are there and it is not")
         for a, b in pairwise(numbers):
             if b < a:
                 yield Finding(REORDERED, f"entry {b}", f"it comes after entry {a}")
-        for at, place in enumerate(self.book.places):
-            if place != at:
-                yield Finding(MISFILED, f"entry {at}", f"it is filed under {place}")
+        for position, place in enumerate(self.book.places):
+            if place != position:
+                yield Finding(MISFILED, f"entry {position}", f"it is filed under {place}")
                 break
-        yield from self._rounds([s for s in said if s is not None])
+        yield from self._rounds([s for s in contents if s is not None])
 
-    def _rounds(self, said: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    def _rounds(self, contents: Sequence[Content]) -> Iterator[Finding]:
         """One run, round after round; a gap must have been said by an opening entry."""
-        run, due = said[0].get("run") if said else None, None
-        version = said[0].get("version", 1) if said else 1
-        for value in said:
+        run, due = contents[0].get("run") if contents else None, None
+        version = contents[0].get("version", 1) if contents else 1
+        for value in contents:
             number, kind = value.get("number"), value.get("kind")
             if value.get("run") != run:
                 yield Finding(OTHER_RUN, f"entry {number}", f"it is of run {value.get('run')!r}, the ledger of {run!r}")
-            fault = fault_of(value)
+            fault = find_fault(value)
             if fault:
                 yield Finding(MALFORMED, f"entry {number}", fault)
             elif kind == OPEN:
@@ -189,7 +206,7 @@ class _Checked:
                 yield Finding(MALFORMED, f"entry {number}", "it closes the run without the hashes of its figures")
 
     def heads(self) -> Iterator[Finding]:
-        """The heads in the ledger, their signatures and their witnesses."""
+        """Check the heads in the ledger, their signatures and their witnesses."""
         if not self.book.heads or self.book.heads[-1].head.size < len(self.tree):
             yield Finding(UNCOVERED, f"entry {len(self.tree) - 1}", "no signed head is over it: heads were removed")
         parted = next((h for h in self.book.heads if self._parts(h)), None)
@@ -203,7 +220,7 @@ class _Checked:
         for size, site in self.book.strays:
             yield Finding(STRANGER, f"head of {size}", f"{site} countersigned a head that is not there")
 
-    def kept(self, heads: Sequence[SignedHead]) -> Iterator[Finding]:
+    def kept_heads(self, heads: Sequence[SignedHead]) -> Iterator[Finding]:
         """Heads that others kept: each must be a beginning of this ledger."""
         for number, head in enumerate(heads, 1):
             yield from self._head(head, f"kept head {number}")
@@ -216,12 +233,12 @@ class _Checked:
             return
         who = f" and countersigned by {len(signed.witnesses)} sites" if signed.witnesses else ""
         if head.size > len(self.tree):
-            said = f"the ledger has {len(self.tree)} entries, but a head over {head.size} was signed{who}"
-            yield Finding(TRUNCATED, place, said)
+            description = f"the ledger has {len(self.tree)} entries, but a head over {head.size} was signed{who}"
+            yield Finding(TRUNCATED, place, description)
         elif self._parts(signed):
-            seen = f", and {len(signed.witnesses)} sites countersigned," if signed.witnesses else ""
-            yield Finding(FORKED, place, f"the server signed{seen} another root than these entries have")
-        said_run = (_said(self.book.entries[0]) or {}).get("run")
+            witnessed = f", and {len(signed.witnesses)} sites countersigned," if signed.witnesses else ""
+            yield Finding(FORKED, place, f"the server signed{witnessed} another root than these entries have")
+        said_run = (_read_content(self.book.entries[0]) or {}).get("run")
         if head.run != said_run:
             yield Finding(OTHER_RUN, place, f"it is of run {head.run!r}, the ledger of {said_run!r}")
         for site, signature in signed.witnesses.items():
@@ -232,16 +249,16 @@ class _Checked:
                 yield Finding(FORGED_WITNESS, place, f"the countersignature is not that of {site}")
 
     def _parts(self, signed: SignedHead) -> bool:
-        """Whether a head is over other entries than these; of several in the ledger the first says it all."""
+        """Check whether a head is over other entries than these; of several in the ledger the first is enough."""
         head = signed.head
         return head.size <= len(self.tree) and head.root != self.tree.root(head.size)
 
-    def _is_vouched_for(self, at: int) -> bool:
-        """Whether the text of an entry is as it was, by what was signed later: the next entry, or a head over it."""
+    def _is_vouched_for(self, number: int) -> bool:
+        """Check that the text of an entry is as it was, by what was signed later: the next entry, or a head over it."""
         entries = self.book.entries
-        if at + 1 < len(entries):
-            after = entries[at + 1]
-            return after.is_signed_by(self.key) and (_said(after) or {}).get("previous") == entries[at].hash
+        if number + 1 < len(entries):
+            after = entries[number + 1]
+            return after.is_signed_by(self.key) and (_read_content(after) or {}).get("previous") == entries[number].hash
         return any(
             h.head.size == len(entries)
             and h.head.root == self.tree.root()
@@ -250,9 +267,9 @@ class _Checked:
         )
 
 
-def _said(entry: Entry) -> dict[str, Any] | None:
-    """What an entry says; None for one that is damaged."""
+def _read_content(entry: Entry) -> Content | None:
+    """Read the content of an entry; None for one that is damaged."""
     try:
-        return entry.said
+        return entry.content
     except BadInput:
         return None

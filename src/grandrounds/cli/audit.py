@@ -17,8 +17,8 @@ from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
     from grandrounds.audit.book import Book
-    from grandrounds.audit.proof import Proven
-    from grandrounds.audit.verdict import Audited
+    from grandrounds.audit.proof import ProofResult
+    from grandrounds.audit.verdict import AuditResult
 
 
 FAILED = 3
@@ -134,13 +134,13 @@ def prove(
     out: Annotated[Path | None, typer.Option(help="The file to write; not set: print it.")] = None,
 ) -> None:
     """Write a proof of one site's weight in each round, which needs neither the run nor the ledger to be checked."""
-    from grandrounds.audit.member import in_words
-    from grandrounds.audit.proof import check, parties, prove
+    from grandrounds.audit.member import describe_parts
+    from grandrounds.audit.proof import check, provable_sites, prove
     from grandrounds.core.names import site_named
 
     book = _load_book(run)
-    data = prove(book, round=round_, site=site_named(site, parties(book), where=run))
-    _write(out, data, in_words(check(data).rounds))
+    data = prove(book, round=round_, site=site_named(site, provable_sites(book), where=run))
+    _write(out, data, describe_parts(check(data).rounds))
 
 
 @app.command()
@@ -195,11 +195,11 @@ def _load_book(run: Path) -> Book:
         return ledger.book()
 
 
-def _show_proof(proof: Path, found: Proven, *, trusted: bool) -> None:
+def _show_proof(proof: Path, found: ProofResult, *, trusted: bool) -> None:
     """A proof that holds."""
-    from grandrounds.audit.member import in_words
+    from grandrounds.audit.member import describe_parts
 
-    for line in in_words(found.rounds):
+    for line in describe_parts(found.rounds):
         echo(line)
     first, last = found.rounds[0], found.rounds[-1]
     if first is last:
@@ -218,7 +218,7 @@ def _show_proof(proof: Path, found: Proven, *, trusted: bool) -> None:
         )
 
 
-def _show(found: Audited) -> None:
+def _show(found: AuditResult) -> None:
     """Print what was checked, found and left out; the verdict last, in its colour where the terminal has one."""
     checked = [] if found.findings else [f"checked: {what}" for what in found.checked]
     unchecked = [f"unchecked: {what}" for what in found.unchecked]
@@ -298,14 +298,14 @@ def anchor(
         raise Rewritten(f"the ledger of {run} does not verify, so it is not anchored: {found.findings[0]}")
     with ledger_at(run) as ledger:
         name, rounds = run_and_rounds(ledger.book())
-    target = Contract.at(rpc, contract, patience=wait)
+    target = Contract.connect(rpc, contract, patience=wait)
     record = Record.begin(run, target, name)
     gas = count = 0
     for span, receipt in anchors(rounds, run=name, contract=target, account=signer, batch=batch):
         record.add(span, receipt)
         gas, count = gas + receipt.gas, count + span.last - span.first + 1
         echo(f"{span}: block {receipt.block}, {receipt.gas} gas, transaction {receipt.transaction}")
-    for note in check(rounds, target.held(name, rounds)).notes:
+    for note in check(rounds, target.read_run(name, rounds)).notes:
         echo(f"note: {note}")
     price = f", {gas / count:.0f} gas a round" if count else ""
     echo(f"{run}: {count} rounds anchored now, of {len(rounds)} in the ledger (chain {target.node.chain}{price})")
@@ -338,7 +338,7 @@ def writer(
     from grandrounds.audit.chain.key import account
 
     address, signer = checked_address(address, WRITER), account(key_file)
-    target = Contract.at(rpc, contract, patience=wait)
+    target = Contract.connect(rpc, contract, patience=wait)
     receipt = target.set_writer(signer, address, registered=not remove)
     state = "no writer" if remove else "a writer"
     echo(f"{address} is {state} of {target.address}" + ("" if receipt else " already"))

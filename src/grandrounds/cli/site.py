@@ -148,10 +148,10 @@ def policy(
 
     Example: `rounds site policy policy.toml --plan plan.json`
     """
-    from grandrounds.keeper.policy.rules import MEANS, Policy, in_words, plan_digest
+    from grandrounds.keeper.policy.rules import MEANS, Policy, describe_policy, plan_digest
 
     held = Policy.load(file)
-    said = in_words(held)
+    said = describe_policy(held)
     if plan is None:
         echo(json.dumps({"allows": said}) if as_json else "\n".join(said))
         return
@@ -335,7 +335,7 @@ def start(
             raise BadInput(
                 f"{data} does not fit what the consortium agreed on ({folder / 'schema.json'}): mend it first"
             )
-    held.listed()  # warns where secure sums will be refused
+    held.accepted_peers()  # warns where secure sums will be refused
     site = Site(held, data=data, query=query, device=device, fast=fast, node=node)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -119,7 +119,7 @@ class PeerList:
         yield f"{'the whole list':{wide}}  {self.list}"
         yield from (f"FOUND  {fault}" for fault in self.faults)
         yield from (f"note: {note}" for note in self.notes)
-        yield from (f"refused {one.at} in run {one.run}: {one.what} ({one.code})" for one in self.refused[-_SHOWN:])
+        yield from (f"refused {one.time} in run {one.run}: {one.description} ({one.code})" for one in self.refused[-_SHOWN:])
 
 
 def inspect_peers(folder: Path) -> PeerList:

@@ -117,7 +117,7 @@ def _check_entries(book: Book) -> tuple[list[bytes], list[Finding]]:
     for number, entry in enumerate(book.entries):
         where = f"entry {number}"
         try:
-            content = entry.said
+            content = entry.content
             signer = signer or unhex(content.get("server"), 32, "the server's key")
             following = (
                 unhex(content.get("new"), 32, "the new key") if content.get("kind") == SERVER_ROTATED else signer

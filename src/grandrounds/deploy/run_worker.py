@@ -98,7 +98,7 @@ def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
     Raises:
         BadInput: The server or a site has another key.
     """
-    from grandrounds.audit.book import keys_of
+    from grandrounds.audit.book import read_keys
     from grandrounds.audit.ledger import ledger_at
 
     if not (folder / "ledger.db").exists():
@@ -107,7 +107,7 @@ def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
         first = next(iter(ledger.entries()), None)
     if first is None:
         return
-    server_before, sites_before = keys_of(first)
+    server_before, sites_before = read_keys(first)
     changed = [name for name, key in sites.items() if sites_before.get(name, key) != key]
     who = ", ".join((["the server"] if server_before != server else []) + changed)
     if who:

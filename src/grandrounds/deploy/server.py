@@ -46,7 +46,7 @@ def serve(link: Link, stop: threading.Event, say: Say, *, health: int | None = N
     link.prepare()
     with _lock(link):
         server = _Server(link, say)
-        page = None if health is None else Health(health, well=server.problems, metrics=server.metrics)
+        page = None if health is None else Health(health, faults=server.problems, metrics=server.metrics)
         try:
             if page is not None:
                 say(f"health page: http://127.0.0.1:{page.port}/health")

@@ -125,13 +125,13 @@ class Checkpoint:
             os.close(self._lock)
             self._lock = None
 
-    def start(self, plan: Mapping[str, Any]) -> None:
+    def start(self, plan: Mapping[str, object]) -> None:
         """Start a new run: write its plan and an empty journal."""
         self.rewrite(plan)
         write_atomic(self.journal, b"", durable=False)
         self.charges_file.unlink(missing_ok=True)
 
-    def rewrite(self, plan: Mapping[str, Any]) -> None:
+    def rewrite(self, plan: Mapping[str, object]) -> None:
         """Replace the plan, for the rounds to come."""
         write_atomic(self.plan_file, json.dumps(plan, indent=1).encode())
 
@@ -146,7 +146,7 @@ class Checkpoint:
             raise BadInput(f"{self.plan_file} is damaged: {fault} is missing or of the wrong kind", code="damaged-file")
         return plan
 
-    def write(self, record: Mapping[str, Any], arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
+    def write(self, record: Mapping[str, object], arrays: Mapping[str, Array], facts: Mapping[str, object]) -> None:
         """Make a round count: append its record to the journal, then replace the state in one step."""
         with self._journal() as f:
             f.write(json.dumps(record, allow_nan=False).encode() + b"\n")
@@ -179,7 +179,7 @@ class Checkpoint:
             )
         return Snapshot(arrays, facts)
 
-    def write_charges(self, charges: Mapping[str, Any]) -> None:
+    def write_charges(self, charges: Mapping[str, object]) -> None:
         """Write the cost of releases outside the rounds, before they are asked for."""
         write_atomic(self.charges_file, json.dumps(charges, indent=1).encode())
 

@@ -1,7 +1,7 @@
-"""Access control of a site: its policy and its account before an Ask is done, and its policy again before an answer leaves.
+"""Access control of a site: policy and budget before an Ask is answered, and the policy again before the answer leaves.
 
 Peers that a site refuses to add up with are noted in its own folder, in lines of JSON: a run's name, a code and names of
-sites, which the server is not told. Nothing of patients is in them.
+sites, which are not sent to the server. Nothing of patients is in them.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grandrounds.core.arrays import write_atomic
 from grandrounds.keeper import codes
 from grandrounds.keeper.accounting.account import Account, describe
-from grandrounds.keeper.accounting.terms import Terms, declared_noise, own_split
+from grandrounds.keeper.accounting.terms import Terms, check_own_split, declared_noise
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import Policy
-from grandrounds.protocol.messages import Ask
+from grandrounds.keeper.policy.rules import PlanValues, Policy
+from grandrounds.keeper.store import Facts
+from grandrounds.protocol.messages import Ask, Payload
 from grandrounds.protocol.tasks import MEET
 from grandrounds.site.company import UnknownPeers
 
@@ -32,80 +33,96 @@ if TYPE_CHECKING:
 _log = logging.getLogger("grandrounds.keeper")
 
 FILE = "strangers.jsonl"
-"""Where a site notes the peers that it rejected."""
+"""File in which a site notes the peers that it rejected."""
 
-_KEPT = 100
-_WORDS = 500
+_MAX_PEERS = 100
+_MAX_TEXT = 500
 
 
 @dataclass(frozen=True)
 class RejectedPeer:
     """A peer that the site refused to add up with, in one run."""
 
-    at: str
+    time: str
     run: str
     code: str
-    what: str
+    description: str
+
+    def to_json(self) -> str:
+        return json.dumps({"at": self.time, "run": self.run, "code": self.code, "what": self.description})
+
+    @classmethod
+    def from_json(cls, line: str) -> RejectedPeer:
+        values = json.loads(line)
+        return cls(values["at"], values["run"], values["code"], values["what"])
 
 
 class RejectedPeers:
-    """The file that refusals are noted in; the last hundred of them."""
+    """The file of rejected peers; it has the last hundred."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def note(self, run: str, code: str, what: str) -> None:
-        """Write one down, unless it is the last one again."""
-        said = RejectedPeer(datetime.now(UTC).isoformat(timespec="seconds"), run[:100], code, what[:_WORDS])
+    def note(self, run: str, code: str, description: str) -> None:
+        """Note a rejected peer, unless it is the last one again."""
+        peer = RejectedPeer(datetime.now(UTC).isoformat(timespec="seconds"), run[:100], code, description[:_MAX_TEXT])
         before = self.all()
-        if before and (before[-1].run, before[-1].what) == (said.run, said.what):
+        if before and (before[-1].run, before[-1].description) == (peer.run, peer.description):
             return
-        text = "".join(json.dumps(asdict(one)) + "\n" for one in [*before, said][-_KEPT:])
+        text = "".join(one.to_json() + "\n" for one in [*before, peer][-_MAX_PEERS:])
         write_atomic(self._path, text.encode())
 
     def all(self) -> list[RejectedPeer]:
-        """All that are noted, the oldest first; none where the file cannot be read."""
+        """Read all that are noted, the oldest first; none where the file cannot be read."""
         try:
-            return [RejectedPeer(**json.loads(line)) for line in self._path.read_text().splitlines()]
-        except (OSError, ValueError, TypeError):
+            return [RejectedPeer.from_json(line) for line in self._path.read_text().splitlines()]
+        except (OSError, ValueError, KeyError, TypeError):
             return []
 
 
 @dataclass
 class AccessControl:
-    """A site's policy and its purse. `split`: the file that says how its rows were dealt in its first run.
+    """A site's policy and its budget.
 
-    `peers`: the keys of those whom the site adds up with; None where it takes the server's word. `strangers`: where others
-    are noted.
+    Attributes:
+        policy: The policy.
+        budget: The site's privacy budget over all runs; None where it has none.
+        split: File that records how rows were split in the site's first run.
+        classes: Values of the label that the consortium agreed on.
+        peers: Keys of the sites that this one adds up with; None where it takes the server's word.
+        rejected_peers: Where others are noted.
     """
 
     policy: Policy = field(default_factory=Policy)
-    purse: Purse | None = None
+    budget: Purse | None = None
     split: Path | None = None
     classes: tuple[str, ...] = ()
     peers: Mapping[str, bytes] | None = None
-    strangers: RejectedPeers | None = None
+    rejected_peers: RejectedPeers | None = None
 
-    def opens(self, ask: Ask, plan: Mapping[str, Any]) -> None:
-        """Let a run be opened, or raise why not."""
+    def check_opening(self, ask: Ask, plan: PlanValues) -> None:
+        """Let a run be opened, or raise a Refusal."""
         self._check(self.policy.refuses(ask, plan))
 
-    def account(self, host: SiteHost, plan: Mapping[str, Any], facts: Mapping[str, Any]) -> Account:
-        """What the site charges a run; `facts` as the account left them.
+    def account(self, host: SiteHost, plan: PlanValues, facts: Facts) -> Account:
+        """Make the account of a run; `facts` as an earlier account left them.
 
-        Where privacy is required, rows must be dealt as in the site's first run: test rows are not covered, and a server
+        Where privacy is required, rows must be split as in the site's first run: test rows are not covered, and a server
         could make a test patient of everybody in turn.
         """
         p = self.policy.privacy
-        if p.require and self.split is not None and not own_split(self.split, host.stack):
+        if p.require and self.split is not None and not check_own_split(self.split, host.stack):
             raise Refusal(codes.OTHER_SPLIT)
-        said = plan["privacy"]
+        privacy = plan["privacy"]
         noise = declared_noise(
-            epsilon=said["epsilon"], delta=said["delta"], rounds=int(plan["method"]["rounds"]), noise=said["noise"]
+            epsilon=privacy["epsilon"],
+            delta=privacy["delta"],
+            rounds=int(plan["method"]["rounds"]),
+            noise=privacy["noise"],
         )
         terms = Terms(
             withheld_splits=self.policy.withheld_splits,
-            as_they_are=("test",) if p.require else (),
+            unprotected=("test",) if p.require else (),
             own_split=p.require and self.split is not None,
             honest=p.honest or None,
             trust_server=p.trust_server,
@@ -114,25 +131,25 @@ class AccessControl:
         )
         return Account(host, terms, unbounded=bool(facts.get("unbounded", False)))
 
-    def permit(self, ask: Ask, plan: Mapping[str, Any], account: Account, questions: Questions, *, rows: int) -> None:
-        """Let an Ask be done, and have it paid for, or raise why not."""
+    def permit(self, ask: Ask, plan: PlanValues, account: Account, questions: Questions, *, rows: int) -> None:
+        """Let an Ask be answered and charge the budget for it, or raise a Refusal."""
         self._check(self.policy.refuses(ask, plan, rows=rows))
         questions.check(ask)
         p = self.policy.privacy
-        paid = account.pay(ask, self.purse, required=p.require, each_run=p.run_epsilon, lost=True)
+        paid = account.pay(ask, self.budget, required=p.require, each_run=p.run_epsilon, lost=True)
         if paid.code:
             _log.warning("%s would tell: %s", ask.id, "; ".join(describe(paid.events)))
         self._check(paid.code)
 
-    def trimmed(self, ask: Ask, values: Mapping[str, Any], rows: Mapping[str, int]) -> dict[str, Any]:
-        """An answer as it may leave; `rows`: how many the site has for training, validation and test."""
-        return self.policy.trimmed(ask, values, rows=rows)
+    def trim(self, ask: Ask, values: Payload, rows: Mapping[str, int]) -> Payload:
+        """Return an answer as it may leave; `rows`: how many the site has for training, validation and test."""
+        return self.policy.trim(ask, values, rows=rows)
 
-    def turned_away(self, ask: Ask, why: UnknownPeers) -> Refusal:
-        """What leaves where the site does not go along with whom it is introduced to; who that was is noted here."""
+    def reject_peers(self, ask: Ask, why: UnknownPeers) -> Refusal:
+        """Note peers that the site does not accept, and return the refusal that leaves."""
         _log.warning("%s: %s", ask.id, why)
-        if self.strangers is not None and ask.task == MEET and ask.id is not None:
-            self.strangers.note(ask.id.run, why.code, str(why))
+        if self.rejected_peers is not None and ask.task == MEET and ask.id is not None:
+            self.rejected_peers.note(ask.id.run, why.code, str(why))
         return Refusal(why.code)
 
     def _check(self, code: str) -> None:

@@ -19,7 +19,7 @@ CRASHED = "crashed"
 """The process that works with the data ended; another takes its place."""
 
 UNSIGNED = "unsigned"
-"""The letter is not the server's, or not for this site."""
+"""The message is not the server's, or not for this site."""
 
 PROTOCOL = "protocol"
 """The server speaks another version of the protocol."""

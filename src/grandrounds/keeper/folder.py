@@ -1,4 +1,4 @@
-"""A site's folder, as `rounds provision` wrote it and its own people edited it: who the site is and what it allows."""
+"""A site's folder, as `rounds provision` wrote it and its people edited it: identity, policy, data and state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from grandrounds.data.formats import Format
 from grandrounds.data.images import ImageSet
 from grandrounds.data.readers import table_format
 from grandrounds.data.table import Table
-from grandrounds.keeper.access import FILE as STRANGERS
+from grandrounds.keeper.access import FILE as REJECTED_PEERS
 from grandrounds.keeper.access import AccessControl, RejectedPeers
 from grandrounds.keeper.policy.rules import TOLD, Policy
 from grandrounds.keeper.runtime.keeper import Keeper
@@ -39,10 +39,14 @@ class SiteFolder:
     path: Path
 
     def settings(self) -> Mapping[str, Any]:
-        """site.toml."""
+        """Read site.toml.
+
+        Raises:
+            BadInput: It cannot be read, or lacks a key.
+        """
         file = self.path / "site.toml"
         try:
-            found = tomllib.loads(file.read_text())
+            settings = tomllib.loads(file.read_text())
         except OSError as e:
             raise BadInput(
                 f"{self.path} is no site's folder: site.toml cannot be read ({e.strerror or e})",
@@ -51,13 +55,13 @@ class SiteFolder:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
             raise BadInput(f"{file} is not TOML: {e}", code="not-toml") from None
         for section, key, kind in (("", "name", str), ("node", "port", int), ("limits", "seconds", int)):
-            held = found.get(section, {}) if section else found
-            if not isinstance(held, Mapping) or not isinstance(held.get(key), kind):
+            values = settings.get(section, {}) if section else settings
+            if not isinstance(values, Mapping) or not isinstance(values.get(key), kind):
                 raise BadInput(
                     f"{file} has no {section + '.' if section else ''}{key}: bring the handed-over file back",
                     code="missing-key",
                 )
-        return found
+        return settings
 
     @property
     def name(self) -> str:
@@ -65,7 +69,7 @@ class SiteFolder:
 
     @property
     def state(self) -> Path:
-        """What the site remembers; made for its owner's eyes only."""
+        """The folder of the site's state; only its owner can read it."""
         folder = self.path / "state"
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
@@ -74,7 +78,7 @@ class SiteFolder:
         return Identity.load(self.path / "keys" / "site.key")
 
     def schema(self) -> AgreedSchema | None:
-        """What the consortium agreed on; None where it has agreed on nothing."""
+        """Read the schema that the consortium agreed on; None where there is none."""
         file = self.path / "schema.json"
         if not file.exists():
             return None
@@ -84,56 +88,56 @@ class SiteFolder:
             raise BadInput(f"{file} cannot be read: {e}", code="cannot-read") from None
 
     def peers(self) -> Peers | None:
-        """The consortium's sites and their keys, as this one was handed them; None where it was handed none."""
+        """Read the consortium's sites and their keys, as handed over to this site; None where there are none."""
         file = self.path / PEERS
         return Peers.load(file) if file.exists() else None
 
-    def listed(self) -> Mapping[str, bytes] | None:
-        """The keys of those whom this site adds up with; None where its policy takes the server's word for them."""
+    def accepted_peers(self) -> Mapping[str, bytes] | None:
+        """Return the keys of sites that this one adds up with; None where its policy takes the server's word for them."""
         if self.policy().secure.peers == TOLD:
             return None
-        found = self.peers()
-        if found is None:
+        peers = self.peers()
+        if peers is None:
             _log.warning("%s has no %s: secure sums are refused until `rounds site accept` took one", self.path, PEERS)
             return {}
-        if found.keys.get(self.name) != self.identity().public:
+        if peers.keys.get(self.name) != self.identity().public:
             _log.warning("%s has another key for this site than keys/: secure sums are refused", self.path / PEERS)
-        return found.keys
+        return peers.keys
 
     def policy(self) -> Policy:
         return Policy.load(self.path / "policy.toml")
 
-    def purse(self) -> Purse:
-        """The site's budget over all runs, on its own disk."""
+    def budget(self) -> Purse:
+        """Open the site's budget over all runs, on its own disk."""
         p = self.policy().privacy
         return Purse.open(self.state / "purse.json", epsilon=p.epsilon, delta=p.delta)
 
     def rows(self, data: str, *, query: str | None = None) -> Table | ImageSet:
-        """The site's own data, raw."""
+        """Read the site's own data, raw."""
         return read_rows(self.schema(), data, query=query, form=self.form())
 
     def form(self) -> Format:
-        """How the site's file is written, where [table] of site.toml says so: decimal, text_encoding, separator, censored."""
-        said = self.settings().get("table", {})
-        known = [f.name for f in fields(Format) if f.name != "detect"]
-        odd = next((key for key in said if key not in known), None)
+        """Return the format of the site's file, as [table] of site.toml has it: decimal, text_encoding, separator, censored."""
+        section = self.settings().get("table", {})
+        keys = [f.name for f in fields(Format) if f.name != "detect"]
+        odd = next((key for key in section if key not in keys), None)
         if odd is not None:
             raise BadInput(
-                f"unknown key '{odd}' in [table] of {self.path / 'site.toml'}; {nearest(odd, known)}",
+                f"unknown key '{odd}' in [table] of {self.path / 'site.toml'}; {nearest(odd, keys)}",
                 code="unknown-key",
             )
-        return table_format(DataSettings({**asdict(Format()), **said}))
+        return table_format(DataSettings({**asdict(Format()), **section}))
 
     def keeper(self, data: str, *, query: str | None = None, device: str = "auto") -> Keeper:
-        """The keeper of this site's data."""
+        """Make the keeper of this site's data."""
         schema = self.schema()
-        gate = AccessControl(
+        access = AccessControl(
             self.policy(),
-            self.purse(),
+            self.budget(),
             split=self.state / "split",
             classes=() if schema is None else schema.classes,
-            peers=self.listed(),
-            strangers=RejectedPeers(self.state / STRANGERS),
+            peers=self.accepted_peers(),
+            rejected_peers=RejectedPeers(self.state / REJECTED_PEERS),
         )
         rows = self.rows(data, query=query)
         return Keeper(
@@ -141,6 +145,6 @@ class SiteFolder:
             server=load_public(self.path / "server.pub"),
             rows=lambda: rows,
             state=self.state / "runs",
-            gate=gate,
+            access=access,
             device=device,
         )

@@ -1,4 +1,4 @@
-"""What a keeper keeps of a run on the site's own disk: how it began, what its sites remember, and its last answers.
+"""The state of a run on a site's own disk: how it was opened, what the site remembers, and its last answers.
 
 An answer is on disk before it leaves. A server that asks again gets the same bytes: nothing is trained twice, and nothing
 private is released twice. Answers of rounds that are done are removed.
@@ -10,6 +10,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,56 @@ from grandrounds.core.arrays import Array, load, save, write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.messages import AskId
 
-_KEPT = 2
+_KEPT_ROUNDS = 2
 """Rounds whose answers are kept, besides round 0: a resumed server is at most one behind."""
 
 
+Facts = Mapping[str, Any]
+"""What a run remembers besides arrays, as JSON."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The terms on which a server opened a run at this site.
+
+    Attributes:
+        plan: The plan, as the server sent it.
+        role: The role of the site: whether it trains, or only tests.
+        task: A task of its own; empty where it has none.
+        largest_weight: Largest share of a secure sum.
+        withheld_splits: Splits of which the host reports nothing.
+    """
+
+    plan: dict[str, Any]
+    role: str
+    task: str
+    largest_weight: float
+    withheld_splits: tuple[str, ...]
+
+    def to_json(self) -> bytes:
+        values = {
+            "plan": self.plan,
+            "role": self.role,
+            "task": self.task,
+            "largest_weight": self.largest_weight,
+            "untold": list(self.withheld_splits),
+        }
+        return json.dumps(values, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Opening:
+        values = json.loads(text)
+        return cls(
+            values["plan"],
+            str(values["role"]),
+            str(values["task"]),
+            float(values["largest_weight"]),
+            tuple(values["untold"]),
+        )
+
+
 def run_folder(state: Path, run: str) -> Path:
-    """A run's folder, whatever characters its name has."""
+    """Return the folder of a run, whatever characters its name has."""
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in run)[:80].lstrip(".")
     return state / f"{safe}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
 
@@ -49,59 +94,58 @@ class Store:
     def _setup(self) -> Path:
         return self.folder / "setup"
 
-    def opening(self) -> dict[str, Any] | None:
-        """How the run was opened here; None where it was not, or is closed."""
+    def opening(self) -> Opening | None:
+        """Read how the run was opened here; None where it was not, or is closed."""
         if not self._opening.exists():
             return None
         try:
-            found: dict[str, Any] = json.loads(self._opening.read_text())
-        except (OSError, ValueError):
+            return Opening.from_json(self._opening.read_text())
+        except (OSError, ValueError, KeyError, TypeError):
             raise BadInput(
                 f"{self._opening} is damaged: remove the folder to forget the run", code="damaged-file"
             ) from None
-        return found
 
-    def open(self, told: Mapping[str, Any]) -> None:
-        """The run begins, or goes on as it is told now; what was set up before is set up anew."""
+    def open(self, opening: Opening) -> None:
+        """Begin the run, or resume it on these terms; its set-up is done anew."""
         for folder in (self.folder, self._answers, self._setup):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.rmtree(self._setup)
         self._setup.mkdir(mode=0o700)
-        write_atomic(self._opening, json.dumps(told, indent=1).encode())
+        write_atomic(self._opening, opening.to_json())
 
     def close(self) -> None:
-        """The run is over. What the site signed is remembered, in case the run is gone on with."""
+        """End the run. What the site signed is remembered, in case the run is resumed."""
         for folder in (self._answers, self._setup):
             shutil.rmtree(folder, ignore_errors=True)
         self._opening.unlink(missing_ok=True)
 
     def set_up(self, name: str, ask: bytes) -> None:
         """Keep an Ask that the run was set up with, for a keeper that starts again; a later one of its name replaces it."""
-        here = sorted(p.name for p in self._setup.iterdir())
-        mine = [p for p in here if p.split(" ", 1)[1] == name]
-        number = int(mine[0].split(" ", 1)[0]) if mine else len(here)
+        stored = sorted(p.name for p in self._setup.iterdir())
+        same = [p for p in stored if p.split(" ", 1)[1] == name]
+        number = int(same[0].split(" ", 1)[0]) if same else len(stored)
         write_atomic(self._setup / f"{number:04d} {name}", ask)
 
     def setup(self) -> list[bytes]:
-        """The Asks that the run was set up with, in order."""
+        """Read the Asks that the run was set up with, in order."""
         return [p.read_bytes() for p in sorted(self._setup.iterdir())] if self._setup.exists() else []
 
-    def save(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """What the site remembers."""
+    def save(self, arrays: Mapping[str, Array], facts: Facts) -> None:
+        """Write what the site remembers."""
         save(self._state, arrays, facts)
 
-    def load(self) -> tuple[Mapping[str, Array], Mapping[str, Any]] | None:
+    def load(self) -> tuple[Mapping[str, Array], Facts] | None:
         return load(self._state) if self._state.exists() else None
 
     def answer(self, digest: str) -> bytes | None:
-        """What was answered to an Ask of this digest."""
-        found = list(self._answers.glob(f"*-{digest}")) if self._answers.exists() else []
-        return found[0].read_bytes() if found else None
+        """Read the answer to an Ask of this digest; None where there is none."""
+        files = list(self._answers.glob(f"*-{digest}")) if self._answers.exists() else []
+        return files[0].read_bytes() if files else None
 
     def keep(self, id: AskId, digest: str, answer: bytes) -> None:
         """Keep an answer; those of rounds that are long done are removed."""
         write_atomic(self._answers / f"{id.round:06d}-{digest}", answer)
         for path in self._answers.iterdir():
             round = int(path.name.split("-")[0])
-            if 0 < round <= id.round - _KEPT:
+            if 0 < round <= id.round - _KEPT_ROUNDS:
                 path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ dimension, so the size of an answer does not depend on its values.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,10 @@ def encode_ask(ask: Ask, site: str, layout: ParameterLayout | None) -> bytes:
 def decode_ask(data: bytes, site: str, layout: ParameterLayout | None) -> Ask:
     arrays, meta = decode(data, where="an Ask")
     _check_protocol(meta)
+    return _build_ask(arrays, meta, site, layout)
+
+
+def _build_ask(arrays: Mapping[str, Array], meta: Any, site: str, layout: ParameterLayout | None) -> Ask:
     return Ask(
         task=str(meta["task"]),
         shared=_join(arrays, meta["words"], layout),
@@ -88,13 +93,37 @@ def decode_ask(data: bytes, site: str, layout: ParameterLayout | None) -> Ask:
     )
 
 
+@dataclass(frozen=True)
+class ParsedAsk:
+    """An Ask whose bytes are read and whose model is not put together yet: its layout depends on the run."""
+
+    task: str
+    id: AskId
+    arrays: Mapping[str, Array]
+    meta: Any
+
+    def build(self, site: str, layout: ParameterLayout | None) -> Ask:
+        """Return the Ask, as `decode_ask` gives it, without reading its bytes again."""
+        return _build_ask(self.arrays, self.meta, site, layout)
+
+
 def peek_ask(data: bytes) -> tuple[str, AskId]:
-    """The task and the id of an Ask, before anything is known of the model that it may carry."""
-    _, meta = decode(data, where="an Ask")
+    """Return the task and the id of an Ask, before anything is known of the model that it may carry."""
+    parsed = parse_ask(data)
+    return parsed.task, parsed.id
+
+
+def parse_ask(data: bytes) -> ParsedAsk:
+    """Read the bytes of an Ask.
+
+    Raises:
+        BadInput: They are damaged, of another protocol, or have no task and id.
+    """
+    arrays, meta = decode(data, where="an Ask")
     _check_protocol(meta)
     try:
         run, round, step = meta["id"]
-        return str(meta["task"]), AskId(str(run), int(round), int(step))
+        return ParsedAsk(str(meta["task"]), AskId(str(run), int(round), int(step)), arrays, meta)
     except (KeyError, TypeError, ValueError):
         raise BadInput("an Ask without a task and an id cannot be answered", code="malformed-message") from None
 

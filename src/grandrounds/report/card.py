@@ -17,7 +17,7 @@ from grandrounds.report.page import subgroup_table
 from grandrounds.report.style import words
 
 if TYPE_CHECKING:
-    from grandrounds.audit.verdict import Audited
+    from grandrounds.audit.verdict import AuditResult
 
 NO_USE = (
     "None was stated when this file was made (rounds report --use). Until one is, take the model for research only, and for no "
@@ -28,7 +28,7 @@ NO_USE = (
 def model_card(
     summary: RunSummary,
     plan: Plan,
-    audited: Audited | None,
+    audited: AuditResult | None,
     *,
     use: str = "",
     date: str = "",
@@ -152,7 +152,7 @@ def _calibration(summary: RunSummary) -> str:
     return " ".join(t for t in sentences if t)
 
 
-def _record(audited: Audited | None) -> list[str]:
+def _record(audited: AuditResult | None) -> list[str]:
     """Write what the ledger records, what was checked of it and of the files, and what was not."""
     if audited is None:
         return [_paragraph("This run has no ledger: its figures and who weighed how much cannot be checked.", "warn")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.audit.files import end_with
+from grandrounds.audit.files import hash_final_files
 from grandrounds.core.records import RoundRecord
 from grandrounds.data.corruption.attacks import BACKDOOR, add_trigger
 from grandrounds.data.dataset import Dataset
@@ -187,7 +187,7 @@ class Finalizer:
     ) -> None:
         """Enter in the ledger how the run ends: all files that people read, the models, and which round they are of."""
         names = [self.context.folder.model.name, *sorted(set(models.values()))]
-        ended = end_with(self.context.folder.path, models=names, summary=summary)
+        ended = hash_final_files(self.context.folder.path, models=names, summary=summary)
         final_round = state.round if state.best is None else state.best_round
         spending = self.context.spending
         released = () if spending is None else spending.released()

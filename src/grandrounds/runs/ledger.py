@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from grandrounds.audit.files import Ended
+from grandrounds.audit.files import FinalFiles
 from grandrounds.core.arrays import Array
 from grandrounds.core.records import RoundRecord
 from grandrounds.engine.driver import Engine
@@ -48,7 +48,7 @@ class Recording(Protocol):
         *,
         round: int,
         calibration: Calibration | None,
-        ended: Ended,
+        ended: FinalFiles,
         released: Sequence[Mapping[str, Any]] = (),
     ) -> None: ...
 
@@ -80,7 +80,7 @@ class NoLedger:
         *,
         round: int,
         calibration: Calibration | None,
-        ended: Ended,
+        ended: FinalFiles,
         released: Sequence[Mapping[str, Any]] = (),
     ) -> None: ...
 

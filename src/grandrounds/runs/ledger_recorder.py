@@ -25,7 +25,7 @@ import numpy as np
 
 from grandrounds.audit import entry as entries
 from grandrounds.audit.digest import arrays_digest, model_digest, row_digests, value_digest
-from grandrounds.audit.files import Ended
+from grandrounds.audit.files import FinalFiles
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger
 from grandrounds.core.arrays import Array, write_atomic
@@ -153,7 +153,7 @@ class Recorder:
         plan_then = missed[-1][FACTS]["plan"] if missed else plan_then
         if plan_then != self._plan:
             last_round = max((int(r["round"]) for r in records), default=0)
-            self._append(entries.resumed(self.run, round=last_round, plan=self._plan))
+            self._append(entries.resume_entry(self.run, round=last_round, plan=self._plan))
 
     def watched(self, work: Round) -> Round:
         """The method's round, whose answers are committed to."""
@@ -185,7 +185,7 @@ class Recorder:
         *,
         round: int,
         calibration: Calibration | None,
-        ended: Ended,
+        ended: FinalFiles,
         released: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         """Write down which files the run ends with; once, also where the end is reached again with the same ones.
@@ -193,7 +193,7 @@ class Recorder:
         `released`: what was charged to patients outside the rounds, all of it so far.
         """
         hashed = model_digest(model)
-        entry = entries.closing(
+        entry = entries.closing_entry(
             self.run,
             round=round,
             model=hashed,
@@ -217,16 +217,16 @@ class Recorder:
 
     def _write_countersignatures(self) -> None:
         if self._unwritten is not None:
-            self.ledger.countersigned(self._unwritten)
+            self.ledger.add_countersignatures(self._unwritten)
             self._copy_head(self._unwritten)
             self._unwritten = None
 
     def _opening(self, first: int, plan: str) -> dict[str, object]:
         s = self.signers
-        return entries.opening(self.run, first=first, plan=plan, server=s.server.public, sites=s.sites, keys=s.made)
+        return entries.opening_entry(self.run, first=first, plan=plan, server=s.server.public, sites=s.sites, keys=s.made)
 
     def _entry(self, record: RoundRecord) -> dict[str, object]:
-        return entries.of_round(self.run, record, reference=self.reference)
+        return entries.round_entry(self.run, record, reference=self.reference)
 
     def _append(self, *contents: Mapping[str, Any]) -> None:
         self._wait()
@@ -278,7 +278,7 @@ class Recorder:
             witnesses = tuple(behind)
             if not witnesses:
                 break
-        return signed.witnessed(signatures)
+        return signed.with_witnesses(signatures)
 
     def _ask(self, signed: SignedHead, sites: tuple[str, ...]) -> Ask:
         """The head, and for each site the proof from the last one it signed; most signed the same."""

@@ -220,7 +220,7 @@ def ledger_entries(folder: Path) -> tuple[dict[int, Mapping[str, Any]], tuple[Ma
     from grandrounds.audit.ledger import ledger_at
 
     with ledger_at(folder) as ledger:
-        contents = [e.said for e in ledger.book().entries]
+        contents = [e.content for e in ledger.book().entries]
     return {s["round"]: s["decision"] for s in contents if s["kind"] == ROUND}, tuple(
         s for s in contents if s["kind"] == CLOSE
     )

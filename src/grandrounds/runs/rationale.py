@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import Plan

@@ -53,7 +53,7 @@ class Witness(SitePlugin):
         from grandrounds.audit.canonical import loads
         from grandrounds.audit.head import Head
 
-        head = Head.of(loads(str(ask.shared["head"]).encode()))
+        head = Head.from_json(loads(str(ask.shared["head"]).encode()))
         key, signature = (np.asarray(ask.shared[name], np.uint8).tobytes() for name in ("key", "signature"))
         wrong = SIGNED if head.is_signed_by(key, signature) else UNSIGNED
         if ask.id is not None and head.run != ask.id.run:

@@ -51,7 +51,7 @@ def test_a_run_that_goes_on_is_anchored_from_where_it_was_in_any_batch(contract,
     assert len(anchor_all(contract, accounts[0], rounds[:3], batch=2)) == 2
     done = anchor_all(contract, accounts[0], rounds, batch=10)
     assert [(s.first, s.last) for s, _ in done] == [(4, 13), (14, 14), (20, 21)]
-    assert contract.held(RUN, rounds).next == 22
+    assert contract.read_run(RUN, rounds).next == 22
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["sent, its answer lost", "lost on its way to the node"])
@@ -62,7 +62,7 @@ def test_a_connection_lost_while_a_transaction_is_sent_writes_it_once(node, wire
     assert wire.cuts == 1
     assert [span for span, _ in done] == list(spans(ROUNDS, batch=2))
     assert node.sent_by(accounts[0].address) - before == len(done)
-    assert contract.held(RUN, ROUNDS).spans == tuple(s for s, _ in done)
+    assert contract.read_run(RUN, ROUNDS).spans == tuple(s for s, _ in done)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_process_that_stopped_after_it_sent_is_taken_up_by_the_next(node, cont
     finally:
         node.ask("evm_setAutomine", True)
     assert node.sent_by(account.address) - before == 1
-    assert contract.held(RUN, ROUNDS).spans == tuple(spans(ROUNDS, batch=5))
+    assert contract.read_run(RUN, ROUNDS).spans == tuple(spans(ROUNDS, batch=5))
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_a_node_that_is_killed_and_comes_back_is_gone_on_with(node, tmp_path, ac
         done += list(work)
         assert [span for span, _ in done] == list(spans(ROUNDS, batch=1))
         assert mortal.sent_by(accounts[0].address) == 1 + 5
-        assert contract.held(RUN, ROUNDS).spans == tuple(spans(ROUNDS, batch=1))
+        assert contract.read_run(RUN, ROUNDS).spans == tuple(spans(ROUNDS, batch=1))
     finally:
         mortal.stop()
 
@@ -146,7 +146,7 @@ def test_two_programs_with_one_account_write_every_round_once(node, contract, ac
         t.join()
     anchor_all(contract, accounts[0], rounds)
     assert len(failed) <= 2 and all("the same command goes on" in str(e) for e in failed)
-    assert contract.held(RUN, rounds).spans == tuple(spans(rounds, batch=1))
+    assert contract.read_run(RUN, rounds).spans == tuple(spans(rounds, batch=1))
     assert node.sent_by(accounts[0].address) - before >= 12
 
 

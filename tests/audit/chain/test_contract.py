@@ -35,7 +35,7 @@ def revert_reason(contract: Contract, account, name: str, *values) -> str:
     from web3.exceptions import ContractCustomError
 
     functions, node = contract._contract.functions, contract.node
-    before = [contract.held(run, rounds(0, 50)) for run in (RUN, OTHER)]
+    before = [contract.read_run(run, rounds(0, 50)) for run in (RUN, OTHER)]
     with pytest.raises(ContractCustomError) as caught:
         functions[name](*values).call({"from": account.address})
     bare = functions[name](*values).build_transaction(
@@ -43,7 +43,7 @@ def revert_reason(contract: Contract, account, name: str, *values) -> str:
     )
     sent = node.web3.eth.send_raw_transaction(account.sign_transaction(bare).raw_transaction)
     assert node.web3.eth.wait_for_transaction_receipt(sent)["status"] == 0
-    assert [contract.held(run, rounds(0, 50)) for run in (RUN, OTHER)] == before
+    assert [contract.read_run(run, rounds(0, 50)) for run in (RUN, OTHER)] == before
     selectors = {
         node.web3.keccak(text=f"{e['name']}({','.join(i['type'] for i in e['inputs'])})")[:4].hex(): e["name"]
         for e in artefact()["abi"]
@@ -71,7 +71,7 @@ def test_a_round_is_written_once(contract, accounts):
     for entry in (hashed(3), hashed(4)):
         assert revert_reason(contract, accounts[0], "anchor", RUN, 3, entry) == "RoundPassed"
     assert revert_reason(contract, accounts[0], "anchor", RUN, 2, hashed(2)) == "RoundPassed"
-    assert contract.held(RUN, rounds(0, 9)).spans == (Span(3, 3, hashed(3)),)
+    assert contract.read_run(RUN, rounds(0, 9)).spans == (Span(3, 3, hashed(3)),)
 
 
 def test_a_batch_cannot_touch_a_round_that_is_there(contract, accounts):
@@ -97,8 +97,8 @@ def test_two_writers_cannot_write_into_each_others_runs(contract, accounts):
     assert revert_reason(contract, second, "anchor", RUN, 2, hashed(2)) == "RunOfAnother"
     assert revert_reason(contract, owner, "anchor", OTHER, 2, hashed(2)) == "RunOfAnother"
     contract.write(second, OTHER, Span(2, 4, hashed(8)))
-    assert contract.held(RUN, rounds(0, 9)).writer == owner.address
-    assert contract.held(OTHER, rounds(0, 9)).spans == (Span(1, 1, hashed(7)), Span(2, 4, hashed(8)))
+    assert contract.read_run(RUN, rounds(0, 9)).writer == owner.address
+    assert contract.read_run(OTHER, rounds(0, 9)).spans == (Span(1, 1, hashed(7)), Span(2, 4, hashed(8)))
 
 
 def test_a_writer_who_is_removed_writes_no_more_and_what_they_wrote_stays(contract, accounts):
@@ -107,7 +107,7 @@ def test_a_writer_who_is_removed_writes_no_more_and_what_they_wrote_stays(contra
     contract.write(second, RUN, Span(1, 1, hashed(1)))
     contract.set_writer(owner, second.address, registered=False)
     assert revert_reason(contract, second, "anchor", RUN, 2, hashed(2)) == "NotAWriter"
-    assert contract.held(RUN, rounds(0, 9)).spans == (Span(1, 1, hashed(1)),)
+    assert contract.read_run(RUN, rounds(0, 9)).spans == (Span(1, 1, hashed(1)),)
 
 
 def test_what_is_no_span_or_no_hash_is_refused(contract, accounts):
@@ -125,7 +125,7 @@ def test_the_longest_span_can_be_read_from_its_last_round_and_from_none_after(co
     for number in (0, LONGEST + 1):
         assert tuple(at(RUN, number).call()) == (0, 0, bytes(32))
     last = [(LONGEST, hashed(1))]
-    assert contract.held(RUN, last).spans == (Span(1, LONGEST, hashed(1)),)
+    assert contract.read_run(RUN, last).spans == (Span(1, LONGEST, hashed(1)),)
 
 
 def test_anyone_can_read_and_every_write_is_an_event(contract, accounts):
@@ -146,7 +146,7 @@ def test_it_does_what_a_list_that_only_grows_does(contract, accounts, writes, ru
     """Against a model of it in Python: a span is taken if it starts at or after the end of the last, and else refused."""
     from web3 import exceptions
 
-    if contract.held(run, rounds(0, 50)).writer:
+    if contract.read_run(run, rounds(0, 50)).writer:
         return
     model: list[Span] = []
     for first, count in writes:
@@ -159,7 +159,7 @@ def test_it_does_what_a_list_that_only_grows_does(contract, accounts, writes, ru
             values = (run, first, span.hash) if count == 1 else (run, first, span.last, span.hash)
             with pytest.raises(exceptions.ContractCustomError):
                 contract._contract.functions[name](*values).call({"from": accounts[0].address})
-    assert contract.held(run, rounds(0, 50)).spans == tuple(model)
+    assert contract.read_run(run, rounds(0, 50)).spans == tuple(model)
     for number in {n for s in model for n in (max(0, s.first - 1), s.first, s.last, s.last + 1)}:
         inside = [(s.first, s.last, s.hash) for s in model if s.first <= number <= s.last] or [(0, 0, bytes(32))]
         assert [tuple(contract._contract.functions.anchored(run, number).call())] == inside

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grandrounds.audit.chain.check import ABSENT, DIFFERENT, Held, check
+from grandrounds.audit.chain.check import ABSENT, DIFFERENT, AnchoredRun, check
 from grandrounds.audit.chain.spans import Span, span_of, spans
 from grandrounds.audit.verify import TRUNCATED
 
@@ -23,9 +23,9 @@ def some_rounds(numbers) -> list[tuple[int, bytes]]:
     return [(n, h(b"entry", str(n).encode())) for n in numbers]
 
 
-def held(rounds, *, batch: int) -> Held:
+def held(rounds, *, batch: int) -> AnchoredRun:
     on_chain = tuple(spans(rounds, batch=batch))
-    return Held(WRITER, on_chain[-1].last + 1, on_chain)
+    return AnchoredRun(WRITER, on_chain[-1].last + 1, on_chain)
 
 
 ledgers = st.lists(st.integers(1, 60), min_size=1, max_size=40, unique=True).map(lambda n: some_rounds(sorted(n)))
@@ -77,8 +77,8 @@ def test_a_ledger_that_was_cut_after_it_was_anchored_is_found():
 
 def test_a_run_that_the_contract_does_not_know_is_a_finding_and_rounds_to_come_are_a_note():
     rounds = some_rounds([1, 2, 3, 6, 7])
-    assert [f.name for f in check(rounds, Held(None, 0)).findings] == [ABSENT]
-    partly = Held(WRITER, 7, tuple(spans([r for r in rounds if r[0] in (1, 6)], batch=1)))
+    assert [f.name for f in check(rounds, AnchoredRun(None, 0)).findings] == [ABSENT]
+    partly = AnchoredRun(WRITER, 7, tuple(spans([r for r in rounds if r[0] in (1, 6)], batch=1)))
     found = check(rounds, partly)
     assert not found.findings
     passed, later = found.notes

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from grandrounds.audit.book import Book
-from grandrounds.audit.chain.check import Checked, check
+from grandrounds.audit.chain.check import ChainCheck, check
 from grandrounds.audit.chain.contract import CONTRACT, Contract, checked_address
 from grandrounds.audit.chain.node import RPC
 from grandrounds.audit.chain.spans import run_and_rounds, stretches
 from grandrounds.audit.ledger import ledger_at
-from grandrounds.audit.verdict import Audited
+from grandrounds.audit.verdict import AuditResult
 from grandrounds.core.errors import BadInput
 
 
-def compare_chain(book: Book, *, rpc: str, contract: str) -> Checked:
+def compare_chain(book: Book, *, rpc: str, contract: str) -> ChainCheck:
     """Compare a ledger with a contract. It takes no key and writes nothing: anyone with a node can do it.
 
     Args:
@@ -25,8 +25,8 @@ def compare_chain(book: Book, *, rpc: str, contract: str) -> Checked:
         contract: The address of the contract.
     """
     run, rounds = run_and_rounds(book)
-    deployed = Contract.at(rpc, contract)
-    on_chain = deployed.held(run, rounds)
+    deployed = Contract.connect(rpc, contract)
+    on_chain = deployed.read_run(run, rounds)
     result = check(rounds, on_chain)
     if result.findings or not on_chain.spans:
         return result
@@ -34,7 +34,7 @@ def compare_chain(book: Book, *, rpc: str, contract: str) -> Checked:
     return replace(result, notes=(f"{same}: on chain {deployed.node.chain} as in the ledger", *result.notes))
 
 
-def add_chain_check(result: Audited, run: Path, *, rpc: str | None, contract: str | None) -> Audited:
+def add_chain_check(result: AuditResult, run: Path, *, rpc: str | None, contract: str | None) -> AuditResult:
     """Add the chain's findings to an audit; without a chain the audit stays as it is.
 
     Args:

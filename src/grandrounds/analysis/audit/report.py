@@ -12,14 +12,14 @@ from pathlib import Path
 from grandrounds.analysis.audit.file_check import AuditFindings, ClosingEntry, Entry, compare_files, compare_open_model
 from grandrounds.analysis.audit.report_check import check_report
 from grandrounds.analysis.audit.run_files import compare_checkpoint
-from grandrounds.audit.book import Book, keys_of
+from grandrounds.audit.book import Book, read_keys
 from grandrounds.audit.canonical import loads
 from grandrounds.audit.entry import CLOSE, ROUND, SIMULATED
 from grandrounds.audit.files import MODEL, REPORT, SUMMARY, read_file
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger, ledger_at
 from grandrounds.audit.merkle import Tree
-from grandrounds.audit.verdict import Audited
+from grandrounds.audit.verdict import AuditResult
 from grandrounds.audit.verify import NO_WITNESS, UNREADABLE, Finding, verify
 from grandrounds.core.errors import BadInput
 from grandrounds.engine.checkpoint import Checkpoint
@@ -48,7 +48,7 @@ def audit(
     sites: Path | None = None,
     report: Path | None = None,
     reports: bool = True,
-) -> Audited:
+) -> AuditResult:
     """Check a run folder or an exported file.
 
     Args:
@@ -85,11 +85,11 @@ def audit(
         removed = Finding(
             UNREADABLE, "ledger.db", f"it was removed: {head_file.name} beside it is the head of a ledger"
         )
-        return Audited(str(run), (removed,), (BROKEN,))
+        return AuditResult(str(run), (removed,), (BROKEN,))
     damaged = []
     if _exists(head_file):
         try:
-            signed_heads.append(SignedHead.of(loads(read_file(head_file))))
+            signed_heads.append(SignedHead.from_json(loads(read_file(head_file))))
         except BadInput as e:
             damaged.append(Finding(UNREADABLE, head_file.name, f"it {e}"))
     result, book = _audit_ledger(
@@ -109,10 +109,10 @@ def audit(
     return _add_files(result, book, run, deep=deep, report=report, reports=reports)
 
 
-def _ledger_only(result: Audited, book: Book, run: Path) -> Audited:
+def _ledger_only(result: AuditResult, book: Book, run: Path) -> AuditResult:
     """Audit a ledger alone, which must have an end unless the run is going on."""
     result = replace(result, unchecked=(LEDGER_ALONE,))
-    if book.entries[-1].said["kind"] == CLOSE:
+    if book.entries[-1].content["kind"] == CLOSE:
         return result
     running = Checkpoint(run / "checkpoint").is_locked() and not _exists(run / SUMMARY)
     return replace(
@@ -120,9 +120,9 @@ def _ledger_only(result: Audited, book: Book, run: Path) -> Audited:
     )
 
 
-def _add_files(result: Audited, book: Book, run: Path, *, deep: bool, report: Path | None, reports: bool) -> Audited:
+def _add_files(result: AuditResult, book: Book, run: Path, *, deep: bool, report: Path | None, reports: bool) -> AuditResult:
     """Add the comparison of files to the audit of a ledger that verifies."""
-    entries = [entry.said for entry in book.entries]
+    entries = [entry.content for entry in book.entries]
     out, close = AuditFindings(notes=list(result.notes), checked=list(result.checked)), ClosingEntry.find_last(entries)
     running = Checkpoint(run / "checkpoint").is_locked()
     ended = entries[-1]["kind"] == CLOSE
@@ -177,9 +177,9 @@ def _why_unfinished(run: Path, close: ClosingEntry | None, *, rounds: int) -> st
     return f"the ledger has no closing entry after round {rounds}{model}; {fix}"
 
 
-def _check_export_end(result: Audited, book: Book) -> Audited:
+def _check_export_end(result: AuditResult, book: Book) -> AuditResult:
     """Check that an export ends as a ledger does."""
-    if book.entries[-1].said["kind"] != CLOSE:
+    if book.entries[-1].content["kind"] != CLOSE:
         why = "the run had not ended when it was exported, or it was cut"
         return replace(result, unfinished=f"the ledger has no closing entry after round {result.rounds}: {why}")
     out = AuditFindings()
@@ -189,7 +189,7 @@ def _check_export_end(result: Audited, book: Book) -> Audited:
 
 def _compare_witnesses(out: AuditFindings, book: Book) -> None:
     """Check that the head over a closing entry is countersigned: a run is not called finished before."""
-    if keys_of(book.entries[0].said)[1] and not book.heads[-1].witnesses:
+    if read_keys(book.entries[0].content)[1] and not book.heads[-1].witnesses:
         size = book.heads[-1].head.size
         out.add_finding(
             NO_WITNESS,
@@ -204,7 +204,7 @@ def _compare_keys(out: AuditFindings, opening: Entry, run: Path) -> bool:
         seed = int(Checkpoint(run / "checkpoint").plan()["seed"])
     except (BadInput, KeyError, TypeError, ValueError, RecursionError):
         return False  # a plan that cannot be read is found where it is compared
-    server, sites = keys_of(opening)
+    server, sites = read_keys(opening)
     follows = Identity.simulated(seed, SERVER).public == server
     if opening["keys"]["made"] == SIMULATED:
         wrong = [s for s, k in sites.items() if Identity.simulated(seed, s).public != k]
@@ -221,7 +221,7 @@ def _compare_keys(out: AuditFindings, opening: Entry, run: Path) -> bool:
 
 def _compare_reports(out: AuditFindings, book: Book, run: Path, close: ClosingEntry, report: Path | None) -> None:
     """Check the reports in the folder, and one that was given."""
-    opening = book.entries[0].said
+    opening = book.entries[0].content
     tree = Tree(entry.leaf for entry in book.entries)
     paths = [path for path in (run / REPORT, run / PDF) if _exists(path)]
     if REPORT in close.files and not _exists(run / REPORT):
@@ -276,24 +276,24 @@ def _audit_ledger(
     trusted: bool = True,
     sites: Mapping[str, bytes] | None = None,
     trusted_heads: int = 0,
-) -> tuple[Audited, Book | None]:
+) -> tuple[AuditResult, Book | None]:
     if isinstance(book, Finding):
-        return Audited(str(where), (book, *damaged)), None
+        return AuditResult(str(where), (book, *damaged)), None
     findings = (*verify(book, key, heads=signed_heads, sites=sites), *damaged)
     notes, checked, simulated = [], [], False
     if key is None or not trusted:
         source = "the ledger itself" if key is None else "beside the ledger"
         notes.append(f"the key was taken from {source}: who can rewrite the one can rewrite the other (give --key)")
     if not findings:
-        key_source = book.entries[0].said["keys"]["made"]
+        key_source = book.entries[0].content["keys"]["made"]
         simulated = key_source == SIMULATED
         notes += [f"keys are simulated: {key_source}"] if simulated else []
         notes += _late_rounds(book)
         notes += _missing_witnesses(book)
         checked.append(_ledger_line(book, heads=trusted_heads, sites=sites is not None))
-    rounds = 0 if findings else sum(e.said["kind"] == ROUND for e in book.entries)
+    rounds = 0 if findings else sum(e.content["kind"] == ROUND for e in book.entries)
     root = Tree(e.leaf for e in book.entries).root().hex()
-    result = Audited(
+    result = AuditResult(
         str(where),
         findings,
         (),
@@ -353,14 +353,14 @@ def _key_in_folder(run: Path) -> bytes | None:
 
 def _late_rounds(book: Book) -> list[str]:
     """Note rounds that were run without a ledger, as its opening entries say."""
-    first = [e.said["first"] for e in book.entries if e.said["kind"] == "open"]
+    first = [e.content["first"] for e in book.entries if e.content["kind"] == "open"]
     return [f"rounds before {n} were run without a ledger" for n in first if n > 1]
 
 
 def _missing_witnesses(book: Book) -> list[str]:
     """Note sites that have not countersigned the newest head: a run that goes on asks them again."""
     newest = book.heads[-1]
-    sites = list(keys_of(book.entries[0].said)[1])
+    sites = list(read_keys(book.entries[0].content)[1])
     missing = [s for s in newest.head.witnesses(sites) if s not in newest.witnesses]
     if missing and not newest.witnesses:
         return ["WARNING: no site countersigned the newest head: the server alone vouches for the end of this ledger"]

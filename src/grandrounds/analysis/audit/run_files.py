@@ -22,7 +22,7 @@ from grandrounds.analysis.audit.weights import recompute_weights
 from grandrounds.audit.book import Book
 from grandrounds.audit.canonical import canonical, loads
 from grandrounds.audit.digest import arrays_digest, model_digest, value_digest
-from grandrounds.audit.entry import ROUND, plan_hash, timeless
+from grandrounds.audit.entry import ROUND, plan_hash, without_seconds
 from grandrounds.audit.files import hash_file, read_file
 from grandrounds.audit.merkle import Tree
 from grandrounds.audit.verify import FORKED, TRUNCATED
@@ -52,7 +52,7 @@ def compare_checkpoint(
         open_end: The run is going on, or was resumed and did not end: its plan may be newer than its ledger.
     """
     checkpoint = Checkpoint(folder / "checkpoint")
-    entries = [entry.said for entry in book.entries]
+    entries = [entry.content for entry in book.entries]
     rounds = [s for s in entries if s["kind"] == ROUND]
     try:
         plan, records = checkpoint.plan(), {r["round"]: r for r in checkpoint.records()}
@@ -118,7 +118,7 @@ def _compare_journal(
         if record is None:
             out.add_finding(JOURNAL, where, "it is in the ledger and not in the journal")
             continue
-        if canonical(timeless(record["decision"])) != canonical(entry["decision"]):
+        if canonical(without_seconds(record["decision"])) != canonical(entry["decision"]):
             out.add_finding(JOURNAL, where, "its Decision is not the one in the ledger")
         explanation = record.get("explanation")
         if (None if explanation is None else value_digest(explanation)) != entry["explanation"]:

@@ -32,26 +32,26 @@ def anchors(
         raise BadInput(
             "rounds must follow each other: the ledger has one twice, or out of order", code="rounds-out-of-order"
         )
-    left, moved = list(rounds), -1
-    while left:
+    remaining, refused_from = list(rounds), -1
+    while remaining:
         contract.node.settle(account.address)
-        held = contract.held(run, left)
-        findings = [f for f in check(left, held).findings if f.name != ABSENT]
+        anchored = contract.read_run(run, remaining)
+        findings = [f for f in check(remaining, anchored).findings if f.name != ABSENT]
         if findings:
             raise Rewritten(
                 f"{findings[0]}; nothing more is written (chain {contract.node.chain}, {contract.address})",
                 code="history-rewritten",
             )
-        left = [(number, entry) for number, entry in left if number >= held.next]
-        if not left:
+        remaining = [(number, entry) for number, entry in remaining if number >= anchored.next]
+        if not remaining:
             return
-        contract.check_writer(account, held)
-        span = next(spans(left, batch=batch))
+        contract.check_writer(account, anchored)
+        span = next(spans(remaining, batch=batch))
         try:
             receipt = contract.write(account, run, span)
         except Reverted:
-            if moved == held.next:  # refused twice with nothing new on the chain
+            if refused_from == anchored.next:  # refused twice with nothing new on the chain
                 raise
-            moved = held.next
+            refused_from = anchored.next
             continue
         yield span, receipt

@@ -1,4 +1,4 @@
-"""The contract RoundAnchor at an address of a chain: what it holds, who may write, and writing itself."""
+"""The contract RoundAnchor at an address of a chain: read it, check writers, write spans."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from grandrounds.audit.chain.check import Held
+from grandrounds.audit.chain.check import AnchoredRun
 from grandrounds.audit.chain.key import need_web3
 from grandrounds.audit.chain.node import Node, Receipt
 from grandrounds.audit.chain.spans import LONGEST, Rounds, Span
@@ -16,7 +16,7 @@ from grandrounds.core.errors import BadInput
 PAGE = 500
 """Rounds read with one question."""
 CONTRACT, WRITER = "--contract", "the writer's ADDRESS"
-"""What an address is of, as commands name it."""
+"""Names of addresses in commands."""
 
 
 @cache
@@ -47,14 +47,14 @@ class Contract:
         self._contract: Any = node.web3.eth.contract(address=self.address, abi=artefact()["abi"])
 
     @classmethod
-    def at(cls, rpc: str, address: str, *, patience: float = 120.0) -> Contract:
-        """The one at an address; what is no address is refused before the node is asked."""
+    def connect(cls, rpc: str, address: str, *, patience: float = 120.0) -> Contract:
+        """Connect to the contract at an address; a malformed address is refused before the node is asked."""
         address = checked_address(address, CONTRACT)
         return cls(Node(rpc, patience=patience), address)
 
     @classmethod
     def deploy(cls, node: Node, account: Any) -> tuple[Contract, Receipt]:
-        """A new one, which the account owns and may write to."""
+        """Deploy a new contract, which the account owns and may write to."""
         receipt = node.send(account, data=bytes.fromhex(artefact()["bytecode"]))
         assert receipt.contract is not None
         return cls(node, receipt.contract), receipt
@@ -66,21 +66,21 @@ class Contract:
     def is_writer(self, address: str) -> bool:
         return bool(self._read("isWriter", checked_address(address, WRITER)))
 
-    def held(self, run: bytes, rounds: Rounds) -> Held:
-        """What it has of a run, with the spans that touch these rounds."""
+    def read_run(self, run: bytes, rounds: Rounds) -> AnchoredRun:
+        """Read a run, with the spans that touch these rounds."""
         writer, following = self._read("runs", run)
         if not int(writer, 16):
-            return Held(None, 0)
+            return AnchoredRun(None, 0)
         if not rounds:
-            return Held(writer, following)
+            return AnchoredRun(writer, following)
         first, last = rounds[0][0], rounds[-1][0]
-        found = []
+        all_spans = []
         for start in range(max(0, first - LONGEST + 1), last + 1, PAGE):
             page = self._read("spans", run, start, min(start + PAGE - 1, last))
-            found += [Span(a, b, bytes(h)) for a, b, h in page]
-        return Held(writer, following, tuple(s for s in found if s.last >= first))
+            all_spans += [Span(a, b, bytes(h)) for a, b, h in page]
+        return AnchoredRun(writer, following, tuple(s for s in all_spans if s.last >= first))
 
-    def check_writer(self, account: Any, held: Held) -> None:
+    def check_writer(self, account: Any, anchored: AnchoredRun) -> None:
         """Refuse an account that may not anchor this run."""
         if not self.is_writer(account.address):
             raise BadInput(
@@ -88,9 +88,9 @@ class Contract:
                 f"register it (rounds audit writer {account.address})",
                 code="not-a-writer",
             )
-        if held.writer not in (None, account.address):
+        if anchored.writer not in (None, account.address):
             raise BadInput(
-                f"this run is anchored by {held.writer}: account {account.address} cannot write into it",
+                f"this run is anchored by {anchored.writer}: account {account.address} cannot write into it",
                 code="not-a-writer",
             )
 
@@ -117,11 +117,11 @@ class Contract:
 
     def _send(self, account: Any, name: str, *values: Any) -> Receipt:
         data = bytes.fromhex(self._contract.encode_abi(name, args=list(values))[2:])
-        return self.node.send(account, data=data, to=self.address)
+        return self.node.send(account, data=data, recipient=self.address)
 
 
 def checked_address(text: str, name: str) -> str:
-    """An address in the spelling whose capitals tell a mistyped one; all lower case is taken as it is.
+    """Return an address in the spelling whose capitals tell a mistyped one; all lower case is taken as it is.
 
     What is none is not quoted: it may be a key in the wrong place.
     """

@@ -7,6 +7,7 @@ number for it (nonce) lets a chain take it only once.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from json import JSONDecodeError
@@ -14,10 +15,11 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from grandrounds.audit.chain.key import need_web3
-from grandrounds.audit.chain.waiting import Waiting
 from grandrounds.core.errors import BadInput, RunFailed
 
 T = TypeVar("T")
+Transaction = dict[str, Any]
+"""A transaction or its receipt, as web3 has them."""
 RPC = "GRANDROUNDS_CHAIN_RPC"
 """The variable that may hold a node's URL: one with a secret in it has no place on a command line."""
 ANSWER = 15.0
@@ -30,6 +32,25 @@ class Reverted(RunFailed):
 
 class Refused(RunFailed):
     """The node answered with an error of its own."""
+
+
+FIRST, LONGEST, GROWTH = 0.02, 2.0, 1.5
+"""Seconds of the first pause and of the longest, and how much longer each is than the one before."""
+
+
+class Waiting:
+    """Pauses that grow, of at most `patience` seconds in all."""
+
+    def __init__(self, patience: float) -> None:
+        self._until, self._pause = time.monotonic() + patience, FIRST
+
+    def goes_on(self) -> bool:
+        """Pause; return False at once where patience would end meanwhile."""
+        if time.monotonic() + self._pause > self._until:
+            return False
+        time.sleep(self._pause)
+        self._pause = min(GROWTH * self._pause, LONGEST)
+        return True
 
 
 @dataclass(frozen=True)
@@ -97,15 +118,15 @@ class Node:
         """Wait until nothing that this account sent earlier is on its way; gives the number of its next transaction."""
         waiting = Waiting(self.patience)
         while True:
-            done = int(self.ask(lambda: self.web3.eth.get_transaction_count(address, "latest")))
-            if done >= self.ask(lambda: self.web3.eth.get_transaction_count(address, "pending")):
-                return done
+            mined = int(self.ask(lambda: self.web3.eth.get_transaction_count(address, "latest")))
+            if mined >= self.ask(lambda: self.web3.eth.get_transaction_count(address, "pending")):
+                return mined
             self._pause(waiting, f"a transaction that {address} sent earlier is")
 
-    def send(self, account: Any, *, data: bytes, to: str | None = None) -> Receipt:
+    def send(self, account: Any, *, data: bytes, recipient: str | None = None) -> Receipt:
         """Have one transaction done; call `settle` first, and look whether it is still needed."""
         number = self.settle(account.address)
-        signed = account.sign_transaction(self._filled(account.address, number, to, data))
+        signed = account.sign_transaction(self._fill_transaction(account.address, number, recipient, data))
         name, waiting = signed.hash.to_0x_hex(), Waiting(self.patience)
         while True:
             receipt = self.ask(lambda: self._receipt(name))
@@ -116,14 +137,14 @@ class Node:
             self._pause(waiting, f"transaction {name} is")
         if receipt["status"] != 1:
             raise Reverted(f"the contract refused transaction {name}", code="contract-refused")
-        made = receipt["contractAddress"]
-        return Receipt(name, int(receipt["blockNumber"]), int(receipt["gasUsed"]), made)
+        address = receipt["contractAddress"]
+        return Receipt(name, int(receipt["blockNumber"]), int(receipt["gasUsed"]), address)
 
-    def _filled(self, address: str, number: int, to: str | None, data: bytes) -> dict[str, Any]:
-        """A transaction with its gas and price, if the account can pay them."""
-        values: dict[str, Any] = {"from": address, "data": data, "value": 0, "chainId": self.chain, "nonce": number}
-        if to is not None:
-            values["to"] = to
+    def _fill_transaction(self, address: str, number: int, recipient: str | None, data: bytes) -> Transaction:
+        """Fill in a transaction's gas and price, if the account can pay them."""
+        values: Transaction = {"from": address, "data": data, "value": 0, "chainId": self.chain, "nonce": number}
+        if recipient is not None:
+            values["to"] = recipient
         gas = self.ask(lambda: self._estimated(values))
         values["gas"] = gas + gas // 5
         price = self._price()
@@ -137,7 +158,7 @@ class Node:
             )
         return {**values, **price}
 
-    def _estimated(self, values: Mapping[str, Any]) -> int:
+    def _estimated(self, values: Transaction) -> int:
         from web3.exceptions import ContractLogicError
 
         try:
@@ -152,11 +173,11 @@ class Node:
         tip = int(self.ask(lambda: self.web3.eth.max_priority_fee))
         return {"maxPriorityFeePerGas": tip, "maxFeePerGas": 2 * int(base) + tip}
 
-    def _receipt(self, name: str) -> Mapping[str, Any] | None:
+    def _receipt(self, name: str) -> Transaction | None:
         from web3.exceptions import TransactionNotFound
 
         try:
-            receipt: Mapping[str, Any] = self.web3.eth.get_transaction_receipt(name)
+            receipt: Transaction = self.web3.eth.get_transaction_receipt(name)
         except TransactionNotFound:
             return None
         return receipt if receipt.get("blockNumber") is not None else None
@@ -186,20 +207,20 @@ class Node:
             raise
 
     def _refused(self, e: Exception) -> Exception:
-        said = _words(e)
-        if "insufficient funds" in said.lower():
+        message = _words(e)
+        if "insufficient funds" in message.lower():
             return BadInput(
                 f"the account has too little on chain {self.chain} to pay for it: send it funds",
                 code="too-little-funds",
             )
         for secret in self._secrets:
-            said = said.replace(secret, "***")
-        return Refused(f"the node at {self.place} refuses: {said}", code="node-refused")
+            message = message.replace(secret, "***")
+        return Refused(f"the node at {self.place} refuses: {message}", code="node-refused")
 
-    def _pause(self, waiting: Waiting, what: str) -> None:
+    def _pause(self, waiting: Waiting, subject: str) -> None:
         if not waiting.goes_on():
             raise RunFailed(
-                f"{what} in no block after {self.patience:g} s; the same command looks for it before it sends anything",
+                f"{subject} in no block after {self.patience:g} s; the same command looks for it before it sends anything",
                 code="transaction-pending",
             )
 
@@ -219,8 +240,8 @@ def _place(url: str) -> str:
 def _secrets(url: str) -> list[str]:
     """The parts of a URL that may be a key: its user, password, path and options."""
     parts = urlsplit(url)
-    found = [parts.username, parts.password, *parts.path.split("/"), *re.split("[=&]", parts.query)]
-    return sorted({text for text in found if text}, key=len, reverse=True)
+    pieces = [parts.username, parts.password, *parts.path.split("/"), *re.split("[=&]", parts.query)]
+    return sorted({text for text in pieces if text}, key=len, reverse=True)
 
 
 def _words(e: Exception) -> str:

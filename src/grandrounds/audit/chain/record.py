@@ -18,6 +18,9 @@ from grandrounds.core.errors import BadInput
 
 NAME = "anchors.json"
 
+Place = dict[str, Any]
+"""One contract on one chain in the file, as JSON."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -30,36 +33,36 @@ class Record:
     @classmethod
     def begin(cls, folder: Path, contract: Contract, run: bytes) -> Record:
         """Write down where a run is anchored; the same contract on another chain is a node that was mistaken."""
-        made = cls(folder / NAME, contract.node.chain, contract.address)
-        known = made._load()
-        for place in known:
-            if place["contract"] == made.contract and place["chain"] != made.chain:
+        record = cls(folder / NAME, contract.node.chain, contract.address)
+        places = record._load()
+        for place in places:
+            if place["contract"] == record.contract and place["chain"] != record.chain:
                 raise BadInput(
-                    f"{made.path} has contract {made.contract} on chain {place['chain']}, but the node at "
-                    f"{contract.node.place} is of chain {made.chain}: check --rpc",
+                    f"{record.path} has contract {record.contract} on chain {place['chain']}, but the node at "
+                    f"{contract.node.place} is of chain {record.chain}: check --rpc",
                     code="other-chain",
                 )
-        if not any(made._is(place) for place in known):
-            known.append({"chain": made.chain, "contract": made.contract, "run": run.hex(), "spans": []})
-            made._save(known)
-        return made
+        if not any(record._matches(place) for place in places):
+            places.append({"chain": record.chain, "contract": record.contract, "run": run.hex(), "spans": []})
+            record._save(places)
+        return record
 
     def add(self, span: Span, receipt: Receipt) -> None:
-        """One more span, with the transaction that anchored it."""
-        known = self._load()
-        [place] = [p for p in known if self._is(p)]
+        """Add a span, with the transaction that anchored it."""
+        places = self._load()
+        [place] = [p for p in places if self._matches(p)]
         facts = {k: v for k, v in asdict(receipt).items() if k != "contract"}
         place["spans"].append({"first": span.first, "last": span.last, "hash": span.hash.hex(), **facts})
-        self._save(known)
+        self._save(places)
 
-    def _is(self, place: dict[str, Any]) -> bool:
+    def _matches(self, place: Place) -> bool:
         return bool(place["chain"] == self.chain and place["contract"] == self.contract)
 
-    def _load(self) -> list[dict[str, Any]]:
+    def _load(self) -> list[Place]:
         if not self.path.exists():
             return []
         try:
-            places: list[dict[str, Any]] = json.loads(self.path.read_bytes())["anchors"]
+            places: list[Place] = json.loads(self.path.read_bytes())["anchors"]
             for place in places:
                 _ = place["chain"], place["contract"], place["spans"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -68,7 +71,7 @@ class Record:
             ) from None
         return places
 
-    def _save(self, places: list[dict[str, Any]]) -> None:
+    def _save(self, places: list[Place]) -> None:
         data = json.dumps({"schema": 1, "anchors": places}, indent=1).encode()
         try:
             write_atomic(self.path, data)

@@ -52,7 +52,7 @@ def run_and_rounds(book: Book) -> tuple[bytes, list[tuple[int, bytes]]]:
     """
     if not book.entries:
         raise BadInput("the ledger has no entries: there is nothing to anchor", code="empty-ledger")
-    rounds = [(int(e.said["round"]), bytes.fromhex(e.hash)) for e in book.entries if e.said["kind"] == ROUND]
+    rounds = [(int(e.content["round"]), bytes.fromhex(e.hash)) for e in book.entries if e.content["kind"] == ROUND]
     return bytes.fromhex(book.entries[0].hash), rounds
 
 
@@ -67,8 +67,8 @@ def spans(rounds: Rounds, *, batch: int) -> Iterator[Span]:
     """All rounds in spans of at most `batch`, which end where a round is missing."""
     entry = dict(rounds)
     for part in _unbroken([number for number, _ in rounds]):
-        for at in range(0, len(part), batch):
-            yield span_of([(number, entry[number]) for number in part[at : at + batch]])
+        for start in range(0, len(part), batch):
+            yield span_of([(number, entry[number]) for number in part[start : start + batch]])
 
 
 def _unbroken(numbers: Sequence[int]) -> list[list[int]]:

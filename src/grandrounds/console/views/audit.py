@@ -18,7 +18,7 @@ from grandrounds.analysis.audit.report import audit
 from grandrounds.audit.book import Book
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import ledger_at
-from grandrounds.audit.verdict import FAILS, RED, Audited
+from grandrounds.audit.verdict import FAILS, RED, AuditResult
 from grandrounds.console.cache import Stamp, Working, cache_of, hide_root, read_checked, stamp_of
 from grandrounds.console.run_index import LARGEST, RunEntry, RunIndex, Unreadable, check_files, is_plain
 from grandrounds.core.errors import BadInput
@@ -202,7 +202,7 @@ def _check_ledger(run_index: RunIndex, found: RunEntry, *, deep: bool) -> Check:
     )
 
 
-def _run_audit(found: RunEntry, *, deep: bool) -> Audited:
+def _run_audit(found: RunEntry, *, deep: bool) -> AuditResult:
     _own_files(found)
     return audit(found.folder, deep=deep, files=deep)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grandrounds.audit.book import Book, keys_of
+from grandrounds.audit.book import Book, read_keys
 from grandrounds.audit.canonical import canonical
 from grandrounds.audit.chain.spans import run_and_rounds, span_of
 from grandrounds.audit.digest import value_digest
 from grandrounds.audit.entry import ROUND, Entry
 from grandrounds.audit.head import longest
-from grandrounds.audit.proof import parties, prove
+from grandrounds.audit.proof import provable_sites, prove
 from grandrounds.audit.verify import FORGED_WITNESS
 from grandrounds.console.cache import read_checked
 from grandrounds.console.run_index import NotFound, RunIndex, Unreadable, is_plain
@@ -115,14 +115,14 @@ def entry(run_index: RunIndex, run: str, number: int) -> EntryWhole:
     if number >= len(book.entries):
         raise NotFound(f"the ledger of run '{run}' has {len(book.entries)} entries, from 0 on")
     found = book.entries[number]
-    said = guard_damage(run_index, run, lambda: found.said)
+    said = guard_damage(run_index, run, lambda: found.content)
     return EntryWhole(at=number, hash=found.hash, signature=found.signature.hex(), says=said)
 
 
 def signatures(run_index: RunIndex, run: str, done: Check) -> list[SiteSigned]:
     """Countersignatures by site; `done`: the check that held them against the sites' keys."""
     book = book_of(run_index, run)
-    sites = guard_damage(run_index, run, lambda: keys_of(book.entries[0].said)[1] if book.entries else {})
+    sites = guard_damage(run_index, run, lambda: read_keys(book.entries[0].content)[1] if book.entries else {})
     names = list(sites)
     due = dict.fromkeys(names, 0)
     for head in book.heads:
@@ -145,7 +145,7 @@ def signatures(run_index: RunIndex, run: str, done: Check) -> list[SiteSigned]:
 def sites_of(run_index: RunIndex, run: str) -> list[str]:
     """The sites that a proof can be made for; none where the ledger cannot be read."""
     try:
-        return guard_damage(run_index, run, lambda: parties(book_of(run_index, run)))
+        return guard_damage(run_index, run, lambda: provable_sites(book_of(run_index, run)))
     except Unreadable:
         return []
 
@@ -153,7 +153,7 @@ def sites_of(run_index: RunIndex, run: str) -> list[str]:
 def proof(run_index: RunIndex, run: str, site: str, round: int | None = None) -> bytes:
     """The file that `rounds audit prove` writes, of a ledger that verifies."""
     book = whole_book(run_index, run)
-    if site not in parties(book):
+    if site not in provable_sites(book):
         raise NotFound(f"run '{run}' has no site '{site[:200]}'")
     try:
         return prove(book, site=site, round=round)
@@ -217,7 +217,7 @@ def _key(run_index: RunIndex, run: str, book: Book) -> tuple[bytes | None, str]:
     try:
         if file.is_file() and not file.is_symlink():
             return load_public(file), "server.pub in the run's folder"
-        return keys_of(book.entries[0].said)[0], "the ledger itself"
+        return read_keys(book.entries[0].content)[0], "the ledger itself"
     except (BadInput, IndexError):
         return None, "nowhere: there is none that can be read"
 
@@ -225,7 +225,7 @@ def _key(run_index: RunIndex, run: str, book: Book) -> tuple[bytes | None, str]:
 def _entry(at: int, entry: Entry, key: bytes | None) -> EntryLine:
     line = EntryLine(at=at, hash=entry.hash, signed=None if key is None else entry.is_signed_by(key))
     try:
-        said = entry.said
+        said = entry.content
         line.kind, line.previous = str(said.get("kind", "")), str(said.get("previous", ""))
         if said.get("kind") == ROUND:
             weights = said["decision"]["weights"]

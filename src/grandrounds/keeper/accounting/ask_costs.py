@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from grandrounds.keeper.accounting.terms import ALL, OF, AskCost, Disclosure, RowCounts, Terms, raw, within
+from grandrounds.keeper.accounting.terms import ALL, ROW_KINDS, AskCost, Disclosure, RowCounts, Terms, raw, within
 from grandrounds.methods.fedxchain.site import ATTRIBUTE, JUDGED_ON, ON
 from grandrounds.privacy.clipped import sampled_steps
 from grandrounds.privacy.events import Event
@@ -70,19 +70,19 @@ def ask_cost(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> Ask
         case task_spec.TRAINING_COST:
             return _training(ask, rows, terms, unbounded=unbounded)
         case task_spec.MODEL_COST:
-            return _all(
+            return _every_report(
                 ask, "what is made of a model trained without noise", rows.present("train") if unbounded else ()
             )
         case task_spec.ROWS_COST:
             return _by_rows(ask, rows, terms)
         case task_spec.OWN_COST if ask.task in READERS:
             return READERS[ask.task](ask, rows, terms)
-    return _all(ask, "an answer of unknown kind", rows.present(*ALL))
+    return _every_report(ask, "an answer of unknown kind", rows.present(*ALL))
 
 
-def _all(ask: Ask, what: str, rows: Sequence[str]) -> AskCost:
-    """Every report tells this."""
-    return AskCost((), dict.fromkeys(ask.report, Disclosure(what, tuple(rows))))
+def _every_report(ask: Ask, description: str, rows: Sequence[str]) -> AskCost:
+    """Every report discloses this."""
+    return AskCost((), dict.fromkeys(ask.report, Disclosure(description, tuple(rows))))
 
 
 def _by_rows(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
@@ -100,13 +100,13 @@ def _by_rows(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 
 def _prepare(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """How many rows there are is taken as known; the mean input and notes in words are not."""
-    if not _sound(json.loads(str(ask.shared["encoding"])), terms.classes):
+    if not _is_sound(json.loads(str(ask.shared["encoding"])), terms.classes):
         return AskCost(raw("rows by an encoding that could tell single patients", rows.present(*ALL)))
     return _by_rows(ask, rows, terms)
 
 
-def _sound(encoding: Any, classes: Sequence[str]) -> bool:
-    """Whether every row is a number under this encoding, whatever is in it, and every label has a place.
+def _is_sound(encoding: Any, classes: Sequence[str]) -> bool:
+    """Check that every row is a number under this encoding, whatever is in it, and that every label has a place.
 
     A scale of 0 makes no number of those who are exactly at the centre, and one such row is seen in a sum through any noise;
     a label that is left out makes the site fail where a patient has it.
@@ -124,9 +124,9 @@ def _sound(encoding: Any, classes: Sequence[str]) -> bool:
 def _score(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Losses on training rows; or how right models are on the parts that are named."""
     if "parts" not in ask.shared:
-        return _all(ask, "losses of models", rows.present("train"))
+        return _every_report(ask, "losses of models", rows.present("train"))
     named = [p for p in str(ask.shared["parts"]).split(",") if p not in terms.withheld_splits]
-    return _all(ask, "figures of models", rows.present(*(named if set(named) <= set(OF) else ALL)))
+    return _every_report(ask, "figures of models", rows.present(*(named if set(named) <= set(ROW_KINDS) else ALL)))
 
 
 def _platt(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
@@ -135,23 +135,25 @@ def _platt(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     A row is in one cell, so it moves one count by one. Far below an epsilon of 1e-6 the geometric draws are beyond 64 bits
     and cancel: no noise is left.
     """
-    of = rows.present("val")
+    parts = rows.present("val")
     if "lines" in ask.shared:
-        return _all(ask, "sums over validation scores", of)
-    what = "validation scores by outcome" if ask.shared.get("by_outcome") else "where validation scores lie"
+        return _every_report(ask, "sums over validation scores", parts)
+    description = "validation scores by outcome" if ask.shared.get("by_outcome") else "where validation scores lie"
     if "counts" in ask.withheld:
-        return AskCost((), dict.fromkeys(ask.report, Disclosure(what, of, reach=1.0, largest=float(max(1, rows.val)))))
+        return AskCost(
+            (), dict.fromkeys(ask.report, Disclosure(description, parts, reach=1.0, largest=float(max(1, rows.val))))
+        )
     epsilon = float(ask.shared.get("epsilon", 0.0))
     if not within(epsilon, 1e-6, 1e3):
-        return AskCost(raw(what, of))
-    return AskCost((Event("laplace", what, epsilon=epsilon, of="validation"),) if of else ())
+        return AskCost(raw(description, parts))
+    return AskCost((Event("laplace", description, epsilon=epsilon, of="validation"),) if parts else ())
 
 
 def _maps(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Of the last part there is; and of the site's own model, which training rows made."""
-    held = {"train": rows.train, "val": rows.val, "test": rows.test}
-    looked = next((p for p in reversed(PARTS) if held[p]), "train")
-    return _all(ask, "numbers of heat maps", rows.present(looked, "train"))
+    counts = {"train": rows.train, "val": rows.val, "test": rows.test}
+    looked = next((p for p in reversed(PARTS) if counts[p]), "train")
+    return _every_report(ask, "numbers of heat maps", rows.present(looked, "train"))
 
 
 def _training(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> AskCost:
@@ -159,13 +161,13 @@ def _training(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> As
     work = TrainConfig.from_values(ask.shared)
     private = bool(work.rate)
     events = _dp_sgd(work, rows, unbounded=unbounded) if private else ()
-    events += _says(ask, rows, private=private)
-    found = {r: _report(r, ask.task, work, rows, terms) for r in ask.report}
-    disclosures = {r: t for r, t in found.items() if t is not None}
-    left = {r for r in ("model", "update") if r in disclosures and r not in ask.withheld}
-    if left and work.longest and terms.trust_server and terms.declared:
+    events += _trust_events(ask, rows, private=private)
+    costs = {r: _report(r, ask.task, work, rows, terms) for r in ask.report}
+    disclosures = {r: t for r, t in costs.items() if t is not None}
+    released = {r for r in ("model", "update") if r in disclosures and r not in ask.withheld}
+    if released and work.longest and terms.trust_server and terms.declared:
         noise = Event("gaussian", "mean update", sigma=terms.declared, unit="site", trust="trusted server")
-        events, disclosures = (*events, noise), {r: t for r, t in disclosures.items() if r not in left}
+        events, disclosures = (*events, noise), {r: t for r, t in disclosures.items() if r not in released}
     return AskCost(events, disclosures, unbounded=not private and rows.train > 0)
 
 
@@ -174,49 +176,49 @@ def _dp_sgd(work: TrainConfig, rows: RowCounts, *, unbounded: bool) -> tuple[Eve
 
     Work that it refuses, for too few rows, costs nothing. Numbers that the clipping does not hold for are no noise.
     """
-    what = "models of the sites"
+    description = "models of the sites"
     if unbounded:  # even a site that takes no step answers with what it keeps of its model
-        return raw(what, rows.present("train"))
+        return raw(description, rows.present("train"))
     if rows.train < max(1, work.fewest):
         return ()
     sound = within(work.rate, 1e-9, 1.0) and within(work.clip, 1e-6, 1e6) and within(work.noise, 1e-3, 1e6)
     if not sound or work.steps < 0 or not (work.steps or 0 < work.epochs <= _MOST_STEPS):
-        return raw(what, rows.present("train"))
+        return raw(description, rows.present("train"))
     steps = sampled_steps(work.rate, epochs=work.epochs, steps=work.steps)
     if steps > _MOST_STEPS:
-        return raw(what, rows.present("train"))
-    return (Event("sampled_gaussian", what, count=steps, sigma=work.noise, rate=work.rate),)
+        return raw(description, rows.present("train"))
+    return (Event("sampled_gaussian", description, count=steps, sigma=work.noise, rate=work.rate),)
 
 
 def _report(name: str, task: str, work: TrainConfig, rows: RowCounts, terms: Terms) -> Disclosure | None:
     """Find what a report discloses where nothing but its own noise, if any, stands before it.
 
     None where the site's row counts say as much, which are taken as known, and where a private model covers it: it is made
-    of that model and of lent rows alone (`_says` looks after own rows).
+    of that model and of lent rows alone (`_trust_events` looks after own rows).
     """
     report = spec_of(task).reports.get(name)
     if report is None:
         return Disclosure("a report of unknown kind", rows.present(*ALL))
     if not (report.rows or report.of_model) or (report.of_model and work.rate):
         return None
-    of = () if work.rate else rows.present("train")
+    parts = () if work.rate else rows.present("train")
     if name == "update" and within(work.longest, 1e-6, 1e6):  # all that a site has to say, whoever its patients are
-        return Disclosure("mean update", of, work.longest, work.longest, unit="site")
+        return Disclosure("mean update", parts, work.longest, work.longest, unit="site")
     hidden = terms.withheld_splits if report.omits_withheld else ()
-    return Disclosure(report.account, (*of, *rows.present(*(p for p in report.rows if p not in hidden))))
+    return Disclosure(report.account, (*parts, *rows.present(*(p for p in report.rows if p not in hidden))))
 
 
-def _says(ask: Ask, rows: RowCounts, *, private: bool) -> tuple[Event, ...]:
-    """FedXChain's reasons and accuracy: told even where they are held, since a site compares them with what it is shown."""
-    of = () if private else rows.present("train")
-    found: tuple[Event, ...] = ()
+def _trust_events(ask: Ask, rows: RowCounts, *, private: bool) -> tuple[Event, ...]:
+    """FedXChain's explanations and accuracy: disclosed even where withheld, since a site compares them with those it is shown."""
+    parts = () if private else rows.present("train")
+    events: tuple[Event, ...] = ()
     if ATTRIBUTE in ask.shared:
-        own = of if str(ask.shared.get(ON, "")) else rows.present("train")
-        found += raw("reasons of the site's own model", own)
+        shown = parts if str(ask.shared.get(ON, "")) else rows.present("train")
+        events += raw("reasons of the site's own model", shown)
     if JUDGED_ON in ask.shared:
-        own = of if str(ask.shared[JUDGED_ON]) else (*of, *rows.present("val"))
-        found += raw("how right the site's own model is", own)
-    return found
+        shown = parts if str(ask.shared[JUDGED_ON]) else (*parts, *rows.present("val"))
+        events += raw("how right the site's own model is", shown)
+    return events
 
 
 def _census(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
@@ -227,13 +229,13 @@ def _census(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
         if "norm" in settings or not within(epsilon, 1e-6, 1e3):
             return AskCost(raw(_COUNTS, rows.present("train")))
         return AskCost((Event("laplace", _COUNTS, epsilon=epsilon),) if rows.train else ())
-    sound = "norm" not in settings or (_between(settings, "norm") and _between(settings, "value"))
+    sound = "norm" not in settings or (_is_exact_length(settings, "norm") and _is_exact_length(settings, "value"))
     return _clipped_sum(ask, rows, _COUNTS, math.sqrt(3 if "norm" in settings else 2) if sound else math.inf)
 
 
 def _scores(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     """Vectors of patients, each no longer than `norm`."""
-    sound = _between(ask.shared, "norm") and _between(ask.shared, "value")
+    sound = _is_exact_length(ask.shared, "norm") and _is_exact_length(ask.shared, "value")
     return _clipped_sum(ask, rows, _SCORES, _number(ask.shared, "norm") if sound else math.inf)
 
 
@@ -242,8 +244,8 @@ def _moments(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     settings = ask.shared
     r, a, prior = (_number(settings, name) for name in ("norm", "outcome", "prior"))
     sound = (
-        _between(settings, "norm")
-        and _between(settings, "value")
+        _is_exact_length(settings, "norm")
+        and _is_exact_length(settings, "value")
         and within(abs(a), 0.0, 1e3)
         and within(prior, -1e3, 1e3)
     )
@@ -258,12 +260,12 @@ def _propose(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     a minimum being reached: no bound for one patient more or less.
     """
     settings = ask.shared
-    what = "proposals of features with a sign"
+    description = "proposals of features with a sign"
     epsilon, k = _number(settings, "epsilon"), _number(settings, "k")
-    sound = within(epsilon, 1e-6, 1e3) and within(k, 1, _MOST_DRAWS) and _between(settings, "value")
+    sound = within(epsilon, 1e-6, 1e3) and within(k, 1, _MOST_DRAWS) and _is_exact_length(settings, "value")
     if str(settings.get("selection")) != "score" or not sound:
-        return AskCost(raw(what, rows.present("train")))
-    return AskCost((Event("exponential", what, count=int(k), epsilon=epsilon),) if rows.train else ())
+        return AskCost(raw(description, rows.present("train")))
+    return AskCost((Event("exponential", description, count=int(k), epsilon=epsilon),) if rows.train else ())
 
 
 def _percentiles(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
@@ -271,15 +273,15 @@ def _percentiles(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     return _clipped_sum(ask, rows, _CELLS, math.sqrt(len(json.loads(str(ask.shared["columns"])))))
 
 
-def _clipped_sum(ask: Ask, rows: RowCounts, what: str, reach: float) -> AskCost:
+def _clipped_sum(ask: Ask, rows: RowCounts, description: str, reach: float) -> AskCost:
     """A sum with the site's own noise, or one that is held for a secure sum to add noise to."""
     noise = _number(ask.shared, "noise")
     if noise and math.isfinite(reach):
         sigma = noise / reach
         if not within(sigma, 1e-6, 1e9):
-            return AskCost(raw(what, rows.present("train")))
-        return AskCost((Event("gaussian", what, sigma=sigma),) if rows.train else ())
-    disclosure = Disclosure(what, rows.present("train"), reach, largest=reach * max(1, rows.train))
+            return AskCost(raw(description, rows.present("train")))
+        return AskCost((Event("gaussian", description, sigma=sigma),) if rows.train else ())
+    disclosure = Disclosure(description, rows.present("train"), reach, largest=reach * max(1, rows.train))
     return AskCost((), dict.fromkeys(ask.report, disclosure))
 
 
@@ -287,8 +289,8 @@ def _number(settings: Mapping[str, Value], name: str) -> float:
     return float(settings.get(name, 0.0))
 
 
-def _between(settings: Mapping[str, Value], name: str) -> bool:
-    """Whether this length is one that clipping is exact for."""
+def _is_exact_length(settings: Mapping[str, Value], name: str) -> bool:
+    """Check that this length is one that clipping is exact for."""
     return within(_number(settings, name), 1e-3, 1e3)
 
 
@@ -308,7 +310,7 @@ READERS: Mapping[str, Callable[[Ask, RowCounts, Terms], AskCost]] = {
 
 @dataclass(frozen=True)
 class WithheldAnswer:
-    """What the site holds of one answer: by report what it would tell (nothing where it is private already), and its layout."""
+    """An answer that the site withholds: by report what it would disclose (nothing where it is private already), its layout."""
 
     disclosures: Mapping[str, Disclosure]
     layout: str
@@ -317,55 +319,62 @@ class WithheldAnswer:
 
 @dataclass(frozen=True)
 class JoinedSum:
-    """A sum that the site shared its masks for: how many sites are on the roster, and its own weights, one a report."""
+    """A sum that the site shared its masks for: the number of sites on the roster, and its own weights, one a report."""
 
     sites: int
     weights: tuple[float, ...]
 
     @classmethod
-    def of(cls, settings: Mapping[str, Value], site: str) -> JoinedSum:
+    def from_settings(cls, settings: Mapping[str, Value], site: str) -> JoinedSum:
         names = list(json.loads(str(settings["names"])))
         return cls(len(names), tuple(np.asarray(settings["weights"], float)[names.index(site)].tolist()))
 
 
 def sum_cost(
-    asked: Mapping[str, Value], held: WithheldAnswer | None, joined: JoinedSum | None, honest: int | None
+    settings: Mapping[str, Value], withheld: WithheldAnswer | None, joined: JoinedSum | None, honest: int | None
 ) -> tuple[Event, ...]:
-    """The events of a `secagg.masked` Ask. `held`: what is summed; None where that is not known for certain."""
-    if held is None:
+    """Find the events of a `secagg.masked` Ask.
+
+    Args:
+        settings: Settings of the Ask.
+        withheld: The answer that is summed; None where it is not known for certain.
+        joined: The sum that the site shared its masks for.
+        honest: Sites whose noise counts; None for the protocol's threshold.
+    """
+    if withheld is None:
         return raw("a secure sum of what this account does not know", ("training", "validation", "test"), trust=TRUST)
-    wanted = [r for r in str(asked.get("reports", "")).split(",") if r]
-    shape = narrow_layout(held.layout, wanted) if wanted else held.layout
+    wanted = [r for r in str(settings.get("reports", "")).split(",") if r]
+    shape = narrow_layout(withheld.layout, wanted) if wanted else withheld.layout
     parts = sorted(layout_reports(shape))
-    disclosures = {name: held.disclosures[name] for name in parts if name in held.disclosures}
+    disclosures = {name: withheld.disclosures[name] for name in parts if name in withheld.disclosures}
     if not any(t.rows for t in disclosures.values()):
         return ()
-    noised = None if joined is None else _noised(asked, disclosures, parts, shape, joined, honest)
+    noised = None if joined is None else _sum_event(settings, disclosures, parts, shape, joined, honest)
     if noised is not None:
         return (noised,)
     return tuple(
         e
         for t in disclosures.values()
-        for e in raw(f"a secure sum without enough noise: {t.what}", t.rows, trust=TRUST)
+        for e in raw(f"a secure sum without enough noise: {t.description}", t.rows, trust=TRUST)
     )
 
 
-def _noised(
-    asked: Mapping[str, Value],
+def _sum_event(
+    settings: Mapping[str, Value],
     disclosures: Mapping[str, Disclosure],
     parts: list[str],
     shape: str,
     joined: JoinedSum,
     honest: int | None,
 ) -> Event | None:
-    """The sum's event; None where no bound holds.
+    """Find the sum's event; None where no bound holds.
 
     A bound on entries below what they can be makes the site refuse by its patients' values: that would tell of them too.
     """
     from grandrounds.privacy.accounting import skellam_rho
     from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
 
-    sigma, bound, parties, bits = (float(asked.get(n, 0.0)) for n in ("noise", "bound", "parties", "bits"))
+    sigma, bound, parties, bits = (float(settings.get(n, 0.0)) for n in ("noise", "bound", "parties", "bits"))
     weights = dict(zip(parts, joined.weights, strict=True)) if len(joined.weights) == len(parts) else {}
     whose = {(t.unit, t.rows) for t in disclosures.values()}
     reach = math.hypot(*(t.reach * weights.get(name, 1.0) for name, t in disclosures.items()))
@@ -381,16 +390,19 @@ def _noised(
     scale = Scale(int(bits), bound, int(parties), weighted=bool(weights), spare=noise.room(int(parties)))
     surely = fewest_honest(joined.sites) if honest is None else max(1, min(honest, fewest_honest(joined.sites)))
     enough = sigma * math.sqrt(surely / fewest)
-    (unit, rows), what = next(iter(whose)), " and ".join(dict.fromkeys(t.what for t in disclosures.values()))
+    (unit, rows), description = (
+        next(iter(whose)),
+        " and ".join(dict.fromkeys(t.description for t in disclosures.values())),
+    )
     if not within(enough / reach, 1e-6, 1e9):
         return None
-    kept: dict[str, Any] = {"unit": unit, "of": rows[0] if unit == "patient" else "training", "trust": TRUST}
+    common: dict[str, Any] = {"unit": unit, "of": rows[0] if unit == "patient" else "training", "trust": TRUST}
     if _whole(shape) and not weights and scale.step <= 1 and noise.variance(scale) > _NORMAL:
         # whole numbers lie on the ring: nothing is rounded
-        return Event("gaussian", what, sigma=enough / reach, **kept)
+        return Event("gaussian", description, sigma=enough / reach, **common)
     rho = skellam_rho(enough, sensitivity=reach, step=scale.step, dimension=packed_size(shape))
-    return Event("skellam", what, rho=rho, **kept)
+    return Event("skellam", description, rho=rho, **common)
 
 
 def _whole(shape: str) -> bool:
-    return all(whole for _, _, whole in json.loads(shape))
+    return all(is_whole for _, _, is_whole in json.loads(shape))

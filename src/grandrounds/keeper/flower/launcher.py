@@ -45,13 +45,13 @@ def command(
 
 def longest_sleep() -> float:
     """Seconds that the SuperNode may sleep at most, from the environment."""
-    given = os.environ.get(SLEEP, str(DEFAULT))
+    text = os.environ.get(SLEEP, str(DEFAULT))
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
         seconds = float("nan")
     if not LEAST <= seconds <= MOST:
-        raise BadInput(f"{SLEEP} is {given}: seconds between {LEAST} and {MOST} are needed", code="out-of-range")
+        raise BadInput(f"{SLEEP} is {text}: seconds between {LEAST} and {MOST} are needed", code="out-of-range")
     return seconds
 
 

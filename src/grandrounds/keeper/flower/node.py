@@ -1,4 +1,4 @@
-"""The keeper's side of a SuperNode: takes letters from its runtime API, has them answered, gives the answers back.
+"""The keeper's side of a SuperNode: takes messages from its runtime API, has them answered, gives the answers back.
 
 A SuperNode with `--isolation process` starts nothing by itself. This worker takes the place of Flower's process per
 message: one loop, nothing imported per message, no app code installed or run (the app's bundle that comes with a task is
@@ -38,14 +38,14 @@ BEAT = 10.0
 
 @dataclass(frozen=True)
 class Pace:
-    """How often the SuperNode is asked. Quick while letters come, slower when none came for `calm` seconds."""
+    """How often the SuperNode is asked. Quick while messages come, slower when none came for `calm` seconds."""
 
     busy: float = 0.05
     idle: float = 0.5
     calm: float = 60.0
     away: float = 5.0
     objects: float = 0.02
-    """First wait for a part of a letter that the SuperNode announced and has not fetched yet."""
+    """First wait for a part of a message that the SuperNode announced and has not fetched yet."""
 
 
 def serve(
@@ -58,37 +58,37 @@ def serve(
     pace: Pace | None = None,
     note: Note | None = None,
 ) -> None:
-    """Answer letters of the SuperNode at `address` (loopback) until `stop` is set.
+    """Answer messages of the SuperNode at `address` (loopback) until `stop` is set.
 
-    A SuperNode that goes away is waited for. One that refuses the runtime secret is not: that takes a person. A letter that
-    takes longer than `seconds` is answered with an error, so that the node is not blocked; letters that come while it is still
+    A SuperNode that goes away is waited for. One that refuses the runtime secret is not: that takes a person. A message that
+    takes longer than `seconds` is answered with an error, so that the node is not blocked; messages that come while it is still
     being worked on are answered so at once.
     """
     require_flower()
     import httpx
 
     pace, say = pace or Pace(), note or _silent
-    here, wait, last = False, pace.busy, time.monotonic()
-    with client_of(address, signing(secret)) as door:
-        worker = _Worker(address, door, _Desk(handler, seconds), pace)
+    connected, wait, last = False, pace.busy, time.monotonic()
+    with make_client(address, make_authentication(secret)) as door:
+        worker = _Worker(address, door, _MessageRunner(handler, seconds), pace)
         while not stop.is_set():
             try:
-                found = worker.look()
+                has_task = worker.look()
             except (httpx.HTTPError, ValueError) as e:
                 if _refused(e):
                     raise BadInput(
                         f"the SuperNode at {address} refuses the runtime secret: both must be started with the same file",
                         code="wrong-secret",
                     ) from None
-                if here:
+                if connected:
                     say("away")
-                here, wait = False, min(2 * wait, pace.away)
+                connected, wait = False, min(2 * wait, pace.away)
                 stop.wait(wait)
                 continue
-            if not here:
+            if not connected:
                 say("connected")
-                here, last = True, time.monotonic()
-            if not found:
+                connected, last = True, time.monotonic()
+            if not has_task:
                 wait = pace.busy if time.monotonic() - last < pace.calm else pace.idle
                 stop.wait(wait)
                 continue
@@ -105,12 +105,12 @@ def _silent(word: str) -> None:
 class _Worker:
     """Takes tasks of one SuperNode, one at a time. `_next`: the token of a task that is taken and not begun."""
 
-    def __init__(self, address: str, door: RuntimeHttpClient, desk: _Desk, pace: Pace) -> None:
-        self._address, self._door, self._desk, self._pace = address, door, desk, pace
+    def __init__(self, address: str, door: RuntimeHttpClient, runner: _MessageRunner, pace: Pace) -> None:
+        self._address, self._door, self._runner, self._pace = address, door, runner, pace
         self._next = ""
 
     def look(self) -> bool:
-        """Whether a task is there to be worked on."""
+        """Check whether there is a task to work on."""
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
         from flwr.supercore.constant import TaskType
 
@@ -119,7 +119,7 @@ class _Worker:
         return bool(self._next)
 
     def answer(self, stop: threading.Event) -> str:
-        """Fetch one letter, have it answered, give the answer back; what became of it."""
+        """Fetch one message, have it answered and return the answer; the word for what happened."""
         import httpx
         from flwr.app import Error, Message
         from flwr.common.constant import ErrorCode, SubStatus
@@ -127,15 +127,15 @@ class _Worker:
         from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
 
         token, self._next = self._next, ""
-        with client_of(self._address, RuntimeTokenHttpInterceptor(token)) as client:
+        with make_client(self._address, RuntimeTokenHttpInterceptor(token)) as client:
             try:
-                with beating(client):
-                    node, tree = announced(client)
+                with send_heartbeats(client):
+                    node, tree = read_announcement(client)
                     if not self._arrived(client, node, tree, stop):
                         finish(client, SubStatus.FAILED)
                         return "lost"
                     message = pull(client, node, tree, self._pace.objects)
-                    answer, word = self._desk.answer(message)
+                    answer, word = self._runner.answer(message)
                     content = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION) if answer is None else pack(answer)
                     push(client, node, Message(content, reply_to=message))
                     finish(client, SubStatus.COMPLETED)
@@ -143,44 +143,44 @@ class _Worker:
                 return "lost"  # the SuperNode is gone, or gave the task up; the server asks again
         return word
 
-    def _arrived(self, client: RuntimeHttpClient, node: At, tree: Any, stop: threading.Event) -> bool:
-        """Wait for a letter that the SuperNode announced and is still fetching.
+    def _arrived(self, client: RuntimeHttpClient, node: TaskPlace, tree: Any, stop: threading.Event) -> bool:
+        """Wait for a message that the SuperNode announced and is still fetching.
 
-        Of a run that is stopped meanwhile nothing more comes, and the SuperNode tells nobody. It fetches one letter at a time, so
+        Of a run that is stopped meanwhile nothing more comes, without notice. The SuperNode fetches one message at a time, so
         a further task shows that this one is given up.
         """
         from flwr.proto.message_pb2 import PullObjectRequest
 
         wait, began = self._pace.objects, time.monotonic()
         while not stop.is_set():
-            found = client.PullObject(PullObjectRequest(node=node.node, run_id=node.run, object_id=tree.object_id))
-            if found.object_available:
+            response = client.PullObject(PullObjectRequest(node=node.node, run_id=node.run, object_id=tree.object_id))
+            if response.object_available:
                 return True
-            if not found.object_found or (time.monotonic() - began > 1.0 and self.look()):
+            if not response.object_found or (time.monotonic() - began > 1.0 and self.look()):
                 return False
             stop.wait(wait)
             wait = min(2 * wait, self._pace.idle)
         return False
 
 
-class _Desk:
-    """Where one letter at a time is worked on, and where a letter that takes too long stays without blocking others."""
+class _MessageRunner:
+    """Works on one message at a time; one that takes too long stays here without blocking others."""
 
     def __init__(self, handler: Handler, seconds: float | None) -> None:
         self._handler, self._seconds = handler, seconds
         self._at_work: Future[bytes] | None = None
 
     def answer(self, message: Message) -> tuple[bytes | None, str]:
-        """The answer, or None where there is none to give, with the word for what happened."""
+        """Return the answer, or None where there is none, with the word for what happened."""
         if self._at_work is not None and not self._at_work.done():
             return None, "busy"
         work: Future[bytes] = Future()
         try:
-            self._at_work, letter = work, unpack(message.content)
+            self._at_work, data = work, unpack(message.content)
         except (NotALetter, ValueError):
             work.cancel()
             return None, "failed"
-        threading.Thread(target=self._work, args=(work, letter), daemon=True, name="keeper").start()
+        threading.Thread(target=self._work, args=(work, data), daemon=True, name="keeper").start()
         try:
             return work.result(self._seconds), "answered"
         except TimeoutError:
@@ -188,9 +188,9 @@ class _Desk:
         except Exception:
             return None, "failed"  # never the text of it
 
-    def _work(self, work: Future[bytes], letter: bytes) -> None:
+    def _work(self, work: Future[bytes], data: bytes) -> None:
         try:
-            work.set_result(self._handler(letter))
+            work.set_result(self._handler(data))
         except Exception as e:
             work.set_exception(e)
 
@@ -201,27 +201,27 @@ def _refused(error: Exception) -> bool:
 
 
 @dataclass(frozen=True)
-class At:
-    """The node and the run of a task, as Flower wants them told with every object."""
+class TaskPlace:
+    """The node and the run of a task, which Flower wants with every object."""
 
     node: Any
     run: int
 
 
-def announced(client: RuntimeHttpClient) -> tuple[At, Any]:
-    """Where a task's message belongs, and the tree of its parts. The app bundle that comes with a task is left unopened."""
+def read_announcement(client: RuntimeHttpClient) -> tuple[TaskPlace, Any]:
+    """Read where a task's message belongs, and the tree of its parts. The app bundle of a task is left unopened."""
     from flwr.proto.node_pb2 import Node
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullTaskInputRequest
 
     context = client.PullTaskInput(PullTaskInputRequest()).context
-    found = client.PullMessages(PullAppMessagesRequest())
-    if not found.message_object_trees:
+    response = client.PullMessages(PullAppMessagesRequest())
+    if not response.message_object_trees:
         raise ValueError("a task without a message")
-    return At(Node(node_id=context.node_id), context.run_id), found.message_object_trees[0]
+    return TaskPlace(Node(node_id=context.node_id), context.run_id), response.message_object_trees[0]
 
 
-def pull(client: RuntimeHttpClient, at: At, tree: Any, wait: float) -> Message:
-    """The message, whole."""
+def pull(client: RuntimeHttpClient, place: TaskPlace, tree: Any, wait: float) -> Message:
+    """Download the message."""
     from flwr.app import Message
     from flwr.supercore.inflatable.inflatable_protobuf_utils import (
         make_confirm_message_received_fn_protobuf,
@@ -231,8 +231,8 @@ def pull(client: RuntimeHttpClient, at: At, tree: Any, wait: float) -> Message:
 
     message = pull_and_inflate_object_from_tree(
         tree,
-        make_pull_object_fn_protobuf(client.PullObject, at.node, at.run),
-        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, at.node, at.run),
+        make_pull_object_fn_protobuf(client.PullObject, place.node, place.run),
+        make_confirm_message_received_fn_protobuf(client.ConfirmMessageReceived, place.node, place.run),
         return_type=Message,
         max_time=60.0,
         initial_backoff=wait,
@@ -242,7 +242,7 @@ def pull(client: RuntimeHttpClient, at: At, tree: Any, wait: float) -> Message:
     return message
 
 
-def push(client: RuntimeHttpClient, at: At, reply: Message) -> None:
+def push(client: RuntimeHttpClient, place: TaskPlace, reply: Message) -> None:
     from flwr.app.message import remove_content_from_message
     from flwr.common.serde import message_to_proto
     from flwr.proto.runtime_pb2 import PushAppMessagesRequest
@@ -261,7 +261,7 @@ def push(client: RuntimeHttpClient, at: At, reply: Message) -> None:
         sent = client.PushMessages(PushAppMessagesRequest(messages_list=[head], message_object_trees=[tree]))
         push_objects(
             get_all_nested_objects(reply),
-            make_push_object_fn_protobuf(client.PushObject, at.node, run_id=at.run, session_id=sent.session_id),
+            make_push_object_fn_protobuf(client.PushObject, place.node, run_id=place.run, session_id=sent.session_id),
             object_ids_to_push=set(sent.objects_to_push),
         )
 
@@ -273,7 +273,7 @@ def finish(client: RuntimeHttpClient, status: str) -> None:
     client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
 
 
-def client_of(address: str, *interceptors: Any) -> RuntimeHttpClient:
+def make_client(address: str, *interceptors: Any) -> RuntimeHttpClient:
     """Plain HTTP on loopback, tried again a few times when a connection breaks; never for good."""
     import httpx
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -295,23 +295,25 @@ def client_of(address: str, *interceptors: Any) -> RuntimeHttpClient:
     )
 
 
-def signing(secret: bytes) -> Any:
+def make_authentication(secret: bytes) -> Any:
     from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 
     return SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=frozenset({ACQUIRE}))
 
 
 @contextmanager
-def beating(client: RuntimeHttpClient) -> Iterator[None]:
-    """Heartbeats from a thread for as long as the letter is worked on. Flower's own sender ends the process when a task was
-    given up; here the answer is then lost and the keeper goes on."""
+def send_heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
+    """Send heartbeats from a thread for as long as a message is worked on.
+
+    Flower's own sender ends the process when a task was given up; here the answer is then lost and the keeper goes on.
+    """
     import httpx
     from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
 
-    done = threading.Event()
+    finished = threading.Event()
 
     def beat() -> None:
-        while not done.wait(BEAT):
+        while not finished.wait(BEAT):
             try:
                 client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
             except (httpx.HTTPError, ValueError):
@@ -322,16 +324,16 @@ def beating(client: RuntimeHttpClient) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
+        finished.set()
         thread.join()
 
 
 def runtime_secret(path: Path) -> bytes:
-    """A secret file's exact bytes, ends of lines and all, as Flower's own programs read it: both sides must agree."""
+    """Read a secret file's exact bytes, ends of lines and all, as Flower's own programs do: both sides must agree."""
     try:
-        found = path.read_bytes()
+        secret = path.read_bytes()
     except OSError as e:
         raise BadInput(f"cannot read the runtime secret {path}: {e.strerror or e}", code="cannot-read") from None
-    if not found:
+    if not secret:
         raise BadInput(f"the runtime secret {path} is empty: bring the handed-over file back", code="empty-secret")
-    return found
+    return secret

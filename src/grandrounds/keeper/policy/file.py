@@ -77,7 +77,7 @@ peers = "listed"
 # true: nothing is learnt from training and validation patients without differential privacy. Figures of test rows are
 # not covered: they leave as they are, whole numbers of at least `cells.smallest` patients.
 require = false
-# What all runs together may spend of each patient here. The purse is kept on this machine.
+# What all runs together may spend of each patient here. The budget is kept on this machine.
 epsilon = 10.0
 delta = 1e-5
 # What one run may be planned to spend.
@@ -90,36 +90,39 @@ honest = 0
 """
 
 
-def section(kind: type[Section], given: Any, where: str) -> Section:
-    """A section from what the file says."""
-    if not isinstance(given, Mapping):
+def parse_section(kind: type[Section], values: Any, where: str) -> Section:
+    """Check one section of the file, and build it."""
+    if not isinstance(values, Mapping):
         raise BadInput(f"{where} is no section", code="not-a-section")
     usual = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for name, value in given.items():
+    checked = {}
+    for name, value in values.items():
         if name not in usual:
             raise BadInput(f"unknown key '{name}' in {where}; {nearest(name, usual)}", code="unknown-key")
-        values[name] = _value(value, usual[name], f"{where} {name}")
-    return kind(**values)
+        checked[name] = _check_value(value, usual[name], f"{where} {name}")
+    return kind(**checked)
 
 
-def _value(value: Any, usual: Any, where: str) -> Any:
-    """One value of the default's kind."""
+def _check_value(value: Any, usual: Any, where: str) -> Any:
+    """Check that a value is of its default's kind."""
     if isinstance(usual, bool):
-        right, said = isinstance(value, bool), "true or false"
+        right, expected = isinstance(value, bool), "true or false"
     elif isinstance(usual, int):
-        right, said = isinstance(value, int) and not isinstance(value, bool) and value >= 0, "a whole number from 0 on"
+        right, expected = (
+            isinstance(value, int) and not isinstance(value, bool) and value >= 0,
+            "a whole number from 0 on",
+        )
     elif isinstance(usual, float):
         right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-        said = "a number above 0"
+        expected = "a number above 0"
     elif usual == (0, 24):
         right = isinstance(value, list) and len(value) == 2 and all(type(v) is int and 0 <= v <= 24 for v in value)
-        said = "two whole hours, such as [20, 6]"
+        expected = "two whole hours, such as [20, 6]"
     elif usual in _ONE_OF:
-        right, said = value in _ONE_OF[usual], " or ".join(f'"{word}"' for word in _ONE_OF[usual])
+        right, expected = value in _ONE_OF[usual], " or ".join(f'"{word}"' for word in _ONE_OF[usual])
     else:
         right = value == usual or (isinstance(value, list) and all(isinstance(v, str) for v in value))
-        said = f'"{usual}" or a list of words' if isinstance(usual, str) else "a list of words"
+        expected = f'"{usual}" or a list of words' if isinstance(usual, str) else "a list of words"
     if not right:
-        raise BadInput(f"{where} is {value!r}; give {said}", code="bad-policy-value")
+        raise BadInput(f"{where} is {value!r}; give {expected}", code="bad-policy-value")
     return tuple(value) if isinstance(value, list) else float(value) if isinstance(usual, float) else value

@@ -2,7 +2,7 @@
 
 Everything follows from the plan's settings: no data are read and nothing is run. A site that has opened a plan answers no
 other question (`Questions`), so a server cannot probe its patients by asking again with numbers of its own choice. The
-same list tells the site's people beforehand what a plan would ask (`expected`) and what of it their policy refuses. Tests
+same list tells the site's people beforehand what a plan would ask (`expected_asks`) and what of it their policy refuses. Tests
 compare it with what runs of many plans really asked. Where settings leave it open it names more, never less.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,8 @@ from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.experiment.checks.privacy import counts_patients, under_budget
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
-from grandrounds.keeper.policy.rules import Policy
+from grandrounds.keeper.policy.rules import PlanValues, Policy
+from grandrounds.keeper.store import Facts
 from grandrounds.methods import is_variant_of, regularizer_class
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
@@ -56,9 +56,9 @@ class Questions:
         facts: What `facts` gave before the keeper was started again; empty for a new run.
     """
 
-    def __init__(self, plan: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    def __init__(self, plan: PlanValues, facts: Facts) -> None:
         self._settings = Plan(plan)
-        asks = expected(plan)
+        asks = expected_asks(plan)
         self._tasks = {ask.task for ask in asks}
         self._reports = {(ask.task, report) for ask in asks for report in ask.report}
         self._open = {(ask.task, report) for ask in asks for report in ask.report if report not in ask.withheld}
@@ -88,15 +88,15 @@ class Questions:
         self._asked[key] = self._asked.get(key, 0) + 1
         self._asked = {k: n for k, n in self._asked.items() if int(k.split()[0]) in (0, ask.round - 1, ask.round)}
 
-    def facts(self) -> dict[str, Any]:
-        """For the site's own state: what must outlive a restart of the keeper, and the end of the run."""
+    def facts(self) -> dict[str, Mapping[str, object]]:
+        """Return what must outlive a restart of the keeper, and the end of the run."""
         return {"asked": self._asked, "agreed": self._agreed}
 
     def _declares(self, ask: Ask) -> bool:
-        """Tell whether the plan has a question with these reports in this round, held back for a secure sum where it says so."""
+        """Check that the plan has a question with these reports in this round, withheld for a secure sum where it says so."""
         rounds = ask.round <= self._settings.method.rounds + 1
-        known = all((ask.task, r) in (self._reports if r in ask.withheld else self._open) for r in ask.report)
-        return rounds and known and set(ask.withheld) <= set(ask.report)
+        declared = all((ask.task, r) in (self._reports if r in ask.withheld else self._open) for r in ask.report)
+        return rounds and declared and set(ask.withheld) <= set(ask.report)
 
     def _most(self, ask: Ask) -> int:
         if ask.task == tasks.LEND:
@@ -104,76 +104,78 @@ class Questions:
         return _TREES if ask.report == ("lent",) else spec_of(ask.task).per_round
 
     def _agreed_once(self, ask: Ask) -> tuple[str, str] | None:
-        """What a server may choose once in a run, with its digest: the ranges of columns, and how rows are encoded."""
-        said = [ask.shared[name] for name in spec_of(ask.task).chosen_once if name in ask.shared]
-        if not said:
+        """Return a choice that a server may make once in a run, with its digest: ranges of columns, or the encoding of rows."""
+        choices = [ask.shared[name] for name in spec_of(ask.task).chosen_once if name in ask.shared]
+        if not choices:
             return None
-        content = b"".join(v.encode() if isinstance(v, str) else np.ascontiguousarray(v).tobytes() for v in said)
+        content = b"".join(v.encode() if isinstance(v, str) else np.ascontiguousarray(v).tobytes() for v in choices)
         return ask.task, hashlib.sha256(content).hexdigest()
 
     def _has_its_numbers(self, ask: Ask) -> bool:
-        """Tell whether its numbers, those for all sites and those for this one, are the plan's."""
-        own = {name: value for part in ask.each.values() for name, value in part.items()}
+        """Check that its numbers, those for all sites and those for this one, are the plan's."""
+        site_values = {name: value for part in ask.each.values() for name, value in part.items()}
         if spec_of(ask.task).is_training:
-            told = (ask.shared, {**ask.shared, **own})
-            halves = (None, 1, 2) if ask.task == tasks.TRAIN and confirms_on_halves(self._settings.method.weigh) else (None,)
-            plan = self._training(ask)
-            return all(said.get(OWN_HALF) in halves for said in told) and all(
-                said.get(name) == value for said in told for name, value in plan.items()
+            settings = (ask.shared, {**ask.shared, **site_values})
+            halves = (
+                (None, 1, 2) if ask.task == tasks.TRAIN and confirms_on_halves(self._settings.method.weigh) else (None,)
             )
-        return ask.task != tasks.MASKED or self._has_its_bound({**ask.shared, **own})
+            plan = self._training(ask)
+            return all(values.get(OWN_HALF) in halves for values in settings) and all(
+                values.get(name) == value for values in settings for name, value in plan.items()
+            )
+        return ask.task != tasks.MASKED or self._has_its_bound({**ask.shared, **site_values})
 
     def _training(self, ask: Ask) -> dict[str, Value]:
         p, t, tuned = self._settings, self._settings.train, ask.task == tasks.FINETUNE
-        told: dict[str, Value] = {name: getattr(t, name) for name in _TRAIN}
-        told |= {"seed": p.seed, "round": ask.round, "lr": t.lr}
+        settings: dict[str, Value] = {name: getattr(t, name) for name in _TRAIN}
+        settings |= {"seed": p.seed, "round": ask.round, "lr": t.lr}
         if tuned:
-            return told | {"epochs": t.finetune, "steps": 0}
-        told["lr"] = learning_rate(
+            return settings | {"epochs": t.finetune, "steps": 0}
+        settings["lr"] = learning_rate(
             t.schedule, base=t.lr, round=ask.round, rounds=p.method.rounds, warmup=t.warmup, decay=t.decay
         )
         if p.privacy.mechanism == DP_SGD:
-            told |= {"clip": p.privacy.clip, "rate": p.privacy.sampling_rate}
-        return told | ({"longest": p.privacy.clip} if p.privacy.mechanism == CLIENT else {})
+            settings |= {"clip": p.privacy.clip, "rate": p.privacy.sampling_rate}
+        return settings | ({"longest": p.privacy.clip} if p.privacy.mechanism == CLIENT else {})
 
-    def _has_its_bound(self, told: Mapping[str, Value]) -> bool:
-        """The largest value of a sum is the plan's: a site refuses what is beyond it, so another would be an oracle."""
-        p, purpose = self._settings, str(told.get("tag", "")).split(" ")[0]
+    def _has_its_bound(self, settings: Mapping[str, Value]) -> bool:
+        """Check that the largest value of a sum is the plan's: a site refuses larger ones, so another would be an oracle."""
+        p, purpose = self._settings, str(settings.get("tag", "")).split(" ")[0]
         longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.secure_range
         models = (STATISTIC_BITS, MAX_SUM_ENTRY) if is_variant_of(p.method.name, "veil") else (MODEL_BITS, longest)
         tallies = {(STATISTIC_BITS, STATISTIC_BOUND), (STATISTIC_BITS, MAX_ROWS)}
-        known = {tasks.MODELS: {models}, tasks.TALLIES: tallies, tasks.REASONS: {(STATISTIC_BITS, 1.0)}}.get(
+        allowed = {tasks.MODELS: {models}, tasks.TALLIES: tallies, tasks.REASONS: {(STATISTIC_BITS, 1.0)}}.get(
             purpose, set()
         )
-        said = (told.get("bits"), told.get("bound"))
-        return said in {(int(bits), float(bound)) for bits, bound in known}
+        scale = (settings.get("bits"), settings.get("bound"))
+        return scale in {(int(bits), float(bound)) for bits, bound in allowed}
 
 
-def refused_requests(policy: Policy, plan: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What a policy would refuse of a plan: (code, task, reports it is about), each once; `open` alone where it is that."""
-    found: dict[tuple[str, str, str], None] = {}
+def refused_requests(policy: Policy, plan: PlanValues) -> list[tuple[str, str, str]]:
+    """List what a policy would refuse of a plan: (code, task, reports), each once; `open` alone where it refuses the run."""
+    refusals: dict[tuple[str, str, str], None] = {}
     first = policy.refuses(Ask(tasks.OPEN), plan)
     if first:
         return [(first, tasks.OPEN, "")]
-    for ask in expected(plan):
-        whole = policy.refuses(ask, plan)
-        if not whole:
+    for ask in expected_asks(plan):
+        code = policy.refuses(ask, plan)
+        if not code:
             continue
-        alone = [r for r in ask.report if policy.refuses(_only(ask, r), plan) == whole]
-        found[(whole, ask.task, "" if len(alone) == len(ask.report) else ", ".join(alone))] = None
-    return list(found)
+        alone = [r for r in ask.report if policy.refuses(_only(ask, r), plan) == code]
+        refusals[(code, ask.task, "" if len(alone) == len(ask.report) else ", ".join(alone))] = None
+    return list(refusals)
 
 
-def expected(plan: Mapping[str, Any]) -> tuple[Ask, ...]:
-    """An Ask of each kind that a run of this plan may send, without its arrays."""
+def expected_asks(plan: PlanValues) -> tuple[Ask, ...]:
+    """List an Ask of each kind that a run of this plan may send, without its arrays."""
     p = Plan(plan)
     asks = [Ask(tasks.OPEN), *_before(p), *_rounds(p), *_about(p), *_after(p)]
     return tuple(ask.numbered(AskId(str(plan["name"]), 1, step), ()) for step, ask in enumerate(asks))
 
 
 def _only(ask: Ask, report: str) -> Ask:
-    held = tuple(r for r in ask.withheld if r == report)
-    return Ask(ask.task, ask.shared, ask.each, report=(report,), withheld=held, id=ask.id)
+    withheld = tuple(r for r in ask.withheld if r == report)
+    return Ask(ask.task, ask.shared, ask.each, report=(report,), withheld=withheld, id=ask.id)
 
 
 def _ask(p: Plan, task: str, *report: str, **shared: Value) -> Ask:
@@ -238,9 +240,9 @@ def _train(p: Plan) -> Ask:
     if p.evaluation.local_models != "none":
         report.append("local")
     if keeps_trust(p):
-        own = m.trust.explained == "own" or m.trust.accuracy_at == "site"
+        at_site = m.trust.explained == "own" or m.trust.accuracy_at == "site"
         report += ["shap", "trust"]
-        shared["attribute_on"] = "" if own else "reference"
+        shared["attribute_on"] = "" if at_site else "reference"
     if d.mechanism == DP_SGD:
         report.append(tasks.ERROR)
         shared |= {"rate": d.sampling_rate, "noise": 1.0, "clip": d.clip}

@@ -1,7 +1,7 @@
 """A site's own policy: which runs, tasks and reports it allows, how small a cell may be, what must be secure or private.
 
-The policy is asked before anything is done (`refuses`) and again before an answer leaves (`trimmed`). It says no with a
-fixed code. It keeps no memory of its own: what was spent is the purse's to know.
+The policy is asked before anything is done (`refuses`) and again before an answer leaves (`trim`). It refuses with a
+fixed code. It keeps no state: the site budget knows what was spent.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plugins import is_path
-from grandrounds.keeper.policy.file import DEFAULT, section
+from grandrounds.keeper.policy.file import DEFAULT, parse_section
 from grandrounds.keeper.policy.small_cells import without_small_cells
-from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.messages import Ask, Payload
 from grandrounds.protocol.task_spec import KINDS, MODEL, NOTHING, SUMMARY, WORDS, TaskSpec
 from grandrounds.protocol.tasks import CLOSE, HELLO, MASKED, MODELS, OPEN, PREPARE, PROPOSE, SPECS, spec_of
 
@@ -27,7 +27,7 @@ TASK, REPORT, SECURE, PRIVACY = "task-not-allowed", "report-not-allowed", "needs
 EPSILON, CELLS, RUN, ROUNDS = "epsilon-too-large", "cells-too-small", "run-not-approved", "too-many-rounds"
 HOURS, OWN_CODE = "outside-hours", "own-code-not-allowed"
 CODES = (TASK, REPORT, SECURE, PRIVACY, EPSILON, CELLS, RUN, ROUNDS, HOURS, OWN_CODE)
-"""All that a policy can say no with."""
+"""All codes that a policy refuses with."""
 
 MEANS = {
     TASK: "the policy does not allow this task",
@@ -45,19 +45,20 @@ MEANS = {
 
 ALL, ANY = "all", "any"
 LISTED, TOLD = "listed", "told"
-"""By whose word a site knows those whom it adds up with: its own list's, or the server's."""
+"""Whose list of peers a site trusts: its own, or the server's."""
 
 DP_SGD, CLIENT = "dp-sgd", "client"
 _ALWAYS = (HELLO, CLOSE)
 _SPARE = 1  # rounds after the last, in which a run is closed
 
 Listed = str | tuple[str, ...]
-Plan = Mapping[str, Any]
+PlanValues = Mapping[str, Any]
+"""A plan as parsed from the JSON of a message, which nobody has checked."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Which runs may be opened."""
+    """Runs that may be opened."""
 
     allow: Listed = ANY
     plans: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Tasks:
-    """What may be asked."""
+    """Tasks that may be asked."""
 
     allow: Listed = ALL
     deny: tuple[str, ...] = ()
@@ -76,7 +77,7 @@ class Tasks:
 
 @dataclass(frozen=True)
 class Reports:
-    """What may be answered."""
+    """Reports that may be answered."""
 
     allow: Listed = ALL
     deny: tuple[str, ...] = ()
@@ -86,7 +87,7 @@ class Reports:
 
 @dataclass(frozen=True)
 class Cells:
-    """How few patients may be counted together."""
+    """Smallest numbers of patients."""
 
     smallest: int = 5
     fewest_rows: int = 8
@@ -94,7 +95,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Secure:
-    """Whether single models may leave, and whom the site adds up with."""
+    """Rules of secure sums: whether single models may leave, and which peers the site adds up with."""
 
     only: bool = False
     largest_weight: float = 0.95
@@ -104,7 +105,7 @@ class Secure:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What is promised to patients."""
+    """Promises to patients."""
 
     require: bool = False
     epsilon: float = 10.0
@@ -116,7 +117,7 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Policy:
-    """The whole file."""
+    """All sections of a policy file."""
 
     runs: Runs = Runs()
     tasks: Tasks = Tasks()
@@ -127,7 +128,7 @@ class Policy:
 
     @classmethod
     def load(cls, path: Path) -> Policy:
-        """The policy in a file; a key that is not known is refused, because it may have been meant to forbid something."""
+        """Load a policy file; an unknown key is refused, because it may have been meant to forbid something."""
         try:
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as e:
@@ -139,88 +140,99 @@ class Policy:
 
     @classmethod
     def parse(cls, text: str, *, where: str = "the policy") -> Policy:
-        """The policy that this text says."""
+        """Parse the text of a policy file."""
         try:
-            found = tomllib.loads(text)
+            sections = tomllib.loads(text)
         except tomllib.TOMLDecodeError as e:
             raise BadInput(
                 f"{where} is no TOML ({e}): mend it, nothing is answered without a policy", code="not-toml"
             ) from None
         kinds = {"runs": Runs, "tasks": Tasks, "reports": Reports, "cells": Cells, "secure": Secure, "privacy": Privacy}
-        odd = next((name for name in found if name not in kinds), None)
+        odd = next((name for name in sections if name not in kinds), None)
         if odd is not None:
             raise BadInput(f"unknown section '{odd}' in {where}; {nearest(odd, kinds)}", code="unknown-section")
-        policy = cls(**{name: section(kind, found.get(name, {}), f"{where} [{name}]") for name, kind in kinds.items()})
+        policy = cls(
+            **{name: parse_section(kind, sections.get(name, {}), f"{where} [{name}]") for name, kind in kinds.items()}
+        )
         _check(policy, where)
         return policy
 
     @property
     def withheld_splits(self) -> tuple[str, ...]:
-        """Parts of which a host is to say nothing in an evaluation, whatever the plan says."""
+        """Splits of which a host reports nothing in an evaluation, whatever the plan says."""
         return ("train", "val") if self.privacy.require else ()
 
-    def refuses(self, ask: Ask, plan: Plan | None, *, rows: int | None = None, now: datetime | None = None) -> str:
-        """Why this Ask is not answered, as a code; nothing where it is. `rows`: the site's training rows, where known."""
+    def refuses(
+        self, ask: Ask, plan: PlanValues | None, *, rows: int | None = None, now: datetime | None = None
+    ) -> str:
+        """Return the code by which an Ask is refused; empty where it is allowed.
+
+        Args:
+            ask: The Ask.
+            plan: The plan of its run; None where there is none.
+            rows: The site's training rows, where known.
+            now: Time of day; the clock's by default.
+        """
         if ask.task in _ALWAYS:
             return ""
         if plan is not None and not _is_plan(plan):
             return RUN
-        held = tuple(r for r in ask.withheld if r in ask.report)
+        withheld = tuple(r for r in ask.withheld if r in ask.report)
         refused = (
             (TASK, not self.allows_task(ask.task)),
             (HOURS, not self._in_hours(now or datetime.now())),
             (ROUNDS, ask.round > self.runs.rounds + _SPARE),
             (RUN, plan is not None and not self._approves(plan, "" if ask.id is None else ask.id.run)),
-            (ROUNDS, plan is not None and self._longer(plan)),
+            (ROUNDS, plan is not None and self._has_too_many_rounds(plan)),
             (EPSILON, plan is not None and self.over_budget(plan)),
-            (PRIVACY, plan is not None and self.unpromised(plan)),
+            (PRIVACY, plan is not None and self.lacks_privacy_limit(plan)),
             (OWN_CODE, _own_code(ask, plan)),
             (REPORT, any(not self.allows_report(ask.task, r) for r in ask.report)),
-            (SECURE, any(self.wants_sum(ask.task, r) for r in ask.report if r not in held)),
+            (SECURE, any(self.needs_secure_sum(ask.task, r) for r in ask.report if r not in withheld)),
             (CELLS, spec_of(ask.task).is_learning and rows is not None and rows < self.cells.fewest_rows),
             (PRIVACY, self.privacy.require and ask.task != OPEN and not is_private(ask, plan)),
         )
         return next((code for code, no in refused if no), "")
 
-    def trimmed(self, ask: Ask, values: Mapping[str, Any], *, rows: Mapping[str, int] | None = None) -> dict[str, Any]:
-        """An answer as it may leave: no count of fewer patients than allowed, and no notes where none are.
+    def trim(self, ask: Ask, values: Payload, *, rows: Mapping[str, int] | None = None) -> Payload:
+        """Return an answer as it may leave: no count of fewer patients than allowed, and no notes where none are.
 
         `rows`: how many rows the site has for train, val and test.
         """
-        kept = without_small_cells(ask.task, values, self.cells.smallest, rows)
-        return kept if self.reports.notes or "notes" not in kept else {**kept, "notes": "[]"}
+        trimmed = without_small_cells(ask.task, values, self.cells.smallest, rows)
+        return trimmed if self.reports.notes or "notes" not in trimmed else {**trimmed, "notes": "[]"}
 
     def allows_task(self, task: str) -> bool:
-        """Whether a task is known, listed, and not denied."""
-        known = task in SPECS and task not in self.tasks.deny
-        return known and (task == OPEN or self.tasks.allow == ALL or task in self.tasks.allow)
+        """Check that a task is known, listed, and not denied."""
+        is_known = task in SPECS and task not in self.tasks.deny
+        return is_known and (task == OPEN or self.tasks.allow == ALL or task in self.tasks.allow)
 
     def allows_report(self, task: str, report: str) -> bool:
-        """Whether a report of a task is known, listed, and not denied."""
+        """Check that a report of a task is known, listed, and not denied."""
         spec, names = spec_of(task).reports.get(report), {report, f"{task}.{report}"}
         if spec is None or names & set(self.reports.deny) or (spec.kind == SUMMARY and not self.reports.summary):
             return False
         return self.reports.allow == ALL or bool(names & set(self.reports.allow))
 
-    def wants_sum(self, task: str, report: str) -> bool:
-        """Whether a report may leave into a secure sum alone."""
+    def needs_secure_sum(self, task: str, report: str) -> bool:
+        """Check whether a report may leave in a secure sum only."""
         spec = spec_of(task).reports.get(report)
         return self.secure.only and spec is not None and spec.is_summable
 
-    def over_budget(self, plan: Plan) -> bool:
-        """Whether a plan means to spend more than one run may."""
+    def over_budget(self, plan: PlanValues) -> bool:
+        """Check whether a plan means to spend more than one run may."""
         planned = plan["privacy"]["epsilon"]
         return planned is not None and bool(planned > min(self.privacy.run_epsilon, self.privacy.epsilon))
 
-    def unpromised(self, plan: Plan) -> bool:
-        """Whether a plan sets no limit to what it spends, where one is required."""
+    def lacks_privacy_limit(self, plan: PlanValues) -> bool:
+        """Check whether a plan has no privacy limit, where one is required."""
         return self.privacy.require and plan["privacy"]["epsilon"] is None
 
-    def _approves(self, plan: Plan, run: str) -> bool:
+    def _approves(self, plan: PlanValues, run: str) -> bool:
         named = self.runs.allow == ANY or bool({run, str(plan["name"])} & set(self.runs.allow))
         return named and (not self.runs.plans or plan_digest(plan) in self.runs.plans)
 
-    def _longer(self, plan: Plan) -> bool:
+    def _has_too_many_rounds(self, plan: PlanValues) -> bool:
         return int(plan["method"]["rounds"]) > self.runs.rounds
 
     def _in_hours(self, now: datetime) -> bool:
@@ -231,17 +243,17 @@ class Policy:
 
 
 def default_policy() -> str:
-    """The text of the file that a new site is given."""
+    """Return the text of the policy file of a new site."""
     return DEFAULT
 
 
-def plan_digest(plan: Plan) -> str:
-    """The SHA-256 of a plan's JSON with sorted keys and no spaces: what a site approves it by."""
+def plan_digest(plan: PlanValues) -> str:
+    """Return the SHA-256 of a plan's JSON with sorted keys and no spaces, by which a site approves it."""
     text = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def is_private(ask: Ask, plan: Mapping[str, Any] | None) -> bool:
+def is_private(ask: Ask, plan: PlanValues | None) -> bool:
     """Check that nothing in the answer to an Ask is of training or validation rows without noise.
 
     This is the policy's plain yes or no by the words of the Ask, before anything is done. The account of the site charges
@@ -287,8 +299,8 @@ def _above_zero(ask: Ask, name: str) -> bool:
     return isinstance(value, int | float) and value > 0
 
 
-def in_words(policy: Policy) -> list[str]:
-    """What is allowed, a sentence a line."""
+def describe_policy(policy: Policy) -> list[str]:
+    """Describe what a policy allows, a sentence a line."""
     runs, cells, secure, privacy = policy.runs, policy.cells, policy.secure, policy.privacy
     named = "any run" if runs.allow == ANY else f"runs named {_listed(runs.allow)}"
     plans = f", only with {len(runs.plans)} approved plan(s)" if runs.plans else ""
@@ -301,11 +313,11 @@ def in_words(policy: Policy) -> list[str]:
         if kind == NOTHING:
             continue
         pairs = [(t, r.name) for t in tasks for r in SPECS[t].reports.values() if r.kind == kind]
-        told = [f"{t}.{r}" for t, r in pairs if policy.allows_report(t, r)]
+        reports = [f"{t}.{r}" for t, r in pairs if policy.allows_report(t, r)]
         if kind == WORDS and not policy.reports.notes:
-            told = []  # asked for, and sent empty
-        masked = " (under masks only)" if pairs and all(policy.wants_sum(t, r) for t, r in pairs) else ""
-        lines.append(f"tells {kind}{masked}: {', '.join(told) or 'never'}")
+            reports = []  # asked for, and sent empty
+        masked = " (under masks only)" if pairs and all(policy.needs_secure_sum(t, r) for t, r in pairs) else ""
+        lines.append(f"tells {kind}{masked}: {', '.join(reports) or 'never'}")
     lines.append(
         f"names no category, subgroup or quantile cell of fewer than {cells.smallest} patients, and trains with "
         f"{cells.fewest_rows} rows or more"
@@ -324,8 +336,8 @@ def _listed(words: str | tuple[str, ...]) -> str:
     return words if isinstance(words, str) else ", ".join(words)
 
 
-def _is_plan(plan: Plan) -> bool:
-    """Whether it says what a policy goes by."""
+def _is_plan(plan: PlanValues) -> bool:
+    """Check that a plan has the settings that a policy checks."""
     try:
         epsilon, rounds = plan["privacy"]["epsilon"], plan["method"]["rounds"]
         words = (plan["name"], plan["model"]["name"], plan["privacy"]["mechanism"])
@@ -335,8 +347,8 @@ def _is_plan(plan: Plan) -> bool:
     return number and isinstance(rounds, int) and all(isinstance(w, str) for w in words)
 
 
-def _own_code(ask: Ask, plan: Plan | None) -> bool:
-    """Whether code would have to be imported that a message names: never done."""
+def _own_code(ask: Ask, plan: PlanValues | None) -> bool:
+    """Check whether code would have to be imported that a message names: never done."""
     if plan is not None and is_path(str(plan["model"]["name"])):
         return True
     if ask.task != PREPARE:
@@ -350,14 +362,14 @@ def _own_code(ask: Ask, plan: Plan | None) -> bool:
 def _check(policy: Policy, where: str) -> None:
     """Words that mean nothing are refused: a policy that forbids 'modle' forbids nothing."""
     reports = {name for t in SPECS.values() for r in t.reports for name in (r, f"{t.name}.{r}")}
-    for part, listed, known in (
+    for part, listed, valid in (
         ("tasks", policy.tasks, set(SPECS)),
         ("reports", policy.reports, reports),
     ):
         words = (*listed.deny, *(() if isinstance(listed.allow, str) else listed.allow))
-        odd = next((word for word in words if word not in known), None)
+        odd = next((word for word in words if word not in valid), None)
         if odd is not None:
-            raise BadInput(f"{where} [{part}] lists '{odd}'; {nearest(odd, sorted(known))}", code="bad-policy-value")
+            raise BadInput(f"{where} [{part}] lists '{odd}'; {nearest(odd, sorted(valid))}", code="bad-policy-value")
     if policy.secure.largest_weight > 1 or policy.privacy.delta >= 1:
         raise BadInput(f"{where}: largest_weight and delta are shares of 1", code="bad-policy-value")
     if policy.secure.fewest < Secure.fewest:

@@ -1,4 +1,4 @@
-"""Answers without counts of few patients, as they leave a site. What a site holds for a secure sum is not touched.
+"""Remove counts of few patients from answers before they leave. What a site withholds for a secure sum is not touched.
 
 Nothing is made up where adding can hide it: small subgroups are counted among the others and small quantile cells with
 their neighbours, so totals stay what they were. Rare categories are left out of a summary, and are `other` to the model.
@@ -14,17 +14,14 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.task_spec import FIGURE, SKETCH_CELLS, SUMMARY_CELLS, TALLY_CELLS
 from grandrounds.protocol.tasks import spec_of
-
-Values = dict[str, Any]
 
 _TALLY = ("count", "log_loss", "brier", "confusion", "reliability", "histogram")
 
 
-def without_small_cells(
-    task: str, values: Mapping[str, Any], smallest: int, rows: Mapping[str, int] | None = None
-) -> Values:
+def without_small_cells(task: str, values: Payload, smallest: int, rows: Mapping[str, int] | None = None) -> Payload:
     """Remove counts of few patients from one site's answer, by the rule that each report has in the table of tasks.
 
     Args:
@@ -58,9 +55,9 @@ def _nan(value: Any) -> Array:
     return np.full_like(np.asarray(value, float), np.nan)
 
 
-def _summary(values: Values, smallest: int) -> Values:
+def _summary(values: Payload, smallest: int) -> Payload:
     """Remove rare categories and small quantile cells from a summary, or means of few values from its second half."""
-    out = _categories(values, smallest) if "summary.words" in values else {}
+    out = dict(_categories(values, smallest)) if "summary.words" in values else {}
     if "summary.m2" in values:
         few = np.asarray({**values, **out}["summary.count"]) < smallest
         moments = {n: v for n, v in {**values, **out}.items() if n.startswith("summary.")}
@@ -68,24 +65,24 @@ def _summary(values: Values, smallest: int) -> Values:
     return out
 
 
-def _categories(values: Values, smallest: int) -> Values:
-    words = json.loads(values["summary.words"])
+def _categories(values: Payload, smallest: int) -> Payload:
+    words = json.loads(str(values["summary.words"]))
     words["groups"] = {w: n for w, n in words["groups"].items() if n >= smallest}
     words["classes"] = {w: max(n, smallest) for w, n in words["classes"].items()}
-    if "levels" not in words:  # of pictures, which have no columns
+    if "levels" not in words:  # of images, which have no columns
         return {"summary.words": json.dumps(words)}
-    words["levels"] = [{w: n for w, n in of.items() if n >= smallest} for of in words["levels"]]
+    words["levels"] = [{w: n for w, n in levels.items() if n >= smallest} for levels in words["levels"]]
     column, cell, count = (np.asarray(values[f"summary.{n}"]) for n in ("cell_column", "cell", "cell_count"))
     few = np.asarray(values["summary.count"]) < smallest
     keep = ~few[column]
-    out = _drawn_together(column[keep], cell[keep], count[keep], smallest)
-    told = dict(zip(("summary.cell_column", "summary.cell", "summary.cell_count"), out, strict=True))
-    told["summary.count"] = np.where(few, 0, values["summary.count"])
-    return {**told, "summary.words": json.dumps(words)}
+    out = _merge_cells(column[keep], cell[keep], count[keep], smallest)
+    kept_cells = dict(zip(("summary.cell_column", "summary.cell", "summary.cell_count"), out, strict=True))
+    kept_cells["summary.count"] = np.where(few, 0, values["summary.count"])
+    return {**kept_cells, "summary.words": json.dumps(words)}
 
 
-def _drawn_together(column: Array, cell: Array, count: Array, smallest: int) -> tuple[Array, Array, Array]:
-    """Neighbouring cells of a column added up until each holds enough; the cell with the middle patient stands for them.
+def _merge_cells(column: Array, cell: Array, count: Array, smallest: int) -> tuple[Array, Array, Array]:
+    """Add up neighbouring cells of a column until each has enough; the cell with the middle patient stands for them.
 
     Cells lie in order. What is left over at the upper end is added to the last.
     """
@@ -100,9 +97,9 @@ def _drawn_together(column: Array, cell: Array, count: Array, smallest: int) -> 
             groups[-1].append((c, n))
             if sum(k for _, k in groups[-1]) >= smallest:
                 groups.append([])
-        left = groups.pop()
-        if left and groups:
-            groups[-1] += left
+        rest = groups.pop()
+        if rest and groups:
+            groups[-1] += rest
         for group in groups:
             total = sum(n for _, n in group)
             passed = np.cumsum([n for _, n in group])
@@ -112,8 +109,8 @@ def _drawn_together(column: Array, cell: Array, count: Array, smallest: int) -> 
     return np.array(columns, column.dtype), np.array(cells, cell.dtype), np.array(counts, count.dtype)
 
 
-def _tally(values: Values, part: str, smallest: int) -> Values:
-    """A tally by subgroup (groups, ...) with the small ones added to the last, which is that of the others."""
+def _tally(values: Payload, part: str, smallest: int) -> Payload:
+    """Add small subgroups of a tally (groups, ...) to the last, which is that of the others."""
     count = np.atleast_1d(np.asarray(values[f"{part}.count"]))
     fields = {n: np.asarray(values[f"{part}.{n}"]) for n in _TALLY if f"{part}.{n}" in values}
     if not ((count > 0) & (count < smallest)).any():
@@ -122,19 +119,19 @@ def _tally(values: Values, part: str, smallest: int) -> Values:
         empty = {f"{part}.{n}": np.zeros_like(a) for n, a in fields.items()}
         figures = {n: _nan(v) for n, v in values.items() if n.startswith(f"figures.{part}.")}
         return empty | figures
-    moved = _moved(count, smallest)
+    moved = _groups_to_merge(count, smallest)
     last = len(count) - 1
     out = {}
     for name, array in fields.items():
-        own = array.copy()
-        own[last] += array[moved].sum(axis=0)
-        own[moved] = 0
-        out[f"{part}.{name}"] = own
+        merged = array.copy()
+        merged[last] += array[moved].sum(axis=0)
+        merged[moved] = 0
+        out[f"{part}.{name}"] = merged
     return out
 
 
-def _moved(count: Array, smallest: int) -> list[int]:
-    """The subgroups to count among the others: all small ones, and as many more, smallest first, as make those enough."""
+def _groups_to_merge(count: Array, smallest: int) -> list[int]:
+    """Choose the subgroups to count among the others: all small ones, and as many more, smallest first, as make those enough."""
     last = len(count) - 1
     moved = [g for g in range(last) if 0 < count[g] < smallest]
     rest = sorted((g for g in range(last) if count[g] >= smallest), key=lambda g: int(count[g]))

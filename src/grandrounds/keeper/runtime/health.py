@@ -1,4 +1,4 @@
-"""A small page on loopback that says whether a program is well, for people (`/health`) and for Prometheus (`/metrics`)."""
+"""A health page on loopback, for people (`/health`) and for Prometheus (`/metrics`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Metrics = Mapping[str, tuple[str, str, Mapping[str, float]]]
 
 
 def prometheus(metrics: Metrics) -> str:
-    """Metrics in Prometheus' text format."""
+    """Format metrics in Prometheus' text format."""
     lines = []
     for name, (kind, about, values) in metrics.items():
         lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
@@ -23,26 +23,28 @@ def prometheus(metrics: Metrics) -> str:
 
 
 def label(**words: str) -> str:
-    """Labels of one value, escaped."""
+    """Format the labels of one value, escaped."""
     escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in words.items()}
     return ",".join(f'{k}="{v}"' for k, v in escaped.items())
 
 
 class Health:
-    """Serves on 127.0.0.1 until it is closed. `well`: what is wrong, in fixed words; nothing where all is well."""
+    """Serves on 127.0.0.1 until it is closed. `faults`: returns what is wrong, in fixed words; nothing where all is well."""
 
-    def __init__(self, port: int, *, well: Callable[[], list[str]], metrics: Callable[[], Metrics]) -> None:
+    def __init__(self, port: int, *, faults: Callable[[], list[str]], metrics: Callable[[], Metrics]) -> None:
         class Page(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if self.path == "/health":
-                    wrong = well()
-                    self._say(503 if wrong else 200, "application/json", json.dumps({"ok": not wrong, "wrong": wrong}))
+                    wrong = faults()
+                    self._respond(
+                        503 if wrong else 200, "application/json", json.dumps({"ok": not wrong, "wrong": wrong})
+                    )
                 elif self.path == "/metrics":
-                    self._say(200, "text/plain; version=0.0.4", prometheus(metrics()))
+                    self._respond(200, "text/plain; version=0.0.4", prometheus(metrics()))
                 else:
-                    self._say(404, "text/plain", "/health or /metrics\n")
+                    self._respond(404, "text/plain", "/health or /metrics\n")
 
-            def _say(self, code: int, kind: str, text: str) -> None:
+            def _respond(self, code: int, kind: str, text: str) -> None:
                 body = text.encode()
                 self.send_response(code)
                 self.send_header("Content-Type", kind)
@@ -51,7 +53,7 @@ class Health:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nothing: who looks is nobody's concern."""
+                """Log nothing: who looks is nobody's concern."""
 
         try:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), Page)

@@ -1,4 +1,4 @@
-"""The site's own log: one line of JSON for each letter, with what was asked and what became of it. It never leaves the site.
+"""The site's own log: one line of JSON for each Ask, with its task and outcome. It never leaves the site.
 
 No value of a patient is in it, and no key: the run, the round, the task, sizes, seconds and codes.
 """
@@ -24,7 +24,7 @@ LARGEST = 50 * 2**20
 
 
 class SiteLog:
-    """Writes log.jsonl and counts. Wraps what answers letters."""
+    """Writes log.jsonl and counts Asks, around a handler of messages."""
 
     def __init__(self, path: Path, handler: Callable[[bytes], bytes]) -> None:
         self._path, self._handler = path, handler
@@ -35,69 +35,69 @@ class SiteLog:
         self.bytes: Counter[str] = Counter()
         self.last = 0.0
 
-    def handle(self, letter: bytes) -> bytes:
-        """Answer a letter, and write down that it was: a line for each of its Asks."""
+    def handle(self, message: bytes) -> bytes:
+        """Answer a message, and write a line for each of its Asks."""
         began = time.monotonic()
-        answer = self._handler(letter)
+        answer = self._handler(message)
         took = time.monotonic() - began
-        whole = {"seconds": round(took, 3), "down": len(letter), "up": len(answer)}
+        totals = {"seconds": round(took, 3), "down": len(message), "up": len(answer)}
         codes = _codes(answer)
         with self._turn:
-            self.bytes["down"] += len(letter)
+            self.bytes["down"] += len(message)
             self.bytes["up"] += len(answer)
             self.seconds += took
             self.last = time.time()
-            for asked, code in zip(_asked(letter), codes, strict=False):
+            for question, code in zip(_questions(message), codes, strict=False):
                 self.codes[code or "answered"] += 1
-                self.tasks[asked.task] += 1
-                self._write({**asdict(asked), "code": code, **whole})
+                self.tasks[question.task] += 1
+                self._write({**asdict(question), "code": code, **totals})
         return answer
 
-    def _write(self, said: Mapping[str, object]) -> None:
-        line = json.dumps({"at": datetime.now(UTC).isoformat(timespec="seconds"), **said}) + "\n"
+    def _write(self, record: Mapping[str, object]) -> None:
+        line = json.dumps({"at": datetime.now(UTC).isoformat(timespec="seconds"), **record}) + "\n"
         if self._path.exists() and self._path.stat().st_size > LARGEST:
             self._path.replace(self._path.with_suffix(".jsonl.1"))
         with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as f:
             f.write(line)
 
     def metrics(self) -> Metrics:
-        """For Prometheus."""
+        """Return the counters for Prometheus."""
         with self._turn:
             return {
                 "grandrounds_letters_total": (
                     "counter",
-                    "Letters of the server, by what became of them.",
+                    "Messages of the server, by what became of them.",
                     {label(code=code): float(n) for code, n in self.codes.items()},
                 ),
                 "grandrounds_tasks_total": (
                     "counter",
-                    "Letters of the server, by task.",
+                    "Messages of the server, by task.",
                     {label(task=task): float(n) for task, n in self.tasks.items()},
                 ),
                 "grandrounds_bytes_total": (
                     "counter",
-                    "Bytes of letters.",
+                    "Bytes of messages.",
                     {label(direction=d): float(n) for d, n in self.bytes.items()},
                 ),
-                "grandrounds_work_seconds_total": ("counter", "Seconds spent on letters.", {"": self.seconds}),
-                "grandrounds_last_letter_timestamp_seconds": ("gauge", "When the last letter came.", {"": self.last}),
+                "grandrounds_work_seconds_total": ("counter", "Seconds spent on messages.", {"": self.seconds}),
+                "grandrounds_last_letter_timestamp_seconds": ("gauge", "When the last message came.", {"": self.last}),
             }
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Question:
     run: str = ""
     round: int = 0
     step: int = 0
     task: str = "unreadable"
 
 
-def _asked(letter: bytes) -> list[_Asked]:
+def _questions(message: bytes) -> list[_Question]:
     try:
-        heads = [peek_ask(body) for body in unbundle(peek(letter).body)]
+        heads = [peek_ask(body) for body in unbundle(peek(message).body)]
     except BadInput:
-        return [_Asked()]
-    return [_Asked(id.run[:100], id.round, id.step, task[:40]) for task, id in heads]
+        return [_Question()]
+    return [_Question(id.run[:100], id.round, id.step, task[:40]) for task, id in heads]
 
 
 def _codes(answer: bytes) -> list[str]:

@@ -1,4 +1,4 @@
-"""One run at one hospital: the host that answers its Asks, brought back from disk where the keeper was started again."""
+"""One run at one hospital: the host that answers its Asks, loaded from disk where the keeper was started again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.errors import BadInput
-from grandrounds.core.plan_types import Plan
+from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.images import ImageSet, stroke_masks
@@ -21,13 +21,15 @@ from grandrounds.data.table import Table
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import OTHER_SPLIT, REFUSED, STALE, Refusal
 from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.store import Store
+from grandrounds.keeper.policy.rules import PlanValues
+from grandrounds.keeper.store import Opening, Store
 from grandrounds.methods import SITE_PLUGINS
 from grandrounds.privacy.events import protects_patients
 from grandrounds.privacy.secagg import WITHHELD, Secret
 from grandrounds.protocol.codec import decode_ask, encode_answer
 from grandrounds.protocol.identity import Identity
-from grandrounds.protocol.messages import Answer, Ask
+from grandrounds.protocol.layout import ParameterLayout
+from grandrounds.protocol.messages import Answer, Ask, Payload
 from grandrounds.protocol.tasks import ERROR, LEND, spec_of
 from grandrounds.site.company import UnknownPeers
 from grandrounds.site.host import SiteHost
@@ -37,7 +39,7 @@ from grandrounds.site.tasks import task_class
 
 @dataclass(frozen=True)
 class SiteIdentity:
-    """Who a site is, to its runs: its name, its key and what its masks and noise come from."""
+    """A site's name, its key, and the secret that its masks and noise come from."""
 
     name: str
     identity: Identity
@@ -45,23 +47,31 @@ class SiteIdentity:
 
 
 class SiteRun:
-    """A run that this site takes part in."""
+    """A run that this site takes part in.
+
+    Args:
+        opening: The terms on which the server opened it.
+        store: Its folder.
+        rows: The site's data, raw.
+        me: The site's name, key and secret.
+        access: Policy and budget of the site.
+        device: Device to train on.
+    """
 
     def __init__(
         self,
-        told: Mapping[str, Any],
+        opening: Opening,
         store: Store,
         rows: Table | ImageSet,
         me: SiteIdentity,
-        gate: AccessControl,
+        access: AccessControl,
         *,
         device: str,
     ) -> None:
-        """`told`: as the Ask `open` has it; `rows`: the site's own, raw."""
-        self.told, self.store, self._gate = dict(told), store, gate
-        self.plan = Plan(told["plan"])
+        self.opening, self.store, self._access = opening, store, access
+        self.plan = Plan(opening.plan)
         self._me = me
-        stack = own_stack(self.plan, rows, name=me.name, role=str(told["role"]), task=str(told["task"]))
+        stack = build_stack(self.plan, rows, name=me.name, role=opening.role, task=opening.task)
         e = self.plan.engine
         self.host = SiteHost(
             stack,
@@ -71,64 +81,64 @@ class SiteRun:
             precision=e.precision,
             identify=lambda _: me.identity,
             secret=lambda _: me.secret,
-            largest_weight=min(float(told["largest_weight"]), gate.policy.secure.largest_weight),
-            withheld_splits=tuple(dict.fromkeys((*told["untold"], *gate.policy.withheld_splits))),
-            listed=gate.peers,
-            fewest=gate.policy.secure.fewest,
-            smallest=gate.policy.cells.smallest,
+            largest_weight=min(opening.largest_weight, access.policy.secure.largest_weight),
+            withheld_splits=tuple(dict.fromkeys((*opening.withheld_splits, *access.policy.withheld_splits))),
+            listed=access.peers,
+            fewest=access.policy.secure.fewest,
+            smallest=access.policy.cells.smallest,
             reserved=True,
         )
         self.host.maps.files.folder = store.folder / "maps"
-        self.account = gate.account(self.host, told["plan"], {})
-        self.questions = Questions(told["plan"], {})
+        self.account = access.account(self.host, opening.plan, {})
+        self.questions = Questions(opening.plan, {})
         self.refusals = 0  # questions that were not answered, by no fault of the server that this site could name
         self.last = 0
         self._counted = 0  # the round that the server last said counts
 
     @classmethod
-    def again(
-        cls, store: Store, rows: Table | ImageSet, me: SiteIdentity, gate: AccessControl, *, device: str
+    def load(
+        cls, store: Store, rows: Table | ImageSet, me: SiteIdentity, access: AccessControl, *, device: str
     ) -> SiteRun | None:
-        """A run that was open when the keeper stopped; None where there is none."""
-        told = store.opening()
-        if told is None:
+        """Load a run that was open when the keeper stopped; None where there is none."""
+        opening = store.opening()
+        if opening is None:
             return None
-        run = cls(told, store, rows, me, gate, device=device)
+        run = cls(opening, store, rows, me, access, device=device)
         for data in store.setup():
             with suppress(UnknownPeers):  # whom it met is no longer listed: sums are refused until it meets others
                 run._do(decode_ask(data, me.name, run.layout))
-        run.recall()
+        run.restore()
         return run
 
-    def recall(self) -> None:
-        """Take up what the site remembers of this run."""
-        held = self.store.load()
-        if held is not None:
-            arrays, facts = held
+    def restore(self) -> None:
+        """Load what the site remembers of this run."""
+        stored = self.store.load()
+        if stored is not None:
+            arrays, facts = stored
             self.host.restore(arrays)
-            self.account = self._gate.account(self.host, self.told["plan"], facts)
-            self.questions = Questions(self.told["plan"], facts)
+            self.account = self._access.account(self.host, self.opening.plan, facts)
+            self.questions = Questions(self.opening.plan, facts)
             self.refusals = int(facts.get("refusals", 0))
             self.last, self._counted = int(facts["last"]), int(facts.get("counted", 0))
 
     @property
-    def layout(self) -> Any:
+    def layout(self) -> ParameterLayout | None:
         return None if self.host.model is None else self.host.model.layout
 
-    def same_rows(self, told: Mapping[str, Any]) -> bool:
-        """Whether a run opened so deals this site's rows as this one does."""
-        return told["role"] == self.told["role"] and _dealt(told["plan"]) == _dealt(self.told["plan"])
+    def has_same_rows(self, opening: Opening) -> bool:
+        """Check that a run opened on these terms splits this site's rows as this one does."""
+        return opening.role == self.opening.role and _split_settings(opening.plan) == _split_settings(self.opening.plan)
 
     def check(self, ask: Ask) -> None:
-        """Refuse what is of a round long done, since what a site knows would go back to it, and what the plan does not ask.
+        """Refuse Asks of a round that is long over, since the site's state would go back to it, and all after many refusals.
 
-        A refusal tells one bit of what the site holds, so after `runs.refusals` of them the run is over for this site.
+        A refusal tells one bit of what the site has, so after `runs.refusals` of them the run is over for this site.
         """
         assert ask.id is not None
         spec = spec_of(ask.task)
         if ask.round < self.last - 1 and not (ask.round == 0 and (spec.setup or spec.is_repeatable)):
             raise Refusal(STALE)
-        if self.refusals >= self._gate.policy.runs.refusals:
+        if self.refusals >= self._access.policy.runs.refusals:
             raise Refusal(REFUSED)
 
     def count_refusal(self) -> None:
@@ -137,30 +147,30 @@ class SiteRun:
         self._save()
 
     def answer(self, ask: Ask, body: bytes) -> bytes:
-        """Do what is asked, and have what the site remembers of it on disk before anybody hears of it."""
+        """Answer an Ask, with the state after it on disk before the answer leaves."""
         assert ask.id is not None
-        mine = self.host.stack.rows[0]
-        rows = {"train": len(mine.train), "val": len(mine.val), "test": len(mine.test)}
-        self._gate.permit(ask, self.told["plan"], self.account, self.questions, rows=rows["train"])
+        split = self.host.stack.rows[0]
+        rows = {"train": len(split.train), "val": len(split.val), "test": len(split.test)}
+        self._access.permit(ask, self.opening.plan, self.account, self.questions, rows=rows["train"])
         try:
             values = self._do(ask)
         except UnknownPeers as e:
-            raise self._gate.turned_away(ask, e) from None
-        self.account.answered(ask, {name: [value] for name, value in values.items()})
+            raise self._access.reject_peers(ask, e) from None
+        self.account.record(ask, {name: [value] for name, value in values.items()})
         self.last = max(self.last, ask.round)
         if spec_of(ask.task).setup:
             name = f"{ask.task} {ask.shared['name']}" if ask.task == LEND else ask.task
             self.store.set_up("".join(c if c.isalnum() or c in "._-" else "_" for c in name), body)
         self.refusals += int(values.get(ERROR) == WITHHELD)
         self._save()
-        return encode_answer(Answer(self._me.name, ask.id, self._gate.trimmed(ask, values, rows)), self.layout)
+        return encode_answer(Answer(self._me.name, ask.id, self._access.trim(ask, values, rows)), self.layout)
 
     def _save(self) -> None:
         facts = {"last": self.last, "counted": self._counted, "refusals": self.refusals}
         self.store.save(self.host.arrays(), {**facts, **self.account.facts(), **self.questions.facts()})
 
-    def _do(self, ask: Ask) -> dict[str, Any]:
-        """Round 0 is asked again by a server that goes on. It knows nothing of rounds yet, and nothing is taken back by it."""
+    def _do(self, ask: Ask) -> Payload:
+        """Have the host answer. Round 0 is asked again by a server that resumes: it takes back no round."""
         if ask.round:
             self._counted = int(ask.shared.get("committed", 0))
         ask = replace(ask, shared={**ask.shared, "committed": self._counted})
@@ -168,66 +178,67 @@ class SiteRun:
         return {name: column[0] for name, column in columns.items()}
 
 
-def _dealt(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a plan says which rows are whose; the hash of data that the server has written in itself is no part of it."""
+def _split_settings(plan: PlanValues) -> PlanValues:
+    """Return the settings that decide which rows are whose; the hash of data that the server wrote in is no part of it."""
     data = {name: value for name, value in plan["data"].items() if name != "sha256"}
     return {"data": data, **{name: plan[name] for name in ("seed", "split", "tasks")}}
 
 
-def told_to_open(ask: Ask) -> dict[str, Any]:
-    """What the Ask `open` says, in plain values."""
+def read_opening(ask: Ask) -> Opening:
+    """Read the terms of an Ask `open`."""
     s = ask.shared
-    return {
-        "plan": json.loads(str(s["plan"])),
-        "role": str(s["role"]),
-        "task": str(s["task"]),
-        "largest_weight": float(s["largest_weight"]),
-        "untold": [p for p in str(s["untold"]).split(",") if p],
-    }
+    return Opening(
+        plan=json.loads(str(s["plan"])),
+        role=str(s["role"]),
+        task=str(s["task"]),
+        largest_weight=float(s["largest_weight"]),
+        withheld_splits=tuple(p for p in str(s["untold"]).split(",") if p),
+    )
 
 
-def refuse_other_rows(before: SiteRun | None, told: Mapping[str, Any]) -> None:
-    """A run that goes on must not deal the rows anew: what was a test row would be trained on."""
-    if before is not None and not before.same_rows(told):
+def refuse_other_rows(before: SiteRun | None, opening: Opening) -> None:
+    """Refuse a resumed run that splits the rows anew: a test row of before would be trained on."""
+    if before is not None and not before.has_same_rows(opening):
         raise Refusal(OTHER_SPLIT)
 
 
-def own_stack(plan: Plan, given: Table | ImageSet, *, name: str, role: str, task: str) -> Stack:
-    """One site's stack of a run: its rows, dealt to training, validation and test as the plan says."""
-    data = _pictures(plan.data, given) if isinstance(given, ImageSet) else _table(plan.data, given)
+def build_stack(plan: Plan, rows: Table | ImageSet, *, name: str, role: str, task: str) -> Stack:
+    """Build one site's stack of a run: its rows, split into training, validation and test as the plan says."""
+    data = _check_images(plan.data, rows) if isinstance(rows, ImageSet) else _check_table(plan.data, rows)
     share = plan.split.test if plan.split.scheme == "within" else 0.0
-    rows = split_site_rows(plan, data, name, np.arange(len(data)), role, test=share, keys=split_keys(plan, data))
+    split = split_site_rows(plan, data, name, np.arange(len(data)), role, test=share, keys=split_keys(plan, data))
     subgroup = plan.evaluation.subgroup
     groups = None if subgroup is None else data.groups(subgroup)
     if task:
         data = replace(data, label=_labels(plan, data, task))
-    return Stack((name,), data, (rows,), groups, (task,), by_patient=protects_patients(plan))
+    return Stack((name,), data, (split,), groups, (task,), by_patient=protects_patients(plan))
 
 
-def _table(settings: Any, given: Table) -> Dataset:
+def _check_table(settings: DataSettings, table: Table) -> Dataset:
     if parse_image_shape(settings) is not None:
-        raise BadInput(f"{given.source} is a table, and the run is one of pictures", code="other-data-kind")
-    return apply_schema(settings, given)
+        raise BadInput(f"{table.source} is a table, and the run needs images", code="other-data-kind")
+    return apply_schema(settings, table)
 
 
-def _pictures(settings: Any, given: ImageSet) -> ImageSet:
-    """Pictures that are as the plan says: of its size and channels, with labels of its classes, and masks where it says so."""
-    shape, labels = parse_image_shape(settings), settings.levels.plain().get(settings.label)
+def _check_images(settings: DataSettings, images: ImageSet) -> ImageSet:
+    """Check that images have the size, channels and classes of the plan, and masks where it asks for them."""
+    shape = parse_image_shape(settings)
+    labels = None if settings.label is None else settings.levels.plain().get(settings.label)
     if settings.kinds.plain():
-        raise BadInput(f"{given.name} holds pictures, and the run is one of a table", code="other-data-kind")
-    if shape is not None and given.shape != shape:
+        raise BadInput(f"{images.name} holds images, and the run needs a table", code="other-data-kind")
+    if shape is not None and images.shape != shape:
         raise BadInput(
-            f"pictures of {given.name} have the shape {given.shape}, and {shape} is agreed", code="other-image-shape"
+            f"images of {images.name} have the shape {images.shape}, and {shape} is agreed", code="other-image-shape"
         )
-    if shape is not None and labels and not set(given.label.tolist()) <= set(labels):
-        raise BadInput(f"{given.name} has labels that are none of the agreed classes", code="unknown-class")
-    if settings.masks == AT_SITES and given.masks is None:
-        raise BadInput(f"{given.name} has no truth masks, which are agreed on", code="no-truth-masks")
-    return replace(given, masks=stroke_masks(given.pixels)) if settings.masks == STROKES else given
+    if shape is not None and labels and not set(images.label.tolist()) <= set(labels):
+        raise BadInput(f"{images.name} has labels that are none of the agreed classes", code="unknown-class")
+    if settings.masks == AT_SITES and images.masks is None:
+        raise BadInput(f"{images.name} has no truth masks, which are agreed on", code="no-truth-masks")
+    return replace(images, masks=stroke_masks(images.pixels)) if settings.masks == STROKES else images
 
 
 def _labels(plan: Plan, data: Holdings, task: str) -> Any:
-    """Labels of a site with a task of its own."""
+    """Map the labels of a site with a task of its own to the classes of that task."""
     groups: Mapping[str, Sequence[str]] = plan.tasks.plain()[task]["classes"]
     grouped = {old: new for new, olds in groups.items() for old in olds}
     if any(word not in grouped for word in data.label.tolist()):

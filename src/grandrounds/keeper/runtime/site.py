@@ -25,7 +25,7 @@ GAVE_UP = b"SSL/TLS handshake error detected"
 
 
 class Site:
-    """One site, until it is told to stop."""
+    """One site at work, until it is stopped."""
 
     def __init__(
         self, folder: SiteFolder, *, data: str, query: str | None, device: str, fast: bool, node: bool
@@ -34,11 +34,11 @@ class Site:
         self.folder, self._fast, self._with_node = folder, fast, node
         self.settings = folder.settings()
         limit = float(self.settings["limits"]["seconds"])
-        self.supervisor = Supervisor.of(
+        self.supervisor = Supervisor.for_folder(
             folder.path, folder.identity(), folder.name, data=data, query=query, device=device, seconds=limit
         )
         self.log = SiteLog(folder.state / "log.jsonl", self.supervisor.handle)
-        self._here = False
+        self._connected = False
         self._node: subprocess.Popen[bytes] | None = None
         self._node_log = folder.state / "node.log"
         self._node_read = 0  # how much of the SuperNode's log was looked at
@@ -48,7 +48,7 @@ class Site:
         return int(self.settings["node"]["port"])
 
     def run(self, stop: threading.Event, say: Say) -> None:
-        """Answer letters until `stop` is set."""
+        """Answer messages until `stop` is set."""
         with ExitStack() as ends:
             self.supervisor.start()
             ends.callback(self.supervisor.close)
@@ -72,8 +72,8 @@ class Site:
 
     def _noted(self, word: str, say: Say) -> None:
         if word in ("connected", "away"):
-            self._here = word == "connected"
-            say("the SuperNode is there" if self._here else "the SuperNode is away; waiting for it")
+            self._connected = word == "connected"
+            say("the SuperNode is there" if self._connected else "the SuperNode is away; waiting for it")
 
     def _start_node(self) -> None:
         server, path = self.settings["server"], self.folder.path
@@ -115,28 +115,28 @@ class Site:
 
     def _health(self) -> Health | None:
         port = self.settings.get("health", {}).get("port")
-        return None if port is None else Health(int(port), well=self._wrong, metrics=self._metrics)
+        return None if port is None else Health(int(port), faults=self._faults, metrics=self._metrics)
 
-    def _wrong(self) -> list[str]:
-        return [] if self._here else ["the SuperNode is away"]
+    def _faults(self) -> list[str]:
+        return [] if self._connected else ["the SuperNode is away"]
 
     def _metrics(self) -> Metrics:
-        purse = self.folder.purse()
+        budget = self.folder.budget()
         return {
             **self.log.metrics(),
-            "grandrounds_node_up": ("gauge", "Whether the SuperNode is there.", {"": float(self._here)}),
+            "grandrounds_node_up": ("gauge", "Whether the SuperNode is there.", {"": float(self._connected)}),
             "grandrounds_restarts_total": (
                 "counter",
                 "How often the process that works with the data was replaced.",
                 {"": float(max(0, self.supervisor.restarts))},
             ),
-            "grandrounds_epsilon_spent": ("gauge", "Epsilon of training rows over all runs.", {"": purse.spent()}),
-            "grandrounds_epsilon_limit": ("gauge", "What may be spent.", {"": float(purse.budget().epsilon or 0.0)}),
+            "grandrounds_epsilon_spent": ("gauge", "Epsilon of training rows over all runs.", {"": budget.spent()}),
+            "grandrounds_epsilon_limit": ("gauge", "What may be spent.", {"": float(budget.budget().epsilon or 0.0)}),
         }
 
 
 def gave_up(log: Path, since: int) -> bool:
-    """Whether a SuperNode has ended its work and not its process, as its log says from this byte on.
+    """Check whether a SuperNode has ended its work and not its process, by its log from this byte on.
 
     Flower's does so when a connection ends in the middle of a TLS handshake, as where a proxy or a firewall on the way takes
     connections while the gateway is down. It would stay, hear nothing more, and look well from here.

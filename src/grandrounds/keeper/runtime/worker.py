@@ -1,4 +1,4 @@
-"""The worker, which is the process that works with a site's data, and the supervisor that stands before it.
+"""The worker process, which works with a site's data, and the supervisor that restarts it.
 
 `python -m grandrounds.keeper.runtime.worker FOLDER --data TABLE` is the worker: it answers messages that come in on
 standard input, one at a time. The supervisor stops it when it hangs and starts another when it dies. Stock Flower waits for a
@@ -22,7 +22,7 @@ from typing import IO
 
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.keeper import codes
-from grandrounds.keeper.runtime.keeper import refusal
+from grandrounds.keeper.runtime.keeper import seal_refusal
 from grandrounds.protocol.identity import Identity
 
 _log = logging.getLogger("grandrounds.keeper")
@@ -42,7 +42,7 @@ LARGEST = 16 * 2**30
 
 
 class Supervisor:
-    """One letter at a time, each within `seconds`. `restarts`: how often the process had to be replaced."""
+    """Hands messages to the worker, one at a time, each within `seconds`. `restarts`: how often it had to be replaced."""
 
     def __init__(self, command: Sequence[str], identity: Identity, site: str, *, seconds: float, log: Path) -> None:
         self._command, self._identity, self._site, self._seconds, self._log = command, identity, site, seconds, log
@@ -52,7 +52,7 @@ class Supervisor:
         self.restarts = -1
 
     @classmethod
-    def of(
+    def for_folder(
         cls, folder: Path, identity: Identity, site: str, *, data: str, query: str | None, device: str, seconds: float
     ) -> Supervisor:
         """Make the supervisor of a site's folder."""
@@ -71,18 +71,18 @@ class Supervisor:
         return cls(command, identity, site, seconds=seconds, log=folder / "state" / "work.log")
 
     def start(self) -> None:
-        """Have the process read the data now; what is wrong with them is said here, and not to a server."""
+        """Start the worker, which reads the data: errors in them are raised here, and never sent to a server."""
         with self._turn:
             self._start()
 
-    def handle(self, letter: bytes) -> bytes:
-        """The answer to a letter; a code where there is none in time."""
+    def handle(self, message: bytes) -> bytes:
+        """Answer a message; by a code where there is no answer in time."""
         with self._turn:
             answer, code = None, codes.CRASHED
             try:
                 if self._process is None or self._process.poll() is not None:
                     self._start()
-                answer = self._asked(letter)
+                answer = self._ask_worker(message)
             except TimeoutError:
                 code = codes.LATE
             except (RunFailed, OSError):
@@ -91,15 +91,15 @@ class Supervisor:
                 return answer
             self._end()
             _log.error("the process that works with the data was %s; another takes its place", code)
-            return refusal(self._identity, self._site, letter, code)
+            return seal_refusal(self._identity, self._site, message, code)
 
-    def _asked(self, letter: bytes) -> bytes | None:
+    def _ask_worker(self, message: bytes) -> bytes | None:
         assert self._process is not None and self._process.stdin is not None
-        write_frame(self._process.stdin, letter)
+        write_frame(self._process.stdin, message)
         return self._next(self._seconds)
 
     def _next(self, seconds: float) -> bytes | None:
-        """What the process said next; None where it is gone."""
+        """Return the worker's next frame; None where it is gone."""
         try:
             return self._answers.get(timeout=seconds)
         except queue.Empty:
@@ -132,7 +132,7 @@ class Supervisor:
             self._process = None
 
     def close(self) -> None:
-        """End the process; nothing is lost."""
+        """End the worker; nothing is lost."""
         with self._turn:
             self._end()
 
@@ -146,7 +146,7 @@ def _listen(pipe: IO[bytes], answers: queue.Queue[bytes | None]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit code: 0 the supervisor is gone, 1 failed, 2 bad input."""
+    """Run a worker; the exit code: 0 the supervisor is gone, 1 failed, 2 bad input."""
     from grandrounds.keeper.folder import SiteFolder
 
     parser = argparse.ArgumentParser(prog="python -m grandrounds.keeper.runtime.worker")
@@ -156,16 +156,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     args = parser.parse_args(arguments)
     end_with_parent()  # nobody would stop it if it hung
-    letters = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing that a library prints gets among the letters
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing that a library prints gets among the answers
     try:
         keeper = SiteFolder(args.folder).keeper(args.data, query=args.query, device=args.device)
     except GrandRoundsError as e:
         print(f"error: {e}", file=sys.stderr, flush=True)
         return e.exit_code
-    write_frame(letters, READY)
-    while (letter := read_frame(sys.stdin.buffer)) is not None:
-        write_frame(letters, keeper.handle(letter))
+    write_frame(answers, READY)
+    while (message := read_frame(sys.stdin.buffer)) is not None:
+        write_frame(answers, keeper.handle(message))
     return 0
 
 
@@ -188,22 +188,22 @@ def write_frame(pipe: IO[bytes], data: bytes) -> None:
 
 
 def read_frame(pipe: IO[bytes]) -> bytes | None:
-    """The next letter; None where the other side is gone."""
-    head = _exactly(pipe, LENGTH)
+    """Read the next frame; None where the other side is gone."""
+    head = _read_exactly(pipe, LENGTH)
     if head is None:
         return None
     size = int.from_bytes(head, "big")
-    return None if size > LARGEST else _exactly(pipe, size)
+    return None if size > LARGEST else _read_exactly(pipe, size)
 
 
-def _exactly(pipe: IO[bytes], size: int) -> bytes | None:
-    parts, left = [], size
-    while left:
-        part = pipe.read(left)
+def _read_exactly(pipe: IO[bytes], size: int) -> bytes | None:
+    parts, remaining = [], size
+    while remaining:
+        part = pipe.read(remaining)
         if not part:
             return None
         parts.append(part)
-        left -= len(part)
+        remaining -= len(part)
     return b"".join(parts)
 
 
