@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Aggregation:
     signals: Mapping[str, Mapping[str, float]]
     stages: tuple[Stage, ...]
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    cohorts: Mapping[str, Any] = field(default_factory=dict)
+    cohorts: Mapping[str, object] = field(default_factory=dict)
     memory: Mapping[str, Array] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     attributions: Mapping[str, float] = field(default_factory=dict)
@@ -286,7 +286,7 @@ def _present_shares(each: Array, groups: CohortAssignment) -> Array:
     return out
 
 
-def _describe_cohorts(server: Server, answers: Answers, groups: CohortAssignment) -> tuple[dict[str, Any], dict[str, Array]]:
+def _describe_cohorts(server: Server, answers: Answers, groups: CohortAssignment) -> tuple[dict[str, object], dict[str, Array]]:
     """Describe the cohorts for the Decision, and return the labels to remember.
 
     Only the round before is remembered: cohorts are numbered anew each round, so numbers of two rounds do not mix.

@@ -81,7 +81,7 @@ def read_summaries(answers: Answers) -> list[dict[str, Any]]:
 
 
 def prepare_sites(
-    encoding: AnyEncoding, spec: Mapping[str, Any], *, centre: Sequence[str] = (), notes: bool = True
+    encoding: AnyEncoding, spec: Mapping[str, object], *, centre: Sequence[str] = (), notes: bool = True
 ) -> Generator[Ask, Answers, tuple[dict[str, dict[str, int]], dict[str, list[str]], Array | None]]:
     """Have every site prepare its rows; returns row counts by site, and `notes` and the `centre` where they are asked for.
 
@@ -139,7 +139,7 @@ def evaluate(
     return EvaluationResult(answers.sites, totals, _strip_prefix(answers.columns, "figures.test"))
 
 
-def _strip_prefix(columns: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _strip_prefix(columns: Mapping[str, Any], name: str) -> dict[str, Array]:
     return {k.removeprefix(f"{name}."): v for k, v in columns.items() if k.startswith(f"{name}.")}
 
 

@@ -81,7 +81,7 @@ def rank_sites(per_site: Mapping[str, Figures]) -> list[str]:
     return [*sorted(ranked, key=lambda s: (per_site[s]["auroc"], s)), *rest]
 
 
-def worst_site(per_site: Mapping[str, Figures]) -> dict[str, Any]:
+def worst_site(per_site: Mapping[str, Figures]) -> Figures:
     """Return the site with the lowest AUROC among those with enough rows, with its figures; empty where none has enough."""
     ranked = [s for s in rank_sites(per_site) if enough_rows(per_site[s]) and is_defined(per_site[s].get("auroc"))]
     if not ranked:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any
+
+from grandrounds.core.records import RoundRecord
 
 FIGURES = ("train_accuracy", "train_loss", "test_accuracy", "others_train", "external")
 """What a round's `local` may have of each site's own model."""
@@ -15,7 +16,7 @@ _WEIGHTED_BY = {"test_accuracy": "test"}
 Rows = Mapping[str, Mapping[str, int]]
 
 
-def local_summary(records: Sequence[Mapping[str, Any]], rows: Rows) -> dict[str, Any]:
+def local_summary(records: Sequence[RoundRecord], rows: Rows) -> dict[str, dict[str, object]]:
     """Return the summary's `local`: means over sites in the last round that has any; nothing for a run that asked for none.
 
     `crossed_rounds`: in how many rounds local models went to other sites.
@@ -39,7 +40,7 @@ def local_means(local: Mapping[str, Mapping[str, float | None]], rows: Rows) -> 
     return out
 
 
-def disclose_shared_models(privacy: Mapping[str, Any], local: Mapping[str, Any]) -> Mapping[str, Any]:
+def disclose_shared_models(privacy: Mapping[str, object], local: Mapping[str, object]) -> Mapping[str, object]:
     """Add to the privacy statement that local models were sent to other sites, where they were."""
     number = local.get("crossed_rounds", 0)
     if not number:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from grandrounds.core.records import Scores
 from grandrounds.metrics.scores import BY_NAME, POSITIVE, SHARE
 
 _LABELS = {"worst_site_auroc": "worst site AUROC", "nsds": "NSDS"}
@@ -38,7 +38,7 @@ def base_metric(metric: str) -> str:
     return metric.removeprefix(before)
 
 
-def binning_note(figures: Mapping[str, Any], metric: str) -> str:
+def binning_note(figures: Scores, metric: str) -> str:
     """Return "± 0.004 at most from binning" where a metric may be off by more than `RESOLUTION_TOLERANCE`, else ""."""
     off = figures.get(f"{metric}_resolution")
     return "" if off is None or off <= RESOLUTION_TOLERANCE else f"± {off:.3f} at most from binning"

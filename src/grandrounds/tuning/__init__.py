@@ -18,7 +18,7 @@ def tune(
     experiment: Experiment,
     *,
     trials: int | None = None,
-    space: Mapping[str, Any] | None = None,
+    space: Mapping[str, object] | None = None,
     out: str | Path | None = None,
     metric: str | None = None,
     direction: str | None = None,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from grandrounds.tuning.space import Value
 
 if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment
 
-_SpaceTable = dict[str, Any]
+_SpaceTable = dict[str, Value]
 
 _SERVER_ADAPTIVE = ("fedopt", "fedadam", "fedyogi", "fedadagrad", "fedrmsprop")
 

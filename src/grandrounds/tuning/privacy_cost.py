@@ -11,27 +11,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grandrounds.privacy.in_words import plain
-from grandrounds.tuning.trial import Trial
+from grandrounds.tuning.trial import PrivacyCost, Releases, Trial
 
 if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event
     from grandrounds.runs.run import Run
 
 
-def read_releases(run: Run) -> dict[str, Any]:
+def read_releases(run: Run) -> Releases:
     """Read a run's releases about patients under a mechanism; empty where it promised nothing."""
     if run.finished:
         events = run.summary["privacy"].get("events", [])
     else:
         events = [e for r in run.rounds for e in r["decision"]["privacy"].get("events", ())]
-    unit = {"unit": run.plan["privacy"]["unit"]} if run.plan["privacy"].get("unit") in ("patient", "row") else {}
-    return {"delta": run.plan["privacy"]["delta"], "events": list(events), **unit} if events else {}
+    if not events:
+        return {}
+    promise = run.plan["privacy"]
+    released: Releases = {"delta": promise["delta"], "events": list(events)}
+    if promise.get("unit") in ("patient", "row"):
+        released["unit"] = promise["unit"]
+    return released
 
 
-def privacy_cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: str = "") -> dict[str, Any]:
+def privacy_cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: str = "") -> PrivacyCost:
     """Compute the privacy cost of all trials that were run: figures, and a statement in plain words.
 
     `elsewhere`: the set that trials ran on, where it is not the experiment's own.
@@ -58,7 +63,7 @@ def privacy_cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsew
     return _compose(of_trial, each, _training(best), looked, delta, unit)
 
 
-def _not_private(trials: int, how: str, looked: str) -> dict[str, Any]:
+def _not_private(trials: int, how: str, looked: str) -> PrivacyCost:
     statement = (
         f"Not private: {_trials(trials)} {how}, and {looked}. None of this is in the epsilon of the final run. To spend "
         "nothing, tune on public or generated rows: --data."
@@ -73,7 +78,7 @@ def _compose(
     looked: str,
     delta: float,
     unit: str,
-) -> dict[str, Any]:
+) -> PrivacyCost:
     """Compose trials that each kept a promise: `each` its epsilon at `delta`; `final`: releases of the best settings.
 
     `unit`: whom the promises are to.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Mapping
 
 from grandrounds.core import redact, toml
 from grandrounds.core.arrays import write_atomic
@@ -16,7 +16,7 @@ SCHEMA = 1
 RESULTS, BEST = "results.json", "best.toml"
 
 
-def build_results(tuned: TuningResult, space: Space, *, share: float, data: str | None) -> dict[str, Any]:
+def build_results(tuned: TuningResult, space: Space, *, share: float, data: str | None) -> dict[str, object]:
     """Describe a search as plain values."""
     return {
         "schema": SCHEMA,
@@ -38,7 +38,7 @@ def build_results(tuned: TuningResult, space: Space, *, share: float, data: str 
     }
 
 
-def write(tuned: TuningResult, values: dict[str, Any]) -> None:
+def write(tuned: TuningResult, values: Mapping[str, object]) -> None:
     """Write both files, each whole or not at all."""
     try:
         write_atomic(tuned.folder / RESULTS, json.dumps(values, indent=1, allow_nan=False).encode())

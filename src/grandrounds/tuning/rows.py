@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,18 +33,21 @@ _SITE = "tuning_site"
 _FOLDER = "rows"
 _CORRUPTION_OFF = {"shift": ("strength", 0.0), "shortcut": ("p", 0.0)}
 
+PlanTable = dict[str, Any]
+"""A plan, or sections of one, as plain JSON values: trials are written with other data sections."""
+
 
 @dataclass(frozen=True)
 class TrialRows:
     """The rows of trials: the data, split and reference sections of their plans, and facts about the rows."""
 
-    sections: Mapping[str, Any]
+    sections: PlanTable
     classes: int
     validation: int  # rows that settings are judged by
     part: str = "validation"  # where a run's summary has their figures
     file: Path | None = None  # rows written out for the trials, to be removed
 
-    def plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+    def plan(self, plan: PlanTable) -> PlanTable:
         """Return a trial's plan on these rows. Preparation of the data (data.scale ...) is the trial's own."""
         out = {**plan, **{k: v for k, v in self.sections.items() if k != "data"}}
         return {**out, "data": {**plan["data"], **self.sections["data"]}}
@@ -57,7 +59,7 @@ class TrialRows:
             self.file.parent.rmdir()
 
 
-def prepare_rows(plan: Mapping[str, Any], folder: Path, *, share: float, secret: str | None, table: Any) -> TrialRows:
+def prepare_rows(plan: PlanTable, folder: Path, *, share: float, secret: str | None, table: Any) -> TrialRows:
     """Return the rows of a plan, or a share of them.
 
     `secret`: the database URL with its password, which no plan may hold. `table`: a data frame, Table or ImageSet in
@@ -80,13 +82,13 @@ def prepare_rows(plan: Mapping[str, Any], folder: Path, *, share: float, secret:
     return TrialRows({"data": data}, classes, val, file=file)
 
 
-def _without_corruption(plan: Mapping[str, Any]) -> Plan:
+def _without_corruption(plan: PlanTable) -> Plan:
     """Return the plan without what is done to rows later on: attacks, tasks, protocol shift, pooling."""
     data = {**plan["data"], **{k: {**plan["data"][k], key: off} for k, (key, off) in _CORRUPTION_OFF.items()}}
     return Plan({**plan, "data": data, "attacks": [], "tasks": {}, "method": {**plan["method"], "name": "fedavg"}})
 
 
-def _draw_share(plan: Mapping[str, Any], folder: Path, consortium: Consortium, *, share: float, classes: int) -> TrialRows:
+def _draw_share(plan: PlanTable, folder: Path, consortium: Consortium, *, share: float, classes: int) -> TrialRows:
     """Return a share of each training site's rows, whole patients; a small site gives as many as split.min_rows asks for."""
     data, least = consortium.stack.data, int(plan["split"]["min_rows"])
     drawn: dict[str, Array] = {}
@@ -100,7 +102,7 @@ def _draw_share(plan: Mapping[str, Any], folder: Path, consortium: Consortium, *
         drawn[home] = np.append(drawn[home], row)  # as many as the trials set aside again
     rows = np.concatenate(list(drawn.values()))
     owner = np.repeat(np.array(list(drawn), object), [len(r) for r in drawn.values()])
-    section: dict[str, Any] = {"name": None, "query": None, "pictures": None, "sha256": None}
+    section: PlanTable = {"name": None, "query": None, "pictures": None, "sha256": None}
     if isinstance(data, ImageSet):
         file = _write(replace(data.take(rows), site=owner), folder)
     else:
@@ -120,7 +122,7 @@ def _draw_share(plan: Mapping[str, Any], folder: Path, consortium: Consortium, *
     return TrialRows(sections, classes, judged, part, file)
 
 
-def _split(plan: Mapping[str, Any], part: str) -> dict[str, Any]:
+def _split(plan: PlanTable, part: str) -> PlanTable:
     """Return the split of the drawn rows: the experiment's validation share goes to the part that trials are scored on."""
     split = {**plan["split"], "partition": "column", "scheme": "within", "fold": 0, "holdout": [], "test": 0.0}
     split["min_rows"] = 1  # the experiment's own sites have been checked

@@ -8,7 +8,7 @@ import math
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.engine.checkpoint import Checkpoint
@@ -16,8 +16,8 @@ from grandrounds.metrics.names import metric_label
 from grandrounds.runs.batch import run_all
 from grandrounds.runs.run import Run
 from grandrounds.tuning.privacy_cost import read_releases
-from grandrounds.tuning.rows import TrialRows
-from grandrounds.tuning.space import Space, with_values
+from grandrounds.tuning.rows import PlanTable, TrialRows
+from grandrounds.tuning.space import Space, Value, with_values
 from grandrounds.tuning.study import Study
 from grandrounds.tuning.trial import Goal, Outcome, Trial
 
@@ -69,7 +69,7 @@ def search(
     return tuple(ended)
 
 
-def trial_plan(experiment: Experiment, settings: Mapping[str, Any], rows: TrialRows) -> dict[str, Any]:
+def trial_plan(experiment: Experiment, settings: Mapping[str, Value], rows: TrialRows) -> PlanTable:
     """Return the plan of one trial."""
     plan = rows.plan(with_values(experiment, settings).plan())
     for key in ("table", "pictures", "masks"):  # a trial is run from another folder
@@ -79,7 +79,7 @@ def trial_plan(experiment: Experiment, settings: Mapping[str, Any], rows: TrialR
     return plan
 
 
-def search_digest(experiment: Experiment, rows: Mapping[str, Any], space: Space, goal: Goal) -> str:
+def search_digest(experiment: Experiment, rows: Mapping[str, float], space: Space, goal: Goal) -> str:
     """Hash the identity of a search: another experiment, share of rows, space or metric is another search."""
     sought = {name: s.to_dict() for name, s in space.items()}
     content = {"plan": experiment.plan(), "rows": dict(rows), "space": sought, "goal": [goal.metric, goal.direction]}
@@ -96,10 +96,10 @@ class _Batch:
         self._numbers: dict[str, int] = {}
         self._outcomes: dict[int, Outcome] = {}
 
-    def run(self, settings: Mapping[int, Mapping[str, Any]], *, jobs: int, strict: bool) -> dict[int, Outcome]:
+    def run(self, settings: Mapping[int, Mapping[str, Value]], *, jobs: int, strict: bool) -> dict[int, Outcome]:
         """Return an outcome for each. `strict`: nothing has worked so far, so what a run refuses is the experiment's fault."""
         self._numbers = {_trial_name(n): n for n in settings}
-        plans: dict[str, Any] = {}
+        plans: dict[str, PlanTable] = {}
         for name, n in self._numbers.items():
             try:
                 plans[name] = trial_plan(self._experiment, settings[n], self._rows)
@@ -179,7 +179,7 @@ def _report_trials(progress: ProgressCallback, ended: Sequence[Trial], trials: i
     return tell
 
 
-def _settings_key(settings: Mapping[str, Any]) -> str:
+def _settings_key(settings: Mapping[str, Value]) -> str:
     return json.dumps(settings, sort_keys=True)
 
 

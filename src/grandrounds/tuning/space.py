@@ -54,7 +54,7 @@ class Range:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return value if number and self.low <= value <= self.high else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Value]:
         return {"low": self.low, "high": self.high, "log": self.log}
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class Choices:
         word = None if value is None else toml.literal(value)
         return next((w for w in map(toml.literal, self.values) if w == word), None)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Value]:
         return {"choices": list(self.values)}
 
     def __str__(self) -> str:
@@ -90,7 +90,7 @@ Dimension = Range | Choices
 Space = Mapping[str, Dimension]
 
 
-def read_space(table: Mapping[str, Any], experiment: Experiment, *, where: str = "tune.space") -> dict[str, Dimension]:
+def read_space(table: Mapping[str, Value], experiment: Experiment, *, where: str = "tune.space") -> dict[str, Dimension]:
     """Return the space that a file or a program gives, checked against the experiment it is for."""
     space: dict[str, Dimension] = {}
     for name, entry in _flatten(table, where):
@@ -102,9 +102,9 @@ def read_space(table: Mapping[str, Any], experiment: Experiment, *, where: str =
     return space
 
 
-def parse_space(texts: Sequence[str]) -> dict[str, Any]:
+def parse_space(texts: Sequence[str]) -> dict[str, Value]:
     """Parse `train.lr=1e-3..1:log` and `method.mu=0.001,0.01,0.1` into entries as in a file."""
-    out: dict[str, Any] = {}
+    out: dict[str, Value] = {}
     for text in texts:
         name, equals, text_value = text.partition("=")
         if not (equals and name.strip() and text_value.strip()):
@@ -144,7 +144,7 @@ def _lookup(values: Any, name: str) -> Any:
     return values
 
 
-def _flatten(table: Mapping[str, Any], where: str, before: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _flatten(table: Mapping[str, Value], where: str, before: str = "") -> Iterator[tuple[str, Mapping[str, Value]]]:
     """Dotted name -> entry; TOML makes tables of a dotted key that is not in quotes."""
     for key, entry in table.items():
         name = f"{before}{key}"
@@ -163,7 +163,7 @@ def _flatten(table: Mapping[str, Any], where: str, before: str = "") -> Iterator
             yield name, entry
 
 
-def _read_dimension(entry: Mapping[str, Any], kinds: set[Any], place: str) -> Dimension:
+def _read_dimension(entry: Mapping[str, Value], kinds: set[Any], place: str) -> Dimension:
     for key in entry:
         if key not in _KEYS:
             raise BadInput(f"{place}: unknown key '{key}'; {nearest(key, _KEYS)}", code="unknown-key")
@@ -188,7 +188,7 @@ def _read_dimension(entry: Mapping[str, Any], kinds: set[Any], place: str) -> Di
     return Range(int(low), int(high), log, True) if is_integer else Range(float(low), float(high), log)
 
 
-def _read_choices(entry: Mapping[str, Any], place: str) -> Choices:
+def _read_choices(entry: Mapping[str, Value], place: str) -> Choices:
     values = entry["choices"]
     if len(entry) > 1 or not isinstance(values, list | tuple) or not values:
         raise BadInput(

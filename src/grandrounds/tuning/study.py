@@ -9,11 +9,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
-from grandrounds.tuning.space import Space
+from grandrounds.tuning.space import Space, Value
 from grandrounds.tuning.trial import Goal, Outcome, Trial
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Study:
     """The trials of one folder."""
 
     def __init__(
-        self, study: optuna.Study, space: Space, initial: Mapping[str, Any], *, goal: Goal, seed: int, parallel: bool
+        self, study: optuna.Study, space: Space, initial: Mapping[str, Value], *, goal: Goal, seed: int, parallel: bool
     ) -> None:
         self._study, self._space, self._own, self._goal = study, space, initial, goal
         self._seed, self._parallel = seed, parallel
@@ -50,7 +50,7 @@ class Study:
         cls,
         folder: Path,
         space: Space,
-        initial: Mapping[str, Any],
+        initial: Mapping[str, Value],
         *,
         goal: Goal,
         seed: int,
@@ -95,7 +95,7 @@ class Study:
         """Return the trials that have ended, in their order."""
         return [_read_trial(t) for t in _ended_trials(self._study)]
 
-    def begun(self) -> dict[int, dict[str, Any]]:
+    def begun(self) -> dict[int, dict[str, Value]]:
         """Return the trials that were begun and have not ended: an earlier process was stopped."""
         from optuna.trial import Trial as Ongoing
         from optuna.trial import TrialState
@@ -105,7 +105,7 @@ class Study:
             out[t.number] = t.user_attrs.get("settings") or self._suggest(Ongoing(self._study, t._trial_id))
         return out
 
-    def ask(self) -> tuple[int, dict[str, Any]]:
+    def ask(self) -> tuple[int, dict[str, Value]]:
         """Return the next trial: its number and its settings."""
         trial = self._study.ask()
         return trial.number, self._suggest(trial)
@@ -135,7 +135,7 @@ class Study:
             return {}
         return {name: float(v) for name, v in sorted(importances.items(), key=lambda item: -item[1]) if v == v}
 
-    def _suggest(self, trial: optuna.Trial) -> dict[str, Any]:
+    def _suggest(self, trial: optuna.Trial) -> dict[str, Value]:
         self._study.sampler = self._sampler(trial.number)
         names = self._space if trial.number else _names_within(self._space, self._own)
         settings = {name: self._space[name].suggest(trial, name) for name in names}
@@ -153,7 +153,7 @@ class Study:
             return optuna.samplers.TPESampler(seed=seed, constant_liar=self._parallel)
 
 
-def _names_within(space: Space, values: Mapping[str, Any]) -> list[str]:
+def _names_within(space: Space, values: Mapping[str, Value]) -> list[str]:
     """Return the settings whose own value is in the space."""
     return [name for name, value in values.items() if space[name].stored(value) is not None]
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plugins import last_word
 from grandrounds.metrics import DESCRIPTIONS, HIGHER_IS_BETTER
+from grandrounds.tuning.space import Value
 
 if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment
@@ -57,6 +58,28 @@ def make_goal(metric: str | None, direction: str, *, classes: int) -> Goal:
     return Goal(name, HIGHER_IS_BETTER.get(name) is True if direction == "auto" else direction == "maximize")
 
 
+class Releases(TypedDict, total=False):
+    """Releases of a run about patients, under a mechanism; empty where it promised nothing."""
+
+    delta: float
+    events: list[dict[str, Any]]
+    unit: str
+
+
+class PrivacyCost(TypedDict, total=False):
+    """The privacy cost of a search, as in results.json."""
+
+    trials: int
+    elsewhere: str
+    delta: float
+    unit: str
+    epsilon_each: float
+    epsilon_added: float
+    epsilon: float | None
+    epsilon_with_final: float
+    statement: str
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a trial: its metric, or the reason why there is none."""
@@ -64,7 +87,7 @@ class Outcome:
     value: float | None
     failed: str = ""
     seconds: float = 0.0
-    privacy: Mapping[str, Any] = field(default_factory=dict)  # delta, and the releases that touched patients
+    privacy: Releases = field(default_factory=Releases)
 
 
 @dataclass(frozen=True)
@@ -72,7 +95,7 @@ class Trial:
     """Settings that were tried, and their outcome. `same_as`: the earlier trial with the same settings."""
 
     number: int
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Value]
     outcome: Outcome
     same_as: int | None = None
 
@@ -84,7 +107,7 @@ class Trial:
     def failed(self) -> str:
         return self.outcome.failed
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "number": self.number,
             "settings": dict(self.settings),
@@ -107,7 +130,7 @@ class TuningResult:
     experiment: Experiment
     goal: Goal
     importance: Mapping[str, float]  # shares that sum to 1, the largest first; empty where too few trials ended
-    privacy: Mapping[str, Any]
+    privacy: PrivacyCost
     folder: Path
     rows: int  # validation rows that settings were judged by
 

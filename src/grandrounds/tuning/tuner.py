@@ -20,7 +20,7 @@ from grandrounds.tuning.privacy_cost import privacy_cost
 from grandrounds.tuning.results import build_results, write
 from grandrounds.tuning.rows import prepare_rows
 from grandrounds.tuning.search import RUNS, ProgressCallback, search, search_digest
-from grandrounds.tuning.space import Dimension, current_values, read_space, with_values
+from grandrounds.tuning.space import Dimension, Space, current_values, read_space, with_values
 from grandrounds.tuning.study import FILE, Study, require_optuna
 from grandrounds.tuning.trial import TuningResult, check_metric, make_goal
 
@@ -30,7 +30,7 @@ _EARLY_STOP = "train.early_stop"
 
 def run_search(
     experiment: Experiment,
-    overrides: Mapping[str, Any],
+    overrides: Mapping[str, object],
     folder: Path,
     *,
     data: str | None,
@@ -92,7 +92,7 @@ def resolve_space(experiment: Experiment, settings: Tune) -> dict[str, Dimension
     return read_space(default_space(experiment), experiment)
 
 
-def _merge_settings(section: Tune, overrides: Mapping[str, Any]) -> Tune:
+def _merge_settings(section: Tune, overrides: Mapping[str, object]) -> Tune:
     """Merge [tune] with the overrides, checked by the same rules."""
     try:
         return Tune.model_validate({**section.model_dump(), **overrides})
@@ -139,7 +139,7 @@ def _first_fold(experiment: Experiment) -> Experiment:
     return experiment.with_settings(["split.fold=0"]) if folds and experiment.split.fold else experiment
 
 
-def _skip_reports(experiment: Experiment, space: Mapping[str, Any]) -> Experiment:
+def _skip_reports(experiment: Experiment, space: Space) -> Experiment:
     """Switch off what does not change a trial's model: metrics and explanations of rounds."""
     out = ["explain.every=0"]
     if experiment.resolved().method.weigh.rule != "explanations":

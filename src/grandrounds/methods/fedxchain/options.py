@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from grandrounds.core.section import Section
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, dict[str, float | str | bool]] = {
     "default": {"alpha": 0.5, "beta": 0.3, "gamma": 0.2, "form": "exponential", "signed": False},
     "printed": {"alpha": 0.5, "beta": 0.3, "gamma": 0.2, "form": "printed", "signed": False, "accuracy_at": "site"},
     "robust": {"alpha": 0.89, "beta": 0.07, "gamma": 0.04, "form": "exponential", "signed": True},

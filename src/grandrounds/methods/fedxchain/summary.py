@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
 from grandrounds.core.plan_types import Plan
+from grandrounds.core.records import Decision, RoundRecord
 from grandrounds.explain.trust import DOUBTS, TrustRule
 from grandrounds.methods.fedxchain.server import TRUST
 
-Decision = Mapping[str, Any]
 
-
-def trust_decisions(records: Sequence[Mapping[str, Any]]) -> list[Decision]:
+def trust_decisions(records: Sequence[RoundRecord]) -> list[Decision]:
     """Return the Decisions with trust; FLTrust and FoolsGold name a signal so too, but have no NSDS."""
     decisions = [r["decision"] for r in records]
     return [d for d in decisions if "trust" in d["signals"] and "nsds" in d["signals"]]
 
 
-def trust_summary(plan: Plan, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def trust_summary(plan: Plan, records: Sequence[RoundRecord]) -> dict[str, dict[str, object]]:
     """Return the summary's `trust`; nothing for a run that keeps none."""
     decisions = trust_decisions(records)
     if not decisions:
