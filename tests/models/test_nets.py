@@ -25,13 +25,11 @@ from grandrounds.models.nets import (  # noqa: E402
     build_net,
     init_net,
     load_weights,
-    multiply_adds,
-    parameter_count,
-    ptflops_count,
 )
 from grandrounds.models.nets.layers import group_count  # noqa: E402
 from grandrounds.models.nets.mobilenet import SqueezeExcitation  # noqa: E402
 from grandrounds.models.nets.shufflenet import ShuffleUnit  # noqa: E402
+from grandrounds_studies.xfed.count import multiply_adds, parameter_count, ptflops_count  # noqa: E402
 from tests.support import refused, thinned  # noqa: E402
 
 DEEP = ["resnet18", "mobilenet-v2", "mobilenet-v3-small", "mobilenet-v3-large", "shufflenet-v2"]

@@ -12,8 +12,11 @@ from torch.func import functional_call, grad, vmap  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 from grandrounds.models.nets.build import build_net  # noqa: E402
-from grandrounds.models.nets.count import patch_numbers  # noqa: E402
-from grandrounds.models.nets.layers import Conv2d, GroupNorm  # noqa: E402
+from grandrounds.models.nets.layers import (  # noqa: E402
+    Conv2d,
+    GroupNorm,
+    patch_numbers,
+)
 from grandrounds.models.nets.products import (  # noqa: E402
     MAX_PATCH_NUMBERS,
     as_products,

@@ -628,10 +628,10 @@ def test_trust_that_is_watched_takes_nothing_off():
 def test_who_refused_the_weights_is_named_with_the_meaning_of_its_code():
     held = trusted(missing={"x": "refused (weights-wrong)", "y": "dropped out"}, asked=["a", "b", "bad", "x", "y"])
     lines = weight_sentences(held, "a", plan=by_trust())
-    assert "x refused: the weights do not follow from everybody's numbers." in lines
+    assert "x refused: the weights do not follow from the sites' numbers." in lines
     assert not any("went along" in line for line in lines)
     assert weight_sentences(held, "x", plan=by_trust())[0] == (
-        "round 7, x: no weight, because it refused the round's weights: the weights do not follow from everybody's numbers."
+        "round 7, x: no weight, because it refused the round's weights: the weights do not follow from the sites' numbers."
     )
     assert weight_sentences(held, "y", plan=by_trust())[0] == "round 7, y: no weight, because it dropped out."
 

@@ -213,7 +213,7 @@ def test_the_rule_is_the_one_first_told_also_in_later_rounds():
 def test_what_is_no_rule_is_refused_and_not_remembered(rule):
     work = begun()
     ask = work.until(WEIGHTS)
-    with pytest.raises(BadInput, match="the rule of trust"):
+    with pytest.raises(BadInput, match="trust rule"):
         work.put(changed(ask, rule=rule))
     assert work.put(ask)["agreed"].all()
 

@@ -131,14 +131,14 @@ def _net(run: Run) -> nn.Module:
 
 
 def _parameters(run: Run) -> float:
-    from grandrounds.models.nets import parameter_count
+    from grandrounds_studies.xfed.count import parameter_count
 
     return parameter_count(_net(run)) / 1e6
 
 
 def _multiply_adds(shape: Shape, unit: float, times: int = 1) -> Callable[[Run], float]:
     def read(run: Run) -> float:
-        from grandrounds.models.nets import multiply_adds
+        from grandrounds_studies.xfed.count import multiply_adds
 
         return times * multiply_adds(_net(run), shape) / unit
 
@@ -147,7 +147,7 @@ def _multiply_adds(shape: Shape, unit: float, times: int = 1) -> Callable[[Run],
 
 def _ptflops(shape: Shape, unit: float, times: int = 1) -> Callable[[Run], float]:
     def read(run: Run) -> float:
-        from grandrounds.models.nets import ptflops_count
+        from grandrounds_studies.xfed.count import ptflops_count
 
         return times * ptflops_count(_net(run), shape) / unit
 

@@ -72,34 +72,34 @@ def iou_ratio(heat: Array, mask: Array, *, form: str = "mass", q: float = TOP) -
     is among the top q of pixels. `nonzero`: the same of all pixels with any heat. No heat outside but some inside is
     inf, no heat at all 0, an empty or full mask NaN.
     """
-    h, m = _pair(heat, mask)
+    h, m = _check_pair(heat, mask)
     if form not in FORMS:
         raise BadInput(f"form '{form}' of the IoU-ratio is unknown; {nearest(form, FORMS)}", code="unknown-form")
     if form != "mass":
         h = (_hottest(h, q) if form == "pixels" else h > 0).astype(float)
     inside, outside = ratio((h * m).sum(-1), m.sum(-1)), ratio((h * ~m).sum(-1), (~m).sum(-1))
     over = np.where(outside == 0, np.where(inside > 0, np.inf, 0.0), ratio(inside, outside))
-    return _scored(over, m)
+    return _mask_unscorable(over, m)
 
 
 def iou(heat: Array, mask: Array, q: float = TOP) -> Array:
     """Intersection over union of the top q of pixels and the mask, (n,); NaN for an empty or full mask."""
-    h, m = _pair(heat, mask)
+    h, m = _check_pair(heat, mask)
     hot = _hottest(h, q)
-    return _scored(ratio((hot & m).sum(-1), (hot | m).sum(-1)), m)
+    return _mask_unscorable(ratio((hot & m).sum(-1), (hot | m).sum(-1)), m)
 
 
 def in_mask(heat: Array, mask: Array, q: float = TOP) -> Array:
     """The share of the mask that is among the top q of pixels, (n,): u of the `pixels` form."""
-    h, m = _pair(heat, mask)
-    return _scored(ratio((_hottest(h, q) & m).sum(-1), m.sum(-1)), m)
+    h, m = _check_pair(heat, mask)
+    return _mask_unscorable(ratio((_hottest(h, q) & m).sum(-1), m.sum(-1)), m)
 
 
 def mass_in_mask(heat: Array, mask: Array) -> Array:
     """The share of the heat that lies inside the mask, (n,); 0 without heat, NaN for an empty or full mask."""
-    h, m = _pair(heat, mask)
+    h, m = _check_pair(heat, mask)
     total = h.sum(-1)
-    return _scored((h * m).sum(-1) / np.where(total > 0, total, 1.0), m)
+    return _mask_unscorable((h * m).sum(-1) / np.where(total > 0, total, 1.0), m)
 
 
 def xai_accuracy(heats: Array, masks: Array, *, form: str = "mass", q: float = TOP) -> Share:
@@ -141,7 +141,7 @@ def grid_credit(heats: Array, cells: Array, grid: int, *, positive: bool = False
         raise BadInput(
             f"cells of a {grid} x {grid} grid are whole numbers from 0 to {len(tiles) - 1}", code="cell-out-of-range"
         )
-    mass = tiles.sum_inputs(_scaled(h.reshape(len(h), -1)))
+    mass = tiles.sum_inputs(_scale_heat(h.reshape(len(h), -1)))
     warmest = mass >= mass.max(-1, keepdims=True) * (1 - _TIE)
     credit = warmest[np.arange(len(h)), right] / warmest.sum(-1)
     out: Array = np.where(mass.any(-1), credit, 0.0)
@@ -188,7 +188,7 @@ def spurious_mass(sketches: Array, tiles: Array) -> Array:
         )
     if not (np.isfinite(s).all() and (s >= 0).all() and s.any(-1).all()):
         raise BadInput(
-            "a sketch holds shares: no negative value, and not all zero; a model without reasons is uniform",
+            "a sketch holds shares: no negative value, and not all zero; a model that uses no feature has a uniform sketch",
             code="bad-shares",
         )
     shares = np.broadcast_to(s / s.sum(-1, keepdims=True), (len(tile), s.shape[-1]))
@@ -201,7 +201,7 @@ def spurious_gap(with_shortcut: float, without: float) -> float:
     return with_shortcut - without
 
 
-def _pair(heat: Array, mask: Array) -> tuple[Array, Array]:
+def _check_pair(heat: Array, mask: Array) -> tuple[Array, Array]:
     """Heat scaled to at most 1 and mask, each (..., pixels)."""
     h, m = np.abs(np.asarray(heat, float)), np.asarray(mask)
     if h.ndim not in (2, 3) or h.shape != m.shape:
@@ -218,7 +218,7 @@ def _pair(heat: Array, mask: Array) -> tuple[Array, Array]:
             "a mask says inside or outside: give it as True and False, not as grey values", code="mask-not-binary"
         )
     lead = h.shape[:-2]
-    return _scaled(h.reshape(*lead, -1)), m.astype(bool).reshape(*lead, -1)
+    return _scale_heat(h.reshape(*lead, -1)), m.astype(bool).reshape(*lead, -1)
 
 
 def _check_heat(h: Array) -> None:
@@ -226,7 +226,7 @@ def _check_heat(h: Array) -> None:
         raise BadInput("a heat map holds values that are not finite; check the model that gave it", code="not-finite")
 
 
-def _scaled(h: Array) -> Array:
+def _scale_heat(h: Array) -> Array:
     """Heat (..., pixels) over its maximum: a constant map is exactly 1, and no sum overflows."""
     top = h.max(-1, keepdims=True, initial=0)
     out: Array = h / np.where(top > 0, top, 1.0)
@@ -244,7 +244,7 @@ def _hottest(h: Array, q: float) -> Array:
     return out
 
 
-def _scored(values: Array, m: Array) -> Array:
+def _mask_unscorable(values: Array, m: Array) -> Array:
     """Replace values by NaN where a mask has no inside or no outside."""
     usable = m.any(-1) & ~m.all(-1)
     out: Array = np.where(usable, values, np.nan)[()]

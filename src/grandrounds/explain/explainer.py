@@ -73,18 +73,18 @@ def measure(
     Returns:
         Mean importances and their standard errors.
     """
-    target = _for_outputs(target, model)
+    target = _expand_target(target, model)
     if offsets is None:
         edges = np.array([0, len(x)])
         size = max(1, _BYTES // max(1, 8 * len(x) * len(explainer.features)))
         blocks = [theta[start : start + size] for start in range(0, len(theta), size)]
-        parts = [_of_models(explainer, model, block, x, target, edges) for block in blocks]
+        parts = [_measure_models(explainer, model, block, x, target, edges) for block in blocks]
     elif isinstance(theta, np.ndarray) and theta.ndim == 1:
-        parts = [_of_sites(explainer, model, theta, x, target, offsets)]
+        parts = [_measure_sites(explainer, model, theta, x, target, offsets)]
     else:
         spans = [slice(a, b) for a, b in pairwise(offsets)]
         parts = [
-            _of_sites(explainer, model, vector, x[cut], target[cut], np.array([0, cut.stop - cut.start]))
+            _measure_sites(explainer, model, vector, x[cut], target[cut], np.array([0, cut.stop - cut.start]))
             for vector, cut in zip(theta, spans, strict=True)
         ]
     halves = [p.halves for p in parts if p.halves is not None]
@@ -95,7 +95,7 @@ def measure(
     )
 
 
-def _of_models(explainer: Explainer, model: Any, theta: Any, x: Array, target: Array, edges: Array) -> Importances:
+def _measure_models(explainer: Explainer, model: Any, theta: Any, x: Array, target: Array, edges: Array) -> Importances:
     if isinstance(theta, np.ndarray):
         importances = explainer.rows(model, theta, x, target, edges)
     else:  # forests differ in size
@@ -104,18 +104,20 @@ def _of_models(explainer: Explainer, model: Any, theta: Any, x: Array, target: A
     return Importances(exact.mean(axis=1), exact.std(axis=1) / np.sqrt(len(x)))
 
 
-def _of_sites(explainer: Explainer, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Importances:
+def _measure_sites(
+    explainer: Explainer, model: Any, theta: Array, x: Array, target: Array, offsets: Array
+) -> Importances:
     importances = explainer.rows(model, theta, x, target, offsets).astype(float)
     rows = np.diff(offsets)
     counts = np.maximum(rows, 1)[:, None]
-    mean = _sums(importances, offsets) / counts
-    spread = _sums((importances - np.repeat(mean, rows, axis=0)) ** 2, offsets) / counts
+    mean = _sum_by_site(importances, offsets) / counts
+    spread = _sum_by_site((importances - np.repeat(mean, rows, axis=0)) ** 2, offsets) / counts
     return Importances(
-        mean, np.sqrt(spread / counts), _halves(explainer, model, theta, x, target, offsets, importances)
+        mean, np.sqrt(spread / counts), _sum_halves(explainer, model, theta, x, target, offsets, importances)
     )
 
 
-def _halves(
+def _sum_halves(
     explainer: Explainer, model: Any, theta: Array, x: Array, target: Array, offsets: Array, importances: Array
 ) -> Array:
     """Sums over every other row of each site, (2, m, F).
@@ -131,17 +133,17 @@ def _halves(
         importances = explainer.rows(model, theta, x[order], target[order], edges).astype(float)
     else:
         importances = importances[order]
-    return _sums(importances, edges).reshape(len(rows), 2, -1).swapaxes(0, 1)
+    return _sum_by_site(importances, edges).reshape(len(rows), 2, -1).swapaxes(0, 1)
 
 
-def _for_outputs(target: Array, model: Any) -> Array:
+def _expand_target(target: Array, model: Any) -> Array:
     """Target probabilities with a column for each output: a forest of two classes has two where other models have one."""
     if target.shape[-1] == 1 and getattr(model, "outputs", 1) == 2:
         return np.concatenate([1 - target, target], axis=-1)
     return target
 
 
-def _sums(values: Array, offsets: Array) -> Array:
+def _sum_by_site(values: Array, offsets: Array) -> Array:
     """Sums of rows (n, F) within each site, (m, F), each for itself; zero for a site without rows."""
     out = np.zeros((len(offsets) - 1, values.shape[1]))
     filled = np.flatnonzero(np.diff(offsets))

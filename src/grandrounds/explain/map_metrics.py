@@ -68,7 +68,7 @@ class MapRule:
             return cls(tuple(values.pop("names")), **values)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise BadInput(
-                "the rule for heat maps is not one that this version knows: use one version everywhere",
+                "the Ask's rule for heat maps cannot be read: server and site run different versions",
                 code="unreadable-rule",
             ) from None
 
@@ -101,14 +101,14 @@ def measure_maps(rule: MapRule, model: Any, theta: Array, x: Array, y: Array, ma
         maps = heat(name, model, theta, x, y, seed=rule.seed)
         fine: Array = np.asarray(np.isfinite(maps).all(axis=(2, 3)))
         heats[name] = np.where(fine[..., None, None], maps, 0)
-        rows = [_of_one(model, vector, x, y, h, masks) for vector, h in zip(theta, heats[name], strict=True)]
+        rows = [_measure_map(model, vector, x, y, h, masks) for vector, h in zip(theta, heats[name], strict=True)]
         numbers[name] = np.stack([mean(vector) for vector in rows])
     return ModelMaps(heats, numbers, np.stack([_probabilities(model, vector, x) for vector in theta]))
 
 
 def compare_maps(a: Array, b: Array) -> Array:
     """Average SSIM and Spearman's rank correlation over pixels of maps (n, H, W) with maps (n, H, W) over images: (2,)."""
-    return mean(_pairs(a, b, ranks(a), ranks(b)))
+    return mean(_compare_pairs(a, b, ranks(a), ranks(b)))
 
 
 def mean_site_similarity(maps: Array) -> Array:
@@ -117,7 +117,7 @@ def mean_site_similarity(maps: Array) -> Array:
     rows = []
     for i in range(len(maps) - 1):
         first, rest = np.broadcast_to(maps[i], maps[i + 1 :].shape), maps[i + 1 :]
-        rows.append(_pairs(first, rest, ranked[i], ranked[i + 1 :]).reshape(-1, len(SIMILARITY_NUMBERS)))
+        rows.append(_compare_pairs(first, rest, ranked[i], ranked[i + 1 :]).reshape(-1, len(SIMILARITY_NUMBERS)))
     return mean(np.concatenate(rows))
 
 
@@ -148,7 +148,7 @@ def label_numbers(numbers: Array, names: Sequence[str]) -> dict[str, dict[str, d
     }
 
 
-def _pairs(a: Array, b: Array, ranked_a: Array, ranked_b: Array) -> Array:
+def _compare_pairs(a: Array, b: Array, ranked_a: Array, ranked_b: Array) -> Array:
     """SSIM and rank correlation (..., 2) of maps (..., H, W); NaN where both are dark, and there is nothing to compare."""
     numbers = np.stack([similarity(a, b), correlation(ranked_a, ranked_b)], axis=-1)
     lit = np.asarray(a.any(axis=(-1, -2)) | b.any(axis=(-1, -2)))
@@ -156,7 +156,7 @@ def _pairs(a: Array, b: Array, ranked_a: Array, ranked_b: Array) -> Array:
     return out
 
 
-def _of_one(model: Any, theta: Array, x: Array, y: Array, heat: Array, masks: Array | None) -> Array:
+def _measure_map(model: Any, theta: Array, x: Array, y: Array, heat: Array, masks: Array | None) -> Array:
     """Return the numbers (n, MAP_NUMBERS) of one model's map of each image; of a dark one only that it is dark.
 
     What stands in for a pixel that is taken away is 0, the encoded mean.

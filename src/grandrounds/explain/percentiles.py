@@ -158,7 +158,7 @@ class Population:
         try:
             return cls(
                 rows=int(values["rows"]),
-                numeric={str(n): _spread_from(s) for n, s in values["numeric"].items()},
+                numeric={str(n): _read_spread(s) for n, s in values["numeric"].items()},
                 categorical={
                     str(n): Shares(
                         {str(w): float(v) for w, v in s["levels"].items()},
@@ -171,7 +171,8 @@ class Population:
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             raise BadInput(
-                f"{where} is damaged: it is not what a run writes; take it away to do without", code="damaged-file"
+                f"{where} is damaged: no run writes such a file; delete it to go on without percentiles",
+                code="damaged-file",
             ) from None
 
 
@@ -183,7 +184,7 @@ def select_quantiles(cells: Cells, column: int) -> tuple[float, ...]:
         return ()
     only = Cells(np.zeros_like(cells.column[mine]), cells.cell[mine], cells.count[mine])
     values = only.quantiles((np.arange(steps) + 0.5) / steps, columns=1)[:, 0]
-    return _written(values)
+    return _round_digits(values)
 
 
 def _spread(total: Summary, j: int, rule: Numeric, mean: float) -> Spread:
@@ -206,7 +207,7 @@ def _mean_input(spread: Spread, rule: Numeric) -> float:
     return (value - rule.centre) / rule.scale
 
 
-def _written(values: Array) -> tuple[float, ...]:
+def _round_digits(values: Array) -> tuple[float, ...]:
     return tuple(float(f"{v:.{_DIGITS}g}") for v in values)
 
 
@@ -214,7 +215,7 @@ def _spread_to_dict(spread: Spread) -> dict[str, object]:
     return {"quantiles": spread.quantiles, "mean": spread.mean, "missing": spread.missing}
 
 
-def _spread_from(values: Mapping[str, Any]) -> Spread | NoisedSpread:
+def _read_spread(values: Mapping[str, Any]) -> Spread | NoisedSpread:
     if "edges" in values:
         edges, below, margins = (tuple(map(float, values[n])) for n in ("edges", "below", "margins"))
         if list(edges) != sorted(edges) or len(below) != len(edges) or len(margins) != len(edges) + 1:

@@ -87,14 +87,14 @@ def removal_curve(
     insert: bool = False,
 ) -> Curve:
     """Compute the curve behind deletion (or insertion): one forward of all rows a step. `baseline` is broadcast to x."""
-    values, index = _by_feature(x, attributions, features)
+    values, index = _group_attributions(x, attributions, features)
     if steps < 1:
         raise BadInput(f"steps = {steps}: a removal curve needs at least one", code="too-few-steps")
     count = values.shape[1]
     rank = np.argsort(np.argsort(-values, axis=1, kind="stable"), axis=1)
     taken = np.unique(np.rint(np.linspace(0, count, min(steps, count) + 1)).astype(int))
-    first, rest = (x, _baseline(x, baseline)) if insert else (_baseline(x, baseline), x)
-    score = [_score(predict, np.where(_places(x, (rank < k)[:, index]), first, rest)) for k in taken]
+    first, rest = (x, _broadcast_baseline(x, baseline)) if insert else (_broadcast_baseline(x, baseline), x)
+    score = [_score(predict, np.where(_expand_to_inputs(x, (rank < k)[:, index]), first, rest)) for k in taken]
     return Curve(taken / count, np.stack(score, axis=1))
 
 
@@ -113,18 +113,18 @@ def faithfulness_correlation(
 
     Each row draws `runs` subsets of its own. NaN where the score or the attributions never change.
     """
-    values, index = _by_feature(x, attributions, features)
+    values, index = _group_attributions(x, attributions, features)
     if not 1 <= subset < values.shape[1] or runs < 2:
         raise BadInput(
             f"subset = {subset}, runs = {runs}: subsets are of 1 to {values.shape[1] - 1} features, drawn at least twice",
             code="subset-out-of-range",
         )
-    full_score, empty = _score(predict, x), _baseline(x, baseline)
+    full_score, empty = _score(predict, x), _broadcast_baseline(x, baseline)
     lost, removed = np.empty((2, len(x), runs))
     for r in range(runs):
         key = rng.random(values.shape)
         out = key <= np.partition(key, subset - 1, axis=1)[:, subset - 1, None]
-        lost[:, r] = full_score - _score(predict, np.where(_places(x, out[:, index]), empty, x))
+        lost[:, r] = full_score - _score(predict, np.where(_expand_to_inputs(x, out[:, index]), empty, x))
         removed[:, r] = (values * out).sum(axis=1)
     return correlation(removed, lost)
 
@@ -163,11 +163,14 @@ def similarity(a: Array, b: Array) -> Array:
             code="mismatched-shapes",
         )
     side = min(_WINDOW, *a.shape[-2:])
-    one, two = _over_maximum(a, (-1, -2)), _over_maximum(b, (-1, -2))
-    mean_a, mean_b = _means(one, side), _means(two, side)
+    one, two = _scale_to_maximum(a, (-1, -2)), _scale_to_maximum(b, (-1, -2))
+    mean_a, mean_b = _window_means(one, side), _window_means(two, side)
     sample = side**2 / (side**2 - 1)
-    var_a, var_b = sample * (_means(one**2, side) - mean_a**2), sample * (_means(two**2, side) - mean_b**2)
-    both = sample * (_means(one * two, side) - mean_a * mean_b)
+    var_a, var_b = (
+        sample * (_window_means(one**2, side) - mean_a**2),
+        sample * (_window_means(two**2, side) - mean_b**2),
+    )
+    both = sample * (_window_means(one * two, side) - mean_a * mean_b)
     alike = (2 * mean_a * mean_b + _LUMINANCE) * (2 * both + _CONTRAST)
     alike /= (mean_a**2 + mean_b**2 + _LUMINANCE) * (var_a + var_b + _CONTRAST)
     return np.asarray(alike.mean(axis=(-1, -2)))
@@ -182,18 +185,18 @@ def rank_correlation(a: Array, b: Array) -> Array:
 
 def correlation(a: Array, b: Array) -> Array:
     """Pearson's correlation along the last axis; NaN where one side is constant."""
-    a, b = _centred(a), _centred(b)
+    a, b = _centre(a), _centre(b)
     size = np.sqrt((a * a).sum(axis=-1)) * np.sqrt((b * b).sum(axis=-1))
     return np.clip(ratio((a * b).sum(axis=-1), size), -1.0, 1.0)
 
 
-def _centred(v: Array) -> Array:
+def _centre(v: Array) -> Array:
     """v less its mean along the last axis; zero where it does not vary beyond rounding."""
     varies = np.ptp(v, axis=-1, keepdims=True) > _ROUNDING * np.abs(v).max(axis=-1, keepdims=True)
     return np.where(varies, v - v.mean(axis=-1, keepdims=True), 0.0)
 
 
-def _by_feature(x: Array, attributions: Array, features: Features | None) -> tuple[Array, Array]:
+def _group_attributions(x: Array, attributions: Array, features: Features | None) -> tuple[Array, Array]:
     """Attributions (n, F), and for each input or pixel the feature it belongs to."""
     if not (x.size and attributions.size):
         raise BadInput(
@@ -219,7 +222,7 @@ def _by_feature(x: Array, attributions: Array, features: Features | None) -> tup
     return flat, index
 
 
-def _baseline(x: Array, value: Array | float) -> Array:
+def _broadcast_baseline(x: Array, value: Array | float) -> Array:
     """Return the stand-in for a removed input, for every row."""
     try:
         return np.broadcast_to(np.asarray(value, x.dtype if x.dtype.kind == "f" else float), x.shape)
@@ -231,7 +234,7 @@ def _baseline(x: Array, value: Array | float) -> Array:
         ) from None
 
 
-def _places(x: Array, chosen: Array) -> Array:
+def _expand_to_inputs(x: Array, chosen: Array) -> Array:
     """Chosen inputs or pixels (n, places) in the shape of x; all channels of a pixel go together."""
     return chosen.reshape(len(x), 1, *x.shape[2:]) if x.ndim == 4 else chosen
 
@@ -247,19 +250,19 @@ def _score(predict: Predict, x: Array) -> Array:
 
 def _shares(values: Array) -> Array:
     """|values| over their sum along the last axis; even shares where all are zero."""
-    part = _over_maximum(values, -1)
+    part = _scale_to_maximum(values, -1)
     total = part.sum(axis=-1, keepdims=True)
     return np.where(total == 0, 1 / part.shape[-1], part / np.where(total == 0, 1.0, total))
 
 
-def _over_maximum(values: Array, axis: int | tuple[int, ...]) -> Array:
+def _scale_to_maximum(values: Array, axis: int | tuple[int, ...]) -> Array:
     size = np.abs(np.asarray(values, float))
     top = size.max(axis=axis, keepdims=True)
     out: Array = size / np.where(top == 0, 1.0, top)
     return out
 
 
-def _means(heat: Array, side: int) -> Array:
+def _window_means(heat: Array, side: int) -> Array:
     """The mean of every full window of a map (..., H, W)."""
     windows = np.lib.stride_tricks.sliding_window_view(heat, (side, side), axis=(-2, -1))
     return np.asarray(windows.mean(axis=(-1, -2)))
@@ -303,7 +306,7 @@ def randomize(model: Any, theta: Array, seed: int, *, layers: Sequence[str] | No
     out, start = theta.copy(), model.init(seed, theta.dtype)
     rng = generator(seed, purpose="randomised")
     for name, span, shape in model.layout.slices:
-        if layers is None or _layer(name) in layers:
+        if layers is None or _layer_name(name) in layers:
             fresh = start[span]
             if len(shape) > 1 and (fresh == fresh[0]).all():
                 fresh = rng.normal(scale=theta[span].std() or 1.0, size=prod(shape))
@@ -318,8 +321,8 @@ def layer_names(model: Any) -> tuple[str, ...]:
             "a forest has no parameters that could be drawn anew; use a logistic model, an mlp or a net",
             code="no-parameters",
         )
-    return tuple(dict.fromkeys(_layer(name) for name, _, _ in model.layout.slices))
+    return tuple(dict.fromkeys(_layer_name(name) for name, _, _ in model.layout.slices))
 
 
-def _layer(name: str) -> str:
+def _layer_name(name: str) -> str:
     return name.rpartition(".")[0] or name

@@ -93,7 +93,7 @@ class RationaleRule:
             return cls(**json.loads(text))
         except (TypeError, ValueError):
             raise BadInput(
-                "the Ask's rule for scoring reasons cannot be read: server and site are of different versions",
+                "the Ask's rule for scoring explanations cannot be read: server and site run different versions",
                 code="unreadable-rule",
             ) from None
 
@@ -119,14 +119,16 @@ def score_rationale(
     stack = models if len(finite) == len(models) else models[finite]
     if masks is not None:
         plain = heat("integrated_gradients", model, stack, x, y, **how)
-        out["xai"][finite] = [_known(h, lambda h: xai_accuracy(h, masks, form=rule.form, q=rule.top)) for h in plain]
+        out["xai"][finite] = [
+            _score_or_nan(h, lambda h: xai_accuracy(h, masks, form=rule.form, q=rule.top)) for h in plain
+        ]
     if scenes is not None:
         warm = heat("integrated_gradients", model, stack, scenes.x.astype(x.dtype), scenes.y, **how)
-        out["grid"][finite] = [_known(h, lambda h: grid_accuracy(h, scenes.cell, rule.grid)) for h in warm]
+        out["grid"][finite] = [_score_or_nan(h, lambda h: grid_accuracy(h, scenes.cell, rule.grid)) for h in warm]
     return {f"{REPORT}.{name}": values for name, values in out.items()}
 
 
-def _known(heats: Array, score: Callable[[Array], Share]) -> float:
+def _score_or_nan(heats: Array, score: Callable[[Array], Share]) -> float:
     """Score heat maps; NaN where none could be scored, or where a net's gradients are no numbers."""
     if not np.isfinite(heats).all():
         return float(np.nan)
@@ -211,10 +213,10 @@ def score_images(rule: RationaleRule, model: Any, theta: Array, x: Array, y: Arr
     from grandrounds.explain.explainers.heat import heat
 
     scenes, usable = rule.scenes(x, y), np.zeros(len(x), bool) if masks is None else usable_masks(masks)
-    logits, right, loss = _answers(model, theta, x, y)
+    logits, right, loss = _score_answers(model, theta, x, y)
     heated, masked, grid = None, None, None
     if masks is not None and usable.any():
-        masked = np.where(usable, _answers(model, theta, x * masks[:, None], y)[1], np.nan)
+        masked = np.where(usable, _score_answers(model, theta, x * masks[:, None], y)[1], np.nan)
         heated = HeatScores.from_heat(heat("integrated_gradients", model, theta, x, y, **rule.smoothing), masks, rule)
     if scenes is not None:
         warm = heat("integrated_gradients", model, theta, scenes.x.astype(x.dtype), scenes.y, **rule.smoothing)
@@ -222,7 +224,7 @@ def score_images(rule: RationaleRule, model: Any, theta: Array, x: Array, y: Arr
     return ImageScores(logits, right, loss, heated, masked, grid, int(usable.sum()))
 
 
-def _answers(model: Any, theta: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
+def _score_answers(model: Any, theta: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
     """Return logits, 1 (n,) where they are right, and cross-entropy (n,); both NaN for a model that diverged."""
     logits = np.asarray(model.logits(theta, x), float)
     if not np.isfinite(logits).all():
@@ -263,7 +265,7 @@ def grid_scenes(x: Array, y: Array, grid: int, rng: np.random.Generator) -> Scen
     Every cell is right equally often (to one), so whoever always points at the same place scores 1 / grid^2. Distractors
     are drawn from the images of other classes, without repeating one in a scene where there are enough of them.
     """
-    _check(x, y, grid)
+    _check_scenes(x, y, grid)
     n, _, height, width = x.shape
     cells = grid * grid
     cell = rng.permutation(np.arange(n) % cells)
@@ -304,7 +306,7 @@ def _areas(before: int, after: int) -> Array:
     return out
 
 
-def _check(x: Array, y: Array, grid: int) -> None:
+def _check_scenes(x: Array, y: Array, grid: int) -> None:
     if x.ndim != 4 or y.shape != x.shape[:1]:
         raise BadInput(
             f"images {x.shape} and classes {y.shape} do not belong together: give (n, C, H, W) and (n,)",
@@ -317,7 +319,7 @@ def _check(x: Array, y: Array, grid: int) -> None:
         )
     if len(np.unique(y)) < 2:
         raise BadInput(
-            "scenes need images of two classes or more: an image stands among those of other classes",
+            "scenes need images of at least two classes: each image is placed among images of other classes",
             code="too-few-classes",
         )
 
@@ -346,9 +348,9 @@ def baselines(
         CELLS: cell_blobs(shape, rule.grid or _CELLS),
     }
     return {
-        NOISE: _noise(shape, marked, cells, rule),
-        **{name: _unseeing(heat, marked, cells, rule) for name, heat in blind.items()},
-        SHUFFLED: _shuffled(model, theta, x, y, masks, rule),
+        NOISE: _score_noise(shape, marked, cells, rule),
+        **{name: _score_blind(heat, marked, cells, rule) for name, heat in blind.items()},
+        SHUFFLED: _score_shuffled(model, theta, x, y, masks, rule),
     }
 
 
@@ -365,20 +367,22 @@ def shuffle_weights(model: Any, theta: Array, rng: np.random.Generator) -> Array
     return out
 
 
-def _noise(shape: tuple[int, ...], masks: Array | None, cells: Array | None, rule: RationaleRule) -> dict[str, float]:
+def _score_noise(
+    shape: tuple[int, ...], masks: Array | None, cells: Array | None, rule: RationaleRule
+) -> dict[str, float]:
     """Score noise: the mean over many draws."""
     times = max(1, min(_MAPS // shape[0], _PIXELS // int(np.prod(shape))))
     heat = uniform_noise((times * shape[0], *shape[1:]), generator(rule.seed, purpose="noise to compare with"))
     many = None if masks is None else np.tile(masks, (times, 1, 1))
-    return _unseeing(heat, many, None if cells is None else np.tile(cells, times), rule)
+    return _score_blind(heat, many, None if cells is None else np.tile(cells, times), rule)
 
 
-def _unseeing(heat: Array, masks: Array | None, cells: Array | None, rule: RationaleRule) -> dict[str, float]:
+def _score_blind(heat: Array, masks: Array | None, cells: Array | None, rule: RationaleRule) -> dict[str, float]:
     numbers = {} if masks is None else HeatScores.from_heat(heat, masks, rule).figures()
     return numbers if cells is None else {**numbers, "grid": mean(score_scenes(heat, cells, rule.grid))}
 
 
-def _shuffled(
+def _score_shuffled(
     model: Any, theta: Array, x: Array, y: Array, masks: Array | None, rule: RationaleRule
 ) -> dict[str, float]:
     rng = generator(rule.seed, purpose="shuffled weights")

@@ -51,7 +51,7 @@ class SketchRule:
             return cls(**json.loads(text))
         except (TypeError, ValueError):
             raise BadInput(
-                "the Ask's rule for explanations cannot be read: server and site are of different versions",
+                "the Ask's rule for explanations cannot be read: server and site run different versions",
                 code="unreadable-rule",
             ) from None
 

@@ -143,11 +143,11 @@ class Sketch:
             values, error = (np.asarray(arrays[name], float) for name in ("sketch", "sketch_error"))
             sketch = cls(
                 values=values,
-                names=_words(metadata["names"]),
+                names=_read_words(metadata["names"]),
                 error=error,
                 top_count=int(metadata["kept"]),
                 noise=float(metadata["noise"]),
-                flags=_words(metadata["flags"]),
+                flags=_read_words(metadata["flags"]),
                 explainer=str(metadata["explainer"]),
                 rows=int(metadata["rows"]),
             )
@@ -192,7 +192,7 @@ class Sketch:
             )
 
 
-def _blur(halves: Array | None, q: int) -> Array | None:
+def _sampling_blur(halves: Array | None, q: int) -> Array | None:
     """Half the L1 distance (K,) between the sketches of either half of the rows, each of half as many.
 
     Two independent halves differ by twice the deviation of the whole. Unlike standard errors it knows which shares
@@ -205,7 +205,7 @@ def _blur(halves: Array | None, q: int) -> Array | None:
     return distance
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def _read_words(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
         raise TypeError("names and flags are lists of words")
     return tuple(value)
@@ -249,7 +249,15 @@ class Sketches:
             keep = largest(values, q) | flat[:, None]
             raw, error = np.where(keep, raw, 0), np.where(keep, error, 0)
             values = np.where(flat[:, None], values, keep_top(values, q))
-        return cls(tuple(sites), tuple(names), values, simplex_error(raw, error), flat, q, _blur(importances.halves, q))
+        return cls(
+            tuple(sites),
+            tuple(names),
+            values,
+            simplex_error(raw, error),
+            flat,
+            q,
+            _sampling_blur(importances.halves, q),
+        )
 
     @property
     def consensus(self) -> Array:

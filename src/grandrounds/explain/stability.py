@@ -28,7 +28,7 @@ _NUMBERS = 2**17
 
 def pairwise_drift(sketches: Array) -> Array:
     """L1 distance of every two sketches, (K, K): symmetric, zero on the diagonal."""
-    rows = _stack(sketches)
+    rows = _check_stack(sketches)
     out = np.empty((len(rows), len(rows)))
     for cut in _blocks(len(rows), rows.size):
         out[cut] = np.abs(rows[cut, None] - rows).sum(axis=-1)
@@ -41,7 +41,7 @@ def cross_site_drift(sketches: Array) -> float:
     In sorted order the gap between the i-th and the next value of a feature lies within i (K - i) pairs, so no pair
     need be looked at.
     """
-    rows = _stack(sketches)
+    rows = _check_stack(sketches)
     count = len(rows)
     if count < 2:
         return 0.0
@@ -52,8 +52,8 @@ def cross_site_drift(sketches: Array) -> float:
 
 def to_consensus(sketches: Array, consensus: Array) -> Array:
     """L1 distance of each sketch from the consensus (F,): (K,) (SSE-AGG eq. 5 and 20)."""
-    rows = _stack(sketches)
-    out: Array = np.abs(rows - _alike(consensus, rows)).sum(axis=-1)
+    rows = _check_stack(sketches)
+    out: Array = np.abs(rows - _check_consensus(consensus, rows)).sum(axis=-1)
     return out
 
 
@@ -93,27 +93,27 @@ def rank_correlation(a: Array, b: Array) -> Array:
 
     It is 0 where either side is constant: what ranks nothing agrees with no ranking.
     """
-    one, other = _ranks(_finite(a)), _ranks(_finite(b))
-    _same_features(one, other)
+    one, other = _ranks(_check_finite(a)), _ranks(_check_finite(b))
+    _check_same_features(one, other)
     spread = np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
-    return _share((one * other).sum(axis=-1), spread)
+    return _divide((one * other).sum(axis=-1), spread)
 
 
 def pairwise_rank_correlation(sketches: Array) -> Array:
     """Spearman's correlation of every two sketches, (K, K); a constant one has 0 with all, itself included."""
-    ranks = _ranks(_stack(sketches))
+    ranks = _ranks(_check_stack(sketches))
     squares = (ranks**2).sum(axis=-1)
-    return _share(ranks @ ranks.T, np.sqrt(squares[:, None] * squares))
+    return _divide(ranks @ ranks.T, np.sqrt(squares[:, None] * squares))
 
 
 def mean_rank_correlation(sketches: Array) -> float:
     """Mean of Spearman's correlation over pairs of sites: of unit vectors, (|sum u|^2 - sum |u|^2) / 2 is the sum."""
-    ranks = _ranks(_stack(sketches))
+    ranks = _ranks(_check_stack(sketches))
     count = len(ranks)
     if count < 2:
         return 1.0
     squares = (ranks**2).sum(axis=-1, keepdims=True)
-    units = _share(ranks, np.sqrt(squares))
+    units = _divide(ranks, np.sqrt(squares))
     total = (units.sum(axis=0) ** 2).sum() - np.count_nonzero(squares)
     return float(total / (count * (count - 1)))
 
@@ -124,8 +124,8 @@ def nsds(local: Array, consensus: Array) -> Array:
     Absolute values, smoothed and normalised once: eq. 5 smooths again. The worked example prints 0.427; its inputs
     give 0.3340.
     """
-    rows = _finite(local)
-    return divergence(distribution(rows), distribution(_alike(consensus, rows)))
+    rows = _check_finite(local)
+    return divergence(distribution(rows), distribution(_check_consensus(consensus, rows)))
 
 
 def fidelity(importances: Array, reference: Array) -> Array:
@@ -135,7 +135,7 @@ def fidelity(importances: Array, reference: Array) -> Array:
     importances with those below zero, which are noise, set to zero. Sizes are compared: the sign of a coefficient is a
     direction, not a weight.
     """
-    return rank_correlation(np.abs(_finite(importances)), np.abs(_finite(reference)))
+    return rank_correlation(np.abs(_check_finite(importances)), np.abs(_check_finite(reference)))
 
 
 def sampling_drift(blur: Array) -> float:
@@ -182,10 +182,10 @@ class Stability:
         pairs = None
         if self.pairs is not None:
             overlap = pairwise_jaccard(self.sketches.values, self.k)
-            pairs = {"sites": list(self.sites), "drift": _short(self.pairs), "jaccard": _short(overlap)}
+            pairs = {"sites": list(self.sites), "drift": _round_digits(self.pairs), "jaccard": _round_digits(overlap)}
         return {
-            "sketches": dict(zip(self.sites, _short(self.sketches.values), strict=True)),
-            "error": dict(zip(self.sites, _short(self.sketches.error), strict=True)),
+            "sketches": dict(zip(self.sites, _round_digits(self.sketches.values), strict=True)),
+            "error": dict(zip(self.sites, _round_digits(self.sketches.error), strict=True)),
             "flat": list(self.flat),
             "consensus": self.consensus.tolist(),
             "drift": self.drift,
@@ -222,8 +222,8 @@ def stability(sketches: Sketches, *, k: int, before: Array | None = None) -> Sta
     )
 
 
-def _stack(sketches: Array) -> Array:
-    rows = _finite(sketches)
+def _check_stack(sketches: Array) -> Array:
+    rows = _check_finite(sketches)
     if rows.ndim != 2:
         raise BadInput(
             f"sketches have shape {rows.shape}, but one row for each site is needed: (sites, features)",
@@ -232,7 +232,7 @@ def _stack(sketches: Array) -> Array:
     return rows
 
 
-def _finite(values: Array) -> Array:
+def _check_finite(values: Array) -> Array:
     array = np.ascontiguousarray(values, float)
     if array.shape[-1] == 0:
         raise BadInput(f"sketches of shape {array.shape} have no features to compare", code="no-features")
@@ -244,17 +244,17 @@ def _finite(values: Array) -> Array:
     return array
 
 
-def _alike(consensus: Array, rows: Array) -> Array:
-    agreed = _finite(consensus)
+def _check_consensus(consensus: Array, rows: Array) -> Array:
+    agreed = _check_finite(consensus)
     if agreed.ndim != 1:
         raise BadInput(
             f"a consensus has shape {agreed.shape}, but one value for each feature is needed", code="bad-sketch-shape"
         )
-    _same_features(rows, agreed)
+    _check_same_features(rows, agreed)
     return agreed
 
 
-def _same_features(a: Array, b: Array) -> None:
+def _check_same_features(a: Array, b: Array) -> None:
     if a.shape[-1] != b.shape[-1]:
         raise BadInput(
             f"explanations of {a.shape[-1]} and of {b.shape[-1]} features cannot be compared", code="mismatched-shapes"
@@ -270,7 +270,7 @@ def _blocks(count: int, numbers: int) -> Iterator[slice]:
 
 def _members(sketches: Array, k: int) -> Array:
     """1 where a feature counts and is among a site's k largest, (K, F), as numbers small enough to be exact."""
-    rows = _stack(sketches)
+    rows = _check_stack(sketches)
     if k < 1:
         raise BadInput(
             f"the overlap of the {k} most important features is asked for, but k is 1 or more", code="bad-top-count"
@@ -303,10 +303,10 @@ def _ranks(values: Array) -> Array:
     return ranks
 
 
-def _share(part: Array, total: Array) -> Array:
+def _divide(part: Array, total: Array) -> Array:
     """part / whole, 0 where the whole is 0."""
     return np.divide(part, total, out=np.zeros(np.broadcast_shapes(part.shape, total.shape)), where=total != 0)
 
 
-def _short(values: Array) -> list[list[float]]:
+def _round_digits(values: Array) -> list[list[float]]:
     return [[float(f"{value:.6g}") for value in row] for row in values.tolist()]

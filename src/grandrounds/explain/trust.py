@@ -31,12 +31,12 @@ FORMS = {
 
 
 DOUBTS = {
-    "rule-changed": "the rule of trust was not the one it was first told",
-    "not-as-told": "the server passed on other numbers than it had said of itself, or what cannot be of some site",
-    "weights-wrong": "the weights do not follow from everybody's numbers",
+    "rule-changed": "the trust rule is not the one that the site was given first",
+    "not-as-told": "the server passed on other numbers than the site had reported, or numbers that no site can have",
+    "weights-wrong": "the weights do not follow from the sites' numbers",
     "weight-too-large": "one site would have had more weight than privacy.largest_weight allows",
 }
-"""Why a site does not go along with the weights of a round: its code, and what that means."""
+"""Why a site rejects the weights of a round: its code, and what that means."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class TrustRule:
     """Composition of trust and its form as a weight: public, the same for all sites and rounds."""
 
     alpha: float = 0.5  # of accuracy
-    beta: float = 0.3  # of agreement with the consortium's reasons
+    beta: float = 0.3  # of agreement with the consortium's attributions
     gamma: float = 0.2  # of consistency
     tau: float = 0.5
     kappa: float = 0.0  # power of the rows
     form: str = "exponential"
-    signed: bool = False  # whether reasons that point the other way are no agreement
+    signed: bool = False  # whether attributions that point the other way are no agreement
     reasons: bool = False  # whether SSE-AGG's agreement has a say in the weight besides
 
     def to_json(self) -> str:
@@ -64,14 +64,15 @@ class TrustRule:
             powers = np.array([rule.tau, rule.kappa], float)
         except (TypeError, ValueError):
             raise BadInput(
-                "the rule of trust cannot be read: server and site are of different versions", code="unreadable-rule"
+                "the trust rule cannot be read: server and site run different versions", code="unreadable-rule"
             ) from None
         if not (shares >= 0).all() or not abs(shares.sum() - 1) < 1e-6 or rule.form not in FORMS:
             raise BadInput(
-                "the rule of trust is none: alpha, beta and gamma are shares that sum to 1", code="bad-trust-rule"
+                "the trust rule is invalid: alpha, beta and gamma must be shares that sum to 1, and the form a known one",
+                code="bad-trust-rule",
             )
         if not (np.isfinite(powers) & (powers >= 0)).all():
-            raise BadInput("the rule of trust is none: tau and kappa are at least 0", code="bad-trust-rule")
+            raise BadInput("the trust rule is invalid: tau and kappa must be at least 0", code="bad-trust-rule")
         return rule
 
     @classmethod
@@ -127,7 +128,7 @@ class TrustInputs:
     accuracies: Array
     steadiness: Array
     nsds: Array
-    alignment: Array | None = None  # cosine of its signed reasons to the consortium's
+    alignment: Array | None = None  # cosine of its signed attributions to the consortium's
     in_line: Array | None = None  # SSE-AGG's agreement of its sketch, in [0, 1]
 
     def to_values(self) -> dict[str, Array]:
@@ -214,9 +215,9 @@ def consistency(accuracies: Array, steady: Array) -> Array:
 def agreement(nsds: Array | float, alignment: Array | float | None) -> Array:
     """Compute agreement with the consortium's attributions, in [0, 1]: exp(-NSDS), times that of signs where they count.
 
-    `alignment`: the cosine of the signed reasons to the consortium's; None: signs do not count.
+    `alignment`: the cosine of the signed attributions to the consortium's; None: signs do not count.
     """
-    out: Array = np.exp(-np.asarray(nsds, float)) * _pointing(alignment)
+    out: Array = np.exp(-np.asarray(nsds, float)) * _sign_factor(alignment)
     return out
 
 
@@ -227,7 +228,7 @@ def divergence_penalty(nsds: Array | float, *, tau: float, form: str) -> Array:
     return out
 
 
-def _pointing(alignment: Array | float | None) -> Array | float:
+def _sign_factor(alignment: Array | float | None) -> Array | float:
     """Return the factor of signs: attributions that point the other way are no agreement."""
     return 1.0 if alignment is None else np.maximum(alignment, 0.0)
 
@@ -241,7 +242,7 @@ def score(rule: TrustRule, accuracy: Array, agreement: Array, steady: Array) -> 
 def compute_trust(rule: TrustRule, inputs: TrustInputs) -> TrustResult:
     """Compute trust (eq. 7) and weights (eq. 8) of K sites.
 
-    A site without an accuracy counts as the mean of those that have one. Where signs count, reasons that point the other way
+    A site without an accuracy counts as the mean of those that have one. Where signs count, attributions that point the other way
     are no agreement and have no weight. Where no weight is left, trust alone decides.
     """
     now = inputs.accuracies[:, -1]
@@ -251,7 +252,7 @@ def compute_trust(rule: TrustRule, inputs: TrustInputs) -> TrustResult:
     steady = consistency(inputs.accuracies, inputs.steadiness)
     trust = score(rule, accuracy, agreement(inputs.nsds, points), steady)
     factor = divergence_penalty(inputs.nsds, tau=rule.tau, form=rule.form)
-    weight = trust * factor * _pointing(points) * count_rows(inputs.rows, rule.kappa)
+    weight = trust * factor * _sign_factor(points) * count_rows(inputs.rows, rule.kappa)
     if rule.reasons and inputs.in_line is not None:
         weight = weight * inputs.in_line
     if weight.any():

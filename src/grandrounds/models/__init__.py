@@ -73,7 +73,7 @@ def build_model(
     """
     if is_path(spec["name"]) and not own_code:
         raise BadInput(
-            f"model '{spec['name']}' is code of its author's own, and no code is imported because a message names it",
+            f"model '{spec['name']}' is an import path, and no code is imported because a message names it",
             code="code-not-allowed",
         )
     classes, inputs = int(spec["classes"]), tuple(spec["inputs"])

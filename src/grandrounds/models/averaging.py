@@ -18,7 +18,7 @@ def average(models: Array, weights: Array) -> Array:
     Sites are added in fixed blocks, so the bits do not depend on how an engine chunked them and memory stays small.
     """
     if models.shape[1] > _STRETCH:
-        return _in_stretches(models, weights)
+        return _average_stretches(models, weights)
     total = np.zeros(models.shape[1])
     for start in range(0, len(models), _BLOCK):
         block = weights[start : start + _BLOCK, None] * models[start : start + _BLOCK]
@@ -26,7 +26,7 @@ def average(models: Array, weights: Array) -> Array:
     return total
 
 
-def _in_stretches(models: Array, weights: Array) -> Array:
+def _average_stretches(models: Array, weights: Array) -> Array:
     """Compute the same bits one site's stretch of coordinates at a time: models may lie in a file larger than memory."""
     total = np.zeros(models.shape[1])
     for start in range(0, models.shape[1], _STRETCH):

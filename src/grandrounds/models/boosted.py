@@ -52,7 +52,7 @@ REFUSALS: dict[str, str] = {
     "anchor": "boosted trees have no gradient for an anchor to change; use stability 'none'",
     "permuted_anchor": "boosted trees have no gradient for an anchor to change; use stability 'none'",
     "anchored_scaffold": "boosted trees have no gradient for variates and an anchor to change; use stability 'none'",
-    "alignment": "boosted trees have no gradient that could pull their reasons to others'; use stability 'none'",
+    "alignment": "boosted trees have no gradient that could align their attributions with others'; use stability 'none'",
     "clustered": _APART,
     "robust": _APART,
     "distance": _APART,
@@ -126,13 +126,13 @@ class BoostedModel:
                 f"boosted trees need at least one tree, a depth of 1 to {MAX_DEPTH} and a learning rate above 0",
                 code="bad-tree-settings",
             )
-        x, y, weight = _usable(self._rows(x), y, weight, classes=self.classes)
+        x, y, weight = _check_training_rows(self._rows(x), y, weight, classes=self.classes)
         begun = self.layout.text(self.init(seed) if start is None else start)
         shares = np.bincount(y, weights=weight, minlength=self.classes)
         if not self.layout.count(begun) and not shares.all():
             begun = constant_trees(shares, features=self.features)
         if np.count_nonzero(shares) > 1:
-            begun = self._grown(x, y, weight, begun, seed=seed)
+            begun = self._grow(x, y, weight, begun, seed=seed)
         return self.layout.vector(begun)
 
     def with_temperature(self, theta: Array, temperature: float) -> Array:
@@ -159,7 +159,7 @@ class BoostedModel:
         self.layout.text(only)
         return only
 
-    def _grown(self, x: Array, y: Array, weight: Array | None, begun: bytes, *, seed: int) -> bytes:
+    def _grow(self, x: Array, y: Array, weight: Array | None, begun: bytes, *, seed: int) -> bytes:
         """Return the text after `trees` more rounds of boosting from the text `begun`."""
         lightgbm = _lightgbm()
         settings = self._settings(len(y), seed=seed)
@@ -227,7 +227,9 @@ def booster(text: bytes) -> Any:
         raise BadInput(f"LightGBM cannot read these boosted trees: {e}", code="damaged-model") from None
 
 
-def _usable(x: Array, y: Array, weight: Array | None, *, classes: int) -> tuple[Array, Array, Array | None]:
+def _check_training_rows(
+    x: Array, y: Array, weight: Array | None, *, classes: int
+) -> tuple[Array, Array, Array | None]:
     """Check rows, labels and weights; scale weights to mean 1 and leave out rows of weight zero.
 
     Weights are scaled because LightGBM wants a leaf to hold some absolute weight, and would stop at none.

@@ -30,7 +30,7 @@ REFUSALS: dict[str, str] = {
     "anchor": "a forest has no gradient, so an anchor has nothing to hold; use stability 'none'",
     "permuted_anchor": "a forest has no gradient, so an anchor has nothing to hold; use stability 'none'",
     "anchored_scaffold": "a forest has no gradient, so variates and an anchor have nothing to hold; use stability 'none'",
-    "alignment": "a forest has no gradient, so its reasons cannot be pulled to others'; use stability 'none'",
+    "alignment": "a forest has no gradient, so its attributions cannot be aligned with others'; use stability 'none'",
     "clustered": "a forest is grown anew each round and cannot go on from its cluster's; use fedavg or local",
     "robust": "trees are joined and not averaged, so no rule can compare them number by number; use robust = 'none'",
     "distance": "two forests have no distance; weigh by data_size or uniform",
@@ -75,11 +75,11 @@ def fit_forest(
 def from_sklearn(fitted: Any, *, classes: int) -> Forest:
     """Convert a fitted RandomForestClassifier, whose labels are class numbers, to arrays."""
     columns = np.asarray(fitted.classes_)
-    forests = [_one_tree(e.tree_, columns=columns, classes=classes) for e in fitted.estimators_]
+    forests = [_convert_tree(e.tree_, columns=columns, classes=classes) for e in fitted.estimators_]
     return combine(forests, np.ones(len(forests)))
 
 
-def _one_tree(tree: Any, *, columns: Array, classes: int) -> Forest:
+def _convert_tree(tree: Any, *, columns: Array, classes: int) -> Forest:
     share = np.zeros((tree.node_count, classes), np.float32)
     share[:, columns] = tree.value[:, 0, :] / tree.value[:, 0, :].sum(axis=1, keepdims=True)
     leaf = tree.children_left < 0
@@ -134,7 +134,7 @@ class ForestLayout:
             raise BadInput(
                 f"the parameters do not fit a forest: {', '.join(extra)} missing or unknown", code="unknown-parameters"
             )
-        forest = self._checked(Forest(**params))
+        forest = self._check_limits(Forest(**params))
         header = np.array([_MARK, forest.trees, forest.nodes, forest.classes])
         parts = [header, *(getattr(forest, name).ravel() for name in DTYPES)]
         return np.concatenate(parts, dtype=np.float32 if np.dtype(dtype) == np.float32 else np.float64)
@@ -149,9 +149,9 @@ class ForestLayout:
         shapes = dict.fromkeys(DTYPES, (trees, nodes)) | {"value": (trees, nodes, classes), "weight": (trees,)}
         ends = np.cumsum([_HEADER, *(int(np.prod(shape)) for shape in shapes.values())])
         parts = np.split(vector, ends)[1:-1]
-        return self._checked(Forest(**{n: a.reshape(s) for a, (n, s) in zip(parts, shapes.items(), strict=True)}))
+        return self._check_limits(Forest(**{n: a.reshape(s) for a, (n, s) in zip(parts, shapes.items(), strict=True)}))
 
-    def _checked(self, forest: Forest) -> Forest:
+    def _check_limits(self, forest: Forest) -> Forest:
         if self.features is not None and forest.feature.max() >= self.features:
             raise BadInput(
                 f"the forest asks for column {forest.feature.max()}, but there are {self.features}",

@@ -21,7 +21,7 @@ from torch.func import functional_call, vmap
 
 from grandrounds.core.arrays import Array
 from grandrounds.models.averaging import average
-from grandrounds.models.nets.count import patch_numbers
+from grandrounds.models.nets.layers import patch_numbers
 from grandrounds.models.nets.products import MAX_PATCH_NUMBERS, as_products, is_using_products
 from grandrounds.protocol.layout import Layout
 
@@ -70,7 +70,7 @@ class TorchModel:
         self.cache: dict[str, Any] = {}  # tensors and graphs on the device, kept between rounds
         self.trainable = tuple(name for name, _ in net.named_parameters())
         self.statistics = tuple(n for n, b in net.named_buffers() if b.is_floating_point())
-        named = self._named()
+        named = self._named_tensors()
         self.layout = Layout(tuple((n, tuple(named[n].shape)) for n in (*self.trainable, *self.statistics)))
         if precision == "tf32" and self.device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = True
@@ -81,7 +81,7 @@ class TorchModel:
         """The name of the layer whose outputs are the logits."""
         return self.trainable[-1].rpartition(".")[0]
 
-    def _named(self) -> dict[str, Tensor]:
+    def _named_tensors(self) -> dict[str, Tensor]:
         return {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
 
     @cached_property
@@ -151,7 +151,7 @@ class TorchModel:
 
     def point_at(self, theta: Tensor) -> list[Tensor]:
         """Make the network's parameters and statistics views of theta (P,); return the trainable ones."""
-        named = self._named()
+        named = self._named_tensors()
         for name, span, shape in self.layout.slices:
             named[name].data = theta[span].view(shape)
         return [named[n] for n in self.trainable]
@@ -166,8 +166,8 @@ class TorchModel:
             return cast("Tensor", self.net(x))
         if self.precision != "bf16":
             return cast("Tensor", functional_call(self.net, dict(params), (x,)))
-        low = {n: _low(p) for n, p in params.items()}
-        return cast("Tensor", functional_call(self.net, low, (_low(x),))).to(self.dtype)
+        low = {n: _to_bf16(p) for n, p in params.items()}
+        return cast("Tensor", functional_call(self.net, low, (_to_bf16(x),))).to(self.dtype)
 
     def with_features(self, params: Mapping[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """Compute logits, and the inputs of the last layer (n, width)."""
@@ -185,7 +185,7 @@ class TorchModel:
         """Compute scores (n, C) of one model on images or rows."""
         params = dict(zip(self.trainable, self.point_at(self.tensor(theta)), strict=True))
         self.net.eval()
-        rows = self._kept_rows(x)
+        rows = self._cached_rows(x)
         with torch.no_grad():
             out = [self.forward(params, self.tensor(b) if isinstance(b, np.ndarray) else b) for b in rows]
         return torch.cat(out).cpu().numpy() if out else np.empty((0, self.outputs), np.float32)
@@ -212,7 +212,7 @@ class TorchModel:
             blocks = [self.with_features(params, self.tensor(x[i : i + _ROWS]))[1] for i in range(0, len(x), _ROWS)]
         return torch.cat(blocks).cpu().numpy() if blocks else np.empty((0, 0), np.float32)
 
-    def _kept_rows(self, x: Array) -> list[Array] | list[Tensor]:
+    def _cached_rows(self, x: Array) -> list[Array] | list[Tensor]:
         """Return blocks of rows; on a GPU the rows of the last few parts stay there, so a round does not move them again."""
         cuts = range(0, len(x), _ROWS)
         if self.device.type != "cuda":
@@ -257,7 +257,7 @@ def torch_seed(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _low(x: Tensor) -> Tensor:
+def _to_bf16(x: Tensor) -> Tensor:
     """bf16, with images and convolutions in channels-last order, which is what a GPU's convolutions want.
 
     Inside vmap a stack has no such order, and products of matrices want none.

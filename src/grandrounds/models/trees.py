@@ -54,7 +54,7 @@ class Forest:
 
     def __post_init__(self) -> None:
         for name, dtype in DTYPES.items():
-            array = _exact(name, getattr(self, name), np.dtype(dtype))
+            array = _convert_exactly(name, getattr(self, name), np.dtype(dtype))
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         _check_shapes(self)
@@ -178,7 +178,7 @@ def combine(forests: Sequence[Forest], weights: Array) -> Forest:
     nodes = max(f.nodes for f in forests)
 
     def joined(name: str, fill: int) -> Array:
-        return np.concatenate([_padded(getattr(f, name), nodes=nodes, fill=fill) for f in forests])
+        return np.concatenate([_pad(getattr(f, name), nodes=nodes, fill=fill) for f in forests])
 
     return Forest(
         feature=joined("feature", -1),
@@ -218,7 +218,7 @@ def _shares(weights: Array, *, count: int) -> Array:
     return shares
 
 
-def _padded(array: Array, *, nodes: int, fill: int) -> Array:
+def _pad(array: Array, *, nodes: int, fill: int) -> Array:
     """Pad (T, N, ...) to (T, nodes, ...): room for the nodes of the largest tree."""
     width = [(0, 0), (0, nodes - array.shape[1])] + [(0, 0)] * (array.ndim - 2)
     return np.pad(array, width, constant_values=fill)
@@ -229,7 +229,7 @@ def _require(sound: bool | np.bool_, problem: str) -> None:
         raise BadInput(f"this is not a sound forest: {problem}", code="damaged-model")
 
 
-def _exact(name: str, array: Array, dtype: np.dtype[np.generic]) -> Array:
+def _convert_exactly(name: str, array: Array, dtype: np.dtype[np.generic]) -> Array:
     """Return a fresh array of the right type; refuse numbers that are not finite or not whole."""
     array = np.asarray(array)
     _require(array.dtype.kind in "iuf", f"'{name}' holds {array.dtype}, not numbers")

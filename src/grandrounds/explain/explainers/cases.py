@@ -36,29 +36,29 @@ class Question:
 
 def explain_shap(q: Question) -> Outputs:
     """Explain by Shapley values: exact for linear models and trees, path gradients for nets."""
-    return _each(q, Shap(q.features, q.background, steps=_STEPS)), _mean(q)
+    return _explain_outputs(q, Shap(q.features, q.background, steps=_STEPS)), _mean_score(q)
 
 
 def explain_lime(q: Question) -> Outputs:
     """Explain by the straight line that fits the model best around the patient."""
-    return _each(q, Lime(q.features, q.background, samples=_SAMPLES, seed=q.seed)), _mean(q)
+    return _explain_outputs(q, Lime(q.features, q.background, samples=_SAMPLES, seed=q.seed)), _mean_score(q)
 
 
 def explain_integrated_gradients(q: Question) -> Outputs:
     """Explain by integrated gradients from the background's mean row."""
     average = q.background.mean(axis=0)
-    parts = _each(q, IntegratedGradients(q.features, average, steps=_STEPS))
+    parts = _explain_outputs(q, IntegratedGradients(q.features, average, steps=_STEPS))
     return parts, scores(q.model, q.theta)(average[None])[0].astype(float)
 
 
 def explain_deep_shap(q: Question) -> Outputs:
     """Explain by SHAP's DeepExplainer."""
-    return q.features.sum_inputs(shap_deep(q.model, q.theta, q.x, q.background)[0].astype(float)), _mean(q)
+    return q.features.sum_inputs(shap_deep(q.model, q.theta, q.x, q.background)[0].astype(float)), _mean_score(q)
 
 
 def explain_kernel_shap(q: Question) -> Outputs:
     """Explain by SHAP's KernelExplainer."""
-    return q.features.sum_inputs(shap_kernel(q.model, q.theta, q.x, q.background, seed=q.seed)[0]), _mean(q)
+    return q.features.sum_inputs(shap_kernel(q.model, q.theta, q.x, q.background, seed=q.seed)[0]), _mean_score(q)
 
 
 def explain_coefficients(q: Question) -> Outputs:
@@ -67,13 +67,13 @@ def explain_coefficients(q: Question) -> Outputs:
     return sum_by_feature(q.features, w.T * q.x), b.astype(float)
 
 
-def _each(q: Question, explainer: Any) -> Array:
+def _explain_outputs(q: Question, explainer: Any) -> Array:
     """Return contributions (C, F): the patient is explained once for each output."""
     count = q.model.outputs
     values: Array = explainer.signed(q.model, q.theta, np.repeat(q.x, count, axis=0), np.arange(count))
     return values.astype(float)
 
 
-def _mean(q: Question) -> Array:
+def _mean_score(q: Question) -> Array:
     mean: Array = scores(q.model, q.theta)(q.background).astype(float).mean(axis=0)
     return mean

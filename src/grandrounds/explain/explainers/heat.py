@@ -145,7 +145,7 @@ def _gradient(context: Pass, x: Tensor, y: Tensor) -> Tensor:
 
 def _gradient_norm(context: Pass, x: Tensor, y: Tensor) -> Tensor:
     """FL-XAI eq. 3.6 (there called NormGrad), with the L2 norm; an image without any gradient is dark."""
-    norm = _length(context.at_input(_score, x, y))
+    norm = _channel_norm(context.at_input(_score, x, y))
     least, most = norm.amin((1, 2), keepdim=True), norm.amax((1, 2), keepdim=True)
     return (norm - least) / (most - least + _EPS)
 
@@ -154,25 +154,25 @@ def _grad_cam(context: Pass, x: Tensor, y: Tensor) -> Tensor:
     """FL-XAI eq. 3.4-3.5 (Selvaraju et al. 2017)."""
     activations, gradients = context.at_map(_score, x, y)
     weights = gradients.mean((2, 3), keepdim=True)
-    return _enlarged((weights * activations).sum(1).clamp(min=0), x)
+    return _enlarge((weights * activations).sum(1).clamp(min=0), x)
 
 
 def _normgrad(context: Pass, x: Tensor, y: Tensor) -> Tensor:
     """Rebuffi et al. (2020) with a virtual identity layer: ||x_u|| ||g_u||, the norm of the outer product at place u."""
     activations, gradients = context.at_map(_score, x, y)
-    return _enlarged(_length(activations) * _length(gradients), x)
+    return _enlarge(_channel_norm(activations) * _channel_norm(gradients), x)
 
 
 def _integrated(smooth: Smooth, context: Pass, x: Tensor, y: Tensor) -> Tensor:
     return smooth.integrated(context, _score, x, y).abs().sum(1)
 
 
-def _length(vectors: Tensor) -> Tensor:
+def _channel_norm(vectors: Tensor) -> Tensor:
     """L2 norm over channels: (b, C, h, w) to (b, h, w)."""
     return vectors.square().sum(1).sqrt()
 
 
-def _enlarged(maps: Tensor, x: Tensor) -> Tensor:
+def _enlarge(maps: Tensor, x: Tensor) -> Tensor:
     """Maps (b, h, w) at the size of the images, bilinear."""
     from torch.nn.functional import interpolate
 
@@ -224,16 +224,16 @@ class Smooth:
         for start in range(0, len(self.place), size):
             cut = slice(start, start + size)
             noisy = x[:, None] + self.noise[cut]
-            points = noisy * _along(self.place[cut])
+            points = noisy * _as_column(self.place[cut])
             classes = y.repeat_interleave(points.shape[1])
             slope = context.at_input(score_rule, points.flatten(0, 1), classes).reshape(points.shape)
-            total = total + (noisy * slope * _along(self.weight[cut])).sum(1)
+            total = total + (noisy * slope * _as_column(self.weight[cut])).sum(1)
         return total
 
     def __len__(self) -> int:
         return len(self.place)
 
 
-def _along(values: Tensor) -> Tensor:
+def _as_column(values: Tensor) -> Tensor:
     """(T,) as (T, 1, 1, 1)."""
     return values[:, None, None, None]

@@ -58,7 +58,7 @@ class Lime:
 
     def sample_around(self, row: Array) -> Array:
         """Return the samples (m, d) around a row (d,)."""
-        return np.where(self.keep_mask[:, self.features.feature_index], row, self._drawn)
+        return np.where(self.keep_mask[:, self.features.feature_index], row, self._draws)
 
     @cached_property
     def keep_mask(self) -> Array:
@@ -75,7 +75,7 @@ class Lime:
         return out
 
     @cached_property
-    def _drawn(self) -> Array:
+    def _draws(self) -> Array:
         """Background values (m, d), each feature from a background row of its own."""
         rng = generator(self.seed, purpose="lime-drawn")
         row = rng.integers(len(self.background), size=(self.samples, len(self.features)))

@@ -55,7 +55,7 @@ class Occlusion:
         hidden = self.features.feature_index == np.arange(len(self.features))[:, None]
         keep = np.concatenate([np.ones((1, height * width), bool), ~hidden]).reshape(-1, 1, height, width)
         stack = theta if theta.ndim == 2 else theta[None]
-        ask = _by_torch if getattr(model, "kernel", "") == "torch" else _by_numpy
+        ask = _torch_logits if getattr(model, "kernel", "") == "torch" else _numpy_logits
         out = np.empty((len(stack), len(x), len(self.features)), float)
         for models, images, logits in ask(model, stack, x, keep, offsets):
             out[models, images] = score_drop(
@@ -87,7 +87,7 @@ class Tiles:
         stack = theta if theta.ndim == 2 else theta[None]
         out = np.empty((len(stack), len(x), len(self.features)))
         for models, images, block in heats(
-            self.name, model, stack, x, _predicted(target, 0.5), smoothing, offsets=offsets
+            self.name, model, stack, x, _predict_classes(target, 0.5), smoothing, offsets=offsets
         ):
             out[models, images] = self.features.sum_inputs(np.abs(block).reshape(*block.shape[:2], -1))
         return out if theta.ndim == 2 else out[0]
@@ -107,7 +107,9 @@ def _check_tiles(features: Features, x: Array) -> None:
         )
 
 
-def _by_torch(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -> Iterator[tuple[slice, slice, Array]]:
+def _torch_logits(
+    model: Any, theta: Array, x: Array, keep: Array, offsets: Array
+) -> Iterator[tuple[slice, slice, Array]]:
     """(models, images, logits (k, b, 1 + F, C)): of the whole image, then with each tile hidden."""
     import torch
 
@@ -124,7 +126,9 @@ def _by_torch(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -
     return passes(model, theta, x, np.zeros(len(x), np.int64), rule, width=len(keep), offsets=offsets)
 
 
-def _by_numpy(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -> Iterator[tuple[slice, slice, Array]]:
+def _numpy_logits(
+    model: Any, theta: Array, x: Array, keep: Array, offsets: Array
+) -> Iterator[tuple[slice, slice, Array]]:
     """Yield the same through `model.logits`."""
     size = max(1, _BYTES // (len(keep) * max(1, x[:1].nbytes)))
     for k, vector in enumerate(theta):
@@ -137,23 +141,25 @@ def _by_numpy(model: Any, theta: Array, x: Array, keep: Array, offsets: Array) -
 def score_drop(score: str, before: Array, after: Array, target: Array) -> Array:
     """Return by how much logits `after` (..., C) are worse than `before` for these targets (..., C): (...)."""
     if score == "accuracy":
-        right = _predicted(target, 0.5)
-        lost: Array = np.subtract(_predicted(before, 0.0) == right, _predicted(after, 0.0) == right, dtype=float)
+        right = _predict_classes(target, 0.5)
+        lost: Array = np.subtract(
+            _predict_classes(before, 0.0) == right, _predict_classes(after, 0.0) == right, dtype=float
+        )
         return lost
     with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged
         now, then = _log_probabilities(before), _log_probabilities(after)
-        weight = np.exp(now) if score == "self" else _both(target)
+        weight = np.exp(now) if score == "self" else _two_classes(target)
         out: Array = (weight * (now - then)).sum(axis=-1)
     return np.maximum(out, 0) if score == "self" else out  # only rounding takes a divergence below zero
 
 
-def _predicted(values: Array, middle: float) -> Array:
+def _predict_classes(values: Array, middle: float) -> Array:
     """The class with the most, or whether the one value is above the middle."""
     classes: Array = values[..., 0] > middle if values.shape[-1] == 1 else values.argmax(axis=-1)
     return classes
 
 
-def _both(p: Array) -> Array:
+def _two_classes(p: Array) -> Array:
     """One probability as those of two classes."""
     return np.concatenate([1 - p, p], axis=-1) if p.shape[-1] == 1 else p
 

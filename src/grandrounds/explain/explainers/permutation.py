@@ -126,7 +126,7 @@ class _Scale:
 
     def cost(self, logits: Array, rows: Array | None) -> Array:
         """(..., m) from logits (..., C, m) of these rows (m,), or of all. The logits are overwritten."""
-        out = self.loss(logits, _at(self.target, rows))
+        out = self.loss(logits, _take_rows(self.target, rows))
         out -= self.before if rows is None else self.before[rows]
         # Against the model's own prediction the loss is a divergence, which rounding alone takes below zero.
         return np.maximum(out, 0, out=out) if self.own else out
@@ -156,7 +156,7 @@ def _errors(z: Array, target: Array) -> Array:
     return wrong.astype(z.dtype)
 
 
-def _at(values: Array, rows: Array | None) -> Array:
+def _take_rows(values: Array, rows: Array | None) -> Array:
     """Values (C, n) of all rows, or at rows (m,): (C, m)."""
     return values if rows is None else values.take(rows, axis=1, mode="clip")
 
@@ -228,7 +228,7 @@ def _dense_costs(
         change = np.stack([x[order[block]].T - now for order in orders])
         moves = [move for alike in how.alike for move in _moves(alike, change, len(how.features), room)]
         for theta, importances in zip(models, out, strict=True):
-            net = _Moved(model, theta, now)
+            net = _ShiftedNet(model, theta, now)
             scale = _Scale(how.score, net.still, goal)
             costs = np.zeros((len(orders), len(how.features), now.shape[1]), out.dtype)
             for move in moves:
@@ -264,7 +264,7 @@ def _blocks(picked: Array, rows: Array, room: int) -> list[Array]:
     return [block for block in np.split(picked, cuts) if len(block)]
 
 
-class _Moved:
+class _ShiftedNet:
     """One dense model on given rows, and what it says when some of their inputs change.
 
     The change of a few inputs adds u = W_1[inputs]' delta to the first layer's s = W_1' x + b_1: an outer product for one
@@ -285,34 +285,34 @@ class _Moved:
         self.shift = s
         self.widths = model.widths[1:]
         self.buffers: list[Array] = [np.empty(0, s.dtype) for _ in self.widths]
-        self.still = self._through(np.zeros((1, self.widths[0], x.shape[1]), s.dtype), None)[0].copy()
+        self.still = self._forward(np.zeros((1, self.widths[0], x.shape[1]), s.dtype), None)[0].copy()
 
     def logits(self, move: _Move) -> Array:
         """(G, C, n) on all rows, (C, m) on those that move; overwritten by the next call."""
         width = move.inputs.shape[1]
         if move.rows is None:
-            u = self._room(0, (len(move.inputs), move.delta.shape[-1]), True)
+            u = self._buffer(0, (len(move.inputs), move.delta.shape[-1]), True)
             w = self.first[move.inputs].swapaxes(1, 2)
             np.multiply(w, move.delta, out=u) if width == 1 else np.matmul(w, move.delta, out=u)
-            return self._through(u, None)
-        u = self._room(0, (len(move.rows),), not self.rest)
+            return self._forward(u, None)
+        u = self._buffer(0, (len(move.rows),), not self.rest)
         if width == 1:
             w = self.first.take(np.repeat(move.inputs[:, 0], np.diff(move.edges)), axis=0)
             np.multiply(w.T, move.delta, out=u)
         else:
             for inputs, (a, b) in zip(move.inputs, pairwise(move.edges), strict=True):
                 np.matmul(self.first[inputs].T, move.delta[:, a:b], out=u[:, a:b])
-        return self._through(u, move.rows)
+        return self._forward(u, move.rows)
 
-    def _through(self, u: Array, rows: Array | None) -> Array:
+    def _forward(self, u: Array, rows: Array | None) -> Array:
         for i, ((w, _), (floor, by_row)) in enumerate(zip(self.rest, self.floors, strict=True), 1):
             np.maximum(u, floor if rows is None else by_row.take(rows, axis=0).T, out=u)
-            out = self._room(i, (*u.shape[:-2], u.shape[-1]), rows is None or i == len(self.rest))
+            out = self._buffer(i, (*u.shape[:-2], u.shape[-1]), rows is None or i == len(self.rest))
             u = np.matmul(w.T, u, out=out)
-        u += _at(self.shift, rows)
+        u += _take_rows(self.shift, rows)
         return u
 
-    def _room(self, layer: int, shape: tuple[int, ...], columns: bool) -> Array:
+    def _buffer(self, layer: int, shape: tuple[int, ...], columns: bool) -> Array:
         """Memory for a layer's values (G, width, n) or (width, m), kept from call to call; row by row unless in columns."""
         full = (*shape[:-1], self.widths[layer], shape[-1])
         if self.buffers[layer].size < prod(full):

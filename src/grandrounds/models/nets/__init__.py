@@ -21,7 +21,6 @@ NETS: dict[str, str] = {
 if TYPE_CHECKING:
     from grandrounds.models.nets.build import build_net
     from grandrounds.models.nets.cnn import DeepCNN, SmallCNN
-    from grandrounds.models.nets.count import multiply_adds, parameter_count, ptflops_count
     from grandrounds.models.nets.init import init_net
     from grandrounds.models.nets.mobilenet import MobileNetV2, MobileNetV3Large, MobileNetV3Small
     from grandrounds.models.nets.resnet import ResNet18
@@ -32,9 +31,6 @@ _HOME = {
     "build_net": "build",
     "DeepCNN": "cnn",
     "SmallCNN": "cnn",
-    "multiply_adds": "count",
-    "parameter_count": "count",
-    "ptflops_count": "count",
     "init_net": "init",
     "MobileNetV2": "mobilenet",
     "MobileNetV3Large": "mobilenet",
@@ -69,7 +65,4 @@ __all__ = [
     "build_net",
     "init_net",
     "load_weights",
-    "multiply_adds",
-    "parameter_count",
-    "ptflops_count",
 ]

@@ -6,8 +6,10 @@ at zero and wait for `init_net`, so that making a net never moves anybody's rand
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from grandrounds.core.errors import BadInput, nearest
@@ -19,6 +21,7 @@ Shape = tuple[int, int, int]
 NORMS = ("group", "batch")
 STEMS = ("small", "imagenet")
 _GROUPS = 32
+NORM_LAYERS = (nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
 class Conv2d(nn.Conv2d):
@@ -124,3 +127,47 @@ def check_stride(name: str, shape: Shape, stem: str) -> None:
 def mean_pool(x: Tensor) -> Tensor:
     """Average over the image: (B, C, H, W) to (B, C)."""
     return x.mean((2, 3))
+
+
+def patch_numbers(net: nn.Module, shape: Shape) -> int | None:
+    """Count the numbers that the patches of one image take up in this net where convolutions are products of matrices.
+
+    Returns:
+        The count; None where the net has convolutions that products do not replace (in groups, dilated, or not the
+        package's own).
+    """
+    convolutions = [m for m in net.modules() if isinstance(m, nn.modules.conv._ConvNd)]
+    if not all(isinstance(m, Conv2d) and m.groups == 1 and set(m.dilation) == {1} for m in convolutions):
+        return None
+    return sum_layer_costs(
+        net, shape, lambda m, out: out[0, 0].numel() * products_per_output(m) if isinstance(m, Conv2d) else 0
+    )
+
+
+def products_per_output(module: nn.Module) -> int:
+    """Return how many products make one number of a convolution's or a dense layer's output; 0 for other layers."""
+    return module.get_parameter("weight")[0].numel() if isinstance(module, nn.Conv2d | nn.Linear) else 0
+
+
+def sum_layer_costs(net: nn.Module, shape: Shape, price: Callable[[nn.Module, Tensor], int]) -> int:
+    """Add up the prices of all layers' outputs over one image's forward; the net is left as it was."""
+    total = 0
+
+    def count(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        nonlocal total
+        total += price(module, output)
+
+    priced = (nn.Conv2d, nn.Linear, *NORM_LAYERS)
+    hooks = [m.register_forward_hook(count) for m in net.modules() if isinstance(m, priced)]
+    modes = {m: m.training for m in net.modules()}
+    like = next(net.parameters())
+    try:
+        net.eval()
+        with torch.no_grad():
+            net(torch.zeros((1, *shape), dtype=like.dtype, device=like.device))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    return total

@@ -54,7 +54,7 @@ def load_weights(net: nn.Module, path: Path | str, *, strict_head: bool = False)
     if all(name in arrays and _fits(arrays[name], tensor) for name, tensor in heads.items()):
         fitting |= {name: arrays[name] for name in heads}
     elif heads:
-        notes.append(_about_head(head, heads, arrays, path, strict_head))
+        notes.append(_describe_head(head, heads, arrays, path, strict_head))
     ready = _check_values(fitting, state, path)
     notes += _notes_on_rest(differ, missing, [n for n in arrays if n not in state], state)
     with torch.no_grad():
@@ -75,7 +75,7 @@ def _head(net: nn.Module) -> str:
     return next((name for name, m in reversed(list(net.named_modules())) if isinstance(m, nn.Linear)), "")
 
 
-def _about_head(head: str, state: dict[str, Tensor], arrays: dict[str, Array], path: Path, strict: bool) -> str:
+def _describe_head(head: str, state: dict[str, Tensor], arrays: dict[str, Array], path: Path, strict: bool) -> str:
     needed = _shape(state[f"{head}.weight"])
     array = arrays.get(f"{head}.weight")
     present = "none" if array is None else _shape(array)
