@@ -126,7 +126,7 @@ def _value_at(run: Run, metric: str, seconds: float) -> float:
     if not judged:
         first = run.rounds[0]["virtual_seconds"]
         raise BadInput(
-            f"{run.folder} had judged no round after {seconds:g} virtual seconds (its first took {first:g})",
+            f"{run.folder} had evaluated no round after {seconds:g} virtual seconds (its first took {first:g})",
             code="no-evaluated-round",
         )
     if metric == WORST:

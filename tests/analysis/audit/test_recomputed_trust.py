@@ -74,7 +74,7 @@ def unjudged(self, models, members, on):
     return np.where(np.array(self.site.names_of(members)) == UNKNOWN, np.nan, found)
 
 
-DOUBT, ACCURACY = at_site.SiteTrust._doubt, at_site.SiteTrust._accuracy
+DOUBT, ACCURACY = at_site.SiteTrust._rejection_code, at_site.SiteTrust._accuracy
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def runs(tmp_path_factory):
             plan = {**BASE, **MORE.get(kind, {}), "method": method}
             with pytest.MonkeyPatch.context() as patched:
                 if "refuses" in kind:
-                    patched.setattr(at_site.SiteTrust, "_doubt", refusing)
+                    patched.setattr(at_site.SiteTrust, "_rejection_code", refusing)
                     patched.setattr(at_site.SiteTrust, "_accuracy", unjudged)
                 made[kind] = gr.run(gr.Experiment.parse(plan), out=tmp_path_factory.mktemp("trust") / "run")
         return made[kind]

@@ -321,7 +321,8 @@ def reading_guide(case: CaseExplanation) -> list[str]:
         "Points are what the risk would change by without this reason, the others as they are; they do not add up. "
         "An odds ratio is what it multiplies the odds by.",
         _population_text(case),
-        "A reason is what the model goes by, not what made the patient ill. An imputed value was not measured: what counts is "
+        "An attribution shows what the model relies on, not what made the patient ill. "
+        "An imputed value was not measured: what counts is "
         "what stands in for it.",
     ]
     if not is_complete(case):

@@ -117,7 +117,7 @@ def _score_rows(run: Run, rows: RunRows, site: str, numbers: Array) -> tuple[Arr
     prediction = model.predict(selected, task=rows.task(None if site == POOL else site))
     if prediction.event is None:
         raise BadInput(
-            f"near misses are of a yes or no: this model tells {len(prediction.classes)} classes apart and has no threshold",
+            f"near misses need two classes: this model has {len(prediction.classes)} classes and no threshold",
             code="not-binary",
         )
     happened = np.asarray(data.label[numbers].astype(str) == prediction.event.word)

@@ -297,7 +297,9 @@ def overlap_warnings(run: Run, rows: Table | ImageSet) -> list[str]:
     data = consortium.data
     if isinstance(data, ImageSet):
         return []
-    return training_overlap_warnings(rows, data.table.take(np.concatenate([r.train for r in consortium.stack.rows])), same=False)
+    return training_overlap_warnings(
+        rows, data.table.take(np.concatenate([r.train for r in consortium.stack.rows])), same=False
+    )
 
 
 def _read_site_images(where: str, shape: tuple[int, int, int], agreed: DataSettings) -> ImageSet:

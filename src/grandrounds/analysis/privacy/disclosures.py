@@ -70,7 +70,9 @@ def _signals(plan: Plan) -> list[str]:
     lines = []
     if m.select.rule in ASKS_FIRST:
         lines.append(f"its loss on training rows before each round (method.select '{m.select.rule}')")
-    names = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and resolve_lambdas(m.weigh).get(n)]
+    names = [
+        n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and resolve_lambdas(m.weigh).get(n)
+    ]
     if names:
         lines.append(f"figures of its model on validation rows, to be weighed by ({', '.join(names)})")
     if (
