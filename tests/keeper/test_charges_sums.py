@@ -100,7 +100,7 @@ def test_what_the_account_does_not_know_is_no_noise():
     assert {e.of for e in sum_cost(ASKED, None, QUARTER, None)} == {"training", "validation", "test"}
     assert of(joined=None).kind == "raw"
     assert of(joined=JoinedSum(4, (0.2, 0.2))).kind == "raw"
-    assert of(stored=replace(UPDATE, disclosures={"update": Disclosure("a model", ("training",))})).kind == "raw"
+    assert of(held=replace(UPDATE, disclosures={"update": Disclosure("a model", ("training",))})).kind == "raw"
 
 
 def test_what_is_private_already_costs_nothing_in_a_sum():
