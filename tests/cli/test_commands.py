@@ -164,7 +164,7 @@ def test_show_tells_why(home):
     assert "numeric" in rounds("show", home / "run", "--schema").stdout
     refused(rounds("show", home / "run", "--round", 99), "has no round 99", "1 to 6")
     refused(rounds("show", home / "run", "--site", "zz"), "no site 'zz'")
-    refused(rounds("show", home), "is not a run folder")
+    refused(rounds("show", home), "[not-a-run-folder]")
 
 
 def test_init_writes_a_file_that_runs(tmp_path):
@@ -172,7 +172,7 @@ def test_init_writes_a_file_that_runs(tmp_path):
     assert tomllib.loads((tmp_path / "experiment.toml").read_text())["data"]["name"] == "breast-cancer"
     done = rounds("run", "experiment.toml", "--set", "method.rounds=2", "--quiet", "--out", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    refused(rounds("init", cwd=tmp_path), "experiment.toml exists", "--force")
+    refused(rounds("init", cwd=tmp_path), "[file-exists]", "experiment.toml", "--force")
 
 
 @pytest.mark.parametrize("what", ["methods", "models", "data", "recipes"])
@@ -216,14 +216,14 @@ def test_an_interrupted_run_is_shown_and_resumed(tmp_path):
             ["did you mean 'hospital'"],
         ),
         (["run", "--table", "{home}/patients.csv", "--label", "died", "--drop", "agee"], ["agee"]),
-        (["run", "heart", "--table", "x.csv"], ["both 'heart' and --table"]),
-        (["list", "method"], ["did you mean 'methods'"]),
-        (["resume", "nowhere"], ["is not a run folder"]),
-        (["compare", "one"], ["at least two run folders"]),
+        (["run", "heart", "--table", "x.csv"], ["[conflicting-options]", "'heart'"]),
+        (["list", "method"], ["[unknown-list]", "did you mean 'methods'"]),
+        (["resume", "nowhere"], ["[not-a-run-folder]"]),
+        (["compare", "one"], ["[too-few-runs]"]),
         (["export", "{home}/run", "--to", "pickle"], ["cannot export to 'pickle'", "json, onnx"]),
         (["predict", "{home}/run", "--table", "{home}/run/summary.json"], ["summary.json"]),
         (["data", "get", "hart"], ["did you mean 'heart'"]),
-        (["data", "check", "{home}/patients.csv"], ["(use --label)"]),
+        (["data", "check", "{home}/patients.csv"], ["[label-not-set]", "--label"]),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(home, arguments, words, tmp_path):

@@ -159,16 +159,16 @@ def refused(done, *words) -> None:
 
 def test_refusals_are_one_sentence_and_exit_2(home, rounds, tmp_path):
     run = home / "run"
-    refused(rounds("explain", run), "give --case N for one patient, --site NAME for one site, or --near-misses")
-    refused(rounds("explain", run, "--case", 1, "--site", "a"), "give --case N")
+    refused(rounds("explain", run), "[missing-option]", "--case N", "--site NAME", "--near-misses")
+    refused(rounds("explain", run, "--case", 1, "--site", "a"), "[missing-option]")
     refused(rounds("explain", run, "--case", 900), "has no row 900; its rows are 1 to 190")
     refused(rounds("explain", run, "--site", "d"), "no site 'd'; known: a, b, c")
-    refused(rounds("explain", run, "--site", "a", "--table", "x.csv"), "--table goes with --case")
+    refused(rounds("explain", run, "--site", "a", "--table", "x.csv"), "[missing-option]", "--table")
     refused(rounds("explain", run, "--case", 1, "--by", "lemon"), "no explainer 'lemon'")
     refused(rounds("explain", run, "--case", 1, "--table", tmp_path / "no.csv"), "no.csv")
-    refused(rounds("explain", run, "--case", 1, "--out", "x.pdf"), "ends in .html or .png")
+    refused(rounds("explain", run, "--case", 1, "--out", "x.pdf"), "[invalid-file-type]", ".html", ".png")
     refused(rounds("explain", run, "--case", 1, "--out", home / "patients.csv" / "x.html"), "cannot write")
-    refused(rounds("explain", tmp_path, "--case", 1), "is not a run folder")
+    refused(rounds("explain", tmp_path, "--case", 1), "[not-a-run-folder]")
     shutil.copytree(run, tmp_path / "half")
     (tmp_path / "half" / "summary.json").unlink()
     refused(rounds("explain", tmp_path / "half", "--case", 1), "is not finished", "rounds resume")
@@ -208,10 +208,10 @@ def test_near_misses_are_listed_with_and_without_a_number(missed, rounds):
         10, found.near
     )
     refused(rounds("explain", missed.folder, "--near-misses", "0"), "ask for at least one")
-    refused(rounds("explain", missed.folder, "--near-misses", "--case", "1"), "give --case N for one patient")
-    refused(rounds("explain", missed.folder, "--near-misses", "--by", "lime"), "near misses are listed, not explained")
+    refused(rounds("explain", missed.folder, "--near-misses", "--case", "1"), "[missing-option]")
+    refused(rounds("explain", missed.folder, "--near-misses", "--by", "lime"), "[conflicting-options]")
     refused(rounds("explain", missed.folder, "--near-misses", "--out", "x.png"), "has no PNG")
-    refused(rounds("explain", missed.folder, "--near-misses", "--for", "a"), "--for goes with --case")
+    refused(rounds("explain", missed.folder, "--near-misses", "--for", "a"), "[missing-option]", "--for")
 
 
 def test_the_record_flags_marks_and_notes_on_screen_and_on_the_page(missed, rounds, tmp_path):
@@ -248,7 +248,7 @@ def test_the_record_flags_marks_and_notes_on_screen_and_on_the_page(missed, roun
         "--protected aeg: the model sees no such column",
         "did you mean 'age'",
     )
-    refused(rounds("explain", missed.folder, "--site", "a", "--protected", "age"), "--protected goes with --case")
+    refused(rounds("explain", missed.folder, "--site", "a", "--protected", "age"), "[missing-option]", "--protected")
 
 
 def test_the_pages_waterfall_adds_up(missed):

@@ -145,10 +145,10 @@ def test_strokes_and_settings(home, tmp_path):
 
 def test_what_has_no_masks_is_refused_in_a_sentence(home, tmp_path):
     refused(rounds("masks", "check", "bare.npz", cwd=home), "bare", "has no truth masks", "data.masks", "'strokes'")
-    refused(rounds("masks", "check", "breast-cancer", cwd=home), "is a table")
+    refused(rounds("masks", "check", "breast-cancer", cwd=home), "[needs-images]")
     refused(rounds("masks", "check", "no-such-thing", cwd=home), "no-such-thing", "known:")
-    refused(rounds("masks", "check", "scans.npz", "--out", "sheet.jpg", cwd=home), "sheet.jpg", ".png")
-    refused(rounds("masks", "check", "scans.npz", "--out", "labels.csv/x.png", cwd=home), "cannot write")
+    refused(rounds("masks", "check", "scans.npz", "--out", "sheet.jpg", cwd=home), "[invalid-file-type]", "sheet.jpg", ".png")
+    refused(rounds("masks", "check", "scans.npz", "--out", "labels.csv/x.png", cwd=home), "[cannot-write]")
     assert not list(home.glob("masks-*.png")), "nothing is written where something is refused"
 
 

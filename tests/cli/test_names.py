@@ -148,3 +148,9 @@ def test_no_command_uses_markup():
         text = path.read_text("utf-8")
         assert not re.search(r"\[/?(dim|bold|red|green|yellow)[ \w]*\]", text) or path.name == "terminal.py", path
         assert path.name == "terminal.py" or not re.search(r"\bConsole\((?!stderr=True\)\) as bar)", text), path
+
+
+def test_the_code_of_an_error_is_printed_and_is_no_markup():
+    done = rounds("list", "[bold]lemons[/]")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: cannot list '[bold]lemons[/]'") and done.stderr.endswith(" [unknown-list]\n")

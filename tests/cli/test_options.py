@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from grandrounds.cli.options import Columns, Quiet, Reading, build_experiment, expand_options
+from grandrounds.cli.options import Columns, Quiet, Reading, Set, build_experiment, expand_options
 from grandrounds.cli.terminal import reads_run
-from grandrounds.core.errors import BadInput
+from tests.support import refused
 
 seen: list[tuple[str, Columns, Reading, bool]] = []
 
@@ -46,17 +48,42 @@ def test_a_command_gets_the_groups_as_objects(app):
 def test_what_is_not_given_is_not_set(app):
     assert CliRunner().invoke(app, ["own.csv"]).exit_code == 0
     (_, columns, reading, quiet) = seen[0]
-    assert (columns.settings(), reading.settings(), quiet) == ({}, {}, False)
+    assert (columns.settings(), reading.merge([]), quiet) == ({}, {}, False)
 
 
 def test_settings_of_data():
     assert Columns(label="died", drop="a, ,b").settings() == {"label": "died", "drop": ["a", "b"]}
     reading = Reading(decimal=",", missing=["?", "-999"])
-    assert reading.settings() == {"decimal": ",", "missing": ["?", "-999"]}
-    assert reading.merged(["", "?"]) == {"decimal": ",", "missing": ["", "?", "-999"]}
-    assert Reading(separator=";").merged(["?"]) == {"separator": ";"}
+    assert (reading.format_settings(), reading.first_flag()) == ({"decimal": ","}, "--decimal")
+    assert reading.merge(["", "?"]) == {"decimal": ",", "missing": ["", "?", "-999"]}
+    assert Reading(separator=";").merge(["?"]) == {"separator": ";"}
+    assert (Reading(missing=["?"]).first_flag(), Reading().first_flag()) == ("--missing", None)
+
+
+@dataclass(frozen=True)
+class Both:
+    """Options with a required one, and with another group among them."""
+
+    table: Annotated[str, typer.Option("--table")]
+    columns: Columns = field(default_factory=Columns)
+    settings: Set = field(default_factory=list)
+
+
+def test_a_group_may_hold_a_group():
+    groups: list[Both] = []
+
+    @expand_options
+    def nested(options: Both) -> None:
+        groups.append(options)
+
+    app = typer.Typer()
+    app.command()(nested)
+    arguments = ["--table", "own.csv", "--label", "died", "--set", "seed=1"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert groups == [Both("own.csv", Columns(label="died"), ["seed=1"])]
+    assert CliRunner().invoke(app, []).exit_code == 2, "the table is required"
 
 
 def test_how_a_table_is_read_goes_with_a_table():
-    with pytest.raises(BadInput, match="--text-encoding goes with a table of your own"):
+    with refused("missing-option", match="--text-encoding"):
         build_experiment("breast-cancer", reading=Reading(text_encoding="cp1252"))

@@ -195,9 +195,10 @@ def shown_without_trust(told, run):
     from rich.console import Console
 
     from grandrounds.cli.screen import show_summary
+    from grandrounds.core.records import RunSummary
 
     console = Console(record=True, quiet=True, width=200)
-    show_summary(console, {k: v for k, v in run.summary.items() if k != "trust"})
+    show_summary(console, RunSummary.from_dict({k: v for k, v in run.summary.items() if k != "trust"}))
     return console.export_text()
 
 

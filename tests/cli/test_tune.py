@@ -94,7 +94,7 @@ def test_flags_add_to_the_file(home):
         (("--direction", "up"), ("tune.direction is 'up'",)),
         (("--share", "1.5"), ("tune.share is 1.5",)),
         (("--data", "nowhere"), ("no such set",)),
-        (("--label", "died"), ("--set data.label",)),
+        (("--label", "died"), ("[missing-option]", "--set data.label")),
         (("--set", "data.label=nothing"), ("column 'nothing' not found",)),
     ],
 )

@@ -24,7 +24,7 @@ from grandrounds.console.app_state import AppState
 from grandrounds.console.auth.users import Role, Users
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
-from grandrounds.console.server import Place, make_server
+from grandrounds.console.server import Address, make_server
 from grandrounds.data.table import Table
 from tests.report import EVIL
 from tests.runs.test_run import frame
@@ -134,7 +134,7 @@ def serving(app_state: AppState, tokens: dict[str, str]) -> Iterator[Served]:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    server = make_server(create_app(app_state), Place(port=port))
+    server = make_server(create_app(app_state), Address(port=port))
     server.config.timeout_graceful_shutdown = 1
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

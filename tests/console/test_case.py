@@ -22,13 +22,12 @@ from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import NotFound, RunIndex
-from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.report.figures import reliability
 from tests.console.conftest import Signed, Window, known_users, serving
 from tests.console.test_api import asked
 from tests.runs.test_run import frame
-from tests.support import patients
+from tests.support import patients, refused
 
 EVIL = "<script>alert(1)</script>"
 ROUTES = (
@@ -374,19 +373,19 @@ def test_a_file_of_the_hospitals_shows_its_own_rows_alone(hospitals, table, tmp_
 
 def test_what_no_page_could_show_is_refused_at_the_start(hospitals, table, tmp_path):
     run_index = RunIndex(hospitals / "runs")
-    with pytest.raises(BadInput, match="--site bb: no finished run has such a site; .*known: a, b, c"):
+    with refused("unknown-site", match="--site bb.*known: a, b, c"):
         SiteCases(run_index, "bb").check()
-    with pytest.raises(BadInput, match="--protected sexx: no model here sees such a column; did you mean 'sex'"):
+    with refused("unknown-column", match="--protected sexx.*did you mean 'sex'"):
         SiteCases(run_index, "b", protected=("sexx",)).check()
     pd.DataFrame({"shoe size": [40.0]}).to_csv(tmp_path / "shoes.csv", index=False)
-    with pytest.raises(BadInput, match="--data fits the model of no finished run: .* has none of the model's columns"):
+    with refused("data-do-not-fit", match="--data"):
         SiteCases(run_index, "b", data=str(tmp_path / "shoes.csv")).check()
     table.assign(age="old").to_csv(tmp_path / "old.csv", index=False)
-    with pytest.raises(BadInput, match="column 'age' of .* should be numeric"):
+    with refused("data-do-not-fit", match="'age'"):
         SiteCases(run_index, "b", data=str(tmp_path / "old.csv")).check()
-    with pytest.raises(BadInput, match="has no row of d"):
+    with refused("data-do-not-fit", match=" of d"):
         SiteCases(run_index, "d", data=str(hospitals / "patients.csv")).check()
-    with pytest.raises(BadInput, match="not found"):
+    with refused("data-do-not-fit", match="not found"):
         SiteCases(run_index, "b", data=str(tmp_path / "none.csv")).check()
     for options, word in (
         (["--site", "nobody"], "no finished run has such a site"),
@@ -413,7 +412,7 @@ def test_rows_are_read_once_for_all_who_ask_at_once(hospitals):
         numbers = list(found[0].rows.parts)[:6] * 4
         told = list(pool.map(lambda n: found[0].explain(n).probability, numbers))
     assert told == [explain_case(opened(hospitals, "common"), n).probability for n in numbers[:6]] * 4
-    with pytest.raises(NotFound):
+    with refused("unknown-run", kind=NotFound):
         cases.open("../common")
 
 

@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 import grandrounds.console.auth.users as kept
 from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
-from grandrounds.console.auth.access import address, is_signed_in
+from grandrounds.console.auth.access import client_address, is_signed_in
 from grandrounds.console.auth.sessions import FREE, FREE_EVERYWHERE, LONGEST, Limiter, Sessions
 from grandrounds.console.auth.sign_in import _local_path
-from grandrounds.console.auth.users import Role, Users, proof_of
+from grandrounds.console.auth.users import Role, Users, credential_proof
 from grandrounds.console.run_index import RunIndex
 from grandrounds.console.server import parse_proxies
 from grandrounds.core.errors import BadInput
 from tests.console.conftest import Signed
+from tests.support import refused
 
 PASSWORD = "four quiet words here"
 FULL = kept._COST["n"]
@@ -68,7 +69,7 @@ def test_a_password_costs_who_guesses_it_32_mib_and_a_tenth_of_a_second(tmp_path
     users = Users.load(tmp_path / "users.json")
     users.add("ada", ["clinician"], password=PASSWORD)
     assert json.loads((tmp_path / "users.json").read_text())["users"][0]["password"]["n"] == 2**15
-    assert users.by_password("ada", PASSWORD) is not None and users.by_password("ada", PASSWORD + "s") is None
+    assert users.find_by_password("ada", PASSWORD) is not None and users.find_by_password("ada", PASSWORD + "s") is None
 
 
 def test_an_unknown_name_is_told_nothing_else_than_a_wrong_password(client):
@@ -124,7 +125,7 @@ def test_a_token_in_a_header_ends_with_its_file(client, users, tmp_path):
 
 
 def test_a_stream_ends_with_the_session_that_began_it(app_state, users, tmp_path):
-    number, _ = app_state.sessions.begin("ada", (Role.CLINICIAN,), proof_of(next(iter(users)), PASSWORD))
+    number, _ = app_state.sessions.begin("ada", (Role.CLINICIAN,), credential_proof(next(iter(users)), PASSWORD))
     scope = {"type": "http", "headers": [(b"cookie", f"{COOKIE}={number}".encode())], "app": create_app(app_state)}
     assert is_signed_in(Request(scope))
     Users.load(tmp_path / "users.json").remove("ada")
@@ -182,8 +183,8 @@ def test_guessing_at_a_name_is_slowed_down_and_nobody_else_at_the_address_waits(
     app_state.limiter = Limiter(clock=lambda: 0.0)  # on a busy machine waits would be over before the next try
     for _ in range(FREE):
         assert sign_in(client, "ada", "wrong wrong wrong").status_code == 401
-    refused = sign_in(client, "ada", PASSWORD)
-    assert refused.status_code == 429 and "Try again in " in refused.text
+    answer = sign_in(client, "ada", PASSWORD)
+    assert answer.status_code == 429 and "Try again in " in answer.text
     assert sign_in(client, "bob", "other quiet words here").status_code == 303  # the same address
     client.cookies.clear()
     token = users.issue("ada", days=1)
@@ -198,7 +199,7 @@ def test_guessing_at_a_name_is_slowed_down_and_nobody_else_at_the_address_waits(
 
 def test_guessing_at_a_name_from_many_addresses_is_slowed_down_too(runs, users):
     still = Limiter(clock=lambda: 0.0, free=FREE_EVERYWHERE)
-    proxied = AppState(RunIndex(runs), users, everywhere=still, proxies=frozenset({"testclient"}))
+    proxied = AppState(RunIndex(runs), users, name_limiter=still, proxies=frozenset({"testclient"}))
     client = Signed(create_app(proxied), {}).client()
     codes = []
     for k in range(FREE_EVERYWHERE + 1):
@@ -226,7 +227,7 @@ def test_an_address_is_believed_from_a_trusted_proxy_only(app_state, proxies, fo
     app_state.proxies = frozenset(proxies)
     headers = [(b"x-forwarded-for", text.encode()) for text in forwarded]
     scope = {"type": "http", "headers": headers, "app": create_app(app_state), "client": ("testclient", 1)}
-    assert address(Request(scope)) == found
+    assert client_address(Request(scope)) == found
 
 
 def test_cookies_are_secure_where_the_proxy_says_that_the_browser_came_over_tls(app_state, client):
@@ -238,7 +239,7 @@ def test_cookies_are_secure_where_the_proxy_says_that_the_browser_came_over_tls(
 
 def test_a_proxy_that_is_no_address_is_refused():
     assert parse_proxies(["10.0.0.2", "::1", "0:0::1"]) == {"10.0.0.2", "::1"}
-    with pytest.raises(BadInput, match="--proxy everybody is not an IP address"):
+    with refused("invalid-address", match="--proxy everybody"):
         parse_proxies(["everybody"])
 
 
@@ -269,7 +270,7 @@ def test_guesses_at_the_same_moment_are_counted_before_they_are_looked_at(app_st
 def test_right_sign_ins_never_make_an_address_wait(app_state, client):
     for _ in range(2 * FREE):
         assert sign_in(client, "ada", PASSWORD).status_code == 303
-    assert app_state.limiter.wait("ada at testclient") == app_state.everywhere.wait("ada") == 0
+    assert app_state.limiter.wait("ada at testclient") == app_state.name_limiter.wait("ada") == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.floats(0, 50)), max_size=40))
@@ -280,10 +281,10 @@ def test_waits_grow_with_wrong_tries_and_are_bounded(tries):
     for key, right, later in tries:
         now[0] += later
         if right:
-            limiter.right(key)
+            limiter.clear(key)
             wrong[key] = 0
         else:
-            limiter.wrong(key)
+            limiter.count_failure(key)
             wrong[key] += 1
         assert 0 <= limiter.wait(key) <= LONGEST
         assert (limiter.wait(key) > 0) == (wrong[key] >= FREE and not right)
@@ -295,8 +296,8 @@ def test_what_is_on_disk_is_no_secret_and_its_owners_alone(tmp_path, users):
     assert PASSWORD not in text and token not in text
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     again = Users.load(file)
-    assert again.by_password("ada", PASSWORD).roles == (Role.CLINICIAN,)
-    assert again.by_token(token).name == "ada" and again.by_token(token + "x") is None
+    assert again.find_by_password("ada", PASSWORD).roles == (Role.CLINICIAN,)
+    assert again.find_by_token(token).name == "ada" and again.find_by_token(token + "x") is None
 
 
 def test_no_secret_is_in_a_log_or_an_address(client, users, caplog):
@@ -320,18 +321,18 @@ def test_nobody_is_led_elsewhere_after_signing_in(client, next):
 
 
 @pytest.mark.parametrize(
-    ("add", "words"),
+    ("add", "code", "value"),
     [
-        (("ada", ["king"], PASSWORD), "no role 'king'"),
-        (("ada", [], PASSWORD), "needs a role"),
-        (("", ["viewer"], PASSWORD), "no user name"),
-        (("a\nb", ["viewer"], PASSWORD), "no user name"),
-        (("ada", ["viewer"], "short"), "12 characters"),
+        (("ada", ["king"], PASSWORD), "unknown-role", "'king'"),
+        (("ada", [], PASSWORD), "missing-role", "viewer"),
+        (("", ["viewer"], PASSWORD), "invalid-user-name", "''"),
+        (("a\nb", ["viewer"], PASSWORD), "invalid-user-name", "a.*b"),
+        (("ada", ["viewer"], "short"), "password-length", "12 characters"),
     ],
 )
-def test_users_that_cannot_be_are_refused_in_words(add, words):
+def test_users_that_cannot_be_are_refused_in_words(add, code, value):
     name, roles, password = add
-    with pytest.raises(BadInput, match=words):
+    with refused(code, match=value):
         Users().add(name, roles, password=password)
 
 
@@ -342,5 +343,6 @@ def test_users_that_cannot_be_are_refused_in_words(add, words):
 def test_a_damaged_file_of_users_is_refused_in_words(tmp_path, text):
     file = tmp_path / "users.json"
     file.write_text(text)
-    with pytest.raises(BadInput, match=str(file)):
+    with pytest.raises(BadInput, match=str(file)) as caught:
         Users.load(file)
+    assert caught.value.code == ("unsupported-version" if '"schema": 9' in text else "damaged-file")

@@ -188,10 +188,8 @@ def test_an_out_that_is_there_is_never_written_over(copy):
 def test_a_mistake_leaves_nothing_behind(tmp_path):
     (tmp_path / "c.toml").write_text(consortium_text("a", "a"))
     done = rounds("provision", "c.toml", "--out", "out", cwd=tmp_path)
-    assert (
-        done.returncode == 2
-        and done.stderr == "error: c.toml: two sites are both called 'a': names must differ in more than their case\n"
-    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: c.toml: ") and "'a'" in done.stderr and done.stderr.endswith("[duplicate-site]\n")
     assert [p.name for p in tmp_path.iterdir()] == ["c.toml"]
 
 

@@ -193,7 +193,8 @@ def test_people_are_told(studied):
     assert f"{block['sam_deployed']:.3f} of the model in use on sites' own (by chance 0.0625)" in text
     page = report_page(studied.summary, studied.rounds, json.loads((studied.folder / "environment.json").read_text()))
     assert "<h2>Shortcut</h2>" in page and "without (OOD)" in page and "bottom left" in page
-    before = RunSummary.from_dict({k: v for k, v in studied.summary.items() if k != "shortcut"})  # of an older version
+    older = {k: v for k, v in studied.summary.items() if k != "shortcut"}
+    before = RunSummary.from_dict(older)  # a run of an older version
     show_summary(screen, before)
     assert "Shortcut" not in report_page(before, studied.rounds, {"packages": {}, **_machine()})
 

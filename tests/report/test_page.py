@@ -348,7 +348,7 @@ def compared(tmp_path_factory):
             (held.folder / "summary.json").write_text(json.dumps({**held.summary, "explanation": told}))
             runs.append(gr.load_run(held.folder))
     result = compare(runs, metrics=["accuracy", "auroc", "log_loss"])
-    write_comparison(result, result.to_dict(), folder, at=None)
+    write_comparison(result, folder, virtual_seconds=None)
     return folder, result
 
 

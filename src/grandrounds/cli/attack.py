@@ -47,32 +47,32 @@ def attack(
     from grandrounds.cli.report import report_run
     from grandrounds.runs.run import Run
 
-    held = Run(run, trust_code=trust_code)
-    found = _run_attack(held, shadows, jobs, quiet=as_json).merge_earlier(held)
-    values = found.to_dict()
-    path = write_attacks(held.folder, values)
-    report_run(held.folder)
+    finished_run = Run(run, trust_code=trust_code)
+    membership = _run_attack(finished_run, shadows, jobs, quiet=as_json).merge_earlier(finished_run)
+    values = membership.to_dict()
+    path = write_attacks(finished_run.folder, values)
+    report_run(finished_run.folder)
     if as_json:
         echo(json.dumps(values))
         return
-    _show(found)
+    _show(membership)
     echo(f"saved: {path}")
 
 
-def _run_attack(held: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
+def _run_attack(run: Run, shadows: int, jobs: int, *, quiet: bool) -> Membership:
     from grandrounds.analysis.membership.attack import attack_run
     from grandrounds.cli.screen import runs_bar
 
     if not shadows:
-        return attack_run(held)
+        return attack_run(run)
     with runs_bar(quiet=quiet) as bar:
         task = bar.add_task("", total=shadows)
         return attack_run(
-            held, shadows=shadows, jobs=jobs, ended=lambda name: bar.update(task, advance=1, description=name)
+            run, shadows=shadows, jobs=jobs, ended=lambda name: bar.update(task, advance=1, description=name)
         )
 
 
-def _show(found: Membership) -> None:
+def _show(membership: Membership) -> None:
     from rich.table import Table
 
     from grandrounds.cli.terminal import Terminal
@@ -82,18 +82,20 @@ def _show(found: Membership) -> None:
     table = Table(title="who was trained on?", title_justify="left")
     for column in ("attack", "members", "non-members", "AUC", "95% CI", "TPR at 1% FPR"):
         table.add_column(column, justify="left" if column == "attack" else "right")
-    shown = {a.attack: a for a in found.attacks}
-    worst = sorted(found.sites, key=lambda s: -found.sites[s].auc)[:_SITES] if found.separate else []
-    shown |= {f"  {site}'s own model": found.sites[site] for site in worst}
+    shown = {a.attack: a for a in membership.attacks}
+    worst = sorted(membership.sites, key=lambda s: -membership.sites[s].auc)[:_SITES] if membership.separate else []
+    shown |= {f"  {site}'s own model": membership.sites[site] for site in worst}
     for name, a in shown.items():
         interval = f"{a.low:.3f} to {a.high:.3f}" if a.low == a.low else "-"
         table.add_row(name, str(a.members), str(a.nonmembers), f"{a.auc:.3f}", interval, f"{a.tpr:.3f}")
     console.print(table, markup=False)
-    if found.separate and len(found.sites) > len(worst):
-        console.print(f"and {len(found.sites) - len(worst)} more sites: attacks.json", style="dim", highlight=False)
-    for sentence in found.sentences():
+    if membership.separate and len(membership.sites) > len(worst):
+        console.print(
+            f"and {len(membership.sites) - len(worst)} more sites: attacks.json", style="dim", highlight=False
+        )
+    for sentence in membership.sentences():
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
-    if not found.shadows:
+    if not membership.shadows:
         console.print("LiRA, the stronger attack, trains shadow models: --shadows 16", style="dim", highlight=False)
-    for note in found.notes:
+    for note in membership.notes:
         console.print(f"note: {note}", style="dim", highlight=False, markup=False, soft_wrap=True)

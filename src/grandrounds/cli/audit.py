@@ -1,4 +1,4 @@
-"""`rounds audit`: check a run's ledger and files, prove a site's weight, and anchor rounds on an EVM chain (extra `chain`)."""
+"""`rounds audit`: check a run's ledger and files, prove a site's weight, anchor rounds on an EVM chain (extra `chain`)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def verify(
     report: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="A report of this run (HTML or PDF) that lies elsewhere: check the ledger and inputs it carries."
+            metavar="FILE",
+            help="A report of this run (HTML or PDF) that lies elsewhere: check the ledger and inputs it carries.",
         ),
     ] = None,
     rpc: Annotated[
@@ -109,20 +110,28 @@ def verify(
 
     if run is None:
         if report is None:
-            raise BadInput("give a run folder, an export, or --report FILE with a report that lies in its run folder")
+            raise BadInput(
+                "give a run folder, an export, or --report FILE with a report that lies in its run folder",
+                code="missing-option",
+            )
         run = report.parent
         if not (run / "checkpoint").is_dir():
-            raise BadInput(f"{report} does not lie in a run folder: give that too, `rounds audit verify RUN --report {report}`")
+            raise BadInput(
+                f"{report} does not lie in a run folder: give that too, `rounds audit verify RUN --report {report}`",
+                code="not-a-run-folder",
+            )
     if report is not None and deep is False:
-        raise BadInput("--report compares files, which --ledger-only leaves out: give one of the two")
+        raise BadInput(
+            "--report compares files, which --ledger-only leaves out: give one of the two", code="conflicting-options"
+        )
     files = deep if deep is not None else not run.is_file()
-    found = audit(run, key=key, deep=files, heads=heads or [], files=files, sites=sites, report=report)
-    found = add_chain_check(found, run, rpc=rpc, contract=contract)
+    result = audit(run, key=key, deep=files, heads=heads or [], files=files, sites=sites, report=report)
+    result = add_chain_check(result, run, rpc=rpc, contract=contract)
     if as_json:
-        echo(json.dumps(found.to_dict()))
+        echo(json.dumps(result.to_dict()))
     else:
-        _show(found)
-    if found.fails:
+        _show(result)
+    if result.fails:
         raise typer.Exit(FAILED)
 
 
@@ -155,21 +164,21 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a proof offline: what the site's weight was in each round, by which numbers of its own, and who signed for it."""
+    """Check a proof offline: the site's weight in each round, the signals behind it, and who signed for it."""
     from grandrounds.audit.proof import check_file
     from grandrounds.protocol.identity import load_public
 
-    found = check_file(proof, None if key is None else load_public(key))
+    proven = check_file(proof, None if key is None else load_public(key))
     if as_json:
         source = "the proof itself" if key is None else "given"
-        echo(json.dumps({"holds": not found.findings, "key": source, **asdict(found)}))
-    elif found.findings:
-        for finding in found.findings:
+        echo(json.dumps({"holds": not proven.findings, "key": source, **asdict(proven)}))
+    elif proven.findings:
+        for finding in proven.findings:
             echo(f"FOUND  {finding}")
         echo(f"{proof}: does not hold")
     else:
-        _show_proof(proof, found, trusted=key is not None)
-    if found.findings:
+        _show_proof(proof, proven, trusted=key is not None)
+    if proven.findings:
         raise typer.Exit(FAILED)
 
 
@@ -183,57 +192,57 @@ def export(
 
 
 def _load_book(run: Path) -> Book:
-    """A ledger that verifies; what is wrong with another is said, and nothing is made of it."""
+    """Load a ledger that verifies; print the findings of another, and exit."""
     from grandrounds.analysis.audit.report import audit
     from grandrounds.audit.ledger import ledger_at
 
-    found = audit(run, files=False)
-    if found.findings:
-        _show(found)
+    result = audit(run, files=False)
+    if result.findings:
+        _show(result)
         raise typer.Exit(FAILED)
     with ledger_at(run) as ledger:
         return ledger.book()
 
 
-def _show_proof(proof: Path, found: ProofResult, *, trusted: bool) -> None:
-    """A proof that holds."""
+def _show_proof(proof: Path, proven: ProofResult, *, trusted: bool) -> None:
+    """Print a proof that holds."""
     from grandrounds.audit.member import describe_parts
 
-    for line in describe_parts(found.rounds):
+    for line in describe_parts(proven.rounds):
         echo(line)
-    first, last = found.rounds[0], found.rounds[-1]
+    first, last = proven.rounds[0], proven.rounds[-1]
     if first is last:
         had = "had no weight" if first.weight is None else f"had weight {first.weight:.6g}"
-        echo(f"{proof}: holds: {found.site} {had} in round {first.round} of {found.run}")
+        echo(f"{proof}: holds: {proven.site} {had} in round {first.round} of {proven.run}")
     else:
-        span = f"{len(found.rounds)} rounds, {first.round} to {last.round}"
-        echo(f"{proof}: holds: {found.site} in {span}, of {found.run}")
-    own = (
-        f"{found.site} signed for the first {found.signed} entries" if found.signed else f"{found.site} has signed none"
+        span = f"{len(proven.rounds)} rounds, {first.round} to {last.round}"
+        echo(f"{proof}: holds: {proven.site} in {span}, of {proven.run}")
+    countersigned = (
+        f"{proven.site} signed for the first {proven.signed} entries"
+        if proven.signed
+        else f"{proven.site} has signed none"
     )
-    echo(f"countersigned by {len(found.witnesses)} sites; {own}; keys: {found.keys}")
+    echo(f"countersigned by {len(proven.witnesses)} sites; {countersigned}; keys: {proven.keys}")
     if not trusted:
-        echo(
-            "note: the key was taken from the proof itself: who can make the one can make the other (give --key)"
-        )
+        echo("note: the key was taken from the proof itself: who can make the one can make the other (give --key)")
 
 
-def _show(found: AuditResult) -> None:
-    """Print what was checked, found and left out; the verdict last, in its colour where the terminal has one."""
-    checked = [] if found.findings else [f"checked: {what}" for what in found.checked]
-    unchecked = [f"unchecked: {what}" for what in found.unchecked]
-    findings = [f"FOUND  {finding}" for finding in found.findings]
-    for line in checked + findings + unchecked if found.deep else checked + unchecked + findings:
+def _show(result: AuditResult) -> None:
+    """Print checks, findings and gaps; the verdict last, in its colour where the terminal has one."""
+    checked = [] if result.findings else [f"checked: {item}" for item in result.checked]
+    unchecked = [f"unchecked: {item}" for item in result.unchecked]
+    findings = [f"FOUND  {finding}" for finding in result.findings]
+    for line in checked + findings + unchecked if result.deep else checked + unchecked + findings:
         echo(line)
-    for note in found.notes:
+    for note in result.notes:
         echo(f"note: {note}")
-    if found.close and not found.findings:
-        echo(f"valid: {found.close}")
-    echo(f"{found.where}: {found.line}", colour=found.colour)
+    if result.close and not result.findings:
+        echo(f"valid: {result.close}")
+    echo(f"{result.where}: {result.line}", colour=result.colour)
 
 
 def _write(out: Path | None, data: bytes, words: Sequence[str] = ()) -> None:
-    """To a file, then what is to be said of it and its name; or the bytes alone to the screen."""
+    """Write to a file, then print `words` and its name; without a file write the bytes alone to the screen."""
     from grandrounds.core.errors import BadInput
 
     if out is None:
@@ -242,7 +251,7 @@ def _write(out: Path | None, data: bytes, words: Sequence[str] = ()) -> None:
     try:
         out.write_bytes(data)
     except OSError as e:
-        raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
+        raise BadInput(f"cannot write {out}: {e.strerror or e}", code="cannot-write") from None
     for line in (*words, str(out)):
         echo(line)
 
@@ -293,9 +302,9 @@ def anchor(
 
     check_batch(batch)
     contract, signer = checked_address(contract, CONTRACT), account(key_file)
-    found = audit(run, files=False)
-    if found.findings:
-        raise Rewritten(f"the ledger of {run} does not verify, so it is not anchored: {found.findings[0]}")
+    result = audit(run, files=False)
+    if result.findings:
+        raise Rewritten(f"the ledger of {run} does not verify, so it is not anchored: {result.findings[0]}")
     with ledger_at(run) as ledger:
         name, rounds = run_and_rounds(ledger.book())
     target = Contract.connect(rpc, contract, patience=wait)
@@ -319,9 +328,9 @@ def deploy(rpc: Rpc, key_file: KeyFile = None, wait: Wait = 120.0) -> None:
     from grandrounds.audit.chain.node import Node
 
     signer = account(key_file)
-    made, receipt = Contract.deploy(Node(rpc, patience=wait), signer)
-    echo(f"chain {made.node.chain}, block {receipt.block}, {receipt.gas} gas", err=True)
-    echo(made.address)
+    contract, receipt = Contract.deploy(Node(rpc, patience=wait), signer)
+    echo(f"chain {contract.node.chain}, block {receipt.block}, {receipt.gas} gas", err=True)
+    echo(contract.address)
 
 
 @app.command()

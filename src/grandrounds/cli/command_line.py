@@ -33,7 +33,7 @@ try:
         track,
         tune,
     )
-    from grandrounds.cli.terminal import echo
+    from grandrounds.cli.terminal import echo, echo_error
     from grandrounds.core.errors import GrandRoundsError
     from grandrounds.core.plan import RenamedSetting
 except KeyboardInterrupt:  # pressed while the program starts
@@ -78,13 +78,9 @@ app.add_typer(audit.app, name="audit")
 console.register(app)
 
 
-LONGEST = 1500
-"""Characters of an error that are printed: a name in it may be of any length."""
-
-
 @cache
 def _command() -> click.Command:
-    """The command with every subcommand. Typer takes a tenth of a second to build it, so a process does so once."""
+    """Build the command with every subcommand. Typer takes a tenth of a second, so a process does so once."""
     return typer.main.get_command(app)
 
 
@@ -107,16 +103,17 @@ _python_shows = warnings.showwarning
 
 
 def main() -> None:
-    """Entry point: errors become one sentence and an exit code, never a traceback."""
+    """Run the command `rounds`: errors become one sentence and an exit code, never a traceback."""
     warnings.showwarning = _show_warning
     try:
         _command()()
     except GrandRoundsError as e:
-        words = str(e)
-        echo(f"error: {words if len(words) <= LONGEST else f'{words[:LONGEST]} ...'}", err=True)
+        echo_error(str(e), e.code)
         sys.exit(e.exit_code)
     except MemoryError:
-        echo("error: this machine has too little memory for that: use fewer rows, sites or hidden units", err=True)
+        echo_error(
+            "this machine has too little memory for that: use fewer rows, sites or hidden units", "too-little-memory"
+        )
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

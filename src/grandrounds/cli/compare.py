@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,7 @@ from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.analysis.compare import Comparison
+    from grandrounds.experiment.experiment import Experiment
     from grandrounds.runs.run import Run
 
 
@@ -35,12 +37,15 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="With --methods: seeds 0 to N-1 of each.")] = 5,
     vary: Annotated[list[str], typer.Option("--vary", help="Also run every value: --vary split.fold=0,1,2.")] = [],  # noqa: B006
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = max(1, (os.cpu_count() or 1)),
-    metrics: Annotated[str | None, typer.Option(help="Metrics to show: decision_accuracy,auroc,worst_site_auroc.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="Metrics to show: decision_accuracy,auroc,worst_site_auroc.")
+    ] = None,
     references: Annotated[
         bool, typer.Option(help="With --methods: also each site alone (local) and all rows in one place (pooled).")
     ] = True,
-    at: Annotated[
-        float | None, typer.Option(help="Compare after so many virtual seconds (engine.speed_spread), not at the end.")
+    virtual_seconds: Annotated[
+        float | None,
+        typer.Option("--at", help="Compare after so many virtual seconds (engine.speed_spread), not at the end."),
     ] = None,
     table: TableFile = None,
     columns: Columns = Columns(),
@@ -68,12 +73,15 @@ def compare(
     if methods is None:
         if len(runs) < 2:
             raise BadInput(
-                "give at least two run folders, or say what to run: rounds compare RECIPE --methods fedavg,fedprox"
+                "give at least two run folders, or say what to run: rounds compare RECIPE --methods fedavg,fedprox",
+                code="too-few-runs",
             )
-        result = join([Run(Path(r)) for r in runs], metrics=chosen, virtual_seconds=at)
+        result = join([Run(Path(r)) for r in runs], metrics=chosen, virtual_seconds=virtual_seconds)
     else:
         if len(runs) > 1:
-            raise BadInput("with --methods give one recipe or TOML file, not several run folders")
+            raise BadInput(
+                "with --methods give one recipe or TOML file, not several run folders", code="conflicting-options"
+            )
         base = build_experiment(
             runs[0] if runs else "",
             table=table,
@@ -85,14 +93,18 @@ def compare(
         names = [m.strip() for m in methods.split(",") if m.strip()]
         axes = _axes(seeds, vary)
         plans, _ = _plans(base, {m: [f"method.name={m}"] for m in names}, axes)
-        beside, named = _plans(base, _references(base, names) if references else {}, axes)
-        plans |= beside
+        reference_plans, labels = _plans(base, _references(base, names) if references else {}, axes)
+        plans |= reference_plans
         out = out or Path("runs") / f"compare-{base.name}"
-        result = join(_run(plans, out, jobs=jobs, quiet=quiet or as_json), metrics=chosen, named=named, virtual_seconds=at)
-    values = result.to_dict()
-    report = None if out is None else write_comparison(result, values, out, at=at)
+        result = join(
+            _run(plans, out, jobs=jobs, quiet=quiet or as_json),
+            metrics=chosen,
+            named=labels,
+            virtual_seconds=virtual_seconds,
+        )
+    report = None if out is None else write_comparison(result, out, virtual_seconds=virtual_seconds)
     if as_json:
-        echo(json.dumps(values))
+        echo(json.dumps(result.to_dict()))
     elif quiet:
         echo(str(out or ""))
     else:
@@ -103,23 +115,26 @@ def compare(
 
 
 def _axes(seeds: int, vary: list[str]) -> list[list[str]]:
-    """The settings to run every combination of, besides the methods."""
+    """List the settings to run every combination of, besides the methods."""
     from grandrounds.core.errors import BadInput
 
     axes = [[f"seed={s}" for s in range(seeds)]]
     for item in vary:
         key, equals, values = item.partition("=")
         if not equals:
-            raise BadInput(f"--vary {item}: write it as section.key=value,value")
+            raise BadInput(f"--vary {item}: write it as section.key=value,value", code="invalid-option")
         axes.append([f"{key}={v}" for v in values.split(",")])
     return axes
 
 
-def _plans(base: Any, arms: dict[str, list[str]], axes: list[list[str]]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Name -> plan of every run it takes, each arm's settings at every point of the axes; and name -> arm in words."""
+Plans = dict[str, Mapping[str, object]]
+
+
+def _plans(base: Experiment, arms: dict[str, list[str]], axes: list[list[str]]) -> tuple[Plans, dict[str, str]]:
+    """Plan every run by name, each arm's settings at every point of the axes; and label the arm of each."""
     from grandrounds.core.plugins import last_word
 
-    plans: dict[str, Any] = {}
+    plans: Plans = {}
     labels: dict[str, str] = {}
     for arm, point in itertools.product(arms, itertools.product(*axes)):
         words = [p.split("=", 1) for p in point]
@@ -132,8 +147,8 @@ def _plans(base: Any, arms: dict[str, list[str]], axes: list[list[str]]) -> tupl
     return plans, labels
 
 
-def _references(base: Any, methods: list[str]) -> dict[str, list[str]]:
-    """The lower and the upper reference of a comparison: label -> settings. One that is compared anyway is not added."""
+def _references(base: Experiment, methods: list[str]) -> dict[str, list[str]]:
+    """List the lower and upper reference of a comparison by label, with settings; one that is compared anyway is left out."""
     from importlib.util import find_spec
 
     from grandrounds.models import TABLES
@@ -150,19 +165,17 @@ def _references(base: Any, methods: list[str]) -> dict[str, list[str]]:
     return {label: changes for label, changes in out.items() if label not in methods}
 
 
-def _run(plans: dict[str, Any], out: Path, *, jobs: int, quiet: bool) -> list[Run]:
-    from grandrounds.cli.screen import runs_bar
+def _run(plans: Plans, out: Path, *, jobs: int, quiet: bool) -> list[Run]:
+    from grandrounds.cli.screen import number, runs_bar
     from grandrounds.runs.batch import run_all
 
     with runs_bar(quiet=quiet) as bar:
         task = bar.add_task("", total=len(plans))
 
-        def done(name: str, run: Run) -> None:
-            from grandrounds.cli.screen import number
+        def show_progress(name: str, run: Run) -> None:
+            bar.update(task, advance=1, description=f"{name}: AUROC {number(run.summary.final['auroc'], 3)}")
 
-            bar.update(task, advance=1, description=f"{name}: AUROC {number(run.summary['final']['auroc'], 3)}")
-
-        return run_all(plans, out, jobs=jobs, progress=done)
+        return run_all(plans, out, jobs=jobs, progress=show_progress)
 
 
 def _show(result: Comparison) -> None:
@@ -189,7 +202,8 @@ def _show(result: Comparison) -> None:
                 cells += ["", ""]
             else:
                 cells += [
-                    f"{pair.difference:+.4f}" + ("" if pair.low != pair.low else f" [{_format(pair.low)}, {_format(pair.high)}]"),
+                    f"{pair.difference:+.4f}"
+                    + ("" if pair.low != pair.low else f" [{_format(pair.low)}, {_format(pair.high)}]"),
                     number(pair.p, 3) if pair.p == pair.p else "-",
                 ]
             table.add_row(*cells)

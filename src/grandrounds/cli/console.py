@@ -1,4 +1,4 @@
-"""`rounds console`: the web console; `rounds console-users`: who may sign in; `rounds console-log`: who looked at what."""
+"""`rounds console`: the web console; `rounds console-users`: its users; `rounds console-log`: its access log."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ def console(
     from grandrounds.console.auth.users import Role, Users
     from grandrounds.console.cases.site_cases import SiteCases
     from grandrounds.console.run_index import RunIndex
-    from grandrounds.console.server import Place, parse_proxies, serve
+    from grandrounds.console.server import Address, parse_proxies, serve
     from grandrounds.core.errors import BadInput
 
-    place = Place(host, port, certificate, key)
+    place = Address(host, port, certificate, key)
     place.check()
     proxies = parse_proxies(proxy)
     run_index = RunIndex(runs)
@@ -96,15 +96,21 @@ def console(
         cases = SiteCases(run_index, site, data=data, query=query, protected=tuple(protected))
         typer.echo(cases.check())
     elif data is not None or query is not None or protected:
-        raise BadInput("--data, --query and --protected are about one hospital's patients: name it with --site")
+        raise BadInput(
+            "--data, --query and --protected are about one hospital's patients: name it with --site",
+            code="missing-option",
+        )
     if users is None:
-        known = Users()
-        known.add("you", [r.value for r in Role])
-        typer.echo(f"token for this start: {known.issue('you', days=1)}")
+        user_list = Users()
+        user_list.add("you", [r.value for r in Role])
+        typer.echo(f"token for this start: {user_list.issue('you', days=1)}")
     else:
-        known = Users.load(users)
-        if not len(known):
-            raise BadInput(f"{users} names nobody: `rounds console-users add NAME --role viewer --users {users}` first")
+        user_list = Users.load(users)
+        if not len(user_list):
+            raise BadInput(
+                f"{users} names nobody: `rounds console-users add NAME --role viewer --users {users}` first",
+                code="missing-user",
+            )
     log = AccessLog(access_log or default_file())
     alone = site is None and users is None and access_log is None  # one person, and no patients
     try:
@@ -117,8 +123,16 @@ def console(
         typer.echo(f"access log: {log.file}")
     hosts = (*LOOPBACK, host, *name)
     app_state = AppState(
-        run_index, known, Sessions(idle=idle * 60), log=log, cases=cases, tls=place.tls, hosts=hosts, proxies=proxies, port=port
-    )  # fmt: skip
+        run_index,
+        user_list,
+        Sessions(idle=idle * 60),
+        log=log,
+        cases=cases,
+        tls=place.tls,
+        hosts=hosts,
+        proxies=proxies,
+        port=port,
+    )
     app = create_app(app_state)
     count = len(run_index.runs())
     typer.echo(f"{count} run{'s' * (count != 1)} of {runs} at {place.url} (Ctrl-C to stop)")
@@ -141,7 +155,7 @@ def console_log(
     from grandrounds.core.errors import BadInput, nearest
 
     if event and event not in EVENTS:
-        raise BadInput(f"--event {event}: there is no such event; {nearest(event, EVENTS)}")
+        raise BadInput(f"--event {event}: there is no such event; {nearest(event, EVENTS)}", code="unknown-event")
     count = 0
     for entry in read_entries(file or default_file(), Filter(user, run, row, event, since)):
         typer.echo(dumps(entry) if json else entry_text(entry))
@@ -163,22 +177,25 @@ def add(
     """Add a user, or give a known one other roles and another password. The password is asked for, never an argument."""
     from grandrounds.console.auth.users import Users
 
-    known = Users.load(users)
+    user_list = Users.load(users)
     password = None if token else typer.prompt("password", hide_input=True, confirmation_prompt=True)
-    known.add(name, role, password=password)
+    user_list.add(name, role, password=password)
     typer.echo(f"{name} may sign in as {', '.join(role)} ({users})")
     if token:
-        typer.echo(f"token, shown this once: {known.issue(name, days=days)}")
+        typer.echo(f"token, shown this once: {user_list.issue(name, days=days)}")
 
 
 @users_app.command("list")
 def list_users(users: UsersFile = USERS) -> None:
-    """Names, roles, and what each signs in with."""
+    """List users: name, roles, and what each signs in with."""
     from grandrounds.console.auth.users import Users
 
     for user in Users.load(users):
-        by = [*(["password"] if user.password else []), *(f"token until {end[:10]}" for end in user.tokens.values())]
-        typer.echo(f"{user.name}: {', '.join(user.roles)} ({', '.join(by) or 'cannot sign in'})")
+        credentials = [
+            *(["password"] if user.password else []),
+            *(f"token until {end[:10]}" for end in user.tokens.values()),
+        ]
+        typer.echo(f"{user.name}: {', '.join(user.roles)} ({', '.join(credentials) or 'cannot sign in'})")
 
 
 @users_app.command("remove")

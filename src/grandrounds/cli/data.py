@@ -1,4 +1,4 @@
-"""`rounds data get | list | check | split | build-eicu`: data sets, where they are, and whether a file is fit for training."""
+"""`rounds data get | list | check | split | build-eicu`: the catalog of data sets, and a check of the user's own file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def list_() -> None:
         where = file_status(entry)
         size = download_size(entry.files)
         away = where in ("not here", "damaged")
-        to_get = f"{'size not stated' if size is None else size_text(size)}: rounds data get {entry.name}" if away else ""
+        to_get = (
+            f"{'size not stated' if size is None else size_text(size)}: rounds data get {entry.name}" if away else ""
+        )
         typer.echo(f"{entry.name:<21} {where:<20} {entry.rows:>7,} rows  {to_get}".rstrip())
         typer.echo(f"    {entry.title}\n    licence: {entry.licence}; {entry.source_url}")
 
@@ -91,8 +93,8 @@ def get(
     if one.prepare is None:
         return
     with _show_progress() as progress:
-        made = prepare(name, progress=lambda done, total: progress("rows prepared", done, total))
-    typer.echo(f"{made}  ready")
+        prepared = prepare(name, progress=lambda completed, total: progress("rows prepared", completed, total))
+    typer.echo(f"{prepared}  ready")
 
 
 @app.command()
@@ -101,8 +103,9 @@ def split(
         str, typer.Argument(help="A set of the catalog, or your own file (.csv, .parquet, SQL URL; pictures: .npz).")
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write; a file that is there stays.")],
-    by: Annotated[
-        str | None, typer.Option(help="The column that names the hospital (default: the one the catalog knows).")
+    site_column: Annotated[
+        str | None,
+        typer.Option("--by", help="The column that names the hospital (default: the one the catalog knows)."),
     ] = None,
     query: Query = None,
     text_encoding: TextEncoding = None,
@@ -127,29 +130,37 @@ def split(
     from grandrounds.data.sets.catalog import CATALOG, find_entry
     from grandrounds.deploy.consortium import slug
 
-    known = source in CATALOG or not any(c in source for c in "./:")
-    pictures = source.lower().endswith(".npz")
+    in_catalog = source in CATALOG or not any(c in source for c in "./:")
+    are_images = source.lower().endswith(".npz")
     as_it_is = replace(PLAIN, text_encoding=text_encoding or AUTO, separator=separator or AUTO)
-    held = (
+    table = (
         find_entry(source).load()
-        if known
+        if in_catalog
         else read_npz(source)
-        if pictures
+        if are_images
         else read_table(source, query=query, form=as_it_is)
     )
-    if isinstance(held, ImageSet):
-        ending, files = "npz", {name: (len(part), to_npz(part)) for name, part in split_images(held, by).items()}
+    if isinstance(table, ImageSet):
+        ending, files = (
+            "npz",
+            {name: (len(part), to_npz(part)) for name, part in split_images(table, site_column).items()},
+        )
     else:
-        by = by or (find_entry(source).site if known else None)
-        if by is None:
-            raise BadInput(f"which column of {source} names the hospital? (use --by)")
-        ending, files = "csv", {name: (len(part), to_csv(part)) for name, part in split_table(held, by).items()}
+        site_column = site_column or (find_entry(source).site if in_catalog else None)
+        if site_column is None:
+            raise BadInput(f"which column of {source} names the hospital? (use --by)", code="missing-option")
+        ending, files = (
+            "csv",
+            {name: (len(part), to_csv(part)) for name, part in split_table(table, site_column).items()},
+        )
     parts = {out / f"{slug(name)}.{ending}": (name, *file) for name, file in files.items()}
     for path in parts:
         if path.exists():
-            raise BadInput(f"{path} is there already; remove it, or choose another folder (use --out)")
+            raise BadInput(
+                f"{path} is there already; remove it, or choose another folder (use --out)", code="file-exists"
+            )
     out.mkdir(parents=True, exist_ok=True)
-    view = View(by or "site", "rows", "file", box=None, pad_edge=False)
+    view = View(site_column or "site", "rows", "file", box=None, pad_edge=False)
     for path, (name, rows, data) in parts.items():
         write_atomic(path, data)
         view.add_row(name, str(rows), str(path))
@@ -187,7 +198,10 @@ def build_eicu(
 
     check_out(out)
     if (folder is None) != demo:
-        raise BadInput("give the folder with eICU's .csv.gz files, or --demo for those of the open demo (one of the two)")
+        raise BadInput(
+            "give the folder with eICU's .csv.gz files, or --demo for those of the open demo (one of the two)",
+            code="conflicting-options",
+        )
     if demo:
         with _show_progress() as progress:
             for source in EICU_DEMO_TABLES:
@@ -197,12 +211,12 @@ def build_eicu(
     with Progress(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def told(name: str, done: int, size: int) -> None:
+        def show_progress(name: str, completed: int, size: int) -> None:
             if name not in tasks:
                 tasks[name] = bar.add_task(name, total=size)
-            bar.update(tasks[name], completed=done)
+            bar.update(tasks[name], completed=completed)
 
-        built = build_table(folder, least_hours=least_hours, progress=told)
+        built = build_table(folder, least_hours=least_hours, progress=show_progress)
     view = Table("rule", title="Who is in the table")
     for name in ("left out", "stays", "patients", "hospitals"):
         view.add_column(name, justify="right")
@@ -260,29 +274,40 @@ def check(
 
 @contextmanager
 def _show_progress() -> Iterator[DownloadProgress]:
-    """Bars on standard error, for as long as the block lasts; names with a slash are files, the rest are counts."""
+    """Show bars on standard error while the block lasts; names with a slash are files, the rest are counts."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
     from grandrounds.data.download import size_text
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         tasks: dict[str, TaskID] = {}
 
-        def show(name: str, done: int, total: int | None) -> None:
-            amount = (size_text if "/" in name else "{:,}".format)(done)
-            whole = "" if total is None else f" of {(size_text if '/' in name else '{:,}'.format)(total)}"
+        def show(name: str, completed: int, total: int | None) -> None:
+            amount = (size_text if "/" in name else "{:,}".format)(completed)
+            of_total = "" if total is None else f" of {(size_text if '/' in name else '{:,}'.format)(total)}"
             if name not in tasks:
                 tasks[name] = bar.add_task(escape(name.split("/")[-1]), total=total, amount="")
-            bar.update(tasks[name], completed=done, total=total, amount=f"{amount}{whole}")
+            bar.update(tasks[name], completed=completed, total=total, amount=f"{amount}{of_total}")
 
         yield show
 
 
 def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
-    """The set as it was read, and the event last: where it is in doubt that is the error to end with."""
+    """Print a data set as it was read; the event comes last, since a doubtful event is the error to end with.
+
+    Args:
+        console: The terminal.
+        consortium: The sites with the data.
+        plan: The plan whose [data] it is.
+    """
     import numpy as np
 
     from grandrounds.data.encoding import order_classes
@@ -292,14 +317,14 @@ def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
     from grandrounds.data.warnings import few_events_warnings, own_table_warnings
 
     if isinstance(consortium.data, ImageSet):
-        _show_pictures(console, consortium, consortium.data)
+        _show_images(console, consortium, consortium.data)
     else:
         _show_columns(console, consortium, consortium.data)
     for warning in own_table_warnings(consortium.data, consortium.stack.names, consortium.stack.rows, plan=plan):
         console.print(warn(warning), soft_wrap=True)
     counts = order_classes(Counter(consortium.data.label.tolist()), plan.data.positive)
-    known = CATALOG.get(plan.data.name or "")
-    stated = known.event if known else None
+    catalog_entry = CATALOG.get(plan.data.name or "")
+    stated = catalog_entry.event if catalog_entry else None
     event = state_event(counts["classes"], counts["class_counts"], plan.data.plain(), catalog=stated)
     console.print(event_line(event, counts["classes"]), soft_wrap=True)
     if event is None:
@@ -310,7 +335,7 @@ def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
         console.print(warn(warning), soft_wrap=True)
 
 
-def _show_pictures(console: Console, consortium: Consortium, data: ImageSet) -> None:
+def _show_images(console: Console, consortium: Consortium, data: ImageSet) -> None:
     from grandrounds.data.images import find_dark_images
 
     channels, height, width = data.shape

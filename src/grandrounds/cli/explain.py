@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 FOLDER = "explain"
-"""Where in a run folder explanations are kept."""
+"""The folder of explanations in a run folder."""
 
 
 NEAR_MISSES = "--near-misses"
@@ -48,13 +48,13 @@ def register(app: typer.Typer) -> None:
 
 
 class ExplainCommand(TyperCommand):
-    """`--near-misses` may stand without its number."""
+    """The command `explain`, whose option `--near-misses` needs no number."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if NEAR_MISSES in args:
-            at = args.index(NEAR_MISSES) + 1
-            if at == len(args) or not re.fullmatch(r"-?\d+", args[at]):
-                args = [*args[:at], _USUAL, *args[at:]]
+            position = args.index(NEAR_MISSES) + 1
+            if position == len(args) or not re.fullmatch(r"-?\d+", args[position]):
+                args = [*args[:position], _USUAL, *args[position:]]
         return super().parse_args(ctx, args)
 
 
@@ -67,7 +67,7 @@ def explain(
     site: Annotated[
         str | None, typer.Option(help="How the model reasons at this site: its name, or 3 for the third.")
     ] = None,
-    of: Annotated[
+    model_site: Annotated[
         str | None, typer.Option("--for", help="For --case: the site whose model explains (default: the row's own).")
     ] = None,
     table: Annotated[
@@ -75,11 +75,12 @@ def explain(
     ] = None,
     query: Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")] = None,
     reading: Reading = Reading(),
-    by: Annotated[
+    explainer: Annotated[
         str | None,
         typer.Option(
+            "--by",
             help=f"The explainer. For a case: {_CASES}. "
-            "For a site: what the run recorded (default), permutation, shap, gradient, ..."
+            "For a site: what the run recorded (default), permutation, shap, gradient, ...",
         ),
     ] = None,
     near_misses: Annotated[
@@ -118,110 +119,134 @@ def explain(
     from grandrounds.core.arrays import make_folder
     from grandrounds.runs.run import Run
 
-    held = Run(run, trust_code=trust_code)
-    found: Explanation
+    finished_run = Run(run, trust_code=trust_code)
+    explanation: Explanation
     if case is not None and site is None and near_misses is None:
-        found = explain_case(
-            held,
+        explanation = explain_case(
+            finished_run,
             case,
-            site=of,
+            site=model_site,
             table=table,
             query=query,
-            reading=reading.merged(held.plan["data"]["missing"]),
-            explainer=by,
+            reading=reading.merge(finished_run.plan["data"]["missing"]),
+            explainer=explainer,
             protected=tuple(protected or ()),
         )
-        name = f"case-{case}" if table is None else f"case-{_plain(Path(table.split('://')[-1]).stem)}-{case}"
+        name = f"case-{case}" if table is None else f"case-{_file_name(Path(table.split('://')[-1]).stem)}-{case}"
     else:
-        _check_case_options({"--table": table, "--query": query, "--for": of, "--protected": protected}, case)
-        found, name = _explain_several(held, case, site, near_misses, by)
-    name += "".join(f"-{_plain(more)}" for more in (by, of) if more is not None)
-    asked = not as_json or out is not None or png
-    paths = output_paths(out, held.folder / FOLDER, name, png=png or has_image(found)) if asked else []
+        _check_case_options({"--table": table, "--query": query, "--for": model_site, "--protected": protected}, case)
+        explanation, name = _explain_several(finished_run, case, site, near_misses, explainer)
+    name += "".join(f"-{_file_name(more)}" for more in (explainer, model_site) if more is not None)
+    writes_files = not as_json or out is not None or png
+    paths = (
+        output_paths(out, finished_run.folder / FOLDER, name, png=png or has_image(explanation)) if writes_files else []
+    )
     if paths and out is None:
-        make_folder(held.folder / FOLDER)
+        make_folder(finished_run.folder / FOLDER)
     for path in paths:
-        write_page(path, found, top=top)
+        write_page(path, explanation, top=top)
     if as_json:
-        echo(json.dumps(found.to_dict(), allow_nan=False))
+        echo(json.dumps(explanation.to_dict(), allow_nan=False))
         return
     from grandrounds.cli.terminal import Terminal
 
     console = Terminal()
-    show(console, found, run=run, top=top)
+    show(console, explanation, run=run, top=top)
     for path in paths:
         console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def _check_case_options(given: Mapping[str, object], case: int | None) -> None:
-    for flag, value in given.items():
+def _check_case_options(options: Mapping[str, object], case: int | None) -> None:
+    for flag, value in options.items():
         if value and case is None:
-            raise BadInput(f"{flag} goes with --case")
+            raise BadInput(f"{flag} goes with --case", code="missing-option")
 
 
 def _explain_several(
-    held: Run, case: int | None, site: str | None, most: int | None, by: str | None
+    run: Run, case: int | None, site: str | None, limit: int | None, explainer: str | None
 ) -> tuple[Explanation, str]:
-    """What is said of more than one patient: a site, or the near misses; and what its file is called."""
+    """Explain more than one patient: a site, or the near misses; also return the name of the file."""
     from grandrounds.analysis.case.case import explain_site, near_misses
 
-    if case is not None or (site is None and most is None):
+    if case is not None or (site is None and limit is None):
         raise BadInput(
-            "give --case N for one patient, --site NAME for one site, or --near-misses (--for SITE: whose model explains a case)"
+            "give --case N for one patient, --site NAME for one site, or --near-misses (--for SITE: whose model explains a case)",
+            code="missing-option",
         )
-    if most is None:
-        reasons = explain_site(held, str(site), explainer=by)
-        return reasons, _plain(f"site-{reasons.site}".replace("site-site", "site"))
-    if by is not None:
+    if limit is None:
+        reasons = explain_site(run, str(site), explainer=explainer)
+        return reasons, _file_name(f"site-{reasons.site}".replace("site-site", "site"))
+    if explainer is not None:
         raise BadInput(
-            "--by chooses an explainer, and near misses are listed, not explained: give --case N for one of them"
+            "--by chooses an explainer, and near misses are listed, not explained: give --case N for one of them",
+            code="conflicting-options",
         )
-    found = near_misses(held, most=most, site=site)
-    return found, "near-misses" + (f"-{_plain(found.site)}" if found.site else "")
+    misses = near_misses(run, most=limit, site=site)
+    return misses, "near-misses" + (f"-{_file_name(misses.site)}" if misses.site else "")
 
 
 def output_paths(out: Path | None, folder: Path, name: str, *, png: bool) -> list[Path]:
-    """The files to write: a page, a PNG, or both; `out` names one of them, or the folder they go to."""
+    """List the files to write: a page, a PNG, or both.
+
+    Args:
+        out: The option --out: one of the files, or the folder they go to; None for `folder`.
+        folder: The folder without --out.
+        name: The name of the files, without ending.
+        png: Write a PNG too.
+
+    Returns:
+        The files.
+
+    Raises:
+        BadInput: --out has another ending.
+    """
     endings = [".html", ".png"] if png else [".html"]
     if out is None or out.is_dir() or not out.suffix:
         return [(folder if out is None else out) / f"{name}{ending}" for ending in endings]
     if out.suffix == ".png":
         return [out]
     if out.suffix != ".html":
-        raise BadInput(f"--out {out}: give a file that ends in .html or .png, or a folder")
+        raise BadInput(f"--out {out}: give a file that ends in .html or .png, or a folder", code="invalid-file-type")
     return [out.with_suffix(ending) for ending in endings]
 
 
-def _plain(name: str) -> str:
-    """A name that can be part of a file's: letters and digits of any script."""
+def _file_name(name: str) -> str:
+    """Make a name fit for a file: letters and digits of any script."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "unnamed"
 
 
 _COLOURS = {"raises": "dark_orange", "lowers": "deep_sky_blue3"}
 
 
-def show(console: Console, found: Explanation, *, run: Path, top: int) -> None:
-    """The few lines and the short table that answer the question about `run`."""
+def show(console: Console, explanation: Explanation, *, run: Path, top: int) -> None:
+    """Print an explanation: a few lines and a short table.
+
+    Args:
+        console: The terminal.
+        explanation: The explanation.
+        run: The run folder as the user named it.
+        top: Features to print, of each direction.
+    """
     from grandrounds.analysis.case.image import ImageExplanation, SiteImageExplanation
     from grandrounds.analysis.case.near_misses import NearMisses
     from grandrounds.analysis.case.table import CaseExplanation
 
-    if isinstance(found, NearMisses):
-        _near_misses(console, found, run)
+    if isinstance(explanation, NearMisses):
+        _show_near_misses(console, explanation, run)
         return
-    if isinstance(found, CaseExplanation):
-        _case(console, found, top)
-    elif isinstance(found, ImageExplanation):
-        _picture(console, found)
-    elif isinstance(found, SiteImageExplanation):
-        _pictures(console, found)
+    if isinstance(explanation, CaseExplanation):
+        _show_case(console, explanation, top)
+    elif isinstance(explanation, ImageExplanation):
+        _show_image(console, explanation)
+    elif isinstance(explanation, SiteImageExplanation):
+        _show_images(console, explanation)
     else:
-        _site(console, found, top)
-    for note in found.notes:
+        _show_site(console, explanation, top)
+    for note in explanation.notes:
         console.print(warn(note, "note:"), highlight=False, soft_wrap=True)
 
 
-def _case(console: Console, case: CaseExplanation, top: int) -> None:
+def _show_case(console: Console, case: CaseExplanation, top: int) -> None:
     from grandrounds.analysis.case.case_page import (
         PARTS,
         case_title,
@@ -232,8 +257,8 @@ def _case(console: Console, case: CaseExplanation, top: int) -> None:
     )
     from grandrounds.analysis.case.values import quality_lines
 
-    of = PARTS.get(case.part or "", "new patient")
-    _line(console, styled((case_title(case), "bold"), f" ({of}, {case.model_owner})"))
+    part = PARTS.get(case.part or "", "new patient")
+    _line(console, styled((case_title(case), "bold"), f" ({part}, {case.model_owner})"))
     _line(
         console,
         styled(
@@ -245,14 +270,16 @@ def _case(console: Console, case: CaseExplanation, top: int) -> None:
     )
     for line in verdict_lines(case):
         _line(console, line, "bold yellow")
-    console.print(_reasons(case, top))
+    console.print(_attribution_table(case, top))
     _line(
         console,
         f"{case.explainer}; from {case.base:+.3f} ({case.start}) to {case.score:+.3f}, {score_description(case)}",
         "dim",
     )
-    others = case.population.words if case.population.summary is None else f"among patients: {case.population.words}"
-    _line(console, others, "dim")
+    comparison = (
+        case.population.words if case.population.summary is None else f"among patients: {case.population.words}"
+    )
+    _line(console, comparison, "dim")
     for flag in case.bias:
         shown = next(value_text(r) for r in case.attributions if r.column == flag.column)
         _line(console, styled(("bias?", "red"), f" {flag.column} = {shown} ({flag.kind}) {flag.words}"))
@@ -260,16 +287,16 @@ def _case(console: Console, case: CaseExplanation, top: int) -> None:
         _line(console, warn(text, "data:"))
 
 
-def _reasons(case: CaseExplanation, top: int) -> Table:
-    """Amplifiers and mitigators, the `top` strongest of each; then all others together."""
+def _attribution_table(case: CaseExplanation, top: int) -> Table:
+    """Tabulate amplifiers and mitigators, the `top` strongest of each; then all others together."""
     from rich.table import Table
 
     from grandrounds.analysis.case.case_page import is_complete, percentile_text, points_text, value_text
 
     table = Table()
     two = len(case.classes) == 2
-    known = any(percentile_text(r) for r in case.attributions)
-    columns = ["", "value", *(["among patients"] if known else []), case.unit, *(["points"] if two else [])]
+    has_percentiles = any(percentile_text(r) for r in case.attributions)
+    columns = ["", "value", *(["among patients"] if has_percentiles else []), case.unit, *(["points"] if two else [])]
     for column in columns:
         table.add_column(column, justify="left" if column in ("", "among patients") else "right")
     blank = [""] * columns[1:].index(case.unit)
@@ -286,36 +313,36 @@ def _reasons(case: CaseExplanation, top: int) -> Table:
             value = styled(value_text(r), (" (imputed)" if r.imputed else "", "dim"))
             points = [points_text(r)] if two else []
             number = styled((f"{r.contribution:+.3f}", colour))
-            table.add_row(f"  {r.column}", value, *([percentile_text(r)] if known else []), number, *points)
+            table.add_row(f"  {r.column}", value, *([percentile_text(r)] if has_percentiles else []), number, *points)
     if rest:
         together = sum(r.contribution for r in rest)
         table.add_row(styled((f"{len(rest)} others together", "dim")), *blank, f"{together:+.3f}")
     if not is_complete(case):
-        table.add_row(styled(("not accounted for", "dim")), *blank, f"{case.remainder:+.3f}")
+        table.add_row(styled(("not is_complete for", "dim")), *blank, f"{case.remainder:+.3f}")
     return table
 
 
-def _near_misses(console: Console, found: NearMisses, run: Path) -> None:
+def _show_near_misses(console: Console, misses: NearMisses, run: Path) -> None:
     from rich.table import Table
 
     from grandrounds.analysis.case.case_page import near_misses_text, near_misses_title
 
-    _line(console, styled((near_misses_title(found), "bold"), f" ({found.source})"))
-    _line(console, near_misses_text(found))
-    if not found.cases:
+    _line(console, styled((near_misses_title(misses), "bold"), f" ({misses.source})"))
+    _line(console, near_misses_text(misses))
+    if not misses.cases:
         return
     table = Table()
     for column in ("case", "site", "risk", "points below"):
         table.add_column(column, justify="left" if column == "site" else "right")
-    for m in found.cases:
-        table.add_row(str(m.case), m.site, f"{m.risk:.1%}", f"{100 * (found.threshold - m.risk):.1f}")
+    for m in misses.cases:
+        table.add_row(str(m.case), m.site, f"{m.risk:.1%}", f"{100 * (misses.threshold - m.risk):.1f}")
     console.print(table)
-    if found.near > len(found.cases):
-        _line(console, f"{found.near - len(found.cases)} more; --near-misses {found.near} lists all", "dim")
-    _line(console, f"why: rounds explain {run} --case {found.cases[0].case}", "dim")
+    if misses.near > len(misses.cases):
+        _line(console, f"{misses.near - len(misses.cases)} more; --near-misses {misses.near} lists all", "dim")
+    _line(console, f"why: rounds explain {run} --case {misses.cases[0].case}", "dim")
 
 
-def _site(console: Console, reasons: SiteExplanation, top: int) -> None:
+def _show_site(console: Console, reasons: SiteExplanation, top: int) -> None:
     from rich.table import Table
 
     from grandrounds.analysis.case.site_page import comparison_text
@@ -344,22 +371,22 @@ def _site(console: Console, reasons: SiteExplanation, top: int) -> None:
     _line(console, f"{reasons.explainer} importance, {reasons.provenance}", "dim")
 
 
-def _picture(console: Console, case: ImageExplanation) -> None:
+def _show_image(console: Console, case: ImageExplanation) -> None:
     from grandrounds.analysis.case.case_page import PARTS
     from grandrounds.analysis.case.image import MAPS
     from grandrounds.analysis.case.image_page import heat_note, image_title, verdict
     from grandrounds.cli.screen import number
 
-    of = PARTS.get(case.part or "", "new row").replace("row", "picture")
-    _line(console, styled((image_title(case), "bold"), f" ({of}, {case.model_owner}): {verdict(case)}"))
+    part = PARTS.get(case.part or "", "new row").replace("row", "picture")
+    _line(console, styled((image_title(case), "bold"), f" ({part}, {case.model_owner}): {verdict(case)}"))
     rows = [
         (MAPS[n], _share(h.inside), number(h.iou_ratio, 2), number(h.concentration, 3)) for n, h in case.numbers.items()
     ]
-    _heat(console, ("heat map", "heat inside the mask", "IoU-ratio", "concentration"), rows)
+    _show_heat(console, ("heat map", "heat inside the mask", "IoU-ratio", "concentration"), rows)
     _line(console, heat_note(case), "dim")
 
 
-def _pictures(console: Console, site: SiteImageExplanation) -> None:
+def _show_images(console: Console, site: SiteImageExplanation) -> None:
     from grandrounds.analysis.case.case_page import PARTS
     from grandrounds.analysis.case.image import NAMES
     from grandrounds.analysis.case.image_page import heat_note, site_images_title, verdict
@@ -378,20 +405,20 @@ def _pictures(console: Console, site: SiteImageExplanation) -> None:
         )
         for name, m in site.means.items()
     ]
-    _heat(console, (f"mean of {site.scored}", "heat inside the mask", "XAI accuracy", "concentration"), rows)
+    _show_heat(console, (f"mean of {site.scored}", "heat inside the mask", "XAI accuracy", "concentration"), rows)
     _line(console, heat_note(site), "dim")
 
 
-def _heat(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Numbers about heat maps; what nothing is known of is left out."""
+def _show_heat(console: Console, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print numbers about heat maps; a column without any is left out."""
     from rich.table import Table
 
     table = Table()
-    kept = [i for i in range(len(head)) if i == 0 or any(row[i] != "-" for row in rows)]
-    for i in kept:
+    columns = [i for i in range(len(head)) if i == 0 or any(row[i] != "-" for row in rows)]
+    for i in columns:
         table.add_column(head[i], justify="right" if i else "left")
     for row in rows:
-        table.add_row(*(row[i] for i in kept))
+        table.add_row(*(row[i] for i in columns))
     console.print(table)
 
 

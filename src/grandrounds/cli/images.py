@@ -52,11 +52,11 @@ def check_truth(
     from grandrounds.analysis.case.mask_check import check_masks
     from grandrounds.cli.terminal import Terminal
 
-    found = check_masks(_pictures(_experiment(source).with_settings(settings)))
-    path = sheet_path(out, "masks", found.images.name)
-    write_sheet(path, found.sheet(rows))
+    checked = check_masks(_load_images(_experiment(source).with_settings(settings)))
+    path = sheet_path(out, "masks", checked.images.name)
+    write_sheet(path, checked.sheet(rows))
     console = Terminal()
-    _show_check(console, found)
+    _show_check(console, checked)
     console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -64,9 +64,10 @@ def check_truth(
 @reads_run
 def show_masks(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run of pictures.")],
-    on: Annotated[
+    reference_set: Annotated[
         str | None,
         typer.Option(
+            "--on",
             metavar="SET",
             help="A reference set of the run, or a scoring set (xfed-mnist, xfed-cifar, xfed-cifar-30). Not given: the one that "
             "the run was scored on (evaluation.rationale_set, or XFed's own).",
@@ -79,7 +80,7 @@ def show_masks(
         bool, typer.Option("--json", help="Print JSON, of every picture; draw only where --out is given.")
     ] = False,
 ) -> None:
-    """Which pictures the final model calls right for the wrong reason, and where it looks: in the truth mask or beside it.
+    """List the images that the final model gets right for the wrong reason, and draw where it looks.
 
     The sheet has five columns (XFed's Fig. 2): picture, truth mask, heat of the true class, heat inside, heat outside. Where the
     pictures are patients', treat it as part of their records.
@@ -88,20 +89,20 @@ def show_masks(
     from grandrounds.cli.terminal import Terminal
     from grandrounds.runs.run import load_run
 
-    found = evaluate_rationale(load_run(run, trust_code=trust_code), scoring_set=on)
-    path = None if as_json and out is None else sheet_path(out, "reasons", found.run)
+    scored = evaluate_rationale(load_run(run, trust_code=trust_code), scoring_set=reference_set)
+    path = None if as_json and out is None else sheet_path(out, "reasons", scored.run)
     if path is not None:
-        write_sheet(path, rationale_png(found, most=rows))
+        write_sheet(path, rationale_png(scored, most=rows))
     if as_json:
-        echo(json.dumps(found.to_dict()))
+        echo(json.dumps(scored.to_dict()))
         return
     console = Terminal()
-    show_explanations(console, found)
+    show_explanations(console, scored)
     console.print(f"saved: {path}", style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _experiment(source: str) -> Experiment:
-    """What the argument names: a set before a recipe of the same name, which holds the same pictures."""
+    """Build the experiment that the argument names; a set comes before a recipe of the same name, which has the same images."""
     from grandrounds.core.plugins import is_path
     from grandrounds.data.sets.catalog import CATALOG
     from grandrounds.experiment.experiment import Experiment
@@ -111,8 +112,8 @@ def _experiment(source: str) -> Experiment:
     return build_experiment(table=source) if source.lower().endswith(".npz") else build_experiment(source)
 
 
-def _pictures(experiment: Experiment) -> ImageSet:
-    """The pictures that reasons are scored on: those of a reference set with a source of its own, else the data's."""
+def _load_images(experiment: Experiment) -> ImageSet:
+    """Load the images that explanations are scored on: those of a reference set with its own source, else the data's."""
     from grandrounds.core.errors import BadInput
     from grandrounds.core.plan_types import Plan
     from grandrounds.data.images import ImageSet
@@ -123,31 +124,31 @@ def _pictures(experiment: Experiment) -> ImageSet:
         experiment = _experiment(source)
     data, _ = load_data(Plan(experiment.plan()).data)
     if not isinstance(data, ImageSet):
-        raise BadInput(f"{data.name} is a table: truth masks belong to pictures")
+        raise BadInput(f"{data.name} is a table: truth masks belong to pictures", code="needs-images")
     return data
 
 
-def _show_check(console: Console, found: MaskCheck) -> None:
+def _show_check(console: Console, check: MaskCheck) -> None:
     from rich.table import Table
 
     from grandrounds.analysis.case.mask_check import GRID
 
-    area = found.area
-    _, height, width = found.images.shape
+    area = check.area
+    _, height, width = check.images.shape
     _print(
         console,
-        f"{found.images.name}: {len(area):,} truth masks of {height} x {width} pixels, {found.usable:,} of use; "
+        f"{check.images.name}: {len(area):,} truth masks of {height} x {width} pixels, {check.usable:,} of use; "
         f"they mark {area.mean():.1%} of a picture on average ({area.min():.1%} to {area.max():.1%})",
     )
-    for note in found.notes:
+    for note in check.notes:
         _print(console, f"{note}: left out of every score (numbers from 0)")
     table = Table("heat that looks at no picture")
     for column in ("XAI accuracy", "grid accuracy"):
         table.add_column(column, justify="right")
-    for name, line in found.baselines.items():
+    for name, line in check.baselines.items():
         table.add_row(name, *(f"{s.value:.4f} +- {s.error:.4f}" for s in (line.xai, line.grid)))
     console.print(table)
-    scored = next(iter(found.baselines.values())).xai.count
+    scored = next(iter(check.baselines.values())).xai.count
     _print(
         console,
         f"XAI accuracy ({scored:,} pictures): the share whose mean heat inside the mask is above that outside; grid accuracy: "
@@ -164,40 +165,48 @@ _LISTED = 12
 _NARROW = 8  # letters of a baseline's name in a line, so that all stand on a screen of 80
 
 
-def show_explanations(console: Console, found: RationaleReport) -> None:
-    """The four kinds of pictures, the net beside its baselines, and the pictures that are not as they should be."""
+def show_explanations(console: Console, scored: RationaleReport) -> None:
+    """Print the four kinds of images, the scores of the net and its baselines, and the images explained wrongly.
+
+    Args:
+        console: The terminal.
+        scored: The images of a set as a finished net sees them.
+    """
     from rich.table import Table
 
     _print(
         console,
-        f"{found.run} on {found.scoring_set}: {found.figures['pictures']} pictures, {found.figures['scored']} with a mask of use",
+        f"{scored.run} on {scored.scoring_set}: {scored.figures['pictures']} pictures, "
+        f"{scored.figures['scored']} with a mask of use",
     )
     table = Table("pictures")
-    columns = next(iter(found.table.values()))
+    columns = next(iter(scored.table.values()))
     for column in columns:
         table.add_column(column, justify="right")
-    for name, counts in found.table.items():
+    for name, counts in scored.table.items():
         table.add_row(name, *(str(counts[column]) for column in columns))
     console.print(table)
-    show_scores(console, {**found.figures, "baselines": found.baselines})
-    _print_images(console, "right for the wrong reason", found.select(right=True, reason=False))
-    _print_images(console, "wrong for the right reason", found.select(right=False, reason=True))
+    _show_scores(console, scored)
+    _print_images(console, "right for the wrong reason", scored.select(right=True, reason=False))
+    _print_images(console, "wrong for the right reason", scored.select(right=False, reason=True))
 
 
-def show_scores(console: Console, reasons: Mapping[str, Any]) -> None:
-    """The scores of a net, and of what knows nothing."""
+def _show_scores(console: Console, scored: RationaleReport) -> None:
+    """Print the scores of a net, and of baselines that look at no image."""
     from rich.table import Table
 
     from grandrounds.report.sections.images import RATIONALE_COLUMNS, THIS_MODEL, rationale_rows
 
-    columns = rationale_rows(reasons)
+    columns = rationale_rows({**scored.figures, "baselines": scored.baselines})
     table = Table()
     table.add_column("scored", no_wrap=True)
     for name in columns:
-        table.add_column(name, justify="right", no_wrap=name == THIS_MODEL, max_width=None if name == THIS_MODEL else _NARROW)
-    for key, said in RATIONALE_COLUMNS.items():
+        table.add_column(
+            name, justify="right", no_wrap=name == THIS_MODEL, max_width=None if name == THIS_MODEL else _NARROW
+        )
+    for key, label in RATIONALE_COLUMNS.items():
         if any(key in cells for cells in columns.values()):
-            table.add_row(said, *(cells.get(key, "-") for cells in columns.values()))
+            table.add_row(label, *(cells.get(key, "-") for cells in columns.values()))
     console.print(table)
     _print(console, "a score says something as far as it is above those to its right; +- is the standard error")
 
@@ -210,7 +219,9 @@ def _print_images(console: Console, title: str, pictures: Sequence[ScoredImage])
         _print(console, f"  and {len(pictures) - _LISTED} more (--json has them all)")
 
 
-maps_app = typer.Typer(help="Heat maps: where local and common models look on sites' own pictures.", no_args_is_help=True)
+maps_app = typer.Typer(
+    help="Heat maps: where local and common models look on sites' own pictures.", no_args_is_help=True
+)
 
 
 @maps_app.callback()
@@ -251,23 +262,23 @@ def show_maps(
     from grandrounds.core.names import site_named
     from grandrounds.runs.run import load_run
 
-    held = load_run(run)
-    known = read_map_records(held)
-    chosen = choose_rounds(list(known), _parse_rounds(rounds))
+    finished_run = load_run(run)
+    records = read_map_records(finished_run)
+    chosen = choose_rounds(list(records), _parse_rounds(rounds))
     console = Terminal()
     if site is None:
         if out is not None:
-            raise BadInput("--out draws one site's pictures: say whose with --site")
-        last = known[chosen[-1]]
+            raise BadInput("--out draws one site's pictures: say whose with --site", code="missing-option")
+        last = records[chosen[-1]]
         echo(json.dumps({"round": chosen[-1], **last})) if as_json else show_all(console, chosen[-1], last)
         return
-    name = site_named(site, list(known[chosen[-1]]["sites"]), where=run)
-    numbers = {r: known[r]["sites"].get(name) for r in chosen}
+    name = site_named(site, list(records[chosen[-1]]["sites"]), where=run)
+    numbers = {r: records[r]["sites"].get(name) for r in chosen}
     if as_json and out is None:
         echo(json.dumps({"site": name, "rounds": numbers}))
         return
     path = sheet_path(out, "maps", f"{name.replace('/', '-')}.png")
-    sheet = map_sheet(held, name, rounds=chosen, images=pictures)
+    sheet = map_sheet(finished_run, name, rounds=chosen, images=pictures)
     write_sheet(path, maps_png(sheet))
     if as_json:
         echo(json.dumps({"site": name, "rounds": numbers}))
@@ -282,7 +293,9 @@ def _parse_rounds(text: str) -> Sequence[int]:
     try:
         return [int(word) for word in text.split(",") if word.strip()]
     except ValueError:
-        raise BadInput(f"--rounds {text}: give round numbers with commas between, such as 1,10") from None
+        raise BadInput(
+            f"--rounds {text}: give round numbers with commas between, such as 1,10", code="invalid-option"
+        ) from None
 
 
 _SITES = {
@@ -291,7 +304,7 @@ _SITES = {
     "insertion": "insertion",
     "own and common, SSIM / rank": "SSIM/rank",
 }
-"""What is shown of many sites, so that all stands on a screen of 80, and its heading."""
+"""Numbers that are shown of many sites, so that a table fits 80 columns, and their headings."""
 
 _MEANS = "all sites"
 _READING = (
@@ -300,23 +313,34 @@ _READING = (
 )
 
 
-def show_site(console: Console, site: str, rounds: Mapping[int, Mapping[str, Any] | None], sheet: MapSheet) -> None:
-    """One site: for each map a table with the rounds side by side, and what `inside` is to be held against."""
+MapNumbers = Mapping[str, Mapping[str, Mapping[str, float | None]]]
+"""Numbers of heat maps at one site: map, then number, then model ("local", "common")."""
+
+
+def show_site(console: Console, site: str, rounds: Mapping[int, MapNumbers | None], sheet: MapSheet) -> None:
+    """Print the numbers of one site's maps: for each map a table with the rounds side by side.
+
+    Args:
+        console: The terminal.
+        site: The site.
+        rounds: The numbers of each round; None in a round in which the site did not train.
+        sheet: The sheet that was drawn; it has the share of images that truth masks cover.
+    """
     from rich.table import Table
 
     from grandrounds.explain.map_metrics import TITLES
     from grandrounds.report.sections.images import MAP_ROWS, map_pairs
 
-    told = {r: numbers for r, numbers in rounds.items() if numbers is not None}
-    for name in dict.fromkeys(n for numbers in told.values() for n in numbers):
+    recorded = {r: numbers for r, numbers in rounds.items() if numbers is not None}
+    for name in dict.fromkeys(n for numbers in recorded.values() for n in numbers):
         table = Table(title=f"{site}: {TITLES[name]}", title_justify="left")
         table.add_column("local / common")
         cells = {}
-        for r, numbers in told.items():
+        for r, numbers in recorded.items():
             table.add_column(f"round {r}", justify="right")
             cells[r] = map_pairs(numbers[name])
-        for what in MAP_ROWS:
-            table.add_row(what, *(cells[r][what] for r in told))
+        for row in MAP_ROWS:
+            table.add_row(row, *(cells[r][row] for r in recorded))
         console.print(table)
     if sheet.covered is not None:
         _print(
@@ -328,7 +352,13 @@ def show_site(console: Console, site: str, rounds: Mapping[int, Mapping[str, Any
 
 
 def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
-    """All sites after one round, and their means."""
+    """Print the numbers of all sites' maps after one round, and their means.
+
+    Args:
+        console: The terminal.
+        round: The round.
+        maps: The record of the round's maps: "sites", "means" and "between".
+    """
     from rich.table import Table
 
     from grandrounds.explain.map_metrics import TITLES
@@ -342,7 +372,9 @@ def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
         for site, numbers in {**maps["sites"], _MEANS: maps["means"]}.items():
             cells = map_pairs(numbers[name])
             table.add_row(
-                site, *(cells[what].replace(" ", "") for what in _SITES), end_section=site == list(maps["sites"])[-1]
+                site,
+                *(cells[column].replace(" ", "") for column in _SITES),
+                end_section=site == list(maps["sites"])[-1],
             )
         console.print(table)
         if name in maps.get("between", {}):
@@ -355,19 +387,39 @@ def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
 
 
 def sheet_path(out: Path | None, kind: str, name: str) -> Path:
-    """What --out means: a .png file, or a folder for KIND-NAME.png; not given: this folder."""
+    """Resolve --out: a .png file, or a folder for KIND-NAME.png; None is the current folder.
+
+    Args:
+        out: The option.
+        kind: The kind of sheet.
+        name: What it shows.
+
+    Returns:
+        The file to write.
+
+    Raises:
+        BadInput: The file has another ending.
+    """
     from grandrounds.core.errors import BadInput
 
     plain = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.") or "unnamed"
     if out is None or out.is_dir() or not out.suffix:
         return (out or Path()) / f"{kind}-{plain}.png"
     if out.suffix.lower() != ".png":
-        raise BadInput(f"--out {out}: give a file that ends in .png, or a folder")
+        raise BadInput(f"--out {out}: give a file that ends in .png, or a folder", code="invalid-file-type")
     return out
 
 
 def write_sheet(path: Path, sheet: bytes) -> None:
-    """The sheet, whole or not at all."""
+    """Write a sheet, whole or not at all.
+
+    Args:
+        path: The file.
+        sheet: A PNG.
+
+    Raises:
+        BadInput: The file cannot be written.
+    """
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
 
@@ -375,4 +427,4 @@ def write_sheet(path: Path, sheet: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, sheet, durable=False)
     except OSError as e:
-        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another --out") from None
+        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another --out", code="cannot-write") from None

@@ -1,4 +1,4 @@
-"""Options that several commands share: the experiment they are about, the columns of a table, and how its text is written.
+"""Options that several commands share: the experiment, the columns of a table, and the format of its text.
 
 Options that always come together are fields of a dataclass. A command takes the dataclass as one parameter, and
 `expand_options` shows Typer the fields in its place.
@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
+    from grandrounds.data.formats import Format
+    from grandrounds.data.images import ImageSet
+    from grandrounds.data.table import Table
     from grandrounds.experiment.experiment import Experiment
+    from grandrounds.runs.run import Run
 
 R = TypeVar("R")
 
 Set = Annotated[list[str], typer.Option("--set", help="Change a setting: --set method.rounds=50 (repeatable).")]
+Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder and nothing else.")]
 TrustCode = Annotated[
     bool,
@@ -40,7 +45,9 @@ TableFile = Annotated[
 Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")]
 EventClass = Annotated[
     str | None,
-    typer.Option("--event", help="Class of the label whose probability is the risk: --event died (default: by known words)."),
+    typer.Option(
+        "--event", help="Class of the label whose probability is the risk: --event died (default: by known words)."
+    ),
 ]
 SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that names the hospital of each row.")]
 Patient = Annotated[str | None, typer.Option("--patient", help="Column that names the patient.")]
@@ -63,7 +70,7 @@ Censored = Annotated[
 ]
 
 GUARD = 10.0
-"""`method.robust.guard` of an experiment on an own table: one site's update cannot outweigh all others by its length."""
+"""`method.robust.guard` of an experiment on a user's table: one site's update cannot outweigh all others by its length."""
 
 DEFAULT_RECIPE = "breast-cancer"
 """The recipe of `rounds run` without a name: one that sends no patient's row to anybody."""
@@ -71,7 +78,7 @@ DEFAULT_RECIPE = "breast-cancer"
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table of one's own, as `[data]` names them."""
+    """The columns of a user's table, as `[data]` names them."""
 
     label: Label = None
     event: EventClass = None
@@ -79,10 +86,10 @@ class Columns:
     patient: Patient = None
     drop: Drop = None
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, str | list[str]]:
         """Return the keys of [data] that are set."""
-        values: dict[str, Any] = {"label": self.label, "event": self.event, "site": self.site, "patient": self.patient}
-        values = {name: value for name, value in values.items() if value is not None}
+        named = {"label": self.label, "event": self.event, "site": self.site, "patient": self.patient}
+        values: dict[str, str | list[str]] = {name: value for name, value in named.items() if value is not None}
         if self.drop:
             values["drop"] = [c.strip() for c in self.drop.split(",") if c.strip()]
         return values
@@ -90,7 +97,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Reading:
-    """How the text of a table is written."""
+    """The format of the text of a table: decimal mark, encoding, separator, missing and censored values."""
 
     decimal: Decimal = None
     text_encoding: TextEncoding = None
@@ -98,56 +105,151 @@ class Reading:
     missing: Missing = None
     censored: Censored = None
 
-    def settings(self) -> dict[str, Any]:
-        """Return the keys of [data] that are set; `missing` has the words to add."""
-        values: dict[str, Any] = {
+    def format_settings(self) -> dict[str, str]:
+        """Return the keys of [data] that are set, without `missing`."""
+        values = {
             "decimal": self.decimal,
             "text_encoding": self.text_encoding,
             "separator": self.separator,
             "censored": self.censored,
         }
-        values = {name: value for name, value in values.items() if value is not None}
-        return values | ({"missing": self.missing} if self.missing else {})
+        return {name: value for name, value in values.items() if value is not None}
 
-    def merged(self, missing: Iterable[str]) -> dict[str, Any]:
-        """Return the keys of [data] that are set, with words for missing values added to `missing`, which are known."""
-        values = self.settings()
-        if "missing" in values:
-            values["missing"] = list(dict.fromkeys([*missing, *values["missing"]]))
+    def merge(self, missing: Iterable[str]) -> dict[str, str | list[str]]:
+        """Return the keys of [data] that are set.
+
+        Args:
+            missing: Words that mean "no value" already; those of --missing are added to them.
+        """
+        values: dict[str, str | list[str]] = {**self.format_settings()}
+        if self.missing:
+            values["missing"] = list(dict.fromkeys([*missing, *self.missing]))
         return values
+
+    def text_format(self) -> Format:
+        """Return the format of the text, with the defaults of a table where an option is not set."""
+        from grandrounds.data.formats import Format
+
+        defaults = Format()
+        return Format(
+            decimal=defaults.decimal if self.decimal is None else self.decimal,
+            text_encoding=defaults.text_encoding if self.text_encoding is None else self.text_encoding,
+            separator=defaults.separator if self.separator is None else self.separator,
+            censored=defaults.censored if self.censored is None else self.censored,
+        )
+
+    def first_flag(self) -> str | None:
+        """Return the first of these options that is set, as it is typed; None where none is."""
+        names = [*self.format_settings(), *(["missing"] if self.missing else [])]
+        return f"--{names[0].replace('_', '-')}" if names else None
+
+
+@dataclass(frozen=True)
+class ExperimentOptions:
+    """The experiment that `rounds run` and `rounds plan` are about."""
+
+    source: Source = ""
+    table: TableFile = None
+    columns: Columns = Columns()
+    query: Query = None
+    reading: Reading = Reading()
+    settings: Set = field(default_factory=list)
+    seed: Seed = None
+
+    def build(self) -> Experiment:
+        """Build the experiment.
+
+        Raises:
+            BadInput: Options contradict each other, or the label is missing.
+        """
+        return build_experiment(
+            self.source,
+            table=self.table,
+            columns=self.columns,
+            query=self.query,
+            reading=self.reading,
+            settings=self.settings,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """The table of new patients that `rounds predict` and `rounds evaluate` score."""
+
+    table: Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
+    query: Query = None
+    reading: Reading = Reading()
+
+    def read(self, run: Run) -> Table | ImageSet:
+        """Read the rows as the run's own data were read, and print what was assumed."""
+        from grandrounds.analysis.case.rows import read_patients
+
+        reading = self.reading.merge(run.plan["data"]["missing"])
+        rows = read_patients(run, self.table, query=self.query, reading=reading)
+        show_reading(rows)
+        return rows
 
 
 def expand_options(command: Callable[..., R]) -> Callable[..., R]:
     """Replace each parameter of a command that is a dataclass of options by the options of that dataclass.
 
     Args:
-        command: The command; such a parameter is annotated with the dataclass and has an instance as its default.
+        command: The command; such a parameter is annotated with the dataclass. A field may be such a dataclass too.
 
     Returns:
         The command as Typer is to see it: it takes keywords, and calls `command` with instances of the dataclasses.
     """
-    groups: dict[str, Any] = {}
+    groups: dict[str, type[Any]] = {}
     shown: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if not is_dataclass(parameter.annotation):
+        group = parameter.annotation
+        if isinstance(group, type) and is_dataclass(group):
+            groups[parameter.name] = group
+            shown += _list_options(group)
+        else:
             shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        groups[parameter.name] = parameter.annotation
-        hints = get_type_hints(parameter.annotation, include_extras=True)
-        shown += [
-            inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
-            for f in fields(parameter.annotation)
-        ]
 
     @functools.wraps(command)
-    def expanded(**given: Any) -> R:
+    def expanded(**arguments: Any) -> R:
         for name, group in groups.items():
-            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
-        return command(**given)
+            arguments[name] = _take_options(group, arguments)
+        return command(**arguments)
 
     expanded.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     expanded.__annotations__ = {p.name: p.annotation for p in shown}
     return expanded
+
+
+def _list_options(group: type[Any]) -> Iterator[inspect.Parameter]:
+    """List the options of a dataclass, those of its dataclasses in their place."""
+    hints = get_type_hints(group, include_extras=True)
+    for option in fields(group):
+        hint = hints[option.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from _list_options(hint)
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(option.name, kind, default=_default(option), annotation=hint)
+
+
+def _default(option: Field[Any]) -> Any:
+    if option.default_factory is not MISSING:
+        return option.default_factory()
+    return inspect.Parameter.empty if option.default is MISSING else option.default
+
+
+def _take_options(group: type[Any], arguments: dict[str, Any]) -> Any:
+    """Make the dataclass of its options, which are taken out of `arguments`."""
+    hints = get_type_hints(group, include_extras=True)
+    return group(
+        **{
+            name: _take_options(hint, arguments)
+            if isinstance(hint, type) and is_dataclass(hint)
+            else arguments.pop(name)
+            for name, hint in hints.items()
+        }
+    )
 
 
 def build_experiment(
@@ -164,10 +266,10 @@ def build_experiment(
 
     Args:
         source: A recipe or a TOML file; "" for the default recipe.
-        table: A table of one's own, in place of `source`.
+        table: The user's own table, in place of `source`.
         columns: The columns of the table.
-        query: For a SQL URL, what to select.
-        reading: How the text of the table is written.
+        query: The SELECT or table name, for a SQL URL.
+        reading: The format of the table's text.
         settings: Assignments such as `method.rounds=50`.
         seed: The seed; None leaves that of the experiment.
 
@@ -182,16 +284,19 @@ def build_experiment(
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.recipes import load_recipe
 
-    data = columns.settings() | ({} if query is None else {"query": query})
+    data: dict[str, object] = {**columns.settings(), **({} if query is None else {"query": query})}
     if table is None and source.lower().endswith((*TEXT, *PARQUET, ".xlsx", ".npz")):
-        raise BadInput(f"'{source}' is no recipe; a table? rounds run --table {source} --label COLUMN")
+        raise BadInput(
+            f"'{source}' is no recipe; a table? rounds run --table {source} --label COLUMN", code="unknown-recipe"
+        )
     if table is not None:
         if source:
             raise BadInput(
-                f"both '{source}' and --table were given; an own table needs no recipe (change settings with --set)"
+                f"both '{source}' and --table were given; an own table needs no recipe (change settings with --set)",
+                code="conflicting-options",
             )
         where = table if "://" in table else str(Path(table).resolve())
-        data |= reading.merged(DEFAULT_MISSING)
+        data |= reading.merge(DEFAULT_MISSING)
         base = Experiment.parse(
             {"name": _title(table), "data": {"table": where, **data}, "method": {"robust": {"guard": GUARD}}}
         )
@@ -200,24 +305,28 @@ def build_experiment(
             base = Experiment.load(Path(source))
         else:
             base = load_recipe(source or DEFAULT_RECIPE)
-        if given := reading.settings():
+        if (flag := reading.first_flag()) is not None:
             if base.data.table is None:
-                flag = next(iter(given)).replace("_", "-")
-                raise BadInput(f"--{flag} goes with a table of your own, and '{base.name}' has none (use --table)")
-            data |= reading.merged(base.data.missing)
+                raise BadInput(
+                    f"{flag} goes with a table of your own, and '{base.name}' has none (use --table)",
+                    code="missing-option",
+                )
+            data |= reading.merge(base.data.missing)
         if data:
             base = Experiment.parse(
                 {**base.model_dump(exclude_unset=True), "data": {**base.data.model_dump(exclude_unset=True), **data}}
             )
     extra = [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
-    made = base.with_settings(extra) if extra else base
-    if table is not None and made.data.label is None and not table.lower().endswith(".npz"):
-        raise BadInput(f"which column is to be predicted? {table} has {_columns(made)} (use --label)")
-    return made
+    experiment = base.with_settings(extra) if extra else base
+    if table is not None and experiment.data.label is None and not table.lower().endswith(".npz"):
+        raise BadInput(
+            f"which column is to be predicted? {table} has {_columns(experiment)} (use --label)", code="label-not-set"
+        )
+    return experiment
 
 
 def _columns(experiment: Experiment) -> str:
-    """The columns of an experiment's own table."""
+    """Name the columns of an experiment's table."""
     from grandrounds.core.plan_types import DataSettings
     from grandrounds.data.readers import read_plan_table
 
@@ -227,13 +336,14 @@ def _columns(experiment: Experiment) -> str:
 
 
 def _title(table: str) -> str:
-    """What an experiment on an own table is called: the file's or the database's name."""
+    """Name an experiment on a user's table after the file or the database."""
     from grandrounds.core.redact import hide
 
     return Path(hide(table).split("://")[-1].split("?")[0]).stem or "database"
 
 
-def show_reading(rows: Any) -> None:
-    """Print on standard error what was assumed to read a table."""
-    for note in () if getattr(rows, "reading", None) is None else rows.reading.notes:
+def show_reading(rows: object) -> None:
+    """Print on standard error what was assumed to read a table; of images nothing is."""
+    reading = getattr(rows, "reading", None)
+    for note in () if reading is None else reading.notes:
         typer.echo(f"assumed: {note}", err=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.options import Reading, TrustCode, expand_options, show_reading
+from grandrounds.cli.options import NewRows, TrustCode, expand_options
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")]
-File = Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
 ForSite = Annotated[
     str | None,
     typer.Option(
         "--for", help="The site (3 is site-03) whose own model it is, where models are separate or fine-tuned."
     ),
 ]
-Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
 
 
-def _model(held: Run, site: str | None) -> TrainedModel:
-    """The model that is meant; that nobody uses the common one where models stay separate is said."""
-    model = held.model_for(site)
-    if site is None and held.summary["models"] and not held.summary["finetuned"]:
+def _model(run: Run, site: str | None) -> TrainedModel:
+    """Return the model of a site; note where it is the mean of models that stay separate, which no site uses."""
+    model = run.model_for(site)
+    if site is None and run.summary.models and not run.summary.finetuned:
         echo("note: models stay separate in this run: their mean speaks (--for SITE names another)", err=True)
     return model
 
@@ -46,9 +44,7 @@ def register(app: typer.Typer) -> None:
 @expand_options
 def predict(
     run: RunFolder,
-    table: File,
-    query: Query = None,
-    reading: Reading = Reading(),
+    new: NewRows,
     out: Annotated[Path | None, typer.Option(help="Write a CSV file (default: standard output).")] = None,
     task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
     site: ForSite = None,
@@ -59,27 +55,25 @@ def predict(
     Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
     training data; a label is not needed.
     """
-    from grandrounds.analysis.case.rows import read_patients
     from grandrounds.core.errors import BadInput
     from grandrounds.runs.run import Run
 
-    held = Run(run, trust_code=trust_code)
-    rows = read_patients(held, table, query=query, reading=reading.merged(held.plan["data"]["missing"]))
-    show_reading(rows)
-    made = _model(held, site).predict(rows, task=task)
-    for note in made.notes:
+    finished_run = Run(run, trust_code=trust_code)
+    rows = new.read(finished_run)
+    prediction = _model(finished_run, site).predict(rows, task=task)
+    for note in prediction.notes:
         echo(f"note: {note}", err=True)
-    if made.event is not None:
-        echo(made.event.line, err=True)
-    names = [f"p({c})" for c in made.classes] if made.event is None else [made.event.column]
-    values = made.probabilities if made.event is None else made.risk[:, None]
+    if prediction.event is not None:
+        echo(prediction.event.line, err=True)
+    names = [f"p({c})" for c in prediction.classes] if prediction.event is None else [prediction.event.column]
+    values = prediction.probabilities if prediction.event is None else prediction.risk[:, None]
     try:
         stream = out.open("w", newline="", encoding="utf-8") if out else sys.stdout
     except OSError as e:
-        raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
+        raise BadInput(f"cannot write {out}: {e.strerror or e}", code="cannot-write") from None
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(["row", *names, "decision"])
-    for i, (p, decision) in enumerate(zip(values.tolist(), made.decisions.tolist(), strict=True), start=1):
+    for i, (p, decision) in enumerate(zip(values.tolist(), prediction.decisions.tolist(), strict=True), start=1):
         writer.writerow([i, *(f"{v:.6f}" for v in p), decision])
     if out:
         stream.close()
@@ -89,23 +83,20 @@ def predict(
 @expand_options
 def evaluate(
     run: RunFolder,
-    table: File,
-    query: Query = None,
-    reading: Reading = Reading(),
-    of: ForSite = None,
+    new: NewRows,
+    model_site: ForSite = None,
     trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """External validation: judge a finished run's model on another hospital's labelled rows."""
-    from grandrounds.analysis.case.rows import overlap_warnings, read_patients
+    """Validate a finished run's model externally, on another hospital's labelled rows."""
+    from grandrounds.analysis.case.rows import overlap_warnings
     from grandrounds.core.arrays import plain
     from grandrounds.runs.run import Run
 
-    held = Run(run, trust_code=trust_code)
-    rows = read_patients(held, table, query=query, reading=reading.merged(held.plan["data"]["missing"]))
-    show_reading(rows)
-    result = plain(_model(held, of).evaluate(rows))
-    result["warnings"] = overlap_warnings(held, rows)
+    finished_run = Run(run, trust_code=trust_code)
+    rows = new.read(finished_run)
+    result = plain(_model(finished_run, model_site).evaluate(rows))
+    result["warnings"] = overlap_warnings(finished_run, rows)
     if as_json:
         echo(json.dumps(result))
         return
@@ -117,14 +108,14 @@ def evaluate(
     from grandrounds.metrics.fairness import decision_metric
     from grandrounds.metrics.names import metric_label
 
-    console, here = Terminal(), held.summary["final"]
-    view = Table(title=f"{table}: {result['overall']['count']:.0f} rows")
+    console, test_scores = Terminal(), finished_run.summary.final
+    view = Table(title=f"{new.table}: {result['overall']['count']:.0f} rows")
     for column in ("metric", "here", "in the run's own test"):
         view.add_column(column, justify="left" if column == "metric" else "right")
     for metric in HEADLINES:
         value = decision_metric(metric, result["overall"])
         if value is not None:
-            view.add_row(metric_label(metric), number(value), number(decision_metric(metric, here)))
+            view.add_row(metric_label(metric), number(value), number(decision_metric(metric, test_scores)))
     console.print(view)
     if result["event"]:
         console.print(Event.from_dict(result["event"]).line, soft_wrap=True)
@@ -142,18 +133,18 @@ def evaluate(
 
 def export(
     run: RunFolder,
-    to: Annotated[
+    target: Annotated[
         str, typer.Option("--to", help="onnx, or json: coefficients and preparation, enough to score by hand.")
     ],
     out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx or RUN/model.json).")] = None,
-    of: ForSite = None,
+    model_site: ForSite = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Write a finished run's model for other programs, from raw columns to probabilities."""
     from grandrounds.runs.export import export as write
     from grandrounds.runs.run import Run
 
-    held = Run(run, trust_code=trust_code)
-    path = out or held.folder / f"model.{to}"
-    write(_model(held, of), to, path)
+    finished_run = Run(run, trust_code=trust_code)
+    path = out or finished_run.folder / f"model.{target}"
+    write(_model(finished_run, model_site), target, path)
     echo(str(path))

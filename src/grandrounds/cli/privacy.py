@@ -1,4 +1,4 @@
-"""`rounds privacy`: the privacy guarantee of a run, what it spent and what no guarantee covers; a site's own budget."""
+"""`rounds privacy`: the privacy guarantee of a run, its spending, and what no guarantee covers; a site's budget."""
 
 from __future__ import annotations
 
@@ -43,25 +43,28 @@ def privacy(
     Example: `rounds privacy runs/breast-cancer-fedavg-seed0`
     """
     if file is not None:
-        _purse(run, file, as_json=as_json)
+        _show_site_budget(run, file, as_json=as_json)
         return
     from grandrounds.analysis.privacy.account import load_account
     from grandrounds.runs.run import Run
 
-    found = load_account(Run(run, trust_code=trust_code))
-    echo(json.dumps(found.to_dict()) if as_json else "\n".join(account_lines(found)))
-    if found.findings:
+    account = load_account(Run(run, trust_code=trust_code))
+    echo(json.dumps(account.to_dict()) if as_json else "\n".join(account_lines(account)))
+    if account.findings:
         raise typer.Exit(FAILED)
 
 
-def _purse(word: Path, file: Path, *, as_json: bool) -> None:
+def _show_site_budget(word: Path, file: Path, *, as_json: bool) -> None:
     from grandrounds.analysis.privacy.account import read_site_budget
     from grandrounds.core.errors import BadInput
 
     if str(word) != PURSE:
-        raise BadInput(f"one run at a time: `rounds privacy {word}`; a site's budget is `rounds privacy purse {file}`")
-    held = read_site_budget(file)
-    echo(json.dumps(held.to_dict()) if as_json else "\n".join(purse_lines(held)))
+        raise BadInput(
+            f"one run at a time: `rounds privacy {word}`; a site's budget is `rounds privacy purse {file}`",
+            code="invalid-option",
+        )
+    budget = read_site_budget(file)
+    echo(json.dumps(budget.to_dict()) if as_json else "\n".join(site_budget_lines(budget)))
 
 
 _WIDTH = 100
@@ -70,10 +73,11 @@ _SHOWN = 8
 _NAMED = 6
 """Sites that are named."""
 _NOTHING = 1e-6
-"""What is left of a budget below this is rounding."""
+"""A remainder of a budget below this is rounding."""
 
 
 def account_lines(account: Account) -> Iterator[str]:
+    """Describe the privacy account of a run in lines of text."""
     s = account.summary
     yield f"{account.run}: {s['data']}, {s['method']}, {s['rounds']} round{'s' * (s['rounds'] != 1)}"
     yield ""
@@ -82,17 +86,18 @@ def account_lines(account: Account) -> Iterator[str]:
     yield from _agreement(account)
 
 
-def purse_lines(held: SiteBudgetStatus) -> Iterator[str]:
+def site_budget_lines(budget: SiteBudgetStatus) -> Iterator[str]:
+    """Describe a site's budget file in lines of text."""
     from grandrounds.privacy.in_words import plain, rounded_up
 
-    yield f"{held.path}: a budget of epsilon = {held.epsilon:g} at delta = {plain(held.delta)}, over all runs"
-    for of, spent in held.spent.items():
-        yield f"{of} rows: {rounded_up(spent)} is spent, {_round_down(held.remaining(of))} is left"
-    if not held.runs:
+    yield f"{budget.path}: a budget of epsilon = {budget.epsilon:g} at delta = {plain(budget.delta)}, over all runs"
+    for part, spent in budget.spent.items():
+        yield f"{part} rows: {rounded_up(spent)} is spent, {_round_down(budget.remaining(part))} is left"
+    if not budget.runs:
         yield "no run has been charged"
         return
     yield ""
-    rows = [(name, str(n), rounded_up(epsilon)) for name, (n, epsilon) in held.runs.items()]
+    rows = [(name, str(n), rounded_up(epsilon)) for name, (n, epsilon) in budget.runs.items()]
     yield from _table(("run", "releases", "epsilon alone"), rows)
     yield from _wrap("Runs do not add up to what is spent: several releases together tell less than the sum of each.")
 
@@ -112,27 +117,27 @@ def _promise(account: Account) -> Iterator[str]:
         whom,
     )
 
-    told = account.privacy
-    epsilon, delta, unit = account.recomputed.epsilon, told["delta"], told["unit"]
-    yield f"PROMISED to each {whom(told)}: epsilon = {rounded_up(epsilon)}, delta = {plain(delta)} (one {unit} more or less)"
-    left = account.remaining
-    if left is None:
+    statement = account.privacy
+    epsilon, delta, unit = account.recomputed.epsilon, statement["delta"], statement["unit"]
+    yield f"PROMISED to each {whom(statement)}: epsilon = {rounded_up(epsilon)}, delta = {plain(delta)} (one {unit} more or less)"
+    remaining = account.remaining
+    if remaining is None:
         yield from _wrap(
             "No budget was set (privacy.epsilon): what was spent is counted and nothing would have stopped it."
         )
     else:
-        yield f"budget: {told['budget']:g}; spent: {rounded_up(epsilon)}; left: {_round_down(left)}"
-    yield from _wrap(f"By {mechanism(told['mechanism'], account.summary['method'], unit)}.")
-    if "sensitivity" in told:
+        yield f"budget: {statement['budget']:g}; spent: {rounded_up(epsilon)}; left: {_round_down(remaining)}"
+    yield from _wrap(f"By {mechanism(statement['mechanism'], account.summary['method'], unit)}.")
+    if "sensitivity" in statement:
         yield from _wrap(
-            f"The sum of updates is divided by {told['sites']} (privacy.sites), whoever takes part: a site that is silent, or "
-            f"not there at all, moves it by at most {told['sensitivity']:.3g}."
+            f"The sum of updates is divided by {statement['sites']} (privacy.sites), whoever takes part: a site that is "
+            f"silent, or not there at all, moves it by at most {statement['sensitivity']:.3g}."
         )
     yield from _wrap(_trained_on(account))
     for line in (
         *odds(epsilon, delta, unit),
         *trust(account.summary),
-        *beside(told),
+        *beside(statement),
         *simulated(account.summary),
     ):
         yield from _wrap(line)
@@ -144,20 +149,20 @@ def _promise(account: Account) -> Iterator[str]:
     if len(account.recomputed.rounds) > _SHOWN:
         yield f"({_SHOWN} of {len(account.recomputed.rounds)} rounds; --json has all)"
     yield from ("", "RELEASED in all")
-    yield from _bullets(release(Event.from_dict(e), unit) for e in told["events"])
-    if len(told["spent"]) > 1:
-        apart = ", ".join(f"{rows} rows {rounded_up(value)}" for rows, value in told["spent"].items())
+    yield from _bullets(release(Event.from_dict(e), unit) for e in statement["events"])
+    if len(statement["spent"]) > 1:
+        apart = ", ".join(f"{rows} rows {rounded_up(value)}" for rows, value in statement["spent"].items())
         yield from _wrap(f"Epsilon by rows: {apart}. No patient is in two of them, so the largest holds for all.")
     yield from ("", "NOT COVERED")
-    yield from _bullets(uncovered(told))
+    yield from _bullets(uncovered(statement))
 
 
 def _no_promise(account: Account) -> Iterator[str]:
-    told = account.privacy
-    raw = list(dict.fromkeys(e["what"] for e in told.get("events", ()) if e["kind"] == "raw"))
+    statement = account.privacy
+    raw = list(dict.fromkeys(e["what"] for e in statement.get("events", ()) if e["kind"] == "raw"))
     yield "NOTHING IS PROMISED: this run has no differential privacy" + (" (epsilon = infinity)" if raw else "")
     yield from _wrap("What left may tell something about single patients, and nothing bounds how much.")
-    if told.get("secure"):
+    if statement.get("secure"):
         yield from _wrap(
             "Secure aggregation hid single answers: the server saw sums. It does not bound what a sum tells, and in this "
             "simulation keys follow from the seed."
@@ -179,8 +184,8 @@ def _trained_on(account: Account) -> str:
     if POOL in trained:
         return f"Trained on: {patients:,} rows of all sites, pooled."
     few = f" ({', '.join(trained)})" if len(trained) <= _NAMED else ""
-    others = "" if len(trained) == len(rows) else "; no row of the others was trained on"
-    return f"Trained on: {patients:,} rows of {len(trained)} of {len(rows)} sites{few}{others}."
+    rest = "" if len(trained) == len(rows) else "; no row of the others was trained on"
+    return f"Trained on: {patients:,} rows of {len(trained)} of {len(rows)} sites{few}{rest}."
 
 
 def _attacks(account: Account) -> Iterator[str]:
@@ -213,7 +218,7 @@ def _agreement(account: Account) -> Iterator[str]:
 
 
 def _pick_rounds(rounds: Sequence[RoundSpent]) -> list[RoundSpent]:
-    """At most so many rounds, evenly spread, the first and the last among them."""
+    """Pick rounds to show, evenly spread, with the first and the last."""
     if len(rounds) <= _SHOWN:
         return list(rounds)
     places = [round(k * (len(rounds) - 1) / (_SHOWN - 1)) for k in range(_SHOWN)]
@@ -221,7 +226,7 @@ def _pick_rounds(rounds: Sequence[RoundSpent]) -> list[RoundSpent]:
 
 
 def _round_down(value: float) -> str:
-    """What is left, never said larger than it is."""
+    """Format what is left of a budget, rounded down."""
     if value < _NOTHING:
         return "nothing"
     scale = 10.0 ** (1 - math.floor(math.log10(value)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperGroup
@@ -15,18 +15,20 @@ from grandrounds.cli.terminal import echo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import click
+
     from grandrounds.deploy.manifest import ManifestCheck
 
 
 MAKE = "make"
-FEWEST = 3
-"""Sites of a secure sum."""
+MIN_SECURE_SITES = 3
+"""The fewest sites of a secure sum."""
 
 
 class _FileFirst(TyperGroup):
-    """`rounds provision FILE` is `rounds provision make FILE`: what is no command is the consortium's file."""
+    """The group `provision`: `rounds provision FILE` is `rounds provision make FILE`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = [MAKE, *args]
         return super().parse_args(ctx, args)
@@ -76,7 +78,10 @@ def make(
     from grandrounds.deploy.seal import read_passphrases, seal_sites
 
     if site and insecure_loopback:
-        raise BadInput("--insecure-loopback is for a new OUT: one that is there keeps what it was made with")
+        raise BadInput(
+            "--insecure-loopback is for a new OUT: one that is there keeps what it was made with",
+            code="conflicting-options",
+        )
     if seal is not None:
         read_passphrases(seal, site or None, source)  # refused before anything is written
     consortium = add_sites(source, out, site) if site else provision(source, out, insecure=insecure_loopback)
@@ -95,8 +100,8 @@ def make(
     if site:
         echo(f"{AGAIN.format('other ')}; until then it refuses secure sums with new ones (unknown-peer)")
     count = len(folders.members())
-    if count < FEWEST:
-        echo(f"note: secure sums (privacy.secure) need {FEWEST} sites, and there are {count}")
+    if count < MIN_SECURE_SITES:
+        echo(f"note: secure sums (privacy.secure) need {MIN_SECURE_SITES} sites, and there are {count}")
     if insecure_loopback:
         echo("note: nothing here is encrypted; it is for this machine alone")
 
@@ -116,14 +121,17 @@ def show(out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print J
     table = Table("what", "name", "serial / key", "ends", "days", "state", box=None, pad_edge=False)
     for line in lines:
         table.add_row(
-            line.kind, line.name, line.fingerprint[:16], line.ends, "" if line.days is None else str(line.days), line.state
+            line.kind,
+            line.name,
+            line.fingerprint[:16],
+            line.ends,
+            "" if line.days is None else str(line.days),
+            line.state,
         )
     Terminal(soft_wrap=True).print(table)
     for line in lines:
         if line.state in (ENDS_SOON, ENDED):
-            echo(
-                f"warning: the certificate of {line.name} {line.state} ({line.ends}): rounds provision renew {out}"
-            )
+            echo(f"warning: the certificate of {line.name} {line.state} ({line.ends}): rounds provision renew {out}")
 
 
 @app.command()
@@ -134,8 +142,8 @@ def log(
     from grandrounds.deploy import records
     from grandrounds.deploy.folders import Folders
 
-    for said in records.read_entries(Folders.open(out).record):
-        echo(json.dumps(said) if as_json else records.describe_entry(said))
+    for entry in records.read_entries(Folders.open(out).record):
+        echo(json.dumps(entry) if as_json else records.describe_entry(entry))
 
 
 @app.command()
@@ -150,9 +158,9 @@ def verify(
     from grandrounds.deploy.status import verify_all
     from grandrounds.protocol.identity import load_public
 
-    given = None if key is None else load_public(key)
-    whole = (folder / "server" / "consortium.db").exists()
-    checked = verify_all(folder, given) if whole else [check_manifest(folder, given)]
+    public_key = None if key is None else load_public(key)
+    is_consortium = (folder / "server" / "consortium.db").exists()
+    checked = verify_all(folder, public_key) if is_consortium else [check_manifest(folder, public_key)]
     _show_checked(checked)
     if any(one.faults for one in checked):
         raise typer.Exit(FAILED)
@@ -160,14 +168,12 @@ def verify(
 
 @app.command()
 def renew(out: Out) -> None:
-    """New certificates for SuperLink, gateway and operators, by the same authorities: sites need nothing new."""
+    """Make new certificates for SuperLink, gateway and operators, by the same authorities: sites need nothing new."""
     from grandrounds.deploy import renewal
 
     for name, serial in renewal.renew(out).items():
         echo(f"{name}: {serial}")
-    echo(
-        "hand operators their folders again; start the SuperLink again, and reload the gateway: gateway.sh reload"
-    )
+    echo("hand operators their folders again; start the SuperLink again, and reload the gateway: gateway.sh reload")
 
 
 @app.command()
@@ -179,7 +185,7 @@ def rotate(
         typer.Option(metavar="request.json", help="Keys that the site made itself (`rounds site rekey`)."),
     ] = None,
 ) -> None:
-    """New keys for a site; the old ones are void and recorded as such."""
+    """Make new keys for a site; the old ones are void and recorded as such."""
     from grandrounds.deploy import renewal
     from grandrounds.deploy.folders import Folders
     from grandrounds.protocol.peers import fingerprint
@@ -187,9 +193,7 @@ def rotate(
     keys = renewal.rotate(out, site, request=request)
     echo(f"{site}: node {keys.fingerprints['node'][:16]}, signs with {fingerprint(keys.site)}")
     if request is None:
-        echo(
-            f"hand {Folders(out).site(site)} over, keys/ with it; a server that runs takes the new key within seconds"
-        )
+        echo(f"hand {Folders(out).site(site)} over, keys/ with it; a server that runs takes the new key within seconds")
     else:
         echo("tell the site that its keys are taken: rounds site rekey FOLDER --done")
     echo(f"{AGAIN.format('')}; until then it refuses secure sums with {site} (other-peer-key)")
@@ -197,7 +201,7 @@ def rotate(
 
 @app.command("rotate-server")
 def rotate_server(out: Out) -> None:
-    """A new signing key of the server, which the old one signs for; sites take it with `rounds site accept`."""
+    """Make a new signing key of the server, which the old one signs for; sites take it with `rounds site accept`."""
     from grandrounds.deploy import renewal
 
     echo(f"server key: {renewal.rotate_server(out).hex()}")
@@ -208,7 +212,7 @@ def rotate_server(out: Out) -> None:
 def add_operator(
     out: Out, name: Annotated[str, typer.Argument(metavar="NAME", help="Who; it stands in the gateway's log.")]
 ) -> None:
-    """A further operator, with a certificate of their own."""
+    """Add an operator, with a certificate of their own."""
     from grandrounds.deploy import renewal
 
     echo(f"{renewal.add_operator(out, name)}  for {name}")
@@ -256,16 +260,16 @@ def seal(
 @app.command()
 def wheels(
     out: Out,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
+    folder: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder to write.")],
     extras: Annotated[str, typer.Option(help="Extras of the package, with commas between them.")] = "flower",
     source: Annotated[str | None, typer.Option(help="What pip takes the package from; not set: as installed.")] = None,
 ) -> None:
-    """A signed folder of wheels for a hospital without the internet: `install.sh` there needs Python and nothing else."""
+    """Write a signed folder of wheels for a hospital without the internet: `install.sh` there needs only Python."""
     from grandrounds.deploy.wheels import write_wheelhouse
 
-    names = write_wheelhouse(out, to, extras=extras, source=source)
-    size = sum((to / name).stat().st_size for name in names)
-    echo(f"{to}: {len(names)} wheels, {size / 1e6:.0f} MB; at the hospital: ./install.sh FOLDER")
+    names = write_wheelhouse(out, folder, extras=extras, source=source)
+    size = sum((folder / name).stat().st_size for name in names)
+    echo(f"{folder}: {len(names)} wheels, {size / 1e6:.0f} MB; at the hospital: ./install.sh FOLDER")
 
 
 def _show_checked(checked: Sequence[ManifestCheck]) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -43,15 +43,20 @@ def report(
     from grandrounds.core.errors import BadInput
 
     if use and not pdf:
-        raise BadInput("--use is for the model card of the PDF: give --pdf too")
+        raise BadInput("--use is for the model card of the PDF: give --pdf too", code="missing-option")
     if (folder / COMPARISON).is_file():
         if pdf:
-            raise BadInput(f"{folder} is a comparison: a model card is of one run, so give a run's folder")
+            raise BadInput(
+                f"{folder} is a comparison: a model card is of one run, so give a run's folder", code="not-a-run-folder"
+            )
         page = _comparison(folder)
     elif (folder / "checkpoint").is_dir():
         page, _ = _run(folder)
     else:
-        raise BadInput(f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})")
+        raise BadInput(
+            f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})",
+            code="not-a-run-folder",
+        )
     echo(str(_write(folder, page)))
     if pdf:
         from grandrounds.report.page import write_pdf
@@ -62,24 +67,26 @@ def report(
 
 
 def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Provenance]:
-    """The page of a run, and the facts that it carries."""
+    """Draw the page of a run; also return the provenance that it carries."""
     from grandrounds.analysis.membership.attack import read_attacks
     from grandrounds.report.page import report_page
     from grandrounds.runs.readable_model import readable_file
     from grandrounds.runs.run import Run
 
     run = Run(folder)
-    summary = run.summary  # says where a run is not finished
-    held = run.explanations if (folder / "explanations.json").exists() else None
+    summary = run.summary  # refuses a run that is not finished
+    explanations = run.explanations if (folder / "explanations.json").exists() else None
     weights = readable_file(folder / "model.safetensors")
     first = _card(run, use) if card else ()
     attacks = read_attacks(run)
-    carried = _report_facts(folder, attacked=attacks is not None, newest=card)
-    return report_page(summary, run.rounds, summary["environment"], held, attacks, weights, first, carried), carried
+    carried = _provenance(folder, attacked=attacks is not None, newest=card)
+    return report_page(
+        summary, run.rounds, summary.environment, explanations, attacks, weights, first, carried
+    ), carried
 
 
-def _report_facts(folder: Path, *, attacked: bool, newest: bool = False) -> Provenance:
-    """The facts that a report of this folder carries: the ledger, and the hashes of the files that it is drawn from."""
+def _provenance(folder: Path, *, attacked: bool, newest: bool = False) -> Provenance:
+    """Collect the provenance of a report: the ledger, and the hashes of the files that it is drawn from."""
     from grandrounds.analysis.membership.attack import FILE
     from grandrounds.audit.files import SUMMARY, hash_file
     from grandrounds.report.provenance import Provenance
@@ -93,7 +100,7 @@ def _report_facts(folder: Path, *, attacked: bool, newest: bool = False) -> Prov
 
 
 def _ledger_position(folder: Path, *, newest: bool) -> LedgerState | None:
-    """The ledger of a run; None for a run without one, or with one that cannot be read.
+    """Read the position of a run's ledger; None for a run without one, or with one that cannot be read.
 
     A page carries the entries before the closing one, which names the page: so a page that is drawn again is the same page. A
     PDF carries all entries (`newest`).
@@ -108,11 +115,11 @@ def _ledger_position(folder: Path, *, newest: bool) -> LedgerState | None:
 
     try:
         with ledger_at(folder) as ledger:
-            said, tree = list(ledger.entries()), ledger.tree()
-        close = ClosingEntry.find_last(said)
+            entries, tree = list(ledger.entries()), ledger.tree()
+        close = ClosingEntry.find_last(entries)
         size = len(tree) if newest or close is None else close.number
-        made = said[0]["keys"]["made"]
-        return LedgerState(str(said[0]["run"]), size, tree.root(size).hex(), made == SIMULATED)
+        key_origin = entries[0]["keys"]["made"]
+        return LedgerState(str(entries[0]["run"]), size, tree.root(size).hex(), key_origin == SIMULATED)
     except (BadInput, KeyError, TypeError, IndexError):
         return None
 
@@ -125,13 +132,13 @@ def _card(run: Run, use: str) -> list[str]:
     from grandrounds.report.card import model_card
 
     has = any((run.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
-    made = f"made on {datetime.now(UTC):%d %B %Y}"
-    found = audit(run.folder, deep=True, reports=False) if has else None
-    return model_card(run.summary, Plan(run.plan), found, use=use, date=made)
+    issued = f"made on {datetime.now(UTC):%d %B %Y}"
+    result = audit(run.folder, deep=True, reports=False) if has else None
+    return model_card(run.summary, Plan(run.plan), result, use=use, date=issued)
 
 
 def report_run(folder: Path) -> Path:
-    """Write a finished run's report.html again."""
+    """Write a finished run's report.html again, and return its path."""
     return _write(folder, _run(folder)[0])
 
 
@@ -146,11 +153,11 @@ def _comparison(folder: Path) -> str:
         runs = _runs(folder, comparison.get("runs", {}))
         return comparison_page(comparison, runs, title=folder.resolve().name)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise BadInput(f"{path} is damaged: make it again with `rounds compare`") from None
+        raise BadInput(f"{path} is damaged: make it again with `rounds compare`", code="damaged-file") from None
 
 
 def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, list[Run]]:
-    """The runs of each arm; one that has been moved away is left out, and with it what only it can say."""
+    """Open the runs of each arm; one that has been moved away is left out, with a note."""
     from grandrounds.core.errors import BadInput
     from grandrounds.runs.run import Run
 
@@ -166,8 +173,17 @@ def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, lis
     return out
 
 
-def write_comparison(result: Comparison, values: dict[str, Any], folder: Path, *, at: float | None) -> Path:
-    """comparison.json with where its runs are, seen from the folder; and the report beside it."""
+def write_comparison(result: Comparison, folder: Path, *, virtual_seconds: float | None) -> Path:
+    """Write comparison.json, with the places of its runs relative to the folder, and report.html.
+
+    Args:
+        result: The comparison.
+        folder: The folder to write to.
+        virtual_seconds: The simulated time of the comparison; None compares at the end.
+
+    Returns:
+        The path of the report.
+    """
     from grandrounds.analysis.comparison_page import comparison_page
     from grandrounds.core.arrays import write_atomic
 
@@ -179,9 +195,9 @@ def write_comparison(result: Comparison, values: dict[str, Any], folder: Path, *
         }
         for arm in result.arms
     }
-    held = {**values, "at": at, "runs": places}
-    write_atomic(folder / COMPARISON, json.dumps(held, indent=1).encode())
-    page = comparison_page(held, {arm.label: list(arm.runs.values()) for arm in result.arms}, title=where.name)
+    record = {**result.to_dict(), "at": virtual_seconds, "runs": places}
+    write_atomic(folder / COMPARISON, json.dumps(record, indent=1).encode())
+    page = comparison_page(record, {arm.label: list(arm.runs.values()) for arm in result.arms}, title=where.name)
     return _write(folder, page)
 
 
@@ -191,7 +207,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise BadInput(f"cannot make {folder}: {e.strerror or e}; choose another --out") from None
+        raise BadInput(f"cannot make {folder}: {e.strerror or e}; choose another --out", code="cannot-write") from None
 
 
 def _write(folder: Path, page: str) -> Path:
@@ -202,5 +218,5 @@ def _write(folder: Path, page: str) -> Path:
     try:
         write_atomic(path, page.encode(), durable=False)
     except OSError as e:
-        raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write") from None
     return path

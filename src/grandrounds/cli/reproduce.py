@@ -26,4 +26,4 @@ def explain_installation(
 
     In a clone of the repository: `pip install ./reproductions`.
     """
-    raise BadInput(MISSING)
+    raise BadInput(MISSING, code="reproductions-not-installed")

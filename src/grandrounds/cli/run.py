@@ -1,24 +1,19 @@
-"""`rounds run`, `rounds resume`, `rounds plan`."""
+"""`rounds run`, `rounds resume`, `rounds plan`: train, go on with a run, write the resolved experiment."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grandrounds.cli.options import (
-    Columns,
+    ExperimentOptions,
     Json,
-    Query,
     Quiet,
-    Reading,
     Set,
-    Source,
-    TableFile,
     TrustCode,
-    build_experiment,
     expand_options,
     show_reading,
 )
@@ -26,6 +21,7 @@ from grandrounds.cli.terminal import echo, reads_run
 from grandrounds.cli.track import Track, log_run, resolve_target
 
 if TYPE_CHECKING:
+    from grandrounds.cli.screen import Watch
     from grandrounds.runs.run import Run
 
 
@@ -37,13 +33,7 @@ def register(app: typer.Typer) -> None:
 
 @expand_options
 def run(
-    source: Source = "",
-    table: TableFile = None,
-    columns: Columns = Columns(),
-    query: Query = None,
-    reading: Reading = Reading(),
-    settings: Set = [],  # noqa: B006
-    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    options: ExperimentOptions = ExperimentOptions(),
     out: Annotated[Path | None, typer.Option(help="Run folder (default: runs/DATA-METHOD-seedN).")] = None,
     track: Track = None,
     as_json: Json = False,
@@ -54,22 +44,14 @@ def run(
     Examples: `rounds run` -- `rounds run heart --set method.name=fedprox` --
     `rounds run --table patients.csv --label died --site hospital --drop note,bed`
     """
-    experiment = build_experiment(
-        source,
-        table=table,
-        columns=columns,
-        query=query,
-        reading=reading,
-        settings=settings,
-        seed=seed,
-    )
+    experiment = options.build()
     target = resolve_target(track)
     from grandrounds.runs.run import run as start
 
     with _watch(quiet or as_json) as progress:
-        done = start(experiment, out=out, progress=progress)
-    _report(done, as_json=as_json, quiet=quiet)
-    log_run(done, target, quiet=quiet or as_json)
+        finished_run = start(experiment, out=out, progress=progress)
+    _report(finished_run, as_json=as_json, quiet=quiet)
+    log_run(finished_run, target, quiet=quiet or as_json)
 
 
 def resume(
@@ -88,20 +70,14 @@ def resume(
     from grandrounds.runs.run import resume as go_on
 
     with _watch(quiet or as_json) as progress:
-        done = go_on(folder, settings=settings, progress=progress, trust_code=trust_code)
-    _report(done, as_json=as_json, quiet=quiet)
-    log_run(done, target, quiet=quiet or as_json)
+        finished_run = go_on(folder, settings=settings, progress=progress, trust_code=trust_code)
+    _report(finished_run, as_json=as_json, quiet=quiet)
+    log_run(finished_run, target, quiet=quiet or as_json)
 
 
 @expand_options
 def plan(
-    source: Source = "",
-    table: TableFile = None,
-    columns: Columns = Columns(),
-    query: Query = None,
-    reading: Reading = Reading(),
-    settings: Set = [],  # noqa: B006
-    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    options: ExperimentOptions = ExperimentOptions(),
     out: Annotated[Path | None, typer.Option(help="Where to write the plan (default: standard output).")] = None,
     with_data: Annotated[
         bool, typer.Option("--with-data", help="Write the table beside the plan, for a machine without it.")
@@ -111,26 +87,20 @@ def plan(
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
 
-    experiment = build_experiment(
-        source,
-        table=table,
-        columns=columns,
-        query=query,
-        reading=reading,
-        settings=settings,
-        seed=seed,
-    )
+    experiment = options.build()
     values = experiment.plan()
     if with_data:
         if out is None:
-            raise BadInput("--with-data writes a file beside the plan: say where with --out PLAN.json")
+            raise BadInput(
+                "--with-data writes a file beside the plan: say where with --out PLAN.json", code="missing-option"
+            )
         from grandrounds.core.plan_types import Plan
         from grandrounds.data.loading import read_data
         from grandrounds.data.row_files import write_bundle
 
-        held = read_data(Plan({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
-        show_reading(held)
-        values["data"] |= {"name": None, "table": write_bundle(held, out).name, "query": None, "pictures": None}
+        rows = read_data(Plan({**values, "data": {**values["data"], "table": experiment.data.table}}).data)
+        show_reading(rows)
+        values["data"] |= {"name": None, "table": write_bundle(rows, out).name, "query": None, "pictures": None}
     text = json.dumps(values, indent=1)
     if out is None:
         echo(text)
@@ -138,29 +108,29 @@ def plan(
         try:
             write_atomic(out, text.encode() + b"\n")
         except OSError as e:
-            raise BadInput(f"cannot write {out}: {e.strerror or e}") from None
+            raise BadInput(f"cannot write {out}: {e.strerror or e}", code="cannot-write") from None
         echo(f"{out}: run it with  python -m grandrounds.job {out} --out RUN", err=True)
 
 
-def _watch(quiet: bool) -> Any:
+def _watch(quiet: bool) -> Watch:
     from grandrounds.cli.screen import Watch
     from grandrounds.cli.terminal import Terminal
 
     return Watch(Terminal(stderr=True), quiet=quiet)
 
 
-def _report(done: Run, *, as_json: bool, quiet: bool) -> None:
-    """What is printed at the end."""
+def _report(run: Run, *, as_json: bool, quiet: bool) -> None:
+    """Print the result of a run."""
     if as_json:
-        echo(json.dumps(done.summary))
+        echo(json.dumps(run.summary))
         return
     if not quiet:
         from grandrounds.cli.screen import show_summary
         from grandrounds.cli.terminal import Terminal
 
         console = Terminal()
-        show_summary(console, done.summary)
-        console.print(f"report: {done.folder / 'report.html'}", highlight=False, soft_wrap=True)
-        console.print(f"run folder: {done.folder}", highlight=False, soft_wrap=True)
+        show_summary(console, run.summary)
+        console.print(f"report: {run.folder / 'report.html'}", highlight=False, soft_wrap=True)
+        console.print(f"run folder: {run.folder}", highlight=False, soft_wrap=True)
     else:
-        echo(str(done.folder))
+        echo(str(run.folder))

@@ -1,4 +1,4 @@
-"""What a person sees: a progress bar while rounds run, tables when they are done."""
+"""Terminal output of a run: a progress bar while rounds run, tables when they are done."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
-from grandrounds.core.records import RunSummary
+from grandrounds.core.records import RunSummary, Scores
 from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import (
     decision_key,
@@ -32,22 +32,25 @@ from grandrounds.report.sections.local_models import local_line
 HEADLINES = shown_in(Place.SCREEN)
 """Metrics in the order people look for them; the first three are shown of the model's decisions (`fairness.decided`)."""
 
+ProgressEvent = Mapping[str, Any]
+"""An event of a run as `runs` reports it; its keys depend on `event`: reading, start, round, ..."""
+
 _LEAST, _NAMED, _LISTED = 3, 8, 6
 """Sites and rounds that a line on trust names."""
 
 
-def own_metrics(final: Mapping[str, Any]) -> list[str]:
-    """The metrics that the experiment added (evaluation.metrics)."""
+def custom_metrics(final: Scores) -> list[str]:
+    """List the metrics that the experiment added (evaluation.metrics)."""
     return [name for name in final if name not in DESCRIPTIONS]
 
 
-def number(value: Any, digits: int = 4) -> str:
-    """A figure, or a dash where there is none."""
+def number(value: float | None, digits: int = 4) -> str:
+    """Format a score; a dash where there is none."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def runs_bar(*, quiet: bool) -> Progress:
-    """A bar over runs, with a word on the last that ended."""
+    """Make a progress bar over runs, with a word on the last that ended."""
     columns = (
         plain_column("runs", "bold"),
         BarColumn(),
@@ -59,7 +62,7 @@ def runs_bar(*, quiet: bool) -> Progress:
 
 
 class Watch:
-    """Shows a run's events. Use as a context; call it with each event."""
+    """Show the progress of a run. Use as a context manager; call its value with each event."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console, self._quiet = console, quiet
@@ -74,9 +77,9 @@ class Watch:
             disable=quiet,
             transient=False,
         )
-        self._task: Any = None
+        self._task: TaskID | None = None
 
-    def __enter__(self) -> Callable[[Mapping[str, Any]], None]:
+    def __enter__(self) -> Callable[[ProgressEvent], None]:
         return self._event
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None) -> None:
@@ -85,22 +88,20 @@ class Watch:
         if kind is KeyboardInterrupt:
             self._console.print("stopped; finished rounds are on disk: `rounds resume RUN` goes on", highlight=False)
 
-    def _event(self, event: Mapping[str, Any]) -> None:
+    def _event(self, event: ProgressEvent) -> None:
         if self._quiet:
             return
         if event["event"] == "reading":
-            self._console.print(
-                f"reading {event['data']} and agreeing on its preparation ...", style="dim"
-            )
+            self._console.print(f"reading {event['data']} and agreeing on its preparation ...", style="dim")
         elif event["event"] == "start":
             self._start(event)
         elif event["event"] == "round":
             self._round(event)
 
-    def _start(self, event: Mapping[str, Any]) -> None:
+    def _start(self, event: ProgressEvent) -> None:
         inputs, pooled = event["inputs"], event.get("pooled", False)
-        what = f"{inputs[0]} features" if len(inputs) == 1 else f"pictures {'x'.join(str(n) for n in inputs)}"
-        shape = f"{event['sites']} sites, {what}, classes {', '.join(event['classes'])}"
+        inputs_text = f"{inputs[0]} features" if len(inputs) == 1 else f"pictures {'x'.join(str(n) for n in inputs)}"
+        shape = f"{event['sites']} sites, {inputs_text}, classes {', '.join(event['classes'])}"
         if pooled:
             shape += " (training rows pooled in one place)"
         elif event["training"] != event["sites"]:
@@ -123,8 +124,8 @@ class Watch:
         self._bar.start()
         self._task = self._bar.add_task("rounds", total=event["rounds"], completed=event["done"], figures="")
 
-    def _round(self, event: Mapping[str, Any]) -> None:
-        figures = ""
+    def _round(self, event: ProgressEvent) -> None:
+        assert self._task is not None  # a run starts before its rounds
         if "test" in event:
             t = event["test"]
             figures = f"accuracy {number(t['accuracy'], 3)}  AUROC {number(t['auroc'], 3)}  log loss {number(t['log_loss'], 3)}"
@@ -138,85 +139,92 @@ class Watch:
 
 
 def show_summary(console: Console, summary: RunSummary, *, sites: int = 12) -> None:
-    """The final figures of a run, overall and by site."""
-    final, gap = summary["final"], summary["generalisation_gap"]
-    rounds = f"{summary['rounds']} {'round' if summary['rounds'] == 1 else 'rounds'}"
-    table = Table(title=f"{summary['data']}: {summary['method']} after {rounds}, test rows of all sites")
+    """Print the final scores of a run, overall and by site.
+
+    Args:
+        console: The terminal.
+        summary: The summary of the run.
+        sites: Sites to print at most.
+    """
+    final, gap = summary.final, summary.generalisation_gap
+    rounds = f"{summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}"
+    table = Table(title=f"{summary.data}: {summary.method} after {rounds}, test rows of all sites")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("note")
-    at = f"at threshold {number(summary['threshold'], 3)}"
+    threshold = f"at threshold {number(summary.threshold, 3)}"
     notes = {
-        "accuracy": f"{f'{at}; ' if summary['threshold'] != 0.5 else ''}majority class alone: {number(final['majority'])}",
+        "accuracy": f"{f'{threshold}; ' if summary.threshold != 0.5 else ''}majority class alone: {number(final['majority'])}",
         "auroc": f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
         if final["auroc_low"] is not None
         else "",
         "log_loss": f"train minus test {number(gap['log_loss'], 3)}",
         "calibration_slope": "1 is right; below 1: too extreme",
-        "sensitivity": at,
+        "sensitivity": threshold,
     }
-    for metric in (*HEADLINES, *own_metrics(final)):
+    for metric in (*HEADLINES, *custom_metrics(final)):
         value = decision_metric(metric, final)
         if value is not None:
-            told = (notes.get(metric, ""), binning_note(final, metric))
-            table.add_row(metric_label(metric), number(value), "; ".join(note for note in told if note))
+            remarks = (notes.get(metric, ""), binning_note(final, metric))
+            table.add_row(metric_label(metric), number(value), "; ".join(note for note in remarks if note))
     console.print(table)
-    if summary.get("event"):
-        console.print(Event.from_dict(summary["event"]).line, soft_wrap=True)
+    if summary.event:
+        console.print(Event.from_dict(summary.event).line, soft_wrap=True)
     show_sites(console, summary, most=sites)
     show_groups(console, summary)
-    for task, m in summary["tasks"].items():
+    for task, m in summary.tasks.items():
         text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
         console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
     _show_separate(console, summary)
-    if summary.get("local"):
+    if summary.local:
         console.print(local_line(summary), markup=False, highlight=False, soft_wrap=True)
-    _show_trust(console, summary.get("trust") or {})
-    _show_reasons(console, summary["explanation"])
+    _show_trust(console, summary)
+    _show_explanations(console, summary)
     _show_shortcut(console, summary)
-    if summary.get("reasons"):
-        console.print(rationale_line(summary["reasons"]), markup=False, highlight=False, soft_wrap=True)
-    for line in maps_lines(summary.get("maps") or {}):
+    if summary.reasons:
+        console.print(rationale_line(summary.reasons), markup=False, highlight=False, soft_wrap=True)
+    for line in maps_lines(summary.maps or {}):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    cost = summary["cost"]
+    cost = summary.cost
     sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6
     console.print(
-        f"{summary['parameters']} parameters; {sent:.2f} MB sent in {cost['messages']:.0f} messages "
+        f"{summary.parameters} parameters; {sent:.2f} MB sent in {cost['messages']:.0f} messages "
         f"({cost['evaluation_bytes'] / 1e6:.2f} MB of it evaluation); {cost['seconds']:.2f} s of rounds, "
         f"{cost['virtual_seconds']:g} virtual seconds of training",
         highlight=False,
     )
     if machine_line(cost):
         console.print(machine_line(cost), highlight=False)
-    if summary["stopped"]:
-        console.print(f"stopped early: {summary['stopped']}", highlight=False)
-    for warning in summary["warnings"]:
+    if summary.stopped:
+        console.print(f"stopped early: {summary.stopped}", highlight=False)
+    for warning in summary.warnings:
         console.print(warn(warning), highlight=False, soft_wrap=True)
-    console.print(f"privacy: {summary['privacy']['statement']}", style="dim", highlight=False, soft_wrap=True)
+    console.print(f"privacy: {summary.privacy['statement']}", style="dim", highlight=False, soft_wrap=True)
 
 
-def _show_separate(console: Console, summary: Mapping[str, Any]) -> None:
-    """Models that stay apart, sites fine-tuned, and who attacked."""
-    if summary["models"]:
-        count = len(set(summary["models"].values()))
+def _show_separate(console: Console, summary: RunSummary) -> None:
+    """Print which models stay separate, what fine-tuning gave, and which sites attacked."""
+    if summary.models:
+        count = len(set(summary.models.values()))
         stay = "models stay" if count > 1 else "model stays"
         console.print(f"{count} {stay} separate: rounds predict RUN --for SITE", highlight=False)
-    if summary["finetuned"]:
-        tuned, final = summary["finetuned"], summary["final"]
+    if summary.finetuned:
+        tuned, final = summary.finetuned, summary.final
         console.print(
             f"each site fine-tuned for {tuned['epochs']} epochs: accuracy {number(tuned['final']['accuracy'])} "
             f"(before: {number(final['accuracy'])}), log loss {number(tuned['final']['log_loss'])} "
             f"(before: {number(final['log_loss'])})",
             highlight=False,
         )
-    for site, kind in summary["attacks"].get("sites", {}).items():
+    for site, kind in summary.attacks.get("sites", {}).items():
         console.print(warn(f"{site} ({kind})", "attack:"))
-    for target, hit in summary["attacks"].get("backdoor_success", {}).items():
+    for target, hit in summary.attacks.get("backdoor_success", {}).items():
         console.print(f"backdoor: {number(hit, 3)} of stamped test pictures are taken for {target}", highlight=False)
 
 
-def _show_trust(console: Console, trust: Mapping[str, Any]) -> None:
-    """Who is trusted least in the end, who was alarmed or refused, and whether rewards went to those trusted (FedXChain)."""
+def _show_trust(console: Console, summary: RunSummary) -> None:
+    """Print the sites trusted least, alarms and refusals, and how rewards follow trust (FedXChain)."""
+    trust = summary.trust
     if not trust:
         return
     last = trust["last"]
@@ -243,27 +251,28 @@ def _show_trust(console: Console, trust: Mapping[str, Any]) -> None:
         )
 
 
-def _rounds_by_site(found: Mapping[str, Sequence[int]]) -> str:
-    """'site-03 (rounds 1, 2, 3), site-05 (10 rounds)'; of many sites those with the most rounds."""
-    order = sorted(found, key=lambda s: (-len(found[s]), s))
-    said = []
+def _rounds_by_site(rounds_by_site: Mapping[str, Sequence[int]]) -> str:
+    """Format rounds by site: 'site-03 (rounds 1, 2, 3), site-05 (10 rounds)'; of many sites those with the most rounds."""
+    order = sorted(rounds_by_site, key=lambda s: (-len(rounds_by_site[s]), s))
+    parts = []
     for site in order[:_NAMED]:
-        rounds = found[site]
+        rounds = rounds_by_site[site]
         several = (
             ", ".join(map(str, rounds))
             if len(rounds) <= _LISTED
             else f"{rounds[0]} to {rounds[-1]}, {len(rounds)} of them"
         )
-        said.append(f"{site} (round{'s' * (len(rounds) > 1)} {several})")
-    return ", ".join(said) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
+        parts.append(f"{site} (round{'s' * (len(rounds) > 1)} {several})")
+    return ", ".join(parts) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
 
 
-def _show_reasons(console: Console, explanation: Mapping[str, Any]) -> None:
-    """What the model goes by, and how steady its reasons are: two kinds of drift, each by its name."""
+def _show_explanations(console: Console, summary: RunSummary) -> None:
+    """Print what the model relies on, and two kinds of drift of its explanations."""
+    explanation = summary.explanation
     if "top" in explanation:
         reasons = ", ".join(f"{t['feature']} {t['share']:.0%}" for t in explanation["top"][:5])
         console.print(f"reasons ({explanation['explainer']}): {reasons}", highlight=False)
-    for kind, said in (
+    for kind, label in (
         ("training", "training drift between local models on the reference rows"),
         ("deployed", "deployed divergence of the model's reasons between sites' own patients"),
     ):
@@ -271,25 +280,28 @@ def _show_reasons(console: Console, explanation: Mapping[str, Any]) -> None:
             e = explanation[kind]
             by_chance = "" if e["sampling"] is None else f" (sampling alone would give {number(e['sampling'], 3)})"
             console.print(
-                f"{said}: {number(e['drift'], 3)} of at most 2{by_chance}, Jaccard@{e['k']} {number(e['jaccard'], 2)}",
+                f"{label}: {number(e['drift'], 3)} of at most 2{by_chance}, Jaccard@{e['k']} {number(e['jaccard'], 2)}",
                 highlight=False,
             )
 
 
-def _show_shortcut(console: Console, summary: Mapping[str, Any]) -> None:
-    """What a shortcut in the pictures was worth: test rows with it and without, and how much of the reasons it takes."""
-    block = summary.get("shortcut")
+def _show_shortcut(console: Console, summary: RunSummary) -> None:
+    """Print the effect of a shortcut in the images: scores with it and without, and its share of the attributions."""
+    block = summary.shortcut
     if not block:
         return
-    final, ood = summary["final"], block["ood"]
-    pairs = [f"{metric_label(m)} {number(final.get(m), 3)} -> {number(ood.get(m), 3)}" for m in shown_in(Place.SCREEN_SHORTCUT)]
+    final, ood = summary.final, block["ood"]
+    pairs = [
+        f"{metric_label(m)} {number(final.get(m), 3)} -> {number(ood.get(m), 3)}"
+        for m in shown_in(Place.SCREEN_SHORTCUT)
+    ]
     console.print(
         f"shortcut (a corner patch tied to the label at {len(block['patches'])} sites), test rows with it -> without: "
         f"{', '.join(pairs)} (majority {number(ood['majority'], 3)}); spurious gap {number(block['spurious_gap'], 3)}",
         highlight=False,
     )
-    told = {"sam": "of local models on clean reference pictures", "sam_deployed": "of the model in use on sites' own"}
-    masses = [f"{number(block[key], 3)} {of}" for key, of in told.items() if block[key] is not None]
+    labels = {"sam": "of local models on clean reference pictures", "sam_deployed": "of the model in use on sites' own"}
+    masses = [f"{number(block[key], 3)} {label}" for key, label in labels.items() if block[key] is not None]
     if masses:
         console.print(
             f"spurious mass, the share of reasons on the tile with the patch: {', '.join(masses)} "
@@ -298,9 +310,15 @@ def _show_shortcut(console: Console, summary: Mapping[str, Any]) -> None:
         )
 
 
-def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> None:
-    """Sites, the lowest AUROC first, and those below their own majority class in words."""
-    per_site = summary["per_site"]
+def show_sites(console: Console, summary: RunSummary, *, most: int) -> None:
+    """Print sites, the lowest AUROC first, and name those below their own majority class.
+
+    Args:
+        console: The terminal.
+        summary: The summary of the run.
+        most: Sites to print at most.
+    """
+    per_site = summary.per_site
     order = rank_sites(per_site)
     events = any(is_defined(per_site[s].get("events")) for s in order)
     columns = shown_in(Place.SCREEN_SITES)
@@ -310,7 +328,10 @@ def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> No
         table.add_column(column, justify="right")
     for site in order[:most]:
         m = per_site[site]
-        count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if is_defined(m.get("events")) else "-"] if events else [])]
+        count = [
+            f"{m['count']:.0f}",
+            *([f"{m['events']:.0f}" if is_defined(m.get("events")) else "-"] if events else []),
+        ]
         figures = [number(m.get(k), 3) for k in (decision_key("accuracy", m), *columns)]
         table.add_row(site, *count, with_interval(m, "auroc"), *figures)
     console.print(table)
@@ -321,14 +342,14 @@ def show_sites(console: Console, summary: Mapping[str, Any], *, most: int) -> No
         console.print(f"too few test rows to rank: {_named(few)}", style="dim", highlight=False, soft_wrap=True)
     for line in majority_lines(summary):
         console.print(warn(line, "worse than a constant answer:"), highlight=False, soft_wrap=True)
-    for site, notes in list(summary["notes"].items())[:most]:
+    for site, notes in list(summary.notes.items())[:most]:
         console.print(f"{site}: {'; '.join(notes[:3])}{' ...' if len(notes) > 3 else ''}", style="dim", highlight=False)
 
 
-def with_interval(figures: Mapping[str, Any], metric: str) -> str:
-    """A figure and the ends of its 95% interval: '0.831 0.70-0.91'; a dash where it is undefined."""
-    ends = intervals(figures).get(metric)
-    value = number(figures.get(metric) if is_defined(figures.get(metric)) else None, 3)
+def with_interval(scores: Scores, metric: str) -> str:
+    """Format a score and its 95% interval: '0.831 0.70-0.91'; a dash where it is undefined."""
+    ends = intervals(scores).get(metric)
+    value = number(scores.get(metric) if is_defined(scores.get(metric)) else None, 3)
     return value if ends is None else f"{value} {ends[0]:.2f}-{ends[1]:.2f}"
 
 
@@ -336,19 +357,22 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def show_groups(console: Console, summary: Mapping[str, Any]) -> None:
-    """Metrics by subgroup with intervals, where a column was named; groups that are clearly worse in words."""
-    if not summary["subgroups"]:
+def show_groups(console: Console, summary: RunSummary) -> None:
+    """Print scores by subgroup with intervals, where a column was named, and name groups that are clearly worse."""
+    if not summary.subgroups:
         return
-    held = summary["subgroups"]
-    events = any(is_defined(m.get("events")) for m in held.values())
+    subgroups = summary.subgroups
+    events = any(is_defined(m.get("events")) for m in subgroups.values())
     table = Table(title="test rows by subgroup, with 95% CI")
     table.add_column("subgroup")
     columns = ("AUROC", "sensitivity", "accuracy", "ECE")
     for column in ("rows", *(("events",) if events else ()), *columns):
         table.add_column(column, justify="right")
-    for name, m in held.items():
-        count = [f"{m['count']:.0f}", *([f"{m['events']:.0f}" if is_defined(m.get("events")) else "-"] if events else [])]
+    for name, m in subgroups.items():
+        count = [
+            f"{m['count']:.0f}",
+            *([f"{m['events']:.0f}" if is_defined(m.get("events")) else "-"] if events else []),
+        ]
         figures = [with_interval(m, k) for k in ("auroc", "sensitivity", decision_key("accuracy", m))]
         table.add_row(name, *count, *figures, number(m.get("ece"), 3))
     console.print(table)

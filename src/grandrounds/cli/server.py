@@ -1,4 +1,4 @@
-"""`rounds server start|stop`, `rounds submit`, `rounds status`, `rounds stop`."""
+"""`rounds server start|stop`, `rounds submit`, `rounds status`, `rounds stop`: a consortium's server and its runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def start(
     link = replace(_link(out, insecure=insecure), in_memory=in_memory)
     if link.insecure and not insecure:
         raise BadInput(
-            f"{link.folder} was provisioned without certificates: start it with --insecure-loopback, on this machine alone"
+            f"{link.folder} was provisioned without certificates: start it with --insecure-loopback, on this machine alone",
+            code="missing-option",
         )
     page = link.port + 1 if health is None else health
     if foreground:
@@ -114,7 +115,9 @@ def submit(
     from grandrounds.deploy.submit import resume_run, submit_run
 
     if bool(source) == (resume is not None):
-        raise BadInput("name an experiment's file to run, or --resume RUN to go on with one")
+        raise BadInput(
+            "name an experiment's file to run, or --resume RUN to go on with one", code="conflicting-options"
+        )
     if plan is not None:
         _write_plan(plan, source, settings, server, operator)
         return
@@ -133,23 +136,22 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     insecure: Plain = False,
 ) -> None:
-    """Which sites are there, and how far runs are.
+    """Show which sites are connected, and the progress of runs.
 
-    On the server's host runs are told by their own folders. From an operator's machine only Flower's word is to be had.
+    On the server's host the progress is read from run folders. From an operator's machine only Flower's status is known.
     """
     from grandrounds.deploy.status import list_runs, list_sites
 
     link = None if server is None else _link(server, insecure=insecure)
     with _open_control(link, operator) as control:
         sites, flower = list_sites(control, _members(server, operator)), control.runs()
-    runs: Sequence[Mapping[str, object]] = (
-        [{"run": r.name, "flower": r.id, "flower_says": r.status} for r in flower] if link is None else list_runs(link)
-    )
+    flower_runs: list[dict[str, object]] = [{"run": r.name, "flower": r.id, "flower_says": r.status} for r in flower]
+    runs: Sequence[Mapping[str, object]] = flower_runs if link is None else list_runs(link)
     if as_json:
         echo(json.dumps({"sites": sites, "runs": runs}))
         return
-    _table("sites", sites)
-    _table("runs", runs)
+    _show_table("sites", sites)
+    _show_table("runs", runs)
     if link is None and runs:
         echo(
             "This is Flower's word, which is 'finished:completed' of failed runs too. How far runs are, and who was missing, "
@@ -173,14 +175,16 @@ def stop(
 
 
 def _link(out: Path, *, insecure: bool = False) -> Link:
-    """The server of a folder, which itself shows whether it was provisioned without certificates."""
+    """Return the server of a folder; the folder itself shows whether it was provisioned without certificates."""
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.superlink import Link
 
     folder = Link.from_folder(out).folder
     plain = not (folder / "pki").exists() and not (folder / "nginx.conf").exists()
     if insecure and not plain:
-        raise BadInput(f"{folder} was provisioned with certificates: leave --insecure-loopback out")
+        raise BadInput(
+            f"{folder} was provisioned with certificates: leave --insecure-loopback out", code="conflicting-options"
+        )
     return Link.from_folder(out, insecure=plain)
 
 
@@ -189,28 +193,28 @@ WHERE = "say where the server is: --server OUT on its own host, or --operator FO
 
 @contextmanager
 def _open_control(link: Link | None, operator: Path | None) -> Iterator[Control]:
-    """A connection to the server, which must be there."""
+    """Connect to the server, which must be running."""
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.control import Control, Unreachable
 
     if (link is None) == (operator is None):
-        raise BadInput(WHERE)
+        raise BadInput(WHERE, code="missing-option")
     try:
         with Control.local(link) if link is not None else Control.operator(operator or Path()) as control:
             yield control
     except Unreachable as e:
         start = f"`rounds server start {link.folder}` starts it" if link is not None else "ask whoever keeps it"
-        raise BadInput(f"{e}: {start}") from None
+        raise BadInput(f"{e}: {start}", code=e.code) from None
 
 
 def _load_consortium(server: Path | None, operator: Path | None) -> Consortium:
-    """The consortium as the server's or the operator's folder has it."""
+    """Load the consortium from the server's or the operator's folder."""
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.consortium import load
     from grandrounds.deploy.folders import load_agreed
 
     if (server is None) == (operator is None):
-        raise BadInput(WHERE)
+        raise BadInput(WHERE, code="missing-option")
     if operator is not None:
         return load_agreed(operator)
     assert server is not None
@@ -218,7 +222,7 @@ def _load_consortium(server: Path | None, operator: Path | None) -> Consortium:
 
 
 def _members(server: Path | None, operator: Path | None) -> tuple[Member, ...]:
-    """Sites by name; an operator's folder of an earlier version does not have them."""
+    """List the sites; an operator's folder of an earlier version does not have them."""
     from grandrounds.core.errors import BadInput
 
     try:
@@ -234,13 +238,15 @@ def _write_plan(file: Path, source: str, settings: list[str], server: Path | Non
     from grandrounds.keeper.policy.rules import plan_digest
 
     if not source:
-        raise BadInput("--plan writes the plan of an experiment: name its file, without --resume")
-    made = plan_for_sites(Path(source), settings, _load_consortium(server, operator).data)
+        raise BadInput(
+            "--plan writes the plan of an experiment: name its file, without --resume", code="conflicting-options"
+        )
+    plan = plan_for_sites(Path(source), settings, _load_consortium(server, operator).data)
     try:
-        write_atomic(file, f"{json.dumps(made, indent=1)}\n".encode())
+        write_atomic(file, f"{json.dumps(plan, indent=1)}\n".encode())
     except OSError as e:
-        raise BadInput(f"cannot write {file}: {e.strerror or e}") from None
-    echo(f"{file}: the plan as sites will be told it; nothing is submitted\ndigest {plan_digest(made)}")
+        raise BadInput(f"cannot write {file}: {e.strerror or e}", code="cannot-write") from None
+    echo(f"{file}: the plan as sites will be told it; nothing is submitted\ndigest {plan_digest(plan)}")
 
 
 def _serve(link: Link, health: int | None) -> None:
@@ -252,8 +258,8 @@ def _serve(link: Link, health: int | None) -> None:
     from grandrounds.deploy.server import serve
 
     ended = threading.Event()
-    for which in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(which, lambda *_: ended.set())
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: ended.set())
 
     def say(sentence: str) -> None:
         print(f"{datetime.now(UTC).isoformat(timespec='seconds')} {sentence}", file=sys.stderr, flush=True)
@@ -261,7 +267,7 @@ def _serve(link: Link, health: int | None) -> None:
     serve(link, ended, say, health=health)
 
 
-def _table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+def _show_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
     from rich.table import Table
 
     from grandrounds.cli.terminal import Terminal

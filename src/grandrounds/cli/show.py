@@ -1,11 +1,11 @@
-"""`rounds list`, `rounds show`, `rounds init`: what there is to choose from, a run with its rounds and model, a first file."""
+"""`rounds list`, `rounds show`, `rounds init`: the choices there are, a run with its rounds and model, a first file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.core.records import Decision
+    from grandrounds.core.records import Decision, RoundRecord
     from grandrounds.report.model_table import ReadableModel
     from grandrounds.runs.run import Run
 
@@ -121,7 +121,7 @@ KINDS = {
 
 
 def list_(
-    what: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
+    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List what there is: methods and the parts they are put together from, models, data sets, recipes.
@@ -131,9 +131,9 @@ def list_(
     """
     from grandrounds.core.errors import BadInput, nearest
 
-    if what not in KINDS:
-        raise BadInput(f"cannot list '{what}'; {nearest(what, KINDS)}")
-    items = KINDS[what]()
+    if kind not in KINDS:
+        raise BadInput(f"cannot list '{kind}'; {nearest(kind, KINDS)}", code="unknown-list")
+    items = KINDS[kind]()
     if as_json:
         echo(json.dumps(items))
         return
@@ -167,61 +167,63 @@ def show(
     from grandrounds.cli.terminal import Terminal
     from grandrounds.runs.run import Run
 
-    held, console = Run(run, trust_code=trust_code), Terminal()
+    finished_run, console = Run(run, trust_code=trust_code), Terminal()
     if model:
-        _show_model(held, site, as_json=as_json)
+        _show_model(finished_run, site, as_json=as_json)
     elif round_ is not None:
-        _show_round(held, round_, site, as_json=as_json)
+        _show_round(finished_run, round_, site, as_json=as_json)
     elif site is not None:
-        _show_site(held, site, as_json=as_json)
+        _show_site(finished_run, site, as_json=as_json)
     elif schema:
-        _show_schema(held)
+        _show_schema(finished_run)
     elif as_json:
-        echo(json.dumps(held.summary))
-    elif not held.finished:
-        done, total = len(held.rounds), held.plan["method"]["rounds"]
-        echo(f"{held.folder}: {done} of {total} rounds done; `rounds resume {held.folder}` goes on")
+        echo(json.dumps(finished_run.summary))
+    elif not finished_run.finished:
+        completed, total = len(finished_run.rounds), finished_run.plan["method"]["rounds"]
+        echo(
+            f"{finished_run.folder}: {completed} of {total} rounds done; `rounds resume {finished_run.folder}` goes on"
+        )
     else:
-        show_summary(console, held.summary, sites=10**6 if sites else 12)
-        if "event" not in held.summary and held.event is not None:
-            console.print(held.event.line, soft_wrap=True)
+        show_summary(console, finished_run.summary, sites=10**6 if sites else 12)
+        if "event" not in finished_run.summary and finished_run.event is not None:
+            console.print(finished_run.event.line, soft_wrap=True)
 
 
-def _show_round(held: Run, round_: int, site: str | None, *, as_json: bool) -> None:
-    """A round's decision; with a site, why that one had its weight."""
+def _show_round(run: Run, round_: int, site: str | None, *, as_json: bool) -> None:
+    """Print a round's decision; with a site, the reason for its weight."""
     from grandrounds.core.names import site_named
 
-    decision = held.record(round_)["decision"]
+    decision = run.record(round_).decision
     if site is None:
         echo(json.dumps(decision) if as_json else "\n".join(round_lines(decision)))
         return
-    name = site_named(site, held.site_names, where=held.folder)
-    text = held.why(round_, name)
-    told = {"round": round_, "site": name, "weight": decision["weights"].get(name), "why": text.splitlines()}
-    echo(json.dumps(told) if as_json else text)
+    name = site_named(site, run.site_names, where=run.folder)
+    text = run.why(round_, name)
+    record = {"round": round_, "site": name, "weight": decision.weights.get(name), "why": text.splitlines()}
+    echo(json.dumps(record) if as_json else text)
 
 
-def _show_site(held: Run, site: str, *, as_json: bool) -> None:
+def _show_site(run: Run, site: str, *, as_json: bool) -> None:
     from grandrounds.core.names import site_named
 
-    name = site_named(site, held.site_names, where=held.folder)
+    name = site_named(site, run.site_names, where=run.folder)
     if as_json:
-        echo(json.dumps({"site": name, "rounds": course(held.rounds, name)}))
+        echo(json.dumps({"site": name, "rounds": course(run.rounds, name)}))
         return
-    echo("\n".join(course_lines(held.rounds, name)))
-    for note in held.summary["notes"].get(name, []) if held.finished else []:
+    echo("\n".join(course_lines(run.rounds, name)))
+    for note in run.summary.notes.get(name, []) if run.finished else []:
         echo(f"note: {note}")
 
 
-def _show_model(held: Run, site: str | None, *, as_json: bool) -> None:
+def _show_model(run: Run, site: str | None, *, as_json: bool) -> None:
     from grandrounds.runs.readable_model import readable
 
-    found = readable(held.model if site is None else held.model_for(site))
-    echo(json.dumps(found.to_dict()) if as_json else "\n".join(model_lines(found)))
+    model = readable(run.model if site is None else run.model_for(site))
+    echo(json.dumps(model.to_dict()) if as_json else "\n".join(model_lines(model)))
 
 
-def _show_schema(held: Run) -> None:
-    for column in held.schema["columns"]:
+def _show_schema(run: Run) -> None:
+    for column in run.schema["columns"]:
         levels = f" ({' < '.join(column['order'])})" if column["order"] else ""
         echo(f"{column['name']:<32} {column['kind']:<12} {column['why']}{levels}")
 
@@ -235,101 +237,123 @@ def init(
     from grandrounds.experiment.template import starter_toml
 
     if path.exists() and not force:
-        raise BadInput(f"{path} exists; give another name or --force")
+        raise BadInput(f"{path} exists; give another name or --force", code="file-exists")
     try:
         path.write_text(starter_toml(), encoding="utf-8")
     except OSError as e:
-        raise BadInput(f"cannot write {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write") from None
     echo(f"{path}: edit it, then  rounds run {path}")
 
 
 _FEATURES = 5
 _OVER_ROUNDS = {"disagreement": "disagreement", "trust": "trust", "nsds": "NSDS", "reward": "reward"}
-"""Signals that a site's course shows, where the run knows them."""
+"""Signals that are shown round by round, where the run has them."""
 
 
 def round_lines(decision: Decision) -> Iterator[str]:
-    """Who answered, each site's weight with the signals beside it, what each part of the method says, and the cohorts."""
+    """Describe a round: answers, each site's weight and signals, the rule of each part of the method, and cohorts.
+
+    Args:
+        decision: The Decision of the round.
+
+    Returns:
+        Lines for people.
+    """
     from grandrounds.report.weights.sentences import stage_reasons
     from grandrounds.report.weights.signals import missing_reason
 
-    asked, sent = len(decision["asked"]), len(decision["weights"])
-    answered = len(set(decision["asked"]) - set(decision["missing"])) if "place" in decision["signals"] else sent
+    asked_count, sent = len(decision.asked), len(decision.weights)
+    answered = len(set(decision.asked) - set(decision.missing)) if "place" in decision.signals else sent
     less = f", {sent} sent {'its' if sent == 1 else 'their'} model" if answered > sent else ""
-    yield f"round {decision['round']}: {asked} site{'s' * (asked != 1)} asked, {answered} answered{less}"
-    yield from (f"  without {name}: {missing_reason(why)}" for name, why in decision["missing"].items())
+    yield f"round {decision.round}: {asked_count} site{'s' * (asked_count != 1)} asked, {answered} answered{less}"
+    yield from (f"  without {name}: {missing_reason(why)}" for name, why in decision.missing.items())
     yield from _weights(decision)
     yield from (f"{part.lower()}: {why}" for part, why in stage_reasons(decision))
-    yield from _cohorts(decision.get("cohorts") or {})
-    yield from _reasons(decision.get("reasons") or {})
-    yield from (f"note: {note}" for note in decision.get("notes", ()))
+    yield from _cohorts(decision)
+    yield from _attributions(decision.reasons or {})
+    yield from (f"note: {note}" for note in decision.notes)
 
 
-def course_lines(rounds: Sequence[Mapping[str, Any]], site: str) -> Iterator[str]:
-    """A site's weight and figures round by round; how far its reasons lay from the consensus, and its trust, where known."""
+def course_lines(rounds: Sequence[RoundRecord], site: str) -> Iterator[str]:
+    """Describe a site's weight and scores round by round; its disagreement with the consensus and its trust, where known.
+
+    Args:
+        rounds: The records of the rounds.
+        site: The site.
+
+    Returns:
+        Lines of a table.
+    """
     from grandrounds.cli.screen import number
 
-    held = course(rounds, site)
-    looked = {key: name for key, name in _OVER_ROUNDS.items() if any(r.get(key) is not None for r in held)}
-    heads = [f"{name:>{max(len(name), 7)}}" for name in looked.values()]
+    points = course(rounds, site)
+    signals = {key: name for key, name in _OVER_ROUNDS.items() if any(r.get(key) is not None for r in points)}
+    heads = [f"{name:>{max(len(name), 7)}}" for name in signals.values()]
     yield " ".join([f"{'round':>5} {'weight':>8} {'accuracy':>9} {'AUROC':>7} {'log loss':>9}", *heads])
-    for own in held:
-        more = [f"{number(own[key]):>{len(head)}}" for key, head in zip(looked, heads, strict=True)]
+    for point in points:
+        more = [f"{number(point[key]):>{len(head)}}" for key, head in zip(signals, heads, strict=True)]
         yield " ".join(
             [
-                f"{own['round']:>5} {number(own['weight']):>8} "
-                f"{number(own['accuracy']):>9} {number(own['auroc'], 3):>7} {number(own['log_loss']):>9}",
+                f"{point['round']:>5} {number(point['weight']):>8} "
+                f"{number(point['accuracy']):>9} {number(point['auroc'], 3):>7} {number(point['log_loss']):>9}",
                 *more,
             ]
         )
 
 
-def course(rounds: Sequence[Mapping[str, Any]], site: str) -> list[dict[str, Any]]:
-    """The same as values, None for what a round does not know of the site."""
+def course(rounds: Sequence[RoundRecord], site: str) -> list[dict[str, float | None]]:
+    """Collect a site's weight, scores and signals round by round; None for what a round does not know of the site.
+
+    Args:
+        rounds: The records of the rounds.
+        site: The site.
+
+    Returns:
+        One object a round, as `rounds show RUN --site SITE --json` prints it.
+    """
     from grandrounds.metrics.scores import Place, shown_in
 
-    told = []
+    points: list[dict[str, float | None]] = []
     for record in rounds:
-        decision, judged = record["decision"], record.get("sites", {})
-        figures = {m: judged.get(m, {}).get(site) for m in shown_in(Place.COURSE)}
-        signals = {key: decision["signals"].get(key, {}).get(site) for key in _OVER_ROUNDS}
-        told.append({"round": record["round"], "weight": decision["weights"].get(site), **figures, **signals})
-    return told
+        decision = record.decision
+        scores = {m: record.sites.get(m, {}).get(site) for m in shown_in(Place.COURSE)}
+        signals = {key: decision.signals.get(key, {}).get(site) for key in _OVER_ROUNDS}
+        points.append({"round": record.round, "weight": decision.weights.get(site), **scores, **signals})
+    return points
 
 
-def _weights(decision: Mapping[str, Any]) -> Iterator[str]:
-    """A table of sites, the heaviest first: weight, signals, cohort; then those that were ranked and not chosen."""
+def _weights(decision: Decision) -> Iterator[str]:
+    """Tabulate sites, the heaviest first: weight, signals, cohort; then those that were ranked and not chosen."""
     from grandrounds.cli.screen import number
     from grandrounds.metrics.names import metric_label
 
-    signals, of = decision["signals"], (decision.get("cohorts") or {}).get("of", {})
+    signals, cohort_by_site = decision.signals, (decision.cohorts or {}).get("of", {})
     heads = ["site", "weight", *("rows" if name == "data_size" else metric_label(name) for name in signals)]
-    heads += ["cohort"] if of else []
+    heads += ["cohort"] if cohort_by_site else []
     rows = []
-    ranked = dict.fromkeys(signals.get("place", {}))
-    for site, weight in sorted(
-        {**ranked, **decision["weights"]}.items(), key=lambda item: (-(item[1] or 0.0), item[0])
-    ):
+    weights: dict[str, float | None] = {**dict.fromkeys(signals.get("place", {})), **decision.weights}
+    for site, weight in sorted(weights.items(), key=lambda item: (-(item[1] or 0.0), item[0])):
         row = [site, number(weight), *(_cell(values.get(site)) for values in signals.values())]
-        rows.append([*row, str(of.get(site, "-"))] if of else row)
+        rows.append([*row, str(cohort_by_site.get(site, "-"))] if cohort_by_site else row)
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     for row in (heads, *rows) if rows else ():
         yield "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
 
 
-def _cohorts(cohorts: Mapping[str, Any]) -> Iterator[str]:
-    """Who is with whom, and whether that is as it was."""
-    of: Mapping[str, int] = cohorts.get("of", {})
-    for cohort in sorted(set(of.values())):
-        yield f"  cohort {cohort}: {', '.join(s for s, c in of.items() if c == cohort)}"
-    said = {"silhouette": "silhouette", "consistency": "adjusted Rand index to the round before"}
-    known = [f"{name} {cohorts[key]:.2f}" for key, name in said.items() if cohorts.get(key) is not None]
-    if known:
-        yield f"  {', '.join(known)}"
+def _cohorts(decision: Decision) -> Iterator[str]:
+    """List the cohorts, and how similar they are to those of the round before."""
+    cohorts = decision.cohorts or {}
+    cohort_by_site: Mapping[str, int] = cohorts.get("of", {})
+    for cohort in sorted(set(cohort_by_site.values())):
+        yield f"  cohort {cohort}: {', '.join(s for s, c in cohort_by_site.items() if c == cohort)}"
+    labels = {"silhouette": "silhouette", "consistency": "adjusted Rand index to the round before"}
+    scores = [f"{name} {cohorts[key]:.2f}" for key, name in labels.items() if cohorts.get(key) is not None]
+    if scores:
+        yield f"  {', '.join(scores)}"
 
 
-def _reasons(shares: Mapping[str, float]) -> Iterator[str]:
-    """What the consortium goes by, where a method pools it."""
+def _attributions(shares: Mapping[str, float]) -> Iterator[str]:
+    """Name the features that the consortium's model relies on most, where a method pools attributions."""
     from grandrounds.report.weights.record import percent
 
     most = sorted((name for name in shares), key=lambda n: (-shares[n], n))[:_FEATURES]
@@ -338,14 +362,14 @@ def _reasons(shares: Mapping[str, float]) -> Iterator[str]:
 
 
 def _cell(value: float | None) -> str:
-    """A signal: rows and other whole numbers in full."""
+    """Format a signal: rows and other whole numbers in full."""
     if value is None:
         return "-"
     return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:.4g}"
 
 
 def model_lines(model: ReadableModel) -> Iterator[str]:
-    """A table of the weights that are not zero, the largest first, and what else decides a risk."""
+    """Tabulate the weights that are not zero, the largest first, then say what else decides a risk."""
     from grandrounds.report.model_table import HEADS, cells, sentences
 
     total = len(model.weights) + model.zeros

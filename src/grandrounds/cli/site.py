@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -50,27 +50,26 @@ def check(
     from grandrounds.data.agreement import check as fit
     from grandrounds.data.agreement.check import examine_data
     from grandrounds.data.agreement.schema import read_schema
-    from grandrounds.data.formats import Format
 
     agreed = read_schema(schema)
-    form = Format(**Reading(decimal, text_encoding, separator, None, censored).settings())
-    found = examine_data(agreed, data, query=query, form=form)
-    findings = found.findings
+    form = Reading(decimal, text_encoding, separator, None, censored).text_format()
+    examined = examine_data(agreed, data, query=query, form=form)
+    findings = examined.findings
     if as_json:
-        told = {
-            "rows": found.rows,
-            "assumed": found.assumptions,
+        result = {
+            "rows": examined.rows,
+            "assumed": examined.assumptions,
             "fits": fit.has_no_errors(findings),
             "findings": fit.findings_to_json(findings),
         }
-        echo(json.dumps({**told, "leaves": fit.shareable_codes(findings, agreed)}))
+        echo(json.dumps({**result, "leaves": fit.shareable_codes(findings, agreed)}))
     else:
-        for note in found.assumptions:
+        for note in examined.assumptions:
             typer.echo(f"assumed: {note}")
         for finding in findings:
             echo(str(finding))
         errors = sum(f.level == "error" for f in findings)
-        echo(f"{agreed.describe(found.rows)}: {'fits' if not errors else f'does not fit ({errors} to mend)'}")
+        echo(f"{agreed.describe(examined.rows)}: {'fits' if not errors else f'does not fit ({errors} to mend)'}")
     if not fit.has_no_errors(findings):
         raise typer.Exit(UNFIT)
 
@@ -110,28 +109,27 @@ def schema_(
     from grandrounds.core.toml import dumps
     from grandrounds.data.agreement.draft import draft_image_schema, draft_schema
     from grandrounds.data.agreement.schema import AgreedSchema
-    from grandrounds.data.formats import Format
     from grandrounds.data.image_files import read_npz
     from grandrounds.data.readers import DEFAULT_MISSING, read_table
 
-    found: AgreedSchema
+    drafted: AgreedSchema
     if table.lower().endswith(".npz"):
         pictures = read_npz(table, label=label, site=site, patient=patient)
-        found = draft_image_schema(pictures, label=label, patient=patient, quantiles=quantiles)
+        drafted = draft_image_schema(pictures, label=label, patient=patient, quantiles=quantiles)
     elif label is None:
-        raise BadInput("which column is to be predicted? (use --label)")
+        raise BadInput("which column is to be predicted? (use --label)", code="label-not-set")
     else:
         left_out, words = (named.split(",") if named else () for named in (drop, categories))
         parts = {"site": site, "patient": patient, "time": time}
-        form = reading.merged(DEFAULT_MISSING)
-        marks = form.pop("missing", DEFAULT_MISSING)
+        form = reading.text_format()
+        marks = tuple(reading.merge(DEFAULT_MISSING).get("missing", DEFAULT_MISSING))
         keep = [name for name in (label, site, patient) if name is not None]
         levels = dict.fromkeys(words, "categorical")
-        held = read_table(table, query=query, missing=marks, form=Format(**form), kinds=levels, keep=keep)
-        show_reading(held)
-        draft = draft_schema(held, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
-        found = replace(draft, missing=tuple(marks))
-    plain = {name: value for name, value in found.to_dict().items() if name != "schema"}
+        rows = read_table(table, query=query, missing=marks, form=form, kinds=levels, keep=keep)
+        show_reading(rows)
+        draft = draft_schema(rows, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
+        drafted = replace(draft, missing=marks)
+    plain = {name: value for name, value in drafted.to_dict().items() if name != "schema"}
     echo(dumps({"data": plain}), nl=False)
 
 
@@ -150,39 +148,41 @@ def policy(
     """
     from grandrounds.keeper.policy.rules import MEANS, Policy, describe_policy, plan_digest
 
-    held = Policy.load(file)
-    said = describe_policy(held)
+    site_policy = Policy.load(file)
+    sentences = describe_policy(site_policy)
     if plan is None:
-        echo(json.dumps({"allows": said}) if as_json else "\n".join(said))
+        echo(json.dumps({"allows": sentences}) if as_json else "\n".join(sentences))
         return
     from grandrounds.keeper.policy.questions import refused_requests
 
-    asked = _plan(plan)
-    digest, no = plan_digest(asked), refused_requests(held, asked)
+    plan_values = _read_plan(plan)
+    digest, no = plan_digest(plan_values), refused_requests(site_policy, plan_values)
     if as_json:
-        told = [{"code": code, "task": task, "reports": reports} for code, task, reports in no]
-        echo(json.dumps({"allows": said, "plan": digest, "refused": told}))
+        refusals = [{"code": code, "task": task, "reports": reports} for code, task, reports in no]
+        echo(json.dumps({"allows": sentences, "plan": digest, "refused": refusals}))
     else:
-        lines = [*said, f"plan {asked.get('name')}, digest {digest}"]
+        lines = [*sentences, f"plan {plan_values.get('name')}, digest {digest}"]
         lines += [f"refused: {task}{f' ({reports})' if reports else ''}: {MEANS[code]}" for code, task, reports in no]
         echo("\n".join([*lines, *([] if no else ["nothing of this plan is refused"])]))
     if no:
         raise typer.Exit(UNFIT)
 
 
-def _plan(path: Path) -> dict[str, Any]:
-    """A plan's JSON."""
+def _read_plan(path: Path) -> dict[str, object]:
+    """Read the JSON of a plan."""
     from grandrounds.core.errors import BadInput
 
     try:
-        found = json.loads(path.read_text("utf-8"))
+        values = json.loads(path.read_text("utf-8"))
     except OSError as e:
-        raise BadInput(f"the plan {path} cannot be read: {e.strerror or e}; write it with `rounds plan`") from None
+        raise BadInput(
+            f"the plan {path} cannot be read: {e.strerror or e}; write it with `rounds plan`", code="cannot-read"
+        ) from None
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or "method" not in found:
-        raise BadInput(f"{path} is no plan: write it with `rounds plan RECIPE`")
-    return found
+        values = None
+    if not isinstance(values, dict) or "method" not in values:
+        raise BadInput(f"{path} is no plan: write it with `rounds plan RECIPE`", code="not-a-plan")
+    return values
 
 
 ASK = "did you compare these fingerprints with the other hospitals, by telephone for instance?"
@@ -204,20 +204,18 @@ def unseal(
 @app.command()
 def rekey(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
-    done: Annotated[
+    confirmed: Annotated[
         bool, typer.Option("--done", help="The operator has taken the request: use the new keys from now on.")
     ] = False,
 ) -> None:
     """Make new keys that nobody else has ever held, and a request for the operator to put them on the list."""
     from grandrounds.deploy.keys import rekey, take_new_keys
 
-    if done:
+    if confirmed:
         take_new_keys(folder)
         echo(f"{folder / 'keys'}: new keys in use; delete keys.void, then start the site again")
         return
-    echo(
-        f"{rekey(folder)}: send it to the operator, who runs: rounds provision rotate OUT SITE --request request.json"
-    )
+    echo(f"{rekey(folder)}: send it to the operator, who runs: rounds provision rotate OUT SITE --request request.json")
 
 
 @app.command()
@@ -242,12 +240,12 @@ def accept(
     if other is None:
         echo("nothing was taken")
         raise typer.Exit(1)
-    said = "the new server key is taken" if other else "taken; the server key is the same"
-    echo(f"{folder}: {said}; a site that runs reads it when it is started again")
+    outcome = "the new server key is taken" if other else "taken; the server key is the same"
+    echo(f"{folder}: {outcome}; a site that runs reads it when it is started again")
 
 
 def _confirm_changes(changes: Changes, *, yes: bool) -> bool:
-    """Whether whoever sits there has compared what changed."""
+    """Show what changed, and ask whether its fingerprints were compared."""
     from grandrounds.core.errors import BadInput
 
     for line in changes.lines():
@@ -255,7 +253,10 @@ def _confirm_changes(changes: Changes, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise BadInput("the list of sites is another: compare the fingerprints above by another way, then add --yes")
+        raise BadInput(
+            "the list of sites is another: compare the fingerprints above by another way, then add --yes",
+            code="unconfirmed-peers",
+        )
     return typer.confirm(ASK)
 
 
@@ -276,13 +277,13 @@ def peers(
 
     from grandrounds.deploy.handover import inspect_peers
 
-    found = inspect_peers(folder)
+    report = inspect_peers(folder)
     if as_json:
-        echo(json.dumps(asdict(found)))
+        echo(json.dumps(asdict(report)))
     else:
-        for line in found.lines():
+        for line in report.lines():
             echo(line)
-    if found.faults:
+    if report.faults:
         raise typer.Exit(FAILED)
 
 
@@ -320,27 +321,28 @@ def start(
     from grandrounds.keeper.runtime.site import Site
 
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
-    held = SiteFolder(folder)
-    schema = held.schema()
+    site_folder = SiteFolder(folder)
+    schema = site_folder.schema()
     if schema is None:
-        count = len(held.rows(data, query=query))
+        count = len(site_folder.rows(data, query=query))
     else:
-        found = examine_data(schema, data, query=query, form=held.form())
-        count = found.rows
-        for note in found.assumptions:
+        examined = examine_data(schema, data, query=query, form=site_folder.form())
+        count = examined.rows
+        for note in examined.assumptions:
             typer.echo(f"assumed: {note}")
-        for finding in found.findings:
+        for finding in examined.findings:
             echo(str(finding))
-        if not has_no_errors(found.findings) and not unfit:
+        if not has_no_errors(examined.findings) and not unfit:
             raise BadInput(
-                f"{data} does not fit what the consortium agreed on ({folder / 'schema.json'}): mend it first"
+                f"{data} does not fit what the consortium agreed on ({folder / 'schema.json'}): mend it first",
+                code="data-do-not-fit",
             )
-    held.accepted_peers()  # warns where secure sums will be refused
-    site = Site(held, data=data, query=query, device=device, fast=fast, node=node)
+    site_folder.accepted_peers()  # warns where secure sums will be refused
+    site = Site(site_folder, data=data, query=query, device=device, fast=fast, node=node)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     unit = "rows" if schema is None else schema.unit
-    echo(f"{held.name}: {count} {unit}; waiting for its SuperNode on 127.0.0.1:{site.port}")
+    echo(f"{site_folder.name}: {count} {unit}; waiting for its SuperNode on 127.0.0.1:{site.port}")
     site.run(stop, typer.echo)
-    echo(f"{held.name} has stopped")
+    echo(f"{site_folder.name} has stopped")

@@ -1,4 +1,4 @@
-"""The terminal: names from data are printed letter by letter, and only our own words are styled.
+"""The terminal: names from data are printed character by character, and only our own words are styled.
 
 Rich reads `[mg/l]` in any text as markup of its own, so that a column `CRP [mg/l]` would lose its unit and
 `Leukozyten [/nl]` would end the program. Here markup is off; a style is an argument.
@@ -25,12 +25,10 @@ class Terminal(Console):
     """A Rich console without markup, emoji codes and highlighting; control characters are shown as escapes."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None, soft_wrap: bool = False) -> None:
-        super().__init__(
-            stderr=stderr, width=width, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False
-        )
+        super().__init__(stderr=stderr, width=width, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Make the text of a string: a line, a cell, a title."""
+        """Render a string without markup: a line, a cell, a title."""
         return super().render_str(visible(text), **options)
 
 
@@ -45,7 +43,7 @@ def warn(text: str, word: str = "warning:") -> Text:
 
 
 def plain_column(template: str, style: str = "none") -> TextColumn:
-    """A column of a progress bar that shows names letter by letter."""
+    """Make a column of a progress bar that shows names character by character."""
     return TextColumn(template, style=style, markup=False)
 
 
@@ -54,33 +52,60 @@ def echo(text: str, *, err: bool = False, nl: bool = True, colour: str | None = 
     typer.secho(visible(text), err=err, nl=nl, fg=colour)
 
 
+LONGEST_ERROR = 1500
+"""Characters of an error that are printed: a name in it may be of any length."""
+
+
+def echo_error(sentence: str, code: str = "") -> None:
+    """Print an error on standard error: the sentence, then its code in brackets, which people can search for.
+
+    Nothing here is read as Rich markup, to which `[unknown-column]` would be a style.
+
+    Args:
+        sentence: What is wrong, where, and what to do.
+        code: The kind of error; "" prints none.
+    """
+    shown = sentence if len(sentence) <= LONGEST_ERROR else f"{sentence[:LONGEST_ERROR]} ..."
+    suffix = typer.style(f" [{visible(code)}]", dim=True) if code else ""
+    typer.echo(f"error: {visible(shown)}{suffix}", err=True)
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 TRACEBACK = "GRANDROUNDS_TRACEBACK"
-"""The variable that shows a traceback in place of the last resort's sentence."""
+"""The variable that shows a traceback in place of that sentence."""
 
 
 def reads_run(command: Callable[P, R]) -> Callable[P, R]:
-    """Say in one sentence what no check of a run folder's files found; for commands that read one.
+    """Guard a command that reads a run folder: an error that no check of its files caught becomes one sentence.
 
     Files are checked as they are read (`RunFolder.read`, `Checkpoint`, `TrainedModel.load`). This is the last resort, and
     names the place in the program, since the fault may also be the program's own.
     """
 
     @functools.wraps(command)
-    def guarded(*given: P.args, **named: P.kwargs) -> R:
+    def guarded(*args: P.args, **named: P.kwargs) -> R:
         try:
-            return command(*given, **named)
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, AssertionError, RecursionError) as e:
+            return command(*args, **named)
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ArithmeticError,
+            AssertionError,
+            RecursionError,
+        ) as e:
             if os.environ.get(TRACEBACK):
                 raise
             folder = next((v for n, v in named.items() if n in ("run", "folder", "runs", "folders")), "")
-            which = " ".join(str(f) for f in folder) if isinstance(folder, list) else str(folder)
+            names = " ".join(str(f) for f in folder) if isinstance(folder, list) else str(folder)
             frame = traceback.extract_tb(e.__traceback__)[-1]
             words = " ".join(str(e).split())[:80]
             raise BadInput(
-                f"{which} cannot be read ({type(e).__name__}: {words}; {Path(frame.filename).name} line {frame.lineno}): its "
-                f"files are damaged, or it is a fault of this program, which {TRACEBACK}=1 shows in full"
+                f"{names} cannot be read ({type(e).__name__}: {words}; {Path(frame.filename).name} line {frame.lineno}): its "
+                f"files are damaged, or it is a fault of this program, which {TRACEBACK}=1 shows in full",
+                code="damaged-run",
             ) from None
 
     return guarded

@@ -30,8 +30,8 @@ def register(app: typer.Typer) -> None:
 
 def track(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
-    to: Annotated[
-        str, typer.Option(metavar="mlflow[:URI]", help="At MLFLOW_TRACKING_URI, MLflow's own default, or URI.")
+    destination: Annotated[
+        str, typer.Option("--to", metavar="mlflow[:URI]", help="At MLFLOW_TRACKING_URI, MLflow's own default, or URI.")
     ] = "mlflow",
     figures: Annotated[
         str,
@@ -46,14 +46,24 @@ def track(
     from grandrounds.integrations.mlflow import track as log
     from grandrounds.runs.run import Run
 
-    target = Target.parse(to)
+    target = Target.parse(destination)
     runs = [Run(folder) for folder in folders]
     for run in runs:
         echo(f"{run.folder}: {log(run, target, figures=figures)}")  # type: ignore[arg-type]
 
 
 def resolve_target(track: str | None) -> Target | None:
-    """What --track names, before anything is trained: a wrong word should not cost a run."""
+    """Parse --track before anything is trained: a wrong word should not cost a run.
+
+    Args:
+        track: The option; None where it is not given.
+
+    Returns:
+        Where to log the run; None for nowhere.
+
+    Raises:
+        BadInput: The option names no tracker.
+    """
     if track is None:
         return None
     from grandrounds.integrations.mlflow import Target
@@ -61,17 +71,23 @@ def resolve_target(track: str | None) -> Target | None:
     return Target.parse(track)
 
 
-def log_run(done: Run, target: Target | None, *, quiet: bool) -> None:
-    """Log a run that has just ended. A tracker that is away is told in one line: the run is done, whatever it says."""
+def log_run(run: Run, target: Target | None, *, quiet: bool) -> None:
+    """Log a run that has just ended. A tracker that cannot be reached costs one line: the run itself is complete.
+
+    Args:
+        run: The finished run.
+        target: Where to log it; None for nowhere.
+        quiet: Print nothing where all went well.
+    """
     if target is None:
         return
     from grandrounds.core.errors import GrandRoundsError
     from grandrounds.integrations.mlflow import track as log
 
     try:
-        told = log(done, target)
+        logged = log(run, target)
     except GrandRoundsError as e:
-        echo(f"not tracked: {e}; log it later with `rounds track {done.folder} --to {target}`", err=True)
+        echo(f"not tracked: {e}; log it later with `rounds track {run.folder} --to {target}`", err=True)
     else:
-        if not quiet or told.unchanged:
-            echo(f"tracked: {told}", err=True)
+        if not quiet or logged.unchanged:
+            echo(f"tracked: {logged}", err=True)

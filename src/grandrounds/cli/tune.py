@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.options import Columns, Reading, Set, TableFile, build_experiment, expand_options
+from grandrounds.cli.options import Columns, Reading, Seed, Set, Source, TableFile, build_experiment, expand_options
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def register(app: typer.Typer) -> None:
 
 @expand_options
 def tune(
-    source: Annotated[
-        str, typer.Argument(metavar="[RECIPE | FILE.toml]", help="A recipe (`rounds list recipes`) or a TOML file.")
-    ] = "",
+    source: Source = "",
     trials: Annotated[int | None, typer.Option(min=1, help="How many settings to try in all (default: 50).")] = None,
     space: Annotated[
         list[str],
@@ -50,7 +48,7 @@ def tune(
     columns: Columns = Columns(),
     reading: Reading = Reading(),
     settings: Set = [],  # noqa: B006
-    seed: Annotated[int | None, typer.Option(help="Seed of every random choice.")] = None,
+    seed: Seed = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the search (default: runs/tune/NAME).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the path of best.toml and nothing else.")] = False,
@@ -67,9 +65,12 @@ def tune(
     from grandrounds.tuning import tune as search
     from grandrounds.tuning.space import parse_space
 
-    given = [name for name, value in vars(columns).items() if value is not None]
-    if table is None and given:
-        raise BadInput(f"--{given[0]} goes with --table; in an experiment write it as --set data.{given[0]}=...")
+    column_options = [name for name, value in vars(columns).items() if value is not None]
+    if table is None and column_options:
+        raise BadInput(
+            f"--{column_options[0]} goes with --table; in an experiment write it as --set data.{column_options[0]}=...",
+            code="missing-option",
+        )
     experiment = build_experiment(source, table=table, columns=columns, reading=reading, settings=settings, seed=seed)
     sought = {**experiment.tune.space, **parse_space(space)} if space else None
     with _bar(quiet=quiet or as_json) as progress:
@@ -95,20 +96,20 @@ def tune(
 
 @contextmanager
 def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar over trials; failures stay on the screen, what went well is replaced by the next."""
+    """Show a bar over trials; failures stay on the screen, a success is replaced by the next."""
     from grandrounds.cli.screen import runs_bar
 
     bar = runs_bar(quiet=quiet)
     task = bar.add_task("", total=None, visible=False)
 
-    def told(text: str, ended: int, total: int) -> None:
+    def show_progress(text: str, ended: int, total: int) -> None:
         bar.start()
         if " failed: " in text and not quiet:
             bar.console.print(text, style="yellow", highlight=False)
         bar.update(task, completed=ended, total=total, visible=True, description=text or None)
 
     try:
-        yield told
+        yield show_progress
     except KeyboardInterrupt:
         echo("stopped; what is done is on disk: the same command goes on", err=True)
         raise
@@ -118,7 +119,7 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def _show(tuned: TuningResult) -> None:
-    """The best five, what mattered, what it cost patients, and where the experiment is."""
+    """Print the best five trials, the importance of settings, the privacy cost, and the file of the best experiment."""
     from rich.table import Table
 
     from grandrounds.cli.screen import number
@@ -143,9 +144,7 @@ def _show(tuned: TuningResult) -> None:
         console.print(line)
     if failures:
         first = failures[0]
-        console.print(
-            warn(f"trial {first.number}: {first.failed}", f"{len(failures)} failed and count as worst:")
-        )
+        console.print(warn(f"trial {first.number}: {first.failed}", f"{len(failures)} failed and count as worst:"))
     console.print(f"privacy: {tuned.privacy['statement']}", style="dim")
     console.print(f"all trials: {tuned.folder / 'results.json'}")
     console.print(f"run the best: rounds run {tuned.folder / 'best.toml'}")

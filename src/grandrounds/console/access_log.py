@@ -1,4 +1,4 @@
-"""The access log: who signed in, and who looked at which patient. JSON lines, appended to a file that its owner alone may read.
+"""The access log: sign-ins, and views of patients by user. JSON lines, appended to a file that its owner alone may read.
 
 A line names a patient by run, site and row number. Patients' names and values are never in it.
 """
@@ -20,9 +20,11 @@ from typing import Any
 from grandrounds.core.errors import BadInput, GrandRoundsError, visible
 from grandrounds.deploy.files import make_folder
 
-SIGN_IN, WRONG, SIGN_OUT, REFUSED = "sign-in", "wrong sign-in", "sign-out", "refused"
+SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED = "sign-in", "wrong sign-in", "sign-out", "refused"
 PATIENT, PATIENTS, NOT_FOUND = "patient", "patients", "patient not found"
-EVENTS = (SIGN_IN, WRONG, SIGN_OUT, REFUSED, PATIENT, PATIENTS, NOT_FOUND)
+LogEntry = dict[str, Any]
+"""An entry of the access log, as its line of JSON has it."""
+EVENTS = (SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED, PATIENT, PATIENTS, NOT_FOUND)
 LONGEST = 200
 """Characters of a text that are kept: the name that was tried, a run, an address."""
 _MODE = 0o600
@@ -45,7 +47,7 @@ def default_file() -> Path:
 
 
 class AccessLog:
-    """Appends entries to `file`; without one, entries are dropped.
+    """An access log that appends entries to `file`; without one, entries are dropped.
 
     A file that was renamed (rotation) is left, and a new one is begun under the name.
     """
@@ -67,10 +69,10 @@ class AccessLog:
             make_folder(self.file.parent)
         try:
             with self._turn:
-                self._opened()
+                self._open()
         except OSError as e:
             why = f"cannot write the access log {self.file}: {e.strerror or e}"
-            raise BadInput(f"{why}; name another with --access-log FILE") from None
+            raise BadInput(f"{why}; name another with --access-log FILE", code="cannot-write") from None
 
     def write(self, event: str, *, user: str, address: str, roles: Iterable[str] = (), **facts: Any) -> None:
         """Append one entry, whole.
@@ -98,27 +100,28 @@ class AccessLog:
         line = json.dumps(entry).encode() + b"\n"  # ASCII: control characters and marks of direction are escapes
         try:
             with self._turn:
-                handle = self._opened()
+                handle = self._open()
                 if os.write(handle, line) != len(line):
                     os.write(handle, b"\n")  # a full disk: the part stays a line of its own
                     raise OSError("the disk is full")
         except OSError as e:
             _log.error("the access log cannot be written: %s", e)
             raise AccessLogFault(
-                "the access log cannot be written, so nothing is shown: tell who runs this console"
+                "the access log cannot be written, so nothing is shown: tell who runs this console",
+                code="cannot-write",
             ) from None
 
     def try_write(self, event: str, **facts: Any) -> None:
-        """As `write`, where nothing is shown afterwards: a fault is in the console's own log and nowhere else."""
+        """Append one entry where nothing is shown afterwards: a fault goes to the console's own log and nowhere else."""
         with suppress(AccessLogFault):
             self.write(event, **facts)
 
-    def _opened(self) -> int:
-        """The handle of the file that has the name now."""
+    def _open(self) -> int:
+        """Return the handle of the file that has the name now."""
         assert self.file is not None
         if self._handle is not None:
-            now, own = _facts(self.file), os.fstat(self._handle)
-            if now is not None and (now.st_dev, now.st_ino) == (own.st_dev, own.st_ino):
+            named, current = _facts(self.file), os.fstat(self._handle)
+            if named is not None and (named.st_dev, named.st_ino) == (current.st_dev, current.st_ino):
                 return self._handle
             os.close(self._handle)
             self._handle = None
@@ -147,7 +150,7 @@ class Filter:
     event: str = ""
     since: str = ""
 
-    def takes(self, entry: dict[str, Any]) -> bool:
+    def matches(self, entry: LogEntry) -> bool:
         """Check that an entry fits."""
         rows = entry.get("rows", [entry.get("row")])
         return (
@@ -159,7 +162,7 @@ class Filter:
         )
 
 
-def read_entries(file: Path, chosen: Filter = Filter()) -> Iterator[dict[str, Any]]:  # noqa: B008
+def read_entries(file: Path, chosen: Filter = Filter()) -> Iterator[LogEntry]:  # noqa: B008
     """Read an access log, the oldest entry first.
 
     Args:
@@ -181,13 +184,13 @@ def read_entries(file: Path, chosen: Filter = Filter()) -> Iterator[dict[str, An
                     entry = None
                 if not isinstance(entry, dict):
                     yield {"damaged": number}
-                elif chosen.takes(entry):
+                elif chosen.matches(entry):
                     yield entry
     except OSError as e:
-        raise BadInput(f"cannot read the access log {file}: {e.strerror or e}") from None
+        raise BadInput(f"cannot read the access log {file}: {e.strerror or e}", code="cannot-read") from None
 
 
-def entry_text(entry: dict[str, Any]) -> str:
+def entry_text(entry: LogEntry) -> str:
     """Write an entry as one line for people.
 
     Args:
@@ -200,14 +203,14 @@ def entry_text(entry: dict[str, Any]) -> str:
         return f"line {entry['damaged']} is damaged"
     roles = ", ".join(map(str, entry.get("roles", ())))
     who = f"{entry.get('user') or '(no name)'}{f' ({roles})' if roles else ''} from {entry.get('address', '?')}"
-    said = f"{str(entry.get('time', ''))[:19].replace('T', ' ')} UTC  {entry.get('event', '?')}  {who}"
+    text = f"{str(entry.get('time', ''))[:19].replace('T', ' ')} UTC  {entry.get('event', '?')}  {who}"
     rows = entry.get("rows")
     if isinstance(rows, list):
-        said += f": rows {', '.join(map(str, rows))}"
+        text += f": rows {', '.join(map(str, rows))}"
     elif "row" in entry:
-        said += f": row {entry['row']}"
+        text += f": row {entry['row']}"
     places = [f"{name} {entry[name]}" for name in ("site", "run", "view", "area", "by") if entry.get(name)]
-    return visible(" ".join(said.split("\n")) + (f", {', '.join(places)}" if places else "")).replace("\n", "\\n")
+    return visible(" ".join(text.split("\n")) + (f", {', '.join(places)}" if places else "")).replace("\n", "\\n")
 
 
 def _facts(file: Path) -> os.stat_result | None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from fastapi import APIRouter, HTTPException, Query, Request
 from fastapi.responses import Response, StreamingResponse
@@ -16,21 +16,24 @@ from starlette.types import Receive, Scope, Send
 from grandrounds.console.app_state import AppState, get_state
 from grandrounds.console.auth.access import CurrentUser, is_signed_in, require_area, require_user
 from grandrounds.console.auth.users import Area
-from grandrounds.console.cache import Working
-from grandrounds.console.comparisons import comparisons_of
+from grandrounds.console.cache import StillComputing
+from grandrounds.console.comparisons import find_comparisons
 from grandrounds.console.run_index import UNREADABLE
 from grandrounds.console.views import audit as audit_view
 from grandrounds.console.views import compare as compare_view
 from grandrounds.console.views import ledger
 from grandrounds.console.views import privacy as privacy_view
 from grandrounds.console.views import run as run_view
-from grandrounds.console.views.compare import Choice, Compared
-from grandrounds.console.views.published import StudyShown, of_study
+from grandrounds.console.views.compare import Choice, ComparisonView
+from grandrounds.console.views.published import StudyView, load_study
 from grandrounds.console.views.runs import RunLine, run_lines
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import slug
 
-REFUSED: dict[int | str, dict[str, Any]] = {
+Responses = dict[int | str, dict[str, Any]]
+"""Responses by status, as FastAPI takes them."""
+
+REFUSED: Responses = {
     401: {"description": "Not signed in."},
     403: {"description": "Not for this role."},
     404: {"description": "There is no such run, round, site or figure."},
@@ -44,26 +47,26 @@ Viewer = Annotated[CurrentUser, require_area(Area.RUNS)]
 
 
 @router.get("/openapi.json", include_in_schema=False)
-def openapi(request: Request) -> dict[str, Any]:
-    """What this API takes and gives."""
+def openapi(request: Request) -> dict[str, object]:
+    """Describe this API."""
     require_user(request)
-    schema: dict[str, Any] = request.app.openapi()
+    schema: dict[str, object] = request.app.openapi()
     return schema
 
 
-class SessionLeft(BaseModel):
-    """`seconds`: None for a program that brings its token with each request."""
+class SessionTime(BaseModel):
+    """The time until a session ends. `seconds`: None for a program that brings its token with each request."""
 
     seconds: float | None
 
 
 @router.get("/session", summary="Seconds until this session ends if it is not used; asking does not use it")
-def session(request: Request) -> SessionLeft:
+def session(request: Request) -> SessionTime:
     if not is_signed_in(request):
         raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
     app_state = get_state(request)
-    found = app_state.sessions.peek(request.cookies.get(app_state.session_cookie, ""))
-    return SessionLeft(seconds=None if found is None else app_state.sessions.left(found))
+    current = app_state.sessions.peek(request.cookies.get(app_state.session_cookie, ""))
+    return SessionTime(seconds=None if current is None else app_state.sessions.seconds_left(current))
 
 
 @router.get("/runs", summary="All runs, the newest first")
@@ -93,7 +96,7 @@ def figure(
     run: RunName,
     figure: Annotated[str, Query(max_length=80)],
     round: RoundNumber | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return run_view.figure(get_state(request).run_index, run, figure, round=round)
 
 
@@ -123,13 +126,13 @@ def choices(request: Request, who: Comparer) -> Choice:
 
 
 @compare_router.get("", summary="Runs, or a comparison, side by side")
-def compared(request: Request, who: Comparer, run: RunNames = [], comparison: ComparisonName = None) -> Compared:  # noqa: B006
-    return compare_view.compared(get_state(request).run_index, run, comparison)
+def compared(request: Request, who: Comparer, run: RunNames = [], comparison: ComparisonName = None) -> ComparisonView:  # noqa: B006
+    return compare_view.compare_runs(get_state(request).run_index, run, comparison)
 
 
 @compare_router.get("/study", summary="A study's figures beside those that a paper prints")
-def study(request: Request, who: Comparer, study: Name) -> StudyShown:
-    return of_study(comparisons_of(get_state(request).run_index), study)
+def study(request: Request, who: Comparer, study: Name) -> StudyView:
+    return load_study(find_comparisons(get_state(request).run_index), study)
 
 
 @compare_router.get("/figure", name="figure", summary="A figure of a comparison as Plotly's data and layout")
@@ -142,27 +145,28 @@ def comparison_figure(
     comparison: ComparisonName = None,
     x: Axis = "",
     y: Axis = "",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     names = [*run, *(_parse_names(runs) if runs else ())]
     return compare_view.figure(get_state(request).run_index, figure, names, comparison or None, x=x, y=y)
 
 
 def _parse_names(text: str) -> list[str]:
-    """Names from a JSON list."""
+    """Parse a JSON list of names."""
     try:
         names = json.loads(text)
     except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise BadInput("runs must be a JSON list of names")
+        raise BadInput("runs must be a JSON list of names", code="invalid-request")
     return names
 
 
-LATER = 425
-"""The account is being worked out still: ask again."""
+STILL_COMPUTING = 425
+"""The status while the account is still being computed: ask again."""
 
 privacy_router = APIRouter(
-    prefix="/api/privacy", responses={**REFUSED, LATER: {"description": "It is being worked out still: ask again."}}
+    prefix="/api/privacy",
+    responses={**REFUSED, STILL_COMPUTING: {"description": "It is being worked out still: ask again."}},
 )
 PrivacyOfficer = Annotated[CurrentUser, require_area(Area.PRIVACY)]
 
@@ -176,14 +180,14 @@ def private_runs(request: Request, who: PrivacyOfficer) -> list[privacy_view.Pri
 def account(request: Request, who: PrivacyOfficer, run: RunName) -> privacy_view.Promise:
     try:
         return privacy_view.promise(get_state(request).run_index, run)
-    except Working:
-        raise HTTPException(LATER, "the account is being worked out still: ask again in a moment") from None
+    except StillComputing:
+        raise HTTPException(STILL_COMPUTING, "the account is being worked out still: ask again in a moment") from None
 
 
 @privacy_router.get("/figure", name="figure", summary="A figure of a run's account as Plotly's data and layout")
 def privacy_figure(
     request: Request, who: PrivacyOfficer, run: RunName, figure: Annotated[str, Query(max_length=80)]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return privacy_view.figure(get_state(request).run_index, run, figure)
 
 
@@ -199,7 +203,7 @@ def audited_runs(request: Request, who: Auditor) -> list[audit_view.LedgerLine]:
 
 @audit_router.get("/check", summary="What `rounds audit verify` finds in a run's ledger, model and records")
 def check(request: Request, who: Auditor, run: RunName, deep: bool = True) -> audit_view.Check:
-    """Waits for a check for a while; `state` says where it goes on, and the same request finds it later."""
+    """Check a ledger. A check that takes longer than a while goes on, as `state` says; the same request finds it later."""
     return audit_view.check(get_state(request).run_index, run, deep=deep)
 
 
@@ -209,22 +213,24 @@ def entries(request: Request, who: Auditor, run: RunName, page: RoundNumber = 1)
 
 
 @audit_router.get("/entry", summary="One entry, word for word")
-def entry(request: Request, who: Auditor, run: RunName, number: EntryNumber) -> ledger.EntryWhole:
+def entry(request: Request, who: Auditor, run: RunName, number: EntryNumber) -> ledger.FullEntry:
     return ledger.entry(get_state(request).run_index, run, number)
 
 
 @audit_router.get("/sites", name="sites", summary="Countersignatures by site")
-def countersignatures(request: Request, who: Auditor, run: RunName) -> list[ledger.SiteSigned]:
+def countersignatures(request: Request, who: Auditor, run: RunName) -> list[ledger.SiteSignatures]:
     run_index = get_state(request).run_index
     return ledger.signatures(run_index, run, audit_view.check(run_index, run))
 
 
 @audit_router.get("/anchors", summary="Where the run was anchored on a chain, as its folder says")
-def anchors(request: Request, who: Auditor, run: RunName) -> list[ledger.Place]:
+def anchors(request: Request, who: Auditor, run: RunName) -> list[ledger.AnchorContract]:
     return ledger.anchors(get_state(request).run_index, run)
 
 
-@audit_router.get("/proof", summary="A site's inclusion proof, which `rounds audit check` checks", response_class=Response)
+@audit_router.get(
+    "/proof", summary="A site's inclusion proof, which `rounds audit check` checks", response_class=Response
+)
 def proof(
     request: Request,
     who: Auditor,
@@ -232,10 +238,10 @@ def proof(
     site: Annotated[str, Query(max_length=1024)],
     round: RoundNumber | None = None,
 ) -> Response:
-    """Of one round, or of all where none is given. None is made from a ledger that does not verify."""
+    """Prove a site's weight in one round, or in all where none is given. A ledger that does not verify is refused."""
     data = ledger.proof(get_state(request).run_index, run, site, round)
-    which = "" if round is None else f"-round-{round}"
-    return _file(data, f"proof-{_word(run)}-{_word(site)}{which}.json", "application/json")
+    suffix = "" if round is None else f"-round-{round}"
+    return _file(data, f"proof-{_word(run)}-{_word(site)}{suffix}.json", "application/json")
 
 
 @audit_router.get(
@@ -255,7 +261,7 @@ def _file(data: bytes, name: str, kind: str) -> Response:
 
 
 def _word(name: str) -> str:
-    """A name as part of a file's: letters, digits and dots alone."""
+    """Make a name fit for a file: letters, digits and dots alone."""
     return slug(name)[:80] or "unnamed"
 
 
@@ -266,14 +272,17 @@ STREAM_SECONDS = 600.0
 STREAMS_BY_SESSION, STREAMS_BY_USER, MOST_STREAMS = 6, 24, 240
 """Streams at a time: of one session (a browser has no more connections for a host), of one user, and in all."""
 
+
 @router.get(
     "/live",
     summary="Runs as they go on, as server-sent events",
     response_class=StreamingResponse,
     responses={**REFUSED, 200: {"content": {"text/event-stream": {}}}},
 )
-async def live(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], once: bool = False) -> StreamingResponse:
-    """`once`: what there is now, and no more."""
+async def live(
+    request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], once: bool = False
+) -> StreamingResponse:
+    """Follow runs. `once`: send the present state, and no more."""
     app_state = get_state(request)
     mine = (who.name, f"token of {who.name}" if who.session is None else who.session.csrf)
     if _is_full(app_state.streams, *mine):
@@ -288,7 +297,7 @@ def _is_full(streams: list[tuple[str, str]], user: str, session: str) -> bool:
 
 
 class _Stream(StreamingResponse):
-    """Gives its place back when it ends, also where it never began."""
+    """A stream that gives its place back when it ends, also where it never began."""
 
     def __init__(self, content: AsyncIterator[str], *, release: Callable[[], None]) -> None:
         super().__init__(content, media_type="text/event-stream")
@@ -302,14 +311,14 @@ class _Stream(StreamingResponse):
 
 
 async def _events(request: Request, app_state: AppState, once: bool) -> AsyncIterator[str]:
-    """States that changed since the last look. It ends with the session."""
+    """Send states that changed since the last look, until the session ends."""
     began = time.monotonic()
-    before: dict[str, dict[str, Any]] = {}
+    before: dict[str, RunState] = {}
     while time.monotonic() - began < STREAM_SECONDS and not await request.is_disconnected():
         if not is_signed_in(request):
             return
         now = await asyncio.to_thread(_states, app_state)
-        changed = {name: told for name, told in now.items() if before.get(name) != told}
+        changed = {name: state for name, state in now.items() if before.get(name) != state}
         if changed or not before:
             yield f"event: runs\ndata: {json.dumps(changed)}\n\n"
         before = now
@@ -318,7 +327,16 @@ async def _events(request: Request, app_state: AppState, once: bool) -> AsyncIte
         await asyncio.sleep(STREAM_INTERVAL)
 
 
-def _states(app_state: AppState) -> dict[str, dict[str, Any]]:
+class RunState(TypedDict):
+    """The part of a run that changes while it goes on."""
+
+    state: str
+    rounds: int
+    of: int
+    metrics: dict[str, float | None]
+
+
+def _states(app_state: AppState) -> dict[str, RunState]:
     return {
         line.name: {"state": line.state, "rounds": line.rounds, "of": line.of, "metrics": line.metrics}
         for line in run_lines(app_state.run_index)

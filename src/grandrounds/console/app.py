@@ -1,4 +1,4 @@
-"""The console as an ASGI application: routes, what guards them, and what a fault looks like."""
+"""The console as an ASGI application: routes, request checks and error handlers."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def _routes() -> list[Any]:
 
 
 def _describe_api(app: FastAPI) -> dict[str, Any]:
-    """The API's description, with the two ways to sign in."""
+    """Describe the API in OpenAPI, with the two ways to sign in."""
     if app.openapi_schema is None:
-        made = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         app_state: AppState = app.state.console
-        made.setdefault("components", {})["securitySchemes"] = {
+        schema.setdefault("components", {})["securitySchemes"] = {
             "token": {
                 "type": "http",
                 "scheme": "bearer",
@@ -72,39 +72,39 @@ def _describe_api(app: FastAPI) -> dict[str, Any]:
                 "description": "A signed-in browser.",
             },
         }
-        made["security"] = [{"token": []}, {"session": []}]
-        app.openapi_schema = made
+        schema["security"] = [{"token": []}, {"session": []}]
+        app.openapi_schema = schema
     return app.openapi_schema
 
 
 def _plotly(request: Request) -> Response:
-    """The script of the plotly that is installed: it changes with the package and not between."""
+    """Serve the script of the installed plotly, which changes only with the package."""
     script = script_file()
     if script is None:
         raise HTTPException(404, "plotly is not installed")
     facts = script.stat()
     headers = {"cache-control": "max-age=86400", "etag": f'"{facts.st_mtime_ns:x}-{facts.st_size:x}"'}
-    known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-    if headers["etag"] in known:
+    cached_tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    if headers["etag"] in cached_tags:
         return Response(status_code=304, headers=headers)
     return FileResponse(script, media_type="text/javascript", headers=headers, stat_result=facts)
 
 
 async def _handle_error(request: Request, e: Exception) -> Response:
-    """HTTP errors: JSON for the API, a page for people. Who is not signed in is led to the form."""
+    """Answer an HTTP error: JSON for the API, a page for people, the form for a user who is not signed in."""
     assert isinstance(e, StarletteHTTPException)
     if request.url.path.startswith("/api"):
         return JSONResponse({"error": str(e.detail)}, e.status_code, headers=e.headers)
     if e.status_code == 401:
-        there = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(link("/sign-in", next=there), 303)
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(link("/sign-in", next=target), 303)
     return render_page(request, "fault.html", status=e.status_code, code=e.status_code, said=str(e.detail))
 
 
 def _handler_for(status: int) -> Any:
     async def handler(request: Request, e: Exception) -> Response:
-        said = "what was asked for cannot be read" if isinstance(e, RequestValidationError | TooLarge) else str(e)
-        return await _handle_error(request, StarletteHTTPException(status, said))
+        sentence = "what was asked for cannot be read" if isinstance(e, RequestValidationError | TooLarge) else str(e)
+        return await _handle_error(request, StarletteHTTPException(status, sentence))
 
     return handler
 

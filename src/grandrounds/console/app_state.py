@@ -1,4 +1,4 @@
-"""The state that all routes share: the runs, the users, their sessions, the access log, and the cases of this hospital."""
+"""The state that all routes share: the runs, the users, their sessions, the access log, and the hospital's cases."""
 
 from __future__ import annotations
 
@@ -21,23 +21,35 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 @dataclass
 class AppState:
-    """`log`: who looked at what; `cases`: this hospital's own rows, None where the console was not started with --site; `tls`:
-    served over HTTPS. `limiter` counts wrong sign-ins by name and address, `everywhere` by name. `proxies`: addresses of reverse
-    proxies whose X-Forwarded-For is believed. `port`: in the cookies' names, since cookies are of a host and not of a port."""
+    """The state of one console.
+
+    Attributes:
+        run_index: The runs that are shown.
+        users: The users and their roles.
+        sessions: The sessions of signed-in users.
+        limiter: Counts wrong sign-ins by name and address.
+        name_limiter: Counts wrong sign-ins by name, at all addresses.
+        log: The access log.
+        cases: The hospital's own rows; None where the console was not started with --site.
+        tls: The console is served over HTTPS.
+        hosts: Names that browsers may call this console by.
+        proxies: Addresses of reverse proxies whose X-Forwarded-For is believed.
+        port: Part of the cookies' names, since cookies belong to a host and not to a port.
+        streams: User and session of each page that follows runs now.
+    """
 
     run_index: RunIndex
     users: Users
     sessions: Sessions = field(default_factory=Sessions)
     limiter: Limiter = field(default_factory=Limiter)
-    everywhere: Limiter = field(default_factory=lambda: Limiter(free=FREE_EVERYWHERE))
+    name_limiter: Limiter = field(default_factory=lambda: Limiter(free=FREE_EVERYWHERE))
     log: AccessLog = field(default_factory=AccessLog)
     cases: SiteCases | None = None
     tls: bool = False
     hosts: tuple[str, ...] = LOOPBACK
     proxies: frozenset[str] = frozenset()
     port: int | None = None
-    streams: list[tuple[str, str]] = field(default_factory=list)  # user and session of each page that follows runs now
-
+    streams: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def session_cookie(self) -> str:

@@ -1,6 +1,6 @@
 """A cache of results that take long, by a stamp of the files they were made from; and work with a time limit.
 
-`RunIndex.kept` knows the files of a run. A ledger, an anchor, an attack or a comparison of several runs rests on others.
+`RunIndex.get_cached` knows the files of a run. A ledger, an anchor, an attack or a comparison of several runs rests on others.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from grandrounds.console.run_index import NotFound, RunIndex, Unreadable
 from grandrounds.core.errors import GrandRoundsError
 
 WORKERS, WAITING, LINES = 2, 32, 5000
-"""Pieces of long work at a time, and that wait for their turn; small things that are kept."""
+"""Long computations at a time, those that wait for their turn, and results that are cached."""
 T = TypeVar("T")
 
 
-class Working(Exception):
-    """It is being worked out still: ask again."""
+class StillComputing(Exception):
+    """The result is still being computed: ask again."""
 
 
 class ResultCache:
-    """Results that are kept for one run index."""
+    """A cache of results of one run index."""
 
     def __init__(self) -> None:
         self._made: dict[str, OrderedDict[Hashable, tuple[object, Any]]] = {}  # by kind
@@ -52,8 +52,8 @@ class ResultCache:
             results = self._made.setdefault(kind, OrderedDict())
             if key in results and results[key][0] == stamp:
                 results.move_to_end(key)
-                known: T = results[key][1]
-                return known
+                cached: T = results[key][1]
+                return cached
         new = make()
         with self._turn:
             results[key] = (stamp, new)
@@ -81,18 +81,18 @@ class ResultCache:
             before, job = self._jobs.get(key, (None, None))
             if job is None or before != stamp:
                 if sum(not j.done() for _, j in self._jobs.values()) >= WAITING:
-                    raise Working
+                    raise StillComputing
                 job = self._pool.submit(make)
                 self._jobs[key] = (stamp, job)
             self._jobs.move_to_end(key)
             self._forget()
         try:
-            found: T = job.result(wait)
+            result: T = job.result(wait)
         except TooLong:
             if job.done():  # the work itself ran into a time limit
                 raise
-            raise Working from None
-        return found
+            raise StillComputing from None
+        return result
 
     def completed(self, key: Hashable, stamp: Callable[[], object]) -> Any:
         """Return a result that was computed before from files that are still the same; None where there is none, or it failed."""
@@ -103,26 +103,26 @@ class ResultCache:
         return job.result()
 
     def _forget(self) -> None:
-        """Old results go, work that goes on stays."""
+        """Forget old results; work that goes on stays."""
         for key in [k for k, (_, job) in self._jobs.items() if job.done()][: max(0, len(self._jobs) - LINES)]:
             del self._jobs[key]
 
 
-_OF: WeakKeyDictionary[RunIndex, ResultCache] = WeakKeyDictionary()
-_ONE = threading.Lock()
+_CACHES: WeakKeyDictionary[RunIndex, ResultCache] = WeakKeyDictionary()
+_LOCK = threading.Lock()
 
 
-def cache_of(run_index: RunIndex) -> ResultCache:
+def get_cache(run_index: RunIndex) -> ResultCache:
     """Return the cache of a run index, which lives as long as the index is in use."""
-    with _ONE:
-        return _OF.setdefault(run_index, ResultCache())
+    with _LOCK:
+        return _CACHES.setdefault(run_index, ResultCache())
 
 
 Stamp = tuple[tuple[int, ...], ...]
 
 
-def stamp_of(folder: Path, names: Iterable[str]) -> Stamp:
-    """Changes when one of these files does, also where its time of writing was set back: the time of that is in it too."""
+def stamp_files(folder: Path, names: Iterable[str]) -> Stamp:
+    """Stamp files: the value changes when one of them does, also where its time of writing was set back."""
     return tuple(_facts(folder / name) for name in names)
 
 
@@ -134,12 +134,12 @@ def _facts(path: Path) -> tuple[int, ...]:
     return (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino)
 
 
-def read_checked(run_index: RunIndex, what: str, make: Callable[[], T]) -> T:
+def read_checked(run_index: RunIndex, subject: str, make: Callable[[], T]) -> T:
     """Read files, and turn what is wrong with them into a sentence without this machine's folders.
 
     Args:
         run_index: The runs, whose root is left out of the sentence.
-        what: The subject of the sentence.
+        subject: The subject of the sentence.
         make: Reads the files.
 
     Returns:
@@ -154,9 +154,9 @@ def read_checked(run_index: RunIndex, what: str, make: Callable[[], T]) -> T:
     except NotFound:
         raise
     except GrandRoundsError as e:
-        raise Unreadable(hide_root(run_index, str(e))) from None
+        raise Unreadable(hide_root(run_index, str(e)), code=e.code) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OverflowError) as e:
-        raise Unreadable(f"{what} is damaged ({type(e).__name__})") from None
+        raise Unreadable(f"{subject} is damaged ({type(e).__name__})", code="damaged-run") from None
 
 
 def hide_root(run_index: RunIndex, text: str) -> str:

@@ -17,12 +17,14 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from grandrounds.console.cache import read_checked
-from grandrounds.console.run_index import DEEPEST, FRESH, NotFound, RunIndex, Unreadable, is_plain
+from grandrounds.console.run_index import DEEPEST, LOOK_SECONDS, NotFound, RunIndex, Unreadable, is_plain
 from grandrounds.core.arrays import plain
 
 COMPARISON, RESULTS = "comparison.json", "results.json"
 LARGEST = 32 * 2**20
 """Bytes of such a file that are read."""
+Content = dict[str, Any]
+"""The JSON of comparison.json or results.json."""
 
 
 @dataclass(frozen=True)
@@ -34,66 +36,73 @@ class ComparisonIndex:
     studies: dict[str, Path]
 
     def comparison(self, name: str) -> Path:
-        return _named(self.comparisons, name, "comparison")
+        return _look_up(self.comparisons, name, "comparison")
 
     def study(self, name: str) -> Path:
-        return _named(self.studies, name, "study")
+        return _look_up(self.studies, name, "study")
 
     def study_of(self, run: str) -> str | None:
-        """The study that a run is of, by its place: STUDY/runs/NAME."""
+        """Return the study that a run belongs to, by its place: STUDY/runs/NAME; None for another run."""
         parts = run.split("/")
         study = "/".join(parts[:-2])
         return study if len(parts) > 2 and parts[-2] == "runs" and study in self.studies else None
 
-    def read(self, file: Path) -> dict[str, Any]:
-        """A file of one of them."""
+    def read(self, file: Path) -> Content:
+        """Read the file of a comparison or study."""
         return read_checked(self.run_index, file.relative_to(self.run_index.root).as_posix(), lambda: _read(file))
 
 
-_SEEN: WeakKeyDictionary[RunIndex, tuple[float, ComparisonIndex]] = WeakKeyDictionary()
-_TURN = threading.Lock()
+_INDEXES: WeakKeyDictionary[RunIndex, tuple[float, ComparisonIndex]] = WeakKeyDictionary()
+_LOCK = threading.Lock()
 
 
-def comparisons_of(run_index: RunIndex) -> ComparisonIndex:
+def find_comparisons(run_index: RunIndex) -> ComparisonIndex:
     """Find the comparisons and studies below the root of a run index; a look holds for as long as one at runs does."""
-    with _TURN:
-        at, comparison_index = _SEEN.get(run_index, (0.0, None))
-        if comparison_index is None or time.monotonic() - at > FRESH:
+    with _LOCK:
+        looked, comparison_index = _INDEXES.get(run_index, (0.0, None))
+        if comparison_index is None or time.monotonic() - looked > LOOK_SECONDS:
             comparison_index = ComparisonIndex(run_index, {}, {})
             for name, folder, files in _look(run_index.root, run_index.root, 0):
                 if COMPARISON in files:
                     comparison_index.comparisons[name] = folder / COMPARISON
                 if RESULTS in files:
                     comparison_index.studies[name] = folder / RESULTS
-            _SEEN[run_index] = (time.monotonic(), comparison_index)
+            _INDEXES[run_index] = (time.monotonic(), comparison_index)
         return comparison_index
 
 
 def _look(root: Path, folder: Path, depth: int) -> Iterator[tuple[str, Path, set[str]]]:
-    """Folders with the names of their files. Links are not followed, and run folders hold neither."""
+    """List folders with the names of their files. Links are not followed, and run folders hold neither."""
     try:
         with os.scandir(folder) as entries:
-            known = {e.name: e.is_dir(follow_symlinks=False) for e in entries if not e.is_symlink()}
+            is_folder_by_name = {e.name: e.is_dir(follow_symlinks=False) for e in entries if not e.is_symlink()}
     except OSError:
         return
-    if known.get("checkpoint"):
+    if is_folder_by_name.get("checkpoint"):
         return
-    yield folder.relative_to(root).as_posix(), folder, {name for name, is_folder in known.items() if not is_folder}
+    yield (
+        folder.relative_to(root).as_posix(),
+        folder,
+        {name for name, is_folder in is_folder_by_name.items() if not is_folder},
+    )
     if depth < DEEPEST:
-        for name in sorted(n for n, is_folder in known.items() if is_folder and n[:1] != "."):
+        for name in sorted(n for n, is_folder in is_folder_by_name.items() if is_folder and n[:1] != "."):
             yield from _look(root, folder / name, depth + 1)
 
 
-def _named(known: dict[str, Path], name: str, what: str) -> Path:
-    if name not in known:
-        raise NotFound(f"there is no {what} '{name[:200]}'")
-    return known[name]
+def _look_up(places: dict[str, Path], name: str, kind: str) -> Path:
+    if name not in places:
+        raise NotFound(f"there is no {kind} '{name[:200]}'", code="unknown-name")
+    return places[name]
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> Content:
     if not is_plain(file, largest=LARGEST):
-        raise Unreadable(f"{file.name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read")
-    held = plain(json.loads(file.read_text()))
-    if not isinstance(held, dict):
+        raise Unreadable(
+            f"{file.name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read",
+            code="refused-file",
+        )
+    content = plain(json.loads(file.read_text()))
+    if not isinstance(content, dict):
         raise ValueError("no object")
-    return held
+    return content

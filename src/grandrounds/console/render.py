@@ -1,4 +1,4 @@
-"""Pages from templates. Everything that a template prints is escaped; there is no way round it in this module."""
+"""Pages from templates. Everything that a template prints is escaped; nothing in this module can turn that off."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from grandrounds.report.style import words
 
 PLACES = (("/", "Runs", Area.RUNS), ("/compare", "Compare", Area.COMPARE), ("/case", "Cases", Area.CASES),
           ("/audit", "Audit", Area.AUDIT), ("/privacy", "Privacy", Area.PRIVACY))  # fmt: skip
-"""What the head of a page leads to, for those who may see it."""
+"""Links in the head of a page, for users who may see them."""
 
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("grandrounds.console", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -37,14 +37,24 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"number": number, "words": words, "moment": _moment, "name": name}
-    made.globals |= {"link": link, "version": __version__, "own_styles": own_styles}
-    made.globals["shown"] = lambda place: shown_in(Place[place])
-    return made
+    templates.filters |= {"number": number, "words": words, "moment": _moment, "name": name}
+    templates.globals |= {"link": link, "version": __version__, "own_styles": own_styles}
+    templates.globals["shown"] = lambda place: shown_in(Place[place])
+    return templates
 
 
-def render_page(request: Request, template: str, *, status: int = 200, who: CurrentUser | None = None, **values: Any) -> Response:
-    """A page with the console's head; `who` is looked up where it is not given."""
+def render_page(
+    request: Request, template: str, *, status: int = 200, who: CurrentUser | None = None, **values: Any
+) -> Response:
+    """Render a page with the console's head.
+
+    Args:
+        request: The request.
+        template: The name of the template.
+        status: The status of the response.
+        who: The user; None looks up that of the request.
+        **values: The values that the template shows.
+    """
     who = who or find_user(request)
     app_state = get_state(request)
     shown = [
@@ -58,7 +68,7 @@ def render_page(request: Request, template: str, *, status: int = 200, who: Curr
         .render(
             who=who,
             places=shown,
-            session_left=None if who is None or who.session is None else app_state.sessions.left(who.session),
+            session_left=None if who is None or who.session is None else app_state.sessions.seconds_left(who.session),
             nonce=request.state.nonce,
             site=None if app_state.cases is None else app_state.cases.site,
             **values,
@@ -69,20 +79,22 @@ def render_page(request: Request, template: str, *, status: int = 200, who: Curr
 
 @lru_cache(maxsize=1)
 def own_styles() -> tuple[str, ...]:
-    """Elements that plotly's script would fill with rules for maps, which a strict policy forbids: where elements of these
-    names are on the page already it does not."""
+    """List elements that plotly's script would fill with rules for maps, which a strict policy forbids.
+
+    Where elements of these names are on the page already, it does not.
+    """
     script = script_file()
     return () if script is None else tuple(re.findall(r'getElementById\("([0-9a-f]{64})"\)', script.read_text("utf-8")))
 
 
 def link(path: str, **query: Any) -> str:
-    """A path with a query, each name and value encoded."""
-    held = {n: v for n, v in query.items() if v is not None}
-    return f"{path}?{urlencode(held, doseq=True)}" if held else path
+    """Build a path with a query, each name and value encoded."""
+    parameters = {n: v for n, v in query.items() if v is not None}
+    return f"{path}?{urlencode(parameters, doseq=True)}" if parameters else path
 
 
-def number(value: Any, digits: int = 3) -> str:
-    """A figure, or a dash where there is none."""
+def number(value: float | None, digits: int = 3) -> str:
+    """Format a number; a dash where there is none."""
     return "\u2013" if value is None else f"{value:,.{digits}f}"
 
 
@@ -99,5 +111,5 @@ def name(value: object) -> Markup:
 
 
 def _moment(seconds: float) -> str:
-    """A time as people write it."""
+    """Format a time for people."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

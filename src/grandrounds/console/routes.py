@@ -13,8 +13,8 @@ from grandrounds.console.api import ComparisonName, Name, RoundNumber, RunName, 
 from grandrounds.console.app_state import get_state
 from grandrounds.console.auth.access import CurrentUser, require_area
 from grandrounds.console.auth.users import Area
-from grandrounds.console.cache import Working
-from grandrounds.console.comparisons import comparisons_of
+from grandrounds.console.cache import StillComputing
+from grandrounds.console.comparisons import find_comparisons
 from grandrounds.console.render import render_page
 from grandrounds.console.run_index import FINISHED, RunIndex, Unreadable
 from grandrounds.console.views import audit as audit_view
@@ -22,7 +22,7 @@ from grandrounds.console.views import compare as compare_view
 from grandrounds.console.views import ledger
 from grandrounds.console.views import privacy as privacy_view
 from grandrounds.console.views import run as run_view
-from grandrounds.console.views.published import of_study
+from grandrounds.console.views.published import load_study
 from grandrounds.console.views.runs import SHOWN, run_lines
 from grandrounds.privacy.in_words import rounded_up
 
@@ -41,7 +41,9 @@ def one_run(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS
     head = run_view.head(run_index, run)
     sections = [(name, list(places)) for name, places in groupby(head.figures, key=lambda f: f.section)]
     sites, state = run_view.site_lines(run_index, run), run_index.get(run).state
-    checked = audit_view.check(run_index, run, deep=True, wait=0.0) if who.may_see(Area.AUDIT) and state == FINISHED else None
+    checked = (
+        audit_view.check(run_index, run, deep=True, wait=0.0) if who.may_see(Area.AUDIT) and state == FINISHED else None
+    )
     return render_page(
         request, "run.html", who=who, run=head, state=state, ledger=checked, sections=sections, sites=sites,
         has_events=any(s.events is not None for s in sites), groups=run_view.group_lines(run_index, run),
@@ -58,14 +60,14 @@ def compare(
 ) -> Response:
     run_index = get_state(request).run_index
     if study is not None:
-        shown = of_study(comparisons_of(run_index), study)
+        shown = load_study(find_comparisons(run_index), study)
         return render_page(request, "compare_study.html", who=who, study=shown, place=study)
     if not run and comparison is None:
         lines = [line for line in run_lines(run_index) if line.state == FINISHED]
         return render_page(request, "compare_choose.html", who=who, runs=lines, choices=compare_view.choices(run_index))
-    found = compare_view.compared(run_index, run, comparison)
+    compared = compare_view.compare_runs(run_index, run, comparison)
     return render_page(
-        request, "compare.html", who=who, compared=found, differences=compare_view.by_metric(found.differences),
+        request, "compare.html", who=who, compared=compared, differences=compare_view.by_metric(compared.differences),
         runs=json.dumps(run), comparison=comparison or "",
     )  # fmt: skip
 
@@ -81,35 +83,35 @@ def audit(
     run_index = get_state(request).run_index
     if run is None:
         return render_page(request, "audit_runs.html", who=who, lines=audit_view.ledger_lines(run_index))
-    done = audit_view.check(run_index, run, deep=deep, wait=audit_view.PAGE_WAIT)
-    if done.state == audit_view.NONE:
-        return render_page(request, "audit_none.html", who=who, run=run, done=done)
-    held, wrong = _entries(run_index, run, page)
-    signed = [] if held is None else _countersignatures(run_index, run, done)
+    checked = audit_view.check(run_index, run, deep=deep, wait=audit_view.PAGE_WAIT)
+    if checked.state == audit_view.NONE:
+        return render_page(request, "audit_none.html", who=who, run=run, done=checked)
+    entries, wrong = _entries(run_index, run, page)
+    signed = [] if entries is None else _countersignatures(run_index, run, checked)
     places, unread = _anchors(run_index, run)
     return render_page(
-        request, "audit.html", who=who, run=run, done=done, deep=deep, held=held, wrong=wrong, signed=signed,
-        found=ledger.findings_at(done, [] if held is None else held.entries), anchored=places, unread=unread,
-        sites=ledger.sites_of(run_index, run) if done.colour and not done.findings else [],
+        request, "audit.html", who=who, run=run, done=checked, deep=deep, held=entries, wrong=wrong, signed=signed,
+        found=ledger.findings_by_entry(checked, [] if entries is None else entries.entries), anchored=places, unread=unread,
+        sites=ledger.list_sites(run_index, run) if checked.colour and not checked.findings else [],
     )  # fmt: skip
 
 
 def _entries(run_index: RunIndex, run: str, page: int) -> tuple[ledger.Entries | None, str]:
-    """Entries, or why there are none to show: a damaged ledger has a page all the same."""
+    """Return entries, or the reason that there are none to show: a damaged ledger has a page all the same."""
     try:
         return ledger.entries(run_index, run, page), ""
     except Unreadable as e:
         return None, str(e)
 
 
-def _countersignatures(run_index: RunIndex, run: str, done: audit_view.Check) -> list[ledger.SiteSigned]:
+def _countersignatures(run_index: RunIndex, run: str, checked: audit_view.Check) -> list[ledger.SiteSignatures]:
     try:
-        return ledger.signatures(run_index, run, done)
+        return ledger.signatures(run_index, run, checked)
     except Unreadable:
         return []
 
 
-def _anchors(run_index: RunIndex, run: str) -> tuple[list[ledger.Place], str]:
+def _anchors(run_index: RunIndex, run: str) -> tuple[list[ledger.AnchorContract], str]:
     try:
         return ledger.anchors(run_index, run), ""
     except Unreadable as e:
@@ -117,7 +119,9 @@ def _anchors(run_index: RunIndex, run: str) -> tuple[list[ledger.Place], str]:
 
 
 @router.get("/privacy")
-def privacy(request: Request, who: Annotated[CurrentUser, require_area(Area.PRIVACY)], run: RunName | None = None) -> Response:
+def privacy(
+    request: Request, who: Annotated[CurrentUser, require_area(Area.PRIVACY)], run: RunName | None = None
+) -> Response:
     run_index = get_state(request).run_index
     if run is None:
         return render_page(request, "privacy_runs.html", who=who, lines=privacy_view.privacy_lines(run_index))
@@ -125,7 +129,7 @@ def privacy(request: Request, who: Annotated[CurrentUser, require_area(Area.PRIV
         line = next(one for one in privacy_view.privacy_lines(run_index) if one.run == run)
         return render_page(request, "privacy_wait.html", who=who, run=run, line=line, going=False)
     try:
-        told = privacy_view.promise(run_index, run, wait=privacy_view.PAGE_WAIT)
-    except Working:
+        promise = privacy_view.promise(run_index, run, wait=privacy_view.PAGE_WAIT)
+    except StillComputing:
         return render_page(request, "privacy_wait.html", who=who, run=run, line=None, going=True)
-    return render_page(request, "privacy.html", who=who, told=told, up=rounded_up)
+    return render_page(request, "privacy.html", who=who, told=promise, up=rounded_up)

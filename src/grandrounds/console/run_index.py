@@ -24,18 +24,20 @@ DEEPEST = 4
 """Folders below the root that are looked into: a study keeps its runs in STUDY/runs/NAME."""
 LARGEST = 256 * 2**20
 """Bytes of one file of a run that the console reads."""
-FRESH = 2.0
+LOOK_SECONDS = 2.0
 """Seconds for which a look at the folders holds."""
-KEPT, LINES = 8, 5000
+CACHED_RUNS, CACHED_LINES = 8, 5000
 """Runs whose files stay read, and whose line in the list does."""
 
 FINISHED, RUNNING, STOPPED, UNREADABLE = "finished", "running", "stopped", "unreadable"
 _READ = ("summary.json", "round_logs.json", "explanations.json", "checkpoint/rounds.jsonl", "checkpoint/plan.json")
 T = TypeVar("T")
+_Cache = OrderedDict[str, tuple[object, dict[str, Any]]]
+"""Results by run: the stamp of its files, then each result by kind."""
 
 
 class NotFound(GrandRoundsError):
-    """There is no such run."""
+    """The run, site, figure or entry does not exist."""
 
 
 class Unreadable(GrandRoundsError):
@@ -56,64 +58,81 @@ class RunEntry:
         return RUNNING if Checkpoint(self.folder / "checkpoint").is_locked() else STOPPED
 
     def stamp(self) -> tuple[tuple[int, int], ...]:
-        """Changes when a file that is read changes."""
+        """Stamp the files that are read: the value changes when one of them does."""
         return tuple(_facts(self.folder / name) for name in _READ)
 
 
 class RunIndex:
-    """Runs below `root`."""
+    """The runs below `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         if not self.root.is_dir():
-            raise BadInput(f"{root} is not a folder: give --runs the folder that holds run folders")
+            raise BadInput(
+                f"{root} is not a folder: give --runs the folder that holds run folders", code="not-a-folder"
+            )
         self._found: dict[str, RunEntry] = {}
-        self._looked = -FRESH
-        self._cache: OrderedDict[str, tuple[object, dict[str, Any]]] = OrderedDict()  # run -> stamp, what was made of it
-        self._lines: OrderedDict[str, tuple[object, dict[str, Any]]] = OrderedDict()
+        self._looked = -LOOK_SECONDS
+        self._cache: _Cache = OrderedDict()
+        self._lines: _Cache = OrderedDict()
         self._turn = threading.Lock()
 
     def runs(self) -> list[RunEntry]:
-        """All runs, the newest first."""
+        """List all runs, the newest first."""
         return sorted(self._all().values(), key=lambda f: (-_newest(f.folder), f.name))
 
     def get(self, name: str) -> RunEntry:
-        found = self._all().get(name)
-        if found is None:
-            raise NotFound(f"there is no run '{name[:200]}'")
-        return found
+        """Return a run by its name.
+
+        Raises:
+            NotFound: There is no such run.
+        """
+        entry = self._all().get(name)
+        if entry is None:
+            raise NotFound(f"there is no run '{name[:200]}'", code="unknown-run")
+        return entry
 
     def run(self, name: str) -> Run:
-        """A run's files, read once while they stay as they are."""
-        return self.kept(name, "run", _open_run)
+        """Open a run; its files are read once while they stay as they are."""
+        return self.get_cached(name, "run", _open_run)
 
-    def kept(self, name: str, what: str, make: Callable[[RunEntry], T]) -> T:
-        """What `make` gives for a run, made once while the run's files stay as they are; damage is `Unreadable`."""
-        return self._cached(self._cache, KEPT, name, what, make)
+    def get_cached(self, name: str, what: str, make: Callable[[RunEntry], T]) -> T:
+        """Return a result about a run, computed once while the run's files stay as they are.
+
+        Args:
+            name: The run.
+            what: The kind of result.
+            make: Computes it.
+
+        Raises:
+            NotFound: There is no such run.
+            Unreadable: Its files are damaged.
+        """
+        return self._cached(self._cache, CACHED_RUNS, name, what, make)
 
     def line(self, name: str, make: Callable[[RunEntry], T]) -> T:
-        """As `kept`, for the little that a list of all runs shows of each."""
-        return self._cached(self._lines, LINES, name, "line", make)
+        """Return the line of a run in a list of all runs; cached like `get_cached`, for more runs."""
+        return self._cached(self._lines, CACHED_LINES, name, "line", make)
 
-    def _cached(self, cache: OrderedDict[str, Any], most: int, name: str, what: str, make: Callable[[RunEntry], T]) -> T:
-        found = self.get(name)
-        stamp = found.stamp()
+    def _cached(self, cache: _Cache, most: int, name: str, kind: str, make: Callable[[RunEntry], T]) -> T:
+        entry = self.get(name)
+        stamp = entry.stamp()
         with self._turn:
-            before, made = cache.get(name, (None, {}))
-            if before == stamp and what in made:
+            before, results = cache.get(name, (None, {}))
+            if before == stamp and kind in results:
                 cache.move_to_end(name)
-                known: T | Unreadable = made[what]
-                if isinstance(known, Unreadable):
-                    raise Unreadable(str(known))
-                return known
+                cached: T | Unreadable = results[kind]
+                if isinstance(cached, Unreadable):
+                    raise Unreadable(str(cached), code=cached.code)
+                return cached
         new: T | Unreadable
         try:
-            new = _read_checked(found, make)
+            new = _read_checked(entry, make)
         except Unreadable as e:
             new = e.with_traceback(None)  # what cannot be read is not read again while it stays as it is
         with self._turn:
-            before, made = cache.get(name, (None, {}))
-            cache[name] = (stamp, {**(made if before == stamp else {}), what: new})
+            before, results = cache.get(name, (None, {}))
+            cache[name] = (stamp, {**(results if before == stamp else {}), kind: new})
             cache.move_to_end(name)
             while len(cache) > most:
                 cache.popitem(last=False)
@@ -123,13 +142,13 @@ class RunIndex:
 
     def _all(self) -> dict[str, RunEntry]:
         with self._turn:
-            if time.monotonic() - self._looked > FRESH:
+            if time.monotonic() - self._looked > LOOK_SECONDS:
                 self._found = {f.name: f for f in self._look(self.root, 0)}
                 self._looked = time.monotonic()
             return self._found
 
     def _look(self, folder: Path, depth: int) -> Iterator[RunEntry]:
-        """Run folders in and below a folder. Links are not followed."""
+        """Find the run folders in and below a folder. Links are not followed."""
         if (folder / "checkpoint").is_dir() and not (folder / "checkpoint").is_symlink():
             yield RunEntry(folder.relative_to(self.root).as_posix(), folder)
             return
@@ -161,43 +180,44 @@ def is_plain(path: Path, *, largest: int | None = None) -> bool:
     return stat.S_ISREG(facts.st_mode) and facts.st_size <= (LARGEST if largest is None else largest)
 
 
-def check_files(found: RunEntry) -> None:
+def check_files(entry: RunEntry) -> None:
     """Refuse a run whose files are links, pipes or too large, before one of them is opened.
 
     Args:
-        found: The run.
+        entry: The run.
 
     Raises:
         Unreadable: One of them is.
     """
     for name in _READ:
-        if not is_plain(found.folder / name):
+        if not is_plain(entry.folder / name):
             raise Unreadable(
-                f"{name} of run {found.name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read"
+                f"{name} of run {entry.name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read",
+                code="refused-file",
             )
 
 
-def _open_run(found: RunEntry) -> Run:
-    """A run whose files have all been looked at: what is wrong with them shows here and not in a page."""
-    check_files(found)
-    run = Run(found.folder, trust_code=None)
+def _open_run(entry: RunEntry) -> Run:
+    """Open a run and read all of its files, so that damage shows here and not in a page."""
+    check_files(entry)
+    run = Run(entry.folder, trust_code=None)
     rounds = run.rounds
     if not isinstance(run.plan, dict) or not all(isinstance(r, dict) and "decision" in r for r in rounds):
-        raise Unreadable(f"run {found.name} is damaged: its rounds have no decisions")
+        raise Unreadable(f"run {entry.name} is damaged: its rounds have no decisions", code="damaged-run")
     if run.finished and not {"final", "per_site", "method", "data"} <= set(run.summary):
-        raise Unreadable(f"run {found.name} is damaged: its summary lacks figures")
+        raise Unreadable(f"run {entry.name} is damaged: its summary lacks figures", code="damaged-run")
     return run
 
 
-def _read_checked(found: RunEntry, make: Callable[[RunEntry], T]) -> T:
+def _read_checked(entry: RunEntry, make: Callable[[RunEntry], T]) -> T:
     try:
-        return make(found)
+        return make(entry)
     except Unreadable:
         raise
     except GrandRoundsError as e:
-        raise Unreadable(str(e).replace(f"{found.folder}/", f"{found.name}/")) from None
+        raise Unreadable(str(e).replace(f"{entry.folder}/", f"{entry.name}/"), code=e.code) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as e:
-        raise Unreadable(f"run {found.name} is damaged ({type(e).__name__})") from None
+        raise Unreadable(f"run {entry.name} is damaged ({type(e).__name__})", code="damaged-run") from None
 
 
 def _facts(path: Path) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The web server of the console: on loopback unless told otherwise, and over TLS where it is not; limits of connections."""
+"""The web server of the console: on loopback by default, over TLS elsewhere; limits of requests and connections."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CONNECTIONS = 512
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the console listens. `certificate`, `key`: PEM files; without them it speaks plain HTTP, on loopback only."""
+class Address:
+    """The address of the console. `certificate`, `key`: PEM files; without them it speaks plain HTTP, on loopback only."""
 
     host: str = "127.0.0.1"
     port: int = 8600
@@ -47,24 +47,31 @@ class Place:
         return f"http{'s' if self.tls else ''}://{name}:{self.port}/"
 
     def check(self) -> None:
-        """Refuse what would send passwords in plain text over a network, or cannot be read."""
+        """Refuse an address that would send passwords in plain text over a network, and files that cannot be read.
+
+        Raises:
+            BadInput: TLS is missing or incomplete.
+        """
         if (self.certificate is None) != (self.key is None):
-            raise BadInput("--tls-certificate and --tls-key belong together: give both or neither")
+            raise BadInput(
+                "--tls-certificate and --tls-key belong together: give both or neither", code="missing-option"
+            )
         if not self.tls and not is_loopback(self.host):
             raise BadInput(
                 f"--host {self.host} is not loopback, and without TLS passwords would travel in plain text: "
-                "give --tls-certificate and --tls-key, or leave --host out"
+                "give --tls-certificate and --tls-key, or leave --host out",
+                code="insecure-address",
             )
         for file in (self.certificate, self.key):
             if file is not None and not file.is_file():
-                raise BadInput(f"{file} is not there: give a PEM file")
+                raise BadInput(f"{file} is not there: give a PEM file", code="file-not-found")
 
 
-def parse_proxies(given: Iterable[str]) -> frozenset[str]:
+def parse_proxies(texts: Iterable[str]) -> frozenset[str]:
     """Read the addresses of trusted reverse proxies.
 
     Args:
-        given: The values of --proxy.
+        texts: The values of --proxy.
 
     Returns:
         The addresses in their one form.
@@ -72,11 +79,14 @@ def parse_proxies(given: Iterable[str]) -> frozenset[str]:
     Raises:
         BadInput: One is no IP address.
     """
-    found = {text: plain_address(text) for text in given}
-    for text, address in found.items():
+    addresses = {text: plain_address(text) for text in texts}
+    for text, address in addresses.items():
         if address is None:
-            raise BadInput(f"--proxy {text} is not an IP address: give the one that the proxy connects from, such as 10.0.0.2")
-    return frozenset(a for a in found.values() if a is not None)
+            raise BadInput(
+                f"--proxy {text} is not an IP address: give the one that the proxy connects from, such as 10.0.0.2",
+                code="invalid-address",
+            )
+    return frozenset(a for a in addresses.values() if a is not None)
 
 
 def is_loopback(host: str) -> bool:
@@ -88,7 +98,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def make_server(app: FastAPI, place: Place) -> uvicorn.Server:
+def make_server(app: FastAPI, place: Address) -> uvicorn.Server:
     """Set up the server: small headers, a time limit for each request, and as many connections as there are files for.
 
     Requests are not logged: their addresses name runs and sites.
@@ -120,9 +130,9 @@ def make_server(app: FastAPI, place: Place) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(app: FastAPI, place: Place) -> None:
+def serve(app: FastAPI, place: Address) -> None:
     """Serve until somebody presses Ctrl-C."""
-    _free(place)
+    _check_port(place)
     make_server(app, place).run()
 
 
@@ -152,7 +162,7 @@ class LimitedProtocol(H11Protocol):
         self._begin()
         limit = self.limit_concurrency
         if limit is not None and len(self.connections) >= limit:
-            waiting = [c for c in self.connections if isinstance(c, LimitedProtocol) and c is not self and c.waits]
+            waiting = [c for c in self.connections if isinstance(c, LimitedProtocol) and c is not self and c.is_waiting]
             if waiting:
                 longest = min(waiting, key=lambda c: c.since)
                 self.connections.discard(longest)
@@ -188,7 +198,7 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """True while no request is being answered."""
         return self.cycle is None or self.cycle.response_complete
 
@@ -206,7 +216,7 @@ class LimitedProtocol(H11Protocol):
         self.transport.abort()
 
 
-def _free(place: Place) -> None:
+def _check_port(place: Address) -> None:
     try:
         family = socket.getaddrinfo(place.host, place.port)[0]
         with socket.socket(family[0]) as s:
@@ -214,5 +224,6 @@ def _free(place: Place) -> None:
             s.bind(family[4])
     except OSError as e:
         raise BadInput(
-            f"cannot listen on {place.host}:{place.port} ({e.strerror or e}): choose another --port"
+            f"cannot listen on {place.host}:{place.port} ({e.strerror or e}): choose another --port",
+            code="port-in-use",
         ) from None

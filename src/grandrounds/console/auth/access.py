@@ -1,4 +1,4 @@
-"""Access control: the user of a request, and their right to see it. Every route but sign-in names the area that it belongs to."""
+"""Access control: the user of a request, and their right to see it. Every route but sign-in belongs to one area."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CurrentUser:
 
 
 def find_user(request: Request) -> CurrentUser | None:
-    """The user of the session's cookie, or of a token in the Authorization header."""
+    """Find the user of the session's cookie, or of a token in the Authorization header."""
     app_state = get_state(request)
     cookie = request.cookies.get(app_state.session_cookie, "")
     session = app_state.sessions.find(cookie)
@@ -43,13 +43,13 @@ def find_user(request: Request) -> CurrentUser | None:
     token = _token(request)
     if token is None:
         return None
-    user = app_state.users.by_token(token)
+    user = app_state.users.find_by_token(token)
     if user is None:
-        where = f"tokens at {address(request)}"
+        where = f"tokens at {client_address(request)}"
         if app_state.limiter.wait(where):
             raise HTTPException(429, "too many wrong tokens from this address: wait a little")
-        app_state.limiter.wrong(where)
-        app_state.log.try_write(access_log.WRONG, user="", address=address(request), by="token")
+        app_state.limiter.count_failure(where)
+        app_state.log.try_write(access_log.WRONG_SIGN_IN, user="", address=client_address(request), by="token")
         return None
     return CurrentUser(user.name, user.roles)
 
@@ -62,16 +62,16 @@ def require_user(request: Request) -> CurrentUser:
 
 
 def is_signed_in(request: Request) -> bool:
-    """Whether who began a stream may go on with it. To ask does not count as using the session."""
+    """Check that the user of a stream is still signed in; the check does not count as using the session."""
     app_state = get_state(request)
     session, token = app_state.sessions.peek(request.cookies.get(app_state.session_cookie, "")), _token(request)
     if session is not None:
         return _is_valid(app_state, session)
-    return token is not None and app_state.users.by_token(token) is not None
+    return token is not None and app_state.users.find_by_token(token) is not None
 
 
 def require_area(area: Area) -> Any:
-    """What a route of an area depends on: a signed-in user whose role may see it."""
+    """Return the dependency of a route: a signed-in user whose role may see the area."""
     return Depends(_area_check(area))
 
 
@@ -123,37 +123,39 @@ def log_access(request: Request, event: str, who: CurrentUser, **facts: Any) -> 
     Raises:
         AccessLogFault: It cannot be written.
     """
-    by = "token" if who.session is None else "session"
-    get_state(request).log.write(event, user=who.name, roles=who.roles, address=address(request), by=by, **facts)
+    credential = "token" if who.session is None else "session"
+    get_state(request).log.write(
+        event, user=who.name, roles=who.roles, address=client_address(request), by=credential, **facts
+    )
 
 
 def _is_valid(app_state: AppState, session: Session) -> bool:
-    return app_state.users.vouches(session.user, session.roles, session.proof)
+    return app_state.users.is_current(session.user, session.roles, session.proof)
 
 
 def _token(request: Request) -> str | None:
-    """The token of the Authorization header."""
-    given = request.headers.get("authorization", "")
-    return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
+    """Return the token of the Authorization header."""
+    header = request.headers.get("authorization", "")
+    return header[len(_BEARER) :].strip() if header.lower().startswith(_BEARER) else None
 
 
-def address(request: Request) -> str:
+def client_address(request: Request) -> str:
     """Find the network address that a request comes from.
 
     Returns:
         The client's address; behind a trusted proxy the last address in X-Forwarded-For that is not a trusted proxy's.
     """
-    own = request.client.host if request.client is not None else "?"
+    peer = request.client.host if request.client is not None else "?"
     trusted = get_state(request).proxies
-    if own not in trusted:
-        return own
+    if peer not in trusted:
+        return peer
     for hop in reversed(",".join(request.headers.getlist("x-forwarded-for")).split(",")):
-        found = plain_address(hop)
-        if found is None:
+        hop_address = plain_address(hop)
+        if hop_address is None:
             break
-        if found not in trusted:
-            return found
-    return own
+        if hop_address not in trusted:
+            return hop_address
+    return peer
 
 
 def is_over_tls(request: Request) -> bool:

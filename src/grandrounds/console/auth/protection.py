@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LARGEST = 64 * 1024
 """Bytes of a request's body: forms and a patient's what-if values are all that is ever sent here."""
 
 
 def policy(nonce: str) -> str:
-    """The Content-Security-Policy. No script but our own files; Plotly may put rules into the one style element with the
-    nonce and set style attributes, which cannot run anything."""
+    """Build the Content-Security-Policy: no script but our own files.
+
+    Plotly may put rules into the one style element with the nonce and set style attributes, which cannot run anything.
+    """
     return "; ".join(
         [
             "default-src 'none'",
@@ -47,10 +44,14 @@ _ALWAYS = {
 
 
 class Protection:
-    """ASGI middleware. `hosts`: names that a request may call this console by, so that no foreign name leads a browser
-    here (DNS rebinding); `tls`: whether browsers are told to keep to HTTPS."""
+    """ASGI middleware that checks requests and adds headers to responses.
 
-    def __init__(self, app: App, *, hosts: Iterable[str], tls: bool) -> None:
+    Args:
+        hosts: Names that a request may call this console by, so that no foreign name leads a browser here (DNS rebinding).
+        tls: Tell browsers to keep to HTTPS.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Iterable[str], tls: bool) -> None:
         self._app, self._hosts, self._tls = app, frozenset(h.lower() for h in hosts), tls
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,7 +61,7 @@ class Protection:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         nonce = secrets.token_urlsafe(16)
         scope.setdefault("state", {})["nonce"] = nonce
-        send = self._dressed(send, nonce, scope["path"])
+        send = self._add_headers(send, nonce, scope["path"])
         if _host(headers.get("host", "")) not in self._hosts:
             await _say(send, 421, "this console is not known by that name: start it with --name NAME")
         elif not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > LARGEST:
@@ -68,7 +69,7 @@ class Protection:
         else:
             await self._app(scope, _limit_body(receive), send)
 
-    def _dressed(self, send: Send, nonce: str, path: str) -> Send:
+    def _add_headers(self, send: Send, nonce: str, path: str) -> Send:
         async def dressed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 extra = {**_ALWAYS, "content-security-policy": policy(nonce)}
@@ -76,8 +77,8 @@ class Protection:
                     extra["cache-control"] = "no-store"  # patients' values stay in no cache
                 if self._tls:
                     extra["strict-transport-security"] = "max-age=31536000"
-                kept = [(n, v) for n, v in message["headers"] if n.decode("latin-1").lower() not in extra]
-                message["headers"] = kept + [(n.encode(), v.encode()) for n, v in extra.items()]
+                headers = [(n, v) for n, v in message["headers"] if n.decode("latin-1").lower() not in extra]
+                message["headers"] = headers + [(n.encode(), v.encode()) for n, v in extra.items()]
             await send(message)
 
         return dressed
@@ -88,15 +89,15 @@ class TooLarge(Exception):
 
 
 def _limit_body(receive: Receive) -> Receive:
-    """A body that names no length, or a false one, is cut off all the same."""
-    seen = 0
+    """Limit a body that names no length, or a false one."""
+    received = 0
 
     async def limited() -> Message:
-        nonlocal seen
+        nonlocal received
         message = await receive()
         if message["type"] == "http.request":
-            seen += len(message.get("body", b""))
-            if seen > LARGEST:
+            received += len(message.get("body", b""))
+            if received > LARGEST:
                 raise TooLarge
         return message
 
@@ -104,9 +105,9 @@ def _limit_body(receive: Receive) -> Receive:
 
 
 def _host(header: str) -> str:
-    """The name in a Host header, without its port; nothing where more stands behind the name than a port."""
-    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", header)
-    return "" if found is None else found[1].lower()
+    """Return the name in a Host header without its port; "" where more than a port follows the name."""
+    matched = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(:\d*)?", header)
+    return "" if matched is None else matched[1].lower()
 
 
 async def _say(send: Send, status: int, text: str) -> None:

@@ -26,8 +26,16 @@ MOST = 1000
 
 @dataclass
 class Session:
-    """A signed-in user. `proof`: what they signed in with (`users.proof_of`); `csrf`: what a form of this session must
-    bring along."""
+    """The session of a signed-in user.
+
+    Attributes:
+        user: The user's name.
+        roles: The user's roles at sign-in.
+        proof: The credential of the sign-in (`users.credential_proof`).
+        csrf: The number that a form of this session must bring along.
+        began: The time of the sign-in.
+        used: The time of the last request.
+    """
 
     user: str
     roles: tuple[Role, ...]
@@ -38,7 +46,7 @@ class Session:
 
 
 class Sessions:
-    """Sessions end after `idle` seconds without a request, and after `longest` whatever happens."""
+    """All sessions. They end after `idle` seconds without a request, and after `longest` in any case."""
 
     def __init__(
         self, *, idle: float = 30 * 60, longest: float = 8 * 3600, clock: Callable[[], float] = time.monotonic
@@ -48,7 +56,7 @@ class Sessions:
         self._turn = threading.Lock()
 
     def begin(self, user: str, roles: tuple[Role, ...], proof: str) -> tuple[str, Session]:
-        """A new session and the number for its cookie. Every sign-in has a new one, so none can be planted."""
+        """Begin a session, and return the number for its cookie. Every sign-in has a new one, so none can be planted."""
         number, now = secrets.token_urlsafe(32), self._clock()
         session = Session(user, roles, proof, secrets.token_urlsafe(32), now, now)
         with self._turn:
@@ -59,24 +67,24 @@ class Sessions:
         return number, session
 
     def find(self, number: str) -> Session | None:
-        """The session of a cookie, while it holds; looking it up counts as using it."""
+        """Find the session of a cookie, while it is valid; looking it up counts as using it."""
         now = self._clock()
         with self._turn:
             session = self._sessions.get(_key(number))
-            if session is None or self._over(session, now):
+            if session is None or self._has_ended(session, now):
                 self._sessions.pop(_key(number), None)
                 return None
             session.used = now
             return session
 
     def peek(self, number: str) -> Session | None:
-        """A session that goes on, without using it: a page that is left open must not keep it alive."""
+        """Find a session without using it: a page that is left open must not keep it alive."""
         with self._turn:
             session = self._sessions.get(_key(number))
-            return None if session is None or self._over(session, self._clock()) else session
+            return None if session is None or self._has_ended(session, self._clock()) else session
 
-    def left(self, session: Session) -> float:
-        """Seconds until a session ends, if it is not used again."""
+    def seconds_left(self, session: Session) -> float:
+        """Return the seconds until a session ends, if it is not used again."""
         now = self._clock()
         return max(0.0, min(session.used + self.idle, session.began + self.longest) - now)
 
@@ -87,21 +95,21 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def _over(self, session: Session, now: float) -> bool:
+    def _has_ended(self, session: Session, now: float) -> bool:
         return now - session.used > self.idle or now - session.began > self.longest
 
     def _sweep(self, now: float) -> None:
-        for key in [k for k, s in self._sessions.items() if self._over(s, now)]:
+        for key in [k for k, s in self._sessions.items() if self._has_ended(s, now)]:
             del self._sessions[key]
 
 
-def secrets_equal(given: str, known: str) -> bool:
-    """Whether two secrets are equal, in a time that tells nothing."""
-    return hmac.compare_digest(given.encode(), known.encode())
+def secrets_equal(secret: str, expected: str) -> bool:
+    """Compare two secrets in constant time."""
+    return hmac.compare_digest(secret.encode(), expected.encode())
 
 
 def _key(number: str) -> str:
-    """Sessions are kept under a digest, so that a dump of memory is no list of cookies."""
+    """Hash a session's number, so that a dump of memory is no list of cookies."""
     return hashlib.sha256(number.encode()).hexdigest()
 
 
@@ -113,7 +121,7 @@ _MOST = 10_000
 
 
 class Limiter:
-    """Counts wrong sign-ins by key."""
+    """A counter of wrong sign-ins by key, which makes the next attempt wait."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, free: int = FREE) -> None:
         self._clock, self._free = clock, free
@@ -121,12 +129,12 @@ class Limiter:
         self._turn = threading.Lock()
 
     def wait(self, *keys: str) -> float:
-        """Seconds until the next try is looked at; 0 where it may be now."""
+        """Return the seconds until the next attempt is checked; 0 where it may be now."""
         now = self._clock()
         with self._turn:
-            return max((self._left(key, now) for key in keys), default=0.0)
+            return max((self._seconds_left(key, now) for key in keys), default=0.0)
 
-    def wrong(self, *keys: str) -> None:
+    def count_failure(self, *keys: str) -> None:
         now = self._clock()
         with self._turn:
             for key in keys:
@@ -137,12 +145,12 @@ class Limiter:
             while len(self._wrong) > _MOST:
                 self._wrong.popitem(last=False)
 
-    def right(self, key: str) -> None:
+    def clear(self, key: str) -> None:
         with self._turn:
             self._wrong.pop(key, None)
 
-    def forgive(self, key: str) -> None:
-        """Take one back: a try is counted before it is looked at, so that many at once do not slip through."""
+    def take_back(self, key: str) -> None:
+        """Take one failure back: an attempt is counted before it is checked, so that many at once do not slip through."""
         with self._turn:
             count, last = self._wrong.get(key, (0, 0.0))
             if count > 1:
@@ -150,7 +158,7 @@ class Limiter:
             else:
                 self._wrong.pop(key, None)
 
-    def _left(self, key: str, now: float) -> float:
+    def _seconds_left(self, key: str, now: float) -> float:
         count, last = self._wrong.get(key, (0, now))
         if count < self._free:
             return 0.0

@@ -14,11 +14,11 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from grandrounds.console.access_log import SIGN_IN, SIGN_OUT, WRONG, AccessLogFault
+from grandrounds.console.access_log import SIGN_IN, SIGN_OUT, WRONG_SIGN_IN, AccessLogFault
 from grandrounds.console.app_state import get_state
-from grandrounds.console.auth.access import address, check_origin, is_over_tls, log_access, require_user
+from grandrounds.console.auth.access import check_origin, client_address, is_over_tls, log_access, require_user
 from grandrounds.console.auth.sessions import secrets_equal
-from grandrounds.console.auth.users import proof_of
+from grandrounds.console.auth.users import credential_proof
 from grandrounds.console.render import render_page
 
 _CHECKS = ThreadPoolExecutor(4, thread_name_prefix="passwords")
@@ -39,36 +39,36 @@ def form(request: Request, next: str = "/") -> Response:
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """Check a name and password, or a token. Which of them was wrong is not said."""
-    app_state, given = get_state(request), await _fields(request)
+    """Check a name and password, or a token. The answer does not say which of them was wrong."""
+    app_state, fields = get_state(request), await _fields(request)
     check_origin(request)
-    if not given.get("form") or not secrets_equal(given["form"], request.cookies.get(app_state.form_cookie, "")):
-        return _form(request, next=given.get("next", "/"), wrong="The form was too old: try again.", status=403)
-    name, secret = given.get("name", "")[:64], given.get("secret", "")
-    user = app_state.users.by_token(secret)
+    if not fields.get("form") or not secrets_equal(fields["form"], request.cookies.get(app_state.form_cookie, "")):
+        return _form(request, next=fields.get("next", "/"), wrong="The form was too old: try again.", status=403)
+    name, secret = fields.get("name", "")[:64], fields.get("secret", "")
+    user = app_state.users.find_by_token(secret)
     if user is None or name not in ("", user.name):  # a right token, 256 random bits, need not wait for those who guess
-        here = f"{name} at {address(request)}"
-        wait = max(app_state.limiter.wait(here), app_state.everywhere.wait(name))
+        attempt = f"{name} at {client_address(request)}"
+        wait = max(app_state.limiter.wait(attempt), app_state.name_limiter.wait(name))
         if wait:
-            said = f"Too many attempts with this name. Try again in {math.ceil(wait)} s."
-            return _form(request, next=given.get("next", "/"), wrong=said, status=429, name=name)
-        app_state.limiter.wrong(here)  # before it is looked at, so that many at once do not slip through
-        app_state.everywhere.wrong(name)
-        check = partial(app_state.users.by_password, name, secret)
+            sentence = f"Too many attempts with this name. Try again in {math.ceil(wait)} s."
+            return _form(request, next=fields.get("next", "/"), wrong=sentence, status=429, name=name)
+        app_state.limiter.count_failure(attempt)  # before it is looked at, so that many at once do not slip through
+        app_state.name_limiter.count_failure(name)
+        check = partial(app_state.users.find_by_password, name, secret)
         user = await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
         if user is None:
-            _log.warning("a sign-in from %s failed", address(request))
+            _log.warning("a sign-in from %s failed", client_address(request))
             tried = name if name in {user.name for user in app_state.users} else UNKNOWN_NAME
-            app_state.log.try_write(WRONG, user=tried, address=address(request), by="form")
-            return _form(request, next=given.get("next", "/"), wrong=NOT_KNOWN, status=401, name=name)
-        app_state.limiter.right(here)
-        app_state.everywhere.forgive(name)
-    by = "password" if proof_of(user, secret) not in user.tokens else "token"
-    app_state.log.write(SIGN_IN, user=user.name, roles=user.roles, address=address(request), by=by)
+            app_state.log.try_write(WRONG_SIGN_IN, user=tried, address=client_address(request), by="form")
+            return _form(request, next=fields.get("next", "/"), wrong=NOT_KNOWN, status=401, name=name)
+        app_state.limiter.clear(attempt)
+        app_state.name_limiter.take_back(name)
+    credential = "password" if credential_proof(user, secret) not in user.tokens else "token"
+    app_state.log.write(SIGN_IN, user=user.name, roles=user.roles, address=client_address(request), by=credential)
     app_state.sessions.end(request.cookies.get(app_state.session_cookie, ""))
-    number, _ = app_state.sessions.begin(user.name, user.roles, proof_of(user, secret))
+    number, _ = app_state.sessions.begin(user.name, user.roles, credential_proof(user, secret))
     _log.info("%r signed in", user.name)
-    answer = RedirectResponse(_local_path(given.get("next", "/")), 303)
+    answer = RedirectResponse(_local_path(fields.get("next", "/")), 303)
     _set(answer, request, app_state.session_cookie, number)
     answer.delete_cookie(app_state.form_cookie)
     return answer
@@ -76,9 +76,9 @@ async def sign_in(request: Request) -> Response:
 
 @router.post("/sign-out")
 async def sign_out(request: Request) -> Response:
-    who, given = require_user(request), await _fields(request)
+    who, fields = require_user(request), await _fields(request)
     check_origin(request)
-    if who.session is None or not secrets_equal(given.get("csrf", ""), who.session.csrf):
+    if who.session is None or not secrets_equal(fields.get("csrf", ""), who.session.csrf):
         raise HTTPException(403, "the form is not of this session")
     app_state = get_state(request)
     app_state.sessions.end(request.cookies.get(app_state.session_cookie, ""))
@@ -91,7 +91,9 @@ async def sign_out(request: Request) -> Response:
 
 def _form(request: Request, *, next: str, wrong: str = "", status: int = 200, name: str = "") -> Response:
     token = secrets.token_urlsafe(32)
-    answer = render_page(request, "sign_in.html", status=status, form=token, next=_local_path(next), wrong=wrong, given=name)
+    answer = render_page(
+        request, "sign_in.html", status=status, form=token, next=_local_path(next), wrong=wrong, given=name
+    )
     _set(answer, request, get_state(request).form_cookie, token)
     return answer
 
@@ -101,7 +103,7 @@ def _set(answer: Response, request: Request, cookie: str, value: str) -> None:
 
 
 async def _fields(request: Request) -> dict[str, str]:
-    """The fields of a form, each once."""
+    """Read the fields of a form, each once."""
     try:
         return {n: v[0] for n, v in parse_qs((await request.body()).decode(), max_num_fields=20).items()}
     except ValueError:
@@ -109,6 +111,6 @@ async def _fields(request: Request) -> dict[str, str]:
 
 
 def _local_path(next: str) -> str:
-    """A path of this console; anything else leads to its front page."""
-    there = next.startswith("/") and not next.startswith(("//", "/\\")) and next.isprintable() and "\\" not in next
-    return next if there else "/"
+    """Return a path of this console; anything else leads to its front page."""
+    is_local = next.startswith("/") and not next.startswith(("//", "/\\")) and next.isprintable() and "\\" not in next
+    return next if is_local else "/"

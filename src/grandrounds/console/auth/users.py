@@ -1,4 +1,4 @@
-"""Users and their roles: `users.json`, with scrypt hashes of passwords and SHA-256 digests of tokens, and never either itself.
+"""Users and their roles: `users.json` has scrypt hashes of passwords and SHA-256 digests of tokens, never either itself.
 
 A token has 256 random bits, so a fast hash is enough for it; a password has not. A user has one or more roles, and every page
 and API route belongs to one area.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.deploy.files import write_private
@@ -25,7 +25,7 @@ from grandrounds.deploy.files import write_private
 SCHEMA = 1
 TOKEN = "grc_"
 """How every token begins, so that scanners of logs and repositories know one."""
-SHORTEST = 12
+MIN_PASSWORD = 12
 _COST = {"n": 2**15, "r": 8, "p": 1}
 _MEMORY = 64 * 2**20
 _LONGEST = 1024
@@ -34,7 +34,7 @@ _log = logging.getLogger("grandrounds.console")
 
 
 class Role(StrEnum):
-    """What a user is to the consortium."""
+    """The role of a user in the consortium."""
 
     VIEWER = "viewer"
     CLINICIAN = "clinician"
@@ -42,7 +42,7 @@ class Role(StrEnum):
 
 
 class Area(StrEnum):
-    """What a route shows."""
+    """The area that a route belongs to."""
 
     RUNS = "runs"
     COMPARE = "compare"
@@ -52,7 +52,7 @@ class Area(StrEnum):
 
 
 _EVERYBODY = frozenset(Role)
-OPEN_TO: dict[Area, frozenset[Role]] = {
+ROLES_BY_AREA: dict[Area, frozenset[Role]] = {
     Area.RUNS: _EVERYBODY,
     Area.COMPARE: _EVERYBODY,
     Area.CASES: frozenset({Role.CLINICIAN}),
@@ -63,32 +63,46 @@ OPEN_TO: dict[Area, frozenset[Role]] = {
 
 
 def may_see(roles: Iterable[Role], area: Area) -> bool:
-    return not OPEN_TO[area].isdisjoint(roles)
+    return not ROLES_BY_AREA[area].isdisjoint(roles)
 
 
 def parse_roles(words: Iterable[str]) -> tuple[Role, ...]:
-    """Roles by name; an unknown one is refused in words."""
-    known = [r.value for r in Role]
-    found = []
+    """Parse roles by name.
+
+    Raises:
+        BadInput: A role is unknown, or there is none.
+    """
+    names = [r.value for r in Role]
+    roles = []
     for word in words:
-        if word not in known:
-            raise BadInput(f"there is no role '{word}'; {nearest(word, known)}")
-        found.append(Role(word))
-    if not found:
-        raise BadInput(f"a user needs a role: {', '.join(known)}")
-    return tuple(dict.fromkeys(found))
+        if word not in names:
+            raise BadInput(f"there is no role '{word}'; {nearest(word, names)}", code="unknown-role")
+        roles.append(Role(word))
+    if not roles:
+        raise BadInput(f"a user needs a role: {', '.join(names)}", code="missing-role")
+    return tuple(dict.fromkeys(roles))
+
+
+class PasswordHash(TypedDict):
+    """A password as it is stored: scrypt's parameters, the salt and the hash, both in base64."""
+
+    n: int
+    r: int
+    p: int
+    salt: str
+    hash: str
 
 
 @dataclass(frozen=True)
 class User:
-    """`password`: scrypt's parameters, salt and hash; `tokens`: digest -> when it ends (ISO)."""
+    """A user of the console. `tokens`: the end of each token (ISO), by the token's digest."""
 
     name: str
     roles: tuple[Role, ...]
-    password: Mapping[str, Any] | None = None
+    password: PasswordHash | None = None
     tokens: Mapping[str, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "name": self.name,
             "roles": [r.value for r in self.roles],
@@ -112,84 +126,91 @@ class Users:
 
     @classmethod
     def load(cls, file: Path) -> Users:
-        """The users of a file; none where there is no file yet."""
+        """Load the users of a file; none where there is no file yet.
+
+        Raises:
+            BadInput: The file cannot be read, is damaged, or is of another version.
+        """
         if not file.exists():
             return cls(file=file)
         try:
-            held = json.loads(file.read_text())
-            if held["schema"] != SCHEMA:
+            content = json.loads(file.read_text())
+            if content["schema"] != SCHEMA:
                 raise BadInput(
-                    f"{file} has schema {held['schema']}, this version reads {SCHEMA}: update the older side"
+                    f"{file} has schema {content['schema']}, this version reads {SCHEMA}: update the older side",
+                    code="unsupported-version",
                 )
-            return cls([User.from_dict(u) for u in held["users"]], file)
+            return cls([User.from_dict(u) for u in content["users"]], file)
         except OSError as e:
-            raise BadInput(f"cannot read the users of {file}: {e.strerror or e}") from None
+            raise BadInput(f"cannot read the users of {file}: {e.strerror or e}", code="cannot-read") from None
         except (ValueError, KeyError, TypeError):
-            raise BadInput(f"{file} is damaged: bring a copy back, or remove it and add users again") from None
+            raise BadInput(
+                f"{file} is damaged: bring a copy back, or remove it and add users again", code="damaged-file"
+            ) from None
 
     def __iter__(self) -> Iterator[User]:
-        return iter(self._now().values())
+        return iter(self._current().values())
 
     def __len__(self) -> int:
-        return len(self._now())
+        return len(self._current())
 
     def add(self, name: str, roles: Iterable[str], *, password: str | None = None) -> User:
-        """A new user, or other roles and another password for a known one."""
+        """Add a user, or give a known one other roles and another password."""
         check_name(name)
-        before = self._now().get(name)
+        before = self._current().get(name)
         hashed = None if before is None else before.password
         if password is not None:
             hashed = hash_password(password)
         user = User(name, parse_roles(roles), hashed, {} if before is None else before.tokens)
-        self._keep(user)
+        self._store(user)
         return user
 
     def issue(self, name: str, *, days: int) -> str:
-        """A new token of a user, said once and kept as its digest only."""
-        user = self._known(name)
+        """Issue a new token of a user, which is shown once and stored as its digest only."""
+        user = self._find(name)
         token = TOKEN + secrets.token_urlsafe(32)
         ends = (datetime.now(UTC) + timedelta(days=days)).isoformat(timespec="seconds")
-        self._keep(replace(user, tokens={**user.tokens, _digest(token): ends}))
+        self._store(replace(user, tokens={**user.tokens, _digest(token): ends}))
         return token
 
     def remove(self, name: str) -> None:
-        self._known(name)
+        self._find(name)
         del self._users[name]
         self._save()
 
     def revoke(self, name: str) -> int:
-        """Void all tokens of a user; how many there were."""
-        user = self._known(name)
-        self._keep(replace(user, tokens={}))
+        """Void all tokens of a user, and return how many there were."""
+        user = self._find(name)
+        self._store(replace(user, tokens={}))
         return len(user.tokens)
 
-    def by_password(self, name: str, password: str) -> User | None:
-        """The user, if the password is theirs. An unknown name takes as long as a wrong password."""
-        user = self._now().get(name)
+    def find_by_password(self, name: str, password: str) -> User | None:
+        """Return the user, if the password is theirs. An unknown name takes as long as a wrong password."""
+        user = self._current().get(name)
         hashed = None if user is None else user.password
         right = check_password(password, _NOBODY if hashed is None else hashed)
         return user if right and hashed is not None else None
 
-    def by_token(self, token: str) -> User | None:
-        """The user whose token this is, while it holds."""
+    def find_by_token(self, token: str) -> User | None:
+        """Return the user whose token this is, while it is valid."""
         digest = _digest(token)
-        return next((u for u in self if any(hmac.compare_digest(known, digest) for known in _valid_tokens(u))), None)
+        return next((u for u in self if any(hmac.compare_digest(stored, digest) for stored in _valid_tokens(u))), None)
 
-    def vouches(self, name: str, roles: tuple[Role, ...], proof: str) -> bool:
-        """Whether who signed in is still known by the same token or password, and in the same roles."""
-        user = self._now().get(name)
+    def is_current(self, name: str, roles: tuple[Role, ...], proof: str) -> bool:
+        """Check that a signed-in user still has the same token or password, and the same roles."""
+        user = self._current().get(name)
         if user is None or user.roles != roles:
             return False
         return proof in _valid_tokens(user) or (user.password is not None and proof == user.password["hash"])
 
-    def _known(self, name: str) -> User:
-        users = self._now()
+    def _find(self, name: str) -> User:
+        users = self._current()
         if name not in users:
-            raise BadInput(f"there is no user '{name}'; {nearest(name, users)}")
+            raise BadInput(f"there is no user '{name}'; {nearest(name, users)}", code="unknown-user")
         return users[name]
 
-    def _now(self) -> dict[str, User]:
-        """Users as their file has them now. A file that can no longer be read knows nobody: better shut than open."""
+    def _current(self) -> dict[str, User]:
+        """Return the users as their file has them now; none where it can no longer be read: better shut than open."""
         stamp = _facts(self._file)
         if self._file is not None and stamp != self._stamp:
             try:
@@ -200,45 +221,52 @@ class Users:
             self._stamp = stamp
         return self._users
 
-    def _keep(self, user: User) -> None:
+    def _store(self, user: User) -> None:
         self._users[user.name] = user
         self._save()
 
     def _save(self) -> None:
         if self._file is None:
             return
-        held = {"schema": SCHEMA, "users": [user.to_dict() for user in self._users.values()]}
+        content = {"schema": SCHEMA, "users": [user.to_dict() for user in self._users.values()]}
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_private(self._file, json.dumps(held, indent=1))
+        write_private(self._file, json.dumps(content, indent=1))
         self._stamp = _facts(self._file)
 
 
-def proof_of(user: User, secret: str) -> str:
-    """What a session remembers of the secret that it began with: the token's digest, or the password's hash."""
+def credential_proof(user: User, secret: str) -> str:
+    """Return what a session remembers of the secret that it began with: the token's digest, or the password's hash."""
     digest = _digest(secret)
     return digest if digest in user.tokens or user.password is None else str(user.password["hash"])
 
 
-def hash_password(password: str) -> dict[str, Any]:
-    """Salt, cost and hash of a password; a short one is refused."""
-    if len(password) < SHORTEST:
-        raise BadInput(f"a password needs {SHORTEST} characters or more: take a few words")
+def hash_password(password: str) -> PasswordHash:
+    """Hash a password with a new salt.
+
+    Raises:
+        BadInput: It is too short or too long.
+    """
+    if len(password) < MIN_PASSWORD:
+        raise BadInput(f"a password needs {MIN_PASSWORD} characters or more: take a few words", code="password-length")
     if len(password) > _LONGEST:
-        raise BadInput(f"a password has at most {_LONGEST} characters")
+        raise BadInput(f"a password has at most {_LONGEST} characters", code="password-length")
     salt = secrets.token_bytes(16)
-    return {**_COST, "salt": _text(salt), "hash": _text(_scrypt(password, salt, **_COST))}
+    return _hash(salt, _scrypt(password, salt, **_COST))
 
 
-def check_password(password: str, held: Mapping[str, Any]) -> bool:
+def check_password(password: str, stored: PasswordHash) -> bool:
+    """Check a password against a stored hash."""
     if len(password) > _LONGEST:
         return False
-    cost = {name: int(held[name]) for name in _COST}
-    return hmac.compare_digest(_text(_scrypt(password, base64.b64decode(held["salt"]), **cost)), str(held["hash"]))
+    cost = {"n": int(stored["n"]), "r": int(stored["r"]), "p": int(stored["p"])}
+    return hmac.compare_digest(_text(_scrypt(password, base64.b64decode(stored["salt"]), **cost)), str(stored["hash"]))
 
 
 def check_name(name: str) -> str:
     if not name or len(name) > _NAME or not name.isprintable() or name != name.strip():
-        raise BadInput(f"{name!r} is no user name: give 1 to {_NAME} characters without line breaks")
+        raise BadInput(
+            f"{name!r} is no user name: give 1 to {_NAME} characters without line breaks", code="invalid-user-name"
+        )
     return name
 
 
@@ -251,13 +279,13 @@ def _digest(token: str) -> str:
 
 
 def _valid_tokens(user: User) -> list[str]:
-    """The digests of a user's tokens that have not ended."""
+    """List the digests of a user's tokens that have not ended."""
     now = datetime.now(UTC)
     return [digest for digest, ends in user.tokens.items() if now < datetime.fromisoformat(ends)]
 
 
 def _facts(file: Path | None) -> tuple[int, ...]:
-    """Changes when a file is written, or is put in the place of another."""
+    """Stamp a file: the value changes when it is written, or put in the place of another."""
     try:
         s = None if file is None else file.stat()
     except OSError:
@@ -269,4 +297,8 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-_NOBODY = {**_COST, "salt": _text(b"\0" * 16), "hash": _text(b"\0" * 32)}
+def _hash(salt: bytes, digest: bytes) -> PasswordHash:
+    return {"n": _COST["n"], "r": _COST["r"], "p": _COST["p"], "salt": _text(salt), "hash": _text(digest)}
+
+
+_NOBODY = _hash(b"\0" * 16, b"\0" * 32)

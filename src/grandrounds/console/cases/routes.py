@@ -1,19 +1,19 @@
-"""Routes of patients: their pages, and their API. They are for clinicians, at a console that was started with --site.
+"""Routes of patients: their pages, and their API, for clinicians at a console that was started with --site.
 
-Without --site there are no patients, and every route here says so.
+Without --site there are no patients, and every route here answers with an error.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from grandrounds.console import access_log
-from grandrounds.console.api import REFUSED
+from grandrounds.console.api import REFUSED, Responses
 from grandrounds.console.app_state import get_state
 from grandrounds.console.auth.access import CurrentUser, check_script, log_access, require_area
 from grandrounds.console.auth.users import Area
@@ -27,16 +27,18 @@ from grandrounds.console.views.case import PatientPage, Sort, case_runs, patient
 from grandrounds.console.views.runs import RunLine
 from grandrounds.core.errors import BadInput
 
-NOWHERE = "this console shows no patients: a hospital starts its own with `rounds console --site NAME`, beside its data"
+NO_PATIENTS = (
+    "this console shows no patients: a hospital starts its own with `rounds console --site NAME`, beside its data"
+)
 Clinician = Annotated[CurrentUser, require_area(Area.CASES)]
 
 
 def _cases_here(request: Request, who: Clinician) -> SiteCases:
-    """The role is checked first: to others it is not even said whether there are patients here."""
-    found = get_state(request).cases
-    if found is None:
-        raise HTTPException(404, NOWHERE)
-    return found
+    """Return the hospital's cases. The role is checked first: others do not learn whether there are patients here."""
+    site_cases = get_state(request).cases
+    if site_cases is None:
+        raise HTTPException(404, NO_PATIENTS)
+    return site_cases
 
 
 def _check_post(request: Request, who: Clinician) -> CurrentUser:
@@ -66,11 +68,11 @@ def open_patient(request: Request, who: CurrentUser, cases: SiteCases, run: str,
         NotFound: There is no such run or patient here.
         AccessLogFault: The access log cannot be written.
     """
-    found = cases.open(run)
-    event = access_log.PATIENT if case in found.rows.parts else access_log.NOT_FOUND
+    patients = cases.open(run)
+    event = access_log.PATIENT if case in patients.rows.parts else access_log.NOT_FOUND
     log_access(request, event, who, run=run, site=cases.site, row=case, view=view)
-    found.find(case)
-    return found
+    patients.find(case)
+    return patients
 
 
 CasesHere = Annotated[SiteCases, Depends(_cases_here)]
@@ -79,7 +81,7 @@ CaseNumber = Annotated[int, Query(description="A row's number, from 1, as /api/c
 
 
 api_router = APIRouter(prefix="/api/case", responses=REFUSED, tags=["cases"])
-PNG: dict[int | str, dict[str, Any]] = {200: {"content": {"image/png": {}}, "description": "A PNG."}}
+PNG: Responses = {200: {"content": {"image/png": {}}, "description": "A PNG."}}
 Part = Annotated[str, Query(description="train, val, test, new; empty: all.", max_length=20)]
 Verdict = Annotated[str, Query(description="near miss, missed, false alarm, right, wrong.", max_length=20)]
 PageNumber = Annotated[int, Query(ge=1, le=10**9)]
@@ -103,7 +105,8 @@ def patients(
 ) -> PatientPage:
     if "find" in request.query_params:
         raise BadInput(
-            'a patient\'s name does not belong in an address, which proxies log: POST {"find": "..."} instead'
+            'a patient\'s name does not belong in an address, which proxies log: POST {"find": "..."} instead',
+            code="name-in-address",
         )
     return _list(
         request, who, cases, patient_page(run, cases.open(run), part=part, verdict=verdict, sort=sort, page=page)
@@ -111,7 +114,7 @@ def patients(
 
 
 class Search(BaseModel):
-    """`find`: a row's number, or part of a patient's name."""
+    """A search for patients. `find`: a row's number, or part of a patient's name."""
 
     find: str = Field("", max_length=200)
 
@@ -128,14 +131,14 @@ def find_patients(
     sort: Sort = "risk",
     page: PageNumber = 1,
 ) -> PatientPage:
-    found = patient_page(
+    shown = patient_page(
         run, cases.open(run), part=part, verdict=verdict, find=search.find, sort=sort, page=page
     )  # fmt: skip
-    return _list(request, who, cases, found)
+    return _list(request, who, cases, shown)
 
 
 def _list(request: Request, who: CurrentUser, cases: SiteCases, shown: PatientPage) -> PatientPage:
-    """A page of the list, once it is in the access log."""
+    """Write a page of the list to the access log, then return it."""
     rows = [line.case for line in shown.patients]
     log_access(request, access_log.PATIENTS, who, run=shown.run, site=cases.site, rows=rows, view="list")
     return shown
@@ -146,9 +149,9 @@ def _list(request: Request, who: CurrentUser, cases: SiteCases, shown: PatientPa
 )
 def one(
     request: Request, who: Clinician, cases: CasesHere, run: RunName, case: CaseNumber
-) -> of_case.CaseView | case_image.PictureView:
-    held = open_patient(request, who, cases, run, case, "record")
-    return case_image.view(held, case) if held.pictures else of_case.view(held, case)
+) -> of_case.CaseView | case_image.ImageView:
+    patients = open_patient(request, who, cases, run, case, "record")
+    return case_image.view(patients, case) if patients.has_images else of_case.view(patients, case)
 
 
 @api_router.get("/figure", summary="A figure of one patient as Plotly's data and layout")
@@ -159,17 +162,17 @@ def figure(
     run: RunName,
     case: CaseNumber,
     figure: Annotated[str, Query(max_length=80)],
-) -> dict[str, Any]:
-    held = open_patient(request, who, cases, run, case, "figure")
-    beside = case_others.figure(get_state(request).run_index, run, held, case, figure)
-    return of_case.figure(held, case, figure) if beside is None else beside
+) -> dict[str, object]:
+    patients = open_patient(request, who, cases, run, case, "figure")
+    drawn = case_others.figure(get_state(request).run_index, run, patients, case, figure)
+    return of_case.figure(patients, case, figure) if drawn is None else drawn
 
 
 async def _text(request: Request) -> str:
-    """The body: values of a patient, which stay out of addresses."""
+    """Read the body: values of a patient, which stay out of addresses."""
     body = await request.body()
     if len(body) > LONGEST:
-        raise BadInput(f"the values have more than {LONGEST} bytes")
+        raise BadInput(f"the values have more than {LONGEST} bytes", code="request-too-large")
     return body.decode("utf-8", "replace")
 
 
@@ -199,9 +202,11 @@ def what_if(
 
 
 @api_router.get("/others", summary="How other sites' models would explain this patient")
-def others(request: Request, who: Clinician, cases: CasesHere, run: RunName, case: CaseNumber) -> case_others.Others:
-    held = open_patient(request, who, cases, run, case, "other sites' models")
-    return case_others.others(get_state(request).run_index, run, held, case)
+def others(
+    request: Request, who: Clinician, cases: CasesHere, run: RunName, case: CaseNumber
+) -> case_others.OtherModels:
+    patients = open_patient(request, who, cases, run, case, "other sites' models")
+    return case_others.explain_elsewhere(get_state(request).run_index, run, patients, case)
 
 
 @api_router.get(
@@ -216,12 +221,12 @@ def picture(
     layer: Annotated[str, Query(max_length=80)] = case_image.PICTURE,
     by: Annotated[str | None, Query(description="The site whose model is asked.", max_length=1024)] = None,
 ) -> Response:
-    held = open_patient(request, who, cases, run, case, "image")
-    return Response(case_image.layer_png(held, case, layer, by=by), media_type="image/png")
+    patients = open_patient(request, who, cases, run, case, "image")
+    return Response(case_image.layer_png(patients, case, layer, model_site=by), media_type="image/png")
 
 
 router = APIRouter(include_in_schema=False)
-SHOWN = 8
+MAX_SLIDERS = 8
 """Columns that have a slider at once; the others are added by name."""
 
 
@@ -238,23 +243,29 @@ def cases(
             request, "case_runs.html", who=who, runs=case_runs(get_state(request).run_index, cases), data=cases.data
         )
     if case is None:
-        held = cases.open(run)
-        return render_page(request, "case_list.html", who=who, run=run, pictures=held.pictures)
+        patients = cases.open(run)
+        return render_page(request, "case_list.html", who=who, run=run, pictures=patients.has_images)
     return _patient(request, who, cases, run, case)
 
 
 def _patient(request: Request, who: Clinician, cases: SiteCases, run: str, number: int) -> Response:
-    held = open_patient(request, who, cases, run, number, "page")
-    facts: dict[str, Any] = {"who": who, "run": run, "number": number, "model_hash": held.model_hash, "now": time.time()}
-    if held.pictures:
-        found = case_image.view(held, number)
-        beside = case_others.others(get_state(request).run_index, run, held, number)
-        return render_page(request, "case_picture.html", **facts, case=found, others=beside)
+    patients = open_patient(request, who, cases, run, number, "page")
+    facts: dict[str, object] = {
+        "who": who,
+        "run": run,
+        "number": number,
+        "model_hash": patients.model_hash,
+        "now": time.time(),
+    }
+    if patients.has_images:
+        image_view = case_image.view(patients, number)
+        other_models = case_others.explain_elsewhere(get_state(request).run_index, run, patients, number)
+        return render_page(request, "case_picture.html", **facts, case=image_view, others=other_models)
     return render_page(
         request,
         "case.html",
         **facts,
-        case=of_case.view(held, number),
-        others=case_others.others(get_state(request).run_index, run, held, number),
-        shown=SHOWN,
+        case=of_case.view(patients, number),
+        others=case_others.explain_elsewhere(get_state(request).run_index, run, patients, number),
+        shown=MAX_SLIDERS,
     )

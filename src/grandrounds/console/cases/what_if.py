@@ -1,4 +1,4 @@
-"""What-if questions about a patient: the values that may be tried, and checks of those that were asked for.
+"""Counterfactual questions about a patient: the values that may be tried, and checks of those that were sent.
 
 A what-if is about the model, not about the patient: values that go together in people are changed one without the other.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel
@@ -40,61 +40,81 @@ class Control(BaseModel):
 
 
 def controls(patients: Patients, case: CaseExplanation) -> list[Control]:
-    """What can be changed about a patient, the strongest reason first. A column that never differs is left out."""
+    """List the columns of a patient that can be changed, the strongest contribution first; constant ones are left out."""
     model = patients.model(patients.user)
     encoding, schema = model.encoding, model.schema
     assert isinstance(encoding, Encoding) and schema is not None
     orders = {c.name: list(c.order) for c in schema.columns if c.order}
     levels = {r.name: [w for w in (*r.levels, r.baseline) if w] for r in encoding.categorical} | orders
-    made = []
+    listed = []
     for reason in case.attributions:
         if reason.column in levels:
             words = levels[reason.column]
-            own = [str(reason.value)] if reason.value is not None and str(reason.value) not in words else []
-            found = Control(column=reason.column, kind="choice", value=reason.value, levels=[*words, *own])
-            made += [found] if len(found.levels) + (reason.value is None) > 1 else []
+            extra = [str(reason.value)] if reason.value is not None and str(reason.value) not in words else []
+            control = Control(column=reason.column, kind="choice", value=reason.value, levels=[*words, *extra])
+            listed += [control] if len(control.levels) + (reason.value is None) > 1 else []
         else:
             spread = None if case.population.summary is None else case.population.summary.numeric.get(reason.column)
             low_high = spread.quantiles if isinstance(spread, Spread) else ()
             value = reason.value if isinstance(reason.value, float) else None
-            made += _slider(reason.column, value, low_high, patients)
-    return made
+            listed += _slider(reason.column, value, low_high, patients)
+    return listed
 
 
-def parse(text: str, known: Sequence[Control]) -> dict[str, Value]:
-    """The values of a what-if, as JSON: column -> number, category, or null for no value. Anything else is refused."""
+def parse_values(text: str, changeable: Sequence[Control]) -> dict[str, Value]:
+    """Parse the values of a what-if.
+
+    Args:
+        text: A JSON object: a number, a category, or null for no value by column.
+        changeable: The columns that can be changed.
+
+    Returns:
+        The values that differ from the patient's.
+
+    Raises:
+        BadInput: It is anything else.
+    """
     try:
-        told = json.loads(text, parse_constant=_no_constant)
+        parsed = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise BadInput("the values cannot be read: give a JSON object of columns and values") from None
-    if not isinstance(told, dict):
-        raise BadInput("the values cannot be read: give a JSON object of columns and values")
-    by_name = {c.column: c for c in known}
+        raise BadInput(
+            "the values cannot be read: give a JSON object of columns and values", code="invalid-request"
+        ) from None
+    if not isinstance(parsed, dict):
+        raise BadInput("the values cannot be read: give a JSON object of columns and values", code="invalid-request")
+    by_name = {c.column: c for c in changeable}
     out: dict[str, Value] = {}
-    for name, value in told.items():
+    for name, value in parsed.items():
         if name not in by_name:
-            raise BadInput(f"no column '{name[:_WORDS]}' can be changed; {nearest(name[:_WORDS], by_name)}")
+            raise BadInput(
+                f"no column '{name[:_WORDS]}' can be changed; {nearest(name[:_WORDS], by_name)}", code="unknown-column"
+            )
         out[name] = _check_value(by_name[name], value)
     return {name: value for name, value in out.items() if value != by_name[name].value}
 
 
-def _check_value(control: Control, value: Any) -> Value:
+def _check_value(control: Control, value: object) -> Value:
     if value is None:
         return None
     name = control.column
     if control.kind == "choice":
         if not isinstance(value, str) or value not in control.levels:
-            raise BadInput(f"{name} cannot be {_shorten(value)}; {nearest(_shorten(value), control.levels)}")
+            raise BadInput(
+                f"{name} cannot be {_shorten(value)}; {nearest(_shorten(value), control.levels)}", code="unknown-level"
+            )
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadInput(f"{name} is a number: {_shorten(value)} is none")
+        raise BadInput(f"{name} is a number: {_shorten(value)} is none", code="not-numeric")
     assert control.low is not None and control.high is not None
     if not control.low <= value <= control.high:  # so is what is no finite number
-        raise BadInput(f"{name} can be tried from {short(control.low)} to {short(control.high)}: not {_shorten(value)}")
+        raise BadInput(
+            f"{name} can be tried from {short(control.low)} to {short(control.high)}: not {_shorten(value)}",
+            code="out-of-range",
+        )
     return float(value)
 
 
-def _shorten(value: Any) -> str:
+def _shorten(value: object) -> str:
     return (value if isinstance(value, str) else json.dumps(value))[:_WORDS]
 
 
@@ -103,13 +123,13 @@ def _no_constant(word: str) -> float:
 
 
 def _slider(column: str, value: float | None, quantiles: Sequence[float], patients: Patients) -> list[Control]:
-    """From the lowest to the highest percent of all sites' patients, or of this site's where that is not released."""
+    """Make a slider over the range of all sites' patients, or of this site's where that is not released."""
     words = "nearly all sites' patients"
-    held = np.asarray(quantiles, float)
-    if not len(held):
-        held, words = patients.column(column), f"{patients.site}'s own patients"
-    if len(held):
-        low, high = (float(q) for q in np.quantile(held, [0.005, 0.995]))
+    range_values = np.asarray(quantiles, float)
+    if not len(range_values):
+        range_values, words = patients.column(column), f"{patients.site}'s own patients"
+    if len(range_values):
+        low, high = (float(q) for q in np.quantile(range_values, [0.005, 0.995]))
     elif value is not None:
         low = high = value
     else:
@@ -118,8 +138,12 @@ def _slider(column: str, value: float | None, quantiles: Sequence[float], patien
         low, high = min(low, value), max(high, value)
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         return []
-    own = patients.column(column)
-    if len(own) and bool(np.all(own == np.round(own))) and (value is None or value == round(value)):
+    site_values = patients.column(column)
+    if (
+        len(site_values)
+        and bool(np.all(site_values == np.round(site_values)))
+        and (value is None or value == round(value))
+    ):
         low, high, step = float(round(low)), float(round(high)), max(1.0, _nice((high - low) / _STEPS))
     else:
         step = _nice((high - low) / _STEPS)
@@ -131,7 +155,7 @@ def _slider(column: str, value: float | None, quantiles: Sequence[float], patien
 
 
 def _nice(size: float) -> float:
-    """1, 2 or 5 times a power of ten, not above a size."""
+    """Round a size down to 1, 2 or 5 times a power of ten."""
     ten = 10.0 ** math.floor(math.log10(size))
     return max(t for t in (ten, 2 * ten, 5 * ten) if t <= size * (1 + 1e-9)) if size >= ten else ten
 

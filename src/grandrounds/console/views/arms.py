@@ -19,120 +19,168 @@ from grandrounds.metrics.names import metric_range
 from grandrounds.metrics.statistics import describe_bounded
 from grandrounds.runs.run import Run
 
-MOST = 60
+MAX_RUNS = 60
 """Runs that are held side by side."""
-LONGEST = 48
+MAX_LABEL = 48
 """Letters of an arm's name that a table and a legend have room for."""
 MEGABYTES, EPSILON = "megabytes", "epsilon"
-REASONS = shown_in(Place.COMPARISON_BESIDE)
+EXPLANATION_METRICS = shown_in(Place.COMPARISON_BESIDE)
 COURSES = shown_in(Place.COURSE)
 """Metrics that are drawn round by round."""
 
 Course = Mapping[int, float | None]
+Row = Mapping[str, Any]
+"""A row of comparison.json: arm, metric, mean, interval and the paired difference to the first arm."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One arm with its runs. `label`: what tells it apart, as `rounds compare` names it; `short`: where that is long;
-    `whole`: whether all of its runs are here; `courses`: metric -> one course for each run."""
+    """One arm of a comparison with its runs.
+
+    Attributes:
+        label: The arm's name, as `rounds compare` writes it.
+        short: A shorter name, where that is long.
+        runs: The names of its runs.
+        arm: The arm.
+        complete: All of its runs are here.
+        courses: Metric, then one course over the rounds for each run.
+    """
 
     label: str
     short: str
     runs: tuple[str, ...]
     arm: Arm
-    whole: bool = True
+    complete: bool = True
     courses: Mapping[str, Sequence[Course]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Arms side by side. `rows`: as comparison.json has them; `first`: what differences are to."""
+    """The arms of a comparison.
+
+    Attributes:
+        title: The comparison's title.
+        first: The arm that differences are to.
+        sides: The arms.
+        rows: The rows of comparison.json.
+        missing: Runs that are not here any more.
+        virtual_seconds: The simulated time of the comparison; None for the end.
+    """
 
     title: str
     first: str
     sides: tuple[Side, ...]
-    rows: tuple[Mapping[str, Any], ...]
+    rows: tuple[Row, ...]
     missing: tuple[str, ...] = ()
-    at: float | None = None
+    virtual_seconds: float | None = None
 
 
-def of_runs(library: RunIndex, names: Sequence[str]) -> Sides:
-    """The arms that these runs make."""
+def group_runs(run_index: RunIndex, names: Sequence[str]) -> Sides:
+    """Group runs into arms as `rounds compare` does.
+
+    Args:
+        run_index: The runs.
+        names: The names of the runs to compare.
+
+    Returns:
+        The arms.
+
+    Raises:
+        BadInput: There are too many runs, two are the same, or they are of different data.
+    """
     chosen = list(dict.fromkeys(names))
-    if len(chosen) > MOST:
-        raise BadInput(f"{len(chosen)} runs are too many to hold side by side: choose {MOST} at most")
-    runs = {name: _finished(library, name) for name in chosen}
-    _same_data(runs)
+    if len(chosen) > MAX_RUNS:
+        raise BadInput(
+            f"{len(chosen)} runs are too many to hold side by side: choose {MAX_RUNS} at most", code="too-many-runs"
+        )
+    runs = {name: _open_finished(run_index, name) for name in chosen}
+    _check_same_data(runs)
     grouped = compare(list(runs.values()))
     by_folder = {run.folder: name for name, run in runs.items()}
-    sides = tuple(_side(library, arm, [by_folder[run.folder] for run in arm.runs.values()]) for arm in grouped.arms)
+    sides = tuple(_side(run_index, arm, [by_folder[run.folder] for run in arm.runs.values()]) for arm in grouped.arms)
     if len(chosen) != sum(len(side.runs) for side in sides):
         twice = next(n for n in chosen if not any(n in side.runs for side in sides))
         raise BadInput(
-            f"run '{twice}' is the same experiment, with the same seed and fold, as another one: choose one of them"
+            f"run '{twice}' is the same experiment, with the same seed and fold, as another one: choose one of them",
+            code="duplicate-run",
         )
-    return Sides(_title(runs), sides[0].label, _shortened(sides), tuple(_rows([s.arm for s in sides])))
+    return Sides(_title(runs), sides[0].label, _shorten_labels(sides), tuple(_rows([s.arm for s in sides])))
 
 
-def of_folder(library: RunIndex, shelf: ComparisonIndex, name: str) -> Sides:
-    """The arms that a comparison's folder names, with its own figures; runs that are not here any more are listed."""
-    file = shelf.comparison(name)
-    held = shelf.read(file)
-    rows = [dict(r) for r in held["rows"]]
-    places = {str(arm): {str(k): str(place) for k, place in own.items()} for arm, own in held.get("runs", {}).items()}
-    if sum(len(own) for own in places.values()) > MOST:
-        raise BadInput(f"comparison '{name}' has more than {MOST} runs: open its report.html")
-    here: dict[str, Run] = {}
+def load_comparison(run_index: RunIndex, comparison_index: ComparisonIndex, name: str) -> Sides:
+    """Load the arms of a comparison's folder, with its own scores; runs that are not here any more are listed.
+
+    Args:
+        run_index: The runs.
+        comparison_index: The comparisons.
+        name: The name of the comparison.
+
+    Returns:
+        The arms.
+
+    Raises:
+        BadInput: There are too many runs, or they are of different data.
+    """
+    file = comparison_index.comparison(name)
+    content = comparison_index.read(file)
+    rows: list[Row] = [dict(r) for r in content["rows"]]
+    places = {
+        str(arm): {str(k): str(place) for k, place in arm_places.items()}
+        for arm, arm_places in content.get("runs", {}).items()
+    }
+    if sum(len(arm_places) for arm_places in places.values()) > MAX_RUNS:
+        raise BadInput(f"comparison '{name}' has more than {MAX_RUNS} runs: open its report.html", code="too-many-runs")
+    opened: dict[str, Run] = {}
     sides, missing = [], []
     for label in dict.fromkeys([*(str(r["arm"]) for r in rows), *places]):
-        found = {_key(key): _place(name, place) for key, place in places.get(label, {}).items()}
+        places_by_key = {_parse_key(key): _run_name(name, place) for key, place in places.get(label, {}).items()}
         runs: dict[tuple[int, int], Run] = {}
         names = []
-        for key, where in found.items():
+        for key, where in places_by_key.items():
             try:
-                run = _finished(library, where)
+                run = _open_finished(run_index, where)
             except (NotFound, BadInput):
                 missing.append(where)
                 continue
-            runs[key] = here[where] = run
+            runs[key] = opened[where] = run
             names.append(where)
-        whole = bool(found) and len(runs) == len(found)
-        sides.append(_side(library, Arm(label, runs), names, whole=whole))
-    _same_data(here)
-    at = held.get("at")
-    first = str(held["first"])
-    if at is None:  # of figures at a moment there is no more than the folder says
-        known = {r["metric"] for r in rows}
-        more = [s.arm for s in sides if s.whole]
-        rows += [r for r in _rows(more) if r["metric"] not in known] if len(more) == len(sides) else []
-    return Sides(name, first, _shortened(sides), tuple(rows), tuple(missing), at)
+        complete = bool(places_by_key) and len(runs) == len(places_by_key)
+        sides.append(_side(run_index, Arm(label, runs), names, complete=complete))
+    _check_same_data(opened)
+    virtual_seconds = content.get("at")
+    first = str(content["first"])
+    if virtual_seconds is None:  # of figures at a moment there is no more than the folder says
+        metrics = {r["metric"] for r in rows}
+        more = [s.arm for s in sides if s.complete]
+        rows += [r for r in _rows(more) if r["metric"] not in metrics] if len(more) == len(sides) else []
+    return Sides(name, first, _shorten_labels(sides), tuple(rows), tuple(missing), virtual_seconds)
 
 
-def _finished(library: RunIndex, name: str) -> Run:
-    """A run for its plan and summary alone, after all of its files were looked at."""
-    found = library.get(name)
-    if found.state != FINISHED:
-        raise BadInput(f"run '{name}' is not finished: only finished runs can be compared")
-    library.run(name)
-    return Run(found.folder, trust_code=None)
+def _open_finished(run_index: RunIndex, name: str) -> Run:
+    """Open a run for its plan and summary alone, after all of its files were checked."""
+    entry = run_index.get(name)
+    if entry.state != FINISHED:
+        raise BadInput(f"run '{name}' is not finished: only finished runs can be compared", code="run-not-finished")
+    run_index.run(name)
+    return Run(entry.folder, trust_code=None)
 
 
-def _side(library: RunIndex, arm: Arm, names: Sequence[str], *, whole: bool = True) -> Side:
+def _side(run_index: RunIndex, arm: Arm, names: Sequence[str], *, complete: bool = True) -> Side:
     courses: dict[str, list[Course]] = {metric: [] for metric in COURSES}
     for name in names:
-        judged = [r for r in library.run(name).rounds if "test" in r]
-        for metric, own in courses.items():
-            own.append({int(r["round"]): r["test"].get(metric) for r in judged})
-    return Side(arm.label, arm.label, tuple(names), arm, whole, courses)
+        evaluated = [r for r in run_index.run(name).rounds if r.test is not None]
+        for metric, metric_courses in courses.items():
+            metric_courses.append({r.round: r.test.get(metric) for r in evaluated if r.test is not None})
+    return Side(arm.label, arm.label, tuple(names), arm, complete, courses)
 
 
-def _shortened(sides: Sequence[Side]) -> tuple[Side, ...]:
-    """Arms by short names where settings make long ones: a run's own, or that of the method and how many runs."""
-    if max((len(side.label) for side in sides), default=0) <= LONGEST:
+def _shorten_labels(sides: Sequence[Side]) -> tuple[Side, ...]:
+    """Shorten long names of arms: to the run's name, or to the method and the number of runs."""
+    if max((len(side.label) for side in sides), default=0) <= MAX_LABEL:
         return tuple(sides)
     out: list[Side] = []
     for side in sides:
-        methods = dict.fromkeys(str(run.summary["method"]) for run in side.arm.runs.values())
+        methods = dict.fromkeys(run.summary.method for run in side.arm.runs.values())
         short = side.runs[0] if len(side.runs) == 1 else f"{', '.join(methods) or 'arm'}, {len(side.runs)} runs"
         if any(short == other.short for other in out):
             short = f"{short} ({len(out) + 1})"
@@ -140,13 +188,14 @@ def _shortened(sides: Sequence[Side]) -> tuple[Side, ...]:
     return tuple(out)
 
 
-def _rows(arms: Sequence[Arm]) -> list[dict[str, Any]]:
-    """The rows of a comparison of these arms, with what their summaries tell besides."""
-    finals = [run.summary["final"] for arm in arms for run in arm.runs.values()]
+def _rows(arms: Sequence[Arm]) -> list[Row]:
+    """List the rows of a comparison of these arms, with the traffic and epsilon of their summaries."""
+    finals = [run.summary.final for arm in arms for run in arm.runs.values()]
     chosen = default_metrics([run for arm in arms for run in arm.runs.values()])
     metrics = [m for m in chosen if all(m in final for final in finals)]
-    beside = [m for m in REASONS if m in SUMMARY_METRICS]
-    rows: list[dict[str, Any]] = list(Comparison(tuple(arms), (*metrics, WORST_AUROC, *beside, GAP)).to_dict()["rows"])
+    explanation_metrics = [m for m in EXPLANATION_METRICS if m in SUMMARY_METRICS]
+    compared = Comparison(tuple(arms), (*metrics, WORST_AUROC, *explanation_metrics, GAP))
+    rows: list[Row] = list(compared.to_dict()["rows"])
     for name, read in ((MEGABYTES, _megabytes), (EPSILON, _epsilon)):
         for arm in arms:
             s = describe_bounded([read(run) for run in arm.runs.values()], metric_range(name))
@@ -155,50 +204,54 @@ def _rows(arms: Sequence[Arm]) -> list[dict[str, Any]]:
 
 
 def _megabytes(run: Run) -> float:
-    cost = run.summary["cost"]
+    cost = run.summary.cost
     return float(cost["bytes_down"] + cost["bytes_up"]) / 1e6
 
 
 def _epsilon(run: Run) -> float:
-    value = run.summary["privacy"].get("epsilon")
+    value = run.summary.privacy.get("epsilon")
     return nan if value is None else float(value)
 
 
-def _same_data(runs: Mapping[str, Run]) -> None:
+def _check_same_data(runs: Mapping[str, Run]) -> None:
     """Refuse runs of different data: their figures are of different patients, or of different questions."""
-    seen: dict[tuple[Any, ...], str] = {}
+    run_by_data: dict[tuple[Any, ...], str] = {}
     for name, run in runs.items():
         data = run.plan["data"]
         key = (data.get("sha256") or (data["name"], data["table"]), data.get("label"), data.get("positive"))
-        seen.setdefault(key, name)
-    if len(seen) < 2:
+        run_by_data.setdefault(key, name)
+    if len(run_by_data) < 2:
         return
-    a, b = list(seen.values())[:2]
-    ours, theirs = (_called(runs[n]) for n in (a, b))
+    a, b = list(run_by_data.values())[:2]
+    ours, theirs = (_data_name(runs[n]) for n in (a, b))
     if ours != theirs:
-        raise BadInput(f"'{a}' is of {ours} and '{b}' of {theirs}: runs of different data cannot be compared")
+        raise BadInput(
+            f"'{a}' is of {ours} and '{b}' of {theirs}: runs of different data cannot be compared",
+            code="runs-not-comparable",
+        )
     raise BadInput(
-        f"'{a}' and '{b}' are both of {ours}, but not of the same rows or the same label: they cannot be compared"
+        f"'{a}' and '{b}' are both of {ours}, but not of the same rows or the same label: they cannot be compared",
+        code="runs-not-comparable",
     )
 
 
-def _called(run: Run) -> str:
+def _data_name(run: Run) -> str:
     data = run.plan["data"]
     return last_word(str(data["name"] or data["table"]).rsplit("/", 1)[-1])
 
 
 def _title(runs: Mapping[str, Run]) -> str:
-    return ", ".join(dict.fromkeys(_called(run) for run in runs.values()))
+    return ", ".join(dict.fromkeys(_data_name(run) for run in runs.values()))
 
 
-def _place(comparison: str, place: str) -> str:
-    """A run's name in the library, from where a comparison says it is; whatever leads elsewhere is a name that nobody has."""
+def _run_name(comparison: str, place: str) -> str:
+    """Resolve the place of a run in a comparison to its name in the index; a place elsewhere is a name that no run has."""
     return posixpath.normpath(f"{comparison}/{place}")
 
 
-def _key(words: str) -> tuple[int, int]:
-    """'seed 3 fold 0' as a comparison's file has it."""
-    said = words.split()
-    if len(said) != 4:
+def _parse_key(words: str) -> tuple[int, int]:
+    """Parse 'seed 3 fold 0', as a comparison's file has it."""
+    words_list = words.split()
+    if len(words_list) != 4:
         raise ValueError("no seed and fold")
-    return int(said[1]), int(said[3])
+    return int(words_list[1]), int(words_list[3])

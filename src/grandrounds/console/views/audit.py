@@ -1,4 +1,4 @@
-"""Ledgers: the very checks of `rounds audit verify`, made in a thread and kept while the files stay as they are.
+"""Ledgers: the checks of `rounds audit verify`, made in a thread and cached while the files stay as they are.
 
 Nothing of a ledger is believed before it was checked: a page shows what was found beside each entry, and no proof is made
 from one that does not verify.
@@ -19,7 +19,7 @@ from grandrounds.audit.book import Book
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import ledger_at
 from grandrounds.audit.verdict import FAILS, RED, AuditResult
-from grandrounds.console.cache import Stamp, Working, cache_of, hide_root, read_checked, stamp_of
+from grandrounds.console.cache import Stamp, StillComputing, get_cache, hide_root, read_checked, stamp_files
 from grandrounds.console.run_index import LARGEST, RunEntry, RunIndex, Unreadable, check_files, is_plain
 from grandrounds.core.errors import BadInput
 
@@ -32,8 +32,8 @@ _BOOKS = 2
 T = TypeVar("T")
 
 
-class Wrong(BaseModel):
-    """One thing that is wrong: what kind of thing, where, and in words."""
+class AuditFinding(BaseModel):
+    """A finding of a check: its kind, its place, and a sentence."""
 
     name: str
     where: str
@@ -56,7 +56,7 @@ class Check(BaseModel):
     close: str = ""
     checked: list[str] = []
     deep: bool = False
-    findings: list[Wrong] = []
+    findings: list[AuditFinding] = []
     unchecked: list[str] = []
     notes: list[str] = []
     entries: int = 0
@@ -81,76 +81,100 @@ class LedgerLine(BaseModel):
 
 
 def ledger_lines(run_index: RunIndex) -> list[LedgerLine]:
-    """All runs, the newest first, with what is known of their ledgers without checking them anew."""
-    return [_line(run_index, found) for found in run_index.runs()]
+    """List all runs, the newest first, with the state of their ledgers from earlier checks."""
+    return [_line(run_index, entry) for entry in run_index.runs()]
 
 
 def check(run_index: RunIndex, run: str, *, deep: bool = False, wait: float = LIMIT) -> Check:
-    """What is wrong with a run's ledger; with `deep`, also with the files that it speaks of."""
-    found = run_index.get(run)
-    if not _has(found):
-        return Check(state=NONE, says=_missing(run), deep=deep)
+    """Check a run's ledger; with `deep`, also the files that it names.
+
+    Args:
+        run_index: The runs.
+        run: The run.
+        deep: Check the files too.
+        wait: Seconds to wait for the check; it goes on, and a later call finds it.
+
+    Returns:
+        The result, or the state of a check that goes on.
+    """
+    entry = run_index.get(run)
+    if not _has_ledger(entry):
+        return Check(state=NONE, says=_no_ledger_text(run), deep=deep)
     try:
-        return cache_of(run_index).compute(
-            ("audit", run, deep), _stamp(found, deep=deep), lambda: _check_ledger(run_index, found, deep=deep), wait=wait
+        return get_cache(run_index).compute(
+            ("audit", run, deep),
+            _stamp(entry, deep=deep),
+            lambda: _check_ledger(run_index, entry, deep=deep),
+            wait=wait,
         )
-    except Working:
+    except StillComputing:
         return Check(state=WORKING, says="The ledger is being checked still: ask again in a moment.", deep=deep)
 
 
-def whole_book(run_index: RunIndex, run: str) -> Book:
-    """A ledger that verifies; of any other nothing is made, and what is wrong with it is said."""
-    done = check(run_index, run)
-    if done.state == WORKING:
-        raise BadInput("the ledger is being checked still: ask again in a moment")
-    if done.findings:
-        first = f": {_words(done.findings[0])}"
-        raise Unreadable(f"the ledger of run '{run}' {done.state}{first}; nothing is made from it")
-    return book_of(run_index, run)
+def load_verified_book(run_index: RunIndex, run: str) -> Book:
+    """Load a ledger that verifies.
+
+    Raises:
+        BadInput: It is still being checked.
+        Unreadable: It does not verify.
+    """
+    checked = check(run_index, run)
+    if checked.state == WORKING:
+        raise BadInput("the ledger is being checked still: ask again in a moment", code="still-computing")
+    if checked.findings:
+        first = f": {_finding_text(checked.findings[0])}"
+        raise Unreadable(
+            f"the ledger of run '{run}' {checked.state}{first}; nothing is made from it", code="unverified-ledger"
+        )
+    return load_book(run_index, run)
 
 
-def book_of(run_index: RunIndex, run: str) -> Book:
-    """All that a ledger holds, whether it verifies or not; one that cannot be read is `Unreadable`."""
-    found = run_index.get(run)
-    if not (found.folder / "ledger.db").exists():
-        raise Unreadable(f"run '{run}' has no ledger that could be read")
+def load_book(run_index: RunIndex, run: str) -> Book:
+    """Load a ledger, verified or not.
+
+    Raises:
+        Unreadable: It cannot be read.
+    """
+    entry = run_index.get(run)
+    if not (entry.folder / "ledger.db").exists():
+        raise Unreadable(f"run '{run}' has no ledger that could be read", code="unreadable-ledger")
 
     def make() -> Book:
-        _own_files(found)
-        with ledger_at(found.folder) as ledger:
+        _check_ledger_files(entry)
+        with ledger_at(entry.folder) as ledger:
             return ledger.book()
 
-    def kept() -> Book:
+    def read() -> Book:
         return read_checked(run_index, f"the ledger of run '{run}'", make)
 
-    return cache_of(run_index).get_or_make("book", run, _stamp(found), kept, most=_BOOKS)
+    return get_cache(run_index).get_or_make("book", run, _stamp(entry), read, most=_BOOKS)
 
 
-def known_check(run_index: RunIndex, found: RunEntry) -> Check | None:
-    """The last check of files that are still the same, the deep one first."""
+def latest_check(run_index: RunIndex, entry: RunEntry) -> Check | None:
+    """Return the last check of files that are still the same, the deep one first; None where there is none."""
     for deep in (True, False):
-        stamp = partial(_stamp, found, deep=deep)
-        known: Check | None = cache_of(run_index).completed(("audit", found.name, deep), stamp)
-        if known is not None:
-            return known
+        stamp = partial(_stamp, entry, deep=deep)
+        cached: Check | None = get_cache(run_index).completed(("audit", entry.name, deep), stamp)
+        if cached is not None:
+            return cached
     return None
 
 
-def _line(run_index: RunIndex, found: RunEntry) -> LedgerLine:
+def _line(run_index: RunIndex, entry: RunEntry) -> LedgerLine:
     line = LedgerLine(
-        run=found.name, run_state=found.state, ledger=_has(found), state=UNCHECKED if _has(found) else NONE,
-        anchored=(found.folder / "anchors.json").exists(),
+        run=entry.name, run_state=entry.state, ledger=_has_ledger(entry), state=UNCHECKED if _has_ledger(entry) else NONE,
+        anchored=(entry.folder / "anchors.json").exists(),
     )  # fmt: skip
     if not line.ledger:
         return line
-    if not (found.folder / "ledger.db").exists():
+    if not (entry.folder / "ledger.db").exists():
         line.state, line.colour, line.findings = FAILS, RED, 1  # `audit` says that it was removed
         return line
-    known = known_check(run_index, found)
-    if known is not None:
-        line.state, line.findings = known.state, len(known.findings)
-        line.colour, line.simulated = known.colour, known.simulated
-    head = cache_of(run_index).get_or_make("head", found.name, _stamp(found), lambda: _head(found.folder))
+    checked = latest_check(run_index, entry)
+    if checked is not None:
+        line.state, line.findings = checked.state, len(checked.findings)
+        line.colour, line.simulated = checked.colour, checked.simulated
+    head = get_cache(run_index).get_or_make("head", entry.name, _stamp(entry), lambda: _head(entry.folder))
     if head is not None:
         line.covered, line.countersigned = head
     return line
@@ -167,15 +191,15 @@ def _head(folder: Path) -> tuple[int, int] | None:
     return head.head.size, len(head.witnesses)
 
 
-def _check_ledger(run_index: RunIndex, found: RunEntry, *, deep: bool) -> Check:
-    """Made in a thread: what goes wrong there is an answer too."""
+def _check_ledger(run_index: RunIndex, entry: RunEntry, *, deep: bool) -> Check:
+    """Check a ledger in a thread: a fault there is a result too."""
     try:
-        told = read_checked(run_index, f"run '{found.name}'", lambda: _run_audit(found, deep=deep))
+        result = read_checked(run_index, f"run '{entry.name}'", lambda: _run_audit(entry, deep=deep))
     except Unreadable as e:
-        wrong = Wrong(name="unreadable", where=found.name, what=str(e))
+        wrong = AuditFinding(name="unreadable", where=entry.name, what=str(e))
         return Check(
             state=FAILS,
-            says=f"{found.name}: cannot be checked: {e}",
+            says=f"{entry.name}: cannot be checked: {e}",
             colour=RED,
             fails=True,
             deep=deep,
@@ -183,58 +207,65 @@ def _check_ledger(run_index: RunIndex, found: RunEntry, *, deep: bool) -> Check:
             at=time.time(),
         )
     return Check(
-        state=told.state,
-        says=f"{found.name}: {hide_root(run_index, told.line)}",
-        colour=told.colour,
-        fails=told.fails,
-        simulated=told.simulated,
-        unfinished=hide_root(run_index, told.unfinished),
-        close=told.close,
-        checked=list(told.checked),
-        deep=told.deep,
-        findings=[Wrong(name=f.name, where=f.where, what=hide_root(run_index, f.what)) for f in told.findings],
-        unchecked=[hide_root(run_index, what) for what in told.unchecked],
-        notes=list(told.notes),
-        entries=told.entries,
-        rounds=told.rounds,
-        root=told.root,
+        state=result.state,
+        says=f"{entry.name}: {hide_root(run_index, result.line)}",
+        colour=result.colour,
+        fails=result.fails,
+        simulated=result.simulated,
+        unfinished=hide_root(run_index, result.unfinished),
+        close=result.close,
+        checked=list(result.checked),
+        deep=result.deep,
+        findings=[AuditFinding(name=f.name, where=f.where, what=hide_root(run_index, f.what)) for f in result.findings],
+        unchecked=[hide_root(run_index, item) for item in result.unchecked],
+        notes=list(result.notes),
+        entries=result.entries,
+        rounds=result.rounds,
+        root=result.root,
         at=time.time(),
     )
 
 
-def _run_audit(found: RunEntry, *, deep: bool) -> AuditResult:
-    _own_files(found)
-    return audit(found.folder, deep=deep, files=deep)
+def _run_audit(entry: RunEntry, *, deep: bool) -> AuditResult:
+    _check_ledger_files(entry)
+    return audit(entry.folder, deep=deep, files=deep)
 
 
-def _own_files(found: RunEntry) -> None:
-    """A ledger is read from the run's own files, and from none that a link leads to."""
-    check_files(found)
+def _check_ledger_files(entry: RunEntry) -> None:
+    """Refuse a ledger whose files are links: it is read from the run's own files only."""
+    check_files(entry)
     for name in _FILES:
-        if not is_plain(found.folder / name):
-            raise Unreadable(f"{name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read")
+        if not is_plain(entry.folder / name):
+            raise Unreadable(
+                f"{name} is a link, no plain file, or larger than {LARGEST // 2**20} MB: it is not read",
+                code="refused-file",
+            )
 
 
-def _has(found: RunEntry) -> bool:
-    """Whether a run has, or had, a ledger."""
-    return any((found.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
+def _has_ledger(entry: RunEntry) -> bool:
+    """Check that a run has, or had, a ledger."""
+    return any((entry.folder / name).exists() for name in ("ledger.db", "ledger.head.json"))
 
 
-def _missing(run: str) -> str:
+def _no_ledger_text(run: str) -> str:
     return f"run '{run}' has no ledger: it was run by an earlier version, or on a machine that lacks what one needs"
 
 
-def _stamp(found: RunEntry, *, deep: bool = False) -> Stamp:
+def _stamp(entry: RunEntry, *, deep: bool = False) -> Stamp:
     if not deep:
-        return stamp_of(found.folder, _FILES)
-    every = sorted(str(p.relative_to(found.folder)) for p in found.folder.rglob("*") if p.is_file())
-    return stamp_of(found.folder, [*_FILES, *every[:_LONG]])
+        return stamp_files(entry.folder, _FILES)
+    every = sorted(str(p.relative_to(entry.folder)) for p in entry.folder.rglob("*") if p.is_file())
+    return stamp_files(entry.folder, [*_FILES, *every[:_LONG]])
 
 
-def _words(finding: Wrong) -> str:
+def _finding_text(finding: AuditFinding) -> str:
     return f"{finding.name} ({finding.where}): {finding.what}"
 
 
 def guard_damage(run_index: RunIndex, run: str, make: Callable[[], T]) -> T:
-    """What is made of a book that may be damaged."""
+    """Compute from a book that may be damaged.
+
+    Raises:
+        Unreadable: It is.
+    """
     return read_checked(run_index, f"the ledger of run '{run}'", make)

@@ -23,16 +23,16 @@ from grandrounds.analysis.case.case_page import (
 from grandrounds.analysis.case.image import ImageExplanation
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines
-from grandrounds.console.cases.patients import SCORED, PatientLine, Patients
+from grandrounds.console.cases.patients import MAX_SCORED, PatientLine, Patients, Reliability
 from grandrounds.console.cases.site_cases import SiteCases
-from grandrounds.console.cases.what_if import Control, controls, parse
+from grandrounds.console.cases.what_if import Control, controls, parse_values
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.runs import RunLine, run_line
 from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
 
 WATERFALL = "waterfall"
-TOP = 10
+MAX_BARS = 10
 """Bars of the waterfall; the other columns are one bar."""
 ABOUT = (
     "A what-if asks the model, not the patient: it says what the model would answer to other values, not what would happen "
@@ -100,7 +100,7 @@ class CaseView(BaseModel):
     record: dict[str, Any]
 
 
-class Moved(BaseModel):
+class ReasonChange(BaseModel):
     """A reason before and after; `change` is what it adds now less what it added."""
 
     column: str
@@ -121,13 +121,13 @@ class WhatIf(BaseModel):
     decision_before: str
     decision_after: str
     band: Band | None
-    reasons: list[Moved]
+    reasons: list[ReasonChange]
     notes: list[str]
     about: str
 
 
 def view(patients: Patients, number: int) -> CaseView:
-    case = table_case_of(patients, number)
+    case = explain_table_case(patients, number)
     return CaseView(
         title=case_title(case),
         private=PRIVATE,
@@ -138,7 +138,7 @@ def view(patients: Patients, number: int) -> CaseView:
         mitigators=[_line(r) for r in case.mitigators],
         first=[*verdict_lines(case), *case.notes],
         quality=[Remark(text=text, kind=kind) for text, kind in quality_lines(case.quality, case.zero_weight_columns)],
-        bias=[Remark(text=f"{f.column} = {_plain(f.value)} {f.words}.", kind=f.kind) for f in case.bias],
+        bias=[Remark(text=f"{f.column} = {_value_text(f.value)} {f.words}.", kind=f.kind) for f in case.bias],
         bias_why=WHY,
         reading=reading_guide(case),
         controls=controls(patients, case),
@@ -147,22 +147,27 @@ def view(patients: Patients, number: int) -> CaseView:
     )
 
 
-def figure(patients: Patients, number: int, which: str) -> Figure:
-    """A figure of one patient, by its name."""
-    if which != WATERFALL:
-        raise NotFound(f"there is no figure '{which[:80]}' of a patient; known: {WATERFALL}")
-    return case_figure(table_case_of(patients, number), top=TOP)
+def figure(patients: Patients, number: int, figure_name: str) -> Figure:
+    """Draw a figure of one patient, by its name."""
+    if figure_name != WATERFALL:
+        raise NotFound(
+            f"there is no figure '{figure_name[:80]}' of a patient; known: {WATERFALL}", code="unknown-figure"
+        )
+    return case_figure(explain_table_case(patients, number), top=MAX_BARS)
 
 
 def what_if(patients: Patients, number: int, text: str) -> WhatIf:
-    """What the model says of the patient with other values, given as JSON."""
-    before = table_case_of(patients, number)
-    values = parse(text, controls(patients, before))
+    """Explain the patient with other values, given as JSON."""
+    before = explain_table_case(patients, number)
+    values = parse_values(text, controls(patients, before))
     after = patients.explain(number, values)
     assert isinstance(after, CaseExplanation)
     risk = after.probabilities[after.classes.index(before.target_class)]
-    lines = quality_lines(after.quality, after.zero_weight_columns)
-    notes = [line for line, _ in lines if line not in _quality_sentences(before)]
+    notes = [
+        line
+        for line, _ in quality_lines(after.quality, after.zero_weight_columns)
+        if line not in _quality_sentences(before)
+    ]
     reasons = _list_moves(before, after)
     if after.target_class != before.target_class:
         reasons = []
@@ -184,18 +189,18 @@ def what_if(patients: Patients, number: int, text: str) -> WhatIf:
     )
 
 
-def table_case_of(patients: Patients, number: int) -> CaseExplanation:
+def explain_table_case(patients: Patients, number: int) -> CaseExplanation:
     case = patients.explain(number)
     if isinstance(case, ImageExplanation):
-        raise BadInput("this run is of pictures: they have heat maps, and no columns")
+        raise BadInput("this run is of pictures: they have heat maps, and no columns", code="needs-table")
     return case
 
 
-def _list_moves(before: CaseExplanation, after: CaseExplanation) -> list[Moved]:
-    """The reasons that changed, the largest change first."""
+def _list_moves(before: CaseExplanation, after: CaseExplanation) -> list[ReasonChange]:
+    """List the contributions that changed, the largest change first."""
     then: Mapping[str, Attribution] = {r.column: r for r in before.attributions}
-    made = [
-        Moved(
+    moves = [
+        ReasonChange(
             column=now.column,
             value=value_text(then[now.column]),
             value_after=value_text(now),
@@ -205,7 +210,7 @@ def _list_moves(before: CaseExplanation, after: CaseExplanation) -> list[Moved]:
         )
         for now in after.attributions
     ]
-    shown = [m for m in made if abs(m.change) > _SAME or m.value != m.value_after]
+    shown = [m for m in moves if abs(m.change) > _SAME or m.value != m.value_after]
     return sorted(shown, key=lambda m: -abs(m.change))
 
 
@@ -225,11 +230,11 @@ def _line(reason: Attribution) -> ReasonLine:
     )
 
 
-def _plain(value: float | str | None) -> str:
+def _value_text(value: float | str | None) -> str:
     return "missing" if value is None else f"{value:g}" if isinstance(value, float) else value
 
 
-SIZE = 50
+PAGE_SIZE = 50
 """Patients of a page."""
 Sort = Literal["risk", "doubt", "row"]
 
@@ -252,8 +257,8 @@ class PatientPage(BaseModel):
 
 
 def case_runs(run_index: RunIndex, cases: SiteCases) -> list[RunLine]:
-    """The finished runs in which this site's patients can be looked at, the newest first."""
-    return [line for found in cases.runs() if not (line := run_line(run_index, found)).wrong]
+    """List the finished runs in which this site's patients can be shown, the newest first."""
+    return [line for entry in cases.runs() if not (line := run_line(run_index, entry)).wrong]
 
 
 def patient_page(
@@ -266,8 +271,8 @@ def patient_page(
     sort: Sort = "risk",
     page: int = 1,
 ) -> PatientPage:
-    """The patients that match; a page beyond the last is the last."""
-    scored, schema = patients.scored, patients.run.model.schema
+    """Return a page of the patients that match; a page beyond the last is the last."""
+    scored, schema = patients.scores, patients.run.model.schema
     lines, cut = scored.lines, scored.threshold
     word = find.strip().casefold()
     shown = [
@@ -281,9 +286,9 @@ def patient_page(
         shown.sort(key=lambda line: line.case)
     if sort == "doubt":
         shown.sort(key=lambda line: (abs(line.risk - (cut or 0.0)), line.case))
-    pages = max(1, -(-len(shown) // SIZE))
-    at = min(page, pages)
-    left = len(patients.rows.parts) - len(lines)
+    pages = max(1, -(-len(shown) // PAGE_SIZE))
+    number = min(page, pages)
+    unscored = len(patients.rows.parts) - len(lines)
     label = "label" if schema is None else schema.label
     return PatientPage(
         site=patients.site,
@@ -294,17 +299,17 @@ def patient_page(
         verdicts=dict(Counter(line.verdict for line in lines if line.verdict is not None)),
         all=len(lines),
         matching=len(shown),
-        page=at,
+        page=number,
         pages=pages,
-        patients=shown[(at - 1) * SIZE : at * SIZE],
-        notes=[f"{SCORED} pictures are scored for this list; {left} more can be opened by their numbers"]
-        if left
+        patients=shown[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
+        notes=[f"{MAX_SCORED} pictures are scored for this list; {unscored} more can be opened by their numbers"]
+        if unscored
         else [],
     )
 
 
-def band(reliability: Mapping[str, Any], risk: float, *, event: str) -> Band | None:
-    """The band of a risk; None where the run judged no test rows."""
+def band(reliability: Reliability, risk: float, *, event: str) -> Band | None:
+    """Return the band of a risk; None where the run evaluated no test rows."""
     if not reliability:
         return None
     count = reliability["count"]
@@ -315,12 +320,13 @@ def band(reliability: Mapping[str, Any], risk: float, *, event: str) -> Band | N
     between = f"between {_percent(low)} and {_percent(high)}"
     who = f"for which the model was {between} sure" if top else f"whose risk of {event} was {between}"
     if not rows:
-        said = f"No test row of any site was one {who}: how far this figure can be trusted is not known."
-        return Band(low=low, high=high, rows=0, share=None, share_low=None, share_high=None, said=said, verdict="")
+        sentence = f"No test row of any site was one {who}: how far this figure can be trusted is not known."
+        return Band(low=low, high=high, rows=0, share=None, share_low=None, share_high=None, said=sentence, verdict="")
     share, mean = float(reliability["outcome"][k]), float(reliability["confidence"][k])
     ends = interval(round(share * rows), rows)
     happened = "it was right for" if top else "it happened to"
-    said = f"Of the {rows:,} test rows of all sites {who}, {happened} {share:.1%} (95% interval {ends[0]:.1%} to {ends[1]:.1%})."
+    within = f"(95% interval {ends[0]:.1%} to {ends[1]:.1%})"
+    sentence = f"Of the {rows:,} test rows of all sites {who}, {happened} {share:.1%} {within}."
     return Band(
         low=low,
         high=high,
@@ -328,21 +334,21 @@ def band(reliability: Mapping[str, Any], risk: float, *, event: str) -> Band | N
         share=share,
         share_low=ends[0],
         share_high=ends[1],
-        said=said,
+        said=sentence,
         verdict=_verdict(mean, ends) if rows >= MIN_ROWS else _TOO_FEW.format(rows=rows, mean=mean),
     )
 
 
 def interval(hits: int, rows: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a share."""
+    """Return Wilson's 95% interval of a share."""
     from scipy.stats import binomtest
 
-    found = binomtest(hits, rows).proportion_ci(0.95, "wilson")
-    return float(found.low), float(found.high)
+    bounds = binomtest(hits, rows).proportion_ci(0.95, "wilson")
+    return float(bounds.low), float(bounds.high)
 
 
 def _verdict(mean: float, ends: tuple[float, float]) -> str:
-    """Whether what was said there, on average, is what came true."""
+    """Compare the mean risk of a band with the outcomes there."""
     if mean > ends[1]:
         return f"There the model said too much: {mean:.1%} on average."
     if mean < ends[0]:

@@ -34,7 +34,7 @@ class Layer(BaseModel):
     iou_ratio: float | None = None
 
 
-class PictureView(BaseModel):
+class ImageView(BaseModel):
     """A picture's page. `record`: as `rounds explain --case N --json` prints it."""
 
     title: str
@@ -49,14 +49,14 @@ class PictureView(BaseModel):
     record: dict[str, Any]
 
 
-def view(patients: Patients, number: int) -> PictureView:
-    case = picture_of(patients, number)
+def view(patients: Patients, number: int) -> ImageView:
+    case = explain_image(patients, number)
     words = heat_note(case)
     ranked = sorted(zip(case.classes, case.probabilities, strict=True), key=lambda p: -p[1])
     stated = patients.model(patients.user).event
     event = stated.word if stated is not None and stated.word in case.classes else case.predicted
     risk = case.probabilities[case.classes.index(event)]
-    return PictureView(
+    return ImageView(
         title=image_title(case),
         private=PRIVATE,
         said=verdict(case),
@@ -70,9 +70,9 @@ def view(patients: Patients, number: int) -> PictureView:
     )
 
 
-def layer_png(patients: Patients, number: int, layer: str, *, by: str | None = None) -> bytes:
-    """A layer as a PNG of the size that the picture is shown at. `by`: the site whose model is asked."""
-    case = picture_of(patients, number, by=by)
+def layer_png(patients: Patients, number: int, layer: str, *, model_site: str | None = None) -> bytes:
+    """Draw a layer as a PNG of the size that the image is shown at. `model_site`: the site whose model is used."""
+    case = explain_image(patients, number, model_site=model_site)
     base = to_display(case.pixels)
     if layer == PICTURE:
         return _png(base)
@@ -80,26 +80,26 @@ def layer_png(patients: Patients, number: int, layer: str, *, by: str | None = N
         return _png(_mask(case.mask, base))
     if layer in case.heats:
         return _png(_heat(case.heats[layer], base))
-    known = [PICTURE, *case.heats, *([MASK] if case.mask is not None else [])]
-    raise NotFound(f"this picture has no layer '{layer[:80]}'; known: {', '.join(known)}")
+    layers = [PICTURE, *case.heats, *([MASK] if case.mask is not None else [])]
+    raise NotFound(f"this picture has no layer '{layer[:80]}'; known: {', '.join(layers)}", code="unknown-layer")
 
 
-def picture_of(patients: Patients, number: int, *, by: str | None = None) -> ImageExplanation:
-    if not patients.pictures:
-        raise BadInput("this run is of a table: its patients have columns, and no picture")
-    if by is not None and by not in patients.run.summary["models"]:
-        raise NotFound(f"this run has no model of '{by[:80]}'s own")
-    case = patients.explain(number, by=by)
+def explain_image(patients: Patients, number: int, *, model_site: str | None = None) -> ImageExplanation:
+    if not patients.has_images:
+        raise BadInput("this run is of a table: its patients have columns, and no picture", code="needs-images")
+    if model_site is not None and model_site not in patients.run.summary["models"]:
+        raise NotFound(f"this run has no model of '{model_site[:80]}'s own", code="unknown-site")
+    case = patients.explain(number, model_site=model_site)
     assert isinstance(case, ImageExplanation)
     return case
 
 
 def _layers(case: ImageExplanation) -> list[Layer]:
-    made = []
+    layers = []
     for name, heat in case.heats.items():
         n = case.numbers[name]
         ratio = None if n.iou_ratio is None or not np.isfinite(n.iou_ratio) else n.iou_ratio
-        made.append(
+        layers.append(
             Layer(
                 name=name,
                 title=MAPS[name],
@@ -110,12 +110,12 @@ def _layers(case: ImageExplanation) -> list[Layer]:
             )
         )
     if case.mask is not None:
-        made.append(Layer(name=MASK, title="truth mask", empty=not bool(case.mask.any())))
-    return made
+        layers.append(Layer(name=MASK, title="truth mask", empty=not bool(case.mask.any())))
+    return layers
 
 
 def _heat(heat: Array, base: Array) -> Array:
-    """Heat (H, W) in colour at the size of the picture that is shown; its hottest pixel is the brightest."""
+    """Colour heat (H, W) at the size of the image that is shown; its hottest pixel is the brightest."""
     image = pillow("drawing heat maps")
     size = np.abs(np.asarray(heat, np.float32))
     top = float(size.max(initial=0))
@@ -125,7 +125,7 @@ def _heat(heat: Array, base: Array) -> Array:
 
 
 def _mask(mask: Array, base: Array) -> Array:
-    """What the mask marks as a tint, and nothing where it marks nothing: (H, W, 4) of bytes."""
+    """Tint the area that the mask marks, transparent elsewhere: (H, W, 4) of bytes."""
     image = pillow("drawing masks")
     wide = image.fromarray(mask.astype(np.uint8) * 255).resize(base.shape[1::-1], image.Resampling.NEAREST)
     tint = np.broadcast_to(np.array(_TINT, np.uint8), base.shape)
@@ -133,6 +133,6 @@ def _mask(mask: Array, base: Array) -> Array:
 
 
 def _png(pixels: Array) -> bytes:
-    held = io.BytesIO()
-    pillow("drawing pictures").fromarray(np.ascontiguousarray(pixels)).save(held, "PNG")
-    return held.getvalue()
+    buffer = io.BytesIO()
+    pillow("drawing pictures").fromarray(np.ascontiguousarray(pixels)).save(buffer, "PNG")
+    return buffer.getvalue()

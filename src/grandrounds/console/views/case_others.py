@@ -1,4 +1,4 @@
-"""How other sites' models would explain a patient: each model that there is, or what the run recorded of their reasons.
+"""Explanations of a patient by other sites' models, or the attributions that the run recorded for these sites.
 
 Where all sites use one common model there is one explanation, and the page says so. What can still be compared is how much
 the patient's columns count elsewhere, by the sketches in explanations.json; no other site's row is read for it.
@@ -27,7 +27,7 @@ MODELS = 12
 COLUMNS = 8
 BY_MODEL = "by-model"
 BLOCKS = {"training": "elsewhere-training", "deployed": "elsewhere-deployed"}
-"""What a run records of sites' reasons, and the figure that draws it."""
+"""The kinds of attributions that a run records by site, and the figure that draws each."""
 _TITLES = {
     "training": "Sites' own models of the last recorded round",
     "deployed": "The model in use on each site's patients",
@@ -38,8 +38,8 @@ _NOTES = {
 }
 
 
-class ModelSays(BaseModel):
-    """What one model says of the patient. `alike`: how much of the reasons is the same as by this site's model, 0 to 1."""
+class ModelExplanation(BaseModel):
+    """The explanation by one model. `alike`: its similarity to that by this site's model, 0 to 1."""
 
     sites: list[str]
     own: bool
@@ -49,7 +49,7 @@ class ModelSays(BaseModel):
     alike: float | None
 
 
-class Weight(BaseModel):
+class ColumnShare(BaseModel):
     """A column's share of the reasons: for this patient, at this site, at the other sites on average and at most."""
 
     column: str
@@ -60,48 +60,48 @@ class Weight(BaseModel):
     highest: float | None
 
 
-class Recorded(BaseModel):
-    """What the run recorded of sites' reasons, for this patient's strongest columns."""
+class RecordedShares(BaseModel):
+    """The recorded attributions of sites, for this patient's strongest columns."""
 
     figure: str
     title: str
     note: str
     sites: int
-    columns: list[Weight]
+    columns: list[ColumnShare]
 
 
-class Others(BaseModel):
-    """`kind`: whether sites have models of their own; `said`: what that means, in sentences."""
+class OtherModels(BaseModel):
+    """Explanations by other sites' models. `kind`: sites have separate models, or one; `said`: sentences about that."""
 
     kind: Literal["separate", "common"]
     said: list[str]
     event: str
     columns: list[str]
-    models: list[ModelSays]
-    recorded: list[Recorded]
+    models: list[ModelExplanation]
+    recorded: list[RecordedShares]
 
 
 @dataclass(frozen=True, eq=False)
-class _Block:
+class _Sketches:
     """Sketches of a run: site -> share of each feature."""
 
     features: tuple[str, ...]
     sketches: Mapping[str, np.ndarray[Any, Any]]
 
-    def of(self, site: str, columns: list[str]) -> list[float]:
+    def shares(self, site: str, columns: list[str]) -> list[float]:
         place = {name: k for k, name in enumerate(self.features)}
         return [float(self.sketches[site][place[c]]) if c in place else 0.0 for c in columns]
 
 
-def others(run_index: RunIndex, name: str, patients: Patients, number: int) -> Others:
+def explain_elsewhere(run_index: RunIndex, name: str, patients: Patients, number: int) -> OtherModels:
     case = patients.explain(number)
     apart = _models(patients)
-    blocks = {} if isinstance(case, ImageExplanation) or apart else _blocks(run_index, name)
-    said = _separate(patients, apart) if apart else _common(case, blocks)
+    blocks = {} if isinstance(case, ImageExplanation) or apart else _load_sketches(run_index, name)
+    sentences = _separate(patients, apart) if apart else _common(case, blocks)
     columns = [] if isinstance(case, ImageExplanation) else _strongest(case)
-    return Others(
+    return OtherModels(
         kind="separate" if apart else "common",
-        said=said,
+        said=sentences,
         event=case.predicted if isinstance(case, ImageExplanation) else case.event,
         columns=columns,
         models=_explain_by_models(patients, number, apart, columns) if apart else [],
@@ -111,25 +111,25 @@ def others(run_index: RunIndex, name: str, patients: Patients, number: int) -> O
     )
 
 
-def figure(run_index: RunIndex, name: str, patients: Patients, number: int, which: str) -> Figure | None:
-    """One of this section's figures; None where `which` is none of them."""
+def figure(run_index: RunIndex, name: str, patients: Patients, number: int, figure_name: str) -> Figure | None:
+    """One of this section's figures; None where `figure_name` is none of them."""
     case = patients.explain(number)
-    if which not in (BY_MODEL, *BLOCKS.values()) or isinstance(case, ImageExplanation):
+    if figure_name not in (BY_MODEL, *BLOCKS.values()) or isinstance(case, ImageExplanation):
         return None
-    found = others(run_index, name, patients, number)
-    if which == BY_MODEL and found.kind == "separate":
-        shown = [_names(m.sites) + (" (own)" if m.own else "") for m in found.models]
-        held = [[m.reasons[c] for c in found.columns] for m in found.models]
-        return attributions_by_model(found.columns, shown, held, unit=case.unit)
-    kind = next((k for k, fig in BLOCKS.items() if fig == which), "")
-    block = None if found.kind == "separate" else _blocks(run_index, name).get(kind)
+    shown_others = explain_elsewhere(run_index, name, patients, number)
+    if figure_name == BY_MODEL and shown_others.kind == "separate":
+        shown = [_names(m.sites) + (" (own)" if m.own else "") for m in shown_others.models]
+        contributions = [[m.reasons[c] for c in shown_others.columns] for m in shown_others.models]
+        return attributions_by_model(shown_others.columns, shown, contributions, unit=case.unit)
+    kind = next((k for k, fig in BLOCKS.items() if fig == figure_name), "")
+    block = None if shown_others.kind == "separate" else _load_sketches(run_index, name).get(kind)
     if block is None:
-        raise NotFound(f"run '{name}' has no figure '{which}'")
+        raise NotFound(f"run '{name}' has no figure '{figure_name}'", code="unknown-figure")
     return attribution_shares(
-        found.columns,
-        [_shares(case)[c] for c in found.columns],
-        block.of(patients.site, found.columns) if patients.site in block.sketches else None,
-        {s: block.of(s, found.columns) for s in block.sketches if s != patients.site},
+        shown_others.columns,
+        [_shares(case)[c] for c in shown_others.columns],
+        block.shares(patients.site, shown_others.columns) if patients.site in block.sketches else None,
+        {s: block.shares(s, shown_others.columns) for s in block.sketches if s != patients.site},
         site=patients.site,
         title=_TITLES[kind],
         note=_NOTES[kind],
@@ -137,43 +137,50 @@ def figure(run_index: RunIndex, name: str, patients: Patients, number: int, whic
 
 
 def _models(patients: Patients) -> dict[str, list[str]]:
-    """The separate models: file -> the sites that use it, this site's first."""
+    """List the sites that use each separate model, by the model's file; this site's first."""
     out: dict[str, list[str]] = {}
-    own = patients.run.summary["models"].get(patients.user)
-    if own is not None:
-        out[own] = []
+    own_file = patients.run.summary["models"].get(patients.user)
+    if own_file is not None:
+        out[own_file] = []
     for site, file in patients.run.summary["models"].items():
         out.setdefault(file, []).append(site)
     return out
 
 
-def _explain_by_models(patients: Patients, number: int, apart: Mapping[str, list[str]], columns: list[str]) -> list[ModelSays]:
+def _explain_by_models(
+    patients: Patients, number: int, apart: Mapping[str, list[str]], columns: list[str]
+) -> list[ModelExplanation]:
     mine = patients.explain(number)
-    made = []
+    explained = []
     for sites in list(apart.values())[: MODELS + 1]:
-        own = patients.user in sites
-        case = mine if own else patients.explain(number, by=sites[0])
+        is_own = patients.user in sites
+        case = mine if is_own else patients.explain(number, model_site=sites[0])
         if isinstance(case, ImageExplanation):
-            made.append(
-                ModelSays(
-                    sites=sites, own=own, probability=case.probability, decision=case.predicted, reasons={}, alike=None
+            explained.append(
+                ModelExplanation(
+                    sites=sites,
+                    own=is_own,
+                    probability=case.probability,
+                    decision=case.predicted,
+                    reasons={},
+                    alike=None,
                 )
             )
             continue
         assert isinstance(mine, CaseExplanation)
         parts = {r.column: r.contribution for r in case.attributions}
         two = len(case.classes) == 2
-        made.append(
-            ModelSays(
+        explained.append(
+            ModelExplanation(
                 sites=sites,
-                own=own,
+                own=is_own,
                 probability=case.probability if two else case.probabilities[case.classes.index(mine.target_class)],
                 decision=case.decision,
                 reasons={column: parts[column] for column in columns},
-                alike=None if case.target_class != mine.target_class else _alike(mine, case),
+                alike=None if case.target_class != mine.target_class else _similarity(mine, case),
             )
         )
-    return made
+    return explained
 
 
 def _separate(patients: Patients, apart: Mapping[str, list[str]]) -> list[str]:
@@ -190,7 +197,7 @@ def _separate(patients: Patients, apart: Mapping[str, list[str]]) -> list[str]:
     return lines
 
 
-def _common(case: CaseExplanation | ImageExplanation, blocks: Mapping[str, _Block]) -> list[str]:
+def _common(case: CaseExplanation | ImageExplanation, blocks: Mapping[str, _Sketches]) -> list[str]:
     lines = ["All sites of this run use one common model: it says the same at each of them, for the same reasons."]
     if isinstance(case, ImageExplanation):
         return lines
@@ -201,20 +208,20 @@ def _common(case: CaseExplanation | ImageExplanation, blocks: Mapping[str, _Bloc
     return lines
 
 
-def _recorded(kind: str, block: _Block, case: CaseExplanation, site: str) -> Recorded:
+def _recorded(kind: str, block: _Sketches, case: CaseExplanation, site: str) -> RecordedShares:
     columns, shares = _strongest(case), _shares(case)
-    here = block.of(site, columns) if site in block.sketches else None
-    rest = np.array([block.of(s, columns) for s in block.sketches if s != site])
-    return Recorded(
+    at_site = block.shares(site, columns) if site in block.sketches else None
+    rest = np.array([block.shares(s, columns) for s in block.sketches if s != site])
+    return RecordedShares(
         figure=BLOCKS[kind],
         title=_TITLES[kind],
         note=_NOTES[kind],
         sites=len(block.sketches),
         columns=[
-            Weight(
+            ColumnShare(
                 column=c,
                 patient=shares[c],
-                here=None if here is None else here[k],
+                here=None if at_site is None else at_site[k],
                 others=float(rest[:, k].mean()) if len(rest) else None,
                 lowest=float(rest[:, k].min()) if len(rest) else None,
                 highest=float(rest[:, k].max()) if len(rest) else None,
@@ -224,27 +231,27 @@ def _recorded(kind: str, block: _Block, case: CaseExplanation, site: str) -> Rec
     )
 
 
-def _blocks(run_index: RunIndex, name: str) -> dict[str, _Block]:
-    """The last sketches that a run recorded; what is damaged about them is said as of any other file."""
-    return run_index.kept(name, "sketches by site", lambda found: _read(run_index.run(found.name)))
+def _load_sketches(run_index: RunIndex, name: str) -> dict[str, _Sketches]:
+    """Load the last sketches that a run recorded, by kind."""
+    return run_index.get_cached(name, "sketches by site", lambda entry: _read_sketches(run_index.run(entry.name)))
 
 
-def _read(run: Run) -> dict[str, _Block]:
+def _read_sketches(run: Run) -> dict[str, _Sketches]:
     if not (run.folder / "explanations.json").exists():
         return {}
-    told = run.explanations
-    features = tuple(str(f) for f in told["features"])
-    rounds = [r for r in told["rounds"] if isinstance(r, dict)]
+    explanations = run.explanations
+    features = tuple(str(f) for f in explanations["features"])
+    rounds = [r for r in explanations["rounds"] if isinstance(r, dict)]
     trained = next((r["training"] for r in reversed(rounds) if r.get("training")), None)
     deployed = next((r["deployed"] for r in reversed(rounds) if r.get("deployed")), None)
-    last = {"training": trained, "deployed": told.get("final") or deployed}
+    last = {"training": trained, "deployed": explanations.get("final") or deployed}
     out = {}
     for kind, block in last.items():
-        held = {str(s): np.array(v, float) for s, v in (block or {}).get("sketches", {}).items()}
-        if any(v.shape != (len(features),) for v in held.values()):
+        sketches = {str(s): np.array(v, float) for s, v in (block or {}).get("sketches", {}).items()}
+        if any(v.shape != (len(features),) for v in sketches.values()):
             raise ValueError("a sketch does not have a share for each feature")
-        if len(held) > 1:
-            out[kind] = _Block(features, held)
+        if len(sketches) > 1:
+            out[kind] = _Sketches(features, sketches)
     return out
 
 
@@ -253,14 +260,16 @@ def _strongest(case: CaseExplanation) -> list[str]:
 
 
 def _shares(case: CaseExplanation) -> dict[str, float]:
-    """Each column's share of the size of all contributions."""
+    """Return each column's share of the size of all contributions."""
     total = sum(abs(r.contribution) for r in case.attributions) or 1.0
     return {r.column: abs(r.contribution) / total for r in case.attributions}
 
 
-def _alike(a: CaseExplanation, b: CaseExplanation) -> float:
-    """1 less half the L1 distance of the signed contributions, each divided by their whole size: 1 where reasons are the
-    same, 0 where no column pulls the same way."""
+def _similarity(a: CaseExplanation, b: CaseExplanation) -> float:
+    """Compute 1 less half the L1 distance of the signed contributions, each divided by their whole size.
+
+    It is 1 where contributions are the same, 0 where no column has the same sign in both.
+    """
     sizes = [sum(abs(r.contribution) for r in case.attributions) or 1.0 for case in (a, b)]
     mine = {r.column: r.contribution / sizes[0] for r in a.attributions}
     return 1 - sum(abs(mine[r.column] - r.contribution / sizes[1]) for r in b.attributions) / 2

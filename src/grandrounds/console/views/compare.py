@@ -9,11 +9,20 @@ from typing import Any
 from pydantic import BaseModel
 
 from grandrounds.analysis.compare import DEFAULT_METRICS, GAP, WORST_AUROC
-from grandrounds.console.cache import cache_of, read_checked, stamp_of
-from grandrounds.console.comparisons import ComparisonIndex, comparisons_of
+from grandrounds.console.cache import get_cache, read_checked, stamp_files
+from grandrounds.console.comparisons import ComparisonIndex, find_comparisons
 from grandrounds.console.run_index import NotFound, RunIndex
-from grandrounds.console.views.arms import COURSES, EPSILON, MEGABYTES, REASONS, Side, Sides, of_folder, of_runs
-from grandrounds.console.views.published import Published, of_side
+from grandrounds.console.views.arms import (
+    COURSES,
+    EPSILON,
+    EXPLANATION_METRICS,
+    MEGABYTES,
+    Side,
+    Sides,
+    group_runs,
+    load_comparison,
+)
+from grandrounds.console.views.published import PublishedFigure, published_figures
 from grandrounds.core.errors import BadInput
 from grandrounds.metrics.fairness import worst_site
 from grandrounds.report import figures
@@ -67,7 +76,7 @@ class Difference(BaseModel):
     pairs: int
 
 
-class Compared(BaseModel):
+class ComparisonView(BaseModel):
     """A comparison as its page shows it. `axes`: figures that two arms or more have, `across` the first
     choice of what is held against the first column; `figures`: what can be drawn."""
 
@@ -82,119 +91,144 @@ class Compared(BaseModel):
     across: str
     figures: list[str]
     notes: list[str]
-    published: list[Published]
+    published: list[PublishedFigure]
 
 
 class Choice(BaseModel):
-    """What can be compared without choosing runs: comparisons and studies that are here."""
+    """Comparisons and studies that are here."""
 
     comparisons: list[str]
     studies: list[str]
 
 
-def with_figure(arms: list[ArmLine], metric: str) -> list[ArmLine]:
-    """The arms that have a figure."""
+def arms_with(arms: list[ArmLine], metric: str) -> list[ArmLine]:
+    """List the arms that have a score."""
     return [a for a in arms if metric in a.cells and a.cells[metric].mean is not None]
 
 
-HOW_WELL = (*(f"{before}{m}" for m in DEFAULT_METRICS for before in ("decision_", "")), WORST_AUROC)
-KEPT = 16
+SCORE_METRICS = (*(f"{before}{m}" for m in DEFAULT_METRICS for before in ("decision_", "")), WORST_AUROC)
+CACHED = 16
 """Comparisons that stay worked out."""
 SEEDS, ROWS = "runs", "test rows"
 """What an interval is over."""
 
 
 def choices(run_index: RunIndex) -> Choice:
-    comparisons = comparisons_of(run_index)
+    comparisons = find_comparisons(run_index)
     return Choice(comparisons=sorted(comparisons.comparisons), studies=sorted(comparisons.studies))
 
 
-def compared(run_index: RunIndex, runs: Sequence[str], comparison: str | None = None) -> Compared:
-    """These runs, or a comparison that is here, side by side."""
-    return _both(run_index, runs, comparison)[1]
+def compare_runs(run_index: RunIndex, runs: Sequence[str], comparison: str | None = None) -> ComparisonView:
+    """Compare these runs, or show a comparison that is here.
+
+    Raises:
+        BadInput: Neither or both are given, or the runs cannot be compared.
+        NotFound: There is no such run or comparison.
+    """
+    return _load_both(run_index, runs, comparison)[1]
 
 
 def figure(
-    run_index: RunIndex, which: str, runs: Sequence[str], comparison: str | None = None, *, x: str = "", y: str = ""
+    run_index: RunIndex,
+    figure_name: str,
+    runs: Sequence[str],
+    comparison: str | None = None,
+    *,
+    x: str = "",
+    y: str = "",
 ) -> Figure:
-    """A figure of a comparison. `x`, `y`: the axes of `pareto`."""
-    return draw_figure(*_both(run_index, runs, comparison), which, x=x, y=y)
+    """Draw a figure of a comparison, by its name. `x`, `y`: the axes of `pareto`."""
+    return draw_figure(*_load_both(run_index, runs, comparison), figure_name, x=x, y=y)
 
 
-def _both(run_index: RunIndex, runs: Sequence[str], comparison: str | None) -> tuple[Sides, Compared]:
-    """Worked out once while all files that it rests on stay as they are."""
-    comparisons = comparisons_of(run_index)
+def _load_both(run_index: RunIndex, runs: Sequence[str], comparison: str | None) -> tuple[Sides, ComparisonView]:
+    """Compute a comparison once while all files that it rests on stay as they are."""
+    comparisons = find_comparisons(run_index)
     if comparison is not None and runs:
-        raise BadInput("choose runs or a comparison, not both")
+        raise BadInput("choose runs or a comparison, not both", code="conflicting-choices")
     if comparison is None and not runs:
-        raise BadInput("choose runs to compare, or a comparison")
+        raise BadInput("choose runs to compare, or a comparison", code="nothing-chosen")
     if comparison is None:
         stamp: object = tuple(run_index.get(name).stamp() for name in dict.fromkeys(runs))
     else:
         file = comparisons.comparison(comparison)
-        stamp = stamp_of(file.parent, [file.name])
+        stamp = stamp_files(file.parent, [file.name])
     key = (comparison, *runs)
-    return cache_of(run_index).get_or_make(
-        "compare", key, stamp, lambda: _compute(run_index, comparisons, runs, comparison), most=KEPT
+    return get_cache(run_index).get_or_make(
+        "compare", key, stamp, lambda: _compute(run_index, comparisons, runs, comparison), most=CACHED
     )
 
 
 def _compute(
     run_index: RunIndex, comparisons: ComparisonIndex, runs: Sequence[str], comparison: str | None
-) -> tuple[Sides, Compared]:
-    def make() -> tuple[Sides, Compared]:
-        sides = of_runs(run_index, runs) if comparison is None else of_folder(run_index, comparisons, comparison)
+) -> tuple[Sides, ComparisonView]:
+    def make() -> tuple[Sides, ComparisonView]:
+        sides = (
+            group_runs(run_index, runs) if comparison is None else load_comparison(run_index, comparisons, comparison)
+        )
         return sides, _to_view(run_index, comparisons, sides)
 
     return read_checked(run_index, "a run" if comparison is None else f"comparison '{comparison}'", make)
 
 
-def _to_view(run_index: RunIndex, comparisons: ComparisonIndex, sides: Sides) -> Compared:
-    by = {(str(r["arm"]), str(r["metric"])): r for r in sides.rows}
-    lines = [_line(side, by) for side in sides.sides]
+def _to_view(run_index: RunIndex, comparisons: ComparisonIndex, sides: Sides) -> ComparisonView:
+    row_by_cell = {(str(r["arm"]), str(r["metric"])): r for r in sides.rows}
+    lines = [_line(side, row_by_cell) for side in sides.sides]
     present = list(dict.fromkeys(str(r["metric"]) for r in sides.rows))
-    known = [m for m in present if any(a.cells[m].mean is not None for a in lines if m in a.cells)]
+    metrics = [m for m in present if any(a.cells[m].mean is not None for a in lines if m in a.cells)]
     same = _other_rows(sides) is None
-    for metric in known:
+    for metric in metrics:
         if same or metric in (MEGABYTES, EPSILON):
             _mark(metric, [a.cells[metric] for a in lines if metric in a.cells])
-    late = (*REASONS, GAP, MEGABYTES, EPSILON)
+    late = (*EXPLANATION_METRICS, GAP, MEGABYTES, EPSILON)
     columns = [
-        _column(m) for m in (*(m for m in HOW_WELL if m in known), *(m for m in known if m not in (*HOW_WELL, *late)))
+        _column(m)
+        for m in (
+            *(m for m in SCORE_METRICS if m in metrics),
+            *(m for m in metrics if m not in (*SCORE_METRICS, *late)),
+        )
     ]
-    beside = [_column(m) for m in late if m in known]
-    axes = [c for c in (*columns, *beside) if len(with_figure(lines, c.name)) > 1]
+    late_columns = [_column(m) for m in late if m in metrics]
+    axes = [c for c in (*columns, *late_columns) if len(arms_with(lines, c.name)) > 1]
     first = next((s.short for s in sides.sides if s.label == sides.first), sides.first)
-    shown = Compared(
-        title=sides.title, first=first, at=sides.at, columns=columns, beside=beside, arms=lines,
-        differences=_differences(sides, {c.name for c in (*columns, *beside)}), axes=axes,
-        across=across(columns, axes), figures=[],
-        notes=_notes(sides), published=[p for side in sides.sides for p in of_side(run_index, comparisons, side.runs)],
+    shown = ComparisonView(
+        title=sides.title, first=first, at=sides.virtual_seconds, columns=columns, beside=late_columns, arms=lines,
+        differences=_differences(sides, {c.name for c in (*columns, *late_columns)}), axes=axes,
+        across=default_axis(columns, axes), figures=[],
+        notes=_notes(sides), published=[p for side in sides.sides for p in published_figures(run_index, comparisons, side.runs)],
     )  # fmt: skip
     shown.figures = list_figures(sides, shown)
     return shown
 
 
-def _line(side: Side, by: dict[tuple[str, str], Any]) -> ArmLine:
+def _line(side: Side, row_by_cell: dict[tuple[str, str], Any]) -> ArmLine:
     cells = {}
-    for (arm, metric), row in by.items():
+    for (arm, metric), row in row_by_cell.items():
         if arm == side.label:
             cells[metric] = _cell(side, metric, row)
     count = max((c.n for c in cells.values()), default=len(side.runs))
-    return ArmLine(label=side.label, short=side.short, runs=list(side.runs), count=count, whole=side.whole, cells=cells)
+    return ArmLine(
+        label=side.label, short=side.short, runs=list(side.runs), count=count, whole=side.complete, cells=cells
+    )
 
 
 def _cell(side: Side, metric: str, row: Any) -> Cell:
     cell = Cell(mean=row["mean"], low=row["low"], high=row["high"], n=row["n"], over=SEEDS if row["n"] > 1 else "")
     runs = list(side.arm.runs.values())
-    if metric == "auroc" and row["n"] == 1 and len(runs) == 1 and cell.mean is not None and side.arm.virtual_seconds is None:
+    if (
+        metric == "auroc"
+        and row["n"] == 1
+        and len(runs) == 1
+        and cell.mean is not None
+        and side.arm.virtual_seconds is None
+    ):
         final = runs[0].summary["final"]
         cell.low, cell.high, cell.over = final.get("auroc_low"), final.get("auroc_high"), ROWS
     if metric == WORST_AUROC:
         sites = [str(worst_site(run.summary["per_site"]).get("site", "")) for run in runs]
-        cell.note = _few([s for s in dict.fromkeys(sites) if s])
+        cell.note = _list_some([s for s in dict.fromkeys(sites) if s])
     if metric == EPSILON:
-        cell.note = _few(list(dict.fromkeys(_promise(run.summary["privacy"]) for run in runs)))
+        cell.note = _list_some(list(dict.fromkeys(_promise(run.summary["privacy"]) for run in runs)))
     if cell.low is None or cell.high is None:
         cell.low = cell.high = None
         cell.over = ""
@@ -207,19 +241,19 @@ def _promise(privacy: Any) -> str:
     return f"per {privacy.get('unit', 'patient')}"
 
 
-def _few(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _mark(metric: str, cells: Sequence[Cell]) -> None:
-    """The best of a column, where there is something to choose from and all are of one kind."""
-    held = [c for c in cells if c.mean is not None]
-    if len(held) < 2 or (metric == EPSILON and len({c.note for c in held}) > 1):
+    """Mark the best of a column, where arms differ and all scores are of one kind."""
+    scored = [c for c in cells if c.mean is not None]
+    if len(scored) < 2 or (metric == EPSILON and len({c.note for c in scored}) > 1):
         return
-    values = [c.mean for c in held if c.mean is not None]
+    values = [c.mean for c in scored if c.mean is not None]
     best = min(values) if _lower(metric) else max(values)
     if min(values) != max(values):
-        for cell in held:
+        for cell in scored:
             cell.best = cell.mean == best
 
 
@@ -228,8 +262,8 @@ def _lower(metric: str) -> bool:
 
 
 def _column(metric: str) -> Column:
-    said = {MEGABYTES: "sent, MB"}.get(metric) or words(metric)
-    return Column(name=metric, words=said, lower=_lower(metric))
+    label = {MEGABYTES: "sent, MB"}.get(metric) or words(metric)
+    return Column(name=metric, words=label, lower=_lower(metric))
 
 
 def _differences(sides: Sides, shown: set[str]) -> list[Difference]:
@@ -248,12 +282,12 @@ def _differences(sides: Sides, shown: set[str]) -> list[Difference]:
 
 
 def by_metric(differences: Sequence[Difference]) -> list[tuple[str, list[Difference]]]:
-    """Differences under the figure that they are of."""
-    return [(metric, list(own)) for metric, own in groupby(differences, key=lambda d: d.metric)]
+    """Group differences by metric."""
+    return [(metric, list(group)) for metric, group in groupby(differences, key=lambda d: d.metric)]
 
 
 def _other_rows(sides: Sides) -> dict[int, str] | None:
-    """Numbers of test rows -> an arm, where arms were judged on different ones with the same seed and fold; else None."""
+    """Return numbers of test rows with an arm of each, where arms differ in them for the same seed and fold; else None."""
     counts: dict[tuple[int, int], dict[int, str]] = {}
     for side in sides.sides:
         for key, run in side.arm.runs.items():
@@ -262,19 +296,19 @@ def _other_rows(sides: Sides) -> dict[int, str] | None:
 
 
 def _notes(sides: Sides) -> list[str]:
-    """What one should know before one believes a difference."""
+    """List what limits a comparison: missing runs, different test rows, too few seeds."""
     out = []
-    if sides.at is not None:
-        out.append(f"Figures are as they were after {sides.at:g} virtual seconds.")
+    if sides.virtual_seconds is not None:
+        out.append(f"Figures are as they were after {sides.virtual_seconds:g} virtual seconds.")
     if sides.missing:
         out.append(
-            f"Not here any more, or unfinished: {_few(sides.missing)}. Their figures are those of comparison.json."
+            f"Not here any more, or unfinished: {_list_some(sides.missing)}. Their figures are those of comparison.json."
         )
     other = _other_rows(sides)
     if other is not None:
-        said = " and ".join(f"{n:,} ({label})" for n, label in list(other.items())[:2])
+        counts = " and ".join(f"{n:,} ({label})" for n, label in list(other.items())[:2])
         out.append(
-            f"Arms were judged on different numbers of test rows: {said}. Their figures are not of the same patients, so none "
+            f"Arms were judged on different numbers of test rows: {counts}. Their figures are not of the same patients, so none "
             "is called the best."
         )
     if any(len(side.arm.runs) == 2 for side in sides.sides):
@@ -287,40 +321,45 @@ def _notes(sides: Sides) -> list[str]:
 INTERVALS, PARETO, RADAR, COURSE = "intervals", "pareto", "radar", "course-"
 
 
-def draw_figure(sides: Sides, shown: Compared, which: str, *, x: str = "", y: str = "") -> Figure:
-    """A figure. `x`, `y`: the axes of `pareto`."""
-    if which not in shown.figures:
-        raise NotFound(f"this comparison has no figure '{which[:80]}'; it has: {', '.join(shown.figures) or 'none'}")
-    if which == PARETO:
+def draw_figure(sides: Sides, shown: ComparisonView, figure_name: str, *, x: str = "", y: str = "") -> Figure:
+    """Draw a figure, by its name. `x`, `y`: the axes of `pareto`."""
+    if figure_name not in shown.figures:
+        raise NotFound(
+            f"this comparison has no figure '{figure_name[:80]}'; it has: {', '.join(shown.figures) or 'none'}",
+            code="unknown-figure",
+        )
+    if figure_name == PARETO:
         return _pareto(shown, x or shown.across, y or shown.columns[0].name)
-    if which == RADAR:
-        axes = [axis.name for axis in _round(shown)]
+    if figure_name == RADAR:
+        axes = [axis.name for axis in _radar_axes(shown)]
         return figures.radar(axes, {a.short: {name: a.cells[name].mean for name in axes} for a in shown.arms})
-    if which == INTERVALS:
-        held = {c.name for c in shown.columns}
+    if figure_name == INTERVALS:
+        metrics = {c.name for c in shown.columns}
         called = {s.label: s.short for s in sides.sides}
-        return figures.intervals([{**r, "arm": called[r["arm"]]} for r in sides.rows if r["metric"] in held])
-    metric = which.removeprefix(COURSE)
+        return figures.intervals([{**r, "arm": called[r["arm"]]} for r in sides.rows if r["metric"] in metrics])
+    metric = figure_name.removeprefix(COURSE)
     return figures.arm_curves({s.short: s.courses.get(metric, ()) for s in sides.sides}, metric)
 
 
-def list_figures(sides: Sides, shown: Compared) -> list[str]:
-    """The figures that a comparison has."""
+def list_figures(sides: Sides, shown: ComparisonView) -> list[str]:
+    """List the figures that a comparison has."""
     several = len(shown.arms) > 1
     out = [INTERVALS] if shown.columns else []
     if several and shown.across:
         out.append(PARETO)
-    if several and len(_round(shown)) > 2:
+    if several and len(_radar_axes(shown)) > 2:
         out.append(RADAR)
     for metric in COURSES:
-        own = [course for side in sides.sides for course in side.courses.get(metric, ())]
-        if sides.at is None and any(len(c) > 1 and any(v is not None for v in c.values()) for c in own):
+        courses = [course for side in sides.sides for course in side.courses.get(metric, ())]
+        if sides.virtual_seconds is None and any(
+            len(c) > 1 and any(v is not None for v in c.values()) for c in courses
+        ):
             out.append(f"{COURSE}{metric}")
     return out
 
 
-def across(columns: list[Column], axes: list[Column]) -> str:
-    """What is held against the first figure: drift where arms have it, else what was sent, else another figure."""
+def default_axis(columns: list[Column], axes: list[Column]) -> str:
+    """Choose the axis that is drawn against the first score: drift where arms have it, else traffic, else another score."""
     names = [axis.name for axis in axes]
     first = columns[0].name if columns else ""
     if first not in names:
@@ -329,20 +368,24 @@ def across(columns: list[Column], axes: list[Column]) -> str:
     return next((n for n in wanted if n in names and n != first), "")
 
 
-def _round(shown: Compared) -> list[Column]:
-    """The axes of a radar: figures that every arm has."""
-    return [axis for axis in shown.axes if len(with_figure(shown.arms, axis.name)) == len(shown.arms)]
+def _radar_axes(shown: ComparisonView) -> list[Column]:
+    """List the axes of a radar chart: scores that every arm has."""
+    return [axis for axis in shown.axes if len(arms_with(shown.arms, axis.name)) == len(shown.arms)]
 
 
-def _pareto(shown: Compared, x: str, y: str) -> Figure:
+def _pareto(shown: ComparisonView, x: str, y: str) -> Figure:
     axes = {axis.name: axis for axis in shown.axes}
     for name in (x, y):
         if name not in axes:
-            raise NotFound(f"'{name[:80]}' is no figure that two arms have; they have: {', '.join(axes)}")
+            raise NotFound(
+                f"'{name[:80]}' is no figure that two arms have; they have: {', '.join(axes)}", code="unknown-figure"
+            )
     if x == y:
-        raise BadInput("choose two different figures for the axes")
+        raise BadInput("choose two different figures for the axes", code="duplicate-axis")
     points = []
-    for arm in with_figure(with_figure(shown.arms, x), y):
-        told = {n: (c.mean, c.low, c.high) for n, c in arm.cells.items() if n in (x, y)}
-        points.append({"label": arm.short, **told})
-    return figures.pareto(points, x=x, y=y, called={n: a.words for n, a in axes.items()}, arms=[a.short for a in shown.arms])
+    for arm in arms_with(arms_with(shown.arms, x), y):
+        intervals = {n: (c.mean, c.low, c.high) for n, c in arm.cells.items() if n in (x, y)}
+        points.append({"label": arm.short, **intervals})
+    return figures.pareto(
+        points, x=x, y=y, called={n: a.words for n, a in axes.items()}, arms=[a.short for a in shown.arms]
+    )

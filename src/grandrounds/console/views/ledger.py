@@ -1,4 +1,4 @@
-"""What a ledger holds: entries page by page, countersignatures by site, anchors on a chain, and a site's proof to take away."""
+"""The content of a ledger: entries page by page, countersignatures by site, anchors on a chain, and proofs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from grandrounds.audit.proof import provable_sites, prove
 from grandrounds.audit.verify import FORGED_WITNESS
 from grandrounds.console.cache import read_checked
 from grandrounds.console.run_index import NotFound, RunIndex, Unreadable, is_plain
-from grandrounds.console.views.audit import Check, book_of, guard_damage, whole_book
+from grandrounds.console.views.audit import Check, guard_damage, load_book, load_verified_book
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import load_public
 
-ON_A_PAGE = 25
+PAGE_SIZE = 25
 ANCHORS = "anchors.json"
 _LARGEST = 4 * 2**20
 
@@ -55,7 +55,7 @@ class Entries(BaseModel):
     entries: list[EntryLine]
 
 
-class EntryWhole(BaseModel):
+class FullEntry(BaseModel):
     """One entry, word for word."""
 
     at: int
@@ -64,7 +64,7 @@ class EntryWhole(BaseModel):
     says: dict[str, Any]
 
 
-class SiteSigned(BaseModel):
+class SiteSignatures(BaseModel):
     """A site's countersignatures. `due`: heads that it was to sign; `last`: entries under the last head that it did."""
 
     site: str
@@ -75,7 +75,7 @@ class SiteSigned(BaseModel):
     forged: int
 
 
-class Anchored(BaseModel):
+class AnchorSpan(BaseModel):
     """Rounds that were written to a chain. `same`: whether that hash is what the ledger gives; None: it cannot be told."""
 
     first: int
@@ -87,132 +87,138 @@ class Anchored(BaseModel):
     same: bool | None
 
 
-class Place(BaseModel):
+class AnchorContract(BaseModel):
     """A contract that a run was anchored with. `ours`: whether it knows the run by this ledger's first entry."""
 
     chain: int
     contract: str
     ours: bool | None
-    spans: list[Anchored]
+    spans: list[AnchorSpan]
     rounds: int
 
 
 def entries(run_index: RunIndex, run: str, page: int) -> Entries:
-    """Entries, the first page first."""
-    book = book_of(run_index, run)
-    pages = max(1, -(-len(book.entries) // ON_A_PAGE))
+    """Return a page of entries, counted from 1."""
+    book = load_book(run_index, run)
+    pages = max(1, -(-len(book.entries) // PAGE_SIZE))
     if page > pages:
-        raise NotFound(f"the ledger of run '{run}' has {pages} pages of entries")
-    key, source = _key(run_index, run, book)
-    first = (page - 1) * ON_A_PAGE
-    shown = [_entry(first + n, e, key) for n, e in enumerate(book.entries[first : first + ON_A_PAGE])]
-    told = "" if key is None else key.hex()
-    return Entries(page=page, pages=pages, total=len(book.entries), key=told, key_from=source, entries=shown)
+        raise NotFound(f"the ledger of run '{run}' has {pages} pages of entries", code="unknown-page")
+    key, source = _server_key(run_index, run, book)
+    first = (page - 1) * PAGE_SIZE
+    shown = [_entry(first + n, e, key) for n, e in enumerate(book.entries[first : first + PAGE_SIZE])]
+    key_text = "" if key is None else key.hex()
+    return Entries(page=page, pages=pages, total=len(book.entries), key=key_text, key_from=source, entries=shown)
 
 
-def entry(run_index: RunIndex, run: str, number: int) -> EntryWhole:
-    book = book_of(run_index, run)
+def entry(run_index: RunIndex, run: str, number: int) -> FullEntry:
+    book = load_book(run_index, run)
     if number >= len(book.entries):
-        raise NotFound(f"the ledger of run '{run}' has {len(book.entries)} entries, from 0 on")
-    found = book.entries[number]
-    said = guard_damage(run_index, run, lambda: found.content)
-    return EntryWhole(at=number, hash=found.hash, signature=found.signature.hex(), says=said)
+        raise NotFound(f"the ledger of run '{run}' has {len(book.entries)} entries, from 0 on", code="unknown-entry")
+    stored = book.entries[number]
+    content = guard_damage(run_index, run, lambda: stored.content)
+    return FullEntry(at=number, hash=stored.hash, signature=stored.signature.hex(), says=content)
 
 
-def signatures(run_index: RunIndex, run: str, done: Check) -> list[SiteSigned]:
-    """Countersignatures by site; `done`: the check that held them against the sites' keys."""
-    book = book_of(run_index, run)
+def signatures(run_index: RunIndex, run: str, checked: Check) -> list[SiteSignatures]:
+    """Countersignatures by site; `checked`: the check that held them against the sites' keys."""
+    book = load_book(run_index, run)
     sites = guard_damage(run_index, run, lambda: read_keys(book.entries[0].content)[1] if book.entries else {})
     names = list(sites)
     due = dict.fromkeys(names, 0)
     for head in book.heads:
         for site in head.head.witnesses(names):
             due[site] += 1
-    forged = [f.what for f in done.findings if f.name == FORGED_WITNESS]
+    forged = [f.what for f in checked.findings if f.name == FORGED_WITNESS]
     return [
-        SiteSigned(
+        SiteSignatures(
             site=site,
             key=sites[site].hex(),
             signed=sum(site in h.witnesses for h in book.heads),
             due=due[site],
             last=max((h.head.size for h in book.heads if site in h.witnesses), default=0),
-            forged=sum(what.endswith(f" that of {site}") for what in forged),
+            forged=sum(finding.endswith(f" that of {site}") for finding in forged),
         )
         for site in names
     ]
 
 
-def sites_of(run_index: RunIndex, run: str) -> list[str]:
-    """The sites that a proof can be made for; none where the ledger cannot be read."""
+def list_sites(run_index: RunIndex, run: str) -> list[str]:
+    """List the sites that a proof can be made for; none where the ledger cannot be read."""
     try:
-        return guard_damage(run_index, run, lambda: provable_sites(book_of(run_index, run)))
+        return guard_damage(run_index, run, lambda: provable_sites(load_book(run_index, run)))
     except Unreadable:
         return []
 
 
 def proof(run_index: RunIndex, run: str, site: str, round: int | None = None) -> bytes:
-    """The file that `rounds audit prove` writes, of a ledger that verifies."""
-    book = whole_book(run_index, run)
+    """Write the file that `rounds audit prove` writes, from a ledger that verifies."""
+    book = load_verified_book(run_index, run)
     if site not in provable_sites(book):
-        raise NotFound(f"run '{run}' has no site '{site[:200]}'")
+        raise NotFound(f"run '{run}' has no site '{site[:200]}'", code="unknown-site")
     try:
         return prove(book, site=site, round=round)
     except BadInput as e:
-        raise NotFound(str(e)) from None
+        raise NotFound(str(e), code=e.code) from None
 
 
 def export(run_index: RunIndex, run: str) -> bytes:
-    """The file that `rounds audit export` writes, of a ledger that verifies."""
-    return b"".join(whole_book(run_index, run).lines())
+    """Write the file that `rounds audit export` writes, from a ledger that verifies."""
+    return b"".join(load_verified_book(run_index, run).lines())
 
 
 def newest_head(run_index: RunIndex, run: str) -> bytes:
-    """The newest signed head, for somebody to keep elsewhere."""
-    head = longest(whole_book(run_index, run).heads)
+    """Return the newest signed head, for somebody to keep elsewhere."""
+    head = longest(load_verified_book(run_index, run).heads)
     if head is None:
-        raise NotFound(f"the ledger of run '{run}' has no head yet")
+        raise NotFound(f"the ledger of run '{run}' has no head yet", code="missing-head")
     return head.to_bytes()
 
 
-def anchors(run_index: RunIndex, run: str) -> list[Place]:
-    """Where the run was anchored, as its folder says: what counts is what the chain says."""
+def anchors(run_index: RunIndex, run: str) -> list[AnchorContract]:
+    """List the contracts that the run was anchored with, as its folder says; the chain itself is not asked."""
     file = run_index.get(run).folder / ANCHORS
     if not file.exists():
         return []
     if not is_plain(file, largest=_LARGEST):
-        raise Unreadable(f"{ANCHORS} of run '{run}' is a link, no plain file, or too large: it is not read")
-    held = read_checked(run_index, f"{ANCHORS} of run '{run}'", lambda: list(json.loads(file.read_bytes())["anchors"]))
+        raise Unreadable(
+            f"{ANCHORS} of run '{run}' is a link, no plain file, or too large: it is not read", code="refused-file"
+        )
+    places = read_checked(
+        run_index, f"{ANCHORS} of run '{run}'", lambda: list(json.loads(file.read_bytes())["anchors"])
+    )
     try:
-        name, rounds = run_and_rounds(book_of(run_index, run))
+        name, rounds = run_and_rounds(load_book(run_index, run))
         ledger: tuple[str, dict[int, bytes]] | None = (name.hex(), dict(rounds))
     except (BadInput, Unreadable, KeyError, TypeError, ValueError):
         ledger = None
-    return read_checked(run_index, f"{ANCHORS} of run '{run}'", lambda: [_place(place, ledger) for place in held])
+    return read_checked(
+        run_index, f"{ANCHORS} of run '{run}'", lambda: [_read_contract(place, ledger) for place in places]
+    )
 
 
-def _place(place: dict[str, Any], ledger: tuple[str, dict[int, bytes]] | None) -> Place:
+def _read_contract(place: dict[str, Any], ledger: tuple[str, dict[int, bytes]] | None) -> AnchorContract:
     rounds = {} if ledger is None else ledger[1]
     spans = [
-        Anchored(
+        AnchorSpan(
             first=s["first"], last=s["last"], hash=s["hash"], block=s["block"], transaction=s["transaction"],
-            gas=s.get("gas"), same=None if ledger is None else _same(s, rounds),
+            gas=s.get("gas"), same=None if ledger is None else _matches_ledger(s["first"], s["last"], s["hash"], rounds),
         )
         for s in place["spans"]
     ]  # fmt: skip
     covered = {n for s in spans for n in rounds if s.first <= n <= s.last}
     ours = None if ledger is None else place.get("run") == ledger[0]
-    return Place(chain=place["chain"], contract=place["contract"], ours=ours, spans=spans, rounds=len(covered))
+    return AnchorContract(chain=place["chain"], contract=place["contract"], ours=ours, spans=spans, rounds=len(covered))
 
 
-def _same(span: dict[str, Any], rounds: dict[int, bytes]) -> bool:
-    """Whether the ledger's rounds give the hash that was written to the chain."""
-    held = [(n, rounds[n]) for n in sorted(rounds) if span["first"] <= n <= span["last"]]
-    whole = len(held) == span["last"] - span["first"] + 1
-    return bool(whole and span_of(held).hash.hex() == span["hash"])
+def _matches_ledger(first: int, last: int, digest: str, rounds: dict[int, bytes]) -> bool:
+    """Check that the ledger's rounds give the hash that was written to the chain."""
+    covered = [(n, rounds[n]) for n in sorted(rounds) if first <= n <= last]
+    complete = len(covered) == last - first + 1
+    return bool(complete and span_of(covered).hash.hex() == digest)
 
 
-def _key(run_index: RunIndex, run: str, book: Book) -> tuple[bytes | None, str]:
-    """The server's key: that beside the ledger, as `rounds audit verify` without --key takes it, else the ledger's own."""
+def _server_key(run_index: RunIndex, run: str, book: Book) -> tuple[bytes | None, str]:
+    """Return the server's key and its source: beside the ledger, as `rounds audit verify` takes it, else the ledger's own."""
     file = run_index.get(run).folder / "server.pub"
     try:
         if file.is_file() and not file.is_symlink():
@@ -222,16 +228,16 @@ def _key(run_index: RunIndex, run: str, book: Book) -> tuple[bytes | None, str]:
         return None, "nowhere: there is none that can be read"
 
 
-def _entry(at: int, entry: Entry, key: bytes | None) -> EntryLine:
-    line = EntryLine(at=at, hash=entry.hash, signed=None if key is None else entry.is_signed_by(key))
+def _entry(number: int, entry: Entry, key: bytes | None) -> EntryLine:
+    line = EntryLine(at=number, hash=entry.hash, signed=None if key is None else entry.is_signed_by(key))
     try:
-        said = entry.content
-        line.kind, line.previous = str(said.get("kind", "")), str(said.get("previous", ""))
-        if said.get("kind") == ROUND:
-            weights = said["decision"]["weights"]
-            line.round, line.sites, line.weights = int(said["round"]), len(weights), _digest(weights)
-        line.model = str(said.get("model") or "")
-        line.explanation = str(said.get("explanation") or "")
+        content = entry.content
+        line.kind, line.previous = str(content.get("kind", "")), str(content.get("previous", ""))
+        if content.get("kind") == ROUND:
+            weights = content["decision"]["weights"]
+            line.round, line.sites, line.weights = int(content["round"]), len(weights), _digest(weights)
+        line.model = str(content.get("model") or "")
+        line.explanation = str(content.get("explanation") or "")
     except (BadInput, KeyError, TypeError, ValueError, AttributeError) as e:
         line.wrong = str(e) if isinstance(e, BadInput) else "it is no entry of a known kind"
     return line
@@ -242,6 +248,8 @@ def _digest(weights: Any) -> str:
     return value_digest(weights)
 
 
-def findings_at(done: Check, lines: Sequence[EntryLine]) -> dict[int, list[str]]:
-    """What was found at each of these entries."""
-    return {line.at: [f"{f.name}: {f.what}" for f in done.findings if f.where == f"entry {line.at}"] for line in lines}
+def findings_by_entry(checked: Check, lines: Sequence[EntryLine]) -> dict[int, list[str]]:
+    """List the findings at each of these entries."""
+    return {
+        line.at: [f"{f.name}: {f.what}" for f in checked.findings if f.where == f"entry {line.at}"] for line in lines
+    }

@@ -16,14 +16,14 @@ from pydantic import BaseModel
 
 from grandrounds.analysis.membership.attack import FILE as ATTACKS
 from grandrounds.analysis.privacy.account import Account, load_account
-from grandrounds.console.cache import Working, cache_of, hide_root, read_checked, stamp_of
+from grandrounds.console.cache import StillComputing, get_cache, hide_root, read_checked, stamp_files
 from grandrounds.console.run_index import FINISHED, UNREADABLE, NotFound, RunEntry, RunIndex, Unreadable, is_plain
 from grandrounds.core.arrays import plain
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import RoundRecord
 from grandrounds.privacy.events import Event
 from grandrounds.privacy.in_words import beside, mechanism, odds, release, rounded_up, simulated, trust, uncovered, whom
-from grandrounds.privacy.in_words import plain as said
+from grandrounds.privacy.in_words import plain as format_delta
 from grandrounds.privacy.in_words import promised as is_promised
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.privacy import attack_areas, epsilon_by_site
@@ -57,7 +57,7 @@ class PrivacyLine(BaseModel):
     wrong: str = ""
 
 
-class Spent(BaseModel):
+class RoundSpending(BaseModel):
     """A round's releases, and epsilon so far."""
 
     round: int
@@ -86,7 +86,7 @@ class Bound(BaseModel):
     broken: bool
 
 
-class Attacked(BaseModel):
+class AttackResults(BaseModel):
     """What `rounds attack` found."""
 
     attacks: list[Attack]
@@ -121,10 +121,10 @@ class Promise(BaseModel):
     raw: list[str]
     uncovered: list[str]
     left_out: list[str]
-    rounds: list[Spent]
-    sites: list[SiteSpent]
+    rounds: list[RoundSpending]
+    sites: list[SiteSpending]
     mechanisms: dict[str, float | None]
-    attacked: Attacked | None
+    attacked: AttackResults | None
     others: bool
     ledger: bool
     findings: list[str]
@@ -132,75 +132,90 @@ class Promise(BaseModel):
 
 
 def privacy_lines(run_index: RunIndex) -> list[PrivacyLine]:
-    """All runs, the newest first."""
-    return [_line(run_index, found) for found in run_index.runs()]
+    """List all runs with their guarantees, the newest first."""
+    return [_line(run_index, entry) for entry in run_index.runs()]
 
 
 def promise(run_index: RunIndex, run: str, *, wait: float = LIMIT) -> Promise:
-    """The account of a finished run, as `rounds privacy` gives it; `Working` while it is worked out still."""
+    """Return the account of a finished run, as `rounds privacy` gives it.
+
+    Raises:
+        StillComputing: It takes longer than `wait` seconds; a later call finds it.
+    """
     return _load_account(run_index, run, wait=wait)[0]
 
 
-def figure(run_index: RunIndex, run: str, which: str) -> Figure:
-    """A figure of a run's account."""
+def figure(run_index: RunIndex, run: str, figure_name: str) -> Figure:
+    """Draw a figure of a run's account, by its name."""
     try:
-        told, account = _load_account(run_index, run, wait=LIMIT)
-    except Working:
-        raise BadInput("the account is being worked out still: ask again in a moment") from None
-    if which not in told.figures:
-        raise NotFound(f"run '{run}' has no figure '{which[:80]}'; it has: {', '.join(told.figures) or 'none'}")
-    if which == SPENDING:
+        promise_view, account = _load_account(run_index, run, wait=LIMIT)
+    except StillComputing:
+        raise BadInput("the account is being worked out still: ask again in a moment", code="still-computing") from None
+    if figure_name not in promise_view.figures:
+        raise NotFound(
+            f"run '{run}' has no figure '{figure_name[:80]}'; it has: {', '.join(promise_view.figures) or 'none'}",
+            code="unknown-figure",
+        )
+    if figure_name == SPENDING:
         return spending_figure(account.privacy, run_index.run(run).rounds)
-    if which == SITES:
-        return epsilon_by_site(epsilons(told.sites), told.budget, together=TOGETHER)
-    assert told.attacked is not None
-    bound = None if told.attacked.bound is None else told.attacked.bound.auc
-    return attack_areas([a.model_dump() for a in told.attacked.attacks], bound)
+    if figure_name == SITES:
+        return epsilon_by_site(epsilons(promise_view.sites), promise_view.budget, together=TOGETHER)
+    assert promise_view.attacked is not None
+    bound = None if promise_view.attacked.bound is None else promise_view.attacked.bound.auc
+    return attack_areas([a.model_dump() for a in promise_view.attacked.attacks], bound)
 
 
 def _load_account(run_index: RunIndex, run: str, *, wait: float) -> tuple[Promise, Account]:
-    found = run_index.get(run)
-    if found.state != FINISHED:
-        raise BadInput(f"run '{run}' is not finished: its account is made at its end")
+    entry = run_index.get(run)
+    if entry.state != FINISHED:
+        raise BadInput(f"run '{run}' is not finished: its account is made at its end", code="run-not-finished")
     run_index.run(run)  # its own files are looked at first
-    stamp = (found.stamp(), stamp_of(found.folder, _FILES))
-    make = lambda: read_checked(run_index, f"run '{run}'", lambda: _made(run_index, found))  # noqa: E731
-    return cache_of(run_index).compute(("privacy", run), stamp, make, wait=wait)
+    stamp = (entry.stamp(), stamp_files(entry.folder, _FILES))
+    make = lambda: read_checked(run_index, f"run '{run}'", lambda: _compute_account(run_index, entry))  # noqa: E731
+    return get_cache(run_index).compute(("privacy", run), stamp, make, wait=wait)
 
 
-def _made(run_index: RunIndex, found: RunEntry) -> tuple[Promise, Account]:
-    file, run = found.folder / ATTACKS, Run(found.folder, trust_code=None)
+def _compute_account(run_index: RunIndex, entry: RunEntry) -> tuple[Promise, Account]:
+    file, run = entry.folder / ATTACKS, Run(entry.folder, trust_code=None)
     if not is_plain(file):
-        raise Unreadable(f"{ATTACKS} of run '{found.name}' is a link, no plain file, or too large: it is not read")
+        raise Unreadable(
+            f"{ATTACKS} of run '{entry.name}' is a link, no plain file, or too large: it is not read",
+            code="refused-file",
+        )
     account = load_account(run)
     attacked = None if account.attacks is None else _attack_results(account.attacks)
-    told = account.privacy
+    statement = account.privacy
     holds = account.promised
-    events = [Event.from_dict(e) for e in told.get("events", ())]
-    sites = by_site(told, run.rounds, account.summary["rows"]) if holds else []
+    events = [Event.from_dict(e) for e in statement.get("events", ())]
+    sites = spend_by_site(statement, run.rounds, account.summary["rows"]) if holds else []
     figures = [SPENDING] * bool(events and holds) + [SITES] * bool(sites) + [ATTACKED] * (attacked is not None)
     shown = Promise(
-        run=found.name,
+        run=entry.name,
         promised=holds,
-        mechanism=str(told["mechanism"]),
-        how=mechanism(str(told["mechanism"]), str(account.summary["method"]), str(told["unit"])) if holds else "",
+        mechanism=str(statement["mechanism"]),
+        how=mechanism(str(statement["mechanism"]), str(account.summary["method"]), str(statement["unit"]))
+        if holds
+        else "",
         epsilon=_finite(account.recomputed.epsilon) if holds else None,
         shown=rounded_up(account.recomputed.epsilon) if holds else "",
-        budget=told.get("budget"),
+        budget=statement.get("budget"),
         remaining=account.remaining if holds else None,
-        remaining_shown=_down(account.remaining) if holds and account.remaining is not None else "",
-        delta=told.get("delta"),
-        delta_shown=said(told["delta"]) if told.get("delta") is not None else "",
-        unit=whom(told) if told.get("unit") else "patient",
-        secure=bool(told.get("secure")),
-        statement=str(told["statement"]),
+        remaining_shown=_round_down(account.remaining) if holds and account.remaining is not None else "",
+        delta=statement.get("delta"),
+        delta_shown=format_delta(statement["delta"]) if statement.get("delta") is not None else "",
+        unit=whom(statement) if statement.get("unit") else "patient",
+        secure=bool(statement.get("secure")),
+        statement=str(statement["statement"]),
         sentences=_sentences(account) if holds else [],
-        spent={rows: _finite(value) for rows, value in (told.get("spent") or {}).items()},
-        released=[release(e, str(told["unit"])) for e in events],
+        spent={rows: _finite(value) for rows, value in (statement.get("spent") or {}).items()},
+        released=[release(e, str(statement["unit"])) for e in events],
         raw=list(dict.fromkeys(e.what for e in events if e.kind == "raw")),
-        uncovered=list(uncovered(told)) if "not_covered" in told else [],
+        uncovered=list(uncovered(statement)) if "not_covered" in statement else [],
         left_out=list(account.disclosures),
-        rounds=[Spent(round=r.round, releases=r.releases, epsilon=_finite(r.epsilon)) for r in account.recomputed.rounds],
+        rounds=[
+            RoundSpending(round=r.round, releases=r.releases, epsilon=_finite(r.epsilon))
+            for r in account.recomputed.rounds
+        ],
         sites=sites,
         mechanisms=_mechanisms(sites),
         attacked=attacked,
@@ -212,62 +227,66 @@ def _made(run_index: RunIndex, found: RunEntry) -> tuple[Promise, Account]:
     return shown, account
 
 
-def _line(run_index: RunIndex, found: RunEntry) -> PrivacyLine:
+def _line(run_index: RunIndex, entry: RunEntry) -> PrivacyLine:
     def make() -> PrivacyLine:
-        return read_checked(run_index, f"run '{found.name}'", lambda: _read(run_index, found))
+        return read_checked(run_index, f"run '{entry.name}'", lambda: _read(run_index, entry))
 
     try:
-        line = cache_of(run_index).get_or_make("privacy", found.name, (found.stamp(), found.state), make)
+        line = get_cache(run_index).get_or_make("privacy", entry.name, (entry.stamp(), entry.state), make)
     except Unreadable as e:
-        return PrivacyLine(run=found.name, state=UNREADABLE, wrong=str(e))
-    return line.model_copy(update={"attacked": (found.folder / ATTACKS).exists()})
+        return PrivacyLine(run=entry.name, state=UNREADABLE, wrong=str(e))
+    return line.model_copy(update={"attacked": (entry.folder / ATTACKS).exists()})
 
 
-def _read(run_index: RunIndex, found: RunEntry) -> PrivacyLine:
-    """From the summary; of a run that has not finished, from its newest Decision."""
-    line = PrivacyLine(run=found.name, state=found.state)
-    if found.state == FINISHED:
-        told = run_index.run(found.name).summary["privacy"]
-        line.promised, line.epsilon = is_promised(told), _finite(told["epsilon"])
+def _read(run_index: RunIndex, entry: RunEntry) -> PrivacyLine:
+    """Read a line from the summary; of a run that has not finished, from its newest Decision."""
+    line = PrivacyLine(run=entry.name, state=entry.state)
+    if entry.state == FINISHED:
+        statement = run_index.run(entry.name).summary["privacy"]
+        line.promised, line.epsilon = is_promised(statement), _finite(statement["epsilon"])
     else:
-        rounds = run_index.run(found.name).rounds
-        told = (rounds[-1]["decision"].get("privacy") if rounds else None) or {"mechanism": "none"}
-        line.promised, line.epsilon = told["mechanism"] != "none", _finite(told.get("epsilon_spent"))
-    line.mechanism = str(told["mechanism"])
-    line.budget, line.delta = _finite(told.get("budget")), _finite(told.get("delta"))
-    line.delta_shown = "" if line.delta is None else said(line.delta)
-    line.unit, line.secure = whom(told) if told.get("unit") else "", bool(told.get("secure"))
+        rounds = run_index.run(entry.name).rounds
+        statement = (rounds[-1]["decision"].get("privacy") if rounds else None) or {"mechanism": "none"}
+        line.promised, line.epsilon = statement["mechanism"] != "none", _finite(statement.get("epsilon_spent"))
+    line.mechanism = str(statement["mechanism"])
+    line.budget, line.delta = _finite(statement.get("budget")), _finite(statement.get("delta"))
+    line.delta_shown = "" if line.delta is None else format_delta(line.delta)
+    line.unit, line.secure = whom(statement) if statement.get("unit") else "", bool(statement.get("secure"))
     line.shown = rounded_up(line.epsilon) if line.promised and line.epsilon is not None else ""
     return line
 
 
-def _attack_results(told: Mapping[str, Any]) -> Attacked:
-    """What attacks.json says, checked: a file that says something else is damaged."""
+def _attack_results(content: Mapping[str, object]) -> AttackResults:
+    """Check the content of attacks.json: a file that says something else is damaged."""
     try:
-        return Attacked.model_validate(plain(told))
+        return AttackResults.model_validate(plain(content))
     except ValueError:
-        raise BadInput(f"{ATTACKS} is damaged: `rounds attack` makes it again") from None
+        raise BadInput(f"{ATTACKS} is damaged: `rounds attack` makes it again", code="damaged-file") from None
 
 
 def _sentences(account: Account) -> list[str]:
-    """What the promise means, for those who answer for it."""
-    told = account.privacy
-    own = [*odds(account.recomputed.epsilon, told["delta"], told["unit"]), *trust(account.summary), *beside(told)]
-    return [*own, *simulated(account.summary)]
+    """Explain the guarantee in sentences, for those who answer for it."""
+    statement = account.privacy
+    sentences = [
+        *odds(account.recomputed.epsilon, statement["delta"], statement["unit"]),
+        *trust(account.summary),
+        *beside(statement),
+    ]
+    return [*sentences, *simulated(account.summary)]
 
 
-def _mechanisms(sites: Sequence[SiteSpent]) -> dict[str, float | None]:
-    """The most that any site spent on each mechanism alone."""
+def _mechanisms(sites: Sequence[SiteSpending]) -> dict[str, float | None]:
+    """Return the most that any site spent on each mechanism alone."""
     out: dict[str, float | None] = {}
     for site in sites:
-        for what, value in site.alone.items():
-            known = out.get(what, 0.0)
-            out[what] = None if value is None or known is None else max(known, value)
+        for release_name, value in site.alone.items():
+            largest = out.get(release_name, 0.0)
+            out[release_name] = None if value is None or largest is None else max(largest, value)
     return out
 
 
-def _down(value: float) -> str:
-    """What is left of a budget, never said larger than it is."""
+def _round_down(value: float) -> str:
+    """Format what is left of a budget, rounded down."""
     if value < _NOTHING:
         return "nothing"
     scale = 10.0 ** (1 - math.floor(math.log10(value)))
@@ -275,15 +294,15 @@ def _down(value: float) -> str:
 
 
 def _finite(value: Any) -> float | None:
-    found = plain(value)
-    return float(found) if isinstance(found, int | float) and not isinstance(found, bool) else None
+    number = plain(value)
+    return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
 TOGETHER = "all together"
 Counts = frozenset[tuple[Event, int]]
 
 
-class SiteSpent(BaseModel):
+class SiteSpending(BaseModel):
     """A site. `epsilon`: of all its releases; `alone`: of each mechanism by itself; None: infinite."""
 
     site: str
@@ -294,52 +313,65 @@ class SiteSpent(BaseModel):
     alone: dict[str, float | None]
 
 
-def by_site(
-    privacy: Mapping[str, Any], rounds: Sequence[RoundRecord], rows: Mapping[str, Mapping[str, Any]]
-) -> list[SiteSpent]:
-    """Every site, who spent most first."""
-    own = {record["round"]: _count_releases(released(record)) for record in rounds}
-    in_rounds: Counter[Event] = sum(own.values(), Counter())
-    told = _count_releases([Event.from_dict(e) for e in privacy["events"]])
+def spend_by_site(
+    privacy: Mapping[str, Any], rounds: Sequence[RoundRecord], rows: Mapping[str, Mapping[str, int]]
+) -> list[SiteSpending]:
+    """Compute what each site spent, the largest first.
+
+    Args:
+        privacy: The privacy statement of the run.
+        rounds: The records of the rounds.
+        rows: Rows of each site by use.
+
+    Returns:
+        The spending of each site.
+    """
+    releases_by_round = {record.round: _count_releases(released(record)) for record in rounds}
+    in_rounds: Counter[Event] = sum(releases_by_round.values(), Counter())
+    all_releases = _count_releases([Event.from_dict(e) for e in privacy["events"]])
     later = Counter(
-        {e: n for e, n in (told - in_rounds).items() if e.of != "training"}
+        {e: n for e, n in (all_releases - in_rounds).items() if e.of != "training"}
     )  # calibration, after all rounds
-    asked: dict[str, list[int]] = {site: [] for site in rows}
+    rounds_by_site: dict[str, list[int]] = {site: [] for site in rows}
     for record in rounds:
-        for site in record["decision"]["asked"]:
-            asked.setdefault(site, []).append(record["round"])
-    account = _Accountant(float(privacy["delta"]))
+        for site in record.decision.asked:
+            rounds_by_site.setdefault(site, []).append(record.round)
+    accountant = _Accountant(float(privacy["delta"]))
     out = []
-    for site, took_part in asked.items():
-        events: Counter[Event] = sum((own[r] for r in took_part), Counter()) + later
+    for site, took_part in rounds_by_site.items():
+        events: Counter[Event] = sum((releases_by_round[r] for r in took_part), Counter()) + later
+        names = dict.fromkeys(e.what for e in events)
         out.append(
-            SiteSpent(
-                site=site, train_rows=rows.get(site, {}).get("train"), rounds=len(took_part),
-                releases=sum(events.values()), epsilon=account.of(events),
-                alone={what: account.of(_only(events, what)) for what in dict.fromkeys(e.what for e in events)},
+            SiteSpending(
+                site=site,
+                train_rows=rows.get(site, {}).get("train"),
+                rounds=len(took_part),
+                releases=sum(events.values()),
+                epsilon=accountant.epsilon(events),
+                alone={name: accountant.epsilon(_select(events, name)) for name in names},
             )
-        )  # fmt: skip
+        )
     return sorted(out, key=lambda s: (s.epsilon is not None, -(s.epsilon or 0.0), s.site))
 
 
-def epsilons(sites: Sequence[SiteSpent]) -> dict[str, dict[str, float]]:
-    """Site -> mechanism -> epsilon, for a figure: of sites that released something, and finite ones alone."""
+def epsilons(sites: Sequence[SiteSpending]) -> dict[str, dict[str, float]]:
+    """Return epsilon by site and mechanism for a figure: of sites that released something, and finite ones alone."""
     out = {}
     for site in sites:
-        own = {what: value for what, value in site.alone.items() if value is not None}
+        alone = {release_name: value for release_name, value in site.alone.items() if value is not None}
         if site.releases and site.epsilon is not None:
-            out[site.site] = {**own, TOGETHER: site.epsilon}
+            out[site.site] = {**alone, TOGETHER: site.epsilon}
     return out
 
 
 class _Accountant:
-    """Epsilon of counted releases, each sum worked out once: most sites released the same."""
+    """An accountant of counted releases that computes each sum once: most sites released the same."""
 
     def __init__(self, delta: float) -> None:
         self._delta = delta
         self._known: dict[Counts, float | None] = {}
 
-    def of(self, events: Counter[Event]) -> float | None:
+    def epsilon(self, events: Counter[Event]) -> float | None:
         from grandrounds.privacy.accounting import epsilon_of
 
         key = frozenset(events.items())
@@ -349,8 +381,8 @@ class _Accountant:
         return self._known[key]
 
 
-def _only(events: Counter[Event], what: str) -> Counter[Event]:
-    return Counter({e: n for e, n in events.items() if e.what == what})
+def _select(events: Counter[Event], release_name: str) -> Counter[Event]:
+    return Counter({e: n for e, n in events.items() if e.what == release_name})
 
 
 def _count_releases(events: Sequence[Event]) -> Counter[Event]:

@@ -1,4 +1,4 @@
-"""What a paper prints of the experiment that a run is of, beside what came out here.
+"""Published figures of the experiment that a run repeats, beside the results here.
 
 A run below STUDY/runs of `rounds reproduce` is known by its place: results.json beside has the figures over all seeds. Any
 other run is known by its plan, where it is the very experiment of a study that has published figures.
@@ -7,20 +7,19 @@ other run is known by its plan, where it is the very experiment of a study that 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pydantic import BaseModel
 
 from grandrounds.console.cache import read_checked
-from grandrounds.console.comparisons import ComparisonIndex
+from grandrounds.console.comparisons import ComparisonIndex, Content
 from grandrounds.console.run_index import RunIndex, Unreadable
 from grandrounds.core.names import slug
 from grandrounds.core.reproductions import is_installed, load_part
 from grandrounds.runs.run import Run
 
 
-class Published(BaseModel):
+class PublishedFigure(BaseModel):
     """A printed figure and ours. `n`: runs that ours is of; `over`: what they are called."""
 
     study: str
@@ -39,7 +38,7 @@ class Published(BaseModel):
     quick: bool
 
 
-class Judged(BaseModel):
+class ClaimVerdict(BaseModel):
     """A sentence of a paper, and whether it holds here."""
 
     claim: str
@@ -49,7 +48,7 @@ class Judged(BaseModel):
     why: str
 
 
-class StudyShown(BaseModel):
+class StudyView(BaseModel):
     """A study as its results.json has it."""
 
     name: str
@@ -58,59 +57,63 @@ class StudyShown(BaseModel):
     quick: bool
     unpublished: str
     remarks: list[str]
-    figures: list[Published]
-    claims: list[Judged]
+    figures: list[PublishedFigure]
+    claims: list[ClaimVerdict]
 
 
-def of_study(comparison_index: ComparisonIndex, name: str) -> StudyShown:
-    """All figures of a study that is here, those that no paper prints too."""
+def load_study(comparison_index: ComparisonIndex, name: str) -> StudyView:
+    """Load all figures of a study that is here, also those that no paper prints."""
     file = comparison_index.study(name)
 
-    def make() -> StudyShown:
-        held = comparison_index.read(file)
-        return StudyShown(
-            name=str(held["study"]), title=str(held["title"]), source=str(held["source"]), quick=bool(held["quick"]),
-            unpublished=str(held["unpublished"] or ""), remarks=[str(r) for r in held["remarks"]],
-            figures=[_line(held, f) for f in held["figures"] if held["measures"][f["measure"]]["shown"]],
-            claims=[Judged(**c) for c in held["claims"]],
+    def make() -> StudyView:
+        results = comparison_index.read(file)
+        return StudyView(
+            name=str(results["study"]), title=str(results["title"]), source=str(results["source"]), quick=bool(results["quick"]),
+            unpublished=str(results["unpublished"] or ""), remarks=[str(r) for r in results["remarks"]],
+            figures=[_line(results, f) for f in results["figures"] if results["measures"][f["measure"]]["shown"]],
+            claims=[ClaimVerdict(**c) for c in results["claims"]],
         )  # fmt: skip
 
     return read_checked(comparison_index.run_index, f"study '{name}'", make)
 
 
-def of_side(run_index: RunIndex, comparison_index: ComparisonIndex, runs: Sequence[str]) -> list[Published]:
-    """What is printed of the experiment that these runs, repetitions of one another, are of; nothing where they are of none."""
-    out: list[Published] = []
+def published_figures(
+    run_index: RunIndex, comparison_index: ComparisonIndex, runs: Sequence[str]
+) -> list[PublishedFigure]:
+    """List the published figures of the experiment that these runs, repetitions of one another, belong to."""
+    out: list[PublishedFigure] = []
     for name in runs:
         study = comparison_index.study_of(name)
-        found = _by_plan(run_index, name) if study is None else _by_place(comparison_index, study, name)
-        out += [p for p in found if p not in out]
+        figures = (
+            _figures_by_plan(run_index, name) if study is None else _figures_by_place(comparison_index, study, name)
+        )
+        out += [p for p in figures if p not in out]
     return out
 
 
-def _by_place(comparison_index: ComparisonIndex, study: str, run: str) -> list[Published]:
-    """The figures of the arm and point that a run's folder is named for."""
+def _figures_by_place(comparison_index: ComparisonIndex, study: str, run: str) -> list[PublishedFigure]:
+    """List the figures of the arm and point that a run's folder is named for."""
     try:
-        held = comparison_index.read(comparison_index.study(study))
-        cell = re.sub(rf"-{re.escape(str(held['repeats']))}\d+$", "", run.rsplit("/", 1)[-1])
-        own = [f for f in held["figures"] if f"{slug(f['point'])}-{slug(f['arm'])}" == cell]
-        return [_line(held, f) for f in own if f["published"] is not None]
+        results = comparison_index.read(comparison_index.study(study))
+        cell = re.sub(rf"-{re.escape(str(results['repeats']))}\d+$", "", run.rsplit("/", 1)[-1])
+        figures = [f for f in results["figures"] if f"{slug(f['point'])}-{slug(f['arm'])}" == cell]
+        return [_line(results, f) for f in figures if f["published"] is not None]
     except (Unreadable, KeyError, TypeError, ValueError, AttributeError):
         return []  # a study's own page says what is wrong with it
 
 
-def _line(held: Mapping[str, Any], figure: Mapping[str, Any]) -> Published:
-    measure = held["measures"][figure["measure"]]
-    return Published(
-        study=held["study"], source=held["source"], point=figure["point"], arm=figure["arm"], measure=measure["words"],
+def _line(results: Content, figure: Content) -> PublishedFigure:
+    measure = results["measures"][figure["measure"]]
+    return PublishedFigure(
+        study=results["study"], source=results["source"], point=figure["point"], arm=figure["arm"], measure=measure["words"],
         lower=measure["lower"], digits=measure["digits"], published=figure["published"], mean=figure["mean"],
-        low=figure["low"], high=figure["high"], n=figure["n"], over=held["repeats"], quick=held["quick"],
+        low=figure["low"], high=figure["high"], n=figure["n"], over=results["repeats"], quick=results["quick"],
     )  # fmt: skip
 
 
-def _by_plan(run_index: RunIndex, name: str) -> list[Published]:
-    """Of a run that was made by hand and is, but for its name, a run of a study; nothing where reproductions are not here."""
+def _figures_by_plan(run_index: RunIndex, name: str) -> list[PublishedFigure]:
+    """List the figures of a run that is, but for its name, a run of a study; none without the reproductions."""
     if not is_installed():
         return []
     run = Run(run_index.get(name).folder, trust_code=None)
-    return [Published(**figure) for figure in load_part("printed_figures")(run)]
+    return [PublishedFigure(**figure) for figure in load_part("printed_figures")(run)]

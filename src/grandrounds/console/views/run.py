@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.runs import data_name
 from grandrounds.core.errors import BadInput
+from grandrounds.core.records import RunSummary, Scores
 from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.fairness import (
     clearly_worse,
@@ -80,7 +81,7 @@ class Round(BaseModel):
 
 
 class RunHead(BaseModel):
-    """What the top of a run's page says."""
+    """The top of a run's page."""
 
     name: str
     finished: bool
@@ -107,31 +108,39 @@ class RunHead(BaseModel):
     seconds: float | None
 
 
-def told(library: RunIndex, name: str) -> RunRecord:
-    """A run as figures take it."""
-    return library.kept(name, "told", lambda f: _told(library.run(f.name)))
+def load_record(run_index: RunIndex, name: str) -> RunRecord:
+    """Load the record of a run that figures are drawn from."""
+    return run_index.get_cached(name, "told", lambda f: _read_record(run_index.run(f.name)))
 
 
-def _told(run: Run) -> RunRecord:
+def _read_record(run: Run) -> RunRecord:
     has = (run.folder / "explanations.json").exists()
     return RunRecord(run.rounds, run.summary if run.finished else None, run.explanations if has else None)
 
 
-def head(library: RunIndex, name: str) -> RunHead:
-    return library.kept(name, "head", lambda f: _head(f.name, library.run(f.name), told(library, f.name)))
+def head(run_index: RunIndex, name: str) -> RunHead:
+    return run_index.get_cached(
+        name, "head", lambda f: _head(f.name, run_index.run(f.name), load_record(run_index, f.name))
+    )
 
 
-def _head(name: str, run: Run, all_told: RunRecord) -> RunHead:
-    plan, summary = run.plan, all_told.summary
-    places = [FigurePlace(name=n, section=e.section, wide=e.wide) for n, e in list_figures(all_told).items()]
-    done: dict[str, Any] = {"final": {}, "accuracy": None, "accuracy_name": "accuracy", "threshold": None}
-    done |= {"worst_site": None, "worst_accuracy": None, "worst_auroc": None, "worst_interval": None, "served_badly": []}
-    done |= {"drift": {}, "warnings": []}
-    done |= {"statement": "", "megabytes": None, "seconds": None}
+def _head(name: str, run: Run, record: RunRecord) -> RunHead:
+    plan, summary = run.plan, record.summary
+    places = [FigurePlace(name=n, section=e.section, wide=e.wide) for n, e in list_figures(record).items()]
+    scores: dict[str, Any] = {"final": {}, "accuracy": None, "accuracy_name": "accuracy", "threshold": None}
+    scores |= {
+        "worst_site": None,
+        "worst_accuracy": None,
+        "worst_auroc": None,
+        "worst_interval": None,
+        "served_badly": [],
+    }
+    scores |= {"drift": {}, "warnings": []}
+    scores |= {"statement": "", "megabytes": None, "seconds": None}
     about, event = f"{plan['model']['name']}, {len(run.site_names)} sites asked so far", ""
     if summary is not None:
         worst, cost = worst_site(summary["per_site"]), summary["cost"]
-        done = {
+        scores = {
             "final": dict(summary["final"]),
             "accuracy": decision_metric("accuracy", summary["final"]),
             "accuracy_name": accuracy_name(summary),
@@ -142,7 +151,9 @@ def _head(name: str, run: Run, all_told: RunRecord) -> RunHead:
             "worst_interval": intervals(worst).get("auroc"),
             "served_badly": fairness_lines(summary),
             "drift": {
-                kind: summary["explanation"][kind]["drift"] for kind in summary["explanation"] if _drift(summary, kind)
+                kind: summary["explanation"][kind]["drift"]
+                for kind in summary["explanation"]
+                if _has_drift(summary, kind)
             },
             "warnings": list(summary["warnings"]),
             "statement": str(summary["privacy"]["statement"]),
@@ -161,59 +172,59 @@ def _head(name: str, run: Run, all_told: RunRecord) -> RunHead:
         of=int(plan["method"]["rounds"]),
         seed=int(plan["seed"]),
         figures=places,
-        **done,
+        **scores,
     )
 
 
-def _drift(summary: Mapping[str, Any], kind: str) -> bool:
-    held = summary["explanation"][kind]
-    return isinstance(held, Mapping) and held.get("drift") is not None
+def _has_drift(summary: RunSummary, kind: str) -> bool:
+    block = summary["explanation"][kind]
+    return isinstance(block, Mapping) and block.get("drift") is not None
 
 
-def figure(library: RunIndex, name: str, which: str, *, round: int | None = None) -> Figure:
-    """A figure by its name; `round`: of which round, where it is of one."""
-    entry = FIGURES.get(which)
+def figure(run_index: RunIndex, name: str, figure_name: str, *, round: int | None = None) -> Figure:
+    """Draw a figure by its name; `round`: the round, for a figure of one."""
+    entry = FIGURES.get(figure_name)
     if entry is None:
-        raise NotFound(f"there is no figure '{which[:80]}'; known: {', '.join(FIGURES)}")
-    if which == BY_SIGNAL and round is not None:
-        return weights_by_signal(library.run(name).record(round)["decision"])
-    drawn = library.kept(name, f"figure {which}", lambda f: entry.make(told(library, f.name)))
+        raise NotFound(f"there is no figure '{figure_name[:80]}'; known: {', '.join(FIGURES)}", code="unknown-figure")
+    if figure_name == BY_SIGNAL and round is not None:
+        return weights_by_signal(run_index.run(name).record(round).decision)
+    drawn = run_index.get_cached(name, f"figure {figure_name}", lambda f: entry.make(load_record(run_index, f.name)))
     if drawn is None:
-        raise NotFound(f"run '{name}' has no figure '{which}'")
+        raise NotFound(f"run '{name}' has no figure '{figure_name}'", code="unknown-figure")
     return drawn
 
 
-def site_lines(library: RunIndex, name: str) -> list[SiteLine]:
-    """The sites of a finished run, the lowest AUROC first."""
-    summary = told(library, name).summary
+def site_lines(run_index: RunIndex, name: str) -> list[SiteLine]:
+    """List the sites of a finished run, the lowest AUROC first."""
+    summary = load_record(run_index, name).summary
     if summary is None:
         return []
-    kept = (*shown_in(Place.CONSOLE_SITES), *shown_in(Place.REPORT_SITES))
+    metrics = (*shown_in(Place.CONSOLE_SITES), *shown_in(Place.REPORT_SITES))
     return [
         SiteLine(
             site=site,
             train_rows=summary["rows"].get(site, {}).get("train"),
             test_rows=int(m["count"]),
-            events=_whole(m.get("events")),
-            metrics={key: m.get(key) for key in kept} | {"decision_accuracy": decision_metric("accuracy", m)},
+            events=_to_int(m.get("events")),
+            metrics={key: m.get(key) for key in metrics} | {"decision_accuracy": decision_metric("accuracy", m)},
             notes=[*site_flags(m), *(str(n) for n in summary["notes"].get(site, []))],
         )
         for site, m in ((s, summary["per_site"][s]) for s in rank_sites(summary["per_site"]))
     ]
 
 
-def group_lines(library: RunIndex, name: str) -> list[GroupLine]:
-    """The subgroups of a finished run, where a column was named."""
-    summary = told(library, name).summary
+def group_lines(run_index: RunIndex, name: str) -> list[GroupLine]:
+    """List the subgroups of a finished run, where a column was named."""
+    summary = load_record(run_index, name).summary
     if summary is None:
         return []
-    kept = (*shown_in(Place.CONSOLE_SUBGROUPS), *shown_in(Place.SUBGROUPS))
+    metrics = (*shown_in(Place.CONSOLE_SUBGROUPS), *shown_in(Place.SUBGROUPS))
     return [
         GroupLine(
             group=group,
             rows=int(m["count"]),
-            events=_whole(m.get("events")),
-            metrics={key: m.get(key) for key in kept} | {"decision_accuracy": decision_metric("accuracy", m)},
+            events=_to_int(m.get("events")),
+            metrics={key: m.get(key) for key in metrics} | {"decision_accuracy": decision_metric("accuracy", m)},
             intervals=_intervals(m),
             worse=clearly_worse(m, summary["final"]),
         )
@@ -221,39 +232,39 @@ def group_lines(library: RunIndex, name: str) -> list[GroupLine]:
     ]
 
 
-def _intervals(figures: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Intervals by metric; that of accuracy is of the decisions."""
+def _intervals(figures: Scores) -> dict[str, tuple[float, float]]:
+    """Return intervals by metric; that of accuracy is of the decisions."""
     ends = intervals(figures)
     right = ends.get(decision_key("accuracy", figures))
     return ends if right is None else {**ends, "decision_accuracy": right}
 
 
-def _whole(value: float | None) -> int | None:
+def _to_int(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def one_round(library: RunIndex, name: str, round: int) -> Round:
-    decision = library.run(name).record(round)["decision"]
-    every = list(dict.fromkeys((*decision["asked"], *decision["weights"], *decision["missing"])))
+def one_round(run_index: RunIndex, name: str, round: int) -> Round:
+    decision = run_index.run(name).record(round).decision
+    every = list(dict.fromkeys((*decision.asked, *decision.weights, *decision.missing)))
     sites = [
         Weight(
             site=site,
-            weight=decision["weights"].get(site),
-            missing=decision["missing"].get(site),
-            signals={signal: values.get(site) for signal, values in decision["signals"].items() if site in values},
+            weight=decision.weights.get(site),
+            missing=decision.missing.get(site),
+            signals={signal: values.get(site) for signal, values in decision.signals.items() if site in values},
         )
         for site in every
     ]
     sites.sort(key=lambda w: (-(w.weight or 0.0), w.site))
-    return Round(round=round, why=str(decision["why"]), sites=sites, notes=[str(n) for n in decision.get("notes", [])])
+    return Round(round=round, why=str(decision.why), sites=sites, notes=[str(n) for n in decision.notes])
 
 
-def why(library: RunIndex, name: str, round: int, site: str) -> list[str]:
-    """Why a site had its weight in a round, in sentences."""
-    run = library.run(name)
+def why(run_index: RunIndex, name: str, round: int, site: str) -> list[str]:
+    """Explain a site's weight in a round, in sentences."""
+    run = run_index.run(name)
     if site not in run.site_names:
-        raise NotFound(f"run '{name}' asked no site '{site[:80]}'")
+        raise NotFound(f"run '{name}' asked no site '{site[:80]}'", code="unknown-site")
     try:
         return run.why(round, site).splitlines()
     except BadInput as e:
-        raise NotFound(str(e)) from None
+        raise NotFound(str(e), code=e.code) from None

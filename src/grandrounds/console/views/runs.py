@@ -39,27 +39,27 @@ class RunLine(BaseModel):
     wrong: str = ""
 
 
-def run_lines(library: RunIndex) -> list[RunLine]:
-    """All runs, the newest first; one that cannot be read says why."""
-    return [run_line(library, found) for found in library.runs()]
+def run_lines(run_index: RunIndex) -> list[RunLine]:
+    """List all runs, the newest first; one that cannot be read says why."""
+    return [run_line(run_index, entry) for entry in run_index.runs()]
 
 
-def run_line(library: RunIndex, found: RunEntry) -> RunLine:
-    changed = max(at for at, _ in found.stamp()) / 1e9
+def run_line(run_index: RunIndex, entry: RunEntry) -> RunLine:
+    changed = max(written for written, _ in entry.stamp()) / 1e9
     try:
-        line = library.line(found.name, _line)
+        line = run_index.line(entry.name, _line)
     except Unreadable as e:
-        return RunLine(name=found.name, state=UNREADABLE, changed=changed, wrong=str(e))
-    return line.model_copy(update={"state": found.state, "changed": changed})  # a run may end without another byte
+        return RunLine(name=entry.name, state=UNREADABLE, changed=changed, wrong=str(e))
+    return line.model_copy(update={"state": entry.state, "changed": changed})  # a run may end without another byte
 
 
-def _line(found: RunEntry) -> RunLine:
-    check_files(found)
-    run = Run(found.folder, trust_code=None)
+def _line(entry: RunEntry) -> RunLine:
+    check_files(entry)
+    run = Run(entry.folder, trust_code=None)
     plan = run.plan
     line: dict[str, Any] = {
-        "name": found.name,
-        "state": found.state,
+        "name": entry.name,
+        "state": entry.state,
         "data": data_name(plan["data"]),
         "method": last_word(str(plan["method"]["name"])),
         "model": last_word(str(plan["model"]["name"])),
@@ -67,8 +67,8 @@ def _line(found: RunEntry) -> RunLine:
         "seed": int(plan["seed"]),
     }
     if line["state"] != FINISHED:
-        done = Checkpoint(found.folder / "checkpoint").read()
-        return RunLine(**line, rounds=0 if done is None else int(done.facts["round"]))
+        snapshot = Checkpoint(entry.folder / "checkpoint").read()
+        return RunLine(**line, rounds=0 if snapshot is None else int(snapshot.facts["round"]))
     summary = run.summary
     worst, spent = worst_site(summary["per_site"]), summary["privacy"].get("epsilon")
     return RunLine(
@@ -81,8 +81,8 @@ def _line(found: RunEntry) -> RunLine:
     )
 
 
-def data_name(data: Mapping[str, Any]) -> str:
-    """What a plan's [data] is called: a data set's name, or a file's without the folders of this machine."""
+def data_name(data: Mapping[str, object]) -> str:
+    """Name a plan's [data]: the data set's name, or the file's without the folders of this machine."""
     if data["name"]:
         return last_word(str(data["name"]))
     where = str(data["table"] or data["pictures"])
