@@ -6,6 +6,7 @@ Without --site there are no patients, and every route here answers with an error
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
@@ -250,22 +251,10 @@ def cases(
 
 def _patient(request: Request, who: Clinician, cases: SiteCases, run: str, number: int) -> Response:
     patients = open_patient(request, who, cases, run, number, "page")
-    facts: dict[str, object] = {
-        "who": who,
-        "run": run,
-        "number": number,
-        "model_hash": patients.model_hash,
-        "now": time.time(),
-    }
-    if patients.has_images:
-        image_view = case_image.view(patients, number)
-        other_models = case_others.explain_elsewhere(get_state(request).run_index, run, patients, number)
-        return render_page(request, "case_picture.html", **facts, case=image_view, others=other_models)
-    return render_page(
-        request,
-        "case.html",
-        **facts,
-        case=of_case.view(patients, number),
-        others=case_others.explain_elsewhere(get_state(request).run_index, run, patients, number),
-        shown=MAX_SLIDERS,
+    render = partial(
+        render_page, request, who=who, run=run, number=number, model_hash=patients.model_hash, now=time.time()
     )
+    other_models = case_others.explain_elsewhere(get_state(request).run_index, run, patients, number)
+    if patients.has_images:
+        return render("case_picture.html", case=case_image.view(patients, number), others=other_models)
+    return render("case.html", case=of_case.view(patients, number), others=other_models, shown=MAX_SLIDERS)
