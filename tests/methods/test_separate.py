@@ -333,7 +333,7 @@ def test_fine_tuning_goes_on_from_the_model_a_site_has(name, tmp_path):
         4, starts[0], engine.sites, 0, assignment=ModelAssignment(starts[0], starts, {s: k for k, s in enumerate(engine.sites)})
     )
     made = build_method(*sections({"name": "local"}, **{**QUICK, "epochs": 3}))
-    served = engine.drive(made.round(server), round=4).served
+    served = engine.drive(made.round(server), round=4).assignment
     for k, site in enumerate("abcdef"):
         found = TrainedModel.load(tuned.folder / tuned.summary["models"][site]).theta
         np.testing.assert_allclose(found, served.for_site(site), atol=1e-5)

@@ -138,5 +138,5 @@ def anchor_reference(plan: Plan) -> str | None:
         raise BadInput(f"method.anchor_rows is '{m.anchor_rows}'; {hint}", code="unknown-reference-set")
     candidates = {name: s for name, s in references.items() if name == m.anchor_rows or name != watched_rows(plan)}
     sent = [name for name, settings in candidates.items() if settings.get("sent")]
-    found = which(sent, m.anchor_rows or "")
-    return found if found in sent else None
+    chosen = which(sent, m.anchor_rows or "")
+    return chosen if chosen in sent else None
