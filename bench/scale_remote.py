@@ -203,7 +203,7 @@ def one(sites: int, size: int, how: str, spool: Path) -> dict[str, float]:
         wall, cpu = time.perf_counter(), time.process_time()
         engine.piggyback(evaluate(ModelAssignment(model), ("test",)), tallies.append)
         work = Commitments(identity, RUN).watched(method.round(Server(1, model, tuple(keys), 0)))
-        found = engine.drive(work, round=1).served.model
+        found = engine.drive(work, round=1).assignment.model
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     _check(found, sites, tallies)
     wire.send_bytes(b"{}")
