@@ -17,7 +17,7 @@ from grandrounds.cli.report import report_run
 from grandrounds.core.errors import BadInput
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.privacy.in_words import odds, rounded_up
-from grandrounds.privacy.purse import Purse
+from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.recipes import load_recipe
 from grandrounds.runs.run import Run
 from tests.cli import test_commands
@@ -306,7 +306,7 @@ def test_odds_and_rounding():
 def test_a_purse_by_run(tmp_path, told):
     path = tmp_path / "purse.json"
     one = Event("gaussian", "models of the sites", sigma=4.0)
-    purse = Purse.open(path, epsilon=5.0, delta=1e-5)
+    purse = SiteBudget.open(path, epsilon=5.0, delta=1e-5)
     assert read_site_budget(path).spent == {"training": 0.0}
     for run, key in (("first", "round 1"), ("first", "round 2"), ("first", "round 2"), ("second", "round 1")):
         purse.charge(one, run=run, key=key)
@@ -328,7 +328,7 @@ def test_a_damaged_purse_is_refused(tmp_path):
     with pytest.raises(BadInput, match="there is no budget file"):
         read_site_budget(path)
     assert not list(tmp_path.iterdir()), "looking leaves nothing behind"
-    Purse.open(path, epsilon=5.0, delta=1e-5).charge(Event("laplace", "x", epsilon=1.0), run="a", key="1")
+    SiteBudget.open(path, epsilon=5.0, delta=1e-5).charge(Event("laplace", "x", epsilon=1.0), run="a", key="1")
     whole = json.loads(path.read_text())
     path.write_text(json.dumps({**whole, "keys": {}}))
     with pytest.raises(BadInput, match="releases without a run"):

@@ -15,8 +15,8 @@ from grandrounds.keeper.accounting.account import Account, Paid
 from grandrounds.keeper.accounting.terms import Terms
 from grandrounds.methods import SITE_PLUGINS
 from grandrounds.models import model_spec
-from grandrounds.privacy.purse import Purse
 from grandrounds.privacy.secagg import Secret
+from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.messages import Ask, AskId
 from grandrounds.runs.federation import assemble
@@ -53,7 +53,7 @@ class Site:
             withheld_splits=terms.withheld_splits,
         )
         self.account = Account(self.host, terms)
-        self.purse = Purse.open(folder / "purse.json", epsilon=epsilon, delta=DELTA)
+        self.purse = SiteBudget.open(folder / "purse.json", epsilon=epsilon, delta=DELTA)
         self._steps = 0
 
     def pay(self, ask: Ask, **how) -> Paid:
@@ -114,7 +114,7 @@ class Guarded:
     ):
         self.refused: list[tuple[str, str]] = []
         self.accounts: dict[str, Account] = {}
-        self.purses: dict[str, Purse] = {}
+        self.purses: dict[str, SiteBudget] = {}
         self.events: dict[str, list] = {}
         answer = SiteHost.answer
 
@@ -122,7 +122,7 @@ class Guarded:
             ask, site = tampered(ask), host.stack.names[0]
             if site not in self.accounts:
                 self.accounts[site] = Account(host, terms)
-                self.purses[site] = Purse.open(folder / f"{site}.json", epsilon=epsilon, delta=DELTA)
+                self.purses[site] = SiteBudget.open(folder / f"{site}.json", epsilon=epsilon, delta=DELTA)
             paid = self.accounts[site].pay(ask, self.purses[site], required=True)
             if paid.code:
                 self.refused.append((ask.task, paid.code))

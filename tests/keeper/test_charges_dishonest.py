@@ -13,7 +13,7 @@ from grandrounds.keeper.accounting.account import Account
 from grandrounds.methods.veil.site import CENSUS, MOMENTS, PROPOSE, SCORES
 from grandrounds.privacy.accounting import epsilon_of
 from grandrounds.privacy.events import Event
-from grandrounds.privacy.purse import Purse
+from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.protocol.messages import UPLOAD, Ask, AskId
 from grandrounds.site.dp_sgd import add_clipped
 from tests.keeper.charges_support import DELTA, NOBODY, STRICT, Site, told
@@ -85,7 +85,7 @@ def test_a_site_with_too_few_rows_takes_no_step_and_pays_nothing(site):
 def test_it_is_on_disk_before_the_site_is_asked(site):
     ask = site.training()
     assert site.pay(ask).new
-    assert Purse(site.purse.path).budget().events == site.account.charges(ask)
+    assert SiteBudget(site.purse.path).budget().events == site.account.charges(ask)
     assert site.purse.spent() == pytest.approx(PRICE)
 
 

@@ -11,7 +11,7 @@ from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.models import build_model
 from grandrounds.models.dense import Dense
-from grandrounds.privacy.clipped import clip_norm
+from grandrounds.privacy.clipping import clip_norm
 from grandrounds.privacy.secagg import Secret
 from grandrounds.site.anchor import ReferenceDraws, SharedReference
 from grandrounds.site.dp_sgd import BLOCK, SampledSteps, add_clipped, refusals, train

@@ -24,10 +24,10 @@ from grandrounds.keeper.policy.rules import PlanValues, Policy
 from grandrounds.keeper.store import Facts
 from grandrounds.protocol.messages import Ask, Payload
 from grandrounds.protocol.tasks import MEET
-from grandrounds.site.company import UnknownPeers
+from grandrounds.site.secure import UnknownPeers
 
 if TYPE_CHECKING:
-    from grandrounds.privacy.purse import Purse
+    from grandrounds.privacy.site_budget import SiteBudget
     from grandrounds.site.host import SiteHost
 
 _log = logging.getLogger("grandrounds.keeper")
@@ -94,7 +94,7 @@ class AccessControl:
     """
 
     policy: Policy = field(default_factory=Policy)
-    budget: Purse | None = None
+    budget: SiteBudget | None = None
     split: Path | None = None
     classes: tuple[str, ...] = ()
     peers: Mapping[str, bytes] | None = None

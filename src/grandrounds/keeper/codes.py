@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grandrounds.core.errors import GrandRoundsError
-from grandrounds.site import company
+from grandrounds.site import secure
 
 REFUSED = "refused"
 """The site does not answer. Its own log says why, and the server hears the same word whatever the reason was: a question
@@ -42,16 +42,16 @@ BUDGET = "budget-spent"
 NOT_PRIVATE = "not-private"
 """It would leave without noise, and the site's policy requires some."""
 
-UNKNOWN_PEER = company.UNKNOWN
+UNKNOWN_PEER = secure.UNKNOWN
 """A site is introduced, for secure sums, that is not on this site's own list."""
 
-OTHER_PEER_KEY = company.OTHER_KEY
+OTHER_PEER_KEY = secure.OTHER_KEY
 """A site is introduced with another key than this site's own list has, or than before."""
 
-TOO_FEW_PEERS = company.TOO_FEW
+TOO_FEW_PEERS = secure.TOO_FEW
 """Fewer sites are introduced than this site adds up with."""
 
-NOT_MET = company.NOT_MET
+NOT_MET = secure.NOT_MET
 """A secure sum is asked for, and the sites were never introduced."""
 
 

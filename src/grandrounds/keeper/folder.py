@@ -23,8 +23,8 @@ from grandrounds.keeper.access import AccessControl, RejectedPeers
 from grandrounds.keeper.policy.rules import TOLD, Policy
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.keeper.runtime.run import SiteIdentity
-from grandrounds.privacy.purse import Purse
 from grandrounds.privacy.secagg import Secret
+from grandrounds.privacy.site_budget import SiteBudget
 from grandrounds.protocol.identity import Identity, load_public
 from grandrounds.protocol.peers import FILE as PEERS
 from grandrounds.protocol.peers import Peers
@@ -107,10 +107,10 @@ class SiteFolder:
     def policy(self) -> Policy:
         return Policy.load(self.path / "policy.toml")
 
-    def budget(self) -> Purse:
+    def budget(self) -> SiteBudget:
         """Open the site's budget over all runs, on its own disk."""
         p = self.policy().privacy
-        return Purse.open(self.state / "purse.json", epsilon=p.epsilon, delta=p.delta)
+        return SiteBudget.open(self.state / "purse.json", epsilon=p.epsilon, delta=p.delta)
 
     def rows(self, data: str, *, query: str | None = None) -> Table | ImageSet:
         """Read the site's own data, raw."""

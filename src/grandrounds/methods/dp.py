@@ -23,7 +23,7 @@ from grandrounds.core.records import Stage
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.select import count_sites
 from grandrounds.methods.weigh import data_size
-from grandrounds.privacy.clipped import clip_norm
+from grandrounds.privacy.clipping import clip_norm
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import ERROR

@@ -89,14 +89,18 @@ class Budget:
         return epsilon_of([*(e for e in self._events if e.of in rows or e.unit == "site"), *new], self.delta)
 
     def to_dict(self) -> dict[str, Any]:
-        """For a checkpoint: a resumed run goes on from here and charges nothing twice."""
+        """Return plain values for a checkpoint: a resumed run continues from them and charges nothing twice."""
         listed = [e.to_dict() for e in self._events]
         keys = {key: [e.to_dict() for e in events] for key, events in self._keys.items()}
         return {"schema": SCHEMA, "epsilon": self.epsilon, "delta": self.delta, "events": listed, "keys": keys}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Budget:
-        """What `to_dict` wrote; anything else is `BadInput`, never an empty budget."""
+    def from_dict(cls, values: object) -> Budget:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            BadInput: It is anything else; never is the result an empty budget.
+        """
         if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
             raise BadInput(f"a budget is not written as expected: its schema must be {SCHEMA}", code="damaged-budget")
         epsilon, delta, events, keys = (values.get(name) for name in ("epsilon", "delta", "events", "keys"))

@@ -1,4 +1,4 @@
-"""What was released: plain values that an accountant adds up."""
+"""Releases as plain values that an accountant adds up."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TRUST = ("local", "secure aggregation", "trusted server")
 
 
 def protects_patients(plan: Plan) -> bool:
-    """Whether the promise of a plan is to patients by its patient column, whose rows then count together.
+    """Tell whether a plan protects patients by its patient column, whose rows then count together.
 
-    Otherwise each row counts as a patient, or the promise is to sites.
+    Otherwise each row counts as a patient, or sites are protected.
     """
     return bool(plan.privacy.plain().get("unit", "row") == "patient")
 
@@ -94,20 +94,24 @@ class Event:
     def _named(self) -> str:
         return f"release '{self.what}' ({self.kind})"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, for JSON."""
+    def to_dict(self) -> dict[str, object]:
+        """Return plain numbers and strings, for JSON."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Event:
-        """What `to_dict` wrote; anything else is `BadInput`."""
+    def from_dict(cls, found: object) -> Event:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            BadInput: It is anything else.
+        """
         names = {f.name for f in fields(cls)}
         if not isinstance(found, Mapping) or not {"kind", "what"} <= set(found) <= names:
             raise BadInput(
                 f"a release is not written as expected: it has a kind, a what, and of {', '.join(sorted(names))}",
                 code="damaged-event",
             )
-        values = dict(found)
+        values: dict[str, Any] = dict(found)
         for name in ("kind", "what", "unit", "of", "trust"):
             if not isinstance(values.get(name, ""), str):
                 raise BadInput(f"{name} of a release must be a word", code="damaged-event")

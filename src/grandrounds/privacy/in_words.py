@@ -33,11 +33,14 @@ _KINDS = {
     "randomised_response": "randomised answers",
     "raw": "no noise",
 }
+Statement = Mapping[str, Any]
+"""The part `privacy` of a run's summary, or the summary, as read from JSON."""
+
 _WEAK = 0.5
 """Share of members, at 1 % false alarms, from which on a promise rules out little."""
 
 
-def promised(privacy: Mapping[str, Any]) -> bool:
+def promised(privacy: Statement) -> bool:
     """Whether a run's summary promises anything: a finite epsilon (JSON has no infinity; it is null there)."""
     return privacy["mechanism"] != "none" and privacy["epsilon"] is not None
 
@@ -50,7 +53,7 @@ def rounded_up(epsilon: float, digits: int = 4) -> str:
     return f"{math.ceil(epsilon * scale - 1e-9) / scale:.{digits}g}"
 
 
-def whom(privacy: Mapping[str, Any]) -> str:
+def whom(privacy: Statement) -> str:
     """Name the unit of a promise from a run's `privacy`: "row", "site", or "patient" with the column that names patients."""
     column = privacy.get("patient_column")
     return str(privacy["unit"]) if column is None else f"patient (patient column '{column}', one row of each at a time)"
@@ -94,7 +97,7 @@ def odds(epsilon: float, delta: float, unit: str) -> list[str]:
     return sentences
 
 
-def trust(summary: Mapping[str, Any]) -> list[str]:
+def trust(summary: Statement) -> list[str]:
     """Who must be trusted, one sentence for each way in which noise was added."""
     if summary["method"] == "pooled":
         return [_POOLED]
@@ -104,13 +107,13 @@ def trust(summary: Mapping[str, Any]) -> list[str]:
 NOTES = "a site's notes on its rows, in words (columns without a value there, a category that nobody trained on)"
 
 
-def uncovered(privacy: Mapping[str, Any]) -> list[str]:
+def uncovered(privacy: Statement) -> list[str]:
     """What no promise covers: as the run lists it, and what sites say when they prepare their rows, where no budget is set."""
     sentences = list(privacy["not_covered"])
     return sentences if privacy["budget"] is not None else [*sentences, NOTES]
 
 
-def beside(privacy: Mapping[str, Any]) -> list[str]:
+def beside(privacy: Statement) -> list[str]:
     """That something left beside the promise which tells of the very patients it is made to."""
     if not any(sentence.startswith("how rows are prepared") for sentence in privacy["not_covered"]):
         return []
@@ -120,7 +123,7 @@ def beside(privacy: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def simulated(summary: Mapping[str, Any]) -> list[str]:
+def simulated(summary: Statement) -> list[str]:
     """What a simulation's promise is worth; nothing to say of a run at hospitals, whose noise is their own."""
     if "simulated" not in summary["privacy"]["statement"]:
         return []

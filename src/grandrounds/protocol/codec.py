@@ -15,7 +15,7 @@ import numpy as np
 from grandrounds.core.arrays import Array, decode, encode, encoded_size
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.layout import ParameterLayout
-from grandrounds.protocol.messages import PROTOCOL, Answer, Ask, AskId, Payload
+from grandrounds.protocol.messages import PROTOCOL, Answer, Ask, AskId, Payload, Value
 
 MODEL = "model"
 _BUNDLE = b"\xff\xff\xff\xffGRB1"
@@ -38,8 +38,8 @@ def _split(values: Payload, layout: ParameterLayout | None) -> tuple[dict[str, A
     return arrays, words
 
 
-def _join(arrays: Mapping[str, Array], words: Mapping[str, str], layout: ParameterLayout | None) -> dict[str, Any]:
-    values: dict[str, Any] = dict(words)
+def _join(arrays: Mapping[str, Array], words: Mapping[str, str], layout: ParameterLayout | None) -> dict[str, Value]:
+    values: dict[str, Value] = dict(words)
     params: dict[str, Array] = {}
     for name, array in arrays.items():
         if name.startswith(f"{MODEL}/"):
@@ -53,7 +53,7 @@ def _join(arrays: Mapping[str, Array], words: Mapping[str, str], layout: Paramet
     return values
 
 
-def _ask_meta(ask: Ask, words: Mapping[str, str]) -> dict[str, Any]:
+def _ask_meta(ask: Ask, words: Mapping[str, str]) -> dict[str, object]:
     return {
         "protocol": ask.protocol,
         "task": ask.task,
@@ -65,7 +65,7 @@ def _ask_meta(ask: Ask, words: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _answer_meta(id: AskId, error: str, words: Mapping[str, str]) -> dict[str, Any]:
+def _answer_meta(id: AskId, error: str, words: Mapping[str, str]) -> dict[str, object]:
     return {"protocol": PROTOCOL, "id": [id.run, id.round, id.step], "error": error, "words": words}
 
 

@@ -27,6 +27,8 @@ OWN_HALF = "own_half"
 
 Value = Array | int | float | str | bool
 Payload = Mapping[str, Value]
+Columns = dict[str, Any]
+"""Reports of m sites by name, each with m entries: an array, or a list."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from grandrounds.methods import method_class
 from grandrounds.methods.base import Method, Server
 from grandrounds.methods.dp import CLIENT, DP_SGD, PrivacyTerms, round_events
 from grandrounds.methods.platt import PlattLine, PrivatePlatt
-from grandrounds.privacy.clipped import sampled_steps
+from grandrounds.privacy.clipping import count_sampled_steps
 from grandrounds.privacy.events import Event, protects_patients
 from grandrounds.privacy.in_words import whom
 
@@ -108,7 +108,7 @@ class Spending:
             secure=p.secure,
             min_rows=p.min_rows,
             sites=_planned_sites(plan, stored, sites),
-            steps=sampled_steps(p.sampling_rate, epochs=plan.train.epochs, steps=plan.train.steps),
+            steps=count_sampled_steps(p.sampling_rate, epochs=plan.train.epochs, steps=plan.train.steps),
             secret=_Secret.simulated(plan.seed, SERVER) if secret is None else secret,
         )
         column = (plan.data.patient or "patient") if protects_patients(plan) else None

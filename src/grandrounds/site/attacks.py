@@ -1,4 +1,4 @@
-"""What an attacking site answers in place of the truth: a tamper model, or a lie about itself.
+"""What an attacking site answers in place of the truth: a tampered model, or a lie about itself.
 
 Attacks are named by an experiment to see how a method stands them; `data/corruption/attacks.py` says what there is, and poisons
 training rows. Everything here is done to answers of honest work, so honest sites are the same to the bit with or
@@ -15,6 +15,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.data.corruption.attacks import DATA_KINDS, KINDS, LIE, MODEL_KINDS, Attack
+from grandrounds.protocol.messages import Columns
 
 __all__ = ["DATA_KINDS", "KINDS", "MODEL_KINDS", "Attack", "boast", "falsify", "liars", "tamper"]
 
@@ -80,7 +81,7 @@ def liars(attacks: Sequence[Attack | None], *, round: int) -> set[int]:
     return {k for k, attack in _acting(attacks, round).items() if attack.kind == LIE or attack.lies}
 
 
-def falsify(columns: dict[str, Any], *, attacks: Sequence[Attack | None], round: int) -> dict[str, Any]:
+def falsify(columns: Columns, *, attacks: Sequence[Attack | None], round: int) -> Columns:
     """The columns of an answer by m sites as the liars among them give it: more rows, less loss, always right.
 
     `count`, `loss`, `losses` and `accuracy` are lied about where they are there, and so are `val_loss` and `ece`, of which

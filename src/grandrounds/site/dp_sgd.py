@@ -27,7 +27,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.models.dense import Dense, Layers
 from grandrounds.models.optimizers import optimizer
-from grandrounds.privacy.clipped import sampled_steps, shrinking, squared_length
+from grandrounds.privacy.clipping import clip_factor, count_sampled_steps, squared_norm
 from grandrounds.site.anchor import Anchor
 from grandrounds.site.stack import Part
 from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
@@ -87,7 +87,7 @@ class SampledSteps:
 
         counts = part.protected[members]
         order = np.argsort(-counts, kind="stable")
-        most = sampled_steps(config.rate, epochs=config.epochs, steps=config.steps)
+        most = count_sampled_steps(config.rate, epochs=config.epochs, steps=config.steps)
         # a site without enough rows takes no step and says so
         steps = np.where((counts >= max(1, config.fewest)), most, 0)
         drawn = [
@@ -166,10 +166,10 @@ def add_clipped(
     gradient is no number adds nothing either: the bound must hold for whatever a row may be.
     """
     deltas, inputs = model.deltas(layers, x, target, weight)
-    squares = [(squared_length(fed) + 1) * squared_length(delta) for fed, delta in zip(inputs, deltas, strict=True)]
+    squares = [(squared_norm(fed) + 1) * squared_norm(delta) for fed, delta in zip(inputs, deltas, strict=True)]
     length = np.sqrt(np.sum(squares, axis=0))
     finite = np.isfinite(length)
-    factor = shrinking(length, clip).astype(x.dtype)
+    factor = clip_factor(length, clip).astype(x.dtype)
     if not finite.all():
         inputs = [np.where(finite[..., None], fed, 0) for fed in inputs]
         deltas = [np.where(finite[..., None], delta, 0) for delta in deltas]

@@ -68,13 +68,13 @@ def evaluate(
     threshold: float,
     boasting: Collection[int] = (),
     apart: bool = False,
-) -> dict[str, Any]:
+) -> Columns:
     """Task `evaluate`: for each part the Tally of the members together, by subgroup, with a leading axis of one; and the
     named figures of each member's own test rows, (m,). `apart`: a Tally for each member, (m, groups).
 
     Sites numbered in `boasting` claim, in a study of attacks, to be right on their validation rows.
     """
-    columns: dict[str, Any] = {}
+    columns: Columns = {}
     for name in parts:
         part = stack.parts[name]
         rows, owner = member_rows(part, members)

@@ -10,6 +10,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.kinds import encoding_from
 from grandrounds.models import Model, build_model
-from grandrounds.privacy.clipped import clip_norm
+from grandrounds.privacy.clipping import clip_norm
 from grandrounds.protocol.messages import PROTOCOL, Ask, AskId
 from grandrounds.protocol.task_spec import REFUSED
 from grandrounds.protocol.tasks import ERROR, report_of
@@ -91,7 +92,7 @@ class SiteHost:
         self.withheld_splits = withheld_splits
         self._cached = cached
         self._workers = workers
-        self._on: dict[str, Any] = {"kernel": kernel, "device": device, "precision": precision, "own_code": own_code}
+        self._build = partial(build_model, kernel=kernel, device=device, precision=precision, own_code=own_code)
         self._personal = Personal(self.states)
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
@@ -180,7 +181,7 @@ class SiteHost:
         self.encoding = encoding_from(json.loads(str(ask.shared["encoding"])))
         spec = json.loads(str(ask.shared["spec"]))
         self._groups = int(spec["groups"])
-        self.model = build_model(spec, **self._on)
+        self.model = self._build(spec)
         self._personal.agree(self.model, spec["keeps"])
         return {name: [c[k] for k in members] if isinstance(c, list) else c[members] for name, c in answer.items()}
 

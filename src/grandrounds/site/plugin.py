@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from grandrounds.core.arrays import Array
 from grandrounds.models import Model
 from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.messages import Columns as Columns
 from grandrounds.site.anchor import SharedReference
 from grandrounds.site.stack import Part, Stack
 from grandrounds.site.state import SiteStates
@@ -21,9 +22,6 @@ from grandrounds.site.withheld import WithheldReports
 
 if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret
-
-Columns = dict[str, Any]
-"""Reports of m sites by name, each with m entries."""
 
 Task = Callable[[Ask, Array], Columns]
 """Answer an Ask for the sites of these numbers."""

@@ -12,7 +12,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.data.event import event_place
 from grandrounds.data.kinds import encoding_from, summary_payload
 from grandrounds.models.dense import targets
-from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.messages import Ask, Columns
 from grandrounds.site.stack import CLEAN, PARTS, Part, Stack
 from grandrounds.site.tasks import open_classes, penalty
 
@@ -32,7 +32,7 @@ def summarise(stack: Stack, ask: Ask, members: Array, *, smallest: int = 0) -> d
     return {f"summary.{name}": [a[name] for a in answers] for name in answers[0]}
 
 
-def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, dict[str, Any]]:
+def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, Columns]:
     """Task `prepare`: encode every site's rows; answers with row counts and notes on what had to be made up."""
     encoding: Any = encoding_from(json.loads(str(ask.shared["encoding"])))
     parts = {}
@@ -54,7 +54,7 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
     if stack.clean is not None:
         parts[CLEAN] = replace(parts["test"], x=encoding.encode(stack.clean, dtype))
     notes = [_site_notes(stack, k, encoding) for k in range(len(stack.names))]
-    answer: dict[str, Any] = {f"{name}_rows": parts[name].counts for name in PARTS}
+    answer: Columns = {f"{name}_rows": parts[name].counts for name in PARTS}
     answer["notes"] = [json.dumps(n) for n in notes]
     if x.ndim == 2:
         answer["centre"] = _centres(parts["train"])

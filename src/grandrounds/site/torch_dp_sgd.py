@@ -20,7 +20,7 @@ from torch.func import grad, vmap
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.models.torch_model import TorchModel, torch_seed
-from grandrounds.privacy.clipped import SHY
+from grandrounds.privacy.clipping import MARGIN
 from grandrounds.site.dp_sgd import SampledSteps
 from grandrounds.site.torch_job import DeviceReference, TorchJob
 from grandrounds.site.torch_train import anchor_reference
@@ -122,7 +122,7 @@ def _clipped_sum(
     blocks = gradients(params, job.x[rows], job.target[rows], weight, closed)
     each = torch.cat([g.reshape(len(rows), -1) for g in blocks], dim=1).detach()
     length = each.double().square().sum(dim=1).sqrt()
-    factor = (SHY * clip / length.clamp_min(1e-300)).clamp_max(1.0)
+    factor = (MARGIN * clip / length.clamp_min(1e-300)).clamp_max(1.0)
     good = length.isfinite()
     each = torch.where(good[:, None], each, 0)
     return torch.where(good, factor, 0.0).to(each.dtype) @ each

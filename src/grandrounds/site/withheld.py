@@ -8,19 +8,16 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.protocol.messages import AskId
+from grandrounds.protocol.messages import AskId, Columns
 from grandrounds.protocol.packing import LAYOUT, describe_layout
 
 _ASKS = 2
 """Answers of so many Asks are held at a time: what was not summed by then is forgotten."""
-
-Columns = dict[str, Any]
 
 
 class WithheldReports:
@@ -30,7 +27,7 @@ class WithheldReports:
         self._held: OrderedDict[str, dict[int, dict[str, Array]]] = OrderedDict()
         self._taken: dict[tuple[str, int, str], str] = {}
 
-    def keep(self, id: AskId, members: Array, columns: Mapping[str, Any], names: Sequence[str]) -> Columns:
+    def keep(self, id: AskId, members: Array, columns: Columns, names: Sequence[str]) -> Columns:
         """The columns without those named (`test` means test.count, test.confusion ...), which stay here."""
         mine = [name for name in columns if name in names or name.split(".")[0] in names]
         stored = self._held.setdefault(str(id), {})

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.messages import Ask, Payload
 from grandrounds.site.plugin import Columns, SitePlugin, Task
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Witness(SitePlugin):
         return {"signature": signed, "have": have, "refused": refused}
 
     def _objection(
-        self, k: int, payload: Mapping[str, Any], head: Head, key: bytes, continues: Callable[[int, bytes, bytes], bool]
+        self, k: int, payload: Payload, head: Head, key: bytes, continues: Callable[[int, bytes, bytes], bool]
     ) -> int:
         have = int(self._size[k])
         if not have:

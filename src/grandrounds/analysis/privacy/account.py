@@ -145,14 +145,14 @@ def read_site_budget(path: Path) -> SiteBudgetStatus:
         BadInput: There is no such file, or it is damaged.
     """
     from grandrounds.privacy.accounting import epsilon_of
-    from grandrounds.privacy.purse import Purse
+    from grandrounds.privacy.site_budget import SiteBudget
 
     if not path.is_file():
         raise BadInput(
-            f"there is no budget file at {path}: a site makes one with grandrounds.privacy.purse.Purse.open",
+            f"there is no budget file at {path}: a site makes one with grandrounds.privacy.site_budget.SiteBudget.open",
             code="missing-file",
         )
-    budget = Purse(path).budget()
+    budget = SiteBudget(path).budget()
     assert budget.epsilon is not None  # a purse without a limit is refused as damaged
     by_run: dict[str, list[Event]] = {}
     for key, events in budget.to_dict()["keys"].items():

@@ -28,7 +28,7 @@ from grandrounds.protocol.packing import LAYOUT
 from grandrounds.protocol.tasks import ERROR, MASK_SHARES, MASKED
 
 if TYPE_CHECKING:
-    from grandrounds.privacy.purse import Purse
+    from grandrounds.privacy.site_budget import SiteBudget
     from grandrounds.site.host import SiteHost
 
 _REMEMBERED = 16
@@ -87,7 +87,7 @@ class Account:
     def pay(
         self,
         ask: Ask,
-        budget: Purse | None,
+        budget: SiteBudget | None,
         *,
         required: bool,
         each_run: float | None = None,

@@ -21,7 +21,7 @@ import numpy as np
 
 from grandrounds.keeper.accounting.terms import ALL, ROW_KINDS, AskCost, Disclosure, RowCounts, Terms, raw, within
 from grandrounds.methods.fedxchain.site import ATTRIBUTE, JUDGED_ON, ON
-from grandrounds.privacy.clipped import sampled_steps
+from grandrounds.privacy.clipping import count_sampled_steps
 from grandrounds.privacy.events import Event
 from grandrounds.protocol import task_spec
 from grandrounds.protocol.messages import Ask, Value
@@ -184,7 +184,7 @@ def _dp_sgd(work: TrainConfig, rows: RowCounts, *, unbounded: bool) -> tuple[Eve
     sound = within(work.rate, 1e-9, 1.0) and within(work.clip, 1e-6, 1e6) and within(work.noise, 1e-3, 1e6)
     if not sound or work.steps < 0 or not (work.steps or 0 < work.epochs <= _MOST_STEPS):
         return raw(description, rows.present("train"))
-    steps = sampled_steps(work.rate, epochs=work.epochs, steps=work.steps)
+    steps = count_sampled_steps(work.rate, epochs=work.epochs, steps=work.steps)
     if steps > _MOST_STEPS:
         return raw(description, rows.present("train"))
     return (Event("sampled_gaussian", description, count=steps, sigma=work.noise, rate=work.rate),)

@@ -31,8 +31,8 @@ from grandrounds.protocol.identity import Identity
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import Answer, Ask, Payload
 from grandrounds.protocol.tasks import ERROR, LEND, spec_of
-from grandrounds.site.company import UnknownPeers
 from grandrounds.site.host import SiteHost
+from grandrounds.site.secure import UnknownPeers
 from grandrounds.site.stack import Stack
 from grandrounds.site.tasks import task_class
 

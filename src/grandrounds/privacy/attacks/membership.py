@@ -40,11 +40,11 @@ class Attack:
     high: float
     tpr: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, str | int | float | None]:
         return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Attack:
+    def from_dict(cls, values: Mapping[str, object]) -> Attack:
         fields: dict[str, Any] = {k: math.nan if v is None else v for k, v in values.items()}
         return cls(**fields)
 

@@ -16,7 +16,7 @@ from grandrounds.privacy.budget import Budget
 from grandrounds.privacy.events import Event
 
 
-class Purse:
+class SiteBudget:
     """A `Budget` in a JSON file, held by the site, charged by all runs that ask its patients.
 
     Charge first, release then. The charge is on disk before `charge` returns: after a crash between the two the same run
@@ -31,28 +31,32 @@ class Purse:
         self.path = path
 
     @classmethod
-    def open(cls, path: Path | str, *, epsilon: float | None = None, delta: float | None = None) -> Purse:
-        """The purse at `path`; made, with both limits, where there is none. Other limits than the file's are refused."""
-        purse = cls(Path(path))
-        with purse._turn():
-            if not purse.path.exists():
+    def open(cls, path: Path | str, *, epsilon: float | None = None, delta: float | None = None) -> SiteBudget:
+        """Open the budget at `path`; make it, with both limits, where there is none.
+
+        Raises:
+            BadInput: The file has other limits, cannot be read or is damaged; or there is none and a limit is missing.
+        """
+        budget = cls(Path(path))
+        with budget._turn():
+            if not budget.path.exists():
                 if epsilon is None or delta is None:
                     raise BadInput(
-                        f"there is no budget at {purse.path}: give its epsilon and delta to make one",
+                        f"there is no budget at {budget.path}: give its epsilon and delta to make one",
                         code="missing-budget",
                     )
-                purse._write(Budget(epsilon, delta))
-            stored = purse._read()
+                budget._write(Budget(epsilon, delta))
+            stored = budget._read()
         for name, wanted, current in (("epsilon", epsilon, stored.epsilon), ("delta", delta, stored.delta)):
             if wanted is not None and wanted != current:
                 raise BadInput(
-                    f"the budget at {purse.path} has {name} = {current:g}, not {wanted:g}: limits are set once, when it is made",
+                    f"the budget at {budget.path} has {name} = {current:g}, not {wanted:g}: limits are set once, when it is made",
                     code="changed-budget-limit",
                 )
-        return purse
+        return budget
 
     def charge(self, event: Event | Iterable[Event], *, run: str, key: str) -> bool:
-        """Spend, on disk, before anything is released: True if it is new, False if this run and key were charged before.
+        """Charge, on disk, before anything is released: True if it is new, False if this run and key were charged before.
 
         `Overspent` where it does not fit; the file is then as it was.
         """
@@ -67,11 +71,11 @@ class Purse:
         return not is_repeat
 
     def spent(self, rows: str = "training") -> float:
-        """Epsilon of these rows over all runs so far."""
+        """Return the epsilon that these rows have spent over all runs."""
         return self.budget().spent(rows)
 
     def budget(self) -> Budget:
-        """A copy of what the file holds now: to look at, not to charge."""
+        """Return a copy of the budget in the file: to look at, not to charge."""
         with self._turn():
             return self._read()
 

@@ -12,7 +12,7 @@ import pytest
 
 from grandrounds.privacy.accounting import Event
 from grandrounds.privacy.budget import Overspent
-from grandrounds.privacy.purse import Purse
+from grandrounds.privacy.site_budget import SiteBudget
 from tests.support import refused
 
 DELTA = 1e-5
@@ -24,9 +24,9 @@ def child(code: str, *args: str) -> subprocess.Popen[str]:
         "import sys, os, signal\n"
         "from grandrounds.privacy.accounting import Event\n"
         "from grandrounds.privacy.budget import Overspent\n"
-        "from grandrounds.privacy.purse import Purse\n"
+        "from grandrounds.privacy.site_budget import SiteBudget\n"
         "sums = Event('laplace', 'sums', epsilon=0.1)\n"
-        "purse = Purse.open(sys.argv[1])\n"
+        "purse = SiteBudget.open(sys.argv[1])\n"
     )
     return subprocess.Popen(
         [sys.executable, "-c", head + code, *args], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -35,17 +35,17 @@ def child(code: str, *args: str) -> subprocess.Popen[str]:
 
 def test_it_is_kept_across_runs(tmp_path):
     path = tmp_path / "purse.json"
-    assert Purse.open(path, epsilon=0.25, delta=DELTA).charge(SUMS, run="a", key="round 1")
-    assert Purse.open(path).charge(SUMS, run="b", key="round 1")
-    assert Purse.open(path).spent() == pytest.approx(0.2, rel=1e-3)
+    assert SiteBudget.open(path, epsilon=0.25, delta=DELTA).charge(SUMS, run="a", key="round 1")
+    assert SiteBudget.open(path).charge(SUMS, run="b", key="round 1")
+    assert SiteBudget.open(path).spent() == pytest.approx(0.2, rel=1e-3)
     before = path.read_bytes()
     with refused("budget-overspent", match="0.2 is spent", kind=Overspent):
-        Purse.open(path).charge(SUMS, run="c", key="round 1")
+        SiteBudget.open(path).charge(SUMS, run="c", key="round 1")
     assert path.read_bytes() == before
 
 
 def test_a_repeated_key_of_a_run_is_charged_once(tmp_path):
-    purse = Purse.open(tmp_path / "purse.json", epsilon=1.0, delta=DELTA)
+    purse = SiteBudget.open(tmp_path / "purse.json", epsilon=1.0, delta=DELTA)
     assert purse.charge(SUMS, run="a", key="round 1") is True
     assert purse.charge(SUMS, run="a", key="round 1") is False
     assert purse.charge(SUMS, run='a", "round', key="1") is True
@@ -56,7 +56,7 @@ def test_a_repeated_key_of_a_run_is_charged_once(tmp_path):
 
 def test_only_its_owner_may_read_it(tmp_path):
     path = tmp_path / "purse.json"
-    purse = Purse.open(path, epsilon=1.0, delta=DELTA)
+    purse = SiteBudget.open(path, epsilon=1.0, delta=DELTA)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     purse.charge(SUMS, run="a", key="1")
     assert {stat.S_IMODE(p.stat().st_mode) for p in tmp_path.iterdir()} == {0o600}
@@ -65,21 +65,21 @@ def test_only_its_owner_may_read_it(tmp_path):
 def test_limits_are_set_once(tmp_path):
     path = tmp_path / "purse.json"
     with refused("missing-budget"):
-        Purse.open(path)
-    Purse.open(path, epsilon=1.0, delta=DELTA)
-    Purse.open(path, epsilon=1.0, delta=DELTA)
+        SiteBudget.open(path)
+    SiteBudget.open(path, epsilon=1.0, delta=DELTA)
+    SiteBudget.open(path, epsilon=1.0, delta=DELTA)
     with refused("changed-budget-limit", match="epsilon = 1, not 50"):
-        Purse.open(path, epsilon=50.0)
+        SiteBudget.open(path, epsilon=50.0)
     with refused("changed-budget-limit", match="delta"):
-        Purse.open(path, delta=0.1)
+        SiteBudget.open(path, delta=0.1)
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"schema": 1}', "null", "\x00\x00"])
 def test_a_damaged_file_is_refused_and_left_alone(tmp_path, damage):
     path = tmp_path / "purse.json"
-    purse = Purse.open(path, epsilon=1.0, delta=DELTA)
+    purse = SiteBudget.open(path, epsilon=1.0, delta=DELTA)
     path.write_text(damage)
-    for call in (lambda: purse.charge(SUMS, run="a", key="1"), lambda: Purse.open(path, epsilon=1.0, delta=DELTA)):
+    for call in (lambda: purse.charge(SUMS, run="a", key="1"), lambda: SiteBudget.open(path, epsilon=1.0, delta=DELTA)):
         with refused("damaged-budget"):
             call()
     assert path.read_text() == damage
@@ -87,7 +87,7 @@ def test_a_damaged_file_is_refused_and_left_alone(tmp_path, damage):
 
 def test_a_file_cut_short_or_without_a_limit_is_refused(tmp_path):
     path = tmp_path / "purse.json"
-    purse = Purse.open(path, epsilon=1.0, delta=DELTA)
+    purse = SiteBudget.open(path, epsilon=1.0, delta=DELTA)
     purse.charge(SUMS, run="a", key="1")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -100,7 +100,7 @@ def test_a_file_cut_short_or_without_a_limit_is_refused(tmp_path):
 
 def test_a_file_that_vanished_during_a_run_is_not_made_anew(tmp_path):
     path = tmp_path / "purse.json"
-    purse = Purse.open(path, epsilon=1.0, delta=DELTA)
+    purse = SiteBudget.open(path, epsilon=1.0, delta=DELTA)
     path.unlink()
     with refused("cannot-read"):
         purse.charge(SUMS, run="a", key="1")
@@ -109,13 +109,13 @@ def test_a_file_that_vanished_during_a_run_is_not_made_anew(tmp_path):
 
 def test_a_folder_that_is_not_there_is_said(tmp_path):
     with refused("cannot-write"):
-        Purse.open(tmp_path / "none" / "purse.json", epsilon=1.0, delta=DELTA)
+        SiteBudget.open(tmp_path / "none" / "purse.json", epsilon=1.0, delta=DELTA)
 
 
 def test_killed_between_the_charge_and_the_release(tmp_path):
     """The charge is on disk; the same key costs nothing when the site is asked again."""
     path = tmp_path / "purse.json"
-    purse = Purse.open(path, epsilon=0.15, delta=DELTA)
+    purse = SiteBudget.open(path, epsilon=0.15, delta=DELTA)
     died = child("purse.charge(sums, run='a', key='round 1')\nos.kill(os.getpid(), signal.SIGKILL)", str(path))
     assert died.wait(60) == -signal.SIGKILL
     assert purse.budget().events == (SUMS,)
@@ -127,7 +127,7 @@ def test_killed_between_the_charge_and_the_release(tmp_path):
 
 def test_killed_in_its_turn_leaves_the_file_whole_and_the_lock_free(tmp_path):
     path = tmp_path / "purse.json"
-    purse = Purse.open(path, epsilon=1.0, delta=DELTA)
+    purse = SiteBudget.open(path, epsilon=1.0, delta=DELTA)
     before = path.read_bytes()
     died = child("with purse._turn():\n    os.kill(os.getpid(), signal.SIGKILL)", str(path))
     assert died.wait(60) == -signal.SIGKILL
@@ -138,7 +138,7 @@ def test_killed_in_its_turn_leaves_the_file_whole_and_the_lock_free(tmp_path):
 def test_two_writers_never_lose_a_charge_nor_overspend(tmp_path):
     """Two processes charge as fast as they can; epsilon 3 holds exactly thirty charges of 0.1."""
     path = tmp_path / "purse.json"
-    purse = Purse.open(path, epsilon=3.0, delta=0.0)
+    purse = SiteBudget.open(path, epsilon=3.0, delta=0.0)
     code = (
         "done = 0\n"
         "try:\n"
