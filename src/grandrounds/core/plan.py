@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
 
+PlanValues = Mapping[str, Any]
+"""A plan, or an experiment, as the plain values of its file."""
+
 RENAMED = {
     "privacy.range": "secure_range",
     "privacy.rate": "sampling_rate",
@@ -34,7 +37,7 @@ class RenamedSetting(FutureWarning):
     """A setting is given by the name that it had in version 0.1."""
 
 
-def rename_settings(values: Mapping[str, Any], *, warn: bool = True) -> dict[str, Any]:
+def rename_settings(values: PlanValues, *, warn: bool = True) -> dict[str, Any]:
     """Write settings under their names of today.
 
     Args:
@@ -60,7 +63,7 @@ def rename_settings(values: Mapping[str, Any], *, warn: bool = True) -> dict[str
     return out
 
 
-def restore_names(values: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+def restore_names(values: PlanValues, stored: PlanValues) -> dict[str, Any]:
     """Write a plan under the names that a stored plan of the same run uses.
 
     Args:
@@ -75,7 +78,7 @@ def restore_names(values: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[
     return out
 
 
-def use_earlier_names(values: Mapping[str, Any]) -> dict[str, Any]:
+def use_earlier_names(values: PlanValues) -> dict[str, Any]:
     """Write a plan under the names of version 0.1, by which readings of that time are known."""
     out = dict(values)
     for section, old, new in _renames():
@@ -92,7 +95,7 @@ def _renames() -> Iterator[tuple[str, str, str]]:
         yield section, old, new
 
 
-def _table(values: Mapping[str, Any], section: str) -> Mapping[str, Any] | None:
+def _table(values: PlanValues, section: str) -> PlanValues | None:
     """Return a section's table; None where it is not given, or short for something else (`weigh = "uniform"`)."""
     table: Any = values
     for name in section.split("."):
@@ -119,7 +122,7 @@ class Settings:
 
     _values: dict[str, Any]
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: PlanValues) -> None:
         object.__setattr__(self, "_values", dict(values))
 
     if not TYPE_CHECKING:  # core/plan_types.py says what there is

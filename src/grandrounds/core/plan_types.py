@@ -229,7 +229,7 @@ class TrustSettings(Settings):
 
 
 class XFedSettings(Settings):
-    """Method 'xfed': who sends a model is chosen by how right it is on scoring pictures, and for which reasons."""
+    """Method 'xfed': sites that send a model are selected by accuracy and explanations on scoring images."""
 
     keep: float
     xai_share: float

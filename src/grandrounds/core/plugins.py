@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
+from grandrounds.core.plan import PlanValues
 
 _SCRIPT = "__main__"
 _MOST = 300  # characters of an error's own words
@@ -56,7 +57,7 @@ def last_word(name: str) -> str:
     return name.replace(":", ".").rpartition(".")[2] if is_path(name) else name
 
 
-def names_in(plan: Mapping[str, Any]) -> dict[str, str]:
+def names_in(plan: PlanValues) -> dict[str, str]:
     """Find the code that a plan names.
 
     Args:
@@ -75,7 +76,7 @@ def names_in(plan: Mapping[str, Any]) -> dict[str, str]:
     return out
 
 
-def allow(plan: Mapping[str, Any]) -> None:
+def allow(plan: PlanValues) -> None:
     """Let this process import the code of an experiment that its user runs.
 
     Args:
@@ -91,7 +92,7 @@ def allow(plan: Mapping[str, Any]) -> None:
         _decided[path] = ""
 
 
-def admit(folder: Path, plan: Mapping[str, Any], *, trust_code: bool | None) -> None:
+def admit(folder: Path, plan: PlanValues, *, trust_code: bool | None) -> None:
     """Decide whether the code that a run folder names may be imported in this process. Nothing is imported here.
 
     Args:
@@ -112,7 +113,7 @@ def admit(folder: Path, plan: Mapping[str, Any], *, trust_code: bool | None) -> 
             _decided[path] = ("" if made_here else _unlisted(path, _listed(plan))) or _changed(path, _listed(plan))
 
 
-def refuse(plan: Mapping[str, Any]) -> None:
+def refuse(plan: PlanValues) -> None:
     """Raise where a plan names code that may not be imported; to be called before work is handed to another process."""
     for path, key in names_in(plan).items():
         check(path, key)
@@ -130,7 +131,7 @@ def hashes(names: Iterable[str]) -> dict[str, str]:
     return {module: _digest(module) for path in sorted(names) for module in _modules(path)}
 
 
-def stamp(folder: Path, plan: Mapping[str, Any]) -> str:
+def stamp(folder: Path, plan: PlanValues) -> str:
     """Write down that a run with code of its own was made here; to be called before the plan itself is written.
 
     Args:
@@ -184,12 +185,12 @@ def _key(*, make: bool = False) -> bytes | None:
     return content if private and len(content) == 32 else None
 
 
-def _stamped(key: bytes, plan: Mapping[str, Any]) -> str:
+def _stamped(key: bytes, plan: PlanValues) -> str:
     text = json.dumps(plan, sort_keys=True, separators=(",", ":")).encode()
     return hmac.new(key, b"grandrounds made here\n" + text, hashlib.sha256).hexdigest()
 
 
-def is_stamped(folder: Path, plan: Mapping[str, Any]) -> bool:
+def is_stamped(folder: Path, plan: PlanValues) -> bool:
     """Whether this user made the run with this very plan on this machine."""
     from grandrounds.core.arrays import read_file
 
@@ -201,7 +202,7 @@ def is_stamped(folder: Path, plan: Mapping[str, Any]) -> bool:
     return any(hmac.compare_digest(_stamped(key, plan), one) for key in keys for one in lines if one.isascii())
 
 
-def _listed(plan: Mapping[str, Any]) -> dict[str, str]:
+def _listed(plan: PlanValues) -> dict[str, str]:
     """The hashes of modules that a plan lists."""
     code = plan.get("code")
     return {str(m): str(h) for m, h in code.items()} if isinstance(code, Mapping) else {}

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grandrounds.core.arrays import write_atomic
+from grandrounds.core.plan import PlanValues
 from grandrounds.keeper import codes
 from grandrounds.keeper.accounting.account import Account, describe
 from grandrounds.keeper.accounting.terms import Terms, check_own_split, declared_noise
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import PlanValues, Policy
+from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.store import Facts
 from grandrounds.protocol.messages import Ask, Payload
 from grandrounds.protocol.tasks import MEET

@@ -9,15 +9,15 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import PlanValues
 from grandrounds.runs.run import Run
 
 
 def run_all(
-    plans: Mapping[str, Mapping[str, Any]],
+    plans: Mapping[str, PlanValues],
     folder: Path,
     *,
     jobs: int,
@@ -51,7 +51,7 @@ def run_all(
     return [Run(folder / name) for name in plans if name not in broken]
 
 
-def _run_one(name: str, plan: Mapping[str, Any], out: Path) -> Run:
+def _run_one(name: str, plan: PlanValues, out: Path) -> Run:
     if (out / "summary.json").exists():
         existing = Run(out)
         _same_plan(existing, plan)
@@ -67,7 +67,7 @@ def _run_one(name: str, plan: Mapping[str, Any], out: Path) -> Run:
     return Run(out)
 
 
-def _same_plan(existing: Run, plan: Mapping[str, Any]) -> None:
+def _same_plan(existing: Run, plan: PlanValues) -> None:
     """A finished run is used again only if it is the run that was asked for."""
     mine, theirs = json.loads(json.dumps(plan)), existing.plan
     for p in (mine, theirs):

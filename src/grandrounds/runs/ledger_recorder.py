@@ -30,6 +30,7 @@ from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger
 from grandrounds.core.arrays import Array, write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import PlanValues
 from grandrounds.core.records import RoundRecord
 from grandrounds.engine.driver import Engine
 from grandrounds.methods.assignment import ModelAssignment
@@ -107,7 +108,7 @@ class Recorder:
     folder: Path
     signers: Signers
     reference: Mapping[str, str]
-    plan: Mapping[str, Any]
+    plan: PlanValues
     warnings: tuple[str, ...] = ()
     _signed: dict[str, int] = field(default_factory=dict)  # site -> entries under the last head it countersigned
     _unwritten: SignedHead | None = None  # the head whose countersignatures go down with the next entry

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from grandrounds.audit.entry import Content
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import RoundRecord
@@ -50,7 +51,7 @@ class RecomputedBudget:
 def recompute_spending(
     privacy: Mapping[str, Any],
     rounds: Sequence[RoundRecord],
-    closings: Sequence[Mapping[str, Any]] | None = None,
+    closings: Sequence[Content] | None = None,
 ) -> RecomputedBudget:
     """The account of a run from its summary's `privacy`, its round records and what its ledger says at each close.
 
@@ -96,7 +97,7 @@ def released(record: RoundRecord) -> tuple[Event, ...]:
         raise BadInput(f"round {record['round']} is damaged: {e}", code="damaged-record") from None
 
 
-def released_after_rounds(closings: Sequence[Mapping[str, Any]], each: Sequence[Event] = ()) -> list[Event]:
+def released_after_rounds(closings: Sequence[Content], each: Sequence[Event] = ()) -> list[Event]:
     """Releases outside the rounds, by the ledger's closing entries.
 
     The last entry lists all of them. A ledger of version 0.1 has no such list: there each calibrated model that a closing
@@ -111,7 +112,7 @@ def released_after_rounds(closings: Sequence[Mapping[str, Any]], each: Sequence[
     return [e for _ in range(max(1, len(lines)) if each else 0) for e in each]
 
 
-def _by_round(closings: Sequence[Mapping[str, Any]]) -> list[tuple[int, list[Event]]]:
+def _by_round(closings: Sequence[Content]) -> list[tuple[int, list[Event]]]:
     """Releases outside the rounds that the last closing entry lists, each with the round after which it was made."""
     listed = [list(closing["released"]) for closing in closings if "released" in closing]
     return [(int(one["round"]), [Event.from_dict(e) for e in one["events"]]) for one in (listed or [[]])[-1]]
@@ -207,7 +208,7 @@ def _refuse_no_budget(folder: Path, records: Sequence[RoundRecord]) -> None:
         )
 
 
-def ledger_entries(folder: Path) -> tuple[dict[int, Mapping[str, Any]], tuple[Mapping[str, Any], ...]] | None:
+def ledger_entries(folder: Path) -> tuple[dict[int, Content], tuple[Content, ...]] | None:
     """The Decisions in a run's ledger by round, and its closing entries; None where it has no ledger.
 
     Whether they are signed is for `rounds audit verify`.
@@ -226,7 +227,7 @@ def ledger_entries(folder: Path) -> tuple[dict[int, Mapping[str, Any]], tuple[Ma
     )
 
 
-def _was_calibrated(closings: Sequence[Mapping[str, Any]]) -> bool:
+def _was_calibrated(closings: Sequence[Content]) -> bool:
     return any(closing.get("platt") for closing in closings)
 
 
@@ -234,7 +235,7 @@ def _total(events: Sequence[Event]) -> int:
     return sum(e.count for e in events)
 
 
-def against_ledger(rounds: Sequence[RoundRecord], entered: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def against_ledger(rounds: Sequence[RoundRecord], entered: Mapping[int, Content]) -> list[str]:
     """Rounds whose record says otherwise than the Decision `entered` in the ledger for it."""
     findings = []
     for record in rounds:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from grandrounds.core import plugins
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import PlanValues
 from grandrounds.core.plugins import last_word
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.event import Event
@@ -226,7 +227,7 @@ def run(
 
 
 def run_plan(
-    plan: Mapping[str, Any],
+    plan: PlanValues,
     *,
     out: str | Path | None = None,
     table: Any = None,
@@ -240,7 +241,7 @@ def run_plan(
     return Run(folder.path)
 
 
-def _new(plan: Mapping[str, Any]) -> RunFolder:
+def _new(plan: PlanValues) -> RunFolder:
     """A new folder below runs/, under a name that no other process takes at the same instant."""
     while True:
         folder = RunFolder(new_folder(Path("runs"), folder_name(plan)))
@@ -319,7 +320,7 @@ def load_run(folder: str | Path, *, trust_code: bool | None = False) -> Run:
     return Run(Path(folder), trust_code=trust_code)
 
 
-def folder_name(plan: Mapping[str, Any]) -> str:
+def folder_name(plan: PlanValues) -> str:
     """A readable name: data, method, seed."""
     table = Path(str(plan["data"]["table"]).split("://")[-1]).name.split(".")[0]
     data, method = (last_word(name) for name in (plan["data"]["name"] or table, plan["method"]["name"]))

@@ -6,7 +6,7 @@ the plan's seed; everything finished is on disk before the next round begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from grandrounds.audit.digest import arrays_digest
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
 from grandrounds.data.encoding import Encoding
@@ -74,7 +75,7 @@ from grandrounds.site.tasks import open_classes
 
 
 def execute_plan(
-    plan_values: Mapping[str, Any],
+    plan_values: PlanValues,
     folder: RunFolder,
     *,
     progress: Progress = lambda event: None,

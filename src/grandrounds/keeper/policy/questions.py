@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
 from grandrounds.experiment.checks.privacy import counts_patients, under_budget
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
-from grandrounds.keeper.policy.rules import PlanValues, Policy
+from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.store import Facts
 from grandrounds.methods import is_variant_of, regularizer_class
 from grandrounds.methods.dp import CLIENT, DP_SGD

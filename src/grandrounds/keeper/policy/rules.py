@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan import PlanValues
 from grandrounds.core.plugins import is_path
 from grandrounds.keeper.policy.file import DEFAULT, parse_section
 from grandrounds.keeper.policy.small_cells import without_small_cells
@@ -52,9 +52,6 @@ _ALWAYS = (HELLO, CLOSE)
 _SPARE = 1  # rounds after the last, in which a run is closed
 
 Listed = str | tuple[str, ...]
-PlanValues = Mapping[str, Any]
-"""A plan as parsed from the JSON of a message, which nobody has checked."""
-
 
 @dataclass(frozen=True)
 class Runs:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.dataset import Dataset
@@ -21,7 +22,6 @@ from grandrounds.data.table import Table
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import OTHER_SPLIT, REFUSED, STALE, Refusal
 from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import PlanValues
 from grandrounds.keeper.store import Opening, Store
 from grandrounds.methods import SITE_PLUGINS
 from grandrounds.privacy.events import protects_patients
