@@ -65,11 +65,11 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         plan = json.loads(path.read_text())
     except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}") from None
+        raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read") from None
     except ValueError:
-        raise BadInput(f"{path} is not JSON; write it with `rounds plan`") from None
+        raise BadInput(f"{path} is not JSON; write it with `rounds plan`", code="not-json") from None
     if not isinstance(plan, dict) or not {"data", "method", "train"} <= set(plan):
-        raise BadInput(f"{path} is not a resolved plan; write it with `rounds plan`")
+        raise BadInput(f"{path} is not a resolved plan; write it with `rounds plan`", code="not-a-plan")
     table = plan["data"]["table"]
     if table is not None and "://" not in table and not Path(table).is_absolute():
         plan["data"]["table"] = str((path.parent / table).resolve())

@@ -96,7 +96,7 @@ def test_numbers_too_large_for_json_are_refused():
 
 @pytest.mark.parametrize("data", [b"{", b"", b"\xff", b"nul", b"[" * 100_000, "[1]".encode("utf-16")])
 def test_other_bytes_are_no_json(data):
-    with refused("too-deeply-nested" if data.startswith(b"[[") else "not-json"):
+    with refused("nested-too-deeply" if data.startswith(b"[[") else "not-json"):
         parse(data)
 
 
@@ -118,7 +118,7 @@ def test_nesting_counts_and_brackets_in_text_or_side_by_side_do_not():
     def nested(depth):
         return b"[" * depth + b"]" * depth
 
-    with refused("too-deeply-nested", match=f"nested more than {DEEPEST} deep"):
+    with refused("nested-too-deeply", match=f"nested more than {DEEPEST} deep"):
         loads(nested(DEEPEST + 1))
     for fine in (nested(DEEPEST - 100), b"[" + b",".join([b"{}"] * 5000) + b"]", b'["' + b'\\"[' * 5000 + b'"]'):
         assert json.dumps(loads(fine), separators=(",", ":")).encode() == fine

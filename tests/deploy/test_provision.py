@@ -189,7 +189,7 @@ def test_a_mistake_leaves_nothing_behind(tmp_path):
     (tmp_path / "c.toml").write_text(consortium_text("a", "a"))
     done = rounds("provision", "c.toml", "--out", "out", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: c.toml: ") and "'a'" in done.stderr and done.stderr.endswith("[duplicate-site]\n")
+    assert done.stderr.startswith("error: c.toml: ") and "'a'" in done.stderr and done.stderr.endswith("[repeated-site]\n")
     assert [p.name for p in tmp_path.iterdir()] == ["c.toml"]
 
 

@@ -115,5 +115,5 @@ def test_a_table_is_looked_up_beside_its_file(tmp_path):
     (tmp_path / "bad.toml").write_text("[data\n")
     with refused("not-toml"):
         Experiment.load(tmp_path / "bad.toml")
-    with refused("cannot-read-file", match="No such file"):
+    with refused("cannot-read", match="No such file"):
         Experiment.load(tmp_path / "none.toml")

@@ -283,7 +283,7 @@ def test_what_does_not_fit_is_refused():
         (lambda: grid_accuracy(heats, np.zeros(4, int), 2), "mismatched-shapes"),
         (lambda: grid_accuracy(heats, np.full(5, 4), 2), "cell-out-of-range"),
         (lambda: grid_accuracy(heats, np.zeros(5, int), 7), "grid-too-fine"),
-        (lambda: cell_blobs((6,), 2), "bad-image-shape"),
+        (lambda: cell_blobs((6,), 2), "invalid-image-shape"),
         (lambda: spurious_mass(np.ones((2, 4)), np.array([0, 1, 2])), "mismatched-shapes"),
         (lambda: spurious_mass(np.ones((2, 4)), np.array([0, 4])), "tile-out-of-range"),
         (lambda: spurious_mass(np.zeros((1, 4)), np.array([0])), "bad-shares"),

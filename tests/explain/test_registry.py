@@ -36,7 +36,7 @@ def test_every_sketch_is_made_from_a_rule(use):
     for name, spec in explainers_for(use).items():
         made = SketchRule(name, seed=0).explainer(features, np.zeros((2, 2)) if spec.needs_background else None)
         assert made.features is features
-    with refused("unsuited-explainer"):
+    with refused("explainer-does-not-fit"):
         SketchRule("occlusion" if table else "shap", seed=0).explainer(features, np.zeros((2, 2)))
 
 

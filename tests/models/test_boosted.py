@@ -563,7 +563,7 @@ def test_without_lightgbm_the_way_out_is_named(monkeypatch):
     x, y, _ = table("breast-cancer")
     model = model_of("breast-cancer", trees=2)
     monkeypatch.setitem(sys.modules, "lightgbm", None)
-    with refused("missing-extra") as caught:
+    with refused("missing-package") as caught:
         model.fit(x, y, seed=0)
     assert str(caught.value) == (
         "model.name is 'lightgbm', which needs the extra 'baselines': pip install 'grandrounds[baselines]'"

@@ -511,7 +511,7 @@ def test_a_damaged_file_changes_nothing(bad, tmp_path):
         ({"norm": "groups"}, "unknown-choice", "did you mean 'group'"),
         ({"norm": "none"}, "unknown-choice", "group, batch$"),
         ({"stem": "imagnet"}, "unknown-choice", "did you mean 'imagenet'"),
-        ({"shape": (28, 28)}, "bad-image-shape", "28, 28"),
+        ({"shape": (28, 28)}, "invalid-image-shape", "28, 28"),
         ({"outputs": 0}, "bad-output-count", "0"),
         ({"dropout": 0.5}, "unknown-option", "resnet18 has no option 'dropout'"),
         ({"name": "mobilenet-v2", "drop": 0.5}, "unknown-option", "did you mean 'dropout'"),

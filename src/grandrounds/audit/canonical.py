@@ -52,7 +52,7 @@ def parse(data: bytes) -> Any:
 def loads(data: bytes) -> Any:
     """Parse JSON. Canonical JSON writes 1e17 as whole digits: those are a float again, as they were."""
     if _is_too_deep(data):
-        raise BadInput(f"is not JSON of a ledger: it is nested more than {DEEPEST} deep", code="too-deeply-nested")
+        raise BadInput(f"is not JSON of a ledger: it is nested more than {DEEPEST} deep", code="nested-too-deeply")
     try:
         return json.loads(data.decode(), parse_int=_whole)
     except (ValueError, RecursionError):

@@ -103,7 +103,7 @@ def _opened(path: Path) -> int:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise BadInput("is not there", code="missing-file") from None
+        raise BadInput("is not there", code="file-not-found") from None
     except OSError as e:
         raise BadInput(f"cannot be read: {e.strerror or e}", code="cannot-read") from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):

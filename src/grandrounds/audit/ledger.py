@@ -395,11 +395,11 @@ def _as_trouble(path: Path, e: sqlite3.DatabaseError | UnicodeDecodeError) -> Ex
 def ledger_at(run: Path) -> Ledger:
     """The ledger of a run folder, for reading."""
     if not run.exists():
-        raise BadInput(f"there is no {run}: give the path that `rounds run` printed", code="no-such-run")
+        raise BadInput(f"there is no {run}: give the path that `rounds run` printed", code="unknown-run")
     if not (run / "checkpoint").is_dir():
         raise BadInput(
             f"{run} is not a run folder: it has no checkpoint/ (give the path that `rounds run` printed)",
-            code="not-a-run",
+            code="not-a-run-folder",
         )
     if not (run / "ledger.db").exists():
         raise BadInput(

@@ -218,7 +218,7 @@ def read_file(path: Path, *, largest: int = LARGEST, links: bool = False) -> byt
                 )
             return f.read(largest + 1)
     except OSError as e:
-        raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read-file") from None
+        raise BadInput(f"cannot read {path}: {e.strerror or e}", code="cannot-read") from None
     except MemoryError:
         raise BadInput(f"{path} is larger than the memory of this machine", code="file-too-large") from None
 

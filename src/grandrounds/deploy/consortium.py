@@ -107,7 +107,7 @@ def parse(text: str, *, where: str = "consortium.toml") -> Consortium:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
-        raise BadInput(f"{where} is not valid TOML: {e}", code="invalid-toml") from None
+        raise BadInput(f"{where} is not valid TOML: {e}", code="not-toml") from None
     try:
         return _read_consortium(content)
     except BadInput as e:
@@ -171,7 +171,7 @@ def _read_sites(sections: object) -> tuple[Member, ...]:
         if before is not None:
             same = "both called" if before.name == site.name else f"called {before.name!r} and"
             raise BadInput(
-                f"two sites are {same} {site.name!r}: names must differ in more than their case", code="duplicate-site"
+                f"two sites are {same} {site.name!r}: names must differ in more than their case", code="repeated-site"
             )
         members[fold_name(site.name)] = site
     return tuple(members.values())
@@ -213,7 +213,7 @@ def _integer(section: Section, key: str, default: int, least: int, most: int, wh
     value = section.get(key, default)
     if type(value) is not int or not least <= value <= most:
         raise BadInput(
-            f"{where} {key} must be a whole number from {least} to {most}, not {value!r}", code="value-out-of-range"
+            f"{where} {key} must be a whole number from {least} to {most}, not {value!r}", code="out-of-range"
         )
     return value
 

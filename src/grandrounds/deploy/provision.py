@@ -76,7 +76,7 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
     for site in new:
         if folders.node_key(site.name).exists():
             raise BadInput(
-                f"{site.name} takes part already: `rounds provision rotate` gives it new keys", code="duplicate-site"
+                f"{site.name} takes part already: `rounds provision rotate` gives it new keys", code="repeated-site"
             )
     write(folders.consortium_file, read(source))
     keys = {site.name: _make_fresh_site(folders, consortium, site) for site in new}

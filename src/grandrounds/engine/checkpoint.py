@@ -138,7 +138,7 @@ class Checkpoint:
     def plan(self) -> dict[str, Any]:
         if not self.plan_file.is_symlink() and not self.plan_file.exists():
             raise BadInput(
-                f"{self.folder.parent} is not a run folder: it has no checkpoint/plan.json", code="not-a-run"
+                f"{self.folder.parent} is not a run folder: it has no checkpoint/plan.json", code="not-a-run-folder"
             )
         plan: dict[str, Any] = read_json(self.plan_file)
         fault = misfit(plan, _PLAN)
@@ -207,7 +207,7 @@ class Checkpoint:
             return []
         if not self.journal.is_symlink() and not self.journal.exists():
             raise BadInput(
-                f"{self.journal} is not there: the run cannot be read without its rounds", code="missing-file"
+                f"{self.journal} is not there: the run cannot be read without its rounds", code="file-not-found"
             )
         text = read_file(self.journal)[: snapshot.journal]
         records = [parse_json(line, where=str(self.journal)) for line in text.splitlines()]

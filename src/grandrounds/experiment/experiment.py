@@ -220,7 +220,7 @@ class Experiment(Section):
             split = split.model_copy(update={"partition": "column" if named else default_partition})
         loaded = is_own_code or _is_npz(data.table)  # pictures may say themselves what they show, and where
         if data.label is None and not loaded:
-            raise BadInput("which column is to be predicted? set data.label (or --label)", code="no-label-named")
+            raise BadInput("which column is to be predicted? set data.label (or --label)", code="label-not-set")
         if split.partition == "column" and data.site is None and not loaded:
             raise BadInput(
                 "split.partition is 'column' but data.site names no column (use --site, or another partition)",

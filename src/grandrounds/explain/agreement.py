@@ -163,7 +163,7 @@ def cell_blobs(shape: Sequence[int], grid: int) -> Array:
     if len(shape) < 2:
         raise BadInput(
             f"a heat map of shape {tuple(shape)} has no height and width; give (H, W) or (n, H, W)",
-            code="bad-image-shape",
+            code="invalid-image-shape",
         )
     _check_grid(grid, shape[-2:])
     down, across = (_bumps(side, grid) for side in shape[-2:])

@@ -82,7 +82,7 @@ class SketchRule:
             kind = "images" if images else "a table"
             raise BadInput(
                 f"explain.sketch is '{self.name}', which does not explain {kind}: use {', '.join(specs)}",
-                code="unsuited-explainer",
+                code="explainer-does-not-fit",
             )
         explainer: Explainer = (
             specs[self.name].load().from_rule(self, features, np.empty(0) if background is None else background)

@@ -98,7 +98,7 @@ def build_model(
             from grandrounds.models.custom_net import build_custom_net
         except ImportError:
             raise BadInput(
-                "a model of your own needs torch: pip install 'grandrounds[imaging]'", code="missing-extra"
+                "a model of your own needs torch: pip install 'grandrounds[imaging]'", code="missing-package"
             ) from None
         return build_custom_net(cast("ModelSpec", spec), outputs=outputs, device=device, precision=precision)
     from grandrounds.models.torch_build import torch_net

@@ -208,7 +208,7 @@ def _lightgbm() -> Any:
     except ImportError:
         raise BadInput(
             "model.name is 'lightgbm', which needs the extra 'baselines': pip install 'grandrounds[baselines]'",
-            code="missing-extra",
+            code="missing-package",
         ) from None
     except OSError as e:
         raise BadInput(

@@ -120,7 +120,7 @@ class Figure(dict[str, Any]):
         try:
             from plotly.graph_objects import Figure as Drawn
         except ImportError:
-            raise BadInput("plotly is not installed: `pip install plotly`", code="plotly-missing") from None
+            raise BadInput("plotly is not installed: `pip install plotly`", code="missing-package") from None
         return Drawn(dict(self))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Figure(dict[str, Any]):
         script = packed_script()
         if script is None:
             raise BadInput(
-                "plotly is not installed, and its script draws the figure: `pip install plotly`", code="plotly-missing"
+                "plotly is not installed, and its script draws the figure: `pip install plotly`", code="missing-package"
             )
         charts = Charts(script)
         body = [charts.note, charts.place(self, wide=True)]
@@ -170,11 +170,11 @@ class Figure(dict[str, Any]):
             draw, missing = kaleido.calc_fig_sync, import_module("choreographer.browsers.chromium").ChromeNotFoundError
         except (ImportError, AttributeError):
             raise BadInput(
-                "a PNG needs kaleido 1 or newer: `pip install -U kaleido`, or use write_html", code="kaleido-missing"
+                "a PNG needs kaleido 1 or newer: `pip install -U kaleido`, or use write_html", code="missing-package"
             ) from None
         if script is None:
             raise BadInput(
-                "plotly is not installed, and its script draws the figure: `pip install plotly`", code="plotly-missing"
+                "plotly is not installed, and its script draws the figure: `pip install plotly`", code="missing-package"
             )
         size = {"format": "png", "width": width, "height": height or self["layout"]["height"], "scale": 2}
         # no MathJax, no script from a content network: nothing is fetched

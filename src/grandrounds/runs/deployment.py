@@ -156,7 +156,7 @@ def empty(plan: Plan) -> Holdings:
         return ImageSet(AT_SITES, np.empty((0, height, width, channels), np.uint8), none, patient=patient)
     columns = tuple(_column(name, kind) for name, kind in d.kinds.plain().items())
     if d.label is None:
-        raise BadInput("data.label names no column: say which column hospitals are to predict", code="no-label-named")
+        raise BadInput("data.label names no column: say which column hospitals are to predict", code="label-not-set")
     schema = Schema(columns, d.label, None, d.patient, d.time)
     held: dict[str, Any] = {c.name: none for c in columns} | {d.label: none}
     return Dataset(
@@ -220,7 +220,7 @@ def _reference(plan: Plan, name: str, settings: Mapping[str, Any], data: Holding
         if shape is not None and reference.images.shape != shape:
             raise BadInput(
                 f"reference.{name}.source '{settings['source']}' has pictures of another size than the sites agreed on",
-                code="image-size-differs",
+                code="image-size-mismatch",
             )
         return reference
     return read_reference_table(name, plan, data.schema)

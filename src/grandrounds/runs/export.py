@@ -71,7 +71,7 @@ def to_onnx(model: TrainedModel) -> Any:
         import onnx  # noqa: F401
     except ImportError:
         raise BadInput(
-            "export to ONNX needs the package onnx: pip install 'grandrounds[onnx]'", code="package-not-installed"
+            "export to ONNX needs the package onnx: pip install 'grandrounds[onnx]'", code="missing-package"
         ) from None
 
     net, encoding, _ = dense_parts(model, "onnx")
@@ -89,7 +89,7 @@ def export(model: TrainedModel, kind: str, path: Path) -> None:
     try:
         write_atomic(path, data)
     except OSError as e:
-        raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write-file") from None
+        raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write") from None
 
 
 def score_json(values: dict[str, Any], row: dict[str, Any]) -> list[float]:

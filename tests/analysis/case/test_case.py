@@ -197,7 +197,7 @@ def test_deep_shap_explains_an_mlp_and_adds_up(home):
     assert deep.base == paths.base
     near = {r.column: r.contribution for r in paths.attributions}
     assert {r.column: r.contribution for r in deep.attributions} == pytest.approx(near, abs=0.1)
-    with refused("unsuitable-explainer", match="'coefficients'.*shap, deep"):
+    with refused("explainer-does-not-fit", match="'coefficients'.*shap, deep"):
         explain_case(run, 12, explainer="coefficients")
 
 
@@ -224,7 +224,7 @@ def test_a_forests_vote_is_explained_in_probability(home):
     assert case.score == pytest.approx(case.probability, abs=1e-5)
     assert case.baseline == case.base
     assert case.base + sum(r.contribution for r in case.attributions) == pytest.approx(case.probability, abs=1e-5)
-    with refused("unsuitable-explainer", match="shap, kernel, lime"):
+    with refused("explainer-does-not-fit", match="shap, kernel, lime"):
         explain_case(run, 12, explainer="integrated_gradients")
 
 
@@ -484,7 +484,7 @@ def test_pictures_and_tables_are_not_mixed_up(pictures, logistic):
         explain_case(logistic, 1, table=squares)
     with refused("wrong-data-kind"):
         explain_case(pictures, 1, table=pd.DataFrame([{"age": 1.0}]))
-    with refused("unsuitable-explainer", match="'shap'.*Grad-CAM"):
+    with refused("explainer-does-not-fit", match="'shap'.*Grad-CAM"):
         explain_case(pictures, 1, explainer="shap")
     with refused("unknown-row", match="squares.*row 241"):
         explain_case(pictures, 241)

@@ -330,7 +330,7 @@ def test_near_misses_by_hand(known):
 
 def test_what_is_near_and_what_has_no_near_misses(known, tmp_path):
     assert [is_near(r, 0.4) for r in (0.31, 0.33, 0.39, 0.4)] == [False, True, True, False]
-    with refused("value-out-of-range"):
+    with refused("out-of-range"):
         near_misses(known, most=0)
     with pytest.raises(BadInput, match="no site 'c'"):
         near_misses(known, site="c")

@@ -178,7 +178,7 @@ def test_a_mistyped_address_is_refused(contract):
     letter = next(i for i, c in enumerate(contract.address) if i > 1 and c.isalpha())
     wrong = contract.address[:letter] + contract.address[letter].swapcase() + contract.address[letter + 1 :]
     for text in (wrong, contract.address[:-1], "round-anchor"):
-        with refused("bad-address"):
+        with refused("invalid-address"):
             Contract(contract.node, text)
     assert Contract(contract.node, contract.address.lower()).address == contract.address
 

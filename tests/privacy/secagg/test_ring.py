@@ -125,5 +125,5 @@ def test_what_is_no_flat_array_of_numbers_is_refused(values):
 
 @pytest.mark.parametrize("weight", [-0.1, 1.1, float("nan")])
 def test_weights_are_shares(weight):
-    with refused("bad-weight"):
+    with refused("bad-weights"):
         Scale(32, 1.0, 3, weighted=True).to_ring(np.zeros(2), weight=weight)

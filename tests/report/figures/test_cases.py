@@ -65,7 +65,7 @@ def test_every_point_of_the_swarm_is_a_cases_attribution():
     values = np.array([float(c) for c in known["customdata"]])
     one = np.array(known["text"]) == "x"
     assert np.corrcoef(colour[one], values[one].argsort().argsort())[0, 1] > 0.999, "low to high"
-    with refused("shape-mismatch", match=r"attributions \(200, 3\) and values \(3, 200\)"):
+    with refused("mismatched-shapes", match=r"attributions \(200, 3\) and values \(3, 200\)"):
         figures.beeswarm(["x", "y", "z"], a, v.T)
 
 
@@ -90,5 +90,5 @@ def test_pictures_keep_their_pixels_and_heat_its_sign():
     assert signed["z"] == heat.tolist()
     assert (signed["zmin"], signed["zmax"], amount["zmin"], amount["zmax"]) == (-2, 2, 0, 2)
     assert figure["layout"]["yaxis2"]["range"] == [3.5, -0.5], "the first row is on top"
-    with refused("bad-image-shape", match=r"image 'x' has shape \(2,\)"):
+    with refused("invalid-image-shape", match=r"image 'x' has shape \(2,\)"):
         figures.image_grid([("x", np.zeros(2))])

@@ -179,5 +179,5 @@ def test_what_is_missing_is_said_with_the_way_out(tmp_path, monkeypatch):
     with refused("cannot-write", match="cannot write .*no/x.html: No such file or directory; choose another place"):
         GALLERY["weights"].write_html(tmp_path / "no" / "x.html")
     monkeypatch.setitem(sys.modules, "kaleido", None)
-    with refused("kaleido-missing"):
+    with refused("missing-package"):
         GALLERY["weights"].write_png(tmp_path / "x.png")

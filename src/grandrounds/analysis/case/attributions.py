@@ -60,7 +60,7 @@ def attribute_score(question: Question, explainer: str) -> ScoreAttribution:
     suitable = suitable_explainers(question.model)
     if explainer not in suitable:
         why = "reads layers, not trees" if question.model.kernel in _TREES else "is for logistic models"
-        raise BadInput(f"explainer '{explainer}' {why}: use {', '.join(suitable)}", code="unsuitable-explainer")
+        raise BadInput(f"explainer '{explainer}' {why}: use {', '.join(suitable)}", code="explainer-does-not-fit")
     try:
         parts, start = _CASES[explainer].load()(question)
     except ImportError as e:

@@ -163,7 +163,7 @@ def _refuse_explainer(explainer: str | None) -> None:
         shown = ", ".join(MAPS.values())
         raise BadInput(
             f"explainer '{explainer}' is for tables; pictures are explained by {shown}, all at once",
-            code="unsuitable-explainer",
+            code="explainer-does-not-fit",
         )
 
 

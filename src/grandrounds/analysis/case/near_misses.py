@@ -68,7 +68,7 @@ def near_misses(run: Run, *, most: int = 10, site: str | None = None, data: Any 
         BadInput: There are no test rows, or the model has no threshold.
     """
     if most < 1:
-        raise BadInput(f"--near-misses {most}: ask for at least one", code="value-out-of-range")
+        raise BadInput(f"--near-misses {most}: ask for at least one", code="out-of-range")
     rows = RunRows.read(run, data)
     names = rows.consortium.stack.names
     wanted = [site_named(site, rows.sites)] if site is not None else list(names)

@@ -150,7 +150,7 @@ def read_site_budget(path: Path) -> SiteBudgetStatus:
     if not path.is_file():
         raise BadInput(
             f"there is no budget file at {path}: a site makes one with grandrounds.privacy.site_budget.SiteBudget.open",
-            code="missing-file",
+            code="file-not-found",
         )
     budget = SiteBudget(path).budget()
     assert budget.epsilon is not None  # a purse without a limit is refused as damaged

@@ -127,8 +127,8 @@ def checked_address(text: str, name: str) -> str:
     """
     tools = need_web3().Web3
     if not (text.startswith("0x") and tools.is_address(text.lower())):
-        raise BadInput(f"{name} is no address: 0x and 40 hexadecimal digits are needed", code="bad-address")
+        raise BadInput(f"{name} is no address: 0x and 40 hexadecimal digits are needed", code="invalid-address")
     address = str(tools.to_checksum_address(text))
     if text not in (address, address.lower()):
-        raise BadInput(f"{name} is no address: its capitals say that it was mistyped", code="bad-address")
+        raise BadInput(f"{name} is no address: its capitals say that it was mistyped", code="invalid-address")
     return address

@@ -43,7 +43,7 @@ def refuse_unscorable(plan: Plan, name: str, pictures: Part, masks: Array | None
         raise BadInput(
             "method.xfed.score is 'masks', but the scoring pictures have no truth masks: set it to 'grid', name them in "
             "data.masks, or use pictures that have them (reference.NAME.source)",
-            code="no-masks",
+            code="no-truth-masks",
         )
     if x.grid and len(set(pictures.y.tolist())) < 2:
         raise BadInput(

@@ -76,7 +76,7 @@ class Target:
                 f"unknown tracker '{hide(text)}'; {nearest(name, _KNOWN)} (or mlflow:URI)", code="unknown-tracker"
             )
         if find_spec("mlflow") is None:
-            raise BadInput("logging a run needs MLflow: `pip install 'grandrounds[tracking]'`", code="mlflow-missing")
+            raise BadInput("logging a run needs MLflow: `pip install 'grandrounds[tracking]'`", code="missing-package")
         return cls(uri or os.environ.get(_URI) or None, named=bool(uri))
 
     def __str__(self) -> str:

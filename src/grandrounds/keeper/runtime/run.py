@@ -228,7 +228,7 @@ def _check_images(settings: DataSettings, images: ImageSet) -> ImageSet:
         raise BadInput(f"{images.name} holds images, and the run needs a table", code="other-data-kind")
     if shape is not None and images.shape != shape:
         raise BadInput(
-            f"images of {images.name} have the shape {images.shape}, and {shape} is agreed", code="other-image-shape"
+            f"images of {images.name} have the shape {images.shape}, and {shape} is agreed", code="image-size-mismatch"
         )
     if shape is not None and labels and not set(images.label.tolist()) <= set(labels):
         raise BadInput(f"{images.name} has labels that are none of the agreed classes", code="unknown-class")

@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise BadInput("nets for images need torch: pip install 'grandrounds[imaging]'", code="missing-extra") from None
+        raise BadInput("nets for images need torch: pip install 'grandrounds[imaging]'", code="missing-package") from None
     value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value

@@ -47,7 +47,7 @@ def build_net(
         raise BadInput(f"no net '{name}'; {nearest(str(name), NETS)}", code="unknown-model")
     if len(shape) != 3:
         raise BadInput(
-            f"an image's shape is channels, height and width; this is {tuple(shape)}", code="bad-image-shape"
+            f"an image's shape is channels, height and width; this is {tuple(shape)}", code="invalid-image-shape"
         )
     if outputs < 1:
         raise BadInput(

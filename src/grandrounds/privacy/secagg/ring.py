@@ -94,7 +94,7 @@ class Scale:
         if flat.ndim != 1 or flat.dtype.kind not in "fiub":
             raise BadInput("a secure sum is of flat arrays of real numbers", code="not-numeric")
         if not 0 <= weight <= 1:
-            raise BadInput("a weight in a secure sum is between 0 and 1", code="bad-weight")
+            raise BadInput("a weight in a secure sum is between 0 and 1", code="bad-weights")
         out = np.empty(len(flat), self.dtype)
         for start in range(0, len(flat), _BLOCK):
             block = flat[start : start + _BLOCK].astype(np.float64)

@@ -206,7 +206,7 @@ def table_of(weights: Mapping[str, Sequence[float]] | None, names: Sequence[str]
         return np.empty((len(names), 0), "<f8")
     rows = [list(weights[name]) for name in names]
     if len({len(row) for row in rows}) > 1:
-        raise BadInput("every site of a weighted sum needs as many weights as every other", code="bad-weight")
+        raise BadInput("every site of a weighted sum needs as many weights as every other", code="bad-weights")
     return np.array(rows, "<f8")
 
 

@@ -125,7 +125,7 @@ def beeswarm(names: Sequence[str], attributions: Array, values: Array, *, top: i
     if a.ndim != 2 or a.shape != v.shape or a.shape[1] != len(names) or not len(a):
         raise BadInput(
             f"attributions {a.shape} and values {v.shape} must both be (cases, {len(names)} features)",
-            code="shape-mismatch",
+            code="mismatched-shapes",
         )
     order = np.argsort(-np.abs(a).mean(axis=0), kind="stable")[:top]
     rows = np.unique(np.linspace(0, len(a) - 1, min(len(a), _ROWS)).round().astype(int))

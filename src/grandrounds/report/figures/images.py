@@ -85,7 +85,7 @@ def _panel(name: str, array: Array) -> Trace:
         }
     raise BadInput(
         f"image '{name}' has shape {array.shape}: it should be (height, width) or (height, width, 3)",
-        code="bad-image-shape",
+        code="invalid-image-shape",
     )
 
 
