@@ -48,6 +48,10 @@ SITE_PLUGINS: tuple[type[SitePlugin], ...] = tuple(
 """The halves of all of these that run at sites: every host is given them."""
 
 
+_EARLIER_HOOKS = {"joined": "train_and_aggregate", "work": "train_config", "holds": "regularizer_name"}
+"""Members of a method that version 0.1 called by another name: an override under it would be ignored."""
+
+
 def method_class(name: str) -> type[Method]:
     """Return the method of this name, or the one that an import path names."""
     if not plugins.is_path(name):
@@ -58,6 +62,11 @@ def method_class(name: str) -> type[Method]:
             f"method.name is '{name}', which is not a subclass of grandrounds.methods.base.Method",
             code="wrong-base-class",
         )
+    for old, new in _EARLIER_HOOKS.items():
+        if hasattr(resolved, old):
+            raise BadInput(
+                f"method.name is '{name}', whose `{old}` would not be called: rename it to `{new}`", code="renamed-hook"
+            )
     return resolved
 
 
