@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tarfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import grandrounds as gr
+from grandrounds.analysis.audit.report import audit
 from grandrounds.analysis.audit.weights import recompute_weights
 from grandrounds.core.plan import Settings
 from tests.support import thinned
@@ -154,3 +158,20 @@ def test_weights_of_other_sites_than_the_signals_are_named(runs):
 def _decision(weights: dict, signals: dict) -> dict:
     stage = {"part": "weigh", "why": "", "weights": weights}
     return {"weights": weights, "signals": signals, "stages": [stage], "cohorts": {}}
+
+
+@pytest.mark.parametrize("release", ["listed", "gone", "another"])
+def test_releases_outside_rounds_are_compared_with_the_ledger(release, tmp_path):
+    with tarfile.open(Path(__file__).parents[2] / "fixtures" / "runs.tar.xz") as archive:
+        archive.extractall(tmp_path, [m for m in archive if m.name.split("/")[0] == "veil"], filter="data")
+    charges = tmp_path / "veil" / "checkpoint" / "charges.json"
+    if release == "gone":
+        charges.unlink()
+    elif release == "another":
+        charges.write_text(charges.read_text().replace('"epsilon": ', '"epsilon": 1'))
+    found = audit(tmp_path / "veil", deep=True)
+    if release == "listed":
+        assert not found.findings
+        assert "privacy budget in the checkpoint: as rounds and ledger have it" in found.checked
+    else:
+        assert [f for f in found.findings if "budget" in str(f)], found.findings

@@ -34,9 +34,11 @@ from grandrounds.core.records import RoundRecord
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.runs.explanations import written
 from grandrounds.runs.folder import RunFolder
+from grandrounds.runs.privacy_recompute import refuse_altered_budget
 
 JOURNAL = "journal differs"
 WEIGHTS = "weights do not follow"
+BUDGET = "budget differs"
 
 
 def compare_checkpoint(
@@ -60,6 +62,8 @@ def compare_checkpoint(
         _compare_plan(out, folder, plan, entries, close, open_end=open_end)
         _compare_journal(out, rounds, records, going_on=checkpoint.is_locked(), open_end=open_end)
         _compare_logs(out, folder, list(records.values()), close)
+        if snapshot is not None and not checkpoint.is_locked():
+            _compare_budget(out, folder, Plan(plan), snapshot.facts.get("privacy"), list(records.values()))
         if snapshot is not None and rounds:
             _compare_models(out, rounds, int(snapshot.facts["round"]), snapshot.part("served"))
             _compare_site_heads(out, Tree(entry.leaf for entry in book.entries), snapshot.part("sites"))
@@ -157,6 +161,20 @@ def _compare_logs(out: AuditFindings, folder: Path, records: Sequence[RoundRecor
     elif close is None or name not in close.files:
         difference = next(differences(logged, written(records), where="rounds", other="the journal"), "")
         out.add_finding(ROUNDS, name, f"it does not say what the journal says: {difference}")
+
+
+def _compare_budget(
+    out: AuditFindings, folder: Path, plan: Plan, stored: Mapping[str, Any] | None, records: Sequence[RoundRecord]
+) -> None:
+    """Compare the budget in the checkpoint, and the releases outside rounds, with the rounds and the ledger."""
+    try:
+        refuse_altered_budget(folder, plan, stored, records, Checkpoint(folder / "checkpoint").charges())
+    except BadInput as e:
+        if e.code != "calibrated-already":  # a run of version 0.1 kept no account of its calibration
+            out.add_finding(BUDGET, "checkpoint", str(e))
+        return
+    if stored is not None:
+        out.checked.append("privacy budget in the checkpoint: as rounds and ledger have it")
 
 
 def _compare_models(out: AuditFindings, rounds: Sequence[Entry], round: int, served: Mapping[str, Array]) -> None:
