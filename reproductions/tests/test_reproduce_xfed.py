@@ -104,7 +104,7 @@ def test_one_site_is_left_out_and_oort_asks_as_many_as_xfed_keeps(sites, kept):
     names = tuple(f"site-{k:02}" for k in range(sites))
     zeros = np.zeros(sites)
     for keep in (KEEP, 0.95):
-        assert rank_sites(zeros, zeros, names, keep=keep).kept.sum() == kept
+        assert rank_sites(zeros, zeros, names, keep=keep).selected.sum() == kept
     assert count_sites(plan("table-1", OORT)["method"]["select"]["fraction"], sites) == kept
 
 

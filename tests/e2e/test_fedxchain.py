@@ -247,7 +247,7 @@ def test_the_command_ends_with_1_where_all_refuse(monkeypatch, tmp_path):
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
-        "error: round 2: no site goes along with the weights it was shown (refused (weights-wrong))"
+        "error: round 2: no site goes along with the weights it was shown (refused (weights-wrong)) [weights-rejected]"
     ]
 
 

@@ -131,7 +131,7 @@ def test_the_common_models_numbers_are_those_of_the_model_on_the_sites_own_test_
             np.testing.assert_allclose(common, again.numbers[name][0], atol=1e-6)
         kept = read_maps(done.folder / "at_sites" / site / "maps-3.npz")
         np.testing.assert_array_equal(tested[kept["places"]], rows)
-        np.testing.assert_allclose(kept["common.said"], again.said[0], atol=1e-6)
+        np.testing.assert_allclose(kept["common.said"], again.probabilities[0], atol=1e-6)
 
 
 def test_a_file_at_a_site_holds_maps_and_no_picture(done):

@@ -63,7 +63,7 @@ def test_a_run_spends_its_budget_and_says_so(tmp_path):
 
 def test_sites_with_few_rows_are_left_out_and_named(tmp_path):
     done = run(tmp_path / "run")
-    assert "e (13)" in next(w for w in done.summary["warnings"] if "fewest_rows = 50" in w)
+    assert "e (13)" in next(w for w in done.summary["warnings"] if "privacy.min_rows = 50" in w)
     assert all(set(r["decision"]["asked"]) == set("abcd") for r in done.rounds)
     assert done.summary["per_site"]["e"]["count"] > 0, "it is still tested"
     with pytest.raises(BadInput, match="no site has privacy.min_rows = 1000 training rows"):

@@ -25,7 +25,7 @@ def population(data, sizes, **rules) -> tuple[Population, object]:
     edges = np.cumsum([0, *sizes])
     parts = [data.take(np.arange(a, b)) for a, b in pairwise(edges)]
     encoding, _, moments = agreed(parts, **rules)
-    return Population.from_summaries(map(Summary.of, parts), encoding, mean=moments.mean), encoding
+    return Population.from_summaries(map(Summary.from_dataset, parts), encoding, mean=moments.mean), encoding
 
 
 def of_values(values) -> Spread:

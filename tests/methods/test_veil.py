@@ -305,18 +305,18 @@ def test_the_noise_that_sites_are_told_is_what_is_charged(selection):
     assert found.norm == 2.5 and found.outcome == 1.5 * 2.5
     census, first = found.events(1)
     assert found.census["noise"] == pytest.approx(census.sigma * sensitivity(found, "census"))
-    assert found.told(1)["noise"] == pytest.approx(first.sigma * sensitivity(found, found.task(1)))
+    assert found.site_config(1)["noise"] == pytest.approx(first.sigma * sensitivity(found, found.task(1)))
     for r in range(2, 11):
         (event,) = found.events(r)
         assert event.kind == "gaussian" and event.trust == "local"
-        assert found.told(r)["noise"] == pytest.approx(event.sigma * sensitivity(found, found.task(r)))
+        assert found.site_config(r)["noise"] == pytest.approx(event.sigma * sensitivity(found, found.task(r)))
 
 
 def test_the_epsilon_that_sites_are_told_is_what_is_charged():
     found = plan("score", k=3)
     census, draws = found.events(1)
     assert census.kind == "laplace" and found.census == {"epsilon": census.epsilon}
-    assert draws.kind == "exponential" and draws.count == 3 and found.told(1) == {"epsilon": draws.epsilon}
+    assert draws.kind == "exponential" and draws.count == 3 and found.site_config(1) == {"epsilon": draws.epsilon}
 
 
 @pytest.mark.parametrize("selection", ["select_then_fit", "moments"])
@@ -328,7 +328,7 @@ def test_secure_sums_are_charged_for_at_least_what_their_ring_and_noise_give(sel
     for r in range(1, 5):
         task = found.task(r)
         event = found.events(r)[-1]
-        assert event.kind == "skellam" and event.trust == "secure aggregation" and "noise" not in found.told(r)
+        assert event.kind == "skellam" and event.trust == "secure aggregation" and "noise" not in found.site_config(r)
         size = m * (m + 1) // 2 + m if task == "moments" else m
         for parties in {3, max(3, sites // 2), sites}:
             noise = found.noise(task)
@@ -340,7 +340,7 @@ def test_secure_sums_are_charged_for_at_least_what_their_ring_and_noise_give(sel
 
 def test_as_printed_nothing_is_promised():
     found = plan("paper", epsilon=None, claimed_epsilon=5.0, k=5)
-    assert found.told(1) == {"epsilon": pytest.approx(5 / (10 * 5))}, "basic composition"
+    assert found.site_config(1) == {"epsilon": pytest.approx(5 / (10 * 5))}, "basic composition"
     assert epsilon_of([e for r in range(1, 11) for e in found.events(r)], 1e-5) == math.inf
     assert not found.counts, "as printed nobody is asked how many there are"
 
@@ -349,7 +349,7 @@ def test_as_printed_nothing_is_promised():
 def test_without_a_budget_nothing_is_noised_and_nothing_promised(selection):
     found = plan(selection, epsilon=None)
     assert "noise" not in found.census and "epsilon" not in found.census
-    assert all(not found.told(r) for r in range(1, 11))
+    assert all(not found.site_config(r) for r in range(1, 11))
     assert epsilon_of(found.events(1), 1e-5) == math.inf
 
 

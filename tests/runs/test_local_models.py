@@ -311,7 +311,7 @@ def test_a_resumed_run_that_crosses_no_more_still_says_that_it_did(tmp_path):
         (["evaluation.local_models=crossed", "privacy.secure=true"], ["privacy.secure hides single models", "'own'"]),
         (
             ["evaluation.local_models=crossed", "privacy.mechanism=dp-sgd", "privacy.noise=1", "privacy.min_rows=10"],
-            ["shows local models to every site", "use 'own'"],
+            ["shows local models to all sites", "use 'own'"],
         ),
         (
             ["evaluation.local_models=own", "privacy.mechanism=dp-sgd", "privacy.epsilon=3", "privacy.min_rows=10"],

@@ -11,14 +11,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grandrounds.audit.entry import Content
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import RoundRecord
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.privacy.events import Event
+
+if TYPE_CHECKING:
+    from grandrounds.audit.entry import Content
 
 _SAME = 1e-4
 """Relative distance up to which two epsilons are one: the accountant leaves as much for rounding."""

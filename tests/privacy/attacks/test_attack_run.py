@@ -218,11 +218,11 @@ def test_the_command_prints_writes_and_reports(learnt, rounds):
     told = json.loads((learnt.folder / "attacks.json").read_text())
     assert told["schema"] == 1 and told["bound"] is None and told["shadows"] == 0
     page = (learnt.folder / "report.html").read_text()
-    assert "Who was trained on?" in page and escape(told["sentences"][0]) in page
+    assert "<h2>Membership attacks</h2>" in page and escape(told["sentences"][0]) in page
     code, out, _ = rounds("attack", learnt.folder, "--json")
     assert code == 0 and json.loads(out) == told
     rounds("report", learnt.folder)
-    assert "Who was trained on?" in (learnt.folder / "report.html").read_text()
+    assert "<h2>Membership attacks</h2>" in (learnt.folder / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def test_what_was_found_of_another_model_is_not_shown(learnt, home, rounds):
     found = json.loads((other / "attacks.json").read_text())
     (other / "attacks.json").write_text(json.dumps({**found, "model": "0" * 64}))
     rounds("report", other)
-    assert "Who was trained on?" not in (other / "report.html").read_text()
+    assert "<h2>Membership attacks</h2>" not in (other / "report.html").read_text()
     (other / "attacks.json").write_text("{")
     code, _, err = rounds("report", other)
     assert code == 2 and "damaged" in err
