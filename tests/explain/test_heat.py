@@ -384,8 +384,9 @@ def test_names_of_heat_maps_are_known_without_torch():
 @pytest.mark.parametrize("name", HEATS)
 def test_a_gpus_maps_are_a_cpus(name):
     x, y = pictures()
-    for kind, norm in (("small-cnn", "group"), ("deep-cnn", "group"), ("deep-cnn", "batch"), ("resnet18", "group")):
+    nets = [("small-cnn", "group", "groups"), ("deep-cnn", "group", "groups"), ("deep-cnn", "batch", None)]
+    for kind, norm, how in (*nets, ("resnet18", "group", None)):  # the patches of ResNet-18 are too many for products
         here, there = (net(kind, norm=norm, device=device) for device in ("cpu", "cuda"))
-        assert (layers.side_by_side(there, x.shape[1:]) is not None) == (norm == "group")
+        assert layers.side_by_side(there, x.shape[1:]) == how
         thetas = np.stack([here.init(seed, np.float64) for seed in range(2)])
         close(heat(name, there, thetas, x, y, **QUICK), heat(name, here, thetas, x, y, **QUICK), 1e-7)

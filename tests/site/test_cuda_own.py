@@ -15,10 +15,12 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def model(monkeypatch, **options):
+    from grandrounds.core import plugins
     from grandrounds.core.plan import Settings
     from grandrounds.models import build_model, model_spec
 
     monkeypatch.syspath_prepend(EXAMPLES)
+    plugins.allow({"model": {"name": "own_model:Residual"}})  # as an experiment that names it does
     monkeypatch.setattr(gpu, "MODEL", {**gpu.MODEL, "name": "own_model:Residual", "options": options})
     spec = model_spec(Settings(gpu.MODEL), inputs=(3, 32, 32), classes=3)
     return build_model(spec, device="cuda", own_code=True)

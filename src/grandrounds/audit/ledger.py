@@ -219,9 +219,9 @@ class Ledger:
 
     def _countersigned(self, head: SignedHead) -> None:
         self._database.executemany(
-            "INSERT INTO witnesses (size, site, signature) SELECT ?1, ?2, ?3"
-            " WHERE NOT EXISTS (SELECT 1 FROM witnesses WHERE size = ?1 AND site = ?2)",
-            [(head.head.size, site, signature) for site, signature in head.witnesses.items()],
+            "INSERT INTO witnesses (size, site, signature) SELECT :size, :site, :signature"
+            " WHERE NOT EXISTS (SELECT 1 FROM witnesses WHERE size = :size AND site = :site)",
+            [{"size": head.head.size, "site": s, "signature": b} for s, b in head.witnesses.items()],
         )
 
     def _catch_up(self) -> None:
