@@ -83,7 +83,7 @@ ROUND_METRICS = shown_in(Place.ROUND)
 
 def round_scores(scored: EvaluationResult, more: Metrics) -> dict[str, Any]:
     """Consortium figures of val and test from summed tallies, and a few figures of each site's test rows."""
-    out: dict[str, Any] = {}
+    out: dict[str, object] = {}
     for part, total in scored.totals.items():
         out[part] = figures(total.sum(axis=0), more=more, only=ROUND_METRICS)
     out["sites"] = {m: dict(zip(scored.sites, scored.figures[m].tolist(), strict=True)) for m in SITE_METRICS}

@@ -144,7 +144,7 @@ class RoundExplanations:
 
     def after(self, served: ModelAssignment) -> Driven:
         """The record of a round's explanations; sites explain the model in use meanwhile."""
-        out: dict[str, Any] = {}
+        out: dict[str, object] = {}
         if len(self.found) > 1:  # one model alone does not drift
             out["training"] = self._block("training", self._training()) | self._fidelity()
         deployed = yield from self.deployed(served)
@@ -169,7 +169,7 @@ class RoundExplanations:
 
     def summary(self, explained: Sequence[Mapping[str, Any]], final: Mapping[str, Any]) -> dict[str, object]:
         """The last numbers of either kind and the features that count most: for summary.json."""
-        out: dict[str, Any] = {"explainer": self.rule.name, **self._scores()}
+        out: dict[str, object] = {"explainer": self.rule.name, **self._scores()}
         trained = [r for r in explained if "training" in r]
         if trained:
             out["training"] = {"round": trained[-1]["round"], **numbers(trained[-1])["training"]}

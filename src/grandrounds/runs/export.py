@@ -29,7 +29,7 @@ def to_json(model: TrainedModel) -> dict[str, Any]:
     net, encoding, schema = dense_parts(model, "json")
     layers = len(net.widths) - 1
     p = model.parameters
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         "schema": 1,
         "how_to_score": _HOW,
         "classes": list(encoding.classes),

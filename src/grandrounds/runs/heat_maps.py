@@ -102,7 +102,7 @@ class HeatMaps:
         answers = yield Ask(REPORT, shared=shared, each=each, to=self.hospitals, report=(REPORT,))
         numbers, names = np.asarray(answers[REPORT], float), self.rule.names
         self.before = round
-        out: dict[str, Any] = {
+        out: dict[str, object] = {
             "sites": {site: label_numbers(models, names) for site, models in zip(answers.sites, numbers, strict=True)},
             "means": label_numbers(mean(numbers), names),
         }
@@ -111,7 +111,7 @@ class HeatMaps:
     def summary(self, records: Sequence[RoundRecord]) -> dict[str, object]:
         """The last means and which rounds had maps: for summary.json."""
         scored = [r for r in records if REPORT in r]
-        out: dict[str, Any] = {"pictures": self.rule.rows, "rounds": [r["round"] for r in scored]}
+        out: dict[str, object] = {"pictures": self.rule.rows, "rounds": [r["round"] for r in scored]}
         if scored:
             last = scored[-1][REPORT]
             out |= {"last": last["means"], **({"between": last["between"]} if "between" in last else {})}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from grandrounds.audit.files import FinalFiles
 from grandrounds.core.arrays import Array
@@ -36,7 +36,7 @@ class Recording(Protocol):
 
     def watched(self, work: Round) -> Round: ...
 
-    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, object]: ...
+    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, object] | None) -> dict[str, object]: ...
 
     def enter(self, record: RoundRecord) -> None: ...
 
@@ -49,7 +49,7 @@ class Recording(Protocol):
         round: int,
         calibration: Calibration | None,
         ended: FinalFiles,
-        released: Sequence[Mapping[str, Any]] = (),
+        released: Sequence[Mapping[str, object]] = (),
     ) -> None: ...
 
     def close(self) -> None: ...
@@ -66,7 +66,7 @@ class NoLedger:
     def watched(self, work: Round) -> Round:
         return work
 
-    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, object]:
+    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, object] | None) -> dict[str, object]:
         return {}
 
     def enter(self, record: RoundRecord) -> None: ...
@@ -81,7 +81,7 @@ class NoLedger:
         round: int,
         calibration: Calibration | None,
         ended: FinalFiles,
-        released: Sequence[Mapping[str, Any]] = (),
+        released: Sequence[Mapping[str, object]] = (),
     ) -> None: ...
 
     def close(self) -> None: ...

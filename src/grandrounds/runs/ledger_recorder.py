@@ -160,7 +160,7 @@ class Recorder:
         """The method's round, whose answers are committed to."""
         return self._commitments.watched(work)
 
-    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, Any] | None) -> dict[str, object]:
+    def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, object] | None) -> dict[str, object]:
         """What the round's entry needs and nobody can say later: hashes of models, explanations and answers."""
         facts = {
             "model": model_digest(served.model),
@@ -187,7 +187,7 @@ class Recorder:
         round: int,
         calibration: Calibration | None,
         ended: FinalFiles,
-        released: Sequence[Mapping[str, Any]] = (),
+        released: Sequence[Mapping[str, object]] = (),
     ) -> None:
         """Write down which files the run ends with; once, also where the end is reached again with the same ones.
 

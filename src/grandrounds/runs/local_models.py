@@ -60,7 +60,7 @@ class LocalScores:
 
     def after(self) -> Generator[Ask, Answers, dict[str, object]]:
         """The round's `local`, figure by figure and site by site; nothing where no site trained."""
-        values: dict[str, Any] = {name: {s: local[name] for s, local in self.told.items()} for name in _OWN}
+        values: dict[str, object] = {name: {s: local[name] for s, local in self.told.items()} for name in _OWN}
         if self.crossed and self.models:
             values |= yield from self._crossed()
         return {_REPORT: values} if self.told else {}

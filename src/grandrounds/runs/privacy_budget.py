@@ -134,7 +134,7 @@ class Spending:
         calibrations = [one.to_dict() for one in self.calibrations.values()]
         return {CALIBRATIONS: calibrations, **({"begun": self.begun} if self.begun else {})}
 
-    def released(self) -> list[dict[str, Any]]:
+    def released(self) -> list[dict[str, object]]:
         """For the ledger's closing entry: releases outside the rounds, as charged."""
         return [one.released() for one in self.calibrations.values()]
 
@@ -344,7 +344,7 @@ def _like(private: PrivacyTerms, model_size: int, sites: int) -> Server:
     return Server(1, np.zeros(model_size, np.float32), names, 0, private=private)
 
 
-def _together(events: Sequence[Event]) -> list[dict[str, Any]]:
+def _together(events: Sequence[Event]) -> list[dict[str, object]]:
     """Events with those that are alike counted as one."""
     counts: dict[Event, int] = {}
     for e in events:
