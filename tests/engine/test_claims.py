@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from grandrounds.engine import claims
+from grandrounds.engine.claims import inconsistent_shapes
 from grandrounds.engine.faults import NOT_FINITE
 from grandrounds.methods.aggregate import shorten_updates
 from grandrounds.protocol.messages import Answer, Answers
@@ -143,3 +144,12 @@ def test_a_guard_keeps_the_model_with_a_site_that_scales_its_update(tmp_path, qu
         size[guard] = float(np.abs(final_model(run)).max())
     assert len(said[10]) == 2 and not said[0]
     assert size[10] < 100 < 1e4 < size[0]
+
+
+def test_trees_of_another_size_are_no_mistake():
+    """Vectors of forests differ in length: a site whose trees are larger than most takes part."""
+    sizes = {"a": {"model": (9,), "count": ()}, "b": {"model": (7,), "count": ()}, "c": {"model": (7,), "count": ()}}
+    assert list(inconsistent_shapes(sizes)) == ["a"]
+    assert not inconsistent_shapes(sizes, ragged=("model",))
+    sizes["b"]["count"] = (2,)
+    assert list(inconsistent_shapes(sizes, ragged=("model",))) == ["b"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -77,17 +77,19 @@ def _each(block: Answers, check: Callable[[str, Payload], bool], why: str) -> di
     return {k: why for k, (site, values) in enumerate(block) if not passes(site, values)}
 
 
-def inconsistent_shapes(shapes: Mapping[str, Shapes]) -> dict[str, str]:
+def inconsistent_shapes(shapes: Mapping[str, Shapes], *, ragged: Collection[str] = ()) -> dict[str, str]:
     """Find sites that sent an array of another shape than most, so that one site's mistake or malice stops no round.
 
     Args:
         shapes: By site, the shape of each array that it sent.
+        ragged: Arrays whose shape differs between honest sites in this run, besides those that are ragged in every run.
 
     Returns:
         The reason for each such site; none where there are two sites or fewer, or no majority.
     """
     reasons: dict[str, str] = {}
-    for name in {n for sent in shapes.values() for n in sent if not any(r.is_ragged for r in named_like(n))}:
+    names = {n for sent in shapes.values() for n in sent if n.split(".")[0] not in ragged}
+    for name in (n for n in names if not any(r.is_ragged for r in named_like(n))):
         usual, count = Counter(sent.get(name) for sent in shapes.values()).most_common(1)[0]
         if len(shapes) > 2 and count > len(shapes) / 2:
             reasons |= {site: SHAPE for site, sent in shapes.items() if sent.get(name) != usual}

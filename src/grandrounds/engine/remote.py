@@ -33,7 +33,7 @@ from grandrounds.engine.transport import Reply, Transport
 from grandrounds.models import build_model
 from grandrounds.protocol.codec import decode_ask, encode_ask
 from grandrounds.protocol.identity import Identity
-from grandrounds.protocol.layout import ParameterLayout
+from grandrounds.protocol.layout import Layout, ParameterLayout
 from grandrounds.protocol.messages import Answer, Answers, Arrival, Ask
 from grandrounds.protocol.tasks import PREPARE, spec_of
 
@@ -151,7 +151,8 @@ class RemoteEngine(Engine):
         """Take the answers to an Ask that have come, in the order of the sites."""
         missing, shapes = self._missing.pop(str(ask.id), {}), self._shapes.pop(str(ask.id), {})
         if not spec_of(ask.task).is_sum_step:
-            missing |= inconsistent_shapes(shapes)
+            trees = self._layout is not None and not isinstance(self._layout, Layout)  # their vectors differ in length
+            missing |= inconsistent_shapes(shapes, ragged=("model",) if trees else ())
         substitutes = self.setup.settle(ask, missing)
         try:
             for site in sites:
