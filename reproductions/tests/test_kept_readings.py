@@ -40,7 +40,7 @@ def test_a_setting_that_came_in_later_leaves_digests_alone_at_its_default():
 
 @pytest.mark.parametrize("name", KEPT)
 def test_readings_of_01_are_those_of_a_whole_study_and_are_read_as_such(name, tmp_path):
-    """Where this fails, a setting came in: `ADDED` of kept.py names it with the value that changes nothing."""
+    """A failure means that a setting was added: name it in `ADDED` of kept.py with the value that changes nothing."""
     chosen = load_study(name)
     unpack(name, tmp_path)
     kept = Kept.read(tmp_path)

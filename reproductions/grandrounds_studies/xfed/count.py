@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from grandrounds.models.nets.layers import NORM_LAYERS, Shape, products_per_output, sum_layer_costs
 
 _ENTERED = ("relu", "hardtanh", "max_pool2d", "mean")
-"""What is counted once for each number that enters it, by torch's names: ReLU, ReLU6 and pools."""
+"""Layers that cost one operation for each input number, by their names in torch: ReLU, ReLU6 and pools."""
 
 
 def parameter_count(net: nn.Module) -> int:

@@ -59,7 +59,7 @@ def resolve_target(track: str | None) -> Target | None:
         track: The option; None where it is not given.
 
     Returns:
-        Where to log the run; None for nowhere.
+        The tracker to log the run to; None to log nothing.
 
     Raises:
         BadInput: The option names no tracker.
@@ -76,7 +76,7 @@ def log_run(run: Run, target: Target | None, *, quiet: bool) -> None:
 
     Args:
         run: The finished run.
-        target: Where to log it; None for nowhere.
+        target: The tracker to log it to; None to log nothing.
         quiet: Print nothing where all went well.
     """
     if target is None:

@@ -67,7 +67,7 @@ class ColumnUse:
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is more than two standard errors of sampling."""
+        """True if the difference is more than two standard errors of sampling."""
         return abs(self.difference) > _SURE * float(np.hypot(self.error, self.other_sites_error))
 
 

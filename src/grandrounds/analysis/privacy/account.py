@@ -44,7 +44,7 @@ class Account:
 
     @property
     def promised(self) -> bool:
-        """Whether the run promised a finite epsilon."""
+        """True if the run promised a finite epsilon."""
         return promised(self.privacy)
 
     @property
@@ -153,7 +153,7 @@ def read_site_budget(path: Path) -> SiteBudgetStatus:
             code="file-not-found",
         )
     budget = SiteBudget(path).budget()
-    assert budget.epsilon is not None  # a purse without a limit is refused as damaged
+    assert budget.epsilon is not None  # a site budget without a limit is refused as damaged
     by_run: dict[str, list[Event]] = {}
     for key, events in budget.to_dict()["keys"].items():
         by_run.setdefault(_charged_run(key, path), []).extend(Event.from_dict(e) for e in events)
