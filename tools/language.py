@@ -91,7 +91,12 @@ def read_python(source: str) -> Iterator[Text]:
             words = "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
             if is_sentence(words):
                 yield Text(node.lineno, words)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside and is_sentence(node.value):
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in inside
+            and is_sentence(node.value)
+        ):
             yield Text(node.lineno, node.value)
     before = -1
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -163,7 +168,12 @@ def find_files(places: list[Path]) -> Iterator[Path]:
         files = [place] if place.is_file() else sorted(place.rglob("*"))
         for path in files:
             name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
-            if path.is_file() and path.suffix in SUFFIXES and not name.startswith(LEFT_OUT) and path != Path(__file__).resolve():
+            if (
+                path.is_file()
+                and path.suffix in SUFFIXES
+                and not name.startswith(LEFT_OUT)
+                and path != Path(__file__).resolve()
+            ):
                 yield path
 
 
@@ -171,7 +181,7 @@ def main(arguments: list[str]) -> int:
     """Print every finding; 1 if there are any."""
     count = "--count" in arguments
     named = [Path(word).resolve() for word in arguments if not word.startswith("--")]
-    places = named or [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs", ROOT / "src", ROOT / "reproductions", ROOT / "examples"]
+    places = named or [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs", "src", "reproductions", "examples")]
     findings = [finding for path in find_files(places) for finding in check(path)]
     if count:
         folders = Counter("/".join(finding.path.split("/")[:3]) for finding in findings)
