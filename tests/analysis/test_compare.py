@@ -9,7 +9,6 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.compare import check_metrics, compare
-from grandrounds.core.errors import BadInput
 from grandrounds.runs.batch import run_all
 from tests.command import rounds
 from tests.support import refused
@@ -80,7 +79,7 @@ def test_other_differences_are_named(runs, tmp_path):
 def test_a_finished_run_of_another_experiment_is_not_taken_for_this_one(runs):
     folder = runs[0].folder.parent
     changed = gr.Experiment.parse({**BASE, "train": {"lr": 0.2}}).plan()
-    with pytest.raises(BadInput, match="holds a run of another experiment"):
+    with refused("another-experiment"):
         run_all({"fedavg-0": changed}, folder, jobs=1, progress=lambda name, run: None)
 
 

@@ -18,7 +18,6 @@ from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
-from grandrounds.core.errors import BadInput
 from tests.console.conftest import Signed, known_users
 from tests.console.test_signing_in import PASSWORD, sign_in
 from tests.support import refused
@@ -212,7 +211,7 @@ def test_no_folder_of_the_server_is_in_a_record_or_a_refusal(signed, hospital, t
     shutil.copytree(run_index.root, tmp_path / "runs")
     plan = tmp_path / "runs" / "icu" / "checkpoint" / "plan.json"
     plan.write_text(plan.read_text().replace("patients.csv", "gone.csv"))
-    with pytest.raises(BadInput, match="gone.csv") as caught:
+    with refused("file-not-found", match=r"gone\.csv") as caught:
         SiteCases(RunIndex(tmp_path / "runs"), "b").open("icu")
     assert "/" not in str(caught.value).split("gone.csv")[0]
 

@@ -8,9 +8,11 @@ import threading
 import httpx
 import pytest
 
+from tests.support import refused
+
 pytest.importorskip("flwr")
 
-from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.errors import RunFailed
 from grandrounds.deploy.control import Control, sync_nodes
 from grandrounds.deploy.files import make_folder
 from grandrounds.deploy.keys import make_keys
@@ -61,7 +63,7 @@ def test_what_a_site_raises_leaves_as_a_code_and_the_site_goes_on(consortium, ru
 
 def test_a_worker_without_the_secret_is_refused(consortium):
     site = consortium.sites[0]
-    with pytest.raises(BadInput, match="refuses the runtime secret"):
+    with refused("wrong-secret"):
         serve(answer, address=f"127.0.0.1:{site.port}", secret=b"another secret", stop=threading.Event())
     bare = httpx.post(
         f"http://127.0.0.1:{site.port}/v1/runtime/acquire-task", headers={"content-type": "application/protobuf"}
@@ -110,5 +112,5 @@ def test_a_run_that_is_stopped_says_so(consortium, run):
     who = run.addresses(2)
     with Control.local(consortium.link) as control:
         control.stop(run.task.run_id)
-    with pytest.raises(RunFailed, match="stopped"):
+    with refused("run-stopped", kind=RunFailed):
         run.transport.send([(who[0], b"too late")])

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 import grandrounds as gr
-from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.errors import RunFailed
 from grandrounds.core.rng import generator
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.engine.resources import MACHINE
 from grandrounds.job import main as job
 from grandrounds.runs.folder import RunFolder
+from tests.support import refused
 
 BASE = {
     "name": "durable",
@@ -134,7 +135,7 @@ def test_a_real_full_file_system(tmp_path):
     if made.returncode:
         pytest.skip("mounting a small file system needs root")
     try:
-        with pytest.raises(RunFailed, match="No space left on device; finished rounds are intact there"):
+        with refused("cannot-write-folder", kind=RunFailed):
             gr.run(gr.Experiment.parse(BASE), out=mount / "run")
         assert Checkpoint(mount / "run" / "checkpoint").records()
     finally:
@@ -143,13 +144,13 @@ def test_a_real_full_file_system(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(BadInput, match="choose another --out"):
+    with refused("folder-in-the-way", match="--out"):
         gr.run(gr.Experiment.parse(BASE), out=tmp_path / "file")
-    with pytest.raises(BadInput, match="cannot make the run folder"):
+    with refused("cannot-make-folder"):
         gr.run(gr.Experiment.parse(BASE), out=tmp_path / "file" / "below")
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "thesis.doc").write_text("precious")
-    with pytest.raises(BadInput, match="exists and is not empty"):
+    with refused("folder-in-use"):
         gr.run(gr.Experiment.parse(BASE), out=tmp_path / "used")
     assert (tmp_path / "used" / "thesis.doc").read_text() == "precious"
 
@@ -159,7 +160,7 @@ def test_two_processes_cannot_run_one_folder(tmp_path):
     lock = Checkpoint(held.folder / "checkpoint")
     lock.lock()
     try:
-        with pytest.raises(BadInput, match="is being run by another process"):
+        with refused("run-in-use"):
             gr.resume(held.folder, settings=["method.rounds=3"])
     finally:
         lock.unlock()
@@ -168,7 +169,7 @@ def test_two_processes_cannot_run_one_folder(tmp_path):
 def test_too_few_sites_stop_the_run_with_its_state_saved(tmp_path):
     settings = {**BASE, "engine": {"min_sites": 9, "faults": {"drop": 0.2}}, "method": {"rounds": 30}}
     out = tmp_path / "run"
-    with pytest.raises(RunFailed, match=r"engine.min_sites is 9; missing: site-\d+ \(dropped out\)"):
+    with refused("too-few-sites", match=r"engine\.min_sites", kind=RunFailed):
         gr.run(gr.Experiment.parse(settings), out=out)
     held = gr.load_run(out)
     assert not held.finished
@@ -184,7 +185,7 @@ def test_too_few_sites_stop_the_run_with_its_state_saved(tmp_path):
 
 def test_resume_may_not_rewrite_history(tmp_path):
     held = gr.run(gr.Experiment.parse({**BASE, "method": {"rounds": 2}}), out=tmp_path / "run")
-    with pytest.raises(BadInput, match=r"may change method.rounds, engine\.\* and evaluation\.\* only"):
+    with refused("setting-is-fixed", match=r"method\.rounds"):
         gr.resume(held.folder, settings=["train.lr=1"])
     assert gr.resume(held.folder).folder == held.folder
 
@@ -194,12 +195,12 @@ def test_damaged_checkpoints_are_refused_in_words(tmp_path):
     state = held.folder / "checkpoint" / "state.safetensors"
     whole = state.read_bytes()
     state.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BadInput, match="may be damaged or cut short"):
+    with refused("damaged-file", match=r"state\.safetensors"):
         gr.resume(held.folder, settings=["method.rounds=3"])
     (held.folder / "checkpoint" / "plan.json").write_text("{")
-    with pytest.raises(BadInput, match="is damaged"):
+    with refused("damaged-file", match=r"plan\.json"):
         gr.resume(held.folder)
-    with pytest.raises(BadInput, match="is not a run folder"):
+    with refused("not-a-run-folder"):
         gr.resume(tmp_path)
 
 
@@ -231,6 +232,6 @@ def test_what_may_be_somebodys_is_never_written_over(tmp_path, held):
     folder.create()
     (folder.path / held).write_text("mine")
     folder.release()
-    with pytest.raises(BadInput, match="not empty"):
+    with refused("folder-in-use"):
         folder.create()
     assert (folder.path / held).read_text() == "mine"

@@ -24,10 +24,10 @@ from grandrounds.protocol.tasks import CONTRIBUTE, DIVERGE, WEIGHTS
 from grandrounds.recipes import load_recipe
 from grandrounds.runs.references import ServerRows
 from grandrounds.site.host import SiteHost
-from tests.cli.test_commands import refused
+from tests.cli.test_commands import refused as command_refused
 from tests.command import rounds
 from tests.e2e.test_images import pictures  # noqa: F401
-from tests.support import patients, thinned
+from tests.support import patients, refused, thinned
 
 SIZES = [60, 50, 70, 40, 55]
 BASE = {
@@ -230,8 +230,7 @@ def test_where_all_refuse_the_run_fails_in_one_sentence_and_finished_rounds_are_
 
     with monkeypatch.context() as patched:
         cheating(patched, change)
-        said = r"^round 2: no site goes along with the weights it was shown \(refused \(weights-wrong\)\)$"
-        with pytest.raises(RunFailed, match=said):
+        with refused("weights-rejected", match="weights-wrong", kind=RunFailed):
             run(tmp_path / "r", privacy=privacy)
     assert len(Checkpoint(tmp_path / "r" / "checkpoint").records()) == 1
     left = gr.load_run(tmp_path / "r")
@@ -258,7 +257,7 @@ def test_a_rule_that_changes_between_rounds_is_refused(monkeypatch, tmp_path):
         return replace(ask, shared={**ask.shared, "rule": rule.to_json(), "weights": weights})
 
     cheating(monkeypatch, change)
-    with pytest.raises(RunFailed, match=r"round 2: no site goes along .* \(refused \(rule-changed\)\)"):
+    with refused("weights-rejected", match="rule-changed", kind=RunFailed):
         run(tmp_path / "r", privacy=MASKED)
 
 
@@ -271,7 +270,7 @@ def test_a_server_that_sums_by_other_weights_than_it_showed_gets_no_sum(monkeypa
         return replace(ask, shared={**ask.shared, "weights": table / table.sum()})
 
     cheating(monkeypatch, change, task="secagg.shares", round=1)
-    with pytest.raises(RunFailed, match=r"secure sum halted: .*a \(masked: refused \(other-weights\)\)"):
+    with refused("secure-sum-halted", match="other-weights", kind=RunFailed):
         run(tmp_path / "r", privacy=MASKED)
 
 
@@ -382,16 +381,15 @@ def test_sites_that_drop_out_at_random_are_named_and_weights_sum_to_1(seed, tmp_
 
 
 def test_where_one_weight_is_too_large_the_way_out_is_said(tmp_path):
-    said = r"\(refused \(weight-too-large\)\); the largest is 0\.\d\d: raise privacy\.largest_weight"
-    with pytest.raises(RunFailed, match=said):
+    with refused("weights-rejected", match=r"weight-too-large.*privacy\.largest_weight", kind=RunFailed):
         run(tmp_path / "r", privacy={**MASKED, "largest_weight": 0.2})
 
 
 def test_fewer_than_three_sites_are_refused_before_or_when_they_are_left(monkeypatch, tmp_path):
-    with pytest.raises(BadInput, match="a sum of 2 sites would tell them"):
+    with refused("secure-aggregation-does-not-fit", match=r"privacy\.secure"):
         run(tmp_path / "two", sizes=[60, 60], privacy=MASKED)
     leaves(monkeypatch, "b", WEIGHTS)
-    with pytest.raises(RunFailed, match="round 2: secure sum halted: .*2 sites"):
+    with refused("secure-sum-halted", kind=RunFailed):
         run(tmp_path / "three", sizes=[60, 60, 60], privacy=MASKED)
 
 
@@ -645,11 +643,11 @@ def test_pictures_are_explained_by_tiles(pictures, tmp_path):  # noqa: F811
     done = gr.run(gr.Experiment.parse(values), out=tmp_path / "r")
     assert len(decisions(done)[0]["reasons"]) == 16 and signal(done, "trust").keys() == {"north", "south", "west"}
     for trust, words in (
-        ({"preset": "robust"}, "trust.signed is for tables"),
-        ({"explainer": "shap"}, "is for tables"),
+        ({"preset": "robust"}, r"trust\.signed"),
+        ({"explainer": "shap"}, r"method\.trust\.explainer"),
     ):
         wrong = {**values, "method": {**values["method"], "trust": trust}}
-        with pytest.raises(BadInput, match=words):
+        with refused("method-does-not-fit", match=words):
             gr.run(gr.Experiment.parse(wrong), out=tmp_path / "no")
 
 
@@ -672,18 +670,18 @@ PRIVATE = {"epsilon": 6.0, "mechanism": "dp-sgd"}
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"privacy": PRIVATE, "method": {"trust": {"explained": "own"}}}, "explained is 'own', reasons on patients"),
+        ({"privacy": PRIVATE, "method": {"trust": {"explained": "own"}}}, "'own'"),
         (
             {"privacy": PRIVATE, "method": {"trust": {"accuracy_at": "site"}}},
-            "accuracy_at is 'site', a figure of valid",
+            "'site'",
         ),
-        ({"privacy": PRIVATE, "method": {"trust": "printed"}}, "accuracy_at is 'site', a figure of validation rows"),
-        ({"privacy": PRIVATE, "reference": None}, "explained is 'reference': add .reference.root. with rows = 40"),
+        ({"privacy": PRIVATE, "method": {"trust": "printed"}}, "'site'"),
+        ({"privacy": PRIVATE, "reference": None}, r"reference\.root"),
         (
             {"privacy": {**PRIVATE, "mechanism": "client"}, "method": {"weigh": "uniform"}},
-            "trust is told from single models before any noise, .* use privacy.mechanism = 'dp-sgd'",
+            r"privacy\.mechanism",
         ),
-        ({"privacy": {**PRIVATE, "mechanism": "client"}}, "trust is told from single models before any noise"),
+        ({"privacy": {**PRIVATE, "mechanism": "client"}}, r"privacy\.mechanism"),
     ],
 )
 def test_what_a_budget_does_not_cover_is_refused_in_words(changes, why, tmp_path):
@@ -701,12 +699,12 @@ ROWS = {"rows": 30}
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"method": {"name": "fedavg", "weigh": "trust"}}, "method.weigh 'trust' is method 'fedxchain', not 'fedavg'"),
-        ({"reference": None, "method": {"trust": {"accuracy_at": "reference"}}}, "accuracy_at is 'reference': add"),
-        ({"reference": None, "method": {"trust": {"explained": "reference"}}}, "explained is 'reference': add"),
+        ({"method": {"name": "fedavg", "weigh": "trust"}}, r"method\.weigh"),
+        ({"reference": None, "method": {"trust": {"accuracy_at": "reference"}}}, "'reference'"),
+        ({"reference": None, "method": {"trust": {"explained": "reference"}}}, "'reference'"),
         (
             {"reference": {"root": {**ROWS, "labelled": False}}, "method": {"trust": {"accuracy_at": "reference"}}},
-            "reference.root has no labels: set it to 'site'",
+            r"reference\.root",
         ),
         (
             {
@@ -714,30 +712,30 @@ ROWS = {"rows": 30}
                 "method": {"trust": {"explained": "reference"}},
                 "model": {"name": "forest"},
             },
-            "reference.root has no labels to say which class: use 'own'",
+            r"reference\.root",
         ),
         (
             {"reference": {"root": ROWS}, "privacy": MASKED, "method": {"trust": {"accuracy_at": "reference"}}},
-            "privacy.secure hides models from the server: set reference.root.sent = true",
+            r"privacy\.secure",
         ),
-        ({"reference": None, "split": {"val": 0.0}}, "by validation rows, but split.val is 0: set it to 0.15"),
-        ({"model": {"name": "lightgbm"}}, "gradient-boosted trees of several sites cannot be averaged"),
+        ({"reference": None, "split": {"val": 0.0}}, r"split\.val"),
+        ({"model": {"name": "lightgbm"}}, r"model\.name"),
         (
             {"method": {"trust": {"explainer": "integrated_gradients"}}, "model": {"name": "forest"}},
-            "follows gradients, and trees have none: use 'shap', or 'auto'",
+            "'shap'",
         ),
         (
             {"method": {"cohorts": {"count": 2, "models": "separate"}}},
-            "cohorts with models of their own have no common",
+            r"method\.cohorts\.models",
         ),
-        ({"method": {"trust": {"reasons": True}}}, "method.trust.reasons is true but explain.sketch is 'none'"),
+        ({"method": {"trust": {"reasons": True}}}, r"method\.trust\.reasons"),
         (
             {"method": {"trust": {"reasons": True}, "weigh": {"form": "inverse"}}, "explain": {"sketch": "auto"}},
-            "method.trust.reasons goes by who stands out in each round: set method.weigh.form = 'outlier'",
+            r"method\.trust\.reasons",
         ),
         (
             {"method": {"trust": {"reasons": True}, "weigh": {"explanation_weight": 0}}, "explain": {"sketch": "auto"}},
-            "method.trust.reasons goes by agreement alone",
+            r"method\.trust\.reasons",
         ),
         (
             {
@@ -747,13 +745,13 @@ ROWS = {"rows": 30}
                 },
                 "explain": {"sketch": "auto"},
             },
-            "method.trust.reasons goes by agreement alone",
+            r"method\.trust\.reasons",
         ),
         (
             {"sizes": [60, 60], "method": {"trust": {"reasons": True}}, "explain": {"sketch": "auto"}},
-            "method.trust.reasons needs three sites to tell who stands out, and 2 train",
+            r"method\.trust\.reasons",
         ),
-        ({"privacy": MASKED, "model": {"name": "forest"}}, "trees \\('forest'\\) have no sum"),
+        ({"privacy": MASKED, "model": {"name": "forest"}}, "'forest'"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_words(changes, why, tmp_path):
@@ -765,8 +763,8 @@ def test_what_does_not_go_together_is_refused_in_words(changes, why, tmp_path):
 @pytest.mark.parametrize(
     ("trust", "why"),
     [
-        ({"alpha": 0.5, "beta": 0.3, "gamma": 0.3}, "alpha, beta and gamma must sum to 1"),
-        ({"alpha": 0.5}, "give all three"),
+        ({"alpha": 0.5, "beta": 0.3, "gamma": 0.3}, r"method\.trust"),
+        ({"alpha": 0.5}, r"method\.trust"),
         ({"preset": "paper"}, "preset"),
         ({"tau": -1}, "tau"),
         ({"window": 1}, "window"),
@@ -780,8 +778,8 @@ def test_a_trust_that_is_none_is_refused(trust, why):
 def test_the_command_ends_with_2_where_settings_do_not_go_together(tmp_path):
     shares = ("method.trust.alpha=0.9", "method.trust.beta=0.9", "method.trust.gamma=0.1")
     done = rounds("run", "fedxchain", *(a for s in shares for a in ("--set", s)), "--out", tmp_path / "r")
-    refused(done, "alpha, beta and gamma must sum to 1, so that trust is between 0 and 1")
-    refused(
+    command_refused(done, "alpha, beta and gamma must sum to 1, so that trust is between 0 and 1")
+    command_refused(
         rounds(
             "run", "fedxchain", "--set", "method.weigh=trust", "--set", "method.name=fedavg", "--out", tmp_path / "r"
         ),

@@ -9,12 +9,12 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.core.arrays import load
-from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.errors import RunFailed
 from grandrounds.engine.local import LocalEngine
 from grandrounds.privacy.accounting import Event, epsilon_of
 from grandrounds.privacy.secagg import Secret
 from grandrounds.runs.rounds import Rounds
-from tests.support import patients
+from tests.support import patients, refused
 
 SIZES = [160, 130, 190, 120, 30]
 
@@ -66,9 +66,9 @@ def test_sites_with_few_rows_are_left_out_and_named(tmp_path):
     assert "e (13)" in next(w for w in done.summary["warnings"] if "privacy.min_rows = 50" in w)
     assert all(set(r["decision"]["asked"]) == set("abcd") for r in done.rounds)
     assert done.summary["per_site"]["e"]["count"] > 0, "it is still tested"
-    with pytest.raises(BadInput, match="no site has privacy.min_rows = 1000 training rows"):
+    with refused("too-few-rows", match=r"privacy\.min_rows"):
         run(tmp_path / "none", privacy={"min_rows": 1000})
-    with pytest.raises(BadInput, match="a sum of 2 sites would tell them"):
+    with refused("secure-aggregation-does-not-fit", match=r"privacy\.secure"):
         run(tmp_path / "two", privacy={"min_rows": 90, "secure": True})
 
 
@@ -131,7 +131,7 @@ def test_nothing_of_training_and_validation_rows_is_told(tmp_path, monkeypatch):
 
 def test_a_budget_is_never_overspent(tmp_path):
     """Noise that is too little for the rounds: the run ends before, with the model it has, and fails."""
-    with pytest.raises(RunFailed, match="would bring epsilon to .* of 2 .* the model of round 2 is in"):
+    with refused("budget-spent", kind=RunFailed):
         run(tmp_path / "run", method={"rounds": 6}, privacy={"noise": _noise(2.0, rounds=2)})
     held = gr.load_run(tmp_path / "run")
     assert held.finished and len(held.rounds) == 2 and held.summary["rounds"] == 2
@@ -139,7 +139,7 @@ def test_a_budget_is_never_overspent(tmp_path):
     assert held.summary["privacy"]["epsilon"] <= 2.0
     short = run(tmp_path / "short", method={"rounds": 2}, privacy={"noise": _noise(2.0, rounds=2)})
     assert model(held).tobytes() == model(short).tobytes()
-    with pytest.raises(RunFailed, match="would bring epsilon"):
+    with refused("budget-overspent", kind=RunFailed):
         run(tmp_path / "never", privacy={"noise": 0.3})
     assert not gr.load_run(tmp_path / "never").finished
 
@@ -173,7 +173,7 @@ def test_a_resumed_run_is_charged_once(privacy, tmp_path, monkeypatch):
 def test_going_on_for_longer_does_not_thin_the_noise(tmp_path):
     first = run(tmp_path / "run")
     noise = first.summary["privacy"]["noise"]
-    with pytest.raises(RunFailed, match="would bring epsilon"):
+    with refused("budget-spent", kind=RunFailed):
         gr.resume(tmp_path / "run", settings=["method.rounds=6"], table=patients(SIZES))
     held = gr.load_run(tmp_path / "run")
     assert held.summary["privacy"]["noise"] == noise and held.summary["rounds"] == 3
@@ -213,58 +213,58 @@ def test_calibration_is_paid_for_by_validation_patients(tmp_path):
 
 
 REFUSED = {
-    "nothing is noised": ({"privacy": {"mechanism": "none"}}, "adds no noise"),
-    "no amount": ({"privacy": {"epsilon": None}}, "needs privacy.epsilon, or privacy.noise"),
-    "moon": ({"method": {"name": "moon"}, "model": {"name": "mlp"}}, "stability 'moon' is no part of DP-SGD"),
+    "nothing is noised": ({"privacy": {"mechanism": "none"}}, r"privacy\.epsilon"),
+    "no amount": ({"privacy": {"epsilon": None}}, r"privacy\.epsilon"),
+    "moon": ({"method": {"name": "moon"}, "model": {"name": "mlp"}}, "'moon'"),
     "alignment": (
         {"method": {"stability": "alignment"}, "reference": {"anchor": {"rows": 20, "sent": True}}},
-        "stability 'alignment' is no part",
+        "'alignment'",
     ),
-    "trees": ({"model": {"name": "forest"}}, "'forest' has none"),
-    "async": ({"method": {"name": "fedasync"}}, "no account of what a round releases"),
-    "clustered": ({"method": {"name": "clustered"}}, "no account of what a round releases"),
-    "finetune": ({"train": {"finetune": 1}}, "train.finetune trains without"),
-    "loss": ({"method": {"select": "loss"}}, "method.select 'loss' asks sites for their loss"),
+    "trees": ({"model": {"name": "forest"}}, "'forest'"),
+    "async": ({"method": {"name": "fedasync"}}, "'fedasync'"),
+    "clustered": ({"method": {"name": "clustered"}}, "'fedasync'"),
+    "finetune": ({"train": {"finetune": 1}}, r"train\.finetune"),
+    "loss": ({"method": {"select": "loss"}}, r"method\.select"),
     "lambdas": (
         {
             "method": {"name": "sse-agg", "weigh": {"lambdas": {"data": 0.5, "worst_site": 0.5}}},
             "reference": {"rows": {"rows": 20}},
         },
-        "lambdas has worst_site",
+        r"method\.weigh\.lambdas",
     ),
-    "early stop": ({"train": {"early_stop": 2}}, "train.early_stop looks at validation losses"),
-    "threshold": ({"evaluation": {"threshold": "youden"}}, "evaluation.threshold 'youden'"),
-    "temperature": ({"evaluation": {"calibrate": "temperature"}}, "evaluation.calibrate 'temperature'"),
-    "balanced": ({"train": {"class_weights": "balanced"}}, "'balanced' counts patients' labels"),
+    "early stop": ({"train": {"early_stop": 2}}, r"train\.early_stop"),
+    "threshold": ({"evaluation": {"threshold": "youden"}}, r"evaluation\.threshold"),
+    "temperature": ({"evaluation": {"calibrate": "temperature"}}, r"evaluation\.calibrate"),
+    "balanced": ({"train": {"class_weights": "balanced"}}, "'balanced'"),
     "at site": (
         {"explain": {"sketch": "permutation", "at": "site"}, "reference": {"rows": {"rows": 20, "sent": True}}},
-        "explain.at is 'site'",
+        r"explain\.at",
     ),
-    "background": ({"explain": {"sketch": "shap"}}, "starts from the mean patient"),
+    "background": ({"explain": {"sketch": "shap"}}, r"explain\.sketch"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_noise_covers_is_refused_by_name(name, tmp_path):
     changes, words = REFUSED[name]
-    with pytest.raises(BadInput, match=words):
+    with refused("privacy-does-not-fit", match=words):
         run(tmp_path / "run", **changes)
     assert not (tmp_path / "run").exists()
 
 
 CLIENT = {
-    "rows": ({"method": {"weigh": "data_size"}}, "set method.weigh = 'uniform', or privacy.public_counts"),
+    "rows": ({"method": {"weigh": "data_size"}}, r"method\.weigh"),
     "reasons": (
         {"method": {"name": "sse-agg", "stability": "none"}, "reference": {"rows": {"rows": 20}}},
-        "weighing by 'explanations' gives others",
+        "'explanations'",
     ),
-    "robust": ({"method": {"robust": "median"}}, "robust rule 'median' gives others"),
-    "cohorts": ({"method": {"cohorts": 2}}, "cohorts are found in updates"),
-    "scaffold": ({"method": {"name": "scaffold"}}, "with stability 'scaffold' more than a clipped update"),
-    "platt": ({"evaluation": {"calibrate": "platt"}}, "not by sites"),
+    "robust": ({"method": {"robust": "median"}}, "'median'"),
+    "cohorts": ({"method": {"cohorts": 2}}, r"method\.cohorts"),
+    "scaffold": ({"method": {"name": "scaffold"}}, "'scaffold'"),
+    "platt": ({"evaluation": {"calibrate": "platt"}}, r"evaluation\.calibrate"),
     "sketches": (
         {"explain": {"sketch": "permutation"}, "reference": {"rows": {"rows": 20}}},
-        "no part of the noisy sum",
+        r"explain\.sketch",
     ),
 }
 
@@ -272,7 +272,7 @@ CLIENT = {
 @pytest.mark.parametrize("name", CLIENT)
 def test_what_breaks_the_promise_to_sites_is_refused_by_name(name, tmp_path):
     changes, words = CLIENT[name]
-    with pytest.raises(BadInput, match=words):
+    with refused("privacy-does-not-fit", match=words):
         run(tmp_path / "run", **changes, privacy={"mechanism": "client"})
 
 
@@ -336,5 +336,5 @@ def test_the_client_level_divides_by_the_number_that_its_plan_states(tmp_path):
     assert all(w == 0.2 for r in fewer.rounds for w in r["decision"]["weights"].values())
     assert fewer.summary["privacy"]["noise"] == told["noise"]
     assert gr.load_run(fewer.folder).ledger is not None
-    with pytest.raises(BadInput, match="privacy.sites = 4 is fewer than the 5 sites that train"):
+    with refused("bad-setting", match=r"privacy\.sites"):
         run(tmp_path / "more", privacy={**client, "sites": 4})

@@ -24,7 +24,7 @@ from grandrounds.report.page import report_page
 from grandrounds.runs.evaluation import class_weight
 from grandrounds.runs.federation import assemble
 from tests.runs.test_run import frame, own
-from tests.support import patients
+from tests.support import patients, refused
 
 pytest.importorskip("torch")
 
@@ -163,7 +163,7 @@ def test_a_patch_larger_than_a_tile_has_no_mass_and_it_is_said_once(noise, tmp_p
 
 def test_a_table_has_no_corner(tmp_path):
     shortcut = {"shortcut": {"p": 0.5, "classes": ["1"]}}
-    with pytest.raises(BadInput, match=r"paints a patch on pictures, but data frame is a table: set data.shortcut.p"):
+    with refused("shortcut-needs-images", match=r"data\.shortcut\.p"):
         own(frame(patients([40, 40])), tmp_path / "r", data={"label": "died", "site": "hospital", **shortcut})
 
 

@@ -26,10 +26,10 @@ from grandrounds.recipes import load_recipe
 from grandrounds.runs.federation import assemble
 from grandrounds.runs.model import TrainedModel
 from grandrounds.site.explain import sketched
-from tests.cli.test_commands import refused
+from tests.cli.test_commands import refused as command_refused
 from tests.command import rounds
 from tests.e2e.test_images import pictures  # noqa: F401
-from tests.support import patients, ready, stack
+from tests.support import patients, ready, refused, stack
 from tests.support import rounds as drive
 
 SIZES = [60, 48, 72, 54]
@@ -413,7 +413,7 @@ def test_an_auditor_recomputes_the_weight_from_the_harm_of_either_half(tried):
 
 
 def test_halves_under_a_mechanism_are_refused(tmp_path):
-    with pytest.raises(BadInput, match=r"method\.weigh\.own_halves trains on half of a site's patients"):
+    with refused("privacy-does-not-fit", match=r"method\.weigh\.own_halves"):
         run(
             tmp_path / "r",
             table=patients([120] * 4),
@@ -579,7 +579,7 @@ def test_the_command_refuses_in_one_sentence(settings, words, tmp_path):
     file = tmp_path / "e.toml"
     file.write_text('[data]\nname = "breast-cancer"\n\n[method]\nname = "sse-agg"\n')
     arguments = [a for s in settings for a in ("--set", s)]
-    refused(rounds("run", file, *arguments, "--quiet", "--out", tmp_path / "r"), words)
+    command_refused(rounds("run", file, *arguments, "--quiet", "--out", tmp_path / "r"), words)
     assert not (tmp_path / "r").exists()
 
 

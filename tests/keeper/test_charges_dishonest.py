@@ -255,7 +255,7 @@ def test_rows_that_a_server_can_deal_anew_pay_for_each_other(tmp_path):
 def test_without_a_purse_nothing_with_a_price_leaves(site):
     assert site.account.pay(site.training(), None, required=True).code == "not-private"
     site.purse.path.write_text("{")
-    with pytest.raises(BadInput, match="damaged"):
+    with refused("damaged-budget"):
         site.pay(site.training())
 
 

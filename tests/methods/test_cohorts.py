@@ -11,7 +11,6 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 import grandrounds as gr
-from grandrounds.core.errors import BadInput
 from grandrounds.methods import build_method
 from grandrounds.methods.aggregate import Aggregation, aggregate
 from grandrounds.methods.assignment import ModelAssignment
@@ -20,7 +19,7 @@ from grandrounds.methods.cohorts import choose_cohorts, cluster_updates, cohort_
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs.model import TrainedModel
 from tests.methods.test_separate import accuracy, rows_for_test, two_kinds
-from tests.support import patients, sections
+from tests.support import patients, refused, sections
 
 # Found
 
@@ -243,7 +242,7 @@ def test_one_cohort_of_several_asked_for_is_said_in_the_singular():
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, "atuo", "2"])
 def test_what_is_no_number_of_cohorts_is_refused(count):
-    with pytest.raises(BadInput, match="is no number of cohorts: give 1 or more, or 'auto'"):
+    with refused("bad-setting", match="'auto'"):
         gr.Experiment.parse({"method": {"cohorts": count}})
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import grandrounds as gr
-from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.engine.faults import Faults
 from grandrounds.methods import build_method
@@ -14,7 +13,7 @@ from grandrounds.methods.base import Server
 from grandrounds.protocol.messages import Answers
 from grandrounds.site.batches import batch_rows, batch_width
 from tests.methods.test_scaffold import SIZES, Quadratics, double, slope
-from tests.support import ready, rounds, sections, stack
+from tests.support import ready, refused, rounds, sections, stack
 
 FEDDYN = {"name": "feddyn"}
 
@@ -137,15 +136,15 @@ def test_duals_survive_a_resume():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"method": {**FEDDYN, "options": {"alpha": 0}}}, "method.options.alpha is 0, and the strength"),
-        ({"method": FEDDYN, "model": {"name": "forest"}}, "trees have no gradient for FedDyn"),
-        ({"method": {**FEDDYN, "stability": "scaffold"}}, "'feddyn' has no use for method.stability"),
-        ({"method": {**FEDDYN, "cohorts": {"count": 2, "models": "separate"}}}, "'feddyn' steps one model"),
+        ({"method": {**FEDDYN, "options": {"alpha": 0}}}, r"method\.options\.alpha"),
+        ({"method": FEDDYN, "model": {"name": "forest"}}, r"model\.name"),
+        ({"method": {**FEDDYN, "stability": "scaffold"}}, r"method\.stability"),
+        ({"method": {**FEDDYN, "cohorts": {"count": 2, "models": "separate"}}}, "'feddyn'"),
     ],
 )
 def test_what_it_does_not_go_with_is_refused(changes, said, tmp_path):
     from tests.methods.test_scaffold import frame
 
     asked = gr.Experiment.parse({"data": {"label": "died", "site": "hospital"}, **changes})
-    with pytest.raises(BadInput, match=said):
+    with refused("method-does-not-fit", match=said):
         gr.run(asked, table=frame([30, 30, 30]), out=tmp_path / "r")

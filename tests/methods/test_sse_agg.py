@@ -43,7 +43,7 @@ from grandrounds.runs.references import ServerRows
 from grandrounds.runs.setup import set_up_run
 from tests.methods.test_anchored import watched
 from tests.site.test_anchor import lent_engine
-from tests.support import patients, sections
+from tests.support import patients, refused, sections
 
 SITES = ("a", "b", "c", "d")
 ROWS = np.array([10, 20, 30, 40])
@@ -919,7 +919,7 @@ def test_what_does_not_go_together_is_refused_in_words(asked, said):
 def test_two_sites_cannot_say_who_stands_out():
     asked = plan()
     model = build_model(model_spec(asked.model, inputs=(4,), classes=2))
-    with pytest.raises(BadInput, match="needs three sites to tell who stands out, and 2 train: use method 'fedavg'"):
+    with refused("method-does-not-fit", match="'fedavg'"):
         refuse_what_it_cannot(model, asked, sites=2)
     refuse_what_it_cannot(model, asked, sites=3)
 
@@ -939,7 +939,7 @@ def test_trees_refuse_what_holds_gradients_and_cohorts(name):
         pytest.importorskip("lightgbm")
     asked = plan({"stability": "anchored_scaffold"}, model={"name": name}, **SENT)
     model = build_model(model_spec(asked.model, inputs=(4,), classes=2))
-    with pytest.raises(BadInput, match="use stability 'none'|use method 'pooled' or 'local'"):
+    with refused("method-does-not-fit", match="'none'"):
         refuse_what_it_cannot(model, asked, sites=5)
     apart = plan({"cohorts": 2}, model={"name": name})
     said = f"model.name is '{name}': trees have no update vectors to find cohorts by; set method.cohorts = 1"

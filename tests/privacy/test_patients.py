@@ -9,7 +9,6 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.privacy.account import load_account
-from grandrounds.core.errors import BadInput
 from grandrounds.data.table import Table
 from grandrounds.methods.veil.site import CENSUS, MOMENTS, SCORES, VeilSite
 from grandrounds.models import build_model
@@ -22,7 +21,7 @@ from grandrounds.site.dp_sgd import SampledSteps, refusals, train
 from grandrounds.site.stack import Part, Patients
 from grandrounds.site.train_job import TrainConfig, TrainJob
 from tests.e2e.test_privacy import SIZES, model, plan
-from tests.support import patients, stack, veil_sites
+from tests.support import patients, refused, stack, veil_sites
 
 NAMES = np.array(["p7", "p2", "p7", "p9", "p7", "p2"], object)
 
@@ -203,7 +202,7 @@ def test_rows_are_the_unit_where_the_plan_says_so_or_names_no_patients(tmp_path)
     assert any("the promise is to each row (privacy.unit = 'row')" in said for said in rows["not_covered"])
     none = gr.run(plan(), table=patients(SIZES), out=tmp_path / "none").summary["privacy"]
     assert none["unit"] == "row" and any("no patient column is named" in said for said in none["not_covered"])
-    with pytest.raises(BadInput, match="privacy.unit is 'patient' but data.patient names no column"):
+    with refused("no-patient-column", match=r"privacy\.unit"):
         gr.run(plan(privacy={"unit": "patient"}), table=patients(SIZES), out=tmp_path / "odd")
 
 

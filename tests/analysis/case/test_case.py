@@ -14,7 +14,6 @@ from grandrounds.analysis.case.attributions import contrast_weights
 from grandrounds.analysis.case.case import explain_case, explain_site
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.case.values import short
-from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
 from grandrounds.core.rng import generator
 from grandrounds.data.dataset import read_new_rows
@@ -278,18 +277,18 @@ def test_poisoned_rows_are_called_so(home):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code"),
     [
-        ({"case": 0}, r"has no row 0; its rows are 1 to 190"),
-        ({"case": 191}, r"has no row 191"),
-        ({"case": 2, "table": pd.DataFrame([{"age": 4.0}])}, r"data frame has no row 2; its rows are 1 to 1"),
-        ({"case": 1, "table": pd.DataFrame([{"weight": 4.0}])}, r"has none of the model's columns"),
-        ({"case": 1, "explainer": "shop"}, r"no explainer 'shop' for a case; did you mean 'shap'\?"),
-        ({"case": 1, "site": "d"}, r"no site 'd'; known: a, b, c"),
+        ({"case": 0}, "unknown-row"),
+        ({"case": 191}, "unknown-row"),
+        ({"case": 2, "table": pd.DataFrame([{"age": 4.0}])}, "unknown-row"),
+        ({"case": 1, "table": pd.DataFrame([{"weight": 4.0}])}, "missing-columns"),
+        ({"case": 1, "explainer": "shop"}, "unknown-explainer"),
+        ({"case": 1, "site": "d"}, "unknown-site"),
     ],
 )
-def test_what_cannot_be_explained_is_refused(logistic, arguments, words):
-    with pytest.raises(BadInput, match=words):
+def test_what_cannot_be_explained_is_refused(logistic, arguments, code):
+    with refused(code):
         explain_case(logistic, **arguments)
 
 
@@ -298,13 +297,13 @@ def test_changed_lost_and_remembered_data(home, tmp_path):
     run = made(home / "moved", table)
     path = run.plan["data"]["table"]
     table.assign(age=1.0).to_csv(path, index=False)
-    with pytest.raises(BadInput, match="is not the data this experiment was run on"):
+    with refused("data-changed"):
         explain_case(run, 1)
     (home / "moved.csv").unlink()
-    with pytest.raises(BadInput, match="moved.csv"):
+    with refused("file-not-found", match=r"moved\.csv"):
         explain_case(run, 1)
     assert explain_site(run, "a").provenance.startswith("recorded by the run"), "a record needs no data"
-    with pytest.raises(BadInput, match="moved.csv"):
+    with refused("file-not-found", match=r"moved\.csv"):
         explain_site(run, "a", explainer="permutation")
     memory = gr.run(gr.Experiment.parse(SETTINGS), table=table, out=tmp_path / "memory")
     with refused("rows-not-available"):
@@ -395,9 +394,9 @@ def test_sites_are_found_by_name_number_and_carelessly():
     assert site_named("north", names) == "North"
     assert site_named("3", names) == "site-10"
     assert site_named("3", ("7", "3")) == "3", "a name goes before a place"
-    with pytest.raises(BadInput, match="did you mean 'site-01'"):
+    with refused("unknown-site", match="'site-01'"):
         site_named("sit-01", names)
-    with pytest.raises(BadInput, match="no site '5'"):
+    with refused("unknown-site", match="'5'"):
         site_named("5", names)
 
 

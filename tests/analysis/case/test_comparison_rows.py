@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 import grandrounds as gr
 from grandrounds.analysis.case.case import explain_case
 from grandrounds.cli import app as command
-from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.image_files import read_npz
@@ -168,7 +167,7 @@ def test_the_runs_own_rows_stand_in_as_long_as_they_are_there_and_the_same(tmp_p
         mine = np.delete(np.arange(150, 210), 9)
         assert case.base == pytest.approx(float(logits(run, inputs(run, tmp_path / "new.csv", mine)).mean()), abs=1e-9)
         (tmp_path / "all.csv").unlink(missing_ok=True)
-    with pytest.raises(BadInput, match="all.csv"):
+    with refused("file-not-found", match=r"all\.csv"):
         explain_case(run, 160)
 
 

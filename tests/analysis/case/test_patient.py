@@ -19,7 +19,6 @@ from grandrounds.analysis.case.population import NOT_RELEASED
 from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.case.values import column_kind, contradiction_notes, quality_lines
 from grandrounds.core.arrays import load, save
-from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.core.rng import generator
 from grandrounds.data.encoding import EncodingRules
@@ -260,7 +259,7 @@ def test_a_run_without_its_percentiles_says_so_and_a_wrong_file_is_refused(known
     run = copied(known, tmp_path / "old")
     path = run.folder / "percentiles.json"
     path.write_text("{")
-    with pytest.raises(BadInput, match=r"percentiles\.json is damaged: it is not JSON"):
+    with refused("damaged-file", match=r"percentiles\.json"):
         explain_case(run, 1, table=NEW)
     path.write_text(json.dumps({**PEOPLE, "categorical": {}}))
     with refused("other-run"):
@@ -332,7 +331,7 @@ def test_what_is_near_and_what_has_no_near_misses(known, tmp_path):
     assert [is_near(r, 0.4) for r in (0.31, 0.33, 0.39, 0.4)] == [False, True, True, False]
     with refused("out-of-range"):
         near_misses(known, most=0)
-    with pytest.raises(BadInput, match="no site 'c'"):
+    with refused("unknown-site", match="'c'"):
         near_misses(known, site="c")
     frame = people().assign(died=np.arange(200) % 3)
     three = gr.Experiment.parse({"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 1}})

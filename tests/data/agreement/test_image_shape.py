@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.errors import RunFailed
 from grandrounds.core.rng import generator
 from grandrounds.data.agreement.draft import draft_image_schema
 from grandrounds.data.images import ImageSet
 from grandrounds.deploy.run_worker import plan_at_sites
 from grandrounds.keeper import codes
 from tests.engine.hospitals import Hospitals, final_model
+from tests.support import refused
 
 pytest.importorskip("torch")
 
@@ -86,5 +87,5 @@ def test_a_server_may_score_reasons_on_pictures_of_its_own(tmp_path):
     assert remote.rounds[0]["decision"]["signals"] == present.rounds[0]["decision"]["signals"]
     small = {"scoring": {**images.at_sites["reference"]["scoring"], "source": scoring(tmp_path / "small.npz", size=20)}}
     images.at_sites = {**images.at_sites, "reference": small}
-    with pytest.raises(BadInput, match="another size than the sites agreed on"):
+    with refused("image-size-mismatch"):
         images.deployed(tmp_path / "other")
