@@ -22,7 +22,7 @@ from tests.command import rounds
 from tests.deploy.real import write_csv
 from tests.engine.disturbed import Killed
 from tests.engine.memory_transport import MemoryTransport
-from tests.support import patients
+from tests.support import patients, refused
 
 EXPERIMENT = 'name = "study"\n[method]\nname = "fedavg"\nrounds = 2\n[explain]\nsketch = "none"\n'
 
@@ -105,7 +105,7 @@ def test_sites_open_the_plan_that_they_approved_and_no_other(here):
     _, digest = planned(here, "--server", str(here / "out"))
     approve(here, digest)
     assert (conducted(here) / "summary.json").exists()
-    with pytest.raises(RunFailed, match=rf"3 of 3 sites did not open the run \(a: refused \({RUN}\)"):
+    with refused("setup-incomplete", match=RUN, kind=RunFailed):
         conducted(here, "seed=1", run="other")
 
 

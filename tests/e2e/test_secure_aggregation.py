@@ -12,7 +12,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.audit.report import audit
 from grandrounds.core.arrays import load
-from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.errors import RunFailed
 from grandrounds.core.plan import Settings
 from grandrounds.engine.faults import Faults
 from grandrounds.engine.local import EngineSettings, LocalEngine
@@ -193,17 +193,17 @@ def test_injected_drop_outs_halt_again_until_they_are_fewer(tmp_path):
         ({"train": {"lr": 1e300}}, "no finite number: start a new run with a lower train.lr"),
         (
             {"engine": {"deadline": 1.5, "faults": {"slow": {"a": 3, "b": 3, "c": 3}}}},
-            "a, b, c came after engine.deadline = 1.5: .* --set engine.deadline=SECONDS`",
+            r"a, b, c .*engine\.deadline = 1\.5",
         ),
         (
             {"sizes": [900, 20, 20], "method": {"select": {"rule": "random", "fraction": 1.0}}},
-            "more than privacy.largest_weight = 0.95: start a new run .* method.weigh = 'uniform'",
+            r"privacy\.largest_weight = 0\.95.*method\.weigh = 'uniform'",
         ),
     ],
     ids=["range", "diverged", "late", "weight"],
 )
 def test_a_halt_that_follows_from_the_settings_says_which_to_change(changes, advice, tmp_path):
-    with pytest.raises(RunFailed, match=f"secure sum halted: .*; {SAME}.*{advice}") as caught:
+    with refused("secure-sum-halted", match=advice, kind=RunFailed) as caught:
         run(tmp_path / "r", **changes)
     assert "tries the round again" not in str(caught.value)
 
@@ -253,7 +253,7 @@ def test_a_skipped_round_keeps_the_model_and_says_so_and_the_last_is_never_skipp
         )  # of no weights at all
         assert r["test"]["log_loss"] == pytest.approx(before, abs=1e-6), "the model is as it was"
     last = skipped[-1]["round"]
-    with pytest.raises(RunFailed, match=f"round {last}: secure sum halted"):
+    with refused("secure-sum-halted", match=f"round {last}", kind=RunFailed):
         run(tmp_path / "last", engine=engine, method={"rounds": last}, privacy={"on_halt": "skip"})
     assert not gr.load_run(tmp_path / "last").finished
 
@@ -298,23 +298,23 @@ def test_a_site_refuses_a_share_that_would_be_its_own_model(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"method": {"robust": "krum"}}, "robust rule 'krum' compares them: set method.robust = 'none'"),
-        ({"method": {"cohorts": 2}}, "cohorts are found by comparing them: set method.cohorts = 1"),
-        ({"method": {"weigh": "distance"}}, "weighing by 'distance' looks at them"),
-        ({"method": {"name": "fedasync"}}, "method 'fedasync' does not go by their sum alone"),
-        ({"method": {"name": "clustered"}}, "method 'clustered' does not go by their sum alone"),
-        ({"method": {"select": {"rule": "random", "fraction": 0.3}}}, "a round of 2 sites would tell them: raise"),
-        ({"method": {"name": "pooled"}}, "method 'pooled' has no sites to add up"),
-        ({"engine": {"faults": {"nan": ["a"]}}}, "so there is nothing for engine.faults.nan to spoil"),
-        ({"model": {"name": "forest"}}, "trees \\('forest'\\) have no sum"),
+        ({"method": {"robust": "krum"}}, r"'krum'.*method\.robust"),
+        ({"method": {"cohorts": 2}}, r"method\.cohorts"),
+        ({"method": {"weigh": "distance"}}, "'distance'"),
+        ({"method": {"name": "fedasync"}}, "'fedasync'"),
+        ({"method": {"name": "clustered"}}, "'clustered'"),
+        ({"method": {"select": {"rule": "random", "fraction": 0.3}}}, r"method\.select\.fraction"),
+        ({"method": {"name": "pooled"}}, "'pooled'"),
+        ({"engine": {"faults": {"nan": ["a"]}}}, r"engine\.faults\.nan"),
+        ({"model": {"name": "forest"}}, "'forest'"),
         (
             {"reference": {"rows": {"rows": 20}}, "explain": {"sketch": "auto"}},
-            "so the server cannot explain them: set explain.at = 'site'",
+            r"explain\.at",
         ),
     ],
 )
 def test_what_looks_at_single_models_is_refused_in_words(changes, why, tmp_path):
-    with pytest.raises(BadInput, match=f"privacy.secure hides single models, .*{why}"):
+    with refused("secure-aggregation-does-not-fit", match=why):
         run(tmp_path / "r", **changes)
     assert not (tmp_path / "r").exists()
 

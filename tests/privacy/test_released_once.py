@@ -10,7 +10,7 @@ import grandrounds as gr
 from grandrounds.analysis.privacy.account import load_account
 from grandrounds.audit.entry import CLOSE
 from grandrounds.core.arrays import load, save
-from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.errors import RunFailed
 from grandrounds.engine.local import LocalEngine
 from grandrounds.privacy.accounting import Event
 from grandrounds.runs.ledger_recorder import Recorder
@@ -141,14 +141,14 @@ def test_a_budget_that_is_gone_stops_a_resume(lost, tmp_path):
         save(file, arrays, facts)
     else:
         file.unlink()
-    with pytest.raises(BadInput, match="its checkpoint has no budget; restore the run folder from a copy"):
+    with refused("altered-budget"):
         go_on(done.folder, "method.rounds=4")
 
 
 def test_a_forgotten_calibration_stops_a_resume(tmp_path):
     done = run(tmp_path / "run", privacy=SPARE)
     (done.folder / "checkpoint" / "charges.json").unlink()
-    with pytest.raises(BadInput, match=r"its ledger tells of calibrations that checkpoint/charges.json does not list"):
+    with refused("altered-budget", match=r"charges\.json"):
         go_on(done.folder, "method.rounds=4")
 
 
@@ -159,7 +159,7 @@ def test_an_older_checkpoint_stops_a_resume(tmp_path):
     go_on(done.folder, "method.rounds=4")
     state.write_bytes(older)
     (done.folder / "checkpoint" / "rounds.jsonl").write_bytes(journal)
-    with pytest.raises(BadInput, match="its ledger has 4 rounds and its checkpoint 3, which is older"):
+    with refused("altered-budget"):
         go_on(done.folder, "method.rounds=4")
 
 
@@ -191,7 +191,7 @@ def test_a_round_begun_with_other_noise_is_refused(tmp_path, monkeypatch):
         m.setattr(LocalEngine, "drive", broken)
         with pytest.raises(RunFailed, match="plug"):
             run(tmp_path / "run", **VEIL, evaluation={"calibrate": "none"})
-    with pytest.raises(BadInput, match="round 2 was begun with other noise, because method.rounds was 4: go on with"):
+    with refused("rounds-changed", match=r"method\.rounds"):
         go_on(tmp_path / "run", "method.rounds=40")
     done = go_on(tmp_path / "run", "method.rounds=4")
     whole = run(tmp_path / "whole", **VEIL, evaluation={"calibrate": "none"})

@@ -18,7 +18,6 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.compare import compare
 from grandrounds.cli.report import report, write_comparison
-from grandrounds.core.errors import BadInput
 from grandrounds.report import figure as plotly_js
 from grandrounds.report.document import Charts
 from grandrounds.report.page import report_page
@@ -385,7 +384,7 @@ def test_the_report_of_a_comparison_can_be_drawn_again(compared, tmp_path, capsy
     assert f"without {moved / '0.1-0'}: it is not there any more" in capsys.readouterr().err
     assert "Means and 95% intervals" in Page((moved / "report.html").read_text()).titles()
     (moved / "comparison.json").write_text("{}")
-    with pytest.raises(BadInput, match=r"comparison\.json is damaged: make it again with `rounds compare`"):
+    with refused("damaged-file", match=r"comparison\.json"):
         report(moved)
 
 

@@ -166,12 +166,12 @@ def test_the_summary_says_that_the_noise_promises_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"model": {"name": "forest", "trees": 3}}, "a forest has no gradient that noise"),
-        ({"model": {"name": "lightgbm"}, "method": {"name": "pooled"}}, "no gradient to add noise to"),
-        ({"method": {"name": "veil"}, "privacy": {"epsilon": 1.0}}, "'veil' takes no gradient steps"),
+        ({"model": {"name": "forest", "trees": 3}}, r"model\.name"),
+        ({"model": {"name": "lightgbm"}, "method": {"name": "pooled"}}, r"model\.name"),
+        ({"method": {"name": "veil"}, "privacy": {"epsilon": 1.0}}, "'veil'"),
         (
             {"privacy": {"mechanism": "dp-sgd", "epsilon": 8.0, "min_rows": 1}},
-            "DP-SGD has noise of its own: set train.noise = 0",
+            r"train\.noise",
         ),
     ],
 )

@@ -61,7 +61,7 @@ def test_a_site_whose_pictures_do_not_fit_says_so_when_a_run_is_opened(tmp_path,
     assert isinstance(local, ImageSet)
     wrong = {"size": {"pixels": local.pixels[:, ::2]}, "label": {"label": np.array(["7", "8"] * 12, object)}}
     data.rows["s1"] = replace(local, **wrong[fault])
-    with pytest.raises(RunFailed, match=rf"s1: .*\b{codes.SCHEMA}\b"):
+    with refused("setup-incomplete", match=rf"s1: .*\b{codes.SCHEMA}\b", kind=RunFailed):
         data.deployed(tmp_path)
 
 
