@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from grandrounds.core import plugins
+from grandrounds.core.errors import BadInput, nearest, visible
 
 OwnCode = BeforeValidator(plugins.named)
 """Where a name is expected a class or function may be given: it stands for its import path."""
@@ -23,7 +26,34 @@ _LARGEST = 10**12
 """No other number of an experiment is larger: it would be a slip, or meant to exhaust a machine."""
 
 
-class Section(BaseModel):
+_LONGEST = 60
+"""The most characters of a value that a sentence quotes."""
+
+
+if TYPE_CHECKING:
+    CheckedModel = BaseModel
+else:
+
+    class CheckedMeta(type(BaseModel)):
+        """Metaclass of sections: a wrong argument of a constructor raises BadInput, with the sentence of the command line.
+
+        Pydantic does not call it for the sections inside a section, so the sentence names the full key.
+        """
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:
+            try:
+                return super().__call__(*args, **values)
+            except ValidationError as e:
+                name = re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__).lower()
+                raise BadInput(f"{name}: {describe_error(cls, e)}", code=error_code(e)) from None
+
+    class CheckedModel(BaseModel, metaclass=CheckedMeta):
+        """A pydantic model whose constructor raises BadInput."""
+
+
+class Section(CheckedModel):
+    """Base class of an experiment's sections: unknown keys are refused, and values do not change."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
@@ -37,3 +67,50 @@ class Section(BaseModel):
                 if isinstance(one, str) and "\0" in one:
                     raise ValueError(f"{name} has a NUL character: take it out")
         return values
+
+
+def error_code(error: ValidationError) -> str:
+    """Return the error code of the first problem that pydantic found."""
+    return {"extra_forbidden": "unknown-setting", "literal_error": "unknown-choice"}.get(
+        error.errors()[0]["type"], "bad-setting"
+    )
+
+
+def describe_error(root: type[BaseModel], error: ValidationError) -> str:
+    """Describe the first problem that pydantic found in one sentence.
+
+    Args:
+        root: The section that was validated.
+        error: The error of pydantic.
+
+    Returns:
+        The key, its value and the problem; for an unknown key or choice also the nearest known one.
+    """
+    first = error.errors()[0]
+    path = [str(p) for p in first["loc"]]
+    key = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        return f"unknown key '{key}'; {nearest(path[-1], _find_section(root, path[:-1]).model_fields)}"
+    if first["type"] == "literal_error":
+        choices = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        return f"{key} is '{visible(str(first['input'])[:_LONGEST])}'; {nearest(str(first['input'])[:_LONGEST], choices)}"
+    if first["type"] == "model_type":
+        return f"{key} is {quote_value(first['input'])}, but it is a section: write {key} = {{ ... }} or [{key}]"
+    if first["type"] == "value_error":
+        return ": ".join(filter(None, [key, str(first["ctx"]["error"])]))
+    return f"{key} is {quote_value(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def quote_value(value: Any) -> str:
+    """Quote a value for a sentence: cut where it is long, with control characters as escapes."""
+    text = visible(repr(value)[:200])
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+def _find_section(root: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
+    """Find the section class at a path; names of reference sets and numbers of attacks in it have no class of their own."""
+    for name in path:
+        field = root.model_fields.get(name)
+        kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]
+        root = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), root)
+    return root

@@ -14,13 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from grandrounds.core import plugins, redact
 from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput, nearest, visible
 from grandrounds.core.plan import rename_settings
-from grandrounds.core.section import SEEDS, Section
+from grandrounds.core.section import SEEDS, Section, describe_error, error_code, quote_value
 from grandrounds.data.image_files import has_part
 from grandrounds.data.partition import KINDS
 from grandrounds.data.sets.catalog import find_entry
@@ -51,7 +51,6 @@ from grandrounds.models import MODELS
 _WIDEST, _LAYERS, _WEIGHTS = 100_000, 100, 200_000_000
 _DEEP = re.compile(r"^[ \t]*\[*[ \t]*(?:[\w-]+[ \t]*\.[ \t]*){30}", re.MULTILINE)  # a key of more than thirty parts
 _LARGEST = 16 * 2**20  # bytes of an experiment file
-_LONGEST = 60  # characters of a value in a sentence
 PARTITIONS = ("auto", "column", *KINDS)
 
 
@@ -112,7 +111,7 @@ class Experiment(Section):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as e:
-            raise BadInput(f"{where}: {_sentence(cls, e)}", code=_code(e)) from None
+            raise BadInput(f"{where}: {describe_error(cls, e)}", code=error_code(e)) from None
         except RecursionError:
             raise BadInput(f"{where}: it is nested too deeply", code="nested-too-deeply") from None
 
@@ -131,7 +130,7 @@ class Experiment(Section):
                 if error["type"] not in ("extra_forbidden", "missing", "value_error") and not of_another_version:
                     key = ".".join(str(p) for p in error["loc"])
                     raise BadInput(
-                        f"{where} is damaged: {key} is {_short(error['input'])}", code="damaged-plan"
+                        f"{where} is damaged: {key} is {quote_value(error['input'])}", code="damaged-plan"
                     ) from None
 
     @classmethod
@@ -154,7 +153,7 @@ class Experiment(Section):
                     data[key] = str((path.parent / given).resolve())
                 except (OSError, ValueError, RuntimeError):
                     raise BadInput(
-                        f"{path}: data.{key} is {_short(given)}, which is no name of a file", code="bad-setting"
+                        f"{path}: data.{key} is {quote_value(given)}, which is no name of a file", code="bad-setting"
                     ) from None
         return cls.parse(values, where=str(path))
 
@@ -315,48 +314,6 @@ def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except RecursionError:
-        raise BadInput(f"--set: {_short(text)} is nested too deeply", code="nested-too-deeply") from None
+        raise BadInput(f"--set: {quote_value(text)} is nested too deeply", code="nested-too-deeply") from None
     except ValueError:
         return text
-
-
-def _code(error: ValidationError) -> str:
-    """Return the code of the first thing that is wrong."""
-    return {"extra_forbidden": "unknown-setting", "literal_error": "unknown-choice"}.get(
-        error.errors()[0]["type"], "bad-setting"
-    )
-
-
-def _sentence(root: type[BaseModel], error: ValidationError) -> str:
-    """The first thing that is wrong, in words, with the nearest right key."""
-    first = error.errors()[0]
-    path = [str(p) for p in first["loc"]]
-    key = ".".join(path)
-    if first["type"] == "extra_forbidden":
-        fields = list(_section(root, path[:-1]).model_fields)
-        return f"unknown key '{key}'; {nearest(path[-1], fields)}"
-    if first["type"] == "literal_error":
-        choices = first["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        return f"{key} is '{visible(str(first['input'])[:_LONGEST])}'; {nearest(str(first['input'])[:_LONGEST], choices)}"
-    if first["type"] == "model_type":
-        return f"{key} is {_short(first['input'])}, but it is a section: write {key} = {{ ... }} or [{key}]"
-    if first["type"] == "value_error":
-        return ": ".join(filter(None, [key, str(first["ctx"]["error"])]))
-    return f"{key} is {_short(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
-
-
-def _short(value: Any) -> str:
-    """A value for a sentence; it may be long, and of anybody's making."""
-    text = visible(repr(value)[:200])
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
-
-
-def _section(root: type[BaseModel], path: Sequence[str]) -> type[BaseModel]:
-    for name in path:
-        field = root.model_fields.get(name)
-        kind = field.annotation if field else None
-        if name not in root.model_fields or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
-            named: dict[str, type[BaseModel]] = {"reference": ReferenceSet, "tasks": Task, "attacks": AttackSettings}
-            return named.get(path[0], root)
-        root = kind
-    return root
