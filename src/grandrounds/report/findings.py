@@ -1,0 +1,282 @@
+"""Findings of a run in plain language: the sentences that `rounds run` and the report begin with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+from grandrounds.data.event import Event, order_by_event
+from grandrounds.metrics.fairness import (
+    MIN_PER_CLASS,
+    MIN_ROWS,
+    enough_rows,
+    group_lines,
+    is_defined,
+    majority_class,
+)
+from grandrounds.metrics.statistics import share_interval
+
+Figures = Mapping[str, Any]
+
+_FEW_EVENTS = 10
+"""Test rows of the rarer class below which the scores are called unreliable."""
+_MAX_SITES, _MAX_GROUPS, _MAX_FEATURES = 3, 2, 3
+"""Sites, subgroups and features that a sentence names at most."""
+_MIN_NAMED = 10
+"""Test rows of a site whose accuracy below the majority class is named although it may be chance."""
+_CLOSE = 1e-9
+
+
+def describe_findings(summary: Mapping[str, Any]) -> list[str]:
+    """Describe in plain language what a finished run found.
+
+    The sentences answer, in this order: what is the event and how common is it, is the model better than always answering
+    the most common class, is it equally good at every site, is it worse than the majority class of a site, which subgroups
+    are served worse, and which features does the model rely on.
+
+    Intervals are 95% intervals: Newcombe's for a difference of accuracies (it combines two Wilson intervals), DeLong's for the
+    AUROC. Where sites are compared, intervals are adjusted for the number of sites (Bonferroni), since the worst of many
+    sites is low by chance alone.
+
+    Args:
+        summary: The summary of a finished run (`Run.summary`, or the object in summary.json). Keys that an older version
+            did not write may be missing.
+
+    Returns:
+        Sentences without markup, each a finding of its own. Empty where the run has no test rows.
+    """
+    final = summary.get("final") or {}
+    if not is_defined(final.get("count")) or final["count"] < 1:
+        return []
+    return [
+        *_event(summary),
+        *_overall(summary),
+        *_compare_sites(summary),
+        *_against_majority(summary),
+        *_subgroups(summary),
+        *_features(summary),
+    ]
+
+
+def _event(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Name the event and its prevalence among test rows, or the classes where there are more than two."""
+    final = summary["final"]
+    count = round(final["count"])
+    if not summary.get("event"):
+        classes = [str(c) for c in summary.get("classes") or ()]
+        if len(classes) > 2:
+            yield f"The model predicts one of {len(classes)} classes; there are {count:,} test rows."
+        return
+    title = Event.from_dict(summary["event"]).title
+    if not is_defined(final.get("events")):
+        yield f"The event is {title}; there are {count:,} test rows."
+        return
+    events = round(final["events"])
+    yield f"The event is {title}: {events:,} of {count:,} test rows have it ({events / count:.0%})."
+    rarer = min(events, count - events)
+    if rarer < _FEW_EVENTS:
+        kind = "with the event" if events <= count - events else "without the event"
+        yield f"Only {rarer} test {_plural(rarer, 'row')} {kind}: the scores below are not reliable."
+
+
+def _overall(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Compare the accuracy on all test rows with the majority class, and explain the AUROC."""
+    final = summary["final"]
+    accuracy, majority = final.get("accuracy"), final.get("majority")
+    better = False
+    if is_defined(accuracy) and is_defined(majority):
+        low, high = _difference(float(accuracy), float(majority), float(final["count"]), _z(1))
+        better = low > _CLOSE
+        if better:
+            verdict = "The model is better than the majority class"
+        elif high < -_CLOSE:
+            verdict = "The model is worse than the majority class"
+        else:
+            verdict = "The model is not clearly better than the majority class"
+        constant = _constant(majority_class(final, _class_names(summary)))
+        at_half = " at a threshold of 0.5" if float(summary.get("threshold") or 0.5) != 0.5 else ""
+        yield (
+            f"{verdict}: its accuracy{at_half} is {_percent(accuracy)}, {constant} gives {_percent(majority)} "
+            f"(difference {_points(accuracy - majority)} points, 95% CI {_points(low)} to {_points(high)})."
+        )
+    if not all(is_defined(final.get(key)) for key in ("auroc", "auroc_low", "auroc_high")):
+        return
+    text = f"AUROC {final['auroc']:.3f} (95% CI {final['auroc_low']:.3f} to {final['auroc_high']:.3f})"
+    if final["auroc_low"] <= 0.5:
+        yield f"The model does not clearly rank patients better than chance: {text}."
+    elif summary.get("event"):
+        pairs = f"in {_percent(final['auroc'])} of pairs, the patient with the event has the higher risk"
+        yield f"{text}: {pairs}." if better else f"It does rank patients better than chance, {text}: {pairs}."
+    else:
+        yield f"{text}."
+
+
+@dataclass(frozen=True)
+class _SiteScore:
+    """A score of one site with its standard error."""
+
+    site: str
+    value: float
+    error: float
+    rows: float
+
+
+def _compare_sites(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Compare the worst site with the mean of the others; its difference may be chance."""
+    per_site = {s: m for s, m in (summary.get("per_site") or {}).items() if _rows(m) > 0}
+    if len(per_site) < 2:
+        return
+    metric, scores = _site_scores(per_site)
+    needed = f"{MIN_ROWS} test rows with {MIN_PER_CLASS} outside the most common class"
+    if len(scores) < 2:
+        found = "No site has" if not scores else f"Only {scores[0].site} has"
+        yield f"Sites cannot be compared: {found[0].lower()}{found[1:]} enough test rows ({needed})."
+        return
+    worst = min(scores, key=lambda s: (s.value, s.site))
+    others = [s for s in scores if s is not worst]
+    weights = [s.rows / sum(o.rows for o in others) for s in others]
+    mean = sum(w * s.value for w, s in zip(weights, others, strict=True))
+    error = math.hypot(worst.error, *(w * s.error for w, s in zip(weights, others, strict=True)))
+    gap, half = mean - worst.value, _z(len(scores)) * error
+    clear = gap - half > _CLOSE
+    verdict = "The model is not equally good at every site" if clear else "No clear difference between sites"
+    rest = f"{others[0].site} has" if len(others) == 1 else f"the mean of the other {len(others)} is"
+    yield f"{verdict}: {worst.site} is worst with {metric} {worst.value:.3f}, {rest} {mean:.3f}."
+    adjusted = f"95% CI {gap - half:.3f} to {gap + half:.3f}, adjusted for {len(scores)} sites"
+    chance = "is larger than chance explains" if clear else "may be chance"
+    yield f"The difference of {gap:.3f} {chance} ({adjusted})."
+    few = len(per_site) - len(scores)
+    if few:
+        yield f"{few} of {len(per_site)} sites {'have' if few > 1 else 'has'} too few test rows to be compared."
+
+
+def _site_scores(per_site: Mapping[str, Figures]) -> tuple[str, list[_SiteScore]]:
+    """Return the AUROC of each site with enough rows; its accuracy where fewer than two have an interval of the AUROC."""
+    ranked = {site: m for site, m in per_site.items() if enough_rows(m)}
+    z = NormalDist().inv_cdf(0.975)
+    areas = [
+        _SiteScore(site, m["auroc"], max(m["auroc"] - m["auroc_low"], m["auroc_high"] - m["auroc"]) / z, _rows(m))
+        for site, m in ranked.items()
+        if all(is_defined(m.get(key)) for key in ("auroc", "auroc_low", "auroc_high"))
+    ]
+    if len(areas) > 1:
+        return "AUROC", areas
+    accuracies = []
+    for site, m in ranked.items():
+        if is_defined(m.get("accuracy")):
+            low, high = share_interval(float(m["accuracy"]), _rows(m))
+            accuracies.append(_SiteScore(site, float(m["accuracy"]), (high - low) / (2 * z), _rows(m)))
+    return "accuracy", accuracies
+
+
+def _against_majority(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Name the sites whose own majority class is right more often than the model, and say which may be chance."""
+    per_site = {
+        s: m
+        for s, m in (summary.get("per_site") or {}).items()
+        if _rows(m) > 0 and is_defined(m.get("accuracy")) and is_defined(m.get("majority"))
+    }
+    if len(per_site) < 2:
+        return
+    z = _z(len(per_site))
+    below = sorted(
+        (s for s, m in per_site.items() if m["accuracy"] < m["majority"] - _CLOSE),
+        key=lambda s: (per_site[s]["accuracy"] - per_site[s]["majority"], s),
+    )
+    ends = {s: _difference(m["accuracy"], m["majority"], _rows(m), z) for s, m in per_site.items() if s in below}
+    clear = [s for s in below if ends[s][1] < -_CLOSE]
+    unclear = [s for s in below if s not in clear and _rows(per_site[s]) >= _MIN_NAMED]
+    for site in clear[:_MAX_SITES]:
+        accuracy = _site_accuracy(summary, site, ends[site], len(per_site))
+        yield f"At {site} the model is worse than the majority class: {accuracy}."
+    if len(clear) > _MAX_SITES:
+        yield f"The same is true at {len(clear) - _MAX_SITES} more {_plural(len(clear) - _MAX_SITES, 'site')}."
+    if unclear:
+        site = unclear[0]
+        accuracy = _site_accuracy(summary, site, ends[site], len(per_site))
+        yield f"At {site} the model is below the majority class, which may be chance: {accuracy}."
+        if len(unclear) > 1:
+            yield f"The same is true at {len(unclear) - 1} more {_plural(len(unclear) - 1, 'site')}."
+    if not clear and not unclear and any(_rows(m) >= _MIN_NAMED for m in per_site.values()):
+        yield f"No site with {_MIN_NAMED} test rows or more has an accuracy below its own majority class."
+
+
+def _site_accuracy(summary: Mapping[str, Any], site: str, ends: tuple[float, float], sites: int) -> str:
+    """Describe a site's accuracy, the accuracy of its majority class, and the interval of the difference."""
+    figures = summary["per_site"][site]
+    constant = _constant(majority_class(figures, _class_names(summary)))
+    difference = _points(figures["accuracy"] - figures["majority"])
+    interval = f"95% CI {_points(ends[0])} to {_points(ends[1])}, adjusted for {sites} sites"
+    return (
+        f"accuracy {_percent(figures['accuracy'])} on {round(_rows(figures))} test rows, {constant} gives "
+        f"{_percent(figures['majority'])} (difference {difference} points, {interval})"
+    )
+
+
+def _difference(accuracy: float, majority: float, rows: float, z: float) -> tuple[float, float]:
+    """Compute Newcombe's interval of accuracy minus majority, from Wilson's intervals of both.
+
+    It takes the two shares as independent. They are of the same rows, so the interval is wide rather than narrow.
+    """
+    low, high = share_interval(accuracy, rows, z)
+    majority_low, majority_high = share_interval(majority, rows, z)
+    gap = accuracy - majority
+    return (
+        gap - math.hypot(accuracy - low, majority_high - majority),
+        gap + math.hypot(high - accuracy, majority - majority_low),
+    )
+
+
+def _subgroups(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Name the subgroups that are clearly worse than all rows, or too small to judge."""
+    lines = group_lines(summary) if summary.get("subgroups") else []
+    for line in lines[:_MAX_GROUPS]:
+        yield f"Subgroup {line}."
+    if len(lines) > _MAX_GROUPS:
+        yield f"{len(lines) - _MAX_GROUPS} more remarks on subgroups are in the table of subgroups."
+
+
+def _features(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Name the features with the largest share of the attributions."""
+    top: Sequence[Mapping[str, Any]] = (summary.get("explanation") or {}).get("top") or ()
+    named = [f"{t['feature']} ({t['share']:.0%})" for t in top[:_MAX_FEATURES]]
+    if named:
+        listed = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
+        yield f"The model relies most on {listed}."
+
+
+def _class_names(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the negative and the positive class; all classes where there are more than two."""
+    event = summary.get("event")
+    return order_by_event([str(c) for c in summary.get("classes") or ()], event["class"] if event else None)
+
+
+def _constant(answer: str) -> str:
+    return f"always answering '{answer}'" if answer else "always answering the most common class"
+
+
+def _rows(figures: Figures) -> float:
+    count = figures.get("count")
+    return float(count) if count is not None and is_defined(count) else 0.0
+
+
+def _percent(share: Any) -> str:
+    return f"{float(share):.0%}"
+
+
+def _points(difference: float) -> str:
+    """Format a difference of shares in percentage points, with its sign."""
+    rounded = round(100 * difference)
+    return f"{rounded:+d}" if rounded else "0"
+
+
+def _plural(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"
+
+
+def _z(comparisons: int) -> float:
+    """Return the normal quantile of a 95% interval that is adjusted for so many comparisons."""
+    return NormalDist().inv_cdf(1 - 0.025 / max(1, comparisons))
