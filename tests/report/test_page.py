@@ -17,7 +17,8 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.compare import compare
-from grandrounds.cli.report import report, write_comparison
+from grandrounds.analysis.comparison_plans import write_comparison
+from grandrounds.cli.report import report
 from grandrounds.report import figure as plotly_js
 from grandrounds.report.document import Charts
 from grandrounds.report.page import report_page

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from grandrounds.cli.options import Columns, Quiet, Reading, Set, TableFile, build_experiment, expand_options
-from grandrounds.cli.report import write_comparison
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
     from grandrounds.analysis.compare import Comparison
-    from grandrounds.experiment.experiment import Experiment
+    from grandrounds.analysis.comparison_plans import Plans
     from grandrounds.runs.run import Run
 
 
@@ -65,6 +62,7 @@ def compare(
     """
     from grandrounds.analysis.compare import check_metrics
     from grandrounds.analysis.compare import compare as join
+    from grandrounds.analysis.comparison_plans import comparison_plans, write_comparison
     from grandrounds.core.errors import BadInput
     from grandrounds.metrics.names import with_auroc
     from grandrounds.runs.run import Run
@@ -91,10 +89,7 @@ def compare(
         )
         check_metrics(chosen or (), base.evaluation.metrics)
         names = [m.strip() for m in methods.split(",") if m.strip()]
-        axes = _axes(seeds, vary)
-        plans, _ = _plans(base, {m: [f"method.name={m}"] for m in names}, axes)
-        reference_plans, labels = _plans(base, _references(base, names) if references else {}, axes)
-        plans |= reference_plans
+        plans, labels = comparison_plans(base, names, seeds=seeds, vary=vary, references=references)
         out = out or Path("runs") / f"compare-{base.name}"
         result = join(
             _run(plans, out, jobs=jobs, quiet=quiet or as_json),
@@ -112,57 +107,6 @@ def compare(
         if out is not None:
             echo(f"comparison: {out / 'comparison.json'}")
             echo(f"report: {report}")
-
-
-def _axes(seeds: int, vary: list[str]) -> list[list[str]]:
-    """List the settings to run every combination of, besides the methods."""
-    from grandrounds.core.errors import BadInput
-
-    axes = [[f"seed={s}" for s in range(seeds)]]
-    for item in vary:
-        key, equals, values = item.partition("=")
-        if not equals:
-            raise BadInput(f"--vary {item}: write it as section.key=value,value", code="invalid-option")
-        axes.append([f"{key}={v}" for v in values.split(",")])
-    return axes
-
-
-Plans = dict[str, Mapping[str, object]]
-
-
-def _plans(base: Experiment, arms: dict[str, list[str]], axes: list[list[str]]) -> tuple[Plans, dict[str, str]]:
-    """Plan every run by name, each arm's settings at every point of the axes; and label the arm of each."""
-    from grandrounds.core.plugins import last_word
-
-    plans: Plans = {}
-    labels: dict[str, str] = {}
-    for arm, point in itertools.product(arms, itertools.product(*axes)):
-        words = [p.split("=", 1) for p in point]
-        rest = [f"{k.split('.')[-1]}{last_word(v)}" for k, v in words]
-        name = "-".join([last_word(arm), *rest]).replace("/", "_").replace(" ", "-")
-        if name in plans:  # two import paths that end in the same word
-            name = "-".join([arm.replace(":", "."), *rest]).replace("/", "_")
-        plans[name] = base.with_settings([*arms[arm], *point]).plan()
-        labels[name] = ", ".join([arm, *(p for p in point if not p.startswith(("seed=", "split.fold=")))])
-    return plans, labels
-
-
-def _references(base: Experiment, methods: list[str]) -> dict[str, list[str]]:
-    """List the lower and upper reference of a comparison by label, with settings; one that is compared anyway is left out."""
-    from importlib.util import find_spec
-
-    from grandrounds.models import TABLES
-
-    plain = ["method.select=all", "method.weigh=data_size", "method.robust=none", "method.stability=none"]
-    plain.append("privacy.secure=false")  # they have no sum to hide in
-    out = {"local": ["method.name=local", *plain], "pooled": ["method.name=pooled", *plain]}
-    if base.tasks:
-        del out["pooled"]  # rows of different tasks in one place are no longer those tasks
-    if not base.tasks and find_spec("lightgbm") and base.model.name in TABLES:
-        trees = ["model.name=lightgbm", "model.trees=100", "method.rounds=1", "train.keep_optimizer=false"]
-        off = ["evaluation.calibrate=none", "train.finetune=0", "train.early_stop=0", "engine.kernel=auto"]
-        out["pooled lightgbm"] = [*out["pooled"], *trees, *off]
-    return {label: changes for label, changes in out.items() if label not in methods}
 
 
 def _run(plans: Plans, out: Path, *, jobs: int, quiet: bool) -> list[Run]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,6 @@ import typer
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
-    from grandrounds.analysis.compare import Comparison
     from grandrounds.report.provenance import LedgerState, Provenance
     from grandrounds.runs.run import Run
 
@@ -171,43 +169,6 @@ def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, lis
                 continue
             out.setdefault(arm, []).append(run)
     return out
-
-
-def write_comparison(result: Comparison, folder: Path, *, virtual_seconds: float | None) -> Path:
-    """Write comparison.json, with the places of its runs relative to the folder, and report.html.
-
-    Args:
-        result: The comparison.
-        folder: The folder to write to.
-        virtual_seconds: The simulated time of the comparison; None compares at the end.
-
-    Returns:
-        The path of the report.
-    """
-    from grandrounds.analysis.comparison_page import comparison_page
-    from grandrounds.core.arrays import write_atomic
-
-    _make_folder(folder)
-    where = folder.resolve()
-    places = {
-        arm.label: {
-            f"seed {s} fold {f}": os.path.relpath(run.folder.resolve(), where) for (s, f), run in arm.runs.items()
-        }
-        for arm in result.arms
-    }
-    record = {**result.to_dict(), "at": virtual_seconds, "runs": places}
-    write_atomic(folder / COMPARISON, json.dumps(record, indent=1).encode())
-    page = comparison_page(record, {arm.label: list(arm.runs.values()) for arm in result.arms}, title=where.name)
-    return _write(folder, page)
-
-
-def _make_folder(folder: Path) -> None:
-    from grandrounds.core.errors import BadInput
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise BadInput(f"cannot make {folder}: {e.strerror or e}; choose another --out", code="cannot-write") from None
 
 
 def _write(folder: Path, page: str) -> Path:

@@ -1,0 +1,125 @@
+"""Plans of the runs that a comparison of methods needs: every method with every seed, and the reference runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.analysis.comparison_page import comparison_page
+from grandrounds.core.arrays import write_atomic
+from grandrounds.core.errors import BadInput
+from grandrounds.core.plugins import last_word
+from grandrounds.models import TABLES
+
+if TYPE_CHECKING:
+    from grandrounds.analysis.compare import Comparison
+    from grandrounds.experiment.experiment import Experiment
+
+FILE = "comparison.json"
+Plans = dict[str, dict[str, Any]]
+
+
+def comparison_plans(
+    base: Experiment, methods: Sequence[str], *, seeds: int, vary: Sequence[str] = (), references: bool = True
+) -> tuple[Plans, dict[str, str]]:
+    """Plan the runs that compare methods on one experiment.
+
+    Args:
+        base: The experiment that every run starts from.
+        methods: Names or import paths of methods.
+        seeds: Number of seeds; seeds 0 to N-1 are run.
+        vary: Further settings of which every value is run: `split.fold=0,1,2`.
+        references: Also plan local training at each site, and training on pooled rows.
+
+    Returns:
+        The plan of each run by its folder name; and the arm of each reference run by its folder name.
+
+    Raises:
+        BadInput: A value of `vary` is not `section.key=value,value`, or a setting is wrong.
+    """
+    axes = _axes(seeds, vary)
+    plans, _ = _plans(base, {m: [f"method.name={m}"] for m in methods}, axes)
+    reference_plans, labels = _plans(base, _references(base, methods) if references else {}, axes)
+    return plans | reference_plans, labels
+
+
+def write_comparison(result: Comparison, folder: Path, *, virtual_seconds: float | None) -> Path:
+    """Write comparison.json, with the places of its runs relative to the folder, and report.html.
+
+    Args:
+        result: The comparison.
+        folder: The folder to write to.
+        virtual_seconds: The simulated time of the comparison; None compares at the end.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        BadInput: The folder cannot be made, or a file cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise BadInput(f"cannot make {folder}: {e.strerror or e}; choose another --out", code="cannot-write") from None
+    where, report = folder.resolve(), folder / "report.html"
+    places = {
+        arm.label: {
+            f"seed {s} fold {f}": os.path.relpath(run.folder.resolve(), where) for (s, f), run in arm.runs.items()
+        }
+        for arm in result.arms
+    }
+    record = {**result.to_dict(), "at": virtual_seconds, "runs": places}
+    write_atomic(folder / FILE, json.dumps(record, indent=1).encode())
+    page = comparison_page(record, {arm.label: list(arm.runs.values()) for arm in result.arms}, title=where.name)
+    try:
+        write_atomic(report, page.encode(), durable=False)
+    except OSError as e:
+        raise BadInput(f"cannot write {report}: {e.strerror or e}", code="cannot-write") from None
+    return report
+
+
+def _axes(seeds: int, vary: Sequence[str]) -> list[list[str]]:
+    """List the settings to run every combination of, besides the methods."""
+    axes = [[f"seed={s}" for s in range(seeds)]]
+    for item in vary:
+        key, equals, values = item.partition("=")
+        if not equals:
+            raise BadInput(f"--vary {item}: write it as section.key=value,value", code="invalid-option")
+        axes.append([f"{key}={v}" for v in values.split(",")])
+    return axes
+
+
+def _plans(
+    base: Experiment, arms: Mapping[str, Sequence[str]], axes: Sequence[Sequence[str]]
+) -> tuple[Plans, dict[str, str]]:
+    """Plan every run by name, each arm's settings at every point of the axes; and label the arm of each."""
+    plans: Plans = {}
+    labels: dict[str, str] = {}
+    for arm, point in itertools.product(arms, itertools.product(*axes)):
+        words = [p.split("=", 1) for p in point]
+        rest = [f"{k.split('.')[-1]}{last_word(v)}" for k, v in words]
+        name = "-".join([last_word(arm), *rest]).replace("/", "_").replace(" ", "-")
+        if name in plans:  # two import paths that end in the same word
+            name = "-".join([arm.replace(":", "."), *rest]).replace("/", "_")
+        plans[name] = base.with_settings([*arms[arm], *point]).plan()
+        labels[name] = ", ".join([arm, *(p for p in point if not p.startswith(("seed=", "split.fold=")))])
+    return plans, labels
+
+
+def _references(base: Experiment, methods: Sequence[str]) -> dict[str, list[str]]:
+    """List the lower and upper reference of a comparison by label, with settings; one that is compared anyway is left out."""
+    plain = ["method.select=all", "method.weigh=data_size", "method.robust=none", "method.stability=none"]
+    plain.append("privacy.secure=false")  # a reference run aggregates nothing
+    out = {"local": ["method.name=local", *plain], "pooled": ["method.name=pooled", *plain]}
+    if base.tasks:
+        del out["pooled"]  # sites with different tasks cannot pool their rows
+    if not base.tasks and find_spec("lightgbm") and base.model.name in TABLES:
+        trees = ["model.name=lightgbm", "model.trees=100", "method.rounds=1", "train.keep_optimizer=false"]
+        off = ["evaluation.calibrate=none", "train.finetune=0", "train.early_stop=0", "engine.kernel=auto"]
+        out["pooled lightgbm"] = [*out["pooled"], *trees, *off]
+    return {label: changes for label, changes in out.items() if label not in methods}
