@@ -184,7 +184,7 @@ def test_a_mistyped_address_is_refused(contract):
 
 
 def test_a_round_costs_less_in_a_batch(contract, accounts):
-    """Gas is a fact of the contract: a change that makes rounds dearer shows here. docs/chain.md has the table."""
+    """Gas is a fact of the contract: a change that makes rounds dearer shows here. docs/audit.md has the table."""
     contract.write(accounts[0], RUN, Span(1, 1, hashed(1)))
     one = contract.write(accounts[0], RUN, Span(2, 2, hashed(2))).gas
     ten = contract.write(accounts[0], RUN, Span(3, 12, hashed(3))).gas

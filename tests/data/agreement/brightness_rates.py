@@ -1,6 +1,6 @@
 """How often brightness is suspected that is right, and told that is wrong: each part of three real sets against its others.
 
-`python -m tests.data.agreement.brightness_rates` prints the table of docs/site-data.md. HAM10000 is parted by its four sources;
+`python -m tests.data.agreement.brightness_rates` prints the table of docs/site.md. HAM10000 is parted by its four sources;
 MNIST and CIFAR-10 have none and are parted by class, ten sites that are as unlike as one set can make them. The thresholds are
 those of units. That they do for brightness too was decided after a look at these same sets, so this is no independent test.
 """

@@ -1,6 +1,6 @@
 """How often a wrong unit is told, and a right one suspected: every hospital of two real sets, against all others of the set.
 
-`python -m tests.data.agreement.unit_rates` prints the table of docs/site-data.md. The thresholds were set before
+`python -m tests.data.agreement.unit_rates` prints the table of docs/site.md. The thresholds were set before
 any of this was looked at; one clause of the rule (a fifth of what it was) came from half of the eICU demo's hospitals
 ("looked at") and from the heart set. The other half was kept for the test.
 """

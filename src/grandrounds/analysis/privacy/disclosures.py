@@ -15,7 +15,7 @@ from grandrounds.methods.weigh import EXPLANATIONS
 
 
 def list_disclosures(plan: Plan, summary: RunSummary) -> list[str]:
-    """List the data that left the sites of a run without a mechanism; `docs/privacy-today.md` goes through the same messages."""
+    """List the data that left the sites of a run without a mechanism; `docs/threat-model.md` goes through the same messages."""
     if not is_path(plan.method.name) and is_variant_of(plan.method.name, "pooled"):
         return ["all training rows: this method pools them, as a yardstick that no hospital may use"]
     secure, images = plan.privacy.secure, len(summary["inputs"]) > 1

@@ -8,7 +8,7 @@ A column's quartiles are compared with the consortium's, as they are and after e
 measured in deviations of the agreed column, one for each side of the median (on a log scale where the agreed values are
 positive). The distance of a site is the mean, over its three quartiles, of how far each is from the place it would have if
 the site were like the consortium. A unit is suspected where the distance is large as it is, and small after a conversion.
-docs/site-data.md tells how often that is right on real hospitals.
+docs/site.md reports how often that is right on real hospitals.
 """
 
 from __future__ import annotations

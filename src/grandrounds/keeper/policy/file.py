@@ -38,7 +38,7 @@ refusals = 10
 hours = [0, 24]
 
 [tasks]
-# "all", or a list of tasks; docs/site-policy.md has all of them, and what each tells about patients.
+# "all", or a list of tasks; docs/releases.md lists all of them, and the data that each discloses.
 allow = "all"
 # Tasks that are never done, such as "veil.propose".
 deny = []
