@@ -264,7 +264,7 @@ def test_heat_maps_beside_each_other_have_one_scale():
     held = {cell: replace(reading, kept=kept[cell.arm]) for cell, reading in results.readings.items()}
     one, two = charts.heat_maps(replace(results, readings=held), A, ["base", "new", "never run"])
     assert (one["data"][0]["zmax"], two["data"][0]["zmax"]) == (1.2, 1.2)
-    assert two["data"][0]["z"] == [[0, 0.3], [0.3, 0]] and two.title == "Training drift, pair by pair: new"
+    assert two["data"][0]["z"] == [[0, 0.3], [0.3, 0]] and two.title == "Training drift, by pair of sites: new"
 
 
 # A quick study, from its plans to its report

@@ -45,7 +45,7 @@ def test_less_payload_is_better_and_a_heavier_arm_that_is_no_better_is_off_the_f
     }
     ((title, (figure,)),) = drawing.fronts(found(numbers))
     assert title == "AUROC against payload: epsilon 5"
-    assert [t["name"] for t in figure["data"][1:]] == ["light (on the front)", "good (on the front)", "heavy"]
+    assert [t["name"] for t in figure["data"][1:]] == ["light (Pareto-optimal)", "good (Pareto-optimal)", "heavy"]
     assert figure["layout"]["xaxis"]["type"] == "log"
 
 

@@ -131,7 +131,7 @@ def test_what_is_not_known_of_a_site_is_shown_as_such(apart, shown):
     assert any(line.startswith("note: reasons usually lie ") for line in lines)
     assert json.loads(shown(apart.folder, "--round", 2, "--json"))["signals"]["standing"] == dict.fromkeys("abcd")
     words = shown(apart.folder, "--round", 2, "--site", "c")
-    assert "Explanations lie too far apart to say whose stand out: it keeps all that its rows give it." in words
+    assert "Explanations differ too much to identify outliers: it keeps all that its rows give it." in words
     assert "nan" not in words.lower()
     assert "standing unknown, in line 1" in (apart.folder / "report.html").read_text()
 
@@ -166,16 +166,16 @@ def test_trust_in_words_adds_up_to_the_record(by_trust, shown):
     for site, trust in decision["signals"]["trust"].items():
         text = shown(by_trust.folder, "--round", 3, "--site", site)
         whole, *parts = re.search(
-            r"trusted ([\d.]+) of .*: ([\d.]+) for accuracy, ([\d.]+) for agreement of its explanations, "
+            r"trust is ([\d.]+) \(scale.*: ([\d.]+) for accuracy, ([\d.]+) for agreement of its explanations, "
             r"([\d.]+) for consistency",
             text,
         ).groups()
         assert float(whole) == pytest.approx(trust, abs=5e-4)
         assert sum(map(float, parts)) == pytest.approx(trust, abs=2e-3)
-        assert ("as the server measured" in text) != hidden and ("as it says itself" in text) == hidden
+        assert ("as the server measured" in text) != hidden and ("as it reported" in text) == hidden
         assert f"an NSDS of {decision['signals']['nsds'][site]:.3f}" in text
         kept = np.exp(-0.5 * decision["signals"]["nsds"][site])
-        assert f" = {kept:.3f}), before weights" in text
+        assert f" = {kept:.3f}), before normalisation" in text
         assert "Every site that answered was shown all numbers, recomputed the weights and accepted them." in text
 
 
@@ -257,7 +257,7 @@ def test_an_old_folder_still_says_what_it_can(held, shown, tmp_path):
     assert "cohort 1" not in shown(old, "--round", 3)
     report(old)
     drawn = {folder: (folder / "report.html").read_text() for folder in (held.folder, old)}
-    for title in ("Weights in the common model", "Disagreement of explanations"):
+    for title in ("Aggregation weights", "Disagreement of explanations"):
         assert all(title in page for page in drawn.values())
     assert "Cohorts of sites" in drawn[held.folder] and "Cohorts of sites" not in drawn[old]
 
@@ -345,7 +345,7 @@ def test_the_model_of_a_run(held, shown):
     lines = shown(held.folder, "--model").splitlines()
     assert lines[2].startswith(values["weights"][0]["feature"])
     page = (held.folder / "report.html").read_text()
-    assert "The model, readable" in page and f"{values['weights'][0]['odds_ratio']:#.3g}" in page
+    assert "Model equation" in page and f"{values['weights'][0]['odds_ratio']:#.3g}" in page
     assert shown(held.folder, "--model", "--site", "b").splitlines() == lines, "all sites use the one model"
 
 
@@ -357,7 +357,7 @@ def test_other_models_are_refused_with_exit_2(tmp_path):
         out=tmp_path / "m",
     )
     command_refused(rounds("show", made.folder, "--model"), "model 'mlp' has no weights", "rounds explain RUN")
-    assert "The model, readable" not in (made.folder / "report.html").read_text()
+    assert "Model equation" not in (made.folder / "report.html").read_text()
 
 
 def test_calibration_error_is_never_compared_alone():

@@ -124,7 +124,7 @@ def test_attacks_are_shown_against_what_epsilon_allows(promised, root):
     assert told["bound"]["auc"] == held["bound"]["auc"] and told["sentences"] == held["sentences"]
     drawn = client.get("/api/privacy/figure", params={"run": "noisy", "figure": "attacks"}).json()["data"]
     by_name = {t["name"].split(" (")[0]: t["x"] for t in drawn}
-    assert by_name["guessing"] == [0.5] and by_name["the most that epsilon allows"] == [held["bound"]["auc"]]
+    assert by_name["guessing"] == [0.5] and by_name["the maximum that epsilon allows"] == [held["bound"]["auc"]]
     assert by_name["attack, with its 95% interval"] == [held["attacks"][0]["auc"]]
 
 

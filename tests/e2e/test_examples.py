@@ -112,4 +112,4 @@ def test_the_composition_says_what_each_part_did(robust, tmp_path):
     if robust == "clip":  # as the comments in the file have it
         fourth = held.rounds[3]["decision"]["weights"]
         assert set(sorted(fourth, key=fourth.get)[:2]) == {"site-04", "site-09"}
-        assert "They stand out" in held.why(4, "site-04")
+        assert "They are outliers" in held.why(4, "site-04")

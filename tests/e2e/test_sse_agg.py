@@ -328,7 +328,7 @@ def test_where_reasons_cannot_be_compared_rows_decide_and_standing_is_null(tmp_p
         assert decision["weights"] == pytest.approx({s: n / sum(rows.values()) for s, n in rows.items()})
         assert any(note.endswith("too far for a site to stand out by being different") for note in decision["notes"])
     assert "NaN" not in (whole.folder / "round_logs.json").read_text()
-    said = "Explanations lie too far apart to say whose stand out: it keeps all that its rows give it."
+    said = "Explanations differ too much to identify outliers: it keeps all that its rows give it."
     assert whole.why(3, "b").splitlines()[2].endswith(said)
 
 

@@ -1,4 +1,4 @@
-"""Models that stay separate: every site alone, all rows in one place, clusters, and fine-tuning at the end."""
+"""Separate models: every site alone, all rows in one place, clusters, and fine-tuning at the end."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_the_card_has_the_figures_of_the_run_and_the_head_of_its_ledger(run):
 
 def test_the_card_says_what_is_missing_and_what_is_broken(run, tmp_path):
     bare = text(model_card(replace(run.summary, subgroups={}), Plan(run.plan), None))
-    assert "None was stated" in bare and "None was looked at" in bare and "no ledger" in bare
+    assert "None was stated" in bare and "No subgroup was evaluated" in bare and "no ledger" in bare
     copy = shutil.copytree(run.folder, tmp_path / "copy")
     with sqlite3.connect(copy / "ledger.db") as held:
         table = held.execute("select name from sqlite_master where type = 'table' and name like '%entr%'").fetchone()[0]

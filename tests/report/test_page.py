@@ -145,17 +145,17 @@ def test_every_section_is_there(evil_page):
     ):
         assert heading in page.headings
     for title in (
-        "Test figures, round by round",
+        "Test scores by round",
         "Accuracy at each site",
-        "Weights in the common model",
+        "Aggregation weights",
         "Reliability",
         "Decision curve",
         "Drift of explanations between sites",
         "Overlap of sites' explanations",
-        "What each site's own model relies on",
-        "What the common model relies on at each site",
-        "Training drift, pair by pair",
-        "Deployed divergence, pair by pair",
+        "Most important features of each site's own model",
+        "Most important features of the shared model, by site",
+        "Training drift, by pair of sites",
+        "Deployed divergence, by pair of sites",
     ):
         assert title in page.titles()
     assert "Charts need JavaScript" in page.text
@@ -163,20 +163,20 @@ def test_every_section_is_there(evil_page):
 
 def test_reasons_keep_the_two_questions_apart(evil_page):
     page = Page(evil_page)
-    assert "sites' own models of a round on the same reference rows" in page.text
-    assert "the model in use relies on for each site's own patients" in page.text
+    assert "models of a round on the same reference rows" in page.text
+    assert "compares explanations on each site's own patients" in page.text
     numbers = {row[0]: row[1:] for row in page.rows if row[0] in ("training drift", "deployed divergence")}
     assert numbers["training drift"] == ["0.800", "–", "0.200", "0.333", "0.500"]
     assert numbers["deployed divergence"] == ["0.267", "0.050", "–", "1.000", "0.500"]
     sites = {row[0]: row[1:] for row in page.rows if len(row) == 5 and row[0] in ("a", "b", EVIL)}
     assert sites[EVIL] == ["0.400", f"ward 60%, {EVIL} 30%, age 10%", "0.200", f"{EVIL} 40%, age 30%, ward 30%"]
-    assert sites["b"] == ["–", "–", "0.000", "flat: no feature counts"]
+    assert sites["b"] == ["–", "–", "0.000", "flat: the model uses no feature"]
 
 
 def test_a_run_without_explanations_has_no_reasons(evil_run):
     page = Page(report_page(evil_run.summary, evil_run.rounds, evil_run.summary["environment"]))
     assert "Explanations" not in page.headings
-    assert "Weights in the common model" in page.titles()
+    assert "Aggregation weights" in page.titles()
 
 
 def test_many_sites_are_cut_to_those_that_matter(evil_run):
@@ -200,12 +200,12 @@ def test_trust_is_told_with_the_numbers_of_the_last_round(trust_run):
     for title in (
         "Trust",
         "Divergence of explanations (NSDS)",
-        "what trust is made of",
+        "components of trust",
         "Rewards so far",
         "The consortium's attributions",
     ):
         assert title in page.titles()
-    assert "what argued for each weight" not in page.titles(), "trust has a figure of its own"
+    assert "what determined each weight" not in page.titles(), "trust has a figure of its own"
     decision, told = trust_run.rounds[-1]["decision"], trust_run.summary["trust"]
     signals = decision["signals"]
     head = next(k for k, row in enumerate(page.rows) if "NSDS" in row)
@@ -229,15 +229,19 @@ def test_a_run_without_trust_has_no_section_on_it(evil_page):
 @pytest.mark.parametrize(
     ("told", "words", "never"),
     [
-        ({"secure": True}, "that is caught. A site that lies about its numbers is not caught.", "server measured"),
+        (
+            {"secure": True},
+            "on these rows and is detected. A site that misreports its numbers is not detected.",
+            "server measured",
+        ),
         (
             {"secure": True, "accuracy_at": "site"},
-            "finds itself right, and is trusted. A site that lies",
+            "reports a high accuracy and is trusted. A site that misreports",
             "that is caught",
         ),
-        ({"accuracy_at": "site"}, "a site that lies is believed", "server measured"),
+        ({"accuracy_at": "site"}, "and so is a site that lies", "server measured"),
         ({}, "and so does one that lies about its accuracy", "is not caught"),
-        ({"explained": "reference"}, "NSDS cannot be made up", "may make them up"),
+        ({"explained": "reference"}, "a site cannot fake its NSDS", "may make them up"),
     ],
     ids=["masked", "masked, own rows", "own rows", "reference rows", "explained there too"],
 )
@@ -245,7 +249,7 @@ def test_what_trust_cannot_see_follows_from_who_measured(told, words, never):
     held = {"accuracy_at": "reference", "explained": "own", "secure": False, "rule": RULE, **told}
     text = " ".join(trust_limits(held))
     assert words in text and never not in text
-    assert "every sign turned has the same NSDS" in text
+    assert "every sign flipped has the same NSDS" in text
     assert "every sign turned" not in " ".join(trust_limits({**held, "rule": {**RULE, "signed": True}}))
 
 
@@ -273,7 +277,7 @@ def test_without_plotly_the_tables_remain(evil_run, monkeypatch):
     finally:
         plotly_js.packed_script.cache_clear()
     page = Page(text)
-    assert "Charts are left out: plotly is not installed on the machine that drew this page." in page.text
+    assert "Charts are missing: plotly is not installed on the machine that wrote this page." in page.text
     assert "rounds report RUN" in page.text
     assert page.scripts == []
     assert "Explanations" in page.headings and len(text) < 60_000
@@ -323,7 +327,7 @@ def test_the_report_of_a_run_can_be_drawn_again(evil_run, tmp_path):
     assert (copy / "report.html").read_text() == before
     (copy / "explanations.json").write_text(json.dumps(explanations()))
     report(copy)
-    assert "Training drift, pair by pair" in Page((copy / "report.html").read_text()).titles()
+    assert "Training drift, by pair of sites" in Page((copy / "report.html").read_text()).titles()
     (copy / "summary.json").unlink()
     with refused("run-not-finished"):
         report(copy)
@@ -361,9 +365,9 @@ def test_a_comparison_has_a_report_of_its_own(compared):
     row = [r for r in page.rows if r[0] == second][-1]
     assert row[1] == "2" and row[6] == f"{pair.difference:+.4f}"
     assert "Means and 95% intervals" in page.titles()
-    assert "Accuracy, round by round" in page.titles()
+    assert "Accuracy, by round" in page.titles()
     pareto = next(f for f in page.figures if "Accuracy against training drift" in f["layout"]["title"]["text"])
-    marks = {t["name"].removesuffix(" (on the front)"): t for t in pareto["data"][1:]}
+    marks = {t["name"].removesuffix(" (Pareto-optimal)"): t for t in pareto["data"][1:]}
     assert [marks[a]["x"][0] for a in (first, second)] == pytest.approx([1.1, 0.5])
     assert marks[first]["error_x"]["array"] == [0.0], "two runs have no interval"
     assert "2 runs: no interval" in row

@@ -85,12 +85,12 @@ def test_reasons_that_stand_out():
         "round 7, bad: weight 9.1 %, number 4 of 4.",
         "By its rows alone (300 of 600) it would have had 50.0 %.",
         "Its explanations lie 1.00 from the consensus of the sites (0 the same, 1 as far off as a model that uses no feature); "
-        "the usual distance (their median) is 0.00. They stand out: it keeps 10 % of what its rows would give it (before "
-        "weights are made to sum to 1).",
-        "All together, its features count for 50 % of what they usually do (the median).",
+        "the usual distance (their median) is 0.00. They are outliers: it keeps 10 % of the weight by its rows (before "
+        "normalisation).",
+        "In total, its features are 50 % as important as usual (the median).",
         "Features it relies on differently: ward 70.0 % (consensus 10.0 %), age 5.0 % (consensus 50.0 %), "
         "lactate 25.0 % (consensus 40.0 %).",
-        "All of its weight comes from its rows as far as its explanations are in line.",
+        "All of its weight comes from its rows x agreement of explanations.",
         f"Weighting: {OUTLIER}.",
     ]
     signals["disagreement"]["bad"] = 0.9
@@ -110,39 +110,39 @@ def remembered(distance, standing, kept):
 
 
 WEIGHED = {"method": {"weigh": {"tolerance": 2.0}}}
-TENTH = "it keeps 10 % of what its rows would give it (before weights are made to sum to 1)."
+TENTH = "it keeps 10 % of the weight by its rows (before normalisation)."
 ALL = "it keeps all that its rows give it."
 
 
 @pytest.mark.parametrize(
     ("distance", "standing", "kept", "said", "over"),
     [
-        (0.12, 1.8, 0.1, f"They do not stand out in this round, but did in rounds before: {TENTH}", "1.8"),
-        (0.3, 0.9, 1.0, f"They stand out in this round, but not with the rounds before in mind: {ALL}", "0.9"),
-        (0.9, 2.725, 0.1, f"They stand out: {TENTH}", "2.73"),
-        (0.9, 4.5, 0.1, f"They stand out: {TENTH}", ""),
-        (0.12, 0.7, 1.0, f"They do not stand out: {ALL}", ""),
-        (0.9, 2.725, 1.0, f"They stand out: {ALL}", "2.73"),
+        (0.12, 1.8, 0.1, f"They are not outliers in this round, but were in earlier rounds: {TENTH}", "1.8"),
+        (0.3, 0.9, 1.0, f"They are outliers in this round, but not over all rounds so far: {ALL}", "0.9"),
+        (0.9, 2.725, 0.1, f"They are outliers: {TENTH}", "2.73"),
+        (0.9, 4.5, 0.1, f"They are outliers: {TENTH}", ""),
+        (0.12, 0.7, 1.0, f"They are not outliers: {ALL}", ""),
+        (0.9, 2.725, 1.0, f"They are outliers: {ALL}", "2.73"),
     ],
     ids=["before", "only now", "both", "this round alone", "neither", "sharpness 0"],
 )  # fmt: skip
 def test_what_rounds_before_made_of_this_one(distance, standing, kept, said, over):
     lines = weight_sentences(remembered(distance, standing, kept), "bad", plan=WEIGHED)
     assert lines[2].endswith(f"the usual distance (their median) is 0.10. {said}")
-    number = f"Over the rounds its explanations lie {over} times as far off as passes unnoticed."
-    assert [line for line in lines if line.startswith("Over the rounds")] == ([number] if over else [])
+    number = f"Over all rounds, its explanations lie {over} times as far off as the outlier limit."
+    assert [line for line in lines if line.startswith("Over all rounds")] == ([number] if over else [])
     assert not any("standing" in line for line in lines), "it is said in words"
 
 
 def test_where_this_round_alone_cannot_be_told_only_the_rounds_are_spoken_of():
     """Without the plan; and of a site alone in its cohort, which is compared with all by distances that are not kept."""
     held = remembered(0.12, 1.8, 0.1)
-    over = "Over the rounds its explanations lie 1.8 times as far off as passes unnoticed."
+    over = "Over all rounds, its explanations lie 1.8 times as far off as the outlier limit."
     lines = weight_sentences(held, "bad")
-    assert lines[2].endswith(f"They stand out: {TENTH}") and lines[3] == over
+    assert lines[2].endswith(f"They are outliers: {TENTH}") and lines[3] == over
     held["decision"]["cohorts"] = cohorts({"a": 1, "b": 1, "c": 1, "bad": 2})
     alone = weight_sentences(held, "bad", plan={"method": {**PLAN["method"], **WEIGHED["method"]}})
-    assert alone[3].endswith(f"They stand out: {TENTH}") and alone[4] == over
+    assert alone[3].endswith(f"They are outliers: {TENTH}") and alone[4] == over
 
 
 def test_this_round_is_told_by_those_a_site_was_compared_with():
@@ -151,10 +151,10 @@ def test_this_round_is_told_by_those_a_site_was_compared_with():
     held = remembered(0.35, 1.8, 0.1)
     held["decision"]["signals"]["disagreement"] |= {"d": 0.24, "e": 0.1, "f": 0.1, "g": 0.1}
     of = {**dict.fromkeys("abcfg", 1), "bad": 2, "d": 2, "e": 2}
-    assert "They stand out: " in weight_sentences(held, "bad", plan=WEIGHED)[2]
+    assert "They are outliers: " in weight_sentences(held, "bad", plan=WEIGHED)[2]
     within = {**held, "decision": {**held["decision"], "cohorts": cohorts(of)}}
     assert (
-        "They do not stand out in this round, but did in rounds before: "
+        "They are not outliers in this round, but were in earlier rounds: "
         in weight_sentences(within, "bad", plan=both)[3]
     )
 
@@ -162,9 +162,9 @@ def test_this_round_is_told_by_those_a_site_was_compared_with():
 def test_models_that_use_no_feature_do_not_make_it_usual_to_be_off():
     held = remembered(0.35, 1.8, 0.1)
     held["decision"]["signals"]["disagreement"] |= {"d": 0.9, "e": 0.9}
-    assert "They do not stand out in this round" in weight_sentences(held, "bad", plan=WEIGHED)[2]
+    assert "They are not outliers in this round" in weight_sentences(held, "bad", plan=WEIGHED)[2]
     held["decision"]["signals"]["flat"] = {"a": 0.0, "b": 0.0, "c": 0.0, "bad": 0.0, "d": 1.0, "e": 1.0}
-    assert "They stand out: " in weight_sentences(held, "bad", plan=WEIGHED)[2]
+    assert "They are outliers: " in weight_sentences(held, "bad", plan=WEIGHED)[2]
 
 
 def too_far_apart(standing, kept, distance=0.9):
@@ -177,33 +177,33 @@ def too_far_apart(standing, kept, distance=0.9):
 @pytest.mark.parametrize(
     ("standing", "kept", "said"),
     [
-        (1.8, 0.1, f"Explanations lie too far apart in this round to say whose stand out; in rounds before its own did: {TENTH}"),
+        (1.8, 0.1, f"Explanations differ too much in this round to identify outliers; in earlier rounds its own were: {TENTH}"),
         (
             0.7,
             1.0,
-            f"Explanations lie too far apart in this round to say whose stand out; in rounds before its own did not: {ALL}",
+            f"Explanations differ too much in this round to identify outliers; in earlier rounds its own were not: {ALL}",
         ),
-        (None, 1.0, f"Explanations lie too far apart to say whose stand out: {ALL}"),
+        (None, 1.0, f"Explanations differ too much to identify outliers: {ALL}"),
     ],
     ids=["bad before", "in line before", "never known"],
 )  # fmt: skip
 def test_where_reasons_lie_too_far_apart_only_the_rounds_before_speak(standing, kept, said):
     lines = weight_sentences(too_far_apart(standing, kept), "bad", plan=WEIGHED)
     assert lines[2].endswith(f"the usual distance (their median) is 0.40. {said}")
-    over = "Over the rounds its explanations lie 1.8 times as far off as passes unnoticed."
-    assert [line for line in lines if line.startswith("Over the rounds")] == ([over] if standing == 1.8 else [])
+    over = "Over all rounds, its explanations lie 1.8 times as far off as the outlier limit."
+    assert [line for line in lines if line.startswith("Over all rounds")] == ([over] if standing == 1.8 else [])
     assert not any("nan" in line.lower() or "none" in line.lower() for line in lines)
 
 
 def test_what_is_out_of_all_proportion_stands_out_however_far_apart_reasons_lie():
     """12 is 2.4 times the 5 beyond which a model is broken."""
     lines = weight_sentences(too_far_apart(2.4, 0.1, distance=12.0), "bad", plan=WEIGHED)
-    assert lines[2].endswith(f"They stand out: {TENTH}")
-    assert not any(line.startswith("Over the rounds") for line in lines), "this round alone says the same"
+    assert lines[2].endswith(f"They are outliers: {TENTH}")
+    assert not any(line.startswith("Over all rounds") for line in lines), "this round alone says the same"
 
 
 def test_nothing_known_of_a_site_needs_no_plan_and_holds_for_a_site_alone():
-    said = f"Explanations lie too far apart to say whose stand out: {ALL}"
+    said = f"Explanations differ too much to identify outliers: {ALL}"
     held = too_far_apart(None, 1.0)
     assert weight_sentences(held, "bad")[2].endswith(said)
     held["decision"]["cohorts"] = cohorts({"a": 1, "b": 1, "c": 1, "bad": 2})
@@ -214,11 +214,11 @@ def test_nothing_known_of_a_site_needs_no_plan_and_holds_for_a_site_alone():
 def test_what_others_lose_is_said_of_those_who_gain():
     lines = weight_sentences(outlier(), "b")
     assert lines[:2] == [
-        "round 7, b: weight 30.3 %, number 1 of 4, level with 2 others.",
+        "round 7, b: weight 30.3 %, number 1 of 4, tied with 2 others.",
         "By its rows alone (100 of 600) it would have had 16.7 %.",
     ]
-    assert "They do not stand out: it keeps all that its rows give it." in lines[2]
-    assert "Others lost weight for their explanations, which leaves it more than its rows alone would." in lines
+    assert "They are not outliers: it keeps all that its rows give it." in lines[2]
+    assert "Others lost weight because of their explanations, so it has more than its rows alone would give." in lines
     assert weight_sentences(outlier(), "bad").count(lines[3]) == 0
 
 
@@ -229,7 +229,7 @@ def test_a_floor_is_said_of_whom_it_raised():
     held["decision"].update(weights=raised, stages=[{"part": "weigh", "why": OUTLIER, "weights": raised}])
     held["decision"]["shares"] = {"agreement": raised}
     plan = {"method": {"weigh": {"floor": 0.2}}}
-    said = "It was raised to the least weight there is, 0.2, before all were made to sum to 1."
+    said = "It was raised to the minimum weight, 0.2, before normalisation."
     assert said in weight_sentences(held, "bad", plan=plan)
     assert said not in weight_sentences(held, "a", plan=plan)
     assert said not in weight_sentences(held, "bad", plan={"method": {"weigh": {"floor": 0.1}}}), "it had more anyway"
@@ -273,13 +273,13 @@ def test_a_model_without_reasons():
     held["decision"]["signals"]["flat"] = {"a": 0.0, "b": 0.0, "c": 0.0, "bad": 1.0}
     lines = weight_sentences(held, "bad")
     assert lines[2] == (
-        "Its model used no feature at all, so its explanations say nothing: it counts no more than the site that agrees least, "
-        "and keeps 10 % of what its rows would give it (before weights are made to sum to 1)."
+        "Its model used no feature, so its explanations carry no information: it counts at most as the site that agrees least, "
+        "and keeps 10 % of the weight by its rows (before normalisation)."
     )
     assert [line for line in lines if "Note" in line] == ["Note: the device is small."]
     assert "Note: a: something of its own." in weight_sentences(held, "a")
     held["decision"]["signals"]["flat"] = dict.fromkeys("abc", 1.0) | {"bad": 1.0}
-    assert "No site's model used any feature at all, so explanations say nothing of any of them." in weight_sentences(
+    assert "No site's model used any feature, so explanations carry no information." in weight_sentences(
         held, "a"
     )
 
@@ -288,7 +288,7 @@ def test_rounds_in_which_reasons_were_not_asked_for():
     held = outlier()
     del held["decision"]["signals"]["disagreement"]
     assert weight_sentences(held, "bad")[2] == (
-        "Explanations were not requested in this round; how far it was last found in line with the others stands: 10 %."
+        "Explanations were not requested in this round; its last known agreement with the others applies: 10 %."
     )
     held["decision"]["signals"]["agreement"] = held["decision"]["signals"].pop("in_line")
     lines = weight_sentences(held, "bad")
@@ -340,8 +340,8 @@ def test_losses_and_calibration():
     signals = {"val_loss": {"a": 1.5, "b": 0.25, "c": None}, "ece": {"a": 0.1, "b": 0.3, "c": None}}
     held = record(weights, signals, shares={"worst_site": {"a": 0.4}, "calibration": {"a": 0.1}})
     assert weight_sentences(held, "a")[1:4] == [
-        "Its validation loss is 1.500, number 1 of 2 (1 the highest); sites that do badly count more.",
-        "Its calibration error is 0.100, number 2 of 2 (1 the highest); sites that are ill calibrated count more.",
+        "Its validation loss is 1.500, number 1 of 2 (1 the highest); sites with a high loss count more.",
+        "Its calibration error is 0.100, number 2 of 2 (1 the highest); poorly calibrated sites count more.",
         "Of its weight, 80 % comes from its validation loss and 20 % from its calibration error.",
     ]
     assert weight_sentences(held, "c")[1:3] == [
@@ -368,15 +368,15 @@ LONG = "Its update is 4 long, number 1 of 3 (1 the longest); the usual length wa
         ("krum", {"krum_score": [9.0, 2.0, 3.0]},
          ["Its Krum score, how far its update lies from its neighbours', is 9, number 3 of 3 (1 the lowest)."]),
         ("fltrust", {"similarity": [-0.5, 0.9, 0.8], "trust": [0.0, 0.9, 0.8]},
-         ["It points the way of the server's own update on its reference rows by a cosine of -0.50, which gives it a "
+         ["It points in the direction of the server's update on its reference rows by a cosine of -0.50, which gives it a "
           "trust of 0.00."]),
         ("foolsgold", {"similarity": [0.99, 0.99, 0.1], "trust": [0.1, 0.1, 1.0]},
-         ["Its updates so far point the way of those of the site most like it by a cosine of 0.99, which leaves it a "
+         ["Its updates so far point in the direction of the most similar site's by a cosine of 0.99, which gives it a "
           "trust of 0.10."]),
         ("geometric-median", {"distance": [3.5, 1.0, 2.0]},
          ["Its update lies 3.5 from the geometric median, number 3 of 3 (1 the nearest); the further off, the less it "
           "counts."]),
-        ("clip", {"clipped": [0.5, 0.0, 0.0]}, ["50 % of its length was cut off."]),
+        ("clip", {"clipped": [0.5, 0.0, 0.0]}, ["50 % of its length was clipped."]),
         ("median", {}, []),
     ],
 )  # fmt: skip
@@ -394,7 +394,7 @@ def test_robust_rules(rule, signals, said):
 
 def test_an_update_without_an_end_is_left_out():
     lines = judged("krum", {"a": 0.0, "b": 1.0, "c": 0.0}, left_out=[1.0, 0.0, 0.0], krum_score=[0.0, 1.0, 2.0])
-    assert lines[0] == "round 7, a: weight 0 %, number 2 of 3, level with 1 other."
+    assert lines[0] == "round 7, a: weight 0 %, number 2 of 3, tied with 1 other."
     assert lines[2] == "Its update had no finite length and was left out."
     assert "Krum score" not in " ".join(lines)
 
@@ -406,7 +406,7 @@ def test_the_other_ways_of_weighing():
         "Its model lies 1.5 from the mean of all models, number 2 of 2 (1 the nearest); the nearer, the more it counts."
     )
     right = weight_sentences(record(weights, {"reference_accuracy": {"a": 0.875, "b": 0.375}}), "a")
-    assert right[1] == "Its model is right on 87.5 % of the server's reference rows, number 1 of 2 (1 the most)."
+    assert right[1] == "Its model is correct on 87.5 % of the server's reference rows, number 1 of 2 (1 the most)."
     own = weight_sentences(record(weights, {"my_signal": far, "loss": far}), "a")
     assert own[1:3] == [
         "Its my signal is 0.5, number 2 of 2 (1 the highest).",
@@ -568,15 +568,16 @@ def test_trust_in_words_has_every_part_and_what_nsds_took():
     assert weight_sentences(trusted(notes=[note]), "bad", plan=by_trust()) == [
         "round 7, bad: weight 15.0 %, number 3 of 3.",
         "By its rows alone (20 of 40) it would have had 50.0 %.",
-        "It is trusted 0.390 of at most 1, number 3 of 3 (1 the most): 0.100 for accuracy, 0.110 for agreement of its "
+        "Its trust is 0.390 (scale 0 to 1), number 3 of 3 (1 the most): 0.100 for accuracy, 0.110 for agreement of its "
         "explanations, 0.180 for consistency.",
-        "Accuracy: its model is right on 20.0 % of the reference rows, as the server measured; times alpha = 0.5 that is 0.100.",
-        "Agreement: its SHAP values diverge from the consortium's by an NSDS of 1.000 (0 the same), number 1 of 3 "
+        "Accuracy: its model is correct on 20.0 % of the reference rows, as the server measured; "
+        "times alpha = 0.5 that is 0.100.",
+        "Agreement: its SHAP values diverge from the consortium's by an NSDS of 1.000 (0 = identical), number 1 of 3 "
         "(1 the farthest); exp(-NSDS) = 0.368; times beta = 0.3 that is 0.110.",
         "Consistency: 0.900, by even accuracies over up to 3 rounds, and explanations that are 80.0 % as they were; times "
         "gamma = 0.2 that is 0.180.",
-        "For its NSDS, 39.3 % is taken off what it would weigh by trust alone (exp(-0.5 x 1.000) = 0.607), before weights are "
-        "made to sum to 1.",
+        "For its NSDS, 39.3 % is subtracted from its weight by trust alone (exp(-0.5 x 1.000) = 0.607), before "
+        "normalisation.",
         "With it at the share of its rows, the log loss on the reference rows is 0.03 higher than without it: that is "
         "its contribution, which is negative. Its reward, contribution times trust, is -0.012, number 3 of 3 (1 the highest).",
         f"Weighting: {BY_TRUST}.",
@@ -588,27 +589,27 @@ def test_trust_in_words_has_every_part_and_what_nsds_took():
 def test_under_masks_a_site_speaks_for_itself():
     hidden = trusted(privacy={"secure": True})
     lines = weight_sentences(hidden, "a", plan=by_trust())
-    assert sum("as it says itself" in line for line in lines) == 3, "accuracy, NSDS and contribution"
+    assert sum("as it reported" in line for line in lines) == 3, "accuracy, NSDS and contribution"
     own = weight_sentences(trusted(), "a", plan=by_trust(accuracy_at="site"))
-    assert "right on 90.0 % of its own validation rows, as it says itself" in own[3]
+    assert "correct on 90.0 % of its own validation rows, as it reported" in own[3]
 
 
 def test_signs_that_point_the_other_way_are_said_to_be_no_agreement():
     held = trusted()
     held["decision"]["signals"]["alignment"] = {"a": 0.5, "b": 1.0, "bad": -0.7}
     bad = weight_sentences(held, "bad", plan=by_trust(signed=True))
-    assert "0.000 for agreement" in bad[2] and "by a cosine of -0.70, so that they do not agree at all" in bad[4]
+    assert "0.000 for agreement" in bad[2] and "by a cosine of -0.70, so they do not agree at all" in bad[4]
     half = weight_sentences(held, "a", plan=by_trust(signed=True))
     assert "by a cosine of 0.50, which leaves 0.452; times beta = 0.3 that is 0.136" in half[4]
-    assert any("agree by -0.70, so that nothing is left of it" in line for line in bad)
+    assert any("agree by -0.70, so nothing is left of it" in line for line in bad)
     assert any("agree by 0.50, which leaves 50.0 % of it" in line for line in half)
 
 
 def test_the_printed_form_and_trust_alone():
     off = weight_sentences(trusted(), "bad", plan=by_trust(form="printed", tau=1.0))
-    assert "100.0 % is taken off what it would weigh by trust alone (1 - 1 x 1.000, at least 0 = 0.000)" in off[6]
+    assert "100.0 % is subtracted from its weight by trust alone (1 - 1 x 1.000, at least 0 = 0.000)" in off[6]
     none = weight_sentences(trusted(), "bad", plan=by_trust(form="printed", tau=10.0))
-    assert none[6] == "For NSDS no site would have any weight left, so trust alone decides."
+    assert none[6] == "NSDS would leave no site any weight, so trust alone decides."
 
 
 def test_a_site_without_an_accuracy_counts_as_the_others_do():
@@ -647,5 +648,5 @@ def test_every_code_that_a_site_refuses_with_is_said_in_words():
 
 def test_trust_without_the_plan_still_has_its_numbers():
     lines = weight_sentences(trusted(), "bad")
-    assert lines[2] == "It is trusted 0.390 of at most 1, number 3 of 3 (1 the most)."
+    assert lines[2] == "Its trust is 0.390 (scale 0 to 1), number 3 of 3 (1 the most)."
     assert "times" not in lines[3] and "taken off" not in " ".join(lines)

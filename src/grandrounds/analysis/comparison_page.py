@@ -105,7 +105,7 @@ def _table(first: str, rows: Sequence[ComparisonRow], metric: str) -> str:
         else:
             cells += [_difference(metric, pair), td(_span(pair)), td(number(pair["p"], 3))]
         lines.append(cells)
-    better = "less is better" if lower_is_better(metric) else "more is better"
+    better = "lower is better" if lower_is_better(metric) else "higher is better"
     name = escape(words(metric))
     return f"<section><h3>{name} <span class='quiet'>({better})</span></h3>{table(head, lines)}</section>"
 

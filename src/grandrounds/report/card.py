@@ -1,4 +1,4 @@
-"""The model card at the head of the PDF: the questions that a governance board asks first."""
+"""The model card at the start of the PDF, for a governance board."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _facts(summary: RunSummary, plan: Plan) -> str:
         "model": f"{summary.model} with {summary.parameters:,} parameters from {inputs} inputs",
         "trained by": f"{summary.method}, {summary.rounds} rounds, seed {summary.seed}",
         "data": str(summary.data),
-        "what it predicts": str(data.label or "the class of an image"),
+        "outcome": str(data.label or "the class of an image"),
         **_event_facts(summary, data),
         "sites": sites_line(summary),
         "rows": f"{counts['train']:,} for training, {counts['val']:,} for validation, {counts['test']:,} for test",
@@ -120,7 +120,7 @@ def _metrics(summary: RunSummary) -> str:
 def _worst(summary: RunSummary) -> str:
     """Name the site with the lowest AUROC, and sites below their own majority class."""
     worst = worst_site(summary.per_site)
-    text = "<p>No site has enough test rows to be called the worst.</p>"
+    text = "<p>No site has enough test rows for a comparison of sites.</p>"
     if worst:
         ends = span(intervals(worst).get("auroc"), 2)
         text = (
@@ -134,7 +134,7 @@ def _worst(summary: RunSummary) -> str:
 def _subgroups(summary: RunSummary) -> str:
     if not summary.subgroups:
         return (
-            "<p class='warn'>None was looked at: name a column with evaluation.subgroup before this model is used.</p>"
+            "<p class='warn'>No subgroup was evaluated. Set evaluation.subgroup to a column before this model is used.</p>"
         )
     lines = [f"<p class='warn'>{escape(line)}.</p>" for line in group_lines(summary)]
     return subgroup_table(summary) + "".join(lines)
@@ -145,17 +145,17 @@ def _calibration(summary: RunSummary) -> str:
     sentences = [f"Expected calibration error {number(final.get('ece'), 3)}."]
     if final.get("calibration_slope") is not None:
         sentences.append(
-            f"Slope {number(final['calibration_slope'], 3)} (1 is right, below it risks are too extreme), intercept "
-            f"{number(final.get('calibration_intercept'), 3)} (0 is right)."
+            f"Slope {number(final['calibration_slope'], 3)} (ideal: 1; below 1 risks are too extreme), intercept "
+            f"{number(final.get('calibration_intercept'), 3)} (ideal: 0)."
         )
-    sentences.append("The reliability figure is further down." if summary.reliability else "")
+    sentences.append("See the reliability diagram below." if summary.reliability else "")
     return " ".join(t for t in sentences if t)
 
 
 def _record(audited: AuditResult | None) -> list[str]:
-    """Write what the ledger records, what was checked of it and of the files, and what was not."""
+    """List the content of the ledger, the checks that passed, and those that were not made."""
     if audited is None:
-        return [_paragraph("This run has no ledger: its figures and who weighed how much cannot be checked.", "warn")]
+        return [_paragraph("This run has no ledger: its figures and aggregation weights cannot be checked.", "warn")]
     out = [_paragraph(f"Ledger of {audited.entries} entries over {audited.rounds} rounds; its head is {audited.root}.")]
     if audited.findings:
         whose = "The run's files do NOT match the ledger" if audited.files else "The ledger does NOT verify"
@@ -164,12 +164,12 @@ def _record(audited: AuditResult | None) -> list[str]:
         return [*out, _paragraph(f"The ledger is UNFINISHED: {audited.unfinished}.", "warn bad")]
     if audited.simulated:
         warning = (
-            "The keys are simulated: they follow from the experiment's seed, and whoever knows it can sign as anybody."
+            "The keys are simulated: they are derived from the experiment's seed, and anyone who knows it can sign for any site."
         )
-        out.append(_paragraph(f"{warning} This record finds accidents, and no dishonest owner of the seed.", "warn"))
+        out.append(_paragraph(f"{warning} This record detects accidents, not a dishonest owner of the seed.", "warn"))
     out += [_paragraph(f"Valid: {audited.close}.")] if audited.close else []
     out += ["<h3>Checked when this file was made</h3>", _bullet_list(audited.checked)] if audited.checked else []
-    unchecked = (*audited.unchecked, "the truth of what sites sent about their data, which no ledger can know")
+    unchecked = (*audited.unchecked, "the truth of the sites' reports about their data, which no ledger can verify")
     out += ["<h3>Not checked</h3>", _bullet_list(unchecked)]
     notes = [note for note in audited.notes if not note.startswith("keys are simulated")]
     return [*out, *(_paragraph(f"{note[:1].upper()}{note[1:]}.") for note in notes)]
@@ -187,7 +187,7 @@ def _limits(summary: RunSummary) -> str:
     lines: Sequence[str] = [
         *[str(w) for w in summary.warnings],
         *[f"Assumed to read the table: {note}." for note in summary.assumed],
-        "Figures are of the sites of this run. At another hospital they can be worse: check there first (rounds evaluate).",
-        "An explanation says what the model relies on, not what causes an outcome.",
+        "Scores are from the sites of this run. They can be worse at another hospital: evaluate there first (rounds evaluate).",
+        "An explanation shows which inputs the model relies on, not the cause of an outcome.",
     ]
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"

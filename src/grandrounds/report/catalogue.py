@@ -1,6 +1,6 @@
-"""Figures of a run by name and section, for the console, which draws them one by one as they are scrolled to.
+"""Catalogue of a run's figures by name and section, for the console, which draws each one when it scrolls into view.
 
-A figure whose numbers a run does not have is None. The report checks some of these conditions as well.
+A figure is None for a run without its numbers. The report checks some of these conditions as well.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ def _importances(run: RunRecord) -> Figure | None:
     if run.explanations is None or not run.explained_rounds("deployed"):
         return None
     shares = newest_block(run.explanations, "deployed")["consensus"]
-    return figures.importances(run.explanations["features"], shares, top=_TOP, title="What the common model relies on")
+    title = "Most important features of the shared model"
+    return figures.importances(run.explanations["features"], shares, top=_TOP, title=title)
 
 
 def _heat(kind: str) -> Draw:

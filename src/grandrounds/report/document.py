@@ -11,7 +11,7 @@ from grandrounds.core.errors import visible
 from grandrounds.core.records import RunSummary
 
 CONFIG = {"displayModeBar": False, "displaylogo": False, "responsive": True}
-"""How figures behave in a page: without Plotly's tool bar."""
+"""Plotly's configuration in a page: no tool bar."""
 
 _STYLE = """
 :root { color-scheme: light }
@@ -54,7 +54,7 @@ figure { margin: 0; min-width: 0 }
 """
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
-"""What a browser may load for the page: what is in it, and nothing from anywhere."""
+"""Content-Security-Policy of the page: a browser loads nothing from outside it."""
 
 # On paper, a sheet of A4 between its margins is 702 CSS pixels wide: two columns of 342, or one figure of 696.
 _DRAW = """
@@ -63,7 +63,7 @@ const paper = plot => Plotly.relayout(plot, {width: plot.closest(".wide") ? 696 
 const screen = plot => Plotly.relayout(plot, {width: null, autosize: true});
 try {
   const packed = atob(document.getElementById("plotly-packed").textContent);
-  const bytes = Uint8Array.from(packed, letter => letter.charCodeAt(0));
+  const bytes = Uint8Array.from(packed, one => one.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const script = document.createElement("script");
   script.textContent = await new Response(stream).text();
@@ -76,14 +76,14 @@ try {
   addEventListener("afterprint", () => plots().forEach(screen));
 } catch (error) {
   const line = document.getElementById("no-charts");
-  line.textContent = `This browser could not draw the charts (${error}); any since 2023 can.`;
+  line.textContent = `This browser could not draw the charts (${error}). Use a browser from 2023 or later.`;
   line.hidden = false;
 }
 """
 
 _LEFT_OUT = (
-    "Charts are left out: plotly is not installed on the machine that drew this page. "
-    "<code>rounds report RUN</code> draws them."
+    "Charts are missing: plotly is not installed on the machine that wrote this page. "
+    "Install it and run <code>rounds report RUN</code>."
 )
 _WITHOUT = "<noscript><p class='warn'>Charts need JavaScript; the tables do not.</p></noscript>"
 
@@ -95,7 +95,7 @@ class Drawable(Protocol):
 
 
 class Charts:
-    """The figures of one page, numbered in order; left out where there is no script to draw them with."""
+    """Figures of one page, numbered in order; omitted where there is no script to draw them."""
 
     def __init__(self, script: str | None) -> None:
         self._script, self._count = script, 0
@@ -206,8 +206,8 @@ def machine_line(cost: Mapping[str, float]) -> str:
     if "cpu_seconds" not in cost:
         return ""
     children = cost["children_peak_memory"]
-    largest_child = f", {children / 1e6:.0f} MB in the largest process beside it" if children else ""
+    largest_child = f", {children / 1e6:.0f} MB in the largest worker process" if children else ""
     return (
-        f"{cost['round_seconds']:.3g} s a round; {cost['cpu_seconds']:.2f} CPU seconds ({cost['cpu_share']:.0%} of the cores); "
+        f"{cost['round_seconds']:.3g} s per round; {cost['cpu_seconds']:.2f} CPU seconds ({cost['cpu_share']:.0%} of the cores); "
         f"at most {cost['peak_memory'] / 1e6:.0f} MB in memory ({cost['memory_share']:.1%} of the machine's){largest_child}"
     )

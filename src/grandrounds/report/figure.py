@@ -1,7 +1,7 @@
-"""Plotly figures made without Plotly: plain data, drawn by the browser.
+"""Plotly figures as plain data, built without importing Plotly and drawn by the browser.
 
-Importing plotly costs half a second, and a bare machine has none. A figure is only a dict of `data` and `layout`, so it is
-made without. With plotly installed, `Figure.plotly()` returns a checked plotly figure.
+Importing plotly takes half a second, and the package is optional. A figure is a dict of `data` and `layout`, so none of it
+needs the import. With plotly installed, `Figure.plotly()` returns a checked plotly figure.
 
 A page contains the script plotly.min.js. The file is 4.8 MB; packed it is 1.5 MB, and the browser unpacks it. Packing takes a
 fifth of a second, so it is done once per machine and stored in the user's cache folder.
@@ -28,7 +28,7 @@ from grandrounds.data.store import cache_folder
 from grandrounds.report.document import CONFIG, Charts, document
 
 _CACHED_LEVEL = 6
-_UNCACHED_LEVEL = 1  # where nothing can be kept, and every page pays
+_UNCACHED_LEVEL = 1  # without a cache every page compresses again
 
 
 def script_file() -> Path | None:

@@ -1,4 +1,4 @@
-"""A linear model as a table that people can read: each feature with its odds ratio and unit, and the baseline risk."""
+"""A linear model as a readable table: each feature with its odds ratio and unit, and the baseline risk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Weight:
         kind: "number", "missing" or "category".
         weight: Its weight in the log-odds.
         odds_ratio: e^weight, the factor on the odds for `per` that much of it.
-        per: The amount that the odds ratio is for, in words.
+        per: The change that the odds ratio is for, as text.
         step: That amount of a number in its own unit; None otherwise.
         odds_ratio_per_unit: The factor on the odds for one such unit; None otherwise.
     """
@@ -47,7 +47,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class ReadableModel:
-    """A linear model: the weights that are not zero, the largest first, and what else decides a risk."""
+    """A linear model: its non-zero weights, the largest first, intercept, threshold and calibration."""
 
     label: str
     positive: str
@@ -59,7 +59,7 @@ class ReadableModel:
 
     @property
     def baseline(self) -> float:
-        """Return the risk of a patient whose numbers lie at their centres and whose categories are those that read 0."""
+        """Return the risk of a patient with average numbers and the reference categories."""
         with np.errstate(over="ignore"):  # a model that diverged
             return float(1 / (1 + np.exp(-self.intercept)))
 
@@ -75,8 +75,8 @@ def sentences(model: ReadableModel) -> list[str]:
     zeros += ["One weight is zero and not listed."] if model.zeros == 1 else []
     return [
         *zeros,
-        f"Intercept {model.intercept:+.3f}: a baseline risk of {model.baseline:.1%}, of a patient whose numbers lie at their "
-        "centres and whose categories are those that are compared with.",
+        f"Intercept {model.intercept:+.3f}: a baseline risk of {model.baseline:.1%}, for a patient with average numbers and "
+        "the reference categories.",
         f"Calibration: {model.calibration}.",
         f"A risk of {model.threshold:.3g} or more counts as {model.positive}.",
     ]
@@ -98,6 +98,6 @@ def model_section(model: ReadableModel | None) -> list[str]:
     notes = " ".join(sentences(model))
     intro = (
         f"The log-odds of {model.label} = {model.positive} are the intercept and the sum of the weights below, each times its "
-        "input. An odds ratio is what the odds are multiplied by."
+        "input. An odds ratio is the factor by which the odds change."
     )
-    return ["<h2>The model, readable</h2>", f"<p>{escape(intro)}</p>", table(HEADS, rows), f"<p>{escape(notes)}</p>"]
+    return ["<h2>Model equation</h2>", f"<p>{escape(intro)}</p>", table(HEADS, rows), f"<p>{escape(notes)}</p>"]

@@ -54,7 +54,7 @@ def report_page(
     card: Sequence[str] = (),
     provenance: Provenance | None = None,
 ) -> str:
-    """Write the page. Every name that came from data is escaped.
+    """Write the page. All names from data are escaped.
 
     Args:
         summary: The summary of a finished run.
@@ -80,7 +80,7 @@ def report_page(
         *_event_lines(summary),
         *[f"<p class='warn'>{escape(w)}</p>" for w in summary.warnings],
         *[f"<p class='warn'>{escape(line)}</p>" for line in fairness_lines(summary)],
-        *[f"<p class='quiet'>Assumed to read the table: {escape(note)}</p>" for note in summary.assumed],
+        *[f"<p class='quiet'>Assumption made while reading the table: {escape(note)}</p>" for note in summary.assumed],
         charts.note,
         _tiles(summary),
         "<h2>Rounds</h2>",
@@ -142,9 +142,9 @@ def _tiles(summary: RunSummary) -> str:
         if kind in summary.explanation:
             explanation = summary.explanation[kind]
             by_chance = (
-                "of at most 2"
+                "scale 0 to 2"
                 if explanation["sampling"] is None
-                else f"by sampling {number(explanation['sampling'], 3)}"
+                else f"by chance {number(explanation['sampling'], 3)}"
             )
             tiles.append((name, number(explanation["drift"], 3), by_chance))
     inner = "".join(f"<div class='tile'>{n}<b>{v}</b><span class='quiet'>{note}</span></div>" for n, v, note in tiles)
@@ -153,7 +153,7 @@ def _tiles(summary: RunSummary) -> str:
 
 def _interval(final: Scores) -> str:
     if final["auroc_low"] is None:
-        text = "one against the rest"
+        text = "mean of one class against the rest"
     else:
         text = f"95% CI {number(final['auroc_low'], 3)} to {number(final['auroc_high'], 3)}"
     binned = binning_note(final, "auroc")
@@ -161,7 +161,7 @@ def _interval(final: Scores) -> str:
 
 
 def _rounds(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary) -> str:
-    """Draw the course of training: all sites together, each site, and the weights of sites."""
+    """Draw training curves of all sites together and of each site, and the aggregation weights."""
     out = []
     if any(r.test is not None for r in rounds):
         out += [charts.place(figures.curves(rounds, summary), wide=True)]
@@ -180,7 +180,7 @@ def _rounds(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary) 
 
 
 def _agreement_figures(rounds: Sequence[RoundRecord]) -> list[Figure]:
-    """Draw how far sites' explanations disagreed and how sites were grouped, where the method uses it."""
+    """Draw the disagreement of sites' explanations and the cohorts, where the method uses them."""
     decisions = [r.decision for r in rounds]
     drawn = []
     if any(d.signals.get("disagreement") for d in decisions):
@@ -193,7 +193,7 @@ def _agreement_figures(rounds: Sequence[RoundRecord]) -> list[Figure]:
 def _metrics(summary: RunSummary) -> str:
     final, train = summary.final, summary.training
     custom = {name: "A metric that this experiment defines." for name in final if name not in DESCRIPTIONS}
-    same = {f"decision_{m}" for m in final if final.get(f"decision_{m}") == final[m]}  # at 0.5: told once
+    same = {f"decision_{m}" for m in final if final.get(f"decision_{m}") == final[m]}  # equal at a threshold of 0.5: listed once
     rows = [
         [
             td(escape(words(name))),
@@ -310,7 +310,7 @@ def _separate_models(summary: RunSummary) -> list[str]:
         out += [title, table(["site", *map(words, columns)], rows)]
     if summary.models:
         models = [[td(escape(s)), text_cell(file)] for s, file in summary.models.items()]
-        out += ["<h2>Models that stay separate</h2>", table(["site", "model"], models)]
+        out += ["<h2>Separate models</h2>", table(["site", "model"], models)]
     if summary.attacks:
         kinds = [[td(escape(s)), text_cell(k)] for s, k in summary.attacks["sites"].items()]
         out += ["<h2>Simulated attackers</h2>", table(["site", "attack"], kinds)]
@@ -324,7 +324,7 @@ def _missing_sites(rounds: Sequence[RoundRecord]) -> str:
     if not gaps:
         return "<p>None: every site that was asked answered in every round.</p>"
     items = "".join(f"<li>round {r}: {escape(site)} ({escape(why)})</li>" for r, site, why in gaps[:200])
-    more = f"<p>And {len(gaps) - 200} times more (round_logs.json has them all).</p>" if len(gaps) > 200 else ""
+    more = f"<p>{len(gaps) - 200} more are in round_logs.json.</p>" if len(gaps) > 200 else ""
     return f"<ul>{items}</ul>{more}"
 
 
@@ -333,21 +333,21 @@ def _provenance(summary: RunSummary, environment: Mapping[str, Any]) -> str:
     packages = ", ".join(f"{name} {v}" for name, v in environment["packages"].items())
     sent = f"{cost['bytes_down'] / 1e6:.2f} MB to sites, {cost['bytes_up'] / 1e6:.2f} MB from them"
     lines = [
-        f"{sent}, in {cost['messages']:.0f} messages (rounds, setup and the final evaluation); {cost['seconds']:.2f} s of rounds",
+        f"{sent}, in {cost['messages']:.0f} messages with setup and final evaluation; {cost['seconds']:.2f} s training time",
         *([machine_line(cost)] if machine_line(cost) else []),
         escape(summary.privacy["statement"]),
         escape(
             f"Python {environment['python']} ({packages}); {environment['processor']}, "
             f"{environment['cores']} cores, {environment['memory_gib']} GiB"
         ),
-        "The experiment is in experiment.toml beside this page; running it again gives the same bits.",
+        "experiment.toml, in the same folder, holds the experiment. Running it again gives bit-identical results.",
     ]
     return "".join(f"<p>{line}</p>" for line in lines)
 
 
 _PRINT_SECONDS = 120
 _DRAWING_MILLISECONDS = 20_000
-"""Milliseconds of the page's own time that drawing may take; the browser does not wait them out."""
+"""Time limit for drawing the page, in milliseconds of the page's virtual time."""
 
 
 def write_pdf(page: str, path: Path, provenance: Provenance) -> None:
@@ -376,7 +376,7 @@ def write_pdf(page: str, path: Path, provenance: Provenance) -> None:
             f"--print-to-pdf={printed}", source.as_uri(),
         ]  # fmt: skip
         if os.geteuid() == 0:
-            command.insert(1, "--no-sandbox")  # root has none; the page is our own
+            command.insert(1, "--no-sandbox")  # Chromium's sandbox does not start as root; the page is our own
         try:
             subprocess.run(command, capture_output=True, timeout=_PRINT_SECONDS, check=False)
         except subprocess.TimeoutExpired:

@@ -1,6 +1,6 @@
 """Provenance of a report: the state of the ledger when the page was drawn, and the hashes of its inputs.
 
-A page carries them in a meta tag and one line for people, a PDF in an entry of its information dictionary. `rounds audit
+A page carries them in a meta tag and one visible line, a PDF in an entry of its information dictionary. `rounds audit
 verify RUN --report FILE` reads them back and compares them with the run folder.
 """
 
@@ -31,7 +31,7 @@ class LedgerState:
         run: The name of its run.
         entries: The number of its entries.
         root: The root of their Merkle tree, in hex.
-        simulated: Its keys follow from the seed.
+        simulated: Its keys are simulated: derived from the seed.
     """
 
     run: str
@@ -63,13 +63,13 @@ class Provenance:
 
     @property
     def line(self) -> str:
-        """Write one line for people, as HTML; yellow for keys that follow from the seed."""
+        """Write one visible line as HTML; yellow for simulated keys."""
         drawn = ", ".join(f"{name} {digest[:16]}" for name, digest in sorted(self.inputs.items()))
         inputs = f"Drawn from (SHA-256, first 16 digits): {escape(drawn)}."
         if self.ledger is None:
             return f"<p class='warn'>No ledger: these figures cannot be checked against a record. {inputs}</p>"
         ledger = self.ledger
-        keys = "; its keys are simulated, so whoever knows the seed can sign it" if ledger.simulated else ""
+        keys = "; its keys are simulated, so anyone who knows the seed can sign it" if ledger.simulated else ""
         text = (
             f"Ledger of {escape(ledger.run)} when this page was drawn: {ledger.entries} entries, "
             f"root {escape(ledger.root)}{keys}. {inputs} "
@@ -153,7 +153,7 @@ def is_as_printed(data: bytes, provenance: Provenance) -> bool:
     end = data.rfind(b"\n", 0, data.find(_PDF_UPDATE))
     try:
         return end > 0 and provenance.stamp_pdf(data[:end]) == data
-    except (BadInput, ValueError):  # a number of more digits than one is read of
+    except (BadInput, ValueError):  # a number with too many digits
         return False
 
 

@@ -1,7 +1,7 @@
-"""The look of every figure: colours that colour-blind readers tell apart, one layout, escaped names.
+"""Style of all figures: a palette for colour-blind readers, one layout, escaped names.
 
-Plotly reads `<b>`, `<a href>` and `&lt;` in any text as a small HTML of its own, so a name that came from data is
-escaped before it goes into a figure.
+Plotly reads `<b>`, `<a href>` and `&lt;` in any text as markup, so names from data are escaped
+before they go into a figure.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette."""
 MORE_COLOURS = ("#003377", "#994422", "#AAEEAA", "#663333", "#DDBB66", "#554466")
 """For the seventh series of a figure to the twelfth. Any two of the twelve, black and the grey of other sites lie at
-least 16 apart in CIELAB, also for those who see no red, no green or no blue."""
+least 16 apart in CIELAB, also for readers with protanopia, deuteranopia or tritanopia."""
 INK, QUIET, FAINT = "#1b1f24", "#57606a", "#e5e8eb"
 AMOUNT = [[0, "#ffffff"], [0.5, "#6baed6"], [1, "#08306b"]]
-"""From nothing to much: for importances."""
+"""Sequential scale for importances."""
 DISTANCE = [[0, "#ffffff"], [0.5, "#f4a261"], [1, "#8c2d04"]]
-"""From none to far: for drift."""
+"""Sequential scale for distances."""
 SIGNED = [[0, "#2f8ecb"], [0.5, "#f7f7f7"], [1, "#e0690f"]]
-"""From against to in favour; numbers in ink can be read on all of it."""
+"""Diverging scale for signed values; dark text is readable on all of it."""
 
 MAX_SITES = 30
-"""Sites a figure shows by name; of more it shows those that matter most and says so."""
+"""Largest number of sites in a figure; with more sites it shows the most important ones and says so."""
 
 _AXIS = {
     "gridcolor": FAINT, "linecolor": "#b6bec6", "showline": True, "zeroline": False, "automargin": True,
@@ -57,7 +57,7 @@ def site_colours(rounds: Sequence[RoundRecord]) -> dict[str, str]:
     """Assign a colour to each site, the same in every figure of these rounds.
 
     Up to thirteen sites have one each, in order of their names. With more sites, the heaviest have one each and the others share
-    them. Studies keep records without Decisions: their sites are those with scores.
+    them. Records of reproductions have no Decisions: their sites are those with scores.
 
     Args:
         rounds: The record of each round.
@@ -89,7 +89,7 @@ def line_dashes(coloured: Sequence[str], colours: Mapping[str, str]) -> dict[str
 
 
 def safe(name: object) -> str:
-    """Escape a name from data, so that Plotly shows it character by character."""
+    """Escape a name from data, so that Plotly shows it literally."""
     return escape(visible(str(name)), quote=False)
 
 
@@ -101,7 +101,7 @@ def labels(names: Sequence[object], *, width: int = 26) -> list[str]:
 
 
 def words(metric: str) -> str:
-    """Name a metric for a page, which has more room than a screen."""
+    """Return the long label of a metric, for pages."""
     long = {"auroc_low": "AUROC, lower end", "auroc_high": "AUROC, upper end", "brier": "Brier score"}
     long |= {"training_jaccard": "training Jaccard", "deployed_jaccard": "deployed Jaccard"}
     return long.get(metric, names.metric_label(metric))

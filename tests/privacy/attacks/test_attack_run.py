@@ -274,7 +274,7 @@ def test_an_epsilon_bounds_what_is_reported(learnt, home, rounds):
     assert "does not hold" in out  # this net promised nothing, and its memory shows
     bound = json.loads((private / "attacks.json").read_text())["bound"]
     assert bound["broken"] and bound["auc"] == pytest.approx(1 / (1 + np.exp(-0.2)), abs=1e-4)
-    assert "most that epsilon = 0.2 allows" in (private / "report.html").read_text()
+    assert "maximum that epsilon = 0.2 allows" in (private / "report.html").read_text()
 
 
 def test_an_epsilon_of_sites_or_none_promises_patients_nothing():

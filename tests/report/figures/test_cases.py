@@ -39,7 +39,7 @@ def test_the_bars_of_a_case_lead_from_the_base_to_its_prediction(contributions, 
 def test_small_contributions_stand_together_and_what_is_left_over_is_said():
     names = ["age", "lactate", "ward", "sex"]
     bars = figures.waterfall(names, [0.2, -1.5, 0.1, 0.05], 1.0, 0.35, [63.0, 4.25, "cardiac", 1], top=2)["data"][0]
-    assert bars["y"] == ["lactate = 4.25", "age = 63", "2 others", "not accounted for", "prediction"]
+    assert bars["y"] == ["lactate = 4.25", "age = 63", "2 others", "not explained", "prediction"]
     assert bars["x"] == pytest.approx([-1.5, 0.2, 0.15, 0.5, -0.65])
     exact = figures.waterfall(names, [0.2, -1.5, 0.1, 0.05], 1.0, -0.15)["data"][0]
     assert exact["y"] == ["lactate", "age", "ward", "sex", "prediction"]

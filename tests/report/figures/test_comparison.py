@@ -28,7 +28,7 @@ POINTS = [("A", 0.2, 0.8), ("B", 0.1, 0.7), ("C", 0.3, 0.79), ("D", 0.2, 0.75), 
 
 def test_the_front_is_made_of_arms_that_none_beats():
     figure = figures.pareto([{"label": n, "drift": x, "accuracy": (y, y - 0.1, y + 0.2)} for n, x, y in POINTS])
-    front = {t["name"].removesuffix(" (on the front)") for t in figure["data"][1:] if t["name"].endswith("front)")}
+    front = {t["name"].removesuffix(" (Pareto-optimal)") for t in figure["data"][1:] if t["name"].endswith("optimal)")}
     assert front == {"A", "B", "E"}, "less drift, more accuracy; twins stand side by side"
     assert figure["data"][0]["x"] == [0.1, 0.1, 0.2]
     bars = trace(figure, "C")["error_y"]
@@ -36,7 +36,7 @@ def test_the_front_is_made_of_arms_that_none_beats():
     turned = figures.pareto(
         [{"label": n, "jaccard": x, "log_loss": y} for n, x, y in POINTS], x="jaccard", y="log_loss"
     )
-    front = {t["name"][0] for t in turned["data"][1:] if t["name"].endswith("front)")}
+    front = {t["name"][0] for t in turned["data"][1:] if t["name"].endswith("optimal)")}
     assert front == {"B", "D", "C", "E"}, "more overlap, less loss"
 
 
@@ -44,8 +44,8 @@ def test_the_front_is_made_of_arms_that_none_beats():
 def test_whoever_is_off_the_front_is_beaten_by_someone_on_it(values):
     points = [{"label": str(i), "drift": x, "accuracy": y} for i, (x, y) in enumerate(values)]
     names = [t["name"] for t in figures.pareto(points)["data"][1:]]
-    front = [v for v, name in zip(values, names, strict=True) if name.endswith("(on the front)")]
-    beaten = [v for v, name in zip(values, names, strict=True) if not name.endswith("(on the front)")]
+    front = [v for v, name in zip(values, names, strict=True) if name.endswith("(Pareto-optimal)")]
+    beaten = [v for v, name in zip(values, names, strict=True) if not name.endswith("(Pareto-optimal)")]
     assert front
     assert all(any(x <= v[0] and y >= v[1] and (x, y) != v for x, y in front) for v in beaten)
     assert not any(x <= v[0] and y >= v[1] and (x, y) != v for v in front for x, y in values)
@@ -105,7 +105,7 @@ def test_a_line_over_a_setting_has_its_intervals_and_leaves_out_what_is_undefine
     assert line["error_y"]["array"] == pytest.approx([0, 0.2])
     assert line["error_y"]["arrayminus"] == pytest.approx([0, 0.1])
     assert figure["layout"]["xaxis"]["ticktext"] == ["0.05", "1"] and figure.title == "Training drift: digits"
-    assert "less is better" in figure["layout"]["yaxis"]["title"]["text"]
+    assert "lower is better" in figure["layout"]["yaxis"]["title"]["text"]
     with refused("nothing-to-draw"):
         figures.setting_curves({}, "accuracy", x="alpha")
 

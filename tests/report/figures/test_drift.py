@@ -17,7 +17,7 @@ def test_training_and_deployed_are_lines_of_their_own():
     assert (training["x"], training["y"]) == ([1, 3], pytest.approx([2.8 / 3, 0.8]))
     assert (deployed["x"], deployed["y"]) == ([3], pytest.approx([(0.2 + 0.4 + 0.2) / 3]))
     assert trace(figure, "consensus drift (training")["y"] == [None, pytest.approx(0.1 + 1 / 30 + 1 / 15)]
-    chance = trace(figure, "deployed divergence by sampling")
+    chance = trace(figure, "deployed divergence expected by chance")
     assert (chance["y"], chance["line"]) == ([0.05], {"color": "#D55E00", "dash": "dot", "width": 2})
     assert not any(line["name"].startswith("training drift by sampling") for line in figure["data"]), "rows are shared"
 

@@ -159,7 +159,7 @@ def test_notebooks_get_the_figure():
     figure = GALLERY["weights"]
     bundle = figure._repr_mimebundle_()
     assert bundle[MIME]["data"] == figure["data"]
-    assert bundle["text/plain"] == "Figure: Weights in the common model"
+    assert bundle["text/plain"] == "Figure: Aggregation weights"
 
 
 @pytest.mark.slow

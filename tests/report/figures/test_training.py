@@ -14,7 +14,7 @@ def test_local_models_are_drawn_beside_the_common_one():
     """Means weigh a by 30 training rows and c by 10; a site that was away leaves a gap."""
     each = figures.local_curves(typed(scored_locally()))
     assert trace(each, "a")["y"] == [0.8, 0.9] and trace(each, "c")["y"] == [1.0, None]
-    common = trace(each, "common model")
+    common = trace(each, "shared model")
     assert common["x"] == [1, 3] and common["y"] == pytest.approx([0.81, 0.83])
     lent = figures.crossed_curves(typed(scored_locally()), {"a": {"train": 30}, "c": {"train": 10}})
     assert trace(lent, "own training rows")["y"] == pytest.approx([0.85, 0.9])
@@ -52,7 +52,7 @@ def test_the_consortium_is_bold_and_the_worst_sites_are_named():
     loss = figures.site_curves(typed(records()), "log_loss")
     worst = [t["name"] for t in sorted(loss["data"], key=lambda t: t["legendrank"]) if t.get("showlegend")]
     assert worst == ["c", "b", "a"], "the highest loss is the worst"
-    with refused("unknown-metric", match="no metric 'harm' is recorded of each site; recorded are: accuracy, log_loss"):
+    with refused("unknown-metric", match="no metric 'harm' is recorded by site; recorded metrics: accuracy, log_loss"):
         figures.site_curves(typed(records()), "harm")
 
 

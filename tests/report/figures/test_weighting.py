@@ -51,12 +51,12 @@ def test_signals_with_shares_stack_up_to_the_weight():
     assert bars[0]["customdata"] == ["data size 40", "data size 60"], "the numbers behind each part"
     assert bars[1]["customdata"] == ["disagreement 0.125", "disagreement 0.5"]
     assert bars[2]["customdata"] == ["val loss unknown", "val loss 2"]
-    assert (rows["name"], rows["y"]) == ("by rows alone", [0.4, 0.6]), "of the sites that have a weight"
+    assert (rows["name"], rows["y"]) == ("by number of rows alone", [0.4, 0.6]), "of the sites that have a weight"
     signals["in_line"] = {"a": 0.1, "b": 1.0}
     outlier = figures.weights_by_signal(
         Decision.from_dict({**decision, "signals": signals, "shares": {"agreement": decision["weights"]}})
     )
-    assert outlier["data"][0]["name"] == "rows, as far as explanations are in line"
+    assert outlier["data"][0]["name"] == "rows x agreement of explanations"
     assert outlier["data"][0]["customdata"][1] == "disagreement 0.5, in line 0.1"
     signals["standing"] = {"a": 1.78, "b": 0.5}
     minded = figures.weights_by_signal(

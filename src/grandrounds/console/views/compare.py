@@ -44,7 +44,7 @@ class Cell(BaseModel):
 
 
 class Column(BaseModel):
-    """A figure that some arm has. `lower`: whether less is better."""
+    """A figure that some arm has. `lower`: lower values are better."""
 
     name: str
     words: str

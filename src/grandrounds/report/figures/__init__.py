@@ -1,4 +1,4 @@
-"""Figures of runs and explanations: plain data in, a `Figure` out. One function a figure."""
+"""Figures of runs and explanations: each function takes plain data and returns a `Figure`."""
 
 from __future__ import annotations
 

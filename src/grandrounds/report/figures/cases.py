@@ -29,14 +29,14 @@ def waterfall(
     *,
     top: int = 10,
 ) -> Figure:
-    """Draw the way from the base log-odds to one case's, feature by feature; the probability of each step is on hover.
+    """Draw a waterfall from the base log-odds to one case's, feature by feature; the probability of each step is on hover.
 
     Args:
         names: The features.
         contributions: The contribution of each, in log-odds.
         base: The log-odds of the typical case.
-        prediction: The log-odds of this case. What contributions leave of `prediction` - `base` has a bar of its own: an
-            explainer that samples does not add up exactly.
+        prediction: The log-odds of this case. The part of `prediction` - `base` that contributions do not explain has a
+            bar of its own: an explainer that samples does not add up exactly.
         values: The value of each feature, where it is shown.
         top: Features that are shown; the rest is one bar.
 
@@ -45,7 +45,7 @@ def waterfall(
     """
     if len(names) != len(contributions) or (values is not None and len(values) != len(names)):
         raise BadInput(
-            f"{len(names)} names, {len(contributions)} contributions: give one of each (and of values) a feature",
+            f"{len(names)} names, {len(contributions)} contributions: give one of each (and of values) per feature",
             code="length-mismatch",
         )
     order = sorted(range(len(names)), key=lambda f: (-abs(contributions[f]), f))
@@ -60,7 +60,7 @@ def waterfall(
         steps.append(float(sum(contributions[f] for f in rest)))
     residual = prediction - base - sum(steps)
     if abs(residual) > _EXACT * (1 + abs(prediction - base)):
-        names_shown.append("not accounted for")
+        names_shown.append("not explained")
         steps.append(residual)
     reached = [base, *(base + np.cumsum(steps)).tolist()]
     shown = labels([*names_shown, "prediction"], width=40)
@@ -136,7 +136,7 @@ def beeswarm(names: Sequence[str], attributions: Array, values: Array, *, top: i
     middle = np.arange(len(order))
     level = _level(v)
     missing_mask = np.isnan(v)
-    # one trace for all: thousands of points are one path for the browser, not a trace a feature
+    # one trace for all features: the browser draws thousands of points as one path
     feature = np.broadcast_to(middle, a.shape)
     points = _points(
         a[~missing_mask], (feature + heights)[~missing_mask], feature[~missing_mask], v[~missing_mask], shown
@@ -197,7 +197,7 @@ def _points(x: Array, y: Array, feature: Array, value: Array, names: Sequence[st
 
 
 def _swarm(x: Array, low: float, high: float) -> Array:
-    """Compute heights (n,) within half a lane either way, so that points of like x stand side by side."""
+    """Compute heights (n,) within half a lane either way, so that points of similar x do not overlap."""
     lane = np.floor((x - low) / ((high - low) or 1.0) * (_LANES - 1)).astype(int)
     order = np.argsort(lane, kind="stable")
     starts = np.searchsorted(lane[order], lane[order], side="left")
@@ -255,7 +255,7 @@ def attributions_by_model(
         [trace],
         layout(
             "The same patient by each site's own model",
-            note="what each column adds: orange raises, blue lowers",
+            note="contribution of each column: orange raises the risk, blue lowers it",
             height=190 + 30 * max(3, len(models)),
             xaxis=category(across, showgrid=False, tickangle=-30),
             yaxis=category(down, autorange="reversed", showgrid=False),
@@ -318,7 +318,7 @@ def attribution_shares(
         layout(
             title,
             note=note,
-            x="share of the reasons",
+            x="share of the attributions",
             height=190 + 28 * max(3, len(names)),
             xaxis={"tickformat": ".0%", "rangemode": "tozero"},
             yaxis=category(names, autorange="reversed"),

@@ -14,13 +14,13 @@ from grandrounds.report.figure import Figure, Trace
 from grandrounds.report.style import COLOURS, FAINT, QUIET, category, labels, layout, safe, words
 
 LOWER = ("drift", "nsds", "spurious_gap", "sketch_entries", "megabytes", "payload", "bad_weight", "epsilon")
-"""Figures of explanations and traffic of which less is better; metrics know their own direction."""
+"""Measures of explanations and traffic for which lower is better; metrics carry their own direction."""
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x")
 
 
 def lower_is_better(name: str) -> bool:
-    """Tell whether less of a figure is better."""
+    """Tell whether lower values of a figure are better."""
     metric = BY_NAME.get(base_metric(name))
     return name in LOWER or (metric is not None and metric.higher_is_better is False)
 
@@ -33,13 +33,13 @@ def pareto(
     called: Mapping[str, str] | None = None,
     arms: Sequence[str] = (),
 ) -> Figure:
-    """Draw arms by two figures with their 95% intervals, and the front: the arms that no other arm beats in both.
+    """Draw arms by two figures with their 95% intervals, and the Pareto front.
 
     Args:
         points: For each arm its `label` and, by their names, its two figures: a number, or (mean, low, high).
         x: The figure on the x axis.
         y: The figure on the y axis.
-        called: Words for figures that are not metrics.
+        called: Labels of figures that are not metrics.
         arms: All arms of the page in order, which sets the colour of each; by default these points.
 
     Raises:
@@ -71,7 +71,7 @@ def pareto(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": safe(label) + (" (on the front)" if k in front else ""),
+                "name": safe(label) + (" (Pareto-optimal)" if k in front else ""),
                 "x": [a[0]],
                 "y": [b[0]],
                 "error_x": _whiskers(a, colour),
@@ -87,12 +87,12 @@ def pareto(
                 "<extra>%{fullData.name}</extra>",
             }
         )
-    better = ["less is better" if lower_is_better(n) else "more is better" for n in (x, y)]
+    better = ["lower is better" if lower_is_better(n) else "higher is better" for n in (x, y)]
     return Figure(
         traces,
         layout(
             f"{capitalise(up)} against {across}",
-            note="filled marks: no other arm is better in both",
+            note="filled marks: Pareto-optimal, no other arm is better in both",
             x=f"{across} ({better[0]})",
             y=f"{up} ({better[1]})",
             height=460,
@@ -156,7 +156,7 @@ def arm_colour(k: int) -> str:
 
 
 def capitalise(text: str) -> str:
-    """Capitalise the first letter, and leave the others as they are."""
+    """Capitalise the first character only."""
     return text[:1].upper() + text[1:]
 
 
@@ -202,8 +202,8 @@ def radar(axes: Sequence[str], methods: Mapping[str, Mapping[str, float | None]]
         "bgcolor": "#ffffff",
     }  # fmt: skip
     shape = layout(
-        "All at once",
-        note="every axis from the worst of these arms (centre) to the best (rim)",
+        "All metrics",
+        note="each axis runs from the worst of these arms (centre) to the best (rim)",
         height=480,
         polar=polar,
     )
@@ -223,7 +223,7 @@ def _scale(values: Mapping[str, float | None], *, lower: bool) -> dict[str, floa
 
 
 _PANEL_GAP = 0.05
-"""Between two panels, of the figure's width."""
+"""Gap between two panels, as a share of the figure's width."""
 
 
 def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
@@ -282,13 +282,13 @@ def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
             list(names.values()), domain=[bottom, top], anchor=f"x{number}", autorange="reversed",
             showticklabels=column == 0,
         )  # fmt: skip
-        better = "less is better" if lower_is_better(metric) else "more is better"
+        better = "lower is better" if lower_is_better(metric) else "higher is better"
         notes.append(
             {"text": f"{safe(words(metric))} <span style='color:{QUIET}'>({better})</span>", "showarrow": False,
              "xref": "paper", "yref": "paper", "x": start, "xanchor": "left", "y": top, "yanchor": "bottom",
              "font": {"size": 12}}
         )  # fmt: skip
-    note = "over seeds and folds, of three runs or more; every panel has its own scale"
+    note = "over seeds and folds, for three runs or more; each panel has its own scale"
     shape = layout("Means and 95% intervals", note=note, height=height)
     return Figure(traces, {**shape, **axes, "annotations": notes, "margin": {"t": 78, "b": 40}})
 
@@ -341,7 +341,7 @@ def arm_curves(arms: Mapping[str, Sequence[Mapping[int, float | None]]], metric:
     return Figure(
         traces,
         layout(
-            f"{capitalise(words(metric))}, round by round",
+            f"{capitalise(words(metric))}, by round",
             note=f"mean over runs, with its 95% interval where there are {MIN_RUNS} or more",
             x="round",
             y=words(metric),
@@ -392,7 +392,7 @@ def setting_curves(
     values = sorted({value for by_value in arms.values() for value in by_value})
     if not values:
         raise BadInput("there is no arm to draw", code="nothing-to-draw")
-    better = "less is better" if lower_is_better(metric) else "more is better"
+    better = "lower is better" if lower_is_better(metric) else "higher is better"
     axis = {"type": "log", "tickvals": values, "ticktext": [f"{v:g}" for v in values]}
     name = safe(words(metric))
     return Figure(

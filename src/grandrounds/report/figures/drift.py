@@ -25,7 +25,7 @@ _SHORT = {"training": "own models, same rows", "deployed": "one model, own patie
 
 
 def drift_over_rounds(explanations: Explanations) -> Figure:
-    """Draw the mean distance between sites' sketches, and what sampling alone would give, for each kind.
+    """Draw the mean distance between sites' sketches, and the distance expected by chance, for each kind.
 
     Raises:
         BadInput: No round has sketches.
@@ -37,7 +37,7 @@ def drift_over_rounds(explanations: Explanations) -> Figure:
             continue
         name = MEASURE[kind]
         lines.append(_line(by_round, "drift", f"{name} ({_SHORT[kind]})", COLOUR[kind], width=3))
-        noise = _line(by_round, "sampling", f"{name} by sampling alone", COLOUR[kind], dash="dot")
+        noise = _line(by_round, "sampling", f"{name} expected by chance", COLOUR[kind], dash="dot")
         if any(v is not None for v in noise["y"]):
             lines.append(noise)
         if kind == "training" or len(lines) <= 2:
@@ -48,7 +48,7 @@ def drift_over_rounds(explanations: Explanations) -> Figure:
 
 
 def jaccard_over_rounds(explanations: Explanations) -> Figure:
-    """Draw how much of their top k features two sites share, and how alike they rank all features.
+    """Draw the overlap of two sites' top k features, and the correlation of their rankings.
 
     Raises:
         BadInput: No round has sketches.
@@ -104,7 +104,7 @@ def pairwise_drift(explanations: Explanations, kind: str = "training", *, label:
     by_round = {r: pairs for r, b in blocks.items() if (pairs := b.get("pairs"))}
     if not by_round:
         raise BadInput(
-            "distances of single pairs are not kept for so many sites: use distance_to_consensus",
+            "distances of single pairs are not stored for so many sites: use distance_to_consensus",
             code="nothing-to-draw",
         )
     last = blocks[max(by_round)]
@@ -146,7 +146,7 @@ def pairwise_drift(explanations: Explanations, kind: str = "training", *, label:
     return Figure(
         [trace],
         layout(
-            f"{MEASURE[kind].capitalize()}, pair by pair{f': {safe(label)}' if label else ''}",
+            f"{MEASURE[kind].capitalize()}, by pair of sites{f': {safe(label)}' if label else ''}",
             note=note,
             height=(270 if slid else 190) + 20 * max(6, len(sites)),
             margin={"t": 132 if slid else 62},

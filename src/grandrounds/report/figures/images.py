@@ -140,7 +140,7 @@ def map_concentration(rounds: Sequence[RoundRecord]) -> Figure:
 
 
 def map_similarity(rounds: Sequence[RoundRecord]) -> Figure:
-    """Draw the SSIM of heat maps: a site's own model with the common one, and either with itself the last time.
+    """Draw the SSIM of heat maps: a site's own model with the common one, and each of them with its previous map.
 
     Raises:
         BadInput: No round has heat maps.
@@ -229,7 +229,7 @@ def rationale_over_rounds(
     return Figure(
         lines,
         layout(
-            "Right, and for the right reason",
+            "Right class for the right reason",
             note="dotted: the final net with its weights shuffled" if shapes else "",
             x="round",
             y="share of scoring images",

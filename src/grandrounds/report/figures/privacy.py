@@ -13,7 +13,7 @@ _SYMBOLS = ("square", "diamond", "triangle-up", "cross", "x", "star")
 
 
 def epsilon_by_site(sites: Mapping[str, Mapping[str, float]], budget: float | None, *, together: str) -> Figure:
-    """Draw epsilon of all that each site released, and of each mechanism alone, beside the budget.
+    """Draw the epsilon of all releases of each site, and of each mechanism alone, with the budget.
 
     Args:
         sites: Site -> mechanism -> epsilon. With many sites, those that spent most are shown.
@@ -53,7 +53,7 @@ def epsilon_by_site(sites: Mapping[str, Mapping[str, float]], budget: float | No
             }
         )
     few = f"the {MAX_SITES} of {len(sites)} sites that spent most" if len(sites) > MAX_SITES else ""
-    parts = "parts do not add up: together they disclose less" if len(alone) > 1 else ""
+    parts = "epsilons of single mechanisms do not add up: together they disclose less" if len(alone) > 1 else ""
     shape = layout(
         "Epsilon by site and mechanism",
         note="; ".join(n for n in (few, parts) if n),
@@ -67,7 +67,7 @@ def epsilon_by_site(sites: Mapping[str, Mapping[str, float]], budget: float | No
 
 
 def attack_areas(attacks: Sequence[Mapping[str, Any]], bound: float | None) -> Figure:
-    """Draw the AUC of each membership attack with its 95% interval, beside guessing and the most that epsilon allows.
+    """Draw the AUC of each membership attack with its 95% interval, the level of guessing and the maximum that epsilon allows.
 
     Args:
         attacks: For each attack its name as `attack`, and `auc`, `low` and `high`.
@@ -84,7 +84,7 @@ def attack_areas(attacks: Sequence[Mapping[str, Any]], bound: float | None) -> F
     high = [a["auc"] if a["high"] is None else a["high"] for a in scored]
     traces: list[Trace] = [_vertical_line(0.5, names, "guessing", "dot")]
     if bound is not None:
-        traces.append(_vertical_line(bound, names, "the most that epsilon allows", "dash", colour=COLOURS[1]))
+        traces.append(_vertical_line(bound, names, "the maximum that epsilon allows", "dash", colour=COLOURS[1]))
     traces.append(
         {
             "type": "scatter",
@@ -121,7 +121,7 @@ def _height(rows: int) -> int:
 
 
 def _legend_below(rows: int) -> Trace:
-    """Place a legend under the axis' title, however low the figure is."""
+    """Place a legend below the axis title, for figures of any height."""
     return {"y": -60 / (_height(rows) - 130)}
 
 
@@ -158,7 +158,7 @@ def epsilon_over_rounds(
             lines.append(_line(rounds, values, f"{safe(name)} alone", colour, width=2))
     if budget is not None:
         lines.append(_line(rounds, [budget] * len(rounds), "budget", QUIET, width=1, dash="dot"))
-    note = "parts do not add up: together they disclose less" if len(alone) > 1 else ""
+    note = "epsilons of single mechanisms do not add up: together they disclose less" if len(alone) > 1 else ""
     shape = layout("Epsilon so far", note=note, x="round", y="epsilon", height=320)
     shape["yaxis"]["rangemode"] = "tozero"
     return Figure(lines, shape)

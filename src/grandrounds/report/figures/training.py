@@ -1,4 +1,4 @@
-"""Rounds of a run as figures: scores, attendance, bytes and time."""
+"""Figures of the rounds of a run: scores, participation, bytes and time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from grandrounds.report.style import (
 )
 
 _COLOURED_SITES = 3
-"""Sites that have a colour and a line in the legend: the worst."""
+"""Number of sites, the worst ones, that are drawn in colour and listed in the legend."""
 
 
 def curves(rounds: Sequence[RoundRecord], summary: RunSummary | None = None) -> Figure:
@@ -57,7 +57,7 @@ def curves(rounds: Sequence[RoundRecord], summary: RunSummary | None = None) -> 
     for line in right:
         line |= {"xaxis": "x2", "yaxis": "y2"}
     note = final_score_note(summary)
-    shape = layout("Test figures, round by round", note=note, x="round", y="test rows of all sites", height=360)
+    shape = layout("Test scores by round", note=note, x="round", y="test rows of all sites", height=360)
     shape["xaxis"] |= {"domain": [0, 0.46]}
     shape["xaxis2"] = {"title": {"text": "round"}, "domain": [0.56, 1], "anchor": "y2"}
     shape["yaxis2"] = {"title": {"text": "log loss (nats)"}, "anchor": "x2"}
@@ -65,7 +65,7 @@ def curves(rounds: Sequence[RoundRecord], summary: RunSummary | None = None) -> 
 
 
 def final_score_note(summary: RunSummary | None) -> str:
-    """Tell why the final scores of a run are not those of its last round; empty where they are."""
+    """Explain why the final scores of a run differ from those of its last round; empty where they do not."""
     if summary is None:
         return ""
     why = []
@@ -74,8 +74,8 @@ def final_score_note(summary: RunSummary | None) -> str:
     if summary.threshold not in (None, 0.5):
         why.append(f"decided at 0.5, not at {summary.threshold:.3g}")
     if summary.stopped:
-        why.append("also of rounds after the best, which was kept")
-    return f"each round's model {', '.join(why)}: the final figures differ" if why else ""
+        why.append("including rounds after the best one")
+    return f"each round's model {', '.join(why)}: the final scores differ" if why else ""
 
 
 def _lowest_accuracy(sites: Mapping[str, Mapping[str, float | None]]) -> float | None:
@@ -103,7 +103,7 @@ def site_curves(rounds: Sequence[RoundRecord], metric: str = "accuracy") -> Figu
     recorded = evaluated[-1].sites
     if metric not in recorded:
         raise BadInput(
-            f"no metric '{metric}' is recorded of each site; recorded are: {', '.join(recorded)}", code="unknown-metric"
+            f"no metric '{metric}' is recorded by site; recorded metrics: {', '.join(recorded)}", code="unknown-metric"
         )
     x = [r.round for r in evaluated]
     down = HIGHER_IS_BETTER.get(metric) is False
@@ -137,10 +137,10 @@ def local_curves(rounds: Sequence[RoundRecord]) -> Figure:
     by_round = [r.local["train_accuracy"] for r in scored]
     last = {
         s: v for values in by_round for s, v in values.items() if v is not None
-    }  # of a site that was away, its newest
+    }  # the newest value of a site that was absent
     lines, note = _site_lines(x, by_round, sorted(last, key=lambda s: (last[s], s)), site_colours(rounds))
     common = [(r.test or {})["accuracy"] for r in scored]
-    lines.append({**_line(x, common, "common model, test rows of all sites", INK, width=4), "legendrank": 1000})
+    lines.append({**_line(x, common, "shared model, test rows of all sites", INK, width=4), "legendrank": 1000})
     shape = layout("Each site's own model on its own training rows", note=note, x="round", y="accuracy", height=380)
     return Figure(lines, shape)
 
@@ -170,8 +170,9 @@ def crossed_curves(rounds: Sequence[RoundRecord], rows: Mapping[str, Mapping[str
     }
     lines = [_line(x, [m[key] for m in means], name, c) for (key, name), c in zip(names.items(), COLOURS, strict=False)]
     common = [(r.test or {})["accuracy"] for r in scored]
-    lines.append(_line(x, common, "common model, test rows of all sites", INK, width=4))
-    return Figure(lines, layout("Local models on whose rows", x="round", y="accuracy, mean over sites", height=380))
+    lines.append(_line(x, common, "shared model, test rows of all sites", INK, width=4))
+    title = "Local models on own, other sites' and test rows"
+    return Figure(lines, layout(title, x="round", y="accuracy, mean over sites", height=380))
 
 
 def _rounds_with_local_models(rounds: Sequence[RoundRecord]) -> list[RoundRecord]:
@@ -232,7 +233,7 @@ _STEPS = [[0, FAINT], [0.333, FAINT], [0.334, COLOURS[1]], [0.666, COLOURS[1]], 
 
 
 def presence_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
-    """Draw for each site and round whether it took part, was asked and missing, or was not asked.
+    """Draw the participation of each site in each round: took part, missing, or not asked.
 
     With many sites it shows those that were missing most often.
     """
@@ -289,7 +290,7 @@ def bytes_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
         bars(x, up, "from sites", COLOURS[0], number_format=".4g"),
     ]
     total = sum(r.decision.cost[key] for r in rounds for key in ("bytes_down", "bytes_up")) / 1e6
-    note = f"{total:,.2f} MB in rounds; setup and the final evaluation are not in it"
+    note = f"{total:,.2f} MB in rounds, without setup and the final evaluation"
     return Figure(drawn, layout("Bytes", note=note, x="round", y="MB a round", height=340, barmode="stack"))
 
 

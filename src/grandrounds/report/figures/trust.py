@@ -26,7 +26,7 @@ from grandrounds.report.style import (
 
 
 class TrustRuleRecord(TypedDict):
-    """The rule of trust in the summary of a run: its shares and how weight is taken off."""
+    """The rule of trust in the summary of a run: its shares and the penalty for divergence."""
 
     alpha: float
     beta: float
@@ -39,7 +39,7 @@ class TrustRuleRecord(TypedDict):
 
 
 _COLOURED_SITES = 3
-"""Sites that have a colour and a line in the legend, at the end that matters."""
+"""Number of sites that are drawn in colour and listed in the legend."""
 _NSDS_FLOOR = 1e-4
 """The lowest NSDS that a logarithmic axis shows; below it sites agree."""
 _TICKS = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
@@ -49,7 +49,7 @@ def trust_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
     """Draw each site's trust, the least trusted in colour and the mean in bold; with many sites, the thirty least trusted.
 
     Raises:
-        BadInput: No round keeps trust.
+        BadInput: No round records trust.
     """
     decisions = _require_trust(rounds)
     values = _values(decisions, "trust")
@@ -64,14 +64,14 @@ def trust_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
 
 
 def nsds_over_rounds(rounds: Sequence[RoundRecord], alarm: float) -> Figure:
-    """Draw the divergence of each site's explanations from the consortium's, the farthest in colour, under the alarm's line.
+    """Draw the divergence of each site's explanations from the consortium's, the farthest in colour, with the alarm threshold.
 
     Args:
         rounds: The record of each round.
         alarm: The NSDS above which a site raises an alarm.
 
     Raises:
-        BadInput: No round keeps trust.
+        BadInput: No round records trust.
     """
     decisions = _require_trust(rounds)
     values = _values(decisions, "nsds")
@@ -118,12 +118,12 @@ def trust_parts(decision: Decision, rule: TrustRuleRecord) -> Figure:
         rule: The rule in the summary's `trust`.
 
     Raises:
-        BadInput: The round keeps no trust.
+        BadInput: The round records no trust.
     """
     signals = decision.signals
     trust = {s: v for s, v in signals.get("trust", {}).items() if v is not None}
     if not trust or "nsds" not in signals:
-        raise BadInput("this round keeps no trust of its sites: there is nothing to draw", code="nothing-to-draw")
+        raise BadInput("this round records no trust in its sites: there is nothing to draw", code="nothing-to-draw")
     sites = sorted(trust, key=lambda s: (trust[s], s))[:MAX_SITES]
     names = labels(sites)
     agreed = [rule["beta"] * _agreement(signals, s, rule) for s in sites]
@@ -145,7 +145,7 @@ def trust_parts(decision: Decision, rule: TrustRuleRecord) -> Figure:
     notes += [f"the {len(sites)} least trusted of {len(trust)} sites"] if len(trust) > len(sites) else []
     return Figure(
         traces,
-        layout(f"Round {decision.round}: what trust is made of", note="; ".join(notes), y="trust", height=380,
+        layout(f"Round {decision.round}: components of trust", note="; ".join(notes), y="trust", height=380,
                barmode="stack", legend={"traceorder": "normal", "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"},
                xaxis=category(names, tickangle=-45 if len(names) > 8 else 0)),
     )  # fmt: skip
@@ -177,15 +177,15 @@ def rewards_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
 
 
 def trust_decisions(rounds: Sequence[RoundRecord]) -> list[Decision]:
-    """Return the Decisions that keep trust of sites; FLTrust and FoolsGold have a signal "trust" too, and no NSDS."""
+    """Return the Decisions that record trust; FLTrust and FoolsGold have a signal "trust" too, but no NSDS."""
     return [r.decision for r in rounds if "trust" in r.decision.signals and "nsds" in r.decision.signals]
 
 
 def _require_trust(rounds: Sequence[RoundRecord]) -> list[Decision]:
-    """Return the Decisions that keep trust, of which there must be some."""
+    """Return the Decisions that record trust; refuse runs without any."""
     decisions = trust_decisions(rounds)
     if not decisions:
-        raise BadInput("no round of this run keeps trust of its sites: run method 'fedxchain'", code="nothing-to-draw")
+        raise BadInput("no round of this run records trust in its sites: use method 'fedxchain'", code="nothing-to-draw")
     return decisions
 
 

@@ -41,7 +41,7 @@ def weights(rounds: Sequence[RoundRecord]) -> Figure:
     weighed = [r for r in rounds if r.decision.weights]
     if not weighed:
         raise BadInput(
-            "no round of this run weighs sites against one another: there are no weights to draw",
+            "no round of this run has aggregation weights: there is nothing to draw",
             code="nothing-to-draw",
         )
     shown = [weighed[i] for i in spread_positions(len(weighed))]
@@ -63,7 +63,7 @@ def weights(rounds: Sequence[RoundRecord]) -> Figure:
     note = f"{len(shown)} of {len(weighed)} rounds" if len(shown) < len(weighed) else ""
     return Figure(
         traces,
-        layout("Weights in the common model", note=note, x="round", y="weight", height=400, barmode="stack",
+        layout("Aggregation weights", note=note, x="round", y="weight", height=400, barmode="stack",
                bargap=0.15 if len(x) <= 60 else 0, legend={"traceorder": "normal"}),
     )  # fmt: skip
 
@@ -96,12 +96,11 @@ def spread_positions(count: int) -> list[int]:
 
 
 def weights_by_signal(decision: Decision) -> Figure:
-    """Draw one round's weights by site, with the signals that argued for them.
+    """Draw one round's weights by site, with the signals that determined them.
 
     Where the Decision splits weights among signals (`shares`: signal -> site -> part of the weight) the bars are stacked and add
-    up to the weight, the numbers behind them are on hover, and a ring marks the weight by rows alone. Where it does not, the
-    weight and every signal have a panel each, on a scale of its own: signals can have either sign, and how they were combined
-    cannot be read off them.
+    up to the weight, the numbers behind them are on hover, and a ring marks the weight by number of rows alone. Otherwise the
+    weight and each signal have a panel with its own scale: signals can have either sign.
 
     Raises:
         BadInput: The round has no weights with signals.
@@ -114,7 +113,7 @@ def weights_by_signal(decision: Decision) -> Figure:
     sites = sorted(by_site, key=lambda s: (-(by_site[s] or 0.0), s))[:MAX_SITES]
     names = labels(sites)
     some = [f"the {len(sites)} heaviest of {len(by_site)} sites"] if len(by_site) > len(sites) else []
-    title = f"Round {decision.round}: what argued for each weight"
+    title = f"Round {decision.round}: what determined each weight"
     shares = decision.shares or {}
     if not shares:
         return _panels(decision, sites, title=title, note="; ".join([_OWN_SCALES, *some]))
@@ -123,7 +122,7 @@ def weights_by_signal(decision: Decision) -> Figure:
     if sum(rows.values()):
         alone = [rows.get(s, 0.0) / sum(rows.values()) for s in sites]
         ring = {"symbol": "circle", "size": 9, "color": "#ffffff", "line": {"color": INK, "width": 1.5}}
-        traces.append(_marks("by rows alone", names, alone, ring))
+        traces.append(_marks("by number of rows alone", names, alone, ring))
     traces.append(_marks("weight", names, [by_site[s] for s in sites], {"symbol": "diamond", "size": 9, "color": INK}))
     return Figure(
         traces,
@@ -132,7 +131,7 @@ def weights_by_signal(decision: Decision) -> Figure:
     )  # fmt: skip
 
 
-_OWN_SCALES = "every signal on its own scale, as reported; the sentences say how they make the weight"
+_OWN_SCALES = "each signal on its own scale, as reported; the text above explains how they determine the weight"
 _PANEL, _GAP = 74, 30
 """Height of a panel and of the space above it, in pixels."""
 
@@ -181,7 +180,7 @@ def _parts(shares: SiteValues, signals: SiteValues, sites: Sequence[str]) -> lis
     for k, (part, values) in enumerate(shares.items()):
         behind = [name for name in _SIGNALS_OF_PART.get(part, (part,)) if name in signals]
         name = (
-            "rows, as far as explanations are in line"
+            "rows x agreement of explanations"
             if "in_line" in behind
             else _PART_NAMES.get(part, part.replace("_", " "))
         )
@@ -266,7 +265,7 @@ def cohorts_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
     """
     decisions = [r.decision for r in rounds if (r.decision.cohorts or {}).get("of")]
     if not decisions:
-        raise BadInput("no round of this run groups its sites: there are no cohorts to draw", code="nothing-to-draw")
+        raise BadInput("no round of this run groups its sites into cohorts: there is nothing to draw", code="nothing-to-draw")
     shown = [decisions[i] for i in spread_positions(len(decisions))]
     assignments = [d.cohorts["of"] for d in shown]
     every = list(dict.fromkeys(s for d in decisions for s in d.cohorts["of"]))
@@ -290,7 +289,7 @@ def cohorts_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
 
 
 def _compared_distances(decision: Decision) -> dict[str, float | None]:
-    """Return the distances of a round, without those of sites that were compared with nobody but themselves."""
+    """Return the distances of a round, without sites that were alone in their cohort."""
     cohort_by_site = (decision.cohorts or {}).get("of", {})
     alone = {s for s, c in cohort_by_site.items() if list(cohort_by_site.values()).count(c) == 1}
     return {s: v for s, v in decision.signals["disagreement"].items() if v or s not in alone}
@@ -333,7 +332,7 @@ def _changes(cohorts: Sequence[int | None]) -> int:
 
 
 def _consistency(indices: Sequence[float | None]) -> list[str]:
-    """Summarise how far cohorts are those of the round before: the mean of the adjusted Rand index, and its minimum."""
+    """Summarise the stability of cohorts from round to round: the mean of the adjusted Rand index, and its minimum."""
     defined = [v for v in indices if v is not None]
     if not defined:
         return []

@@ -25,7 +25,7 @@ from grandrounds.report.style import words
 
 _ROWS = 40
 _MOST_SIDE_BY_SIDE = 15
-"""Sites up to which two heat maps of pairs stand side by side."""
+"""Largest number of sites for which two heat maps of pairs fit next to each other."""
 _TOP = 3
 _NUMBERS = ("drift", "sampling", "consensus_drift", "jaccard", "rank_correlation")
 
@@ -43,7 +43,7 @@ def explanations_section(explanations: Explanations | None, charts: Charts) -> l
         out.append(charts.place(figures.importance_heatmap(explanations, kind), wide=True))
     apart = [_distance_figure(explanations, kind) for kind in kinds]
     if "deployed" in last:
-        words, shares = "What the common model relies on", last["deployed"]["consensus"]
+        words, shares = "Most important features of the shared model", last["deployed"]["consensus"]
         apart.insert(0, figures.importances(explanations["features"], shares, top=12, title=words))
     side_by_side = all(len(block["to_consensus"]) <= _MOST_SIDE_BY_SIDE for block in last.values())
     out.append(charts.place(*apart, wide=not side_by_side))
@@ -60,20 +60,20 @@ def _distance_figure(explanations: Explanations, kind: str) -> Figure:
 def _intro(sketch: SketchRecord, kinds: Sequence[str]) -> str:
     """Define the measures of the section."""
     meaning = {
-        "training": "<b>Training drift</b> compares the sites' own models of a round on the same reference rows: "
-        "it says how differently hospitals learn.",
-        "deployed": "<b>Deployed divergence</b> compares what the model in use relies on for each site's own "
-        "patients: it says how explanations differ from hospital to hospital.",
+        "training": "<b>Training drift</b>: do the sites' models rely on different features after local training? It compares "
+        "the models of a round on the same reference rows.",
+        "deployed": "<b>Deployed divergence</b>: does the final model rely on different features at different hospitals? It "
+        "compares explanations on each site's own patients.",
     }
-    both = "The two answer different questions and are not to be compared with one another." if len(kinds) > 1 else ""
-    how = f"Sketches are by {escape(str(sketch['explainer']).replace('_', ' '))}"
+    both = "The two measures answer different questions; do not compare one with the other." if len(kinds) > 1 else ""
+    how = f"Explanations are by {escape(str(sketch['explainer']).replace('_', ' '))}"
     if sketch.get("score"):
         score = escape(str(sketch["score"]).replace("_", " "))
-        how += f" (local models by {score}, the model in use by how far its predictions move)"
+        how += f" (local models by {score}, the final model by the change in its predictions)"
     scale = (
-        "A sketch shares out importance among features and sums to 1; distances run from 0 (the same sketch) to 2 "
-        "(nothing in common). A divergence not well above what sampling alone would give says nothing about the sites; "
-        "training drift is measured on the same rows for all, so sampling puts no site apart."
+        "A sketch gives each feature its share of the total importance; shares sum to 1. Distances between sketches run from "
+        "0 (identical) to 2 (no feature in common). Compare deployed divergence with the value expected by chance, which comes "
+        "from sampling patients. Training drift uses the same rows for all sites, so it has no chance level."
     )
     parts = [*[meaning[kind] for kind in kinds], both, f"{how}.", scale]
     return f"<p>{' '.join(p for p in parts if p)}</p>"
@@ -82,7 +82,7 @@ def _intro(sketch: SketchRecord, kinds: Sequence[str]) -> str:
 def _drift_table(last: Mapping[str, Block]) -> str:
     """Tabulate the newest numbers, one row per kind."""
     k = next(iter(last.values()))["k"]
-    head = ["", "distance of two sites", "by sampling alone", "change of consensus", f"Jaccard of top {k}"]
+    head = ["", "distance of two sites", "expected by chance", "change of consensus", f"Jaccard of top {k}"]
     rows = [
         [
             td(MEASURE[kind]),
@@ -99,7 +99,7 @@ def _site_table(features: Sequence[str], last: Mapping[str, Block]) -> str:
     every = list(dict.fromkeys([*farthest_sites(first, 10**9), *[s for b in last.values() for s in b["to_consensus"]]]))
     head = ["site"]
     for kind in last:
-        head += [f"{kind}: distance", f"<th class='text'>{kind}: relies on</th>"]
+        head += [f"{kind}: distance", f"<th class='text'>{kind}: most important features</th>"]
     rows = []
     for site in every[:_ROWS]:
         cells = [td(escape(site))]
@@ -113,7 +113,7 @@ def _site_table(features: Sequence[str], last: Mapping[str, Block]) -> str:
 def _top_features(features: Sequence[str], block: Block, site: str) -> str:
     """Name the most important features of a site; a flat sketch (a model that uses none of them) names none."""
     if site in block.get("flat", ()):
-        return "<td class='text'>flat: no feature counts</td>"
+        return "<td class='text'>flat: the model uses no feature</td>"
     sketch = block.get("sketches", {}).get(site)
     if sketch is None:
         return "<td class='text'>&ndash;</td>"

@@ -20,25 +20,25 @@ RATIONALE_COLUMNS = {
     "iou": "IoU",
     "masked_accuracy": "masked accuracy",
 }
-"""What is scored, and what it is called."""
+"""Scores and their labels."""
 
 _COUNT_KEY = {"accuracy": "pictures", "xai": "scored", "grid": "pictures", "masked_accuracy": "scored"}
-"""Shares of pictures have a standard error; by which count."""
+"""Scores that are shares of images, with the count for their standard error."""
 
 THIS_MODEL = "this model"
 
 
-def rationale_rows(reasons: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def rationale_rows(scores: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Format the scores of the model and of each baseline; only the model's have a standard error.
 
     Args:
-        reasons: The summary's `reasons`.
+        scores: Rationale scores, the summary's `reasons`.
 
     Returns:
         Name of the row -> score -> text; the model comes first.
     """
-    rows = {THIS_MODEL: {key: _score_text(reasons, key) for key in RATIONALE_COLUMNS if key in reasons}}
-    for name, baseline in reasons["baselines"].items():
+    rows = {THIS_MODEL: {key: _score_text(scores, key) for key in RATIONALE_COLUMNS if key in scores}}
+    for name, baseline in scores["baselines"].items():
         rows[name] = {key: format_number(baseline[key]) for key in RATIONALE_COLUMNS if key in baseline}
     return rows
 
@@ -88,8 +88,8 @@ def _rationale_text(reasons: Mapping[str, Any]) -> str:
             "right one."
         )
     sentences.append(
-        "Compare a score with noise, with blobs that look at no image, and with the same net with its "
-        "weights shuffled; &plusmn; is the standard error."
+        "Baselines: noise, a blob that ignores the image, and the same network with shuffled weights; "
+        "&plusmn; is the standard error."
     )
     return " ".join(sentences)
 
@@ -113,7 +113,7 @@ MAP_ROWS = {
     "own and its last, SSIM / rank": ("since", "since", LOCAL),
     "common and its last, SSIM / rank": ("since", "since", COMMON),
 }
-"""What is told of a map, two numbers in each row: of the first ones the local model's and the common one's."""
+"""Rows of the table of heat maps; the first ones have a number for the local and for the shared model."""
 
 
 def map_pairs(numbers: Mapping[str, Mapping[str, float | None]]) -> dict[str, str]:

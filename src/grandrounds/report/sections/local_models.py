@@ -54,7 +54,7 @@ def local_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Ch
 
 def _intro(last: RoundRecord) -> str:
     text = (
-        "A local model is what a site has trained in a round, before the sites' models are joined. Accuracy on the rows it was "
+        "A local model is what a site has trained in a round, before aggregation. Accuracy on the rows it was "
         "trained on says how well it fits them, not how good it is: that is for test rows. "
     )
     if "external" in last.local:

@@ -1,4 +1,4 @@
-"""Report sections on privacy: the promise, the budget spent, and membership attacks on the model."""
+"""Report sections on privacy: the guarantee, the budget spent, and membership attacks on the model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def privacy_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: 
         out.append(charts.place(spending_figure(privacy, rounds)))
     items = "".join(f"<li>{escape(release(Event.from_dict(e), str(privacy['unit'])))}</li>" for e in privacy["events"])
     gaps = "".join(f"<li>{escape(line)}</li>" for line in uncovered(privacy))
-    return [*out, f"<h3>Releases under it</h3><ul>{items}</ul>", f"<h3>Not covered</h3><ul>{gaps}</ul>"]
+    return [*out, f"<h3>Releases covered by the guarantee</h3><ul>{items}</ul>", f"<h3>Not covered</h3><ul>{gaps}</ul>"]
 
 
 def spending_figure(privacy: Mapping[str, Any], rounds: Sequence[RoundRecord]) -> Figure:
@@ -80,7 +80,7 @@ def _promise_sentences(summary: RunSummary) -> list[str]:
 
 
 def _epsilon_alone(released: Sequence[Sequence[Event]], release_name: str, delta: float) -> list[float]:
-    """Compute the epsilon after each round of one mechanism's releases, were there no others."""
+    """Compute the epsilon after each round of one mechanism's releases alone."""
     from grandrounds.privacy.accounting import epsilon_of
 
     matching: list[Event] = []
@@ -103,7 +103,7 @@ def membership_section(attacks: Mapping[str, Any] | None) -> list[str]:
     bound = attacks["bound"]
     if bound is not None:
         most = [number(bound["auc"], 3), "", number(bound["tpr"], 3)]
-        rows.append([td(f"most that epsilon = {bound['epsilon']:.3g} allows"), td(""), td(""), *map(td, most)])
+        rows.append([td(f"maximum that epsilon = {bound['epsilon']:.3g} allows"), td(""), td(""), *map(td, most)])
     words = [f"<p>{escape(s)}</p>" for s in attacks["sentences"]]
     if bound is not None and bound["broken"]:
         words[-1] = f"<p class='warn'>{escape(attacks['sentences'][-1])}</p>"

@@ -1,4 +1,4 @@
-"""Report section on trust (FedXChain): how far each site is trusted, from what, and what trust cannot detect."""
+"""Report section on trust (FedXChain): trust in each site, its components, and attacks that it cannot detect."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class TrustRecord(TypedDict):
 
 
 def trust_record(summary: RunSummary) -> TrustRecord | None:
-    """Return what the summary says about trust; None for a run that keeps none."""
+    """Return the summary's record of trust; None for a run without one."""
     return cast(TrustRecord, summary.trust) if summary.trust else None
 
 
 def trust_section(summary: RunSummary, rounds: Sequence[RoundRecord], charts: Charts) -> list[str]:
-    """Write the section on trust; empty for a run that keeps none."""
+    """Write the section on trust; empty for a run that records none."""
     decisions, trust = trust_decisions(rounds), trust_record(summary)
     if not decisions or not trust:
         return []
@@ -73,41 +73,41 @@ def trust_limits(trust: TrustRecord) -> list[str]:
     if secure:
         rows = "its own validation rows" if at_site else "reference rows that every site was sent"
         first = (
-            "Models and SHAP values were hidden from the server. So accuracy, NSDS and contribution are what each site says "
-            f"of itself, accuracy on {rows}. "
+            "Models and SHAP values were hidden from the server. So each site reports its own accuracy, NSDS and "
+            f"contribution; accuracy is measured on {rows}. "
         )
         first += (
-            "A site whose labels are wrong in its validation rows too finds itself right, and is trusted."
+            "A site whose validation labels are wrong as well reports a high accuracy and is trusted."
             if at_site
-            else "A site with bad data finds, and says, that its model is wrong on these rows: that is caught."
+            else "A site with bad data reports a low accuracy on these rows and is detected."
         )
-        first += " A site that lies about its numbers is not caught."
+        first += " A site that misreports its numbers is not detected."
     elif at_site:
         first = (
-            "Accuracy is what each site says of its own validation rows. A site whose labels are wrong there too finds itself "
-            "right, and is trusted; a site that lies is believed. To see either, give the server reference rows "
+            "Each site reports its accuracy on its own validation rows. A site whose validation labels are wrong as well "
+            "reports a high accuracy and is trusted, and so is a site that lies. To detect both, give the server reference rows "
             "(method.trust.accuracy_at = 'reference')."
         )
     else:
         first = (
             "The server measured each model's accuracy itself, on its reference rows: a site with bad data loses trust, and so "
-            "does one that lies about its accuracy. A model that is right on these rows and wrong on other patients, as a "
-            "backdoor makes it, is not seen by it."
+            "does one that lies about its accuracy. A model that is right on these rows and wrong on other patients (a "
+            "backdoor) is not detected."
         )
     if not secure and trust["explained"] == "reference":
-        first += " It worked SHAP values out on these rows itself, so that NSDS cannot be made up."
+        first += " The server computed SHAP values on these rows itself, so a site cannot fake its NSDS."
     elif not secure:
         first += (
-            " NSDS comes from SHAP values that a site works out on its own rows and sends: a site may make them up."
+            " NSDS comes from SHAP values that each site computes on its own rows and sends: a site can fake them."
         )
     signs = (
-        "SHAP values that point the other way are no agreement."
+        "SHAP values of the opposite sign count as disagreement."
         if signed
-        else "NSDS depends on the size of SHAP values and not on their sign: a model with every sign turned has the same NSDS."
+        else "NSDS depends on the size of SHAP values and not on their sign: a model with every sign flipped has the same NSDS."
     )
     other = (
         "A high NSDS says that a site's model relies on other features than the consortium's: because its data are bad, or "
-        "because its patients are others."
+        "because its patients differ."
     )
     return [escape(first), escape(f"{signs} {other}")]
 
@@ -118,7 +118,7 @@ def _trust_formula(trust: TrustRecord) -> str:
     penalty = f"exp(-{r['tau']:g} NSDS)" if r["form"] == "exponential" else f"(1 - {r['tau']:g} NSDS), at least 0"
     rows = f"rows^{r['kappa']:g} x " if r["kappa"] else ""
     more = " x agreement of signs" if r["signed"] else ""
-    more += " x how far its sketch is in line with the others'" if r["reasons"] else ""
+    more += " x agreement of its sketch with the others'" if r["reasons"] else ""
     words = (
         f"Trust is {r['alpha']:g} x accuracy + {r['beta']:g} x {agreed} + {r['gamma']:g} x consistency, between 0 and 1. "
         "NSDS is how far the features that a site's model relies on (SHAP values) diverge from the consortium's: 0 is the same. "
@@ -153,16 +153,16 @@ def _correlation(trust: TrustRecord) -> list[str]:
     """Write how rewards correlate with trust; contribution is measured, and reward follows from it."""
     if trust["reward_correlation"] is None:
         return []
-    hidden = ", as the sites say themselves" if trust["secure"] else ""
+    hidden = ", as reported by the sites" if trust["secure"] else ""
     return [
-        "<p>A site's contribution is by how much lower the log loss on the reference rows is with it, at the share of its rows, "
-        f"than without it{hidden}; its reward is contribution x trust. Mean trust and mean reward over sites: Pearson's r = "
-        f"{trust['reward_correlation']:.2f}. Trust is a factor of the reward, so some of that is by construction.</p>"
+        "<p>A site's contribution is the decrease in log loss on the reference rows when it takes part"
+        f"{hidden}; its reward is contribution x trust. Mean trust and mean reward over sites: Pearson's r = "
+        f"{trust['reward_correlation']:.2f}. Trust is a factor of the reward, so part of this correlation is by construction.</p>"
     ]
 
 
 def _alarms(decisions: Sequence[Decision], trust: TrustRecord) -> str:
-    """List the sites that passed the alarm's line, and those that refused weights."""
+    """List the sites above the alarm threshold, and those that refused weights."""
     items = []
     alarmed: Mapping[str, Sequence[int]] = trust["alarmed"]
     for site in sorted(alarmed, key=lambda s: (-len(alarmed[s]), s))[:_ROWS]:
@@ -175,7 +175,7 @@ def _alarms(decisions: Sequence[Decision], trust: TrustRecord) -> str:
         items.append(f"and {len(alarmed) - _ROWS} more sites")
     refused: Mapping[str, Sequence[int]] = trust["refused"]
     items += [f"{escape(s)} refused the weights of {_round_list(refused[s])}" for s in sorted(refused)]
-    none = [] if alarmed else [f"No site's NSDS passed the alarm's line of {trust['alarm']:g} in any round."]
+    none = [] if alarmed else [f"No site's NSDS exceeded the alarm threshold of {trust['alarm']:g} in any round."]
     none += [] if refused or not trust["weighs"] else ["No site refused the weights of a round."]
     inner = f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
     return inner + (f"<p>{' '.join(none)}</p>" if none else "")

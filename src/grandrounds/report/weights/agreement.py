@@ -89,7 +89,7 @@ def _strength_sentences(view: SiteView) -> list[str]:
     if view.site not in every or usual <= 0:
         return []
     return [
-        f"All together, its features count for {whole_percent(every[view.site] / usual)} of what they usually do (the median)."
+        f"In total, its features are {whole_percent(every[view.site] / usual)} as important as usual (the median)."
     ]
 
 
@@ -111,20 +111,20 @@ def _distance_cost(view: SiteView) -> str:
 
 
 def _verdict(view: SiteView, share: float) -> str:
-    """Tell whether its explanations stand out, and whether this round or the rounds before decided that."""
+    """Tell whether its explanations are outliers, by this round alone and over the rounds."""
     standing, now = view.value("standing"), _outlier_ratio_now(view)
     if standing is None and view.has_signal("standing"):
-        return "Explanations lie too far apart to say whose stand out"
+        return "Explanations differ too much to identify outliers"
     if standing is None:  # a record from before rounds were remembered
-        return "They stand out" if share < _ALL else "They do not stand out"
+        return "They are outliers" if share < _ALL else "They are not outliers"
     if now is not None and np.isnan(now):
-        before = "its own did" if standing > 1 else "its own did not"
-        return f"Explanations lie too far apart in this round to say whose stand out; in rounds before {before}"
+        before = "its own were" if standing > 1 else "its own were not"
+        return f"Explanations differ too much in this round to identify outliers; in earlier rounds {before}"
     if now is not None and now <= 1 < standing:
-        return "They do not stand out in this round, but did in rounds before"
+        return "They are not outliers in this round, but were in earlier rounds"
     if now is not None and standing <= 1 < now:
-        return "They stand out in this round, but not with the rounds before in mind"
-    return "They stand out" if standing > 1 else "They do not stand out"
+        return "They are outliers in this round, but not over all rounds so far"
+    return "They are outliers" if standing > 1 else "They are not outliers"
 
 
 def _remembered_sentences(view: SiteView) -> list[str]:
@@ -134,7 +134,7 @@ def _remembered_sentences(view: SiteView) -> list[str]:
         return []
     if now is not None and abs(now - standing) < _SAME_DISTANCE * now:
         return []
-    return [f"Over the rounds its explanations lie {standing:.3g} times as far off as passes unnoticed."]
+    return [f"Over all rounds, its explanations lie {standing:.3g} times as far off as the outlier limit."]
 
 
 def _harm_sentences(view: SiteView) -> list[str]:
@@ -151,9 +151,9 @@ def _harm_sentences(view: SiteView) -> list[str]:
         return [f"{worse}, but this is not confirmed with either half of its own patients: it keeps {spared}."]
     if not out or not least:
         return []
-    why = (
-        "No labelled reference rows tell of harm" if harm is None else "It does the model no harm on the reference rows"
-    )
+    why = "It does not harm the model on the reference rows"
+    if harm is None:
+        why = "There are no labelled reference rows to measure harm"
     return [f"{why}, so it keeps at least {whole_percent(least)} of its weight."]
 
 
@@ -186,14 +186,14 @@ def _outlier_ratio_now(view: SiteView) -> float | None:
 def _remaining_share(share: float) -> str:
     if share >= _ALL:
         return "all that its rows give it"
-    return f"{whole_percent(share)} of what its rows would give it (before weights are made to sum to 1)"
+    return f"{whole_percent(share)} of the weight by its rows (before normalisation)"
 
 
 def _flat_sentence(view: SiteView) -> str:
     everyone = view.values("flat")
     if all(everyone.values()):
-        return "No site's model used any feature at all, so explanations say nothing of any of them."
-    text = "Its model used no feature at all, so its explanations say nothing: it counts no more than the site that agrees least"
+        return "No site's model used any feature, so explanations carry no information."
+    text = "Its model used no feature, so its explanations carry no information: it counts at most as the site that agrees least"
     share = view.value("in_line")
     return f"{text}, and keeps {_remaining_share(share)}." if share is not None else f"{text}."
 
@@ -203,7 +203,7 @@ def _unexplained_round(view: SiteView) -> list[str]:
     last, counts = view.value("in_line"), view.value("agreement")
     text = "Explanations were not requested in this round"
     if last is not None:
-        return [f"{text}; how far it was last found in line with the others stands: {whole_percent(last)}."]
+        return [f"{text}; its last known agreement with the others applies: {whole_percent(last)}."]
     if counts is None:
         return []
     return [
@@ -220,7 +220,7 @@ def _gain_sentences(view: SiteView) -> list[str]:
         return []
     more = view.weight > rows.get(view.site, 0.0) / total + 1 - _ALL
     return (
-        ["Others lost weight for their explanations, which leaves it more than its rows alone would."] if more else []
+        ["Others lost weight because of their explanations, so it has more than its rows alone would give."] if more else []
     )
 
 
@@ -241,8 +241,7 @@ def _feature_sentences(view: SiteView, names: Sequence[str], block: Block) -> li
 def _consensus(view: SiteView, block: Block) -> Array | None:
     """Recompute the consensus (F,), in shares, of the recorded distance: a mean of sketches (eq. 5) or a median of importances.
 
-    None where sketches were not kept, or where neither gives that distance: nothing is said of a consensus that did not
-    decide.
+    None where sketches were not kept, or where neither gives that distance: a consensus that did not decide is not described.
     """
     sketches, size = _compared_sketches(view, block), view.values("importance")
     if view.site not in sketches or (size and not set(sketches) <= set(size)):

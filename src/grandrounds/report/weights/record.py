@@ -12,7 +12,7 @@ _NAMED = 8
 
 
 def percent(share: float) -> str:
-    """Format a weight: one decimal, and two digits of what is smaller than that shows."""
+    """Format a weight: one decimal, or two significant digits for smaller weights."""
     if 0 < share < 1e-5:
         return "under 0.001 %"
     if 0 < share < 0.01:
@@ -26,7 +26,7 @@ def whole_percent(share: float) -> str:
 
 
 def percent_parts(shares: Mapping[str, float]) -> dict[str, int]:
-    """Split into whole percents that add up to 100: what rounding leaves goes to the largest remainders."""
+    """Split into whole percents that add up to 100: the largest remainders are rounded up."""
     total = sum(shares.values())
     exact = {name: 100 * value / total for name, value in shares.items()}
     out = {name: int(value) for name, value in exact.items()}
@@ -53,7 +53,7 @@ def as_sentence(words: str) -> str:
 class SiteView:
     """One round's Decision from the point of view of one site.
 
-    Run folders of earlier versions lack parts of the record: what is missing is empty.
+    Run folders of earlier versions lack parts of the record; missing parts are empty.
 
     Attributes:
         decision: The Decision.

@@ -1,7 +1,7 @@
 """Sentences that explain the weight of a site in a round.
 
-Every number is read from the round's record, and for features from the explanations; nothing is computed anew that a
-method decided. The sentences omit what a record does not hold.
+Every number is read from the round's record, and for features from the explanations; no decision of
+a method is recomputed. Missing parts of a record are left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STAGES = {
     "secure": "Secure aggregation",
     "stability": "Local regularisation",
 }
-"""The parts of a method as a reader knows them."""
+"""Parts of a method and their labels."""
 
 _AFTER = {"weigh": "weighting", "cohorts": "joining cohorts", "robust": "the robust rule", "secure": "the secure sum"}
 _SAME_WEIGHT = 1e-12
@@ -106,7 +106,7 @@ def _weight_clause(view: SiteView) -> str:
     if level == len(rest):
         return f"{weight}, as every site that answered" + (" there" if cluster is not None else "")
     rank = 1 + sum(w > view.weight + _SAME_WEIGHT for w in rest)
-    ties = f", level with {level} other{'s' if level > 1 else ''}" if level else ""
+    ties = f", tied with {level} other{'s' if level > 1 else ''}" if level else ""
     return f"{weight}, number {rank} of {len(peers)}{ties}"
 
 
@@ -130,7 +130,7 @@ def _part_sentences(view: SiteView) -> list[str]:
         "data": "data size",
         "agreement": "agreement"
         if view.value("in_line") is None
-        else "its rows as far as its explanations are in line",
+        else "its rows x agreement of explanations",
         "worst_site": "its validation loss",
         "calibration": "its calibration error",
     }
@@ -145,7 +145,7 @@ def _part_sentences(view: SiteView) -> list[str]:
 
 
 def _floor_sentences(view: SiteView) -> list[str]:
-    """Tell that the floor raised it: such a site has the least weight of all, below the floor since all then sum to 1."""
+    """Tell that the minimum weight raised it: after normalisation such a site has the smallest weight of all."""
     floor = view.setting("weigh", "floor")
     blended: Mapping[str, float] = next((s["weights"] for s in view.stages if s["part"] == "weigh"), {})
     if not floor or not set(view.decision.shares or ()) - {"data"} or view.site not in blended:
@@ -153,7 +153,7 @@ def _floor_sentences(view: SiteView) -> list[str]:
     least = min(blended.values())
     if blended[view.site] > least + _SAME_WEIGHT or least >= floor:
         return []
-    return [f"It was raised to the least weight there is, {floor:g}, before all were made to sum to 1."]
+    return [f"It was raised to the minimum weight, {floor:g}, before normalisation."]
 
 
 def _stage_weight_sentences(view: SiteView) -> list[str]:
@@ -169,7 +169,7 @@ def stage_reasons(decision: Decision) -> list[tuple[str, str]]:
     """List the reasons that the parts of the method give for a round.
 
     Returns:
-        (part, reason) in order; last what no part says, or all of it in a record from before there were parts.
+        (part, reason) in order; last the reasons of no part, or all of them in a record of an earlier version.
     """
     stages = [s for s in decision.stages or () if s["why"]]
     rest = decision.why
@@ -184,6 +184,6 @@ def _rule_sentences(view: SiteView) -> list[str]:
 
 
 def _note_sentences(view: SiteView) -> list[str]:
-    """Repeat the notes of the round, without those on other sites; that it is flat has been said."""
+    """Repeat the notes of the round, without those on other sites and on flat explanations."""
     theirs = tuple(f"{s}: " for s in view.decision.asked if s != view.site or view.value("flat"))
     return [as_sentence(f"Note: {note}") for note in view.decision.notes if not note.startswith(theirs)]

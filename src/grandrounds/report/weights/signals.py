@@ -1,6 +1,6 @@
 """Sentences about the signals behind a weight: selection, lateness, scores, and trust (FedXChain).
 
-Trust has three parts, each a share times a number in [0, 1]. The sentences give every part, so that a reader can add them up.
+Trust has three parts, each a share times a number in [0, 1]. The sentences give every part and its value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from grandrounds.methods.sse_agg.weights import HARM_BY_HALF
 from grandrounds.report.weights.record import SiteView, as_sentence, join_names, percent, whole_percent
 
 TRUST_SIGNALS = ("accuracy", "nsds", "steadiness", "consistency", "trust", "alignment", "contribution", "reward")
-"""What is said of here."""
+"""Signals that this module explains."""
 
 _LEAST = 5e-5
 
@@ -26,7 +26,7 @@ def uses_trust(view: SiteView) -> bool:
 
 
 def trust_sentences(view: SiteView) -> list[str]:
-    """Explain trust: its value, its three parts, what NSDS took off, and the site's reward."""
+    """Explain trust: its value, its three parts, the penalty for NSDS, and the site's reward."""
     if not uses_trust(view):
         return []
     return [
@@ -40,7 +40,7 @@ def trust_sentences(view: SiteView) -> list[str]:
 
 
 def refusal_sentences(view: SiteView) -> list[str]:
-    """Name the sites that rejected the weights, and their reasons; or that every site accepted them."""
+    """Name the sites that rejected the weights and why, or state that every site accepted them."""
     codes = {s: code for s, why in view.decision.missing.items() if (code := rejection_code(why))}
     if not codes and uses_trust(view) and view.setting("weigh", "rule") == "trust":
         return ["Every site that answered was shown all numbers, recomputed the weights and accepted them."]
@@ -51,7 +51,7 @@ def refusal_sentences(view: SiteView) -> list[str]:
 
 
 def missing_reason(why: str) -> str:
-    """Return why a site is missing, with the code of a refusal in words."""
+    """Return why a site is missing, with the code of a refusal spelled out."""
     code = rejection_code(why)
     return f"refused the round's weights: {DOUBTS[code]}" if code else why
 
@@ -74,7 +74,7 @@ def _trust_total(view: SiteView) -> str:
         else ""
     )
     sum_of_parts += f"{parts['consistency']:.3f} for consistency" if parts else ""
-    return f"It is trusted {trust:.3f} of at most 1{_trust_rank_clause(view, 'trust', 'most')}{sum_of_parts}."
+    return f"Its trust is {trust:.3f} (scale 0 to 1){_trust_rank_clause(view, 'trust', 'most')}{sum_of_parts}."
 
 
 def _trust_parts(view: SiteView) -> dict[str, float]:
@@ -105,24 +105,24 @@ def _accuracy_sentences(view: SiteView) -> list[str]:
         where = "validation rows" if measured_at == "site" else "accuracy"
         return [f"Accuracy: it has no {where} of its own, so it counts as the mean of the others'."]
     rows = {"site": "its own validation rows", "reference": "the reference rows"}.get(
-        str(measured_at), "the rows it was judged on"
+        str(measured_at), "the rows it was evaluated on"
     )
-    source = "as it says itself" if measured_at == "site" or _is_secure(view) else "as the server measured"
+    source = "as it reported" if measured_at == "site" or _is_secure(view) else "as the server measured"
     return [
-        f"Accuracy: its model is right on {percent(accuracy)} of {rows}, {source}{_share_clause(view, 'alpha', accuracy)}."
+        f"Accuracy: its model is correct on {percent(accuracy)} of {rows}, {source}{_share_clause(view, 'alpha', accuracy)}."
     ]
 
 
 def _agreement_sentences(view: SiteView) -> list[str]:
     nsds, points = view.values("nsds")[view.site], view.value("alignment")
-    source = ", as it says itself" if _is_secure(view) else ""
+    source = ", as it reported" if _is_secure(view) else ""
     text = (
-        f"Agreement: its SHAP values diverge from the consortium's by an NSDS of {nsds:.3f}{source} (0 the same)"
+        f"Agreement: its SHAP values diverge from the consortium's by an NSDS of {nsds:.3f}{source} (0 = identical)"
         f"{_trust_rank_clause(view, 'nsds', 'farthest')}; exp(-NSDS) = {float(agreement(nsds, None)):.3f}"
     )
     if view.setting("trust", "signed") and points is not None:
         text += f", and their signs follow the consortium's by a cosine of {points:.2f}, "
-        text += "so that they do not agree at all" if points <= 0 else f"which leaves {_agreement_score(view):.3f}"
+        text += "so they do not agree at all" if points <= 0 else f"which leaves {_agreement_score(view):.3f}"
     return [f"{text}{_share_clause(view, 'beta', _agreement_score(view))}."]
 
 
@@ -147,27 +147,27 @@ def _weight_sentences(view: SiteView) -> list[str]:
         return []
     remaining = {s: float(divergence_penalty(n, tau=tau, form=str(form))) for s, n in view.values("nsds").items()}
     if not any(remaining.values()):
-        return ["For NSDS no site would have any weight left, so trust alone decides."]
+        return ["NSDS would leave no site any weight, so trust alone decides."]
     points = view.values("alignment") if view.setting("trust", "signed") else {}
     if points and not any(n * max(points.get(s, 1.0), 0.0) for s, n in remaining.items()):
         return [
-            "For NSDS and the signs of their attributions no site would have any weight left, so trust alone decides."
+            "NSDS and the signs of attributions would leave no site any weight, so trust alone decides."
         ]
     factor, nsds = remaining[view.site], view.values("nsds")[view.site]
     how = f"exp(-{tau:g} x {nsds:.3f})" if form == "exponential" else f"1 - {tau:g} x {nsds:.3f}, at least 0"
     took = 1 - factor
     out = [
-        f"For its NSDS, {percent(took)} is taken off what it would weigh by trust alone ({how} = {factor:.3f}), before weights "
-        "are made to sum to 1."
+        f"For its NSDS, {percent(took)} is subtracted from its weight by trust alone ({how} = {factor:.3f}), before "
+        "normalisation."
         if took >= _LEAST
-        else f"Its NSDS takes nothing off its weight ({how} = {factor:.3f})."
+        else f"Its NSDS does not reduce its weight ({how} = {factor:.3f})."
     ]
     if view.site in points:
         agree = points[view.site]
-        rest = "so that nothing is left of it" if agree <= 0 else f"which leaves {percent(agree)} of it"
+        rest = "so nothing is left of it" if agree <= 0 else f"which leaves {percent(agree)} of it"
         out.append(f"Signs count in the weight too: theirs agree by {agree:.2f}, {rest}.")
     if kappa:
-        out.append(f"Its rows count to the power of {kappa:g} besides.")
+        out.append(f"The weight is also multiplied by its rows to the power of {kappa:g}.")
     in_line = view.value("in_line")
     if in_line is not None and view.setting("trust", "reasons"):
         out.append(
@@ -181,7 +181,7 @@ def _reward_sentences(view: SiteView) -> list[str]:
     value, reward = view.value("contribution"), view.value("reward")
     if value is None or reward is None:
         return []
-    source = ", as it says itself" if _is_secure(view) else ""
+    source = ", as it reported" if _is_secure(view) else ""
     change = f"{abs(value):.2g} {'lower' if value >= 0 else 'higher'}"
     meaning = "its contribution" if value >= 0 else "its contribution, which is negative"
     return [
@@ -205,9 +205,9 @@ def _trust_rank_clause(view: SiteView, signal: str, end: str) -> str:
 
 _LOW_FIRST = ("lowest", "nearest")
 _WORDING = {
-    "val_loss": ("Its validation loss is {:.3f}", "highest", "sites that do badly count more"),
-    "ece": ("Its calibration error is {:.3f}", "highest", "sites that are ill calibrated count more"),
-    "reference_accuracy": ("Its model is right on {} of the server's reference rows", "most", ""),
+    "val_loss": ("Its validation loss is {:.3f}", "highest", "sites with a high loss count more"),
+    "ece": ("Its calibration error is {:.3f}", "highest", "poorly calibrated sites count more"),
+    "reference_accuracy": ("Its model is correct on {} of the server's reference rows", "most", ""),
     "krum_score": ("Its Krum score, how far its update lies from its neighbours', is {:.3g}", "lowest", ""),
 }
 _MISSING = {
@@ -295,7 +295,7 @@ def lateness_sentences(view: SiteView) -> list[str]:
 
 
 def custom_signal_sentences(view: SiteView) -> list[str]:
-    """List signals of a method of the user's own, which no part of the package computes."""
+    """List signals of a plug-in method."""
     described = {*_WEIGHED, *_JUDGED, *_ELSEWHERE} - ({"loss"} if not view.stage_reason("select") else set())
     described |= set(TRUST_SIGNALS) if uses_trust(view) else set()
     names = [name for name in view.decision.signals if name not in described and view.value(name) is not None]
@@ -305,7 +305,7 @@ def custom_signal_sentences(view: SiteView) -> list[str]:
 def _rank_sentence(view: SiteView, name: str, peers: Collection[str] | None = None) -> str:
     value = view.value(name)
     if value is None and name in _MISSING and not view.values(name):
-        return f"No site has validation rows, so {_NOUNS[name]} argues for nobody."
+        return f"No site has validation rows, so {_NOUNS[name]} does not affect the weights."
     if value is None:
         return _MISSING.get(name, f"There is no {name.replace('_', ' ')} of it.")
     words, end, meaning = _WORDING[name]
@@ -341,11 +341,11 @@ def _similarity_sentences(view: SiteView) -> list[str]:
         return []
     rule = view.setting("robust", "rule")
     if rule == "fltrust":
-        way = "It points the way of the server's own update on its reference rows"
+        way = "It points in the direction of the server's update on its reference rows"
         return [f"{way} by a cosine of {cosine:.2f}, which gives it a trust of {trust:.2f}."]
     if rule == "foolsgold":
-        way = "Its updates so far point the way of those of the site most like it"
-        return [f"{way} by a cosine of {cosine:.2f}, which leaves it a trust of {trust:.2f}."]
+        way = "Its updates so far point in the direction of the most similar site's"
+        return [f"{way} by a cosine of {cosine:.2f}, which gives it a trust of {trust:.2f}."]
     return [f"Its similarity is {cosine:.2f}, its trust {trust:.2f}."]
 
 
@@ -353,4 +353,4 @@ def _clipping_sentences(view: SiteView) -> list[str]:
     cut = view.value("clipped")
     if cut is None:
         return []
-    return [f"{whole_percent(cut)} of its length was cut off." if cut else "It was short enough to be left as it was."]
+    return [f"{whole_percent(cut)} of its length was clipped." if cut else "It was within the limit and not clipped."]
