@@ -56,7 +56,7 @@ test-quick: style        ## an answer in a minute and a half: lint, the pure par
 	@$(ALONE) sh tests/in_memory.sh $(BIN)/python -m pytest -n 2 --dist worksteal $(QUICK)
 
 test-data: $(VENV)/.dev  ## tests on data sets that do not come with the package, in the folder that GRANDROUNDS_DATA names
-	@test -d "$$GRANDROUNDS_DATA" || { echo "make test-data: set GRANDROUNDS_DATA to the folder with the data sets (docs/data.md says what it holds)" >&2; exit 2; }
+	@test -d "$$GRANDROUNDS_DATA" || { echo "make test-data: set GRANDROUNDS_DATA to the folder with the data sets (docs/own-data.md says what it holds)" >&2; exit 2; }
 	@sh tests/in_memory.sh $(BIN)/python -m pytest -n 2 --dist worksteal -m "data and not slow"
 
 # Two at a time would be in each other's way: these tests have processes of their own.
