@@ -11,8 +11,11 @@ import tomllib
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 import grandrounds as gr
+from grandrounds.cli import app
+from grandrounds.cli.groups import PANELS, RENAMED
 from grandrounds.data.table import Table
 from tests.command import rounds, rounds_in_a_process
 from tests.support import patients
@@ -173,6 +176,67 @@ def test_init_writes_a_file_that_runs(tmp_path):
     done = rounds("run", "experiment.toml", "--set", "method.rounds=2", "--quiet", "--out", "r", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     refused(rounds("init", cwd=tmp_path), "[file-exists]", "experiment.toml", "--force")
+    lines = (tmp_path / "experiment.toml").read_text().splitlines()
+    assert sum(bool(line.strip()) and not line.startswith("#") for line in lines) <= 10, "lines that matter"
+    assert rounds("init", "all.toml", "--all", cwd=tmp_path).returncode == 0
+    assert "[engine.faults]" in (tmp_path / "all.toml").read_text()
+
+
+def test_list_without_a_kind_counts_what_can_be_listed():
+    text = rounds("list").stdout
+    counts = json.loads(rounds("list", "--json").stdout)
+    methods = json.loads(rounds("list", "methods", "--json").stdout)
+    assert counts["methods"] == len(methods) > 10
+    assert any(line.split()[:2] == ["methods", str(len(methods))] for line in text.splitlines())
+
+
+def test_run_takes_a_table_as_it_takes_a_recipe(home, tmp_path):
+    table = home / "patients.csv"
+    done = rounds("plan", table, "--label", "died", "--site", "hospital", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    same = rounds("plan", "--table", table, "--label", "died", "--site", "hospital", cwd=tmp_path)
+    assert json.loads(done.stdout) == json.loads(same.stdout)
+    refused(rounds("run", table, cwd=tmp_path), "[label-not-set]", f"rounds run {table} --label COLUMN")
+    refused(rounds("run", "sqlite:///nowhere.db", "--label", "died", cwd=tmp_path), "[file-not-found]")
+
+
+def test_commands_are_in_panels():
+    text = rounds("--help").stdout
+    titles = ["Train", "Inspect", "Use", "Trust", "Deploy", "Research"]
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("╭─")] == ["Options", *titles]
+    shown = {name for names in PANELS.values() for name in names}
+    hidden = {name for name, command in get_command(app).commands.items() if command.hidden}
+    assert set(get_command(app).commands) == shown | hidden and not shown & hidden
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(RENAMED.items()))
+def test_earlier_spellings_work_and_name_the_present_one(old, new):
+    before, now = rounds(*old.split(), "--help"), rounds(*new.split(), "--help")
+    assert before.returncode == now.returncode == 0
+    assert before.stderr == f"note: `rounds {old}` is now `rounds {new}`\n"
+    assert now.stderr == "" and before.stdout == now.stdout and f"rounds {new}" in now.stdout
+
+
+def test_sub_commands_of_a_command_with_arguments(home):
+    assert "Sub-commands" in (text := rounds("explain", "--help").stdout) and "rounds explain maps" in text
+    refused(rounds("explain", home / "nowhere", "--case", 1), "[not-a-run-folder]")
+    refused(rounds("explain", "maps", "show", home / "nowhere"), "[not-a-run-folder]")
+    refused(rounds("privacy", "budget", home / "nowhere"), "[file-not-found]")
+    refused(rounds("privacy", home / "nowhere"), "[not-a-run-folder]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["run", "--set", "privacy.secure=true", "--set", "method.robust=krum"], "--set privacy.secure=true|false"),
+        (["plan", "--set", "data.shortcut.p=2"], "--set data.shortcut.p=X"),
+        (["compare", "--methods", "fedavg", "--set", "method.rounds=0"], "--set method.rounds=N"),
+    ],
+)
+def test_an_error_that_names_a_setting_shows_how_to_change_it(arguments, line, tmp_path):
+    done = rounds(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert any(text.startswith("change ") and line in text for text in done.stderr.splitlines()), done.stderr
 
 
 @pytest.mark.parametrize("what", ["methods", "models", "data", "recipes"])
@@ -209,7 +273,7 @@ def test_an_interrupted_run_is_shown_and_resumed(tmp_path):
         (["run", "nowhere.toml"], ["cannot read nowhere.toml"]),
         (["run", "--set", "method.nme=x"], ["unknown key 'method.nme'", "did you mean 'name'"]),
         (["run", "--table", "none.csv", "--label", "y"], ["none.csv"]),
-        (["run", "--table", "{home}/patients.csv"], ["which column is to be predicted", "--label"]),
+        (["run", "--table", "{home}/patients.csv"], ["[label-not-set]", "lactate", "rounds run", "--label COLUMN"]),
         (["run", "--table", "{home}/patients.csv", "--label", "dead"], ["column 'dead' not found in", "(use --label)"]),
         (
             ["run", "--table", "{home}/patients.csv", "--label", "died", "--site", "hopital"],

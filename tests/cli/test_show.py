@@ -181,7 +181,7 @@ def test_trust_in_words_adds_up_to_the_record(by_trust, shown):
 
 def test_the_summary_of_a_run_says_whom_it_trusts_least(by_trust, shown):
     told = by_trust.summary["trust"]
-    text = " ".join(shown(by_trust.folder).split())
+    text = " ".join(shown(by_trust.folder, "--verbose").split())
     assert min(told["last"], key=told["last"].get) == "a", "the site with flipped labels"
     assert f"trust in the last round: mean {told['mean_trust']:.3f}, least a {told['last']['a']:.3f}," in text
     assert "alarm: NSDS over method.trust.alarm = 0.01 at" in text and "a (rounds 1, 2, 3)" in text

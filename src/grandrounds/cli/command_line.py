@@ -33,6 +33,7 @@ try:
         track,
         tune,
     )
+    from grandrounds.cli.groups import ParentCommand, RenamedCommand, RootGroup
     from grandrounds.cli.terminal import echo, echo_error
     from grandrounds.core.errors import GrandRoundsError
     from grandrounds.core.plan import RenamedSetting
@@ -41,10 +42,11 @@ except KeyboardInterrupt:  # pressed while the program starts
 
 app = typer.Typer(
     name="rounds",
+    cls=RootGroup,
     help=(
-        "Federated learning in which every hospital explains itself.\n\n"
-        "Start with `rounds run` (ten hospitals, embedded data), then your own file:\n\n"
-        "`rounds run --table patients.csv --label died --site hospital`"
+        "Explainable, private and auditable federated learning for hospitals.\n\n"
+        "Start with `rounds run` (ten simulated hospitals, built-in data), then your own table:\n\n"
+        "`rounds run patients.csv --label died --site hospital`"
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -69,8 +71,8 @@ def _root(
 for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, track, predict):
     module.register(app)
 app.add_typer(data.app, name="data")
-app.add_typer(images.masks_app, name="masks")
-app.add_typer(images.maps_app, name="maps")
+app.add_typer(images.masks_app, name="explain masks")
+app.add_typer(images.maps_app, name="explain maps")
 app.add_typer(site.app, name="site")
 server.register(app)
 app.add_typer(provision.app, name="provision")
@@ -102,6 +104,24 @@ def _show_warning(
 _python_shows = warnings.showwarning
 
 
+_OTHER_SETTINGS = ("site", "provision")
+"""Commands whose errors name settings of other files, policy.toml and consortium.toml, which `--set` does not change."""
+
+
+def _hint(sentence: str, arguments: list[str]) -> str:
+    """Return the line that tells how to change the settings which an error names; "" where there is none."""
+    from grandrounds.cli.hints import hint
+
+    command: click.Command = _command()
+    words = list(arguments)
+    while words and isinstance(command, (click.Group, ParentCommand, RenamedCommand)) and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    options = frozenset(option for parameter in command.params for option in parameter.opts)
+    if "--set" not in options and arguments[:1] and arguments[0] in _OTHER_SETTINGS:
+        return ""
+    return hint(sentence, options)
+
+
 def main() -> None:
     """Run the command `rounds`: errors become one sentence and an exit code, never a traceback."""
     warnings.showwarning = _show_warning
@@ -109,6 +129,8 @@ def main() -> None:
         _command()()
     except GrandRoundsError as e:
         echo_error(str(e), e.code)
+        if line := _hint(str(e), sys.argv[1:]):
+            echo(line, err=True)
         sys.exit(e.exit_code)
     except MemoryError:
         echo_error(

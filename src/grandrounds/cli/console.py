@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from grandrounds.cli.groups import ParentCommand
+
 UsersFile = Annotated[
     Path, typer.Option("--users", help="The file of users; it holds hashes, and neither passwords nor tokens.")
 ]
@@ -16,9 +18,9 @@ users_app = typer.Typer(help="Who may sign in to the console: names, roles, pass
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(console)
-    app.add_typer(users_app, name="console-users")
-    app.command("console-log")(console_log)
+    app.command(cls=ParentCommand)(console)
+    app.add_typer(users_app, name="console users")
+    app.command("console log")(console_log)
 
 
 def console(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
 
+from grandrounds.cli.groups import ParentCommand
 from grandrounds.cli.options import Reading, TrustCode, expand_options
 from grandrounds.cli.terminal import echo, reads_run, styled, warn
 from grandrounds.core.errors import BadInput
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
     app.command(cls=ExplainCommand)(reads_run(explain))
 
 
-class ExplainCommand(TyperCommand):
+class ExplainCommand(ParentCommand):
     """The command `explain`, whose option `--near-misses` needs no number."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ R = TypeVar("R")
 Set = Annotated[list[str], typer.Option("--set", help="Change a setting: --set method.rounds=50 (repeatable).")]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder and nothing else.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print every metric, explanation drift, trust and cost as well.")
+]
 TrustCode = Annotated[
     bool,
     typer.Option(
@@ -37,7 +41,11 @@ TrustCode = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 Source = Annotated[
-    str, typer.Argument(metavar="[RECIPE | FILE.toml]", help="A recipe (`rounds list recipes`) or a TOML file.")
+    str,
+    typer.Argument(
+        metavar="[RECIPE | FILE.toml | TABLE]",
+        help="A recipe (`rounds list recipes`), a TOML file, or your own table (as --table).",
+    ),
 ]
 TableFile = Annotated[
     str | None, typer.Option("--table", help="Your own data: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")
@@ -265,7 +273,7 @@ def build_experiment(
     """Build the experiment that the options of a command describe together.
 
     Args:
-        source: A recipe or a TOML file; "" for the default recipe.
+        source: A recipe, a TOML file or a table (known by its suffix, or a SQL URL); "" for the default recipe.
         table: The user's own table, in place of `source`.
         columns: The columns of the table.
         query: The SELECT or table name, for a SQL URL.
@@ -285,10 +293,8 @@ def build_experiment(
     from grandrounds.recipes import load_recipe
 
     data: dict[str, object] = {**columns.settings(), **({} if query is None else {"query": query})}
-    if table is None and source.lower().endswith((*TEXT, *PARQUET, ".xlsx", ".npz")):
-        raise BadInput(
-            f"'{source}' is no recipe; a table? rounds run --table {source} --label COLUMN", code="unknown-recipe"
-        )
+    if table is None and ("://" in source or source.lower().endswith((*TEXT, *PARQUET, ".xlsx", ".npz"))):
+        source, table = "", source
     if table is not None:
         if source:
             raise BadInput(
@@ -320,7 +326,9 @@ def build_experiment(
     experiment = base.with_settings(extra) if extra else base
     if table is not None and experiment.data.label is None and not table.lower().endswith(".npz"):
         raise BadInput(
-            f"which column is to be predicted? {table} has {_columns(experiment)} (use --label)", code="label-not-set"
+            f"no column to predict is set for {table}, which has the columns {_columns(experiment)}: name it, e.g. "
+            f"rounds run {shlex.quote(table)} --label COLUMN --site COLUMN",
+            code="label-not-set",
         )
     return experiment
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.audit import FAILED
+from grandrounds.cli.groups import ParentCommand
 from grandrounds.cli.options import TrustCode
 from grandrounds.cli.terminal import echo, reads_run
 
@@ -20,31 +21,23 @@ if TYPE_CHECKING:
     from grandrounds.runs.privacy_recompute import RoundSpent
 
 
-PURSE = "purse"
-
-
 def register(app: typer.Typer) -> None:
-    app.command()(reads_run(privacy))
+    app.command(cls=ParentCommand)(reads_run(privacy))
+    app.command("privacy budget")(budget)
 
 
 def privacy(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run; or the word `purse`.")],
-    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="After `purse`: a site's budget file.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what a run promised to patients, what it spent of its budget, and what no promise covers.
+    """Show the privacy guarantee of a run, the privacy budget it spent, and the data that no guarantee covers.
 
-    Epsilon is worked out again from the releases in every round's Decision and compared with what the run says and with
-    the ledger. Exit code 3: they do not agree, or an attack did better than the promise allows.
-
-    `rounds privacy purse FILE` shows a site's own budget file: what is spent, by which run, and what is left.
+    Epsilon is recomputed from the releases in every round's Decision. It is compared with the epsilon of the run and with the
+    ledger. Exit code 3: they differ, or an attack did better than the guarantee allows.
 
     Example: `rounds privacy runs/breast-cancer-fedavg-seed0`
     """
-    if file is not None:
-        _show_site_budget(run, file, as_json=as_json)
-        return
     from grandrounds.analysis.privacy.account import load_account
     from grandrounds.runs.run import Run
 
@@ -54,17 +47,15 @@ def privacy(
         raise typer.Exit(FAILED)
 
 
-def _show_site_budget(word: Path, file: Path, *, as_json: bool) -> None:
+def budget(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A site's budget file, state/purse.json of its folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the privacy budget of a site: the part that each run spent, and the rest."""
     from grandrounds.analysis.privacy.account import read_site_budget
-    from grandrounds.core.errors import BadInput
 
-    if str(word) != PURSE:
-        raise BadInput(
-            f"one run at a time: `rounds privacy {word}`; a site's budget is `rounds privacy purse {file}`",
-            code="invalid-option",
-        )
-    budget = read_site_budget(file)
-    echo(json.dumps(budget.to_dict()) if as_json else "\n".join(site_budget_lines(budget)))
+    site_budget = read_site_budget(file)
+    echo(json.dumps(site_budget.to_dict()) if as_json else "\n".join(site_budget_lines(site_budget)))
 
 
 _WIDTH = 100

@@ -1,4 +1,4 @@
-"""`rounds run`, `rounds resume`, `rounds plan`: train, go on with a run, write the resolved experiment."""
+"""`rounds run`, `rounds resume`, `rounds plan`: train, continue a run, write the resolved experiment."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from grandrounds.cli.options import (
     Quiet,
     Set,
     TrustCode,
+    Verbose,
     expand_options,
     show_reading,
 )
@@ -38,11 +39,12 @@ def run(
     track: Track = None,
     as_json: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Train across hospitals: a recipe, a TOML file, or your own table.
 
     Examples: `rounds run` -- `rounds run heart --set method.name=fedprox` --
-    `rounds run --table patients.csv --label died --site hospital --drop note,bed`
+    `rounds run patients.csv --label died --site hospital --drop note,bed`
     """
     experiment = options.build()
     target = resolve_target(track)
@@ -50,7 +52,7 @@ def run(
 
     with _watch(quiet or as_json) as progress:
         finished_run = start(experiment, out=out, progress=progress)
-    _report(finished_run, as_json=as_json, quiet=quiet)
+    _report(finished_run, as_json=as_json, quiet=quiet, verbose=verbose)
     log_run(finished_run, target, quiet=quiet or as_json)
 
 
@@ -61,26 +63,27 @@ def resume(
     trust_code: TrustCode = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Go on with an interrupted run; it ends with the same bits as if nothing had happened.
+    """Continue an interrupted run. The model is bit for bit that of a run without interruption.
 
-    `--set method.rounds=40` goes on longer; engine.* and evaluation.* may change too.
+    `--set method.rounds=40` trains for more rounds. Settings of engine and evaluation may change too.
     """
     target = resolve_target(track)
-    from grandrounds.runs.run import resume as go_on
+    from grandrounds.runs.run import resume as continue_run
 
     with _watch(quiet or as_json) as progress:
-        finished_run = go_on(folder, settings=settings, progress=progress, trust_code=trust_code)
-    _report(finished_run, as_json=as_json, quiet=quiet)
+        finished_run = continue_run(folder, settings=settings, progress=progress, trust_code=trust_code)
+    _report(finished_run, as_json=as_json, quiet=quiet, verbose=verbose)
     log_run(finished_run, target, quiet=quiet or as_json)
 
 
 @expand_options
 def plan(
     options: ExperimentOptions = ExperimentOptions(),
-    out: Annotated[Path | None, typer.Option(help="Where to write the plan (default: standard output).")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write the plan to (default: standard output).")] = None,
     with_data: Annotated[
-        bool, typer.Option("--with-data", help="Write the table beside the plan, for a machine without it.")
+        bool, typer.Option("--with-data", help="Write the table next to the plan, for a machine without it.")
     ] = False,
 ) -> None:
     """Write the resolved experiment as JSON, for `python -m grandrounds.job PLAN.json --out RUN`."""
@@ -92,7 +95,7 @@ def plan(
     if with_data:
         if out is None:
             raise BadInput(
-                "--with-data writes a file beside the plan: say where with --out PLAN.json", code="missing-option"
+                "--with-data writes a file next to the plan: name the plan with --out PLAN.json", code="missing-option"
             )
         from grandrounds.core.plan_types import Plan
         from grandrounds.data.loading import read_data
@@ -119,7 +122,7 @@ def _watch(quiet: bool) -> Watch:
     return Watch(Terminal(stderr=True), quiet=quiet)
 
 
-def _report(run: Run, *, as_json: bool, quiet: bool) -> None:
+def _report(run: Run, *, as_json: bool, quiet: bool, verbose: bool) -> None:
     """Print the result of a run."""
     if as_json:
         echo(json.dumps(run.summary))
@@ -129,7 +132,7 @@ def _report(run: Run, *, as_json: bool, quiet: bool) -> None:
         from grandrounds.cli.terminal import Terminal
 
         console = Terminal()
-        show_summary(console, run.summary)
+        show_summary(console, run.summary, verbose=verbose)
         console.print(f"report: {run.folder / 'report.html'}", highlight=False, soft_wrap=True)
         console.print(f"run folder: {run.folder}", highlight=False, soft_wrap=True)
     else:

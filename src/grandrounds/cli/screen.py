@@ -12,7 +12,6 @@ from rich.table import Table
 
 from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
 from grandrounds.core.records import RunSummary, Scores
-from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import (
     decision_key,
     decision_metric,
@@ -26,11 +25,15 @@ from grandrounds.metrics.fairness import (
 from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import DESCRIPTIONS, Place, shown_in
 from grandrounds.report.document import machine_line
+from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.images import maps_lines, rationale_line
 from grandrounds.report.sections.local_models import local_line
 
 HEADLINES = shown_in(Place.SCREEN)
-"""Metrics in the order people look for them; the first three are shown of the model's decisions (`fairness.decided`)."""
+"""Metrics of the table, in its order; the first three are those of the model's decisions (`fairness.decision_metric`)."""
+
+MAIN = ("accuracy", "auroc", "auprc", "log_loss", "ece", "sensitivity", "specificity", "ppv", "npv")
+"""Metrics that are printed without --verbose."""
 
 ProgressEvent = Mapping[str, Any]
 """An event of a run as `runs` reports it; its keys depend on `event`: reading, start, round, ..."""
@@ -86,13 +89,15 @@ class Watch:
         if self._task is not None:
             self._bar.stop()
         if kind is KeyboardInterrupt:
-            self._console.print("stopped; finished rounds are on disk: `rounds resume RUN` goes on", highlight=False)
+            self._console.print(
+                "stopped; finished rounds are saved: `rounds resume RUN` continues the run", highlight=False
+            )
 
     def _event(self, event: ProgressEvent) -> None:
         if self._quiet:
             return
         if event["event"] == "reading":
-            self._console.print(f"reading {event['data']} and agreeing on its preparation ...", style="dim")
+            self._console.print(f"reading {event['data']} and fitting its preprocessing ...", style="dim")
         elif event["event"] == "start":
             self._start(event)
         elif event["event"] == "round":
@@ -100,7 +105,7 @@ class Watch:
 
     def _start(self, event: ProgressEvent) -> None:
         inputs, pooled = event["inputs"], event.get("pooled", False)
-        inputs_text = f"{inputs[0]} features" if len(inputs) == 1 else f"pictures {'x'.join(str(n) for n in inputs)}"
+        inputs_text = f"{inputs[0]} features" if len(inputs) == 1 else f"images {'x'.join(str(n) for n in inputs)}"
         shape = f"{event['sites']} sites, {inputs_text}, classes {', '.join(event['classes'])}"
         if pooled:
             shape += " (training rows pooled in one place)"
@@ -138,14 +143,47 @@ class Watch:
             self._console.print(warn(f"without {site} ({why})", f"round {event['round']}:"))
 
 
-def show_summary(console: Console, summary: RunSummary, *, sites: int = 12) -> None:
-    """Print the final scores of a run, overall and by site.
+def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verbose: bool = False) -> None:
+    """Print the findings of a run in plain language, then its main scores, overall, by site and by subgroup.
 
     Args:
         console: The terminal.
         summary: The summary of the run.
         sites: Sites to print at most.
+        verbose: Print every score, the drift of explanations, trust and cost as well.
     """
+    findings = describe_findings(summary)
+    for sentence in findings:
+        console.print(sentence, soft_wrap=True)
+    if findings:
+        console.print()
+    _show_scores(console, summary, verbose=verbose)
+    show_sites(console, summary, most=sites, verbose=verbose)
+    show_groups(console, summary, verbose=verbose)
+    for task, m in summary.tasks.items():
+        text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
+        console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
+    _show_separate(console, summary)
+    if summary.local:
+        console.print(local_line(summary), markup=False, highlight=False, soft_wrap=True)
+    _show_trust(console, summary, verbose=verbose)
+    _show_shortcut(console, summary)
+    if summary.reasons:
+        console.print(rationale_line(summary.reasons), markup=False, highlight=False, soft_wrap=True)
+    for line in maps_lines(summary.maps or {}):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if verbose:
+        _show_explanations(console, summary)
+        _show_cost(console, summary)
+    if summary.stopped:
+        console.print(f"stopped early: {summary.stopped}", highlight=False)
+    for warning in summary.warnings:
+        console.print(warn(warning), highlight=False, soft_wrap=True)
+    console.print(f"privacy: {summary.privacy['statement']}", style="dim", highlight=False, soft_wrap=True)
+
+
+def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> None:
+    """Print the scores on the test rows of all sites."""
     final, gap = summary.final, summary.generalisation_gap
     rounds = f"{summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}"
     table = Table(title=f"{summary.data}: {summary.method} after {rounds}, test rows of all sites")
@@ -159,47 +197,30 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12) -> N
         if final["auroc_low"] is not None
         else "",
         "log_loss": f"train minus test {number(gap['log_loss'], 3)}",
-        "calibration_slope": "1 is right; below 1: too extreme",
+        "calibration_slope": "1 is ideal; below 1: probabilities are too extreme",
         "sensitivity": threshold,
     }
-    for metric in (*HEADLINES, *custom_metrics(final)):
+    shown = HEADLINES if verbose else [metric for metric in HEADLINES if metric in MAIN]
+    for metric in (*shown, *custom_metrics(final)):
         value = decision_metric(metric, final)
         if value is not None:
             remarks = (notes.get(metric, ""), binning_note(final, metric))
             table.add_row(metric_label(metric), number(value), "; ".join(note for note in remarks if note))
     console.print(table)
-    if summary.event:
-        console.print(Event.from_dict(summary.event).line, soft_wrap=True)
-    show_sites(console, summary, most=sites)
-    show_groups(console, summary)
-    for task, m in summary.tasks.items():
-        text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
-        console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)
-    _show_separate(console, summary)
-    if summary.local:
-        console.print(local_line(summary), markup=False, highlight=False, soft_wrap=True)
-    _show_trust(console, summary)
-    _show_explanations(console, summary)
-    _show_shortcut(console, summary)
-    if summary.reasons:
-        console.print(rationale_line(summary.reasons), markup=False, highlight=False, soft_wrap=True)
-    for line in maps_lines(summary.maps or {}):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_cost(console: Console, summary: RunSummary) -> None:
+    """Print the size of the model, the data sent, and the time and memory used."""
     cost = summary.cost
     sent = (cost["bytes_down"] + cost["bytes_up"]) / 1e6
     console.print(
         f"{summary.parameters} parameters; {sent:.2f} MB sent in {cost['messages']:.0f} messages "
-        f"({cost['evaluation_bytes'] / 1e6:.2f} MB of it evaluation); {cost['seconds']:.2f} s of rounds, "
-        f"{cost['virtual_seconds']:g} virtual seconds of training",
+        f"({cost['evaluation_bytes'] / 1e6:.2f} MB of it for evaluation); {cost['seconds']:.2f} s of rounds, "
+        f"{cost['virtual_seconds']:g} simulated seconds of training",
         highlight=False,
     )
     if machine_line(cost):
         console.print(machine_line(cost), highlight=False)
-    if summary.stopped:
-        console.print(f"stopped early: {summary.stopped}", highlight=False)
-    for warning in summary.warnings:
-        console.print(warn(warning), highlight=False, soft_wrap=True)
-    console.print(f"privacy: {summary.privacy['statement']}", style="dim", highlight=False, soft_wrap=True)
 
 
 def _show_separate(console: Console, summary: RunSummary) -> None:
@@ -219,31 +240,31 @@ def _show_separate(console: Console, summary: RunSummary) -> None:
     for site, kind in summary.attacks.get("sites", {}).items():
         console.print(warn(f"{site} ({kind})", "attack:"))
     for target, hit in summary.attacks.get("backdoor_success", {}).items():
-        console.print(f"backdoor: {number(hit, 3)} of stamped test pictures are taken for {target}", highlight=False)
+        console.print(f"backdoor: {number(hit, 3)} of stamped test images are classified as {target}", highlight=False)
 
 
-def _show_trust(console: Console, summary: RunSummary) -> None:
-    """Print the sites trusted least, alarms and refusals, and how rewards follow trust (FedXChain)."""
+def _show_trust(console: Console, summary: RunSummary, *, verbose: bool) -> None:
+    """Print the sites trusted least, alarms and rejections, and how rewards follow trust (FedXChain)."""
     trust = summary.trust
     if not trust:
         return
     last = trust["last"]
     least = sorted(last, key=lambda s: (last[s], s))[:_LEAST]
-    say = "" if trust["weighs"] else "; it was watched and had no say"
+    unused = "" if trust["weighs"] else "; recorded only, the weights do not use it"
     console.print(
         f"trust in the last round: mean {number(trust['mean_trust'], 3)}, least "
-        f"{', '.join(f'{s} {last[s]:.3f}' for s in least)}; mean NSDS {number(trust['mean_nsds'], 3)}{say}",
+        f"{', '.join(f'{s} {last[s]:.3f}' for s in least)}; mean NSDS {number(trust['mean_nsds'], 3)}{unused}",
         highlight=False,
         soft_wrap=True,
     )
     named = {
         "alarmed": ("alarm:", f" NSDS over method.trust.alarm = {trust['alarm']:g} at"),
-        "refused": ("refused the weights:", ""),
+        "refused": ("rejected the weights:", ""),
     }
     for key, (word, rest) in named.items():
         if trust[key]:
             console.print(styled((word, "yellow"), f"{rest} {_rounds_by_site(trust[key])}"), soft_wrap=True)
-    if trust["reward_correlation"] is not None:
+    if verbose and trust["reward_correlation"] is not None:
         console.print(
             f"rewards and trust over sites: r = {trust['reward_correlation']:.2f} (a reward is contribution x trust)",
             highlight=False,
@@ -267,18 +288,18 @@ def _rounds_by_site(rounds_by_site: Mapping[str, Sequence[int]]) -> str:
 
 
 def _show_explanations(console: Console, summary: RunSummary) -> None:
-    """Print what the model relies on, and two kinds of drift of its explanations."""
+    """Print the features that the model relies on, and how much explanations differ between sites."""
     explanation = summary.explanation
     if "top" in explanation:
-        reasons = ", ".join(f"{t['feature']} {t['share']:.0%}" for t in explanation["top"][:5])
-        console.print(f"reasons ({explanation['explainer']}): {reasons}", highlight=False)
+        shares = ", ".join(f"{t['feature']} {t['share']:.0%}" for t in explanation["top"][:5])
+        console.print(f"feature attributions ({explanation['explainer']}): {shares}", highlight=False)
     for kind, label in (
-        ("training", "training drift between local models on the reference rows"),
-        ("deployed", "deployed divergence of the model's reasons between sites' own patients"),
+        ("training", "training drift (attributions of local models on the reference rows differ by)"),
+        ("deployed", "deployed divergence (attributions at sites' own patients differ by)"),
     ):
         if kind in explanation:
             e = explanation[kind]
-            by_chance = "" if e["sampling"] is None else f" (sampling alone would give {number(e['sampling'], 3)})"
+            by_chance = "" if e["sampling"] is None else f" (by chance {number(e['sampling'], 3)})"
             console.print(
                 f"{label}: {number(e['drift'], 3)} of at most 2{by_chance}, Jaccard@{e['k']} {number(e['jaccard'], 2)}",
                 highlight=False,
@@ -300,23 +321,24 @@ def _show_shortcut(console: Console, summary: RunSummary) -> None:
         f"{', '.join(pairs)} (majority {number(ood['majority'], 3)}); spurious gap {number(block['spurious_gap'], 3)}",
         highlight=False,
     )
-    labels = {"sam": "of local models on clean reference pictures", "sam_deployed": "of the model in use on sites' own"}
+    labels = {"sam": "of local models on clean reference images", "sam_deployed": "of the final model on sites' own"}
     masses = [f"{number(block[key], 3)} {label}" for key, label in labels.items() if block[key] is not None]
     if masses:
         console.print(
-            f"spurious mass, the share of reasons on the tile with the patch: {', '.join(masses)} "
+            f"spurious mass, the share of attributions on the tile with the patch: {', '.join(masses)} "
             f"(by chance {number(block['chance'])})",
             highlight=False,
         )
 
 
-def show_sites(console: Console, summary: RunSummary, *, most: int) -> None:
+def show_sites(console: Console, summary: RunSummary, *, most: int, verbose: bool = True) -> None:
     """Print sites, the lowest AUROC first, and name those below their own majority class.
 
     Args:
         console: The terminal.
         summary: The summary of the run.
         most: Sites to print at most.
+        verbose: Print remarks on single sites as well: below the majority class, columns without values.
     """
     per_site = summary.per_site
     order = rank_sites(per_site)
@@ -340,6 +362,8 @@ def show_sites(console: Console, summary: RunSummary, *, most: int) -> None:
     few = [site for site in order if not enough_rows(per_site[site])]
     if few:
         console.print(f"too few test rows to rank: {_named(few)}", style="dim", highlight=False, soft_wrap=True)
+    if not verbose:
+        return
     for line in majority_lines(summary):
         console.print(warn(line, "worse than a constant answer:"), highlight=False, soft_wrap=True)
     for site, notes in list(summary.notes.items())[:most]:
@@ -357,7 +381,7 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def show_groups(console: Console, summary: RunSummary) -> None:
+def show_groups(console: Console, summary: RunSummary, *, verbose: bool = True) -> None:
     """Print scores by subgroup with intervals, where a column was named, and name groups that are clearly worse."""
     if not summary.subgroups:
         return
@@ -376,5 +400,5 @@ def show_groups(console: Console, summary: RunSummary) -> None:
         figures = [with_interval(m, k) for k in ("auroc", "sensitivity", decision_key("accuracy", m))]
         table.add_row(name, *count, *figures, number(m.get("ece"), 3))
     console.print(table)
-    for line in group_lines(summary):
+    for line in group_lines(summary) if verbose else ():
         console.print(warn(line, "subgroup:"), highlight=False, soft_wrap=True)

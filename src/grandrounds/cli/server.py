@@ -34,9 +34,6 @@ server_app = typer.Typer(help="The server of a consortium: SuperLink, gateway, a
 
 def register(app: typer.Typer) -> None:
     app.add_typer(server_app, name="server")
-    app.command()(submit)
-    app.command()(status)
-    app.command()(stop)
 
 
 @server_app.command("start")
@@ -89,6 +86,7 @@ def stop_server(out: Out) -> None:
     echo(f"the server of {link.folder} has stopped")
 
 
+@server_app.command()
 def submit(
     source: Annotated[str, typer.Argument(metavar="[FILE.toml]", help="An experiment; its data are the sites'.")] = "",
     server: Server = None,
@@ -130,6 +128,7 @@ def submit(
     echo(f"run {run} is submitted (Flower's number: {flower})")
 
 
+@server_app.command()
 def status(
     server: Server = None,
     operator: Operator = None,
@@ -159,6 +158,7 @@ def status(
         )
 
 
+@server_app.command("stop-run")
 def stop(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's name.")],
     server: Server = None,

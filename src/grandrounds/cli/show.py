@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.options import TrustCode
+from grandrounds.cli.options import TrustCode, Verbose
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
@@ -103,43 +103,70 @@ def _studies() -> dict[str, str]:
     return titles
 
 
-KINDS = {
-    "methods": _methods,
-    "selection": _selection,
-    "weighing": _weighing,
-    "robust": _robust,
-    "stability": _stability,
-    "staleness": _staleness,
-    "proposals": _proposals,
-    "explainers": _explainers,
-    "attacks": _attacks,
-    "models": _models,
-    "data": _data,
-    "recipes": _recipes,
-    "studies": _studies,
+KINDS: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
+    "methods": (_methods, "federated methods: method.name"),
+    "selection": (_selection, "rules of client selection: method.select"),
+    "weighing": (_weighing, "rules of aggregation weights: method.weigh"),
+    "robust": (_robust, "rules of robust aggregation: method.robust"),
+    "stability": (_stability, "local regularizers: method.stability"),
+    "staleness": (_staleness, "weights of late answers in asynchronous methods: method.staleness"),
+    "proposals": (_proposals, "rules of feature selection in VEIL: method.veil.selection"),
+    "explainers": (_explainers, "feature attribution methods: explain.sketch"),
+    "attacks": (_attacks, "attacks that sites can simulate: [[attacks]]"),
+    "models": (_models, "models: model.name"),
+    "data": (_data, "data sets of the catalog: data.name"),
+    "recipes": (_recipes, "experiments that are ready to run: rounds run NAME"),
+    "studies": (_studies, "reproductions of published experiments: rounds reproduce NAME"),
 }
+"""Kinds of things that `rounds list` lists, each with a function that reads them and the setting they are values of."""
 
 
 def list_(
-    kind: Annotated[str, typer.Argument(metavar="|".join(KINDS), help="What to list.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="[KIND]", help=f"One of: {', '.join(KINDS)}. Not given: list these with their numbers of entries."
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List what there is: methods and the parts they are put together from, models, data sets, recipes.
+    """List the available methods, models, data sets, recipes and other choices, with a line on each.
 
-    In an experiment, selection is method.select, weighing is method.weigh; robust, stability and staleness likewise;
-    proposals is method.veil.selection.
+    Examples: `rounds list` -- `rounds list methods`
     """
     from grandrounds.core.errors import BadInput, nearest
 
+    if not kind:
+        _list_kinds(as_json=as_json)
+        return
     if kind not in KINDS:
         raise BadInput(f"cannot list '{kind}'; {nearest(kind, KINDS)}", code="unknown-list")
-    items = KINDS[kind]()
+    items = KINDS[kind][0]()
     if as_json:
         echo(json.dumps(items))
         return
     width = max(len(name) for name in items)
     for name, line in items.items():
         echo(f"{name:<{width}}  {line}")
+
+
+def _list_kinds(*, as_json: bool) -> None:
+    """Print the kinds that can be listed, with their numbers of entries; a kind whose package is not installed has none."""
+    from grandrounds.core.errors import GrandRoundsError
+
+    counts: dict[str, int | None] = {}
+    for kind, (read, _) in KINDS.items():
+        try:
+            counts[kind] = len(read())
+        except GrandRoundsError:
+            counts[kind] = None
+    if as_json:
+        echo(json.dumps(counts))
+        return
+    width = max(map(len, KINDS))
+    for kind, count in counts.items():
+        echo(f"{kind:<{width}}  {'-' if count is None else count:>3}  {KINDS[kind][1]}")
+    echo("List the entries of one of these with: rounds list methods")
 
 
 def show(
@@ -157,6 +184,7 @@ def show(
         bool,
         typer.Option("--model", help="A linear model's weights as odds ratios; with --site the model that it uses."),
     ] = False,
+    verbose: Verbose = False,
     trust_code: TrustCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary, a round, a site or a model as JSON.")
@@ -184,7 +212,7 @@ def show(
             f"{finished_run.folder}: {completed} of {total} rounds done; `rounds resume {finished_run.folder}` goes on"
         )
     else:
-        show_summary(console, finished_run.summary, sites=10**6 if sites else 12)
+        show_summary(console, finished_run.summary, sites=10**6 if sites else 12, verbose=verbose)
         if "event" not in finished_run.summary and finished_run.event is not None:
             console.print(finished_run.event.line, soft_wrap=True)
 
@@ -230,19 +258,20 @@ def _show_schema(run: Run) -> None:
 
 def init(
     path: Annotated[Path, typer.Argument(help="File to write.")] = Path("experiment.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Write every setting, with its default.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write an experiment file with every setting, its default and what it does."""
+    """Write a short experiment file to start from; with --all every setting, its default and its meaning."""
     from grandrounds.core.errors import BadInput
-    from grandrounds.experiment.template import starter_toml
+    from grandrounds.experiment.template import short_toml, starter_toml
 
     if path.exists() and not force:
-        raise BadInput(f"{path} exists; give another name or --force", code="file-exists")
+        raise BadInput(f"{path} exists: give another name, or overwrite it with --force", code="file-exists")
     try:
-        path.write_text(starter_toml(), encoding="utf-8")
+        path.write_text(starter_toml() if everything else short_toml(), encoding="utf-8")
     except OSError as e:
         raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write") from None
-    echo(f"{path}: edit it, then  rounds run {path}")
+    echo(f"wrote {path}: edit it, then run it with  rounds run {path}")
 
 
 _FEATURES = 5

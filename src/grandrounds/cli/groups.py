@@ -1,0 +1,116 @@
+"""Groups of commands: help panels, commands that have sub-commands, and earlier spellings that still work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from typer.core import TyperCommand, TyperGroup
+
+from grandrounds.cli.terminal import echo
+
+PANELS: dict[str, tuple[str, ...]] = {
+    "Train": ("run", "resume", "plan", "init", "compare", "tune"),
+    "Inspect": ("list", "show", "report", "explain", "console"),
+    "Use": ("predict", "evaluate", "export", "track"),
+    "Trust": ("audit", "privacy", "attack"),
+    "Deploy": ("provision", "server", "site"),
+    "Research": ("data", "reproduce"),
+}
+"""Panels of `rounds --help` with their commands, in the order in which they are shown."""
+
+RENAMED = {
+    "masks": "explain masks",
+    "maps": "explain maps",
+    "console-users": "console users",
+    "console-log": "console log",
+    "submit": "server submit",
+    "status": "server status",
+    "stop": "server stop-run",
+    "privacy purse": "privacy budget",  # language: ok
+}
+"""Earlier spellings of commands, which still work, with the present ones."""
+
+
+class ParentCommand(TyperCommand):
+    """A command with arguments of its own that has sub-commands too: `rounds explain RUN`, `rounds explain maps show RUN`.
+
+    A first argument that is the name of a sub-command selects it. A folder of that name is written `./maps`.
+    """
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.commands: dict[str, click.Command] = {}
+
+    def add(self, name: str, command: click.Command) -> None:
+        """Add a sub-command, and name it at the end of the help unless it is hidden."""
+        command.name = name
+        self.commands[name] = command
+        if not command.hidden:
+            line = f"- `rounds {self.name} {name}`: {command.get_short_help_str(limit=200)}"
+            self.epilog = f"{self.epilog}\n\n{line}" if self.epilog else f"Sub-commands:\n\n{line}"
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Make the context of the sub-command that the first argument names, or else of this command."""
+        if args and args[0] in self.commands:
+            name = args[0]
+            return self.commands[name].make_context(f"{info_name} {name}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+class RenamedCommand(click.Command):
+    """An earlier spelling of a command: it is hidden, prints the present spelling, and runs the command."""
+
+    def __init__(self, name: str, old: str, new: str, target: click.Command) -> None:
+        super().__init__(name, hidden=True, params=target.params, help=f"`rounds {old}` is now `rounds {new}`.")
+        self.old, self.new, self.target = old, new, target
+        self.commands = target.commands if isinstance(target, (click.Group, ParentCommand)) else {}
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Print the present spelling on standard error and make the context of the command."""
+        echo(f"note: `rounds {self.old}` is now `rounds {self.new}`", err=True)
+        return self.target.make_context(self.new, args, parent, **extra)
+
+
+class RootGroup(TyperGroup):
+    """The command `rounds`: its commands in panels, sub-commands below their command, earlier spellings hidden.
+
+    A command that is registered as `explain maps` becomes the sub-command `maps` of `explain`.
+    """
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        for path in [name for name in self.commands if " " in name]:
+            parent, name = path.split(" ")
+            self._parent(parent).add(name, self.commands.pop(path))
+        for old, new in RENAMED.items():
+            *parents, name = old.split(" ")
+            renamed = RenamedCommand(name, old, new, self._find(new))
+            if parents:
+                self._parent(parents[0]).add(name, renamed)
+            else:
+                self.commands[name] = renamed
+        for panel, names in PANELS.items():
+            for name in names:
+                self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]  # Typer's commands have it
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the commands panel by panel; hidden ones come last."""
+        shown = [name for names in PANELS.values() for name in names]
+        return [*shown, *(name for name in self.commands if name not in shown)]
+
+    def _parent(self, name: str) -> ParentCommand:
+        command = self.commands[name]
+        assert isinstance(command, ParentCommand), f"`rounds {name}` is registered without cls=ParentCommand"
+        return command
+
+    def _find(self, path: str) -> click.Command:
+        command: click.Command = self
+        for name in path.split(" "):
+            assert isinstance(command, (click.Group, ParentCommand))
+            command = command.commands[name]
+        return command
