@@ -13,7 +13,7 @@ import grandrounds
 SOURCE = Path(grandrounds.__file__).parent
 ORDER = (
     "core", "protocol", "metrics", "data", "models", "explain", "privacy", "audit", "site", "methods", "engine", "experiment",
-    "recipes", "report", "runs", "analysis", "tuning", "keeper", "deploy", "integrations", "console", "cli",
+    "recipes", "report", "runs", "analysis", "tuning", "keeper", "deploy", "integrations", "console", "api", "cli",
 )  # fmt: skip
 """From the ground up: a package may import those to its left."""
 

@@ -1,8 +1,9 @@
-"""Grand Rounds: federated learning in which every hospital explains itself.
+"""Grand Rounds: explainable, private and auditable federated learning for hospitals.
 
 import grandrounds as gr
-run = gr.run(gr.Experiment(data={"name": "breast-cancer"}))
-run.summary["final"]["auroc"], run.rounds, run.model
+
+run = gr.run("breast-cancer")
+run.summary.final["auroc"], run.history, run.sites
 """
 
 from __future__ import annotations
@@ -20,28 +21,73 @@ from grandrounds.core import aliases  # noqa: E402
 aliases.install()
 
 if TYPE_CHECKING:
+    from grandrounds import methods, metrics
     from grandrounds.analysis.case.case import explain_case, explain_site
+    from grandrounds.analysis.compare import Comparison
+    from grandrounds.api import config
+    from grandrounds.api.comparing import compare, tune
+    from grandrounds.api.estimator import FederatedClassifier
+    from grandrounds.api.running import resume, run
+    from grandrounds.api.scoring import EvaluationResult, evaluate, predict
+    from grandrounds.core.errors import BadInput, RunFailed
+    from grandrounds.core.records import Decision, RoundRecord, RunSummary
     from grandrounds.experiment.experiment import Experiment
-    from grandrounds.runs.run import Run, load_run, resume, run
+    from grandrounds.methods.base import Method
+    from grandrounds.protocol.messages import Answers, Ask
+    from grandrounds.runs.run import Run, load_run
+    from grandrounds.tuning.trial import TuningResult
 
 __version__ = "0.1.0"
 __all__ = [
+    "Answers",
+    "Ask",
+    "BadInput",
+    "Comparison",
+    "Decision",
+    "EvaluationResult",
     "Experiment",
+    "FederatedClassifier",
+    "Method",
+    "RoundRecord",
     "Run",
+    "RunFailed",
+    "RunSummary",
+    "TuningResult",
     "__version__",
+    "compare",
+    "config",
+    "evaluate",
     "explain_case",
     "explain_site",
     "load_run",
+    "methods",
+    "metrics",
+    "predict",
     "reproduce",
     "resume",
     "run",
+    "tune",
 ]
 
 _HOME = {
+    "Comparison": "analysis.compare",
+    "EvaluationResult": "api.scoring",
     "Experiment": "experiment.experiment",
-    **dict.fromkeys(("Run", "load_run", "resume", "run"), "runs.run"),
+    "FederatedClassifier": "api.estimator",
+    "Method": "methods.base",
+    "TuningResult": "tuning.trial",
+    **dict.fromkeys(("Answers", "Ask"), "protocol.messages"),
+    **dict.fromkeys(("BadInput", "RunFailed"), "core.errors"),
+    **dict.fromkeys(("Decision", "RoundRecord", "RunSummary"), "core.records"),
+    **dict.fromkeys(("Run", "load_run"), "runs.run"),
+    **dict.fromkeys(("compare", "tune"), "api.comparing"),
+    **dict.fromkeys(("evaluate", "predict"), "api.scoring"),
     **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
+    **dict.fromkeys(("resume", "run"), "api.running"),
 }
+"""Name -> the module it is imported from, on first use: `import grandrounds` loads no NumPy, pandas or scikit-learn."""
+
+_PACKAGES = ("methods", "metrics")
 
 
 def __dir__() -> list[str]:
@@ -54,7 +100,7 @@ def __getattr__(name: str) -> Any:
 
         return load_part(name)
 
-    if f"grandrounds.{name}" in aliases.ALIASES:
+    if name in _PACKAGES or f"grandrounds.{name}" in aliases.ALIASES:
         return import_module(f"grandrounds.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'grandrounds' has no attribute '{name}'")

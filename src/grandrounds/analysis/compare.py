@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import TrainSettings
@@ -25,6 +25,9 @@ from grandrounds.metrics.fairness import lowest_accuracy, worst_site
 from grandrounds.metrics.names import FINETUNED_PREFIX, OOD_PREFIX, base_metric, metric_range
 from grandrounds.metrics.statistics import clip_pair, describe_bounded
 from grandrounds.runs.run import Run
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 WORST = "worst_site_accuracy"
 """The lowest accuracy, by the largest probability, of a site with enough test rows (`metrics.fairness.LEAST_ROWS`)."""
@@ -112,6 +115,30 @@ class Comparison:
                 }
             )
         return dict(plain({"schema": 1, "first": self.arms[0].label, "warnings": self.warnings, "rows": rows}))
+
+
+    @property
+    def frame(self) -> DataFrame:
+        """The comparison as a data frame: one line per arm and metric.
+
+        Columns: `n`, `mean`, `std`, `low` and `high` (95% interval), `cv`; then the paired difference to the first arm with
+        its interval and p-value, NaN for the first arm itself and where fewer than two runs pair up.
+        """
+        from dataclasses import asdict
+
+        from pandas import DataFrame
+
+        lines = []
+        for arm, metric in itertools.product(self.arms, self.metrics):
+            pair = self.paired(arm, metric)
+            parts = {} if pair is None else asdict(pair)
+            names = {"difference": "difference", "low": "difference_low", "high": "difference_high", "p": "p"}
+            paired = {shown: parts.get(name, float("nan")) for name, shown in names.items()}
+            lines.append({"arm": arm.label, "metric": metric, **asdict(self.summary(arm, metric)), **paired})
+        return DataFrame(lines).set_index(["arm", "metric"])
+
+    def _repr_html_(self) -> str:
+        return str(self.frame.to_html())
 
 
 def _event(run: Run) -> str:

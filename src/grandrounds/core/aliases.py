@@ -1,4 +1,4 @@
-"""Module names of earlier versions that stay importable: `grandrounds.errors` is `grandrounds.core.errors`."""
+"""Short module names that can be imported: `grandrounds.errors` is `grandrounds.core.errors`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from types import ModuleType
 
 ALIASES = {
     "grandrounds.arrays": "grandrounds.core.arrays",
+    "grandrounds.config": "grandrounds.api.config",
     "grandrounds.errors": "grandrounds.core.errors",
     "grandrounds.flower": "grandrounds.integrations.flower",
     "grandrounds.messages": "grandrounds.protocol.messages",

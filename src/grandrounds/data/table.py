@@ -120,7 +120,16 @@ class Table:
 
     @classmethod
     def from_pandas(cls, df: Any, *, source: str = "data frame") -> Table:
-        """Make a table from a pandas data frame, without its index."""
+        """Make a table from a pandas data frame, without its index.
+
+        Raises:
+            BadInput: It is no data frame, has no rows or columns, or a column name appears twice.
+        """
+        if not (hasattr(df, "columns") and hasattr(df, "iloc")):
+            raise BadInput(
+                f"an object of type {type(df).__name__} is no pandas DataFrame: give one, with column names",
+                code="not-a-table",
+            )
         names = [str(name) for name in df.columns]
         check_names(names, source=source)
         if len(df) == 0:

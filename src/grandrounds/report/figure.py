@@ -123,6 +123,14 @@ class Figure(dict[str, Any]):
             raise BadInput("plotly is not installed: `pip install plotly`", code="missing-package") from None
         return Drawn(dict(self))
 
+    def show(self) -> None:
+        """Show the figure as Plotly does: in a browser, or below a notebook's cell.
+
+        Raises:
+            BadInput: plotly is not installed.
+        """
+        self.plotly().show()
+
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return {MIME: {**self, "config": CONFIG}, "text/plain": f"Figure: {self.title}"}
 

@@ -24,8 +24,11 @@ from grandrounds.runs.model import TrainedModel
 from grandrounds.runs.runner import execute_plan, new_folder
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from grandrounds.audit.ledger import Ledger
     from grandrounds.experiment.experiment import Experiment
+    from grandrounds.report.figure import Figure
 
 
 class Run:
@@ -197,8 +200,55 @@ class Run:
         explanations = self.explanations if self._files.explanations.exists() else None
         return "\n".join(weight_sentences(self.record(round), name, explanations=explanations, plan=self.plan))
 
+    @cached_property
+    def history(self) -> DataFrame:
+        """The rounds as a data frame, one line per round: scores, sites asked and missing, drift, cost."""
+        from grandrounds.runs.frames import history_frame
+
+        return history_frame(self.rounds)
+
+    @cached_property
+    def sites(self) -> DataFrame:
+        """The sites as a data frame, one line per site: rows, weight, attendance, test scores.
+
+        Raises:
+            BadInput: The run is not finished.
+        """
+        from grandrounds.runs.frames import sites_frame
+
+        return sites_frame(self.summary, self.rounds)
+
+    @cached_property
+    def weights(self) -> DataFrame:
+        """The aggregation weights as a data frame, one line per round and one column per site."""
+        from grandrounds.runs.frames import weights_frame
+
+        return weights_frame(self.rounds, self.site_names)
+
+    def plot(self, name: str = "curves") -> Figure:
+        """Draw a figure of the run.
+
+        Args:
+            name: "curves", "sites", "weights", "drift", "importance", "reliability", "decision_curve", "attendance" or
+                "cost".
+
+        Returns:
+            The figure. A notebook draws it; `show()` opens it in a browser; `plotly()` returns Plotly's own object.
+
+        Raises:
+            BadInput: There is no such figure, or the run did not record its values.
+        """
+        from grandrounds.runs.frames import draw_plot
+
+        return draw_plot(self, name)
+
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        from grandrounds.runs.frames import summary_html
+
+        return summary_html(self)
 
 
 def run(

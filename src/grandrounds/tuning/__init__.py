@@ -50,7 +50,7 @@ def tune(
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("Trial", "Tuned"):
+    if name not in ("Trial", "TuningResult"):
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     from grandrounds.tuning import trial
 

@@ -14,6 +14,8 @@ from grandrounds.metrics import DESCRIPTIONS, HIGHER_IS_BETTER
 from grandrounds.tuning.space import Value
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from grandrounds.experiment.experiment import Experiment
 
 
@@ -149,6 +151,22 @@ class TuningResult:
     def equals(self) -> int:
         """Count the different settings with the best value."""
         return sum(t.value == self.best.value for t in self.ranking)
+
+    @property
+    def frame(self) -> DataFrame:
+        """The trials as a data frame, one line per trial in their order: value, failure, seconds, and each setting."""
+        from pandas import DataFrame
+
+        lines = []
+        for trial in self.trials:
+            values = trial.to_dict()
+            values.pop("settings")
+            settings = {name: trial.settings.get(name) for name in self.searched}
+            lines.append({**values, **settings})
+        return DataFrame(lines).rename(columns={"number": "trial"}).set_index("trial")
+
+    def _repr_html_(self) -> str:
+        return str(self.frame.to_html())
 
     @property
     def failures(self) -> list[Trial]:

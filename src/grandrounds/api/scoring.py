@@ -1,0 +1,134 @@
+"""`gr.predict` and `gr.evaluate`: use the model of a finished run on new patients."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.api.sources import is_frame, memory_rows
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from grandrounds.core.records import Scores
+    from grandrounds.runs.run import Run
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Scores of a model on labelled rows.
+
+    Attributes:
+        overall: Scores on all rows.
+        per_site: Scores of each site; one entry "all rows" where the rows name no site.
+        threshold: The probability from which on the event is predicted.
+        event: The class whose probability is the risk; None with three classes or more.
+        notes: Sentences on values that were missing.
+        warnings: Sentences on rows that the model was trained on.
+    """
+
+    overall: Scores
+    per_site: Mapping[str, Scores]
+    threshold: float
+    event: Mapping[str, Any] | None
+    notes: Sequence[str]
+    warnings: Sequence[str]
+
+    @property
+    def frame(self) -> DataFrame:
+        """The scores as a data frame: the line "overall", then one line per site."""
+        from pandas import DataFrame
+
+        lines = {"overall": self.overall, **self.per_site}
+        return DataFrame.from_dict(lines, orient="index").rename_axis("site")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values, as `rounds evaluate --json` prints it."""
+        return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return str(self.frame.to_html())
+
+
+def predict(run: Run | str | Path, rows: Any, *, site: str | None = None, task: str = "") -> DataFrame:
+    """Score new patients with the model of a finished run.
+
+    Args:
+        run: The run, or its folder.
+        rows: A pandas DataFrame, or the path of a table, with the columns of the training data. A label is not needed.
+        site: The site whose local model scores the rows, where sites have models of their own.
+        task: A further task of the model; "" is the main one.
+
+    Returns:
+        One line per row with the index of the data frame: the risk of the event (or a probability for each class), and
+        the decision. `attrs["notes"]` lists what was missing; each note is also a warning.
+
+    Raises:
+        BadInput: The run is not finished, or the rows do not fit its model.
+    """
+    from pandas import DataFrame
+
+    finished_run = _open(run)
+    table, index = _read(finished_run, rows)
+    made = finished_run.model_for(site).predict(table, task=task)
+    if made.event is None:
+        columns = {f"p({c})": made.probabilities[:, k] for k, c in enumerate(made.classes)}
+    else:
+        columns = {made.event.column: made.risk}
+    frame = DataFrame({**columns, "decision": made.decisions}, index=index)
+    frame.attrs["notes"] = list(made.notes)
+    for note in made.notes:
+        warnings.warn(note, UserWarning, stacklevel=2)
+    return frame
+
+
+def evaluate(run: Run | str | Path, rows: Any, *, site: str | None = None) -> EvaluationResult:
+    """Validate the model of a finished run on labelled rows, such as those of another hospital.
+
+    Args:
+        run: The run, or its folder.
+        rows: A pandas DataFrame, or the path of a table, with the label column.
+        site: The site whose local model is evaluated, where sites have models of their own.
+
+    Returns:
+        The scores on all rows and at each site. Warnings on training rows among them are also Python warnings.
+
+    Raises:
+        BadInput: The run is not finished, the rows do not fit its model, or they have no label.
+    """
+    from grandrounds.analysis.case.rows import overlap_warnings
+    from grandrounds.core.arrays import plain
+
+    finished_run = _open(run)
+    table, _ = _read(finished_run, rows)
+    values = plain(finished_run.model_for(site).evaluate(table))
+    sentences = overlap_warnings(finished_run, table)
+    for sentence in sentences:
+        warnings.warn(sentence, UserWarning, stacklevel=2)
+    return EvaluationResult(**values, warnings=sentences)
+
+
+def _open(run: Run | str | Path) -> Run:
+    from grandrounds.runs.run import Run
+
+    return run if isinstance(run, Run) else Run(Path(run))
+
+
+def _read(run: Run, rows: Any) -> tuple[Any, Any]:
+    """Read new patients; also return the index of a data frame (else None)."""
+    from grandrounds.analysis.case.rows import read_patients
+    from grandrounds.core.errors import BadInput
+
+    if isinstance(rows, str | Path):
+        return read_patients(run, rows), None
+    given = memory_rows(rows)
+    if given is None:
+        raise BadInput(
+            f"rows is an object of type {type(rows).__name__}: give a file, or a pandas DataFrame with the columns of the "
+            "training data",
+            code="not-a-table",
+        )
+    return read_patients(run, given), given.index if is_frame(given) else None
