@@ -53,6 +53,8 @@ WORDS = {
     r"others then": "differ",
 }
 BANNED = [(re.compile(rf"(?<![\w./`-])(?:{word})(?![\w`]|\.\w|/)", re.IGNORECASE), say) for word, say in WORDS.items()]
+#: The name of a parameter, in a docstring's list of arguments.
+ARGUMENT = re.compile(r"^([ \t]+)\*{0,2}\w+(?: \([^)\n]*\))?:", re.MULTILINE)
 OPENING = re.compile(r"^(What|Whether|Where|Who|Whom|How far|How many|How much)\b(?!ver)")
 #: Folders that are not checked: results are written by the reproductions from what they measured.
 LEFT_OUT = ("docs/results", "docs/images", "src/grandrounds/console/static/vendor", "build", "runs", "site")
@@ -152,6 +154,8 @@ def check(path: Path) -> Iterator[Finding]:
         if "language: ok" in text.words or (text.line <= len(lines) and "language: ok" in lines[text.line - 1]):
             continue
         prose = re.sub(r"`[^`]*`", "`code`", text.words)
+        if path.suffix == ".py":
+            prose = ARGUMENT.sub(r"\1`code`:", prose)
         first = prose.lstrip().split("\n", 1)[0]
         if text.opens and OPENING.match(first) and not first.rstrip().rstrip('"*').endswith("?"):
             yield Finding(name, text.line, first[:60], "states nothing: begin with the subject")

@@ -13,6 +13,7 @@ from grandrounds.analysis.case.mask_check import check_masks, tint_mask
 from grandrounds.data.images import ImageSet
 from grandrounds.explain.agreement import centre_blob, xai_accuracy
 from tests.command import rounds
+from tests.support import refused
 
 SIDE = 16
 image = pytest.importorskip("PIL.Image")
@@ -56,7 +57,7 @@ def home(tmp_path_factory):
     return folder
 
 
-def refused(done, *words: str) -> None:
+def command_refused(done, *words: str) -> None:
     assert done.returncode == 2, (done.returncode, done.stderr)
     lines = done.stderr.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
@@ -143,11 +144,11 @@ def test_strokes_and_settings(home, tmp_path):
 
 
 def test_what_has_no_masks_is_refused_in_a_sentence(home, tmp_path):
-    refused(rounds("masks", "check", "bare.npz", cwd=home), "bare", "has no truth masks", "data.masks", "'strokes'")
-    refused(rounds("masks", "check", "breast-cancer", cwd=home), "[needs-images]")
-    refused(rounds("masks", "check", "no-such-thing", cwd=home), "no-such-thing", "known:")
-    refused(rounds("masks", "check", "scans.npz", "--out", "sheet.jpg", cwd=home), "[invalid-file-type]", "sheet.jpg", ".png")
-    refused(rounds("masks", "check", "scans.npz", "--out", "labels.csv/x.png", cwd=home), "[cannot-write]")
+    command_refused(rounds("masks", "check", "bare.npz", cwd=home), "bare", "has no truth masks", "data.masks", "'strokes'")
+    command_refused(rounds("masks", "check", "breast-cancer", cwd=home), "[needs-images]")
+    command_refused(rounds("masks", "check", "no-such-thing", cwd=home), "no-such-thing", "known:")
+    command_refused(rounds("masks", "check", "scans.npz", "--out", "sheet.jpg", cwd=home), "[invalid-file-type]", ".png")
+    command_refused(rounds("masks", "check", "scans.npz", "--out", "labels.csv/x.png", cwd=home), "[cannot-write]")
     assert not list(home.glob("masks-*.png")), "nothing is written where something is refused"
 
 

@@ -174,7 +174,7 @@ def test_what_has_no_import_path_is_refused():
         ),
         ({"model": {"name": "my-net:Net"}}, "model.name is 'my-net:Net'; known: logistic"),
         ({"method": {"name": "fedavgg"}}, "method.name is 'fedavgg'; did you mean"),
-        ({"evaluation": {"metrics": ["f2"]}}, "evaluation.metrics names 'f2'; write metrics of your own as module:fun"),
+        ({"evaluation": {"metrics": ["f2"]}}, "evaluation.metrics is 'f2'"),
         ({"model": {"name": 3}}, "model.name is 3"),
     ],
 )
@@ -460,7 +460,7 @@ def test_a_loader_of_ones_own_gives_a_frame_or_a_table(tmp_path):
         ({"name": own(mine.no_data), "label": "died"}, "it gives a list, not a data frame, a Table or an ImageSet"),
         ({"name": own(mine.broken_data), "label": "died"}, "it failed with FileNotFoundError: ward.db is not there"),
         ({"name": own(mine.pictures_of_patients)}, "its images name their patients; set data.patient"),
-        ({"name": own(mine.frame), "table": "x.csv"}, "names two sources"),
+        ({"name": own(mine.frame), "table": "x.csv"}, "two data sources"),
     ],
 )
 def test_a_loader_that_will_not_do_is_refused_in_words(tmp_path, data, match):

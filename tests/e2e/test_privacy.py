@@ -53,7 +53,7 @@ def test_a_run_spends_its_budget_and_says_so(tmp_path):
     said = told["statement"]
     for words in ("Epsilon = 2", "for each row, add/remove, noise at the sites, 3 rounds", "follows from the seed"):
         assert words in said
-    for words in ("test rows", "how many rows each site has", "data.encoding = 'public'"):
+    for words in ("test rows", "number of rows of each site", "data.encoding = 'public'"):
         assert words in said and any(words in line for line in told["not_covered"])
     spent = [r["decision"]["privacy"]["epsilon_spent"] for r in done.rounds]
     assert spent == sorted(spent) and spent[0] < spent[-1] == told["epsilon"]
@@ -222,7 +222,7 @@ REFUSED = {
     ),
     "trees": ({"model": {"name": "forest"}}, "'forest'"),
     "async": ({"method": {"name": "fedasync"}}, "'fedasync'"),
-    "clustered": ({"method": {"name": "clustered"}}, "'fedasync'"),
+    "clustered": ({"method": {"name": "clustered"}}, "'clustered'"),
     "finetune": ({"train": {"finetune": 1}}, r"train\.finetune"),
     "loss": ({"method": {"select": "loss"}}, r"method\.select"),
     "lambdas": (
@@ -309,7 +309,7 @@ def test_what_a_server_does_with_private_models_is_free(tmp_path):
     weighed = run(tmp_path / "weighed", method={"name": "sse-agg"}, explain={"sketch": "permutation"}, **rows)
     assert trusted.summary["privacy"]["epsilon"] == weighed.summary["privacy"]["epsilon"] == plain
     assert "in_line" in weighed.rounds[-1]["decision"]["signals"]
-    assert "the rows of reference set 'rows'" in weighed.summary["privacy"]["not_covered"]
+    assert "rows of reference set 'rows'" in weighed.summary["privacy"]["not_covered"]
 
 
 @pytest.mark.slow

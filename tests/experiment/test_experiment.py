@@ -57,10 +57,10 @@ def test_the_starter_file_is_a_default_experiment():
         ({"train": {"lr": float("inf")}}, "train.lr is inf: input should be a finite number"),
         (
             {"method": {"weigh": 3}},
-            "method.weigh is 3, but it is a section: write method.weigh = { ... } or [method.weigh]",
+            "method.weigh is 3, but method.weigh is a section: write method.weigh = { ... } or [method.weigh]",
         ),
-        ({"split": {"val": 0.6, "test": 0.5}}, "leave no training rows"),
-        ({"split": {"scheme": "holdout"}}, "names no site"),
+        ({"split": {"val": 0.6, "test": 0.5}}, "leaves no training rows"),
+        ({"split": {"scheme": "holdout"}}, "split.holdout is empty"),
         ({"reference": {"probe": {"row": 3}}}, "unknown key 'reference.probe.row'; did you mean 'rows'"),
         ({"engine": {"faults": {"dropp": 1}}}, "did you mean 'drop'"),
     ],

@@ -242,11 +242,12 @@ def plan(stability="anchor", *, method=None, **changes) -> Settings:
     return Settings(gr.Experiment.parse(values).model_dump(mode="json"))
 
 
-def assert_refused(said: str, asked: Settings, *, inputs=(4,), classes=2, **build) -> None:
+def assert_refused(words: tuple[str, ...], asked: Settings, *, inputs=(4,), classes=2, **build) -> None:
     model = build_model(model_spec(asked.model, inputs=inputs, classes=classes), **build)
-    with pytest.raises(BadInput) as e:
+    with refused("method-does-not-fit") as e:
         refuse_what_it_cannot(model, asked, sites=5)
-    assert str(e.value) == said
+    for word in words:
+        assert word in str(e.value)
 
 
 def test_the_rows_that_are_lent():
@@ -265,15 +266,15 @@ def test_the_rows_that_are_lent():
 @pytest.mark.parametrize("name", STABILITIES)
 def test_rows_that_may_not_be_sent_are_not(name):
     assert_refused(
-        f"stability '{name}' lends reference rows to every site: add [reference.anchor] with rows = 200 and sent = true",
+        (f"'{name}'", "add [reference.anchor] with rows = 200 and sent = true"),
         plan(name, reference={"rows": {}}),
     )
     assert_refused(
-        f"stability '{name}' sends the rows of 'anchor' to every site: set reference.anchor.sent = true",
+        (f"'{name}'", "set reference.anchor.sent = true"),
         plan(name, reference={"anchor": {}}),
     )
     assert_refused(
-        f"stability '{name}' needs to know which of the reference rows are meant: set method.anchor_rows",
+        (f"'{name}'", "set method.anchor_rows"),
         plan(name, reference={"a": {"sent": True}, "b": {"sent": True}}),
     )
 
@@ -298,7 +299,7 @@ def test_batchnorm_and_several_tasks_are_refused():
     net = {"name": "resnet18", "norm": "batch"}
     on = {"inputs": (3, 32, 32), "classes": 3, "device": "cpu"}
     assert_refused(
-        "stability 'anchor' would mix its rows into BatchNorm's statistics: set model.norm = 'group'",
+        ("'anchor'", "set model.norm = 'group'"),
         plan(model=net),
         **on,
     )
@@ -310,16 +311,14 @@ def test_batchnorm_and_several_tasks_are_refused():
         sites=5,
     )
     assert_refused(
-        "stability 'alignment' knows one task, and these sites have several: use stability 'proximal'",
+        ("'alignment'", "use stability 'proximal'"),
         plan("alignment", tasks={"other": {"classes": {"x": ["0"], "y": ["1"]}}}),
     )
 
 
 def test_methods_with_another_stability_refuse():
-    assert_refused("method 'scaffold' is stability 'scaffold' already: for 'anchor' set method.name = 'fedavg'",
-            plan(method={"name": "scaffold"}))  # fmt: skip
-    assert_refused("method 'local' has no use for method.stability: leave it out, or use another method",
-            plan(method={"name": "local"}))  # fmt: skip
+    assert_refused(("'scaffold'", "for 'anchor' set method.name = 'fedavg'"), plan(method={"name": "scaffold"}))
+    assert_refused(("'local'", "method.stability"), plan(method={"name": "local"}))
 
 
 # From an experiment to its folder

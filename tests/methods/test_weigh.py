@@ -536,10 +536,10 @@ def test_explanation_weight_is_short_for_lambdas_and_not_given_with_them(e):
 @pytest.mark.parametrize(
     ("method", "given_so", "by"),
     [
-        ({"name": "fedavg", "weigh": {"explanation_weight": 0.5}}, "explanation_weight", "'fedavg' weighs by data_size"),
-        ({"name": "fedavg", "weigh": {"explanation_weight": 0.0}}, "explanation_weight", "'fedavg' weighs by data_size"),
-        ({"name": "fedprox", "weigh": {"lambdas": {"data": 1.0}}}, "lambdas", "'fedprox' weighs by data_size"),
-        ({"weigh": {"rule": "uniform", "lambdas": {"agreement": 1.0}}}, "lambdas", "'fedavg' weighs by uniform"),
+        ({"name": "fedavg", "weigh": {"explanation_weight": 0.5}}, "explanation_weight", "'fedavg' weights by data_size"),
+        ({"name": "fedavg", "weigh": {"explanation_weight": 0.0}}, "explanation_weight", "'fedavg' weights by data_size"),
+        ({"name": "fedprox", "weigh": {"lambdas": {"data": 1.0}}}, "lambdas", "'fedprox' weights by data_size"),
+        ({"weigh": {"rule": "uniform", "lambdas": {"agreement": 1.0}}}, "lambdas", "'fedavg' weights by uniform"),
     ],
 )  # fmt: skip
 def test_shares_of_signals_that_nothing_weighs_by_are_left_alone_and_that_is_said(method, given_so, by):
@@ -548,8 +548,8 @@ def test_shares_of_signals_that_nothing_weighs_by_are_left_alone_and_that_is_sai
     def planned(**changes) -> Settings:
         return Settings(gr.Experiment.parse({"data": {"name": "digits"}, "method": {**method, **changes}}).plan())
 
-    said = "it is for method.name = 'sse-agg'"
-    assert left_alone(planned()) == (f"method.weigh.{given_so} has no say: {by}; {said}",)
+    (warning,) = left_alone(planned())
+    assert f"method.weigh.{given_so} " in warning and by in warning and "'sse-agg'" in warning
     ways_out = (
         {"weigh": {**method["weigh"], "rule": "explanations"}},
         {"name": "sse-agg", "weigh": {**method["weigh"], "rule": "auto"}},

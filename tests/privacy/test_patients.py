@@ -189,7 +189,7 @@ def test_the_statement_names_the_unit(way, tmp_path):
     told = done.summary["privacy"]
     assert done.plan["privacy"]["unit"] == told["unit"] == "patient" and told["patient_column"] == "pid"
     assert "for each patient (patient column 'pid', one row of each at a time), add/remove" in told["statement"]
-    assert not any("each row" in said for said in told["not_covered"])
+    assert not any("per row" in said for said in told["not_covered"])
     assert any("patients at several sites" in said for said in told["not_covered"])
     assert load_account(done).findings == ()
 
@@ -199,9 +199,9 @@ def test_rows_are_the_unit_where_the_plan_says_so_or_names_no_patients(tmp_path)
     changes["privacy"]["unit"] = "row"
     rows = gr.run(plan(**changes), table=several(), out=tmp_path / "rows").summary["privacy"]
     assert rows["unit"] == "row" and "for each row, add/remove" in rows["statement"]
-    assert any("the promise is to each row (privacy.unit = 'row')" in said for said in rows["not_covered"])
+    assert any("the guarantee is per row (privacy.unit = 'row')" in said for said in rows["not_covered"])
     none = gr.run(plan(), table=patients(SIZES), out=tmp_path / "none").summary["privacy"]
-    assert none["unit"] == "row" and any("no patient column is named" in said for said in none["not_covered"])
+    assert none["unit"] == "row" and any("data.patient is not set" in said for said in none["not_covered"])
     with refused("no-patient-column", match=r"privacy\.unit"):
         gr.run(plan(privacy={"unit": "patient"}), table=patients(SIZES), out=tmp_path / "odd")
 

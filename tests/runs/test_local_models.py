@@ -315,7 +315,7 @@ def test_a_resumed_run_that_crosses_no_more_still_says_that_it_did(tmp_path):
         ),
         (
             ["evaluation.local_models=own", "privacy.mechanism=dp-sgd", "privacy.epsilon=3", "privacy.min_rows=10"],
-            ["evaluation.local_models is 'own'", "which no noise covers", "'none'"],
+            ["evaluation.local_models is 'own'", "privacy.epsilon", "'none'"],
         ),
         (["evaluation.local_models=others"], ["evaluation.local_models"]),
     ],

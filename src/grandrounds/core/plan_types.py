@@ -12,21 +12,21 @@ from grandrounds.core.plan import Settings
 
 
 class ShiftSettings(Settings):
-    """Each site takes its pictures with its own protocol: gamma, brightness, contrast, blur, JPEG."""
+    """Simulated scanner shift: each site changes gamma, brightness, contrast, blur and JPEG quality of its images."""
 
     strength: float
     clean: list[str]
 
 
 class ShortcutSettings(Settings):
-    """A corner patch tied to the label, for studies of models that are right for the wrong reason."""
+    """Corner patch that correlates with the label, for experiments on shortcut learning."""
 
     p: float
     classes: list[str]
 
 
 class DataSettings(Settings):
-    """Where the rows come from and what the columns mean."""
+    """Source of the rows, and roles and types of the columns."""
 
     name: str | None
     table: str | None
@@ -64,7 +64,7 @@ class DataSettings(Settings):
 
 
 class SplitSettings(Settings):
-    """Which rows belong to which site, and what they are used for there."""
+    """Assignment of rows to sites, and to training, validation and test."""
 
     partition: str
     sites: int
@@ -82,7 +82,7 @@ class SplitSettings(Settings):
 
 
 class ReferenceSetSettings(Settings):
-    """Rows set aside for the consortium: in no site's training, validation or test rows."""
+    """Reference rows, set aside for the consortium; no site uses them for training, validation or testing."""
 
     rows: int
     labelled: bool
@@ -91,14 +91,14 @@ class ReferenceSetSettings(Settings):
 
 
 class TaskSettings(Settings):
-    """A task of some sites besides the main one: the same rows, their labels grouped into other classes."""
+    """Additional task of some sites: the same rows, with labels grouped into other classes."""
 
     classes: Settings
     sites: list[str]
 
 
 class ModelSettings(Settings):
-    """What is trained."""
+    """Model architecture."""
 
     name: str
     hidden: list[int]
@@ -112,7 +112,7 @@ class ModelSettings(Settings):
 
 
 class SelectSettings(Settings):
-    """Who takes part in a round; `select = "random"` is short for its rule."""
+    """Client selection. `select = "random"` is short for its rule."""
 
     rule: str
     fraction: float
@@ -120,7 +120,7 @@ class SelectSettings(Settings):
 
 
 class WeighSettings(Settings):
-    """How answers are weighed; `weigh = "uniform"` is short for its rule. All but the rule is for 'explanations'."""
+    """Aggregation weights. `weigh = "uniform"` is short for its rule. All other settings are for 'explanations'."""
 
     rule: str
     explanation_weight: float | None
@@ -140,7 +140,7 @@ class WeighSettings(Settings):
 
 
 class CohortsSettings(Settings):
-    """Groups of sites whose updates are alike (k-means): reasons are compared within; `cohorts = 2` is short for count."""
+    """Clusters of sites with similar updates (k-means). Explanations are compared within. `cohorts = 2` is short for count."""
 
     count: int | str
     most: int
@@ -151,7 +151,7 @@ class CohortsSettings(Settings):
 
 
 class RobustSettings(Settings):
-    """The rule against outlying answers; `robust = "krum"` is short for its rule."""
+    """Robust aggregation against outlying updates. `robust = "krum"` is short for its rule."""
 
     rule: str
     attackers: int
@@ -162,7 +162,7 @@ class RobustSettings(Settings):
 
 
 class ServerStepSettings(Settings):
-    """The server's own optimiser: fedopt, fedadam, fedyogi, fedadagrad, fedrmsprop, fedavgm, and fedbuff's lr."""
+    """Server optimizer of fedopt, fedadam, fedyogi, fedadagrad, fedrmsprop and fedavgm; learning rate of fedbuff."""
 
     rule: str
     lr: float | None
@@ -175,7 +175,7 @@ class ServerStepSettings(Settings):
 
 
 class StalenessSettings(Settings):
-    """How much less a late answer counts in asynchronous methods; `staleness = "hinge"` is short for its rule."""
+    """Discount of stale updates in asynchronous methods. `staleness = "hinge"` is short for its rule."""
 
     rule: str
     a: float
@@ -248,7 +248,7 @@ class XFedSettings(Settings):
 
 
 class MethodSettings(Settings):
-    """The federated algorithm, put together from parts."""
+    """Federated method and its parts."""
 
     name: str
     preset: str
@@ -278,7 +278,7 @@ class MethodSettings(Settings):
 
 
 class TrainSettings(Settings):
-    """What a site does in one round."""
+    """Local training at a site in one round."""
 
     epochs: int
     steps: int
@@ -300,7 +300,7 @@ class TrainSettings(Settings):
 
 
 class ExplainSettings(Settings):
-    """How sites explain their models, and how steady those reasons are: explanations.json."""
+    """Feature attributions of models during training, and their drift between sites: explanations.json."""
 
     sketch: str
     every: int
@@ -320,7 +320,7 @@ class ExplainSettings(Settings):
 
 
 class PrivacySettings(Settings):
-    """What is formally promised to patients."""
+    """Differential privacy and secure aggregation."""
 
     mechanism: str
     epsilon: float | None
@@ -339,7 +339,7 @@ class PrivacySettings(Settings):
 
 
 class FaultSettings(Settings):
-    """Faults to inject, for tests of robustness."""
+    """Injected faults, for robustness tests."""
 
     drop: float
     nan: list[str]
@@ -347,7 +347,7 @@ class FaultSettings(Settings):
 
 
 class EngineSettings(Settings):
-    """How it is run."""
+    """Simulation engine, hardware and timing."""
 
     name: str
     wire: bool
@@ -364,7 +364,7 @@ class EngineSettings(Settings):
 
 
 class EvaluationSettings(Settings):
-    """How the model is judged after each round."""
+    """Evaluation of the model after a round."""
 
     every: int
     threshold: str
@@ -377,7 +377,7 @@ class EvaluationSettings(Settings):
 
 
 class AttackSettings(Settings):
-    """A site that attacks, to see how the method stands it: `[[attacks]]`, one for each kind or group of sites."""
+    """Simulated attack of some sites, to measure robustness. One `[[attacks]]` per kind or group of sites."""
 
     kind: str
     sites: list[str]
@@ -392,7 +392,7 @@ class AttackSettings(Settings):
 
 
 class Plan(Settings):
-    """Data, split, reference sets, model, method, training, explanations, privacy, engine, evaluation, seed."""
+    """Complete description of an experiment: data, split, model, method, training, privacy, evaluation and seed."""
 
     name: str
     seed: int

@@ -1,8 +1,7 @@
-"""The whole declarative description of a federated experiment: one pydantic model, one TOML file.
+"""Define the declarative description of a federated experiment: one pydantic model, one TOML file.
 
-Every key has a default and a sentence that says what it does (`rounds init` writes them out). A
-key that does not exist is refused with the nearest one that does, because a misspelt setting that
-is silently ignored is the worst kind of bug in a study.
+Every setting has a default and a description (`rounds init` writes them out). An unknown setting raises
+an error that names the nearest known one, so that a misspelt setting is never silently ignored.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ PARTITIONS = ("auto", "column", *KINDS)
 
 
 class Experiment(Section):
-    """Data, split, reference sets, model, method, training, explanations, privacy, engine, evaluation, seed."""
+    """Complete description of an experiment: data, split, model, method, training, privacy, evaluation and seed."""
 
-    name: str = Field("experiment", description="what this is called in tables")
-    seed: int = Field(0, ge=0, le=SEEDS, description="every random choice follows from it")
+    name: str = Field("experiment", description="name shown in tables and reports")
+    seed: int = Field(0, ge=0, le=SEEDS, description="seed of all random choices")
     data: Data = Data()
     split: Split = Split()
     reference: dict[str, ReferenceSet] = Field(default_factory=dict)
@@ -73,9 +72,9 @@ class Experiment(Section):
     attacks: tuple[AttackSettings, ...] = ()
     code: dict[str, str] = Field(
         default_factory=dict,
-        description="SHA-256 of modules of your own, as a run writes it down; another file is refused",
+        description="SHA-256 of your own modules, written by a run; a changed file is refused",
     )
-    tune: Tune = Field(Tune(), exclude=True)  # of no plan: what was searched is not what is run
+    tune: Tune = Field(Tune(), exclude=True)  # a search space is not part of a run's plan
 
     @model_validator(mode="before")
     @classmethod
@@ -93,34 +92,45 @@ class Experiment(Section):
                 raise ValueError(f"{key} is '{value}'; {nearest(value, choices)}")
         for value in self.evaluation.metrics:
             if not plugins.is_path(value):
-                raise ValueError(f"evaluation.metrics names '{value}'; write metrics of your own as module:function")
+                raise ValueError(f"evaluation.metrics is '{value}'; write your own metric as 'package.module:function'")
         if self.split.val + self.split.test >= 1:
-            raise ValueError("split.val and split.test leave no training rows; together they must stay under 1")
+            raise ValueError("split.val + split.test is 1 or more, which leaves no training rows: lower one of them")
         widths = self.model.hidden
         if any(not 1 <= w <= _WIDEST for w in widths):
-            raise ValueError(f"model.hidden holds widths of 1 to {_WIDEST:,}, e.g. [64, 32]")
+            raise ValueError(f"model.hidden has a width outside 1 to {_WIDEST:,}: use for example [64, 32]")
         if len(widths) > _LAYERS or sum(a * b for a, b in pairwise(widths)) > _WEIGHTS:
-            raise ValueError(f"model.hidden has more than {_LAYERS} layers or {_WEIGHTS:,} weights: make it smaller")
+            raise ValueError(f"model.hidden has more than {_LAYERS} layers or {_WEIGHTS:,} weights: use fewer or narrower layers")
         if self.split.scheme == "holdout" and not self.split.holdout:
-            raise ValueError("split.scheme is 'holdout' but split.holdout names no site")
+            raise ValueError("split.scheme is 'holdout' but split.holdout is empty: name the sites to hold out")
         return self
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, where: str = "experiment") -> Experiment:
-        """Check a plain dict; what is wrong is said in one sentence."""
+        """Validate a plain dict.
+
+        Args:
+            values: Sections and settings, as in a TOML file.
+            where: Name of the source, for the error message.
+
+        Returns:
+            The validated experiment.
+
+        Raises:
+            BadInput: A setting is unknown or invalid; the message names the first one.
+        """
         try:
             return cls.model_validate(dict(values))
         except ValidationError as e:
             raise BadInput(f"{where}: {describe_error(cls, e)}", code=error_code(e)) from None
         except RecursionError:
-            raise BadInput(f"{where}: it is nested too deeply", code="nested-too-deeply") from None
+            raise BadInput(f"{where}: the settings are nested too deeply", code="nested-too-deeply") from None
 
     @classmethod
     def check_plan(cls, plan: Mapping[str, Any], *, where: str) -> None:
-        """Refuse a run's plan in which a value is of the wrong type or beyond its limits; other versions' keys may differ.
+        """Check the types and limits of values in a run's plan. Unknown keys of other versions are accepted.
 
         Raises:
-            BadInput: The first such value.
+            BadInput: A value has a wrong type or is out of range; the message names the first one.
         """
         try:
             cls.model_validate(rename_settings(plan, warn=False))
@@ -130,19 +140,29 @@ class Experiment(Section):
                 if error["type"] not in ("extra_forbidden", "missing", "value_error") and not of_another_version:
                     key = ".".join(str(p) for p in error["loc"])
                     raise BadInput(
-                        f"{where} is damaged: {key} is {quote_value(error['input'])}", code="damaged-plan"
+                        f"{where} is damaged: {key} is {quote_value(error['input'])}, which is not valid", code="damaged-plan"
                     ) from None
 
     @classmethod
     def load(cls, path: Path) -> Experiment:
-        """Read a TOML file; a relative data.table is looked up beside it."""
+        """Read an experiment from a TOML file.
+
+        Args:
+            path: The file. Relative paths in it (data.table, data.pictures, data.masks) start at its folder.
+
+        Returns:
+            The validated experiment.
+
+        Raises:
+            BadInput: The file cannot be read, is not TOML, or has an unknown or invalid setting.
+        """
         try:
             text = read_file(path, largest=_LARGEST, links=True).decode("utf-8")
-            if _DEEP.search(text):  # tomllib takes minutes for what nobody writes
-                raise BadInput(f"{path} is not an experiment: it is nested too deeply", code="nested-too-deeply")
+            if _DEEP.search(text):  # tomllib takes minutes to parse such keys
+                raise BadInput(f"{path} is not an experiment: its keys are nested too deeply", code="nested-too-deeply")
             values = tomllib.loads(text)
         except RecursionError:
-            raise BadInput(f"{path} is not an experiment: it is nested too deeply", code="nested-too-deeply") from None
+            raise BadInput(f"{path} is not an experiment: its keys are nested too deeply", code="nested-too-deeply") from None
         except ValueError as e:
             raise BadInput(f"{path} is not TOML: {visible(' '.join(str(e).split()))[:200]}", code="not-toml") from None
         data = values.get("data", {})
@@ -153,12 +173,22 @@ class Experiment(Section):
                     data[key] = str((path.parent / given).resolve())
                 except (OSError, ValueError, RuntimeError):
                     raise BadInput(
-                        f"{path}: data.{key} is {quote_value(given)}, which is no name of a file", code="bad-setting"
+                        f"{path}: data.{key} is {quote_value(given)}, which is not a valid file name", code="bad-setting"
                     ) from None
         return cls.parse(values, where=str(path))
 
     def with_settings(self, settings: Sequence[str]) -> Experiment:
-        """A copy with `section.key=value` settings; values are TOML, bare words are strings."""
+        """Return a copy with changed settings.
+
+        Args:
+            settings: `section.key=value` texts. Values are TOML; bare words are strings.
+
+        Returns:
+            The changed experiment.
+
+        Raises:
+            BadInput: A text is not `section.key=value`, or a setting is unknown or invalid.
+        """
         values = self.model_dump(mode="json", exclude_unset=True)
         if self.tune.model_fields_set:
             values["tune"] = self.tune.model_dump(mode="json", exclude_unset=True)
@@ -166,7 +196,7 @@ class Experiment(Section):
             key, equals, text = setting.partition("=")
             if not equals:
                 raise BadInput(
-                    f"--set {setting}: write it as section.key=value, e.g. method.rounds=50", code="bad-setting-flag"
+                    f"--set {setting} has no '=': write section.key=value, e.g. method.rounds=50", code="bad-setting-flag"
                 )
             *sections, last = key.strip().split(".")
             table = values
@@ -178,19 +208,26 @@ class Experiment(Section):
         return type(self).parse(values, where="settings")
 
     def resolved(self) -> Experiment:
-        """The same experiment with everything said that the catalog or the data's shape would say."""
+        """Replace `auto` and unset values by those that the data set and the method imply.
+
+        Returns:
+            The experiment with every setting resolved.
+
+        Raises:
+            BadInput: Settings are missing or contradict each other.
+        """
         plugins.allow(self.model_dump(include={"data", "split", "model", "method", "evaluation", "code"}))
         data, split = self.data, self.split
         if data.shortcut.p and not data.shortcut.classes:
-            raise BadInput("data.shortcut.p is set but data.shortcut.classes names no class", code="missing-setting")
+            raise BadInput("data.shortcut.p is set but data.shortcut.classes is empty: name a class", code="missing-setting")
         if data.name is None and data.table is None:
             raise BadInput(
-                "the experiment names no data: set data.name (see `rounds list data`) or data.table",
+                "the experiment has no data: set data.name (see `rounds list data`) or data.table",
                 code="no-data-named",
             )
         if data.name is not None and data.table is not None:
             raise BadInput(
-                f"the experiment names two sources, data.name '{data.name}' and data.table: leave one out",
+                f"the experiment has two data sources, data.name '{data.name}' and data.table: remove one of them",
                 code="two-data-sources",
             )
         subgroup = self.evaluation.subgroup
@@ -217,31 +254,37 @@ class Experiment(Section):
             default_partition = from_catalog.get("partition", "equal")
             named = data.site is not None or (_is_npz(data.table) and has_part(data.table, "site"))
             split = split.model_copy(update={"partition": "column" if named else default_partition})
-        loaded = is_own_code or _is_npz(data.table)  # pictures may say themselves what they show, and where
+        loaded = is_own_code or _is_npz(data.table)  # image files can contain labels and sites
         if data.label is None and not loaded:
-            raise BadInput("which column is to be predicted? set data.label (or --label)", code="label-not-set")
+            raise BadInput("data.label is not set: name the column to predict (--label COLUMN)", code="label-not-set")
         if split.partition == "column" and data.site is None and not loaded:
             raise BadInput(
-                "split.partition is 'column' but data.site names no column (use --site, or another partition)",
+                "split.partition is 'column' but data.site is not set: use --site COLUMN, or another partition",
                 code="no-site-column",
             )
         patients = data.patient is not None or (_is_npz(data.table) and has_part(data.table, "patient"))
         if split.by == "auto":
             split = split.model_copy(update={"by": "patient" if patients else "row"})
         if split.by == "patient" and not patients:
-            raise BadInput("split.by is 'patient' but data.patient names no column", code="no-patient-column")
+            raise BadInput(
+                "split.by is 'patient' but data.patient is not set: name the patient column, or use split.by = 'row'",
+                code="no-patient-column",
+            )
         if split.by == "time" and data.time is None:
-            raise BadInput("split.by is 'time' but data.time names no column", code="no-time-column")
+            raise BadInput(
+                "split.by is 'time' but data.time is not set: name the time column, or use split.by = 'row'",
+                code="no-time-column",
+            )
         evaluation = self.evaluation.model_copy(update={"subgroup": subgroup})
         settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method()}
         return self.model_copy(update={**settled, "privacy": self._privacy(patients=patients)})
 
     def _privacy(self, *, patients: bool) -> Privacy:
-        """[privacy] with the unit of its promise said, where it makes one to patients."""
+        """Return [privacy] with the unit of privacy resolved, where it protects patients."""
         p = self.privacy
         if p.unit == "patient" and not patients:
             raise BadInput(
-                "privacy.unit is 'patient' but data.patient names no column: name one, or set privacy.unit = 'row'",
+                "privacy.unit is 'patient' but data.patient is not set: name the patient column, or set privacy.unit = 'row'",
                 code="no-patient-column",
             )
         promised = p.mechanism == "dp-sgd" or (p.mechanism == "none" and p.epsilon is not None)
@@ -249,12 +292,13 @@ class Experiment(Section):
         return p.model_copy(update={"unit": unit}) if promised else p
 
     def _method(self) -> Method:
-        """[method] with what `auto` means said: what SSE-AGG weighs by and is held together with, for others FedAvg's way."""
+        """Return [method] with `auto` resolved: the weighting and regularization of SSE-AGG, else those of FedAvg."""
         m = self.method
         explains = is_variant_of(m.name, "sse-agg")
         if explains and m.weigh.rule not in ("auto", EXPLANATIONS):
             raise BadInput(
-                f"method 'sse-agg' weighs by explanations, not by '{m.weigh.rule}': for that set method.name = 'fedavg'",
+                f"method.weigh is '{m.weigh.rule}', but method 'sse-agg' weights sites by explanations: remove method.weigh, or "
+                "set method.name = 'fedavg'",
                 code="method-does-not-fit",
             )
         alike = self.privacy.mechanism == "client" and not self.privacy.public_counts
@@ -285,7 +329,7 @@ class Experiment(Section):
         return m.model_copy(update=update)
 
     def _trust(self) -> TrustOptions:
-        """[method.trust] with what its preset and `auto` mean said."""
+        """Return [method.trust] with its preset and `auto` resolved."""
         t = self.method.trust.resolved()
         names = [self.method.reference] if self.method.reference else list(self.reference)
         rows = self.reference.get(names[0]) if len(names) == 1 else None
@@ -297,11 +341,11 @@ class Experiment(Section):
         return t.model_copy(update={n: v for n, v in meant.items() if getattr(t, n) == "auto"})
 
     def plan(self) -> dict[str, Any]:
-        """The resolved experiment as plain JSON values: all that a run needs, without pydantic or a password."""
+        """Return the resolved experiment as plain JSON values, without passwords."""
         values = self.resolved().model_dump(mode="json")
         if values["data"]["table"] is not None:
             values["data"]["table"] = redact.hide(values["data"]["table"])
-        if not values["code"]:  # a run writes it down, and most have none
+        if not values["code"]:  # filled in by a run with user code
             del values["code"]
         return values
 

@@ -37,9 +37,9 @@ CLASSES = {
 }
 """Every class of a release, and its meaning while privacy.epsilon is set."""
 
-ROW_COUNTS = "how many rows each site has"
-TEST_ROWS = "test rows, whose figures are as they are"
-PREPARATION = "how rows are prepared"
+ROW_COUNTS = "number of rows of each site"
+TEST_ROWS = "metrics on test rows, which have no noise"
+PREPARATION = "summaries of training rows"
 """Beginnings of sentences of the privacy statement (`experiment.checks.privacy.not_covered`)."""
 
 NO_COST, TRAINING_COST, MODEL_COST, ROWS_COST, OWN_COST, UNKNOWN_COST = (

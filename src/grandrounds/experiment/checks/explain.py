@@ -1,4 +1,4 @@
-"""What an experiment may ask of its explanations: which explainer, on which rows; what cannot be is refused in words."""
+"""Check the section [explain]: the explainer and its reference rows must fit the data, the model and the method."""
 
 from __future__ import annotations
 
@@ -20,7 +20,19 @@ _TABLES, _IMAGES = explainers_for(Use.TABLE_SKETCH), explainers_for(Use.IMAGE_SK
 
 
 def explainer_name(plan: Plan, model: Any, encoding: Any) -> str | None:
-    """The explainer of this run, None for none; one that does not fit the data, the model or the rows is refused."""
+    """Return the name of this run's explainer.
+
+    Args:
+        plan: The run's plan.
+        model: The built model.
+        encoding: The agreed encoding of rows.
+
+    Returns:
+        The name, or None if nothing is explained.
+
+    Raises:
+        BadInput: The explainer does not fit the data, the model or the reference rows.
+    """
     name = plan.explain.sketch
     pictures = len(encoding.inputs) > 1
     weighs = plan.method.weigh.rule == EXPLANATIONS or uses_agreement(plan)
@@ -38,32 +50,36 @@ def explainer_name(plan: Plan, model: Any, encoding: Any) -> str | None:
 
 
 def explained_on(plan: Plan) -> str | None:
-    """The reference set that local models are compared on: the one named, or the only one that anchors nobody."""
+    """Return the reference set on which local models are compared: explain.reference, or the only set not used as anchor."""
     names, named, anchor = list(plan.reference.plain()), plan.explain.reference, anchor_reference(plan)
     if named is not None and named not in names:
-        way = nearest(named, names) if names else "there is no [reference]"
-        raise BadInput(f"explain.reference is '{named}'; {way}", code="unknown-reference-set")
+        hint = nearest(named, names) if names else "there is no [reference] section: add [reference.rows] with rows = 200"
+        raise BadInput(f"explain.reference is '{named}'; {hint}", code="unknown-reference-set")
     free = unwatched(plan, [name for name in names if name != anchor])
     return named or (free[0] if len(free) == 1 else None)
 
 
 def no_rows(plan: Plan) -> str:
-    """Why training drift is not measured although there are reference rows, and the way out."""
+    """Return a warning that training drift is not measured although there are reference rows, with the suggested fix."""
     if anchor_reference(plan) is not None and len(plan.reference.plain()) == 1:
-        return "training drift is not measured: the only reference rows are those that sites are anchored to; add a second set"
-    return "training drift is not measured: say which reference rows local models are compared on (explain.reference)"
+        return (
+            "training drift is not measured: the only reference rows are the anchor of local training; add a second "
+            "[reference] set"
+        )
+    return "training drift is not measured: there are several reference sets; name one in explain.reference"
 
 
 def no_tile(plan: Plan) -> str:
-    """Why nothing is read off the sketches about a shortcut, and the way out."""
+    """Return a warning that sketches do not measure reliance on the shortcut, with the suggested fix."""
     tiles = plan.explain.tiles
     return (
-        f"spurious mass is not measured: the patch is larger than one of {tiles} x {tiles} tiles; lower explain.tiles"
+        f"attribution to the shortcut is not measured: its patch is larger than one of {tiles} x {tiles} tiles; lower "
+        "explain.tiles"
     )
 
 
 def lent_rows(plan: Plan) -> tuple[str, ...]:
-    """The reference sets whose rows sites are sent: those they are anchored to, or explain themselves on."""
+    """Return the reference sets that are shared with sites, as anchor or for explanations."""
     sent = [name for name, settings in plan.reference.plain().items() if settings["sent"]]
     used = {
         anchor_reference(plan),
@@ -75,58 +91,61 @@ def lent_rows(plan: Plan) -> tuple[str, ...]:
 
 
 def _compared(name: str, plan: Plan) -> Iterator[str]:
-    """What weighing by explanations needs: an explainer, and rows that local models are compared on."""
+    """Check that weighting by explanations has an explainer, and rows on which local models are compared."""
     weigh, besides = plan.method.weigh, uses_agreement(plan)
     if not besides and "sketch" not in {*reasons.requested_reports(weigh, 1), *reasons.requested_reports(weigh, weigh.every)}:
-        return  # no weight is on agreement
+        return  # agreement has no weight
     if plan.tasks.plain():
-        yield "sites with different tasks have no reasons in common to be weighed by: use method 'fedavg'"
+        yield "weighting by explanations needs one task, and [tasks] gives sites different ones: use method 'fedavg'"
     if name == "none":
         setting = "method.trust.reasons is true" if besides else "method.weigh is 'explanations'"
-        yield f"{setting} but explain.sketch is 'none': set it to 'auto'"
+        yield f"{setting} but explain.sketch is 'none': set explain.sketch = 'auto'"
     if explained_on(plan) is None:
         reference, anchor = plan.reference.plain(), anchor_reference(plan)
-        way = "say which in explain.reference" if reference else "add [reference.rows] with rows = 200"
+        hint = "name a set in explain.reference" if reference else "add [reference.rows] with rows = 200"
         if list(reference) == [anchor]:
-            way = f"add a second [reference] set, since sites are anchored to the only one, '{anchor}'"
-        yield f"weighing by explanations compares local models on reference rows: {way}"
+            hint = f"add a second [reference] set, because the only one, '{anchor}', is the anchor of local training"
+        yield f"weighting by explanations compares local models on reference rows: {hint}"
 
 
 def _fits(name: str, plan: Plan, model: Any, *, pictures: bool) -> Iterator[str]:
-    """Explainers that this model or these data have no use for."""
+    """Check that the explainer supports this model and these data."""
     known_names = _IMAGES if pictures else _TABLES
     if name not in known_names:
-        kind = "pictures" if pictures else "a table"
-        yield f"explain.sketch is '{name}', which does not explain {kind}: use {', '.join(known_names)}"
+        kind = "images" if pictures else "tables"
+        yield f"explain.sketch is '{name}', which does not support {kind}: use {', '.join(known_names)}"
         return
     if model.kernel in ("forest", "boosted") and known_names[name].needs_gradient:
-        yield f"explain.sketch is '{name}' and a {plan.model.name} has no gradient: use 'permutation' or 'shap'"
+        yield (
+            f"explain.sketch is '{name}', which needs gradients, and model '{plan.model.name}' has none: use 'permutation' or "
+            "'shap'"
+        )
     if known_names[name].needs_linear and plan.model.name != "logistic":
-        yield f"explain.sketch is '{name}' and model.name '{plan.model.name}' is not linear: use 'shap'"
+        yield f"explain.sketch is '{name}', which needs a linear model, and model.name is '{plan.model.name}': use 'shap'"
     if plan.tasks.plain():
-        yield "sites with different tasks are not explained side by side: set explain.sketch = 'none'"
+        yield "explanations of sites with different tasks cannot be compared: set explain.sketch = 'none'"
 
 
 def _rows(name: str, plan: Plan) -> Iterator[str]:
-    """Reference rows that may not be used so."""
+    """Check that the reference rows may be used for explanations."""
     rows = explained_on(plan)
     if rows is not None and rows == anchor_reference(plan):
         yield (
-            f"drift would be measured on '{rows}', the rows that sites are anchored to: "
-            "name another set in explain.reference, or add one"
+            f"explain.reference is '{rows}', the anchor of local training, on which drift cannot be measured: "
+            "name another [reference] set, or add one"
         )
     if plan.explain.at == "site" and rows is None:
-        yield "explain.at is 'site' and there are no rows to explain on: add [reference.rows] with rows = 200, sent = true"
+        yield "explain.at is 'site' but there are no reference rows: add [reference.rows] with rows = 200, sent = true"
     if rows is None:
         return
     settings = plan.reference.plain()[rows]
     if name == "permutation" and settings["rows"] < 2:
-        yield f"reference.{rows} has one row, and there is nothing to permute: set reference.{rows}.rows = 200"
+        yield f"reference.{rows} has one row, too few to permute: set reference.{rows}.rows = 200"
     if plan.explain.at == "site" and not settings["sent"]:
-        yield f"explain.at is 'site' but the rows of '{rows}' are not sent to sites: set reference.{rows}.sent = true"
+        yield f"explain.at is 'site' but reference set '{rows}' is not sent to sites: set reference.{rows}.sent = true"
     unlabelled = name in HIDING_EXPLAINERS and plan.explain.score == "self"
     if not settings["labelled"] and not (unlabelled or (name in _TABLES and not _TABLES[name].needs_labels)):
         yield (
-            f"reference.{rows} has no labels: set explain.score = 'self' with explain.sketch = "
-            "'permutation' (pictures: 'occlusion')"
+            f"explain.sketch '{name}' needs labels and reference.{rows} has none: set explain.score = 'self' with "
+            "explain.sketch = 'permutation' (images: 'occlusion')"
         )

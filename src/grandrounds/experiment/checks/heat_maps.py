@@ -1,4 +1,4 @@
-"""What heat maps of a run do not go with, refused in words before a round is run."""
+"""Check that a run can make the heat maps of explain.maps, before its first round."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ _AT_A_LAYER = tuple(name for name, spec in explainers_for(Use.HEAT_MAP).items() 
 
 
 def maps_asked(plan: Plan) -> tuple[str, ...]:
-    """The maps that a run makes; plans of earlier versions ask for none."""
+    """Return the kinds of heat maps that a run makes; plans of earlier versions have none."""
     return tuple(dict.fromkeys(plan.explain.plain().get("maps", ())))
 
 
 def mapped_rounds(plan: Plan) -> tuple[int, ...]:
-    """The rounds after which maps are made: those named, else the last."""
+    """Return the rounds after which heat maps are made: explain.maps_at, else the last."""
     return tuple(sorted(set(plan.explain.maps_at))) or (plan.method.rounds,)
 
 
 def refuse_unmappable(plan: Plan, model: Any, inputs: tuple[int, ...]) -> None:
-    """Raise the first reason why this run cannot have the maps it asks for."""
+    """Check that this run can make its heat maps.
+
+    Raises:
+        BadInput: explain.maps does not fit the data, the method, the privacy settings or the model.
+    """
     for reason in (*_run(plan, pictures=len(inputs) > 1), *_private(plan), *_model(plan, model, inputs)):
         raise BadInput(reason, code="heat-maps-do-not-fit")
 
@@ -34,27 +38,27 @@ def refuse_unmappable(plan: Plan, model: Any, inputs: tuple[int, ...]) -> None:
 def _run(plan: Plan, *, pictures: bool) -> Iterator[str]:
     m = plan.method
     if not pictures:
-        yield "explain.maps shows where a net looks on pictures, and these rows are a table: leave it out, use explain.sketch"
+        yield "explain.maps makes heat maps of images, and the data is a table: remove explain.maps, or use explain.sketch"
     if is_variant_of(m.name, "local") or is_variant_of(m.name, "pooled"):
-        subject = "no common model" if is_variant_of(m.name, "local") else "no local models"
-        yield f"explain.maps compares local models with the common one, and method '{m.name}' has {subject}: use 'fedavg'"
+        subject = "no global model" if is_variant_of(m.name, "local") else "no local models"
+        yield f"explain.maps compares local models with the global one, and method '{m.name}' has {subject}: use 'fedavg'"
     if plan.tasks.plain():
-        yield "explain.maps is of one task, and these sites have several: leave explain.maps or [tasks] out"
+        yield "explain.maps supports one task, and [tasks] has several: remove explain.maps or [tasks]"
     late = [r for r in mapped_rounds(plan) if r > m.rounds]
     if late:
-        yield f"explain.maps_at names round {late[0]}, but there are {m.rounds} rounds: lower it, or raise method.rounds"
+        yield f"explain.maps_at has round {late[0]}, but method.rounds is {m.rounds}: lower it or raise method.rounds"
     if plan.train.early_stop and not plan.explain.maps_at:
-        yield "explain.maps is for the last round, and with train.early_stop nobody knows which that is: set explain.maps_at"
+        yield "explain.maps needs the number of the last round, unknown with train.early_stop: set explain.maps_at"
 
 
 def _private(plan: Plan) -> Iterator[str]:
-    """Numbers of one site's maps leave it as they are."""
+    """Check privacy: figures of one site's heat maps are sent without protection."""
     if plan.privacy.secure:
-        yield "privacy.secure hides single models, and explain.maps tells numbers of each site's: leave one of them out"
+        yield "explain.maps sends figures of each site's model, which privacy.secure hides: remove one of them"
     if plan.privacy.epsilon is not None:
         yield (
-            "explain.maps tells numbers of each site's own pictures, which no noise covers while privacy.epsilon is set: "
-            "leave it out"
+            "explain.maps sends figures of each site's images without noise, which privacy.epsilon does not cover: remove "
+            "explain.maps"
         )
 
 
@@ -66,6 +70,6 @@ def _model(plan: Plan, model: Any, inputs: tuple[int, ...]) -> Iterator[str]:
 
     if trace_net(model, model.init(plan.seed), np.zeros(inputs, np.float32)).map is None:
         yield (
-            f"explain.maps has {wanted[0]}, which is read from the last convolution's map, and model '{plan.model.name}' has "
-            "none: use gradient_norm, saliency or integrated_gradients"
+            f"explain.maps has {wanted[0]}, which needs a convolution, and model '{plan.model.name}' has none: use "
+            "gradient_norm, saliency or integrated_gradients"
         )

@@ -1,4 +1,4 @@
-"""What a promise does not go with, refused in words before a round is run; and what it does not cover, for its statement."""
+"""Check that a plan can keep its privacy guarantee, and list the data that the guarantee does not cover."""
 
 from __future__ import annotations
 
@@ -22,31 +22,39 @@ from grandrounds.privacy.events import protects_patients
 from grandrounds.site.stack import PARTS
 
 _STEPS = ("none", "proximal", "scaffold", "anchor", "permuted_anchor", "anchored_scaffold")
-"""Stabilities that add nothing of patients to a step of DP-SGD."""
+"""Local regularizers that add no patient data to a step of DP-SGD."""
 
 _UPDATES = ("none", "proximal", "moon", "anchor", "permuted_anchor")
-"""Stabilities with which a site's update is all that leaves it."""
+"""Local regularizers with which a site discloses its update only."""
 
 
 def under_budget(plan: Plan) -> bool:
-    """Whether all that a run releases must be paid for."""
+    """Return True if every release of the run is charged to a privacy budget."""
     return plan.privacy.epsilon is not None
 
 
 def counts_patients(plan: Plan) -> bool:
-    """Whether patients are counted for percentiles, for a share of the budget."""
+    """Return True if the run spends budget on patient counts for percentiles."""
     return (
         under_budget(plan) and is_variant_of(plan.method.name, "veil") and bool(getattr(plan.method.veil, "percentiles", 0.0))
     )
 
 
 def withheld_splits(plan: Plan) -> tuple[str, ...]:
-    """Rows that sites say nothing of: under a budget all but test rows."""
+    """Return the splits of which sites report no figures: all but test rows, if there is a budget."""
     return tuple(p for p in PARTS if p != "test") if under_budget(plan) else ()
 
 
 def refuse_what_is_not_private(model: Any, plan: Plan) -> None:
-    """Raise the first reason why this plan cannot keep its promise."""
+    """Check that the plan can keep its privacy guarantee.
+
+    Args:
+        model: The built model.
+        plan: The run's plan.
+
+    Raises:
+        BadInput: A setting is incompatible with the guarantee; the message names a fix.
+    """
     mechanism = plan.privacy.mechanism
     for reason in (
         *_any(model, plan),
@@ -59,78 +67,86 @@ def refuse_what_is_not_private(model: Any, plan: Plan) -> None:
 
 
 def enough_rows(plan: Plan, rows: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The sites that take part, and a warning that names the others; `rows`: training rows of each."""
+    """Return the sites that take part, and a warning that names the others.
+
+    Args:
+        plan: The run's plan.
+        rows: Number of training rows of each site.
+
+    Raises:
+        BadInput: No site has privacy.min_rows training rows.
+    """
     p = plan.privacy
     few = {s: n for s, n in rows.items() if n < p.min_rows} if p.mechanism == DP_SGD else {}
     if not few:
         return tuple(rows), ()
     if len(few) == len(rows):
         raise BadInput(
-            f"no site has privacy.min_rows = {p.min_rows} training rows, the largest has {max(rows.values())}: Poisson "
-            "sampling hides too little in so few; lower it only if you know that",
+            f"no site has privacy.min_rows = {p.min_rows} training rows; the largest has {max(rows.values())}: sampling protects "
+            "less in small sites; lower privacy.min_rows only if that is acceptable",
             code="too-few-rows",
         )
     named = ", ".join(f"{site} ({n})" for site, n in few.items())
-    sentence = f"fewer training rows than privacy.min_rows = {p.min_rows}, so these take no part: {named}"
+    sentence = f"these sites have fewer training rows than privacy.min_rows = {p.min_rows} and take no part: {named}"
     return tuple(s for s in rows if s not in few), (sentence,)
 
 
 def not_covered(plan: Plan) -> list[str]:
-    """What leaves sites beside the promise, in words."""
+    """Return the disclosed data that the privacy guarantee does not cover, one phrase each."""
     budgeted, client = under_budget(plan), plan.privacy.mechanism == CLIENT
-    sentences = ["test rows, whose figures are as they are"]
+    sentences = ["metrics on test rows, which have no noise"]
     if not budgeted:
-        sentences[0] = "test, validation and training rows, whose figures are as they are (no privacy.epsilon is set)"
+        sentences[0] = "metrics on test, validation and training rows, which have no noise (privacy.epsilon is not set)"
         explains_locally = plan.explain.sketch != "none" or (keeps_trust(plan) and plan.method.trust.explained == "own")
         sentences += ["explanations on sites' own patients"] if explains_locally else []
-        sentences += ["numbers of heat maps on sites' own pictures"] if maps_asked(plan) else []
-    sentences.append("how many rows each site has")
+        sentences += ["figures of heat maps on sites' own images"] if maps_asked(plan) else []
+    sentences.append("number of rows of each site")
     sentences += _known_of_sites(plan) if client else []
     if plan.data.encoding == "fitted":
         sentences.append(
-            "how rows are prepared (summaries of training rows; data.encoding = 'public' asks for none): the model file keeps "
-            "ranges and categories, and the end of a range can be one patient's value, such as the oldest age"
+            "summaries of training rows for the encoding (data.encoding = 'public' needs none): the model file keeps ranges and "
+            "categories, and the end of a range can be one patient's value, such as the oldest age"
         )
     sentences += _of_patients(plan) if not client else []
-    sentences += [f"the rows of reference set '{name}'" for name in plan.reference.plain()]
+    sentences += [f"rows of reference set '{name}'" for name in plan.reference.plain()]
     sentences += _moved_by_others(plan)
     return [*sentences, *method_class(plan.method.name).exposes(plan)]
 
 
 def _of_patients(plan: Plan) -> list[str]:
-    """What a promise to patients, or to rows, leaves out of patients with several rows."""
+    """Return the limits of a guarantee per patient or per row, for patients with several rows."""
     if not protects_patients(plan):
-        why = "no patient column is named: data.patient" if plan.data.patient is None else "privacy.unit = 'row'"
-        return [f"patients with several rows: the promise is to each row ({why})"]
+        why = "data.patient is not set" if plan.data.patient is None else "privacy.unit = 'row'"
+        return [f"patients with several rows: the guarantee is per row ({why})"]
     sentences = []
     if plan.split.partition == "column":
-        sentences.append("patients at several sites: the promise is to a patient at each site")
+        sentences.append("patients at several sites: the guarantee is per patient at each site")
     if plan.split.by != "patient":
         sentences.append(f"patients in two of training, validation and test rows (split.by = '{plan.split.by}')")
     return sentences
 
 
 def _known_of_sites(plan: Plan) -> list[str]:
-    """What a promise to sites takes as known of them."""
+    """Return the facts about sites that a guarantee per site takes as public."""
     if plan.method.weigh.rule == "data_size":
-        return ["which sites take part: weights and noise follow from their public row counts (privacy.public_counts)"]
-    sentences = ["how many sites the plan is for, which sums are divided by (privacy.sites)"]
+        return ["participation of sites: weights and noise depend on their public row counts (privacy.public_counts)"]
+    sentences = ["number of sites by which sums are divided (privacy.sites)"]
     if plan.method.select.rule != "all":
-        sentences.append("who is drawn in a round, which moves with the list of sites (method.select)")
+        sentences.append("selection of sites in a round, which depends on the list of sites (method.select)")
     return sentences
 
 
 def _moved_by_others(plan: Plan) -> list[str]:
-    """The ways in which one patient more can still move another to another role or site."""
+    """Return the ways in which one additional patient can change another one's split or site."""
     sentences = []
     if plan.split.by == "time":
-        sentences.append("who trains and who tests: a split by time (split.by) moves with every patient")
+        sentences.append("membership in training and test rows: a split by time (split.by) changes with every patient")
     else:
-        sentences.append("who trains at sites of a few rows, where an empty part is given a row of another")
+        sentences.append("membership in training rows at very small sites, where an empty split takes a row of another")
     if plan.split.partition != "column":
-        sentences.append(f"which simulated site a row is dealt to (split.partition = '{plan.split.partition}')")
+        sentences.append(f"assignment of rows to simulated sites (split.partition = '{plan.split.partition}')")
     if any(not one.get("source") for one in plan.reference.plain().values()):
-        sentences.append("who is a reference row: without one of them the next takes its place, out of the training rows")
+        sentences.append("membership in reference rows: without one of them a training row takes its place")
     return sentences
 
 
@@ -146,34 +162,45 @@ def _any(model: Any, plan: Plan) -> Iterator[str]:
             )
         return
     if has_own_spending:
-        yield f"method '{m.name}' has mechanisms of its own: leave privacy.mechanism out"
+        yield f"method '{m.name}' has its own privacy mechanism: remove privacy.mechanism"
     if p.epsilon is None and p.noise is None:
-        yield f"privacy.mechanism '{p.mechanism}' needs privacy.epsilon, or privacy.noise"
+        yield f"privacy.mechanism is '{p.mechanism}' without a budget or noise: set privacy.epsilon, or privacy.noise"
     if model.kernel not in ("numpy", "torch"):
-        yield f"privacy.mechanism '{p.mechanism}' clips vectors, and '{plan.model.name}' has none: use 'logistic' or 'mlp'"
+        yield (
+            f"privacy.mechanism '{p.mechanism}' clips gradients or updates, and model '{plan.model.name}' has none: use "
+            "'logistic' or 'mlp'"
+        )
     if getattr(model, "statistics", ()):
-        yield f"privacy.mechanism '{p.mechanism}' does not cover BatchNorm's statistics: set model.norm = 'group'"
+        yield f"privacy.mechanism '{p.mechanism}' does not cover BatchNorm statistics: set model.norm = 'group'"
     alone = p.mechanism == DP_SGD and (is_variant_of(m.name, "local") or is_variant_of(m.name, "pooled"))
     if kind.round is not FedAvg.round and not alone:
-        yield f"method '{m.name}' has no account of what a round releases: use fedavg, fedopt, scaffold or another averaging one"
+        yield (
+            f"method '{m.name}' has no privacy accounting of its rounds: use fedavg, fedopt, scaffold or another averaging method"
+        )
     if p.mechanism == CLIENT and keeps_trust(plan):
         yield (
-            "trust is told from single models before any noise, so method 'fedxchain' keeps no promise to sites: use "
-            "privacy.mechanism = 'dp-sgd' (patients), or method 'fedavg'"
+            "method 'fedxchain' computes trust from single models before noise is added, so privacy.mechanism 'client' does not "
+            "protect sites: use privacy.mechanism = 'dp-sgd' (patients), or method 'fedavg'"
         )
     if plan.evaluation.local_models == "crossed":
-        yield f"evaluation.local_models 'crossed' shows local models to all sites, beyond '{p.mechanism}': use 'own'"
+        yield (
+            f"evaluation.local_models 'crossed' sends local models to all sites, which privacy.mechanism '{p.mechanism}' does "
+            "not cover: use 'own'"
+        )
     if confirms_on_halves(m.weigh):
-        yield f"method.weigh.own_halves trains on half of a site's patients, of which '{p.mechanism}' has no account: unset it"
+        yield (
+            f"method.weigh.own_halves trains on half of a site's patients, which privacy.mechanism '{p.mechanism}' does not "
+            "account for: set it to false"
+        )
     if plan.train.finetune:
-        yield f"train.finetune trains without privacy.mechanism '{p.mechanism}': set it to 0"
+        yield f"train.finetune trains without privacy.mechanism '{p.mechanism}': set train.finetune = 0"
 
 
 def _percentiles(plan: Plan) -> Iterator[str]:
-    """Cells must be agreed before any row is looked at."""
-    cells = "method.veil.percentiles counts patients in cells of usual ranges"
+    """Check that the cells of the percentiles are known before any row is read."""
+    cells = "method.veil.percentiles counts patients in cells of public ranges"
     if plan.data.encoding != "public":
-        yield f"{cells}, which data.encoding = '{plan.data.encoding}' has none of: set data.encoding = 'public'"
+        yield f"{cells}, and data.encoding = '{plan.data.encoding}' has no public ranges: set data.encoding = 'public'"
     if not plan.data.clip:
         yield f"{cells}, and data.clip = 0 leaves values without a range: set data.clip above 0"
 
@@ -181,61 +208,61 @@ def _percentiles(plan: Plan) -> Iterator[str]:
 def _sampled(plan: Plan) -> Iterator[str]:
     regulariser = regularizer_class(plan.method).name
     if plan.train.noise:
-        yield "train.noise blurs gradients that are not clipped, and DP-SGD has noise of its own: set train.noise = 0"
+        yield "train.noise cannot be combined with DP-SGD, which adds its own noise: set train.noise = 0"
     if regulariser not in _STEPS:
-        yield f"stability '{regulariser}' is no part of DP-SGD's clipped gradients: use {', '.join(_STEPS)}"
+        yield f"stability '{regulariser}' is not covered by DP-SGD: use {', '.join(_STEPS)}"
 
 
 def _client(plan: Plan) -> Iterator[str]:
     m, regulariser = plan.method, regularizer_class(plan.method).name
-    fixed = "the noise is sized for weights that no patient and no other site has a say in"
+    fixed = "privacy.mechanism 'client' needs weights that do not depend on patients or other sites"
     if m.weigh.rule == "data_size" and not plan.privacy.public_counts:
         yield (
-            f"{fixed}, and shares of the rows are none: set method.weigh = 'uniform', or privacy.public_counts = true if "
-            "how many rows each site has is no secret"
+            f"{fixed}, and method.weigh is 'data_size': set method.weigh = 'uniform', or privacy.public_counts = true if row "
+            "counts are public"
         )
     elif m.weigh.rule not in ("data_size", "uniform"):
-        yield f"{fixed}, and weighing by '{m.weigh.rule}' gives others: set method.weigh = 'uniform' (method 'fedavg')"
+        yield f"{fixed}, and method.weigh is '{m.weigh.rule}': set method.weigh = 'uniform' (method 'fedavg')"
     if m.robust.rule != "none":
-        yield f"{fixed}, and robust rule '{m.robust.rule}' gives others: set method.robust = 'none' (updates are clipped)"
+        yield f"{fixed}, and method.robust is '{m.robust.rule}': set method.robust = 'none' (updates are clipped)"
     if m.cohorts.count != 1:
-        yield "cohorts are found in updates before any noise: set method.cohorts = 1"
+        yield "privacy.mechanism 'client' does not cover cohorts, which are found before noise is added: set method.cohorts = 1"
     if regulariser not in _UPDATES:
-        yield f"with stability '{regulariser}' more than a clipped update leaves a site: use {', '.join(_UPDATES)}"
+        yield f"stability '{regulariser}' discloses more than a clipped update: use {', '.join(_UPDATES)}"
     if plan.tasks.plain():
-        yield "heads of different tasks are averaged one by one, and each would need its own noise: leave [tasks] out"
+        yield "privacy.mechanism 'client' does not support several tasks, whose heads would need separate noise: remove [tasks]"
     if under_budget(plan) and plan.explain.sketch != "none" and explained_on(plan) is not None:
-        yield "sketches of sites' own models are no part of the noisy sum: set explain.sketch = 'none'"
+        yield "privacy.mechanism 'client' does not cover sketches of local models: set explain.sketch = 'none'"
 
 
 def _signals(plan: Plan) -> Iterator[str]:
-    """What sites would tell of their own rows as it is: under a budget it is paid for or not told."""
+    """Check that sites report no unprotected figures of their rows while there is a budget."""
     m, e = plan.method, plan.evaluation
-    raw = "which no noise covers while privacy.epsilon is set"
+    raw = "which privacy.epsilon does not cover"
     if m.select.rule in ASKS_FIRST:
-        yield f"method.select '{m.select.rule}' asks sites for their loss, {raw}: use all or random"
+        yield f"method.select '{m.select.rule}' requests each site's loss, {raw}: use 'all' or 'random'"
     signals = [n for n in ("worst_site", "calibration") if m.weigh.rule == EXPLANATIONS and resolve_lambdas(m.weigh).get(n)]
     if signals:
-        yield f"method.weigh.lambdas has {signals[0]}, a figure of validation rows, {raw}: leave it to data and agreement"
+        yield f"method.weigh.lambdas has {signals[0]}, computed on validation rows, {raw}: use data and agreement only"
     if keeps_trust(plan) and m.trust.accuracy_at == "site":
-        yield f"method.trust.accuracy_at is 'site', a figure of validation rows, {raw}: set it to 'reference'"
+        yield f"method.trust.accuracy_at is 'site', computed on validation rows, {raw}: set it to 'reference'"
     if keeps_trust(plan) and m.trust.explained == "own":
-        yield f"method.trust.explained is 'own', reasons on patients of the site, {raw}: set it to 'reference'"
+        yield f"method.trust.explained is 'own', explanations of the site's patients, {raw}: set it to 'reference'"
     if plan.train.finetune:
-        yield f"train.finetune hands out a model of each site, trained on its own patients, {raw}: set it to 0"
+        yield f"train.finetune releases a model trained on each site's patients, {raw}: set it to 0"
     if plan.train.early_stop:
-        yield f"train.early_stop looks at validation losses, {raw}: set it to 0"
+        yield f"train.early_stop uses validation losses, {raw}: set it to 0"
     if e.local_models != "none":
-        yield f"evaluation.local_models is '{e.local_models}', how right models are on training rows, {raw}: set it to 'none'"
+        yield f"evaluation.local_models is '{e.local_models}', accuracy on training rows, {raw}: set it to 'none'"
     if e.threshold != "half":
         yield f"evaluation.threshold '{e.threshold}' is chosen on validation rows, {raw}: set it to 'half'"
     if e.calibrate == "temperature":
-        yield f"evaluation.calibrate 'temperature' sums losses of validation rows, {raw}: use 'platt' or 'none'"
+        yield f"evaluation.calibrate 'temperature' uses losses of validation rows, {raw}: use 'platt' or 'none'"
     if e.calibrate == "platt" and plan.privacy.mechanism == CLIENT:
-        yield "evaluation.calibrate 'platt' is paid for by validation patients, not by sites: set it to 'none'"
+        yield "evaluation.calibrate 'platt' protects patients, not sites as privacy.mechanism 'client' does: set it to 'none'"
     if plan.train.class_weights == "balanced":
         yield f"train.class_weights 'balanced' counts patients' labels, {raw}: give a weight for each class"
     if plan.explain.at == "site" and plan.explain.sketch != "none":
-        yield f"explain.at is 'site', and what sites say of their models is not noised, {raw}: set it to 'server'"
+        yield f"explain.at is 'site', which sends sketches without noise, {raw}: set it to 'server'"
     if plan.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(plan) is None:
-        yield f"explain.sketch '{plan.explain.sketch}' starts from the mean patient, {raw}: add [reference.rows] with rows = 200"
+        yield f"explain.sketch '{plan.explain.sketch}' uses the mean patient, {raw}: add [reference.rows] with rows = 200"

@@ -1,4 +1,4 @@
-"""What scoring reasons needs, of sites to choose them by or of the model in use; refused in words before a round is run."""
+"""Check the reference images on which heat maps are scored, for site selection (method.xfed) or evaluation."""
 
 from __future__ import annotations
 
@@ -13,46 +13,56 @@ from grandrounds.site.stack import Part
 
 
 def scored_sets(plan: Plan) -> tuple[str, ...]:
-    """All reference pictures that reasons are scored on."""
+    """Return the reference sets on which heat maps are scored."""
     watched = watched_rows(plan)
     return tuple(dict.fromkeys([*scoring_references(plan), *([] if watched is None else [watched])]))
 
 
 def refusals(plan: Plan, *, pictures: bool) -> Iterator[str]:
-    """Yield reasons why the model in use cannot be scored by its explanations."""
+    """Yield the errors of evaluation.rationale_set in this plan."""
     name, reference = watched_rows(plan), plan.reference.plain()
     if name is None:
         return
     if not pictures:
-        yield "evaluation.rationale_set looks where a net looks, in pictures, and these rows are a table's: leave it out"
+        yield "evaluation.rationale_set scores heat maps of images, and the data is a table: remove it"
     if name not in reference:
-        way = (
+        hint = (
             nearest(name, reference) if reference else "there is no [reference]: add [reference.scoring] with rows = 30"
         )
-        yield f"evaluation.rationale_set is '{name}'; {way}"
+        yield f"evaluation.rationale_set is '{name}'; {hint}"
     elif not reference[name]["labelled"]:
-        yield f"evaluation.rationale_set needs to know what the pictures show: set reference.{name}.labelled = true"
+        yield f"evaluation.rationale_set needs labelled images: set reference.{name}.labelled = true"
     if plan.tasks.plain():
-        yield "evaluation.rationale_set scores one task, and sites have several: leave it or [tasks] out"
+        yield "evaluation.rationale_set supports one task, and [tasks] has several: remove one of them"
 
 
 def refuse_unscorable(plan: Plan, name: str, pictures: Part, masks: Array | None) -> None:
-    """Raise where the prepared pictures of a set that reasons are scored on do not do."""
+    """Check the prepared images of a scoring set.
+
+    Args:
+        plan: The run's plan.
+        name: Name of the reference set.
+        pictures: Its prepared images.
+        masks: Their ground-truth masks, if there are any.
+
+    Raises:
+        BadInput: Masks are missing, all images have one class, or the grid of scenes does not fit the images.
+    """
     x, (height, width) = plan.method.xfed, pictures.x.shape[2:]
     if name in scoring_references(plan) and x.score == "masks" and masks is None:
         raise BadInput(
-            "method.xfed.score is 'masks', but the scoring pictures have no truth masks: set it to 'grid', name them in "
-            "data.masks, or use pictures that have them (reference.NAME.source)",
+            "method.xfed.score is 'masks', but the scoring images have no ground-truth masks: set it to 'grid', set data.masks, "
+            "or use images with masks (reference.NAME.source)",
             code="no-truth-masks",
         )
     if x.grid and len(set(pictures.y.tolist())) < 2:
         raise BadInput(
-            f"the pictures of reference.{name} are of one class, and a scene needs others beside it: raise "
-            f"reference.{name}.rows, or set method.xfed.grid = 0 for no scenes",
+            f"the images of reference.{name} have one class, and a scene needs several: raise reference.{name}.rows, or set "
+            "method.xfed.grid = 0 for no scenes",
             code="one-class-only",
         )
     if x.grid == 1 or x.grid > min(height, width):
         raise BadInput(
-            f"method.xfed.grid = {x.grid} makes no scenes of images of {height} x {width} pixels: set it to 2, or to 0",
+            f"method.xfed.grid is {x.grid}, which does not fit images of {height} x {width} pixels: set it to 2, or to 0",
             code="bad-setting",
         )

@@ -100,7 +100,7 @@ class Veil(Method):
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:
         """Name row counts where the sensitivity of a site's own fit depends on them: they are taken as public."""
-        taken = ("how many rows each site has, which the reach of a patient follows from",)
+        taken = ("number of rows of each site, which sets the sensitivity to one patient",)
         return taken if plan.method.veil.selection in ("strongly_convex", "non_expansive") else ()
 
     def spending(self, server: Server) -> Spending:
