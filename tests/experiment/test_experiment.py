@@ -57,7 +57,7 @@ def test_the_starter_file_is_a_default_experiment():
         ({"train": {"lr": float("inf")}}, "train.lr is inf: input should be a finite number"),
         (
             {"method": {"weigh": 3}},
-            "method.weigh is 3, but method.weigh is a section: write method.weigh = { ... } or [method.weigh]",
+            "method.weigh is 3, but it is a section: write method.weigh = { ... } or [method.weigh]",
         ),
         ({"split": {"val": 0.6, "test": 0.5}}, "leaves no training rows"),
         ({"split": {"scheme": "holdout"}}, "split.holdout is empty"),
