@@ -38,6 +38,8 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("data", "dates"): "auto",
     ("data", "censored"): "value",
     ("split", "seed"): None,
+    ("train", "objective"): None,
+    ("train", "objective_options"): {},
 }
 """Settings that came in after readings were kept, with the value (or values) at which a plan asks for what it
 did without them."""

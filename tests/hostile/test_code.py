@@ -24,6 +24,9 @@ Path({marker!r}).write_text("executed")
 from grandrounds.methods.fedavg import FedAvg
 class Thing(FedAvg):
     pass
+from grandrounds.site.objective import LocalObjective
+class Term(LocalObjective):
+    pass
 def rows():
     import pandas
     return pandas.read_csv({table!r})
@@ -42,6 +45,7 @@ FIELDS = {
     "partition": ("split", "partition", f"{MODULE}:deal"),
     "metrics": ("evaluation", "metrics", [f"{MODULE}:metric"]),
     "model": ("model", "name", f"{MODULE}:Net"),
+    "objective": ("train", "objective", f"{MODULE}:Term"),
 }
 HOSTILE = (*FIELDS, "model file", "torch.hub")
 COMMANDS = {

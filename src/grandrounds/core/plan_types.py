@@ -295,6 +295,8 @@ class TrainSettings(Settings):
     keep_optimizer: bool
     augment: str
     noise: float
+    objective: str | None
+    objective_options: Settings
     finetune: int
     early_stop: int
 

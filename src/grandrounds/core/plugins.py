@@ -28,8 +28,14 @@ from grandrounds.core.plan import PlanValues
 
 _SCRIPT = "__main__"
 _MOST = 300  # characters of an error's own words
-_FIELDS = (("data", "name"), ("split", "partition"), ("model", "name"), ("method", "name"), ("evaluation", "metrics"))
-"""Where a plan may name code."""
+_FIELDS = (
+    ("data", "name"), ("split", "partition"), ("model", "name"), ("method", "name"), ("evaluation", "metrics"),
+    ("train", "objective"),
+)  # fmt: skip
+"""Settings of a plan that may name code."""
+
+_AT_SITES = "at the sites"
+"""data.table of a run at hospitals: its local objective is imported there, and never by the server."""
 
 STAMP = "made-here"
 """The file of checkpoint/ with this user's stamps on the run's plan, one a line: a plan may be changed by a resume."""
@@ -70,10 +76,52 @@ def names_in(plan: PlanValues) -> dict[str, str]:
     for section, name in _FIELDS:
         values = plan.get(section)
         value = values.get(name) if isinstance(values, Mapping) else None
+        if section == "train" and _is_deployed(plan):
+            continue
         for path in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(path, str) and is_path(path):
                 out[path] = f"{section}.{name}"
     return out
+
+
+def _is_deployed(plan: PlanValues) -> bool:
+    data = plan.get("data")
+    return isinstance(data, Mapping) and data.get("table") == _AT_SITES
+
+
+def allow_listed(path: str, listed: Mapping[str, str], *, key: str) -> None:
+    """Let this process import code that a site's policy lists by hash.
+
+    Args:
+        path: An import path.
+        listed: SHA-256 of source files by module, with those of the packages that a module is in.
+        key: The setting that names it, for errors.
+
+    Raises:
+        BadInput: A module is not listed, is not installed here, or is another file than the one listed.
+    """
+    why = unlisted(path, listed)
+    if why:
+        raise BadInput(f"{key} is '{path}': {why}", code="code-not-run")
+    _decided[path] = ""
+
+
+def unlisted(path: str, listed: Mapping[str, str]) -> str:
+    """Explain why a list of module hashes does not allow an import path; "" where it does. Nothing is imported."""
+    if not is_path(path):
+        return "that is no import path: write it as module:Class"
+    for module in _modules(path):
+        expected, digest = listed.get(module, ""), _digest(module)
+        if not expected:
+            return f"this site's policy does not list module {module} with its SHA-256 under [objectives]"
+        if not digest:
+            return f"module {module} is not installed at this site"
+        if digest != expected:
+            return (
+                f"module {module} ({_source(module)}) has sha256 {digest[:12]}..., and the policy lists {expected[:12]}...: "
+                "install the listed file, or list this one"
+            )
+    return ""
 
 
 def allow(plan: PlanValues) -> None:

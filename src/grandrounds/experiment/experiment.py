@@ -93,6 +93,8 @@ class Experiment(Section):
         for value in self.evaluation.metrics:
             if not plugins.is_path(value):
                 raise ValueError(f"evaluation.metrics is '{value}'; write your own metric as 'package.module:function'")
+        if self.train.objective is not None and not plugins.is_path(self.train.objective):
+            raise ValueError(f"train.objective is '{self.train.objective}'; write a local objective as module:Class")
         if self.split.val + self.split.test >= 1:
             raise ValueError("split.val + split.test is 1 or more, which leaves no training rows: lower one of them")
         widths = self.model.hidden
@@ -216,7 +218,7 @@ class Experiment(Section):
         Raises:
             BadInput: Settings are missing or contradict each other.
         """
-        plugins.allow(self.model_dump(include={"data", "split", "model", "method", "evaluation", "code"}))
+        plugins.allow(self.model_dump(include={"data", "split", "model", "method", "train", "evaluation", "code"}))
         data, split = self.data, self.split
         if data.shortcut.p and not data.shortcut.classes:
             raise BadInput("data.shortcut.p is set but data.shortcut.classes is empty: name a class", code="missing-setting")

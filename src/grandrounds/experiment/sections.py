@@ -207,6 +207,12 @@ class Train(Section):
         description="standard deviation of Gaussian noise added to each step's gradient, as in the FL-XAI paper (4.7); gradients "
         "are not clipped, so this is no differential privacy (see privacy.mechanism)",
     )
+    objective: Annotated[str | None, OwnCode] = Field(
+        None, description="a local objective of your own: 'package.module:Class', a subclass of LocalObjective"
+    )
+    objective_options: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="options of train.objective"
+    )
     finetune: int = Field(
         0, ge=0, le=10_000, description="epochs of fine-tuning at each site after the last round; evaluated separately"
     )

@@ -28,6 +28,7 @@ from grandrounds.models.averaging import average
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.privacy.events import Event
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload, Receive, Send, Value
+from grandrounds.site.objective import objective_payload
 from grandrounds.site.plugin import SitePlugin
 
 Effect = Ask | Send | Receive
@@ -237,7 +238,8 @@ class Method:
         """Build the Ask for one round of local training; `each` has further settings of single sites."""
         work = self.train_config(server)
         refused = () if server.private is None else server.private.report
-        shared = {"model": server.model, **work, **self.regularizer.site_config(server, float(work["lr"])), **more}
+        shared = {"model": server.model, **work, **self.regularizer.site_config(server, float(work["lr"]))}
+        shared |= {**objective_payload(self.train), **more}
         return Ask(
             "train",
             shared=shared,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from grandrounds.models.averaging import average
 from grandrounds.protocol.layout import Layout
 
 Layers = list[tuple[Array, Array]]
+Slope = Callable[[Array, Array, Any], Array]
+"""Derivative of a row's loss with respect to its logits, given logits, targets and the module `numpy`."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +107,15 @@ class Dense:
         weight: Array,
         out: Array,
         pull: Callable[[Array], Array] | None = None,
+        slope: Slope | None = None,
     ) -> None:
         """Write into `out` (K, P) the gradient of sum_i weight_i * cross-entropy(target_i, x_i), per site.
 
         theta (K, P), x (K, B, d), target (K, B, C) probabilities, weight (K, B): a padded row has weight 0.
-        `pull` gives, for features (K, B, width), the gradient of a further loss with respect to them.
+        `pull` gives, for features (K, B, width), the gradient of a further loss with respect to them. `slope` gives the
+        derivative of another loss than cross-entropy with respect to the logits.
         """
-        self.gradient_into(self.layers(theta), self.layers(out), x, target, weight, pull)
+        self.gradient_into(self.layers(theta), self.layers(out), x, target, weight, pull, slope)
 
     def gradient_into(
         self,
@@ -121,9 +125,10 @@ class Dense:
         target: Array,
         weight: Array,
         pull: Callable[[Array], Array] | None,
+        slope: Slope | None = None,
     ) -> None:
         """Compute `gradient` on views taken before: a loop of small steps spends much of its time taking them."""
-        delta, inputs = self._delta(layers, x, target, weight)
+        delta, inputs = self._delta(layers, x, target, weight, slope)
         for i in reversed(range(len(layers))):
             gw, gb = grads[i]
             np.matmul(inputs[i].swapaxes(-1, -2), delta, out=gw)
@@ -162,7 +167,9 @@ class Dense:
         views = list(self.layout.views(buffer).values())
         return list(zip(views[::2], views[1::2], strict=True))
 
-    def _delta(self, layers: Layers, x: Array, target: Array, weight: Array) -> tuple[Array, list[Array]]:
+    def _delta(
+        self, layers: Layers, x: Array, target: Array, weight: Array, slope: Slope | None = None
+    ) -> tuple[Array, list[Array]]:
         """Compute the gradient at the logits, and the inputs of each layer."""
         inputs = [x]
         for w, b in layers:
@@ -171,6 +178,8 @@ class Dense:
             inputs.append(z)
             if len(inputs) <= len(layers):
                 np.maximum(z, 0, out=z)
+        if slope is not None:
+            return slope(inputs.pop(), target, np) * weight[..., None], inputs
         delta = probabilities(inputs.pop())
         delta -= target
         delta *= weight[..., None]

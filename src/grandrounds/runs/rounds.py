@@ -135,7 +135,9 @@ class Rounds:
             self.context.folder.write_rounds(written(self.context.checkpoint.records()))
             raise
         except Exception as e:
-            sentence = plugins.failure(e, (self.context.plan.method.name, self.context.plan.model.name))
+            plan = self.context.plan
+            objective = getattr(plan.train, "objective", None) or ""
+            sentence = plugins.failure(e, (plan.method.name, plan.model.name, objective))
             if not sentence:
                 raise
             raise RunFailed(f"round {r}: {sentence}", code="own-code-failed") from e

@@ -201,6 +201,8 @@ def train(job: TrainJob, sampled: SampledSteps) -> TrainResult:
     rule = optimizer(config.optimizer, momentum=config.momentum, weight_decay=config.weight_decay, mask=mask)
     state = [s[order].astype(start.dtype) for s in job.slots] or [np.zeros_like(theta) for _ in range(rule.slots)]
     t = np.zeros((len(job.members), 1)) if job.clock is None else job.clock[order].astype(float)
+    own = job.objective  # its penalty is a function of parameters that have noise already
+    vectors = {} if own is None else {n: v[order] for n, v in own.state.items()}
     a = int((sampled.steps[order] > 0).sum())  # those with too few rows come last
     th, g, slots = theta[:a], grad[:a], [v[:a] for v in state]
     scale = 1 / np.maximum(sampled.expected[:a, None], 1e-300)
@@ -218,6 +220,8 @@ def train(job: TrainJob, sampled: SampledSteps) -> TrainResult:
                 g += config.l2 * mask * th
             if config.proximal:
                 g += config.proximal * (th - base[:a])
+            if own is not None and own.has_penalty:
+                g += own.penalty_gradient(th, base[:a], {n: v[:a] for n, v in vectors.items()})
             if drift is not None:
                 g += drift[:a]
             if anchor is not None:

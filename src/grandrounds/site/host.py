@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grandrounds.core import plugins as code
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.kinds import encoding_from
@@ -32,6 +33,7 @@ from grandrounds.site.evaluate import LocalScores
 from grandrounds.site.explain import SiteExplanations
 from grandrounds.site.kernels import make_room, private_trainer, trainer
 from grandrounds.site.mapping import SiteMaps
+from grandrounds.site.objective import KEY, ObjectivePlugin
 from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainRequest
 from grandrounds.site.prepare import prepare, summarise
 from grandrounds.site.secure import SecureSums, no_secret
@@ -60,6 +62,7 @@ class SiteHost:
         workers: int = 1,
         cached: int = 0,
         own_code: bool = False,
+        objectives: Mapping[str, str] | None = None,
         identify: Callable[[str], Identity] = no_identity,
         secret: Callable[[str], Secret] = no_secret,
         largest_weight: float = 1.0,
@@ -100,7 +103,8 @@ class SiteHost:
         self.maps = SiteMaps(self)
         self.witness = Witness(stack.names, identify)
         method_plugins = (make(self) for make in plugins)
-        self.plugins = (LocalScores(self), SiteExplanations(self), *method_plugins, self.maps, self.witness)
+        objective = ObjectivePlugin(self, partial(_allow_objective, own_code=own_code, listed=objectives or {}))
+        self.plugins = (LocalScores(self), SiteExplanations(self), *method_plugins, objective, self.maps, self.witness)
         sums = SecureSums(
             stack.names,
             self.withheld_reports,
@@ -345,6 +349,14 @@ class SiteHost:
         if self.model is None:
             raise BadInput("this site has not prepared its data yet: ask 'prepare' first", code="not-prepared")
         return self.model
+
+
+def _allow_objective(path: str, *, own_code: bool, listed: Mapping[str, str]) -> None:
+    """Allow the import of a local objective: in a simulation as its experiment does, else by the site's list of modules."""
+    if own_code:
+        code.check(path, KEY)
+    else:
+        code.allow_listed(path, listed, key=KEY)
 
 
 def _models(ask: Ask, names: list[str]) -> Any:

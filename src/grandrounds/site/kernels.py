@@ -50,14 +50,20 @@ def _numpy(job: TrainJob) -> TrainResult:
 
     _refuse_tasks(job)
     plan = BatchPlan.draw(job.part, job.members, names=job.names, config=job.config)
+    if job.objective is not None and job.objective.has_fit:
+        from grandrounds.site import own_loop
+
+        return own_loop.train(_loop_job(job), plan)
     job = _with_reference_draws(_with_contrast(job), plan)
     return train(replace(job, noise=_noise(job, plan)), plan)
 
 
 def _torch(job: TrainJob) -> TrainResult:
-    from grandrounds.site.torch_train import train
+    from grandrounds.site.torch_train import train, train_own_loop
 
     plan = BatchPlan.draw(job.part, job.members, names=job.names, config=job.config)
+    if job.objective is not None and job.objective.has_fit:
+        return train_own_loop(replace(_augmented(_loop_job(job)), seeds=_seeds(job)), plan)
     job = _with_reference_draws(_with_contrast(_augmented(job)), plan)
     return train(replace(job, seeds=_seeds(job), noise=_noise(job, plan)), plan)
 
@@ -74,6 +80,25 @@ def _private_torch(job: TrainJob, sampled: SampledSteps) -> TrainResult:
 
     job = _with_reference_draws(_augmented(job), sampled)
     return train(replace(job, seeds=_seeds(job)), sampled)
+
+
+def _loop_job(job: TrainJob) -> TrainJob:
+    """Refuse a job with terms that a training loop of one's own is not given."""
+    config, model = job.config, job.model
+    terms = {
+        "MOON's contrast": job.previous is not None,
+        "reference rows (anchors, alignment)": job.reference is not None,
+        "train.keep_optimizer": config.keep_optimizer,
+        "train.noise": bool(config.gradient_noise),
+        "BatchNorm": bool(getattr(model, "statistics", ())),
+    }
+    unused = next((name for name, is_set in terms.items() if is_set), None)
+    if unused is not None:
+        raise BadInput(
+            f"train.objective has its own training loop (fit), which {unused} is no part of: leave one of them out",
+            code="method-does-not-fit",
+        )
+    return job
 
 
 def _refuse_tasks(job: TrainJob) -> None:

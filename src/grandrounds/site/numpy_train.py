@@ -45,6 +45,10 @@ def train(job: TrainJob, plan: BatchPlan) -> TrainResult:
     grad = np.empty_like(theta)
     l2 = config.l2 * mask if config.l2 else None
 
+    own = job.objective
+    vectors = {} if own is None else {n: v[order] for n, v in own.state.items()}
+    slope = own.loss_gradient if own is not None and own.has_loss else None
+    penalty = own.penalty_gradient if own is not None and own.has_penalty else None
     anchor = alignment = None
     if job.reference_draws is not None:
         anchor = Anchor.build(model, job.reference_draws, start, order, weight=config.anchor)
@@ -72,13 +76,15 @@ def train(job: TrainJob, plan: BatchPlan) -> TrainResult:
                     th, g, slots = theta[:a], grad[:a], [v[:a] for v in state]
                     layers, grads = model.layers(th), model.layers(g)
                 pull = None if job.contrast is None else job.contrast.pull(block[s, :a], ws[s, :a])
-                model.gradient_into(layers, grads, xs[s, :a], ts[s, :a], ws[s, :a], pull)
+                model.gradient_into(layers, grads, xs[s, :a], ts[s, :a], ws[s, :a], pull, slope)
                 if alignment is not None:
                     alignment.add_gradient(layers, grads)
                 if l2 is not None:
                     g += l2 * th
                 if config.proximal:
                     g += config.proximal * (th - base[:a])
+                if penalty is not None:
+                    g += penalty(th, base[:a], {n: v[:a] for n, v in vectors.items()})
                 if drift is not None:
                     g += drift[:a]
                 if job.noise is not None:

@@ -56,6 +56,8 @@ def train(job: TrainJob, sampled: SampledSteps) -> TrainResult:
         work = replace(work, start=work.start[torch.from_numpy(order).to(model.device)])
     if job.correction is not None:
         work = work.with_correction(model.tensor(job.correction[order]))
+    if job.objective is not None:
+        work = work.with_objective(job.objective, order)
     theta = work.start.expand(m, -1).clone()
     closed = None if job.penalty is None else model.tensor(job.penalty[order])
     state = [model.tensor(s[order]) for s in job.slots] or [torch.zeros_like(theta) for _ in range(work.slots)]
@@ -92,7 +94,7 @@ def _one_site(
     """Take all steps of one site. theta (P,), slots (P,), t (1,) change in place."""
     model = job.model
     start = job.start if job.start.dim() == 1 else job.start[j]
-    correction = None if job.correction is None else job.correction[j]
+    correction, penalty = None if job.correction is None else job.correction[j], job.penalty(j)
     pieces = [(piece, shape) for _, piece, shape in model.layout.slices]
     few = max(1, _BYTES // (theta.numel() * theta.element_size()))
     for s in range(int(sampled.steps[sampled.order[j]])):
@@ -108,7 +110,9 @@ def _one_site(
             gradient += _anchor_gradient(job, anchor, params, s, j)
         with torch.no_grad():
             t += 1
-            change, new = job.change(theta, gradient, slots, t, start=start, decay=job.decay, correction=correction)
+            change, new = job.change(
+                theta, gradient, slots, t, start=start, decay=job.decay, correction=correction, penalty=penalty
+            )
             theta += change
             for old, fresh in zip(slots, new, strict=True):
                 old.copy_(fresh)

@@ -18,8 +18,11 @@ from grandrounds.site.align import EPS as NO_USE
 from grandrounds.site.align import rounding_width
 from grandrounds.site.anchor import SharedReference
 from grandrounds.site.contrast import EPS, Contrast
+from grandrounds.site.objective import BoundObjective
 from grandrounds.site.stack import Part
 from grandrounds.site.train_job import TrainJob
+
+Penalty = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class TorchJob:
     correction: Tensor | None = None  # (m, learnt) added to every gradient, in the plan's order
     contrast: tuple[Tensor, Tensor, float, float] | None = None  # MOON: towards and away (N, width), mu, temperature
     reference: DeviceReference | None = None
+    objective: BoundObjective | None = None
+    vectors: Mapping[str, Tensor] = field(default_factory=dict)  # (m, learnt) the objective's state, in the plan's order
 
     @classmethod
     def build(cls, job: TrainJob) -> TorchJob:
@@ -145,6 +150,19 @@ class TorchJob:
         key = ("reference", reference.weight, reference.x.data_ptr(), shapes, tuple(reference.sites))
         return replace(self, reference=reference, key=(*self.key, *key))
 
+    def with_objective(self, objective: BoundObjective, order: Array) -> TorchJob:
+        """Return the job with a local objective of one's own; `order` is the plan's."""
+        learnt = self.model.learnt
+        vectors = {n: self.model.tensor(v[order][:, :learnt]) for n, v in objective.state.items()}
+        return replace(self, objective=objective, vectors=vectors)
+
+    def penalty(self, j: int) -> Penalty | None:
+        """Return the gradient of the objective's penalty for the j-th site, given its model and its start; None for none."""
+        own, vectors = self.objective, {n: v[j] for n, v in self.vectors.items()}
+        if own is None or not own.has_penalty:
+            return None
+        return lambda theta, start: cast("Tensor", own.penalty_gradient(theta, start, vectors))
+
     def batch(
         self, rows: Tensor, weight: Tensor, closed: Tensor | None, drawn: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
@@ -172,7 +190,10 @@ class TorchJob:
             further = _contrastive(features, batch["towards"], batch["away"], self.contrast[3]) * self.contrast[2]
         if "closed" in batch:
             out = out + batch["closed"]
-        losses = row_losses(out, batch["target"])
+        if self.objective is not None and self.objective.has_loss:  # its gradient is the one that the objective gives
+            losses = (out * self.objective.loss_gradient(out.detach(), batch["target"], torch)).sum(-1)
+        else:
+            losses = row_losses(out, batch["target"])
         loss = ((losses if further is None else losses + further) * batch["weight"]).sum()
         if self.reference is not None and "towards" in batch:
             used = feature_use(self.model, self.reference.member, named, self.reference.x, batch["label"])
@@ -195,6 +216,7 @@ class TorchJob:
         start: Tensor,
         decay: Tensor,
         correction: Tensor | None,
+        penalty: Penalty | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """Compute the change of one step, element by element, and the new slots; `t` counts the step that is taken."""
         if correction is not None:
@@ -203,6 +225,8 @@ class TorchJob:
             gradient = gradient + self.l2 * decay * theta
         if self.proximal:
             gradient = gradient + self.proximal * (theta - start)
+        if penalty is not None:
+            gradient = gradient + penalty(theta, start)
         return self.rule(theta, gradient, slots, t, self.lr, decay)
 
 

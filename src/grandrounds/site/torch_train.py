@@ -21,6 +21,8 @@ from grandrounds.site.align import EPS
 from grandrounds.site.anchor import ReferenceDraws, SharedReference, distinct
 from grandrounds.site.batches import BatchPlan
 from grandrounds.site.dp_sgd import Noise
+from grandrounds.site.objective import Batch
+from grandrounds.site.own_loop import Gradient, run_loop
 from grandrounds.site.process_pool import WORTHWHILE, Cores, parallel_for, shared
 from grandrounds.site.torch_job import DeviceReference, TorchJob, feature_use, single_gradients
 from grandrounds.site.train_job import TrainJob, TrainResult
@@ -46,8 +48,9 @@ def train(job: TrainJob, plan: BatchPlan) -> TrainResult:
     closed = None if job.penalty is None else model.tensor(job.penalty[order])
     state = [model.tensor(s[order]) for s in job.slots] or [theta.new_zeros(m, model.learnt) for _ in range(work.slots)]
     t = theta.new_zeros(m, 1) if job.clock is None else model.tensor(job.clock[order])
-    # padded rows would spoil BatchNorm's statistics, and a graph cannot draw a site's own noise
-    if model.device.type == "cuda" and model.stacks and not model.statistics and job.noise is None:
+    # padded rows would spoil BatchNorm's statistics, and a graph calls neither a site's noise nor code of one's own
+    is_plain = job.noise is None and job.objective is None
+    if model.device.type == "cuda" and model.stacks and not model.statistics and is_plain:
         from grandrounds.site.cuda_train import run_graph
 
         run_graph(work, plan, theta, state, t, closed)
@@ -93,6 +96,8 @@ def _on_device(job: TrainJob, model: TorchModel, order: Array) -> TorchJob:
         work = work.with_reference(anchor_reference(job, job.reference_draws, order))
     if job.reference is not None:
         work = work.with_reference(_alignment_reference(job, job.reference, order))
+    if job.objective is not None:
+        work = work.with_objective(job.objective, order)
     return work
 
 
@@ -104,6 +109,59 @@ def _workers(model: TorchModel, sites: int, workers: int) -> int:
         return min(workers, sites)
     cores: Cores = model.cache.setdefault("cores", Cores())
     return min(cores.free(), sites) if model.cache.get("alone", 0.0) > WORTHWHILE else 1
+
+
+def train_own_loop(job: TrainJob, plan: BatchPlan) -> TrainResult:
+    """Train the member sites with the objective's own loop, with gradients by torch.
+
+    Args:
+        job: The model, the rows and the settings.
+        plan: The batches of every step.
+
+    Returns:
+        The local models in the members' order.
+    """
+    model, config = cast("TorchModel", job.model), job.config
+    members = np.arange(len(job.members))
+    work = _on_device(job, model, members)
+    closed = None if job.penalty is None else model.tensor(job.penalty)
+
+    def gradient_at(j: int, start: Array) -> Gradient:
+        first, penalty, seen = model.tensor(start), work.penalty(j), None if closed is None else closed[j]
+
+        def gradient(theta: Array, batch: Batch) -> Array:
+            model.net.train()
+            at = model.tensor(theta)
+            params = model.point_at(at)
+            rows = torch.from_numpy(batch[0]).to(model.device)
+            weight = torch.as_tensor(batch[1]).to(model.device, model.dtype)
+            if work.class_weight is not None:
+                weight = weight * work.class_weight[work.y[rows]]
+            g = torch.cat([p.reshape(-1) for p in single_gradients(work, params, work.batch(rows, weight, seen))])
+            if work.correction is not None:
+                g = g + work.correction[j]
+            g = g + config.l2 * work.decay * at
+            if config.proximal:
+                g = g + config.proximal * (at - first)
+            if penalty is not None:
+                g = g + penalty(at, first)
+            return cast("Array", g.detach().cpu().numpy().astype(start.dtype, copy=False))
+
+        return gradient
+
+    def seeded(j: int, start: Array) -> Gradient:
+        plain = gradient_at(j, start)
+        if not job.seeds:
+            return plain
+        calls = iter(range(2**31))
+
+        def gradient(theta: Array, batch: Batch) -> Array:
+            with torch_seed((job.seeds[j] + next(calls)) % 2**63, model.device):
+                return plain(theta, batch)
+
+        return gradient
+
+    return run_loop(job, plan, seeded)
 
 
 @dataclass(frozen=True)
@@ -136,7 +194,7 @@ def _one_site(
     params = model.point_at(theta)
     learnt = theta[: model.learnt]
     start = (job.start if job.start.dim() == 1 else job.start[j])[: model.learnt]
-    correction = None if job.correction is None else job.correction[j]
+    correction, penalty = None if job.correction is None else job.correction[j], job.penalty(j)
     for s in range(int(plan.steps_in_order[j])):
         rows, weight = plan.batch(s, j)
         i = torch.from_numpy(rows).to(model.device)
@@ -149,7 +207,9 @@ def _one_site(
             gradient = noise.add_to(gradient)
         with torch.no_grad():
             t += 1
-            change, new = job.change(learnt, gradient, slots, t, start=start, decay=job.decay, correction=correction)
+            change, new = job.change(
+                learnt, gradient, slots, t, start=start, decay=job.decay, correction=correction, penalty=penalty
+            )
             learnt += change
             for old, fresh in zip(slots, new, strict=True):
                 old.copy_(fresh)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from grandrounds.site.anchor import ReferenceDraws, SharedReference
     from grandrounds.site.contrast import Contrast
     from grandrounds.site.dp_sgd import Noise
+    from grandrounds.site.objective import BoundObjective
     from grandrounds.site.stack import Part
 
 
@@ -82,6 +83,7 @@ class TrainJob:
         consensus: The consortium's sketch that sites are aligned to, (F,); None: the start's own.
         noise: Times config.gradient_noise added to every gradient (FL-XAI 4.7). Nothing is clipped, so it gives no
             privacy guarantee. It is drawn on the CPU: a GPU then trains one site after another.
+        objective: A local objective of one's own, where it has hooks that steps call (`train.objective`).
         inputs: Inputs that replace part.x in this round (augmented images).
         penalty: Added to logits, (m, C): it closes the classes of other tasks.
         seeds: One seed for each member, for networks that draw random numbers.
@@ -104,6 +106,7 @@ class TrainJob:
     reference_draws: ReferenceDraws | None = None
     consensus: Array | None = None
     noise: Noise | None = None
+    objective: BoundObjective | None = None
     inputs: Array | None = None
     penalty: Array | None = None
     seeds: tuple[int, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
-from grandrounds.experiment.checks import local_models, rationale
+from grandrounds.experiment.checks import local_models, objective, rationale
 from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.fedxchain.server import TRUST
@@ -39,6 +39,7 @@ def refuse_what_it_cannot(model: Any, plan: Plan, *, sites: int, pictures: bool 
         *_reference(plan),
         *_robust(plan, sites),
         *_training(model, plan),
+        *objective.refusals(model, plan),
         *_model(model, plan),
         *method_class(plan.method.name).refusals(model, plan, sites=sites, pictures=pictures),
         *_trust(plan),

@@ -9,6 +9,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.heat_maps import maps_asked
+from grandrounds.experiment.checks.objective import dp_sgd_refusals
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.base import Method
@@ -211,6 +212,7 @@ def _sampled(plan: Plan) -> Iterator[str]:
         yield "train.noise cannot be combined with DP-SGD, which adds its own noise: set train.noise = 0"
     if regulariser not in _STEPS:
         yield f"stability '{regulariser}' is not covered by DP-SGD: use {', '.join(_STEPS)}"
+    yield from dp_sgd_refusals(plan)
 
 
 def _client(plan: Plan) -> Iterator[str]:

@@ -87,6 +87,11 @@ trust_server = false
 # How many sites of a secure sum, this one among them, are taken to add their share of the noise: 0 is as few as the
 # protocol lets survive, 1 counts this site's own share alone.
 honest = 0
+
+[objectives]
+# Local objectives of others (train.objective) that may train here. The module must be installed on this machine and be
+# listed with the SHA-256 of its source file, as `sha256sum` prints it. Its code sees patients: read it first.
+# own_objective = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 """
 
 
@@ -101,6 +106,32 @@ def parse_section(kind: type[Section], values: Any, where: str) -> Section:
             raise BadInput(f"unknown key '{name}' in {where}; {nearest(name, usual)}", code="unknown-key")
         checked[name] = _check_value(value, usual[name], f"{where} {name}")
     return kind(**checked)
+
+
+def parse_objectives(values: Any, where: str) -> dict[str, str]:
+    """Check the modules of local objectives and their hashes.
+
+    Args:
+        values: The section [objectives] of the file.
+        where: Its place, for errors.
+
+    Returns:
+        SHA-256 by module.
+
+    Raises:
+        BadInput: A name is no module, or a value is no SHA-256.
+    """
+    if not isinstance(values, Mapping):
+        raise BadInput(f"{where} is no section", code="not-a-section")
+    for module, digest in values.items():
+        if not all(word.isidentifier() for word in module.split(".")):
+            raise BadInput(f"{where} lists '{module}', which is no name of a module", code="bad-policy-value")
+        if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+            raise BadInput(
+                f"{where} {module} is {digest!r}; give the SHA-256 of its source file, 64 hex digits in quotes",
+                code="bad-policy-value",
+            )
+    return dict(values)
 
 
 def _check_value(value: Any, usual: Any, where: str) -> Any:

@@ -37,6 +37,7 @@ from grandrounds.protocol import tasks
 from grandrounds.protocol.messages import OWN_HALF, UPLOAD, Ask, AskId, Value
 from grandrounds.protocol.task_spec import COUNT, NOTHING
 from grandrounds.protocol.tasks import SPECS, spec_of
+from grandrounds.site.objective import objective_payload
 from grandrounds.site.stack import CLEAN
 
 REPEATS = 3
@@ -131,7 +132,9 @@ class Questions:
         settings: dict[str, Value] = {name: getattr(t, name) for name in _TRAIN}
         settings |= {"seed": p.seed, "round": ask.round, "lr": t.lr}
         if tuned:
-            return settings | {"epochs": t.finetune, "steps": 0}
+            return settings | {"epochs": t.finetune, "steps": 0, "objective": None}
+        objective = objective_payload(t)
+        settings |= {name: objective.get(name) for name in ("objective", "objective_options")}
         settings["lr"] = learning_rate(
             t.schedule, base=t.lr, round=ask.round, rounds=p.method.rounds, warmup=t.warmup, decay=t.decay
         )

@@ -10,14 +10,14 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import PlanValues
-from grandrounds.core.plugins import is_path
-from grandrounds.keeper.policy.file import DEFAULT, parse_section
+from grandrounds.core.plugins import is_path, unlisted
+from grandrounds.keeper.policy.file import DEFAULT, parse_objectives, parse_section
 from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.protocol.messages import Ask, Payload
 from grandrounds.protocol.task_spec import KINDS, MODEL, NOTHING, SUMMARY, WORDS, TaskSpec
@@ -39,7 +39,7 @@ MEANS = {
     RUN: "the run or its plan is not approved (runs.allow, runs.plans)",
     ROUNDS: "more rounds than are allowed",
     HOURS: "outside the hours in which work is done",
-    OWN_CODE: "the plan names code to be imported, which is never done for a message",
+    OWN_CODE: "the plan names code that this site does not import (a local objective must be listed under [objectives])",
 }
 """What each code tells the site's own people."""
 
@@ -122,6 +122,7 @@ class Policy:
     cells: Cells = Cells()
     secure: Secure = Secure()
     privacy: Privacy = Privacy()
+    objectives: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path) -> Policy:
@@ -145,11 +146,13 @@ class Policy:
                 f"{where} is no TOML ({e}): mend it, nothing is answered without a policy", code="not-toml"
             ) from None
         kinds = {"runs": Runs, "tasks": Tasks, "reports": Reports, "cells": Cells, "secure": Secure, "privacy": Privacy}
+        objectives = parse_objectives(sections.pop("objectives", {}), f"{where} [objectives]")
         odd = next((name for name in sections if name not in kinds), None)
         if odd is not None:
-            raise BadInput(f"unknown section '{odd}' in {where}; {nearest(odd, kinds)}", code="unknown-section")
+            raise BadInput(f"unknown section '{odd}' in {where}; {nearest(odd, [*kinds, 'objectives'])}", code="unknown-section")
         policy = cls(
-            **{name: parse_section(kind, sections.get(name, {}), f"{where} [{name}]") for name, kind in kinds.items()}
+            **{name: parse_section(kind, sections.get(name, {}), f"{where} [{name}]") for name, kind in kinds.items()},
+            objectives=objectives,
         )
         _check(policy, where)
         return policy
@@ -183,7 +186,7 @@ class Policy:
             (ROUNDS, plan is not None and self._has_too_many_rounds(plan)),
             (EPSILON, plan is not None and self.over_budget(plan)),
             (PRIVACY, plan is not None and self.lacks_privacy_limit(plan)),
-            (OWN_CODE, _own_code(ask, plan)),
+            (OWN_CODE, _own_code(ask, plan) or self._refuses_objective(ask, plan)),
             (REPORT, any(not self.allows_report(ask.task, r) for r in ask.report)),
             (SECURE, any(self.needs_secure_sum(ask.task, r) for r in ask.report if r not in withheld)),
             (CELLS, spec_of(ask.task).is_learning and rows is not None and rows < self.cells.fewest_rows),
@@ -228,6 +231,12 @@ class Policy:
     def _approves(self, plan: PlanValues, run: str) -> bool:
         named = self.runs.allow == ANY or bool({run, str(plan["name"])} & set(self.runs.allow))
         return named and (not self.runs.plans or plan_digest(plan) in self.runs.plans)
+
+    def _refuses_objective(self, ask: Ask, plan: PlanValues | None) -> bool:
+        """Check whether the plan or the Ask names a local objective that is not listed, or not installed as listed."""
+        train = {} if plan is None else plan.get("train", {})
+        named = {train.get("objective") if isinstance(train, Mapping) else None, ask.shared.get("objective")} - {None, ""}
+        return any(unlisted(str(name), self.objectives) for name in named)
 
     def _has_too_many_rounds(self, plan: PlanValues) -> bool:
         return int(plan["method"]["rounds"]) > self.runs.rounds
@@ -326,6 +335,8 @@ def describe_policy(policy: Policy) -> list[str]:
         f"{'requires differential privacy' if privacy.require else 'does not require differential privacy'}; all runs together "
         f"may spend epsilon {privacy.epsilon:g} at delta {privacy.delta:g}, one run {privacy.run_epsilon:g}"
     )
+    if policy.objectives:
+        lines.append(f"imports local objectives of modules {', '.join(sorted(policy.objectives))}, by their SHA-256")
     return lines
 
 

@@ -87,6 +87,7 @@ class SiteRun:
             fewest=access.policy.secure.fewest,
             smallest=access.policy.cells.smallest,
             reserved=True,
+            objectives=access.policy.objectives,
         )
         self.host.maps.files.folder = store.folder / "maps"
         self.account = access.account(self.host, opening.plan, {})
