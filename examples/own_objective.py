@@ -53,6 +53,8 @@ class FedDynServer(FedAvg):
         aggregation, answers = yield from super().train_and_aggregate(server, ask)
         alpha = float(self.train.objective_options.plain().get("alpha", DynamicRegularizer.defaults["alpha"]))
         change = aggregation.model - server.model.astype(float)
+        if server.statistics:
+            change[-server.statistics :] = 0  # BatchNorm measures these entries, it does not learn them
         share = sum(server.rows[s] for s in aggregation.sites) / sum(server.rows[s] for s in server.sites)
         dual = server.state.get("dual", np.zeros_like(change)) - alpha * share * change
         served = ModelAssignment(aggregation.model - dual / alpha)

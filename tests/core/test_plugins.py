@@ -399,6 +399,35 @@ def test_a_method_made_from_a_known_one_is_treated_like_it(tmp_path):
     np.testing.assert_array_equal(held.model.theta, known.model.theta)
 
 
+def test_rules_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    rows = {s: r["train"] for s, r in run(tmp_path, "known").summary["rows"].items()}
+    held = run(tmp_path, "select", method={"name": "own_rules:LargestHalf"})
+    assert sorted(held.rounds[0]["decision"]["weights"]) == sorted(sorted(rows, key=rows.get)[-2:])
+    weights = run(tmp_path, "weigh", method={"name": "own_rules:SquareRoot"}).rounds[0]["decision"]["weights"]
+    total = sum(n**0.5 for n in rows.values())
+    assert weights == pytest.approx({s: n**0.5 / total for s, n in rows.items()})
+    decision = run(tmp_path, "robust", method={"name": "own_rules:DropLongest"}).rounds[0]["decision"]
+    (left_out,) = [s for s, w in decision["weights"].items() if w == 0]
+    assert decision["signals"]["norm"][left_out] == max(decision["signals"]["norm"].values())
+
+
+@pytest.mark.parametrize(
+    ("name", "privacy", "code"),
+    [
+        ("own_rules:SquareRoot", {"secure": True}, "secure-aggregation-does-not-fit"),
+        ("own_rules:SquareRoot", {"mechanism": "client", "noise": 1.0}, "privacy-does-not-fit"),
+        ("own_objective:FedDynServer", {"mechanism": "dp-sgd", "noise": 1.0, "min_rows": 10}, "privacy-does-not-fit"),
+        ("own_objective:FedDynServer", {"mechanism": "client", "noise": 1.0}, "privacy-does-not-fit"),
+        ("own_objective:FedDynServer", {"secure": True}, "secure-aggregation-does-not-fit"),
+    ],
+)
+def test_a_class_that_may_see_single_models_has_no_privacy_account(tmp_path, monkeypatch, name, privacy, code):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    with refused(code):
+        run(tmp_path, method={"name": name}, privacy=privacy)
+
+
 # --- partition --------------------------------------------------------------------------------------------
 
 

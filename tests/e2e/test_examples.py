@@ -34,6 +34,9 @@ def test_own_table(tmp_path):
         ("own_partition.py", "centre: 176 training rows"),
         ("own_data.py", "runs/stays-fedavg-seed0: AUROC"),
         ("own_metric.py", "final: harm 0."),
+        ("own_rules.py", "has the longest update and is left out"),
+        ("own_objective.py", "FedDyn         accuracy 0.9"),
+        ("own_explainer.py", "nats"),
     ],
 )
 def test_code_of_ones_own(tmp_path, name, words):

@@ -10,8 +10,9 @@ from grandrounds.methods.aggregate import Aggregation, aggregate, with_batchnorm
 from grandrounds.methods.base import Method, Round, Server
 from grandrounds.methods.dp import CLIENT, aggregate_dp
 from grandrounds.methods.secure import aggregate_secure
-from grandrounds.methods.select import choose
+from grandrounds.methods.select import Selection, choose
 from grandrounds.methods.sse_agg.weights import choose_halves, requested_reports
+from grandrounds.methods.weigh import WeightingResult
 from grandrounds.protocol.messages import OWN_HALF, Answers, Ask
 
 
@@ -22,7 +23,7 @@ class FedAvg(Method):
     title = "FedAvg: the mean of the sites' models, weighted by training rows"
 
     def round(self, server: Server) -> Round:
-        selection = yield from choose(server, self.settings.select)
+        selection = yield from self.select_sites(server)
         each = dict({} if server.assignment is None else server.assignment.payloads())
         for site, half in choose_halves(self.settings.weigh, server).items():
             each[site] = {**each.get(site, {}), OWN_HALF: half}
@@ -37,20 +38,37 @@ class FedAvg(Method):
         model = with_batchnorm_statistics(server, model, answers, aggregation.weights)
         return server.next(model, decision, **state, **memory)
 
+    def select_sites(self, server: Server) -> Generator[Ask, Answers, Selection]:
+        """Select the sites of a round by method.select; override it for a selection rule of your own."""
+        return (yield from choose(server, self.settings.select))
+
+    def weigh_answers(self, server: Server, answers: Answers) -> WeightingResult | None:
+        """Return weights of your own for the answers; None weighs them by method.weigh."""
+        return None
+
     def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
-        """Train as asked and aggregate the answers: with noise, under masks, or as they are."""
+        """Train as asked and aggregate the answers: with client-level privacy, by secure aggregation, or as they are."""
         if server.private is not None and server.private.mechanism == CLIENT:
             return (yield from aggregate_dp(server, ask, self))
         if server.secure is not None:
             return (yield from aggregate_secure(server, server.secure, ask, self))
         answers = yield ask
-        return aggregate(server, answers, self), answers
+        return aggregate(server, answers, self, self.weigh_answers(server, answers)), answers
 
     def step(self, server: Server, model: Array) -> tuple[Array, dict[str, Array]]:
         """Return the next model and further state, given the aggregate; subclasses take a server step."""
         return model, {}
 
     @classmethod
+    def own_exchange(cls) -> str:
+        """Return the hook by which a class outside of this package may look at single models; "" for none."""
+        for hook in ("train_and_aggregate", "weigh_answers"):
+            owner = next(c for c in cls.__mro__ if hook in vars(c))
+            if not owner.__module__.startswith("grandrounds."):
+                return hook
+        return ""
+
+    @classmethod
     def secure_refusals(cls, plan: Plan) -> Iterator[str]:
-        if cls.round is not FedAvg.round:  # a round of one's own may look at single models
+        if cls.round is not FedAvg.round or cls.own_exchange():  # they may look at single models
             yield from super().secure_refusals(plan)

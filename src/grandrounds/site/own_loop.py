@@ -47,7 +47,9 @@ def train(job: TrainJob, plan: BatchPlan) -> TrainResult:
                 g += config.proximal * (theta - start)
             if bound.has_penalty:
                 g += bound.penalty_gradient(theta, start, state)
-            return g if job.correction is None else g + job.correction[j]
+            if job.correction is not None:
+                g += job.correction[j]
+            return cast("Array", g)
 
         return gradient
 

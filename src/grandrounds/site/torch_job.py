@@ -191,7 +191,8 @@ class TorchJob:
         if "closed" in batch:
             out = out + batch["closed"]
         if self.objective is not None and self.objective.has_loss:  # its gradient is the one that the objective gives
-            losses = (out * self.objective.loss_gradient(out.detach(), batch["target"], torch)).sum(-1)
+            slope = cast("Tensor", self.objective.loss_gradient(out.detach(), batch["target"], torch))
+            losses = (out * slope).sum(-1)
         else:
             losses = row_losses(out, batch["target"])
         loss = ((losses if further is None else losses + further) * batch["weight"]).sum()

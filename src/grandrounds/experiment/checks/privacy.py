@@ -178,6 +178,12 @@ def _any(model: Any, plan: Plan) -> Iterator[str]:
         yield (
             f"method '{m.name}' has no privacy accounting of its rounds: use fedavg, fedopt, scaffold or another averaging method"
         )
+    own = kind.own_exchange() if issubclass(kind, FedAvg) else ""
+    if own == "train_and_aggregate" or (own and p.mechanism == CLIENT):
+        yield (
+            f"method '{m.name}' overrides {own}, which has no privacy accounting: leave privacy.mechanism out, or use fedavg, "
+            "fedopt, scaffold or another averaging method"
+        )
     if p.mechanism == CLIENT and keeps_trust(plan):
         yield (
             "method 'fedxchain' computes trust from single models before noise is added, so privacy.mechanism 'client' does not "

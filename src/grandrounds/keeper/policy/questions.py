@@ -127,9 +127,9 @@ class Questions:
             )
         return ask.task != tasks.MASKED or self._has_its_bound({**ask.shared, **site_values})
 
-    def _training(self, ask: Ask) -> dict[str, Value]:
+    def _training(self, ask: Ask) -> dict[str, Value | None]:
         p, t, tuned = self._settings, self._settings.train, ask.task == tasks.FINETUNE
-        settings: dict[str, Value] = {name: getattr(t, name) for name in _TRAIN}
+        settings: dict[str, Value | None] = {name: getattr(t, name) for name in _TRAIN}
         settings |= {"seed": p.seed, "round": ask.round, "lr": t.lr}
         if tuned:
             return settings | {"epochs": t.finetune, "steps": 0, "objective": None}
