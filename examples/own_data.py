@@ -14,7 +14,7 @@ import grandrounds as gr
 
 
 def stays() -> pd.DataFrame:
-    """Made-up stays at three hospitals. The same rows every time: a run knows its data by their hash."""
+    """Make up stays at three hospitals. The rows are the same every time, since a run stores their hash."""
     rng = np.random.default_rng(7)
     n = 600
     age, lactate = rng.normal(66, 14, n).round(), rng.lognormal(0.6, 0.5, n).round(1)

@@ -20,12 +20,12 @@ from grandrounds.methods.weigh import data_size
 
 
 class LossWeighted(Method):
-    """w_k ~ n_k * loss_k^q, the loss that of the global model on the site's training rows; q = 0 is FedAvg.
+    """w_k ~ n_k * loss_k^q, with the loss of the global model on the site's training rows; q = 0 is FedAvg.
 
-    The idea is that of q-FFL (Li et al. 2020), whose server also takes steps of another length.
+    The weights are those of q-FFL (Li et al. 2020); its server step is different.
     """
 
-    title = "the higher a site's loss, the more it counts (method.options.q)"
+    title = "sites with a higher loss have more weight (method.options.q)"
     parts = frozenset({"select", "stability"})
     defaults: ClassVar = {"q": 1.0}
 

@@ -16,7 +16,7 @@ import grandrounds as gr
 
 
 class Residual(nn.Module):
-    """A hidden layer and a block that adds to it; rows of a table, or pictures laid out flat."""
+    """A hidden layer with a residual block, for rows of a table or flattened images."""
 
     def __init__(self, *, inputs: tuple[int, ...], outputs: int, width: int = 16, dropout: float = 0.1) -> None:
         super().__init__()

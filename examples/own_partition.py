@@ -13,7 +13,7 @@ import grandrounds as gr
 
 
 def referral(y: np.ndarray, *, sites: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """The rows of each site by its name; y (n,) has the class number of each row."""
+    """Return the rows of each site by its name; y (n,) has the class number of each row."""
     rows = rng.permutation(len(y))
     ill = y[rows] == np.bincount(y).argmin()  # the rarer class
     stays_away = rng.random(len(y)) < 0.4

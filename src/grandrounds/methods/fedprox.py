@@ -11,7 +11,7 @@ class Proximal(LocalRegularizer):
     """Adds mu/2 * ||theta - theta_global||^2 to the local loss; mu = 0 is FedAvg to the bit."""
 
     name = "proximal"
-    title = "FedProx's pull of each local model to the global one (method.mu)"
+    title = "FedProx's proximal term, which pulls each local model to the global one (method.mu)"
 
     def site_config(self, server: Server, lr: float) -> dict[str, Value]:
         return {"proximal": self.settings.mu}
@@ -19,5 +19,5 @@ class Proximal(LocalRegularizer):
 
 class FedProx(FedAvg):
     name = "fedprox"
-    title = "FedProx: FedAvg with a proximal term (method.mu) that holds sites together"
+    title = "FedProx: FedAvg with a proximal term (method.mu) that keeps local models close to the global one"
     regularizer_name = "proximal"
