@@ -40,7 +40,7 @@ Book = Sequence[Entry]
 
 
 def written() -> list[Entry]:
-    """What the pages say, in the order of the studies."""
+    """Read the results pages, in the order of the reproductions."""
     known = studies()
     found = {e.study: e for path in pages([]) for e in entries(path.stem, path.read_text(encoding="utf-8"), known)}
     return [found[name] for name in known if name in found]

@@ -28,7 +28,7 @@ WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false
 
 
 def kind(annotation: Any) -> str:
-    """A type in words."""
+    """Describe a type."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return ", ".join(f"`{toml.literal(v)}`" for v in inner)
@@ -43,7 +43,7 @@ def kind(annotation: Any) -> str:
 
 
 def bounds(field: FieldInfo) -> str:
-    """What pydantic checks beyond the type."""
+    """Describe the bounds that pydantic checks."""
     signs = {limits.Ge: ("ge", ">="), limits.Gt: ("gt", ">"), limits.Le: ("le", "<="), limits.Lt: ("lt", "<")}
     said = [f"{signs[type(m)][1]} {getattr(m, signs[type(m)][0]):g}" for m in field.metadata if type(m) in signs]
     return f" ({', '.join(said)})" if said else ""
@@ -66,7 +66,7 @@ def table(title: str, model: type[BaseModel], lines: list[str]) -> None:
     """One section and, after it, the sections inside it."""
     apart = NAMED if model is Experiment else {}
     plain = {n: f for n, f in model.model_fields.items() if not is_section(f) and n not in apart}
-    first = (model.__doc__ or "").splitlines()[0] if title.startswith("`[") else "What stands before the first section."
+    first = (model.__doc__ or "").splitlines()[0] if title.startswith("`[") else "Settings before the first section."
     lines += [f"### {title}", "", first, "", "| key | type | default | meaning |", "|---|---|---|---|"]
     for name, field in plain.items():
         cells = (f"`{name}`", kind(field.annotation) + bounds(field), default(field), field.description or "")

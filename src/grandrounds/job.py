@@ -2,7 +2,7 @@
 
 For machines without pydantic or a command line: `rounds plan` writes the plan (and with
 `--with-data` the table beside it), this runs it, and the run folder is carried back. A folder
-that holds an interrupted run is gone on with.
+with an interrupted run is resumed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {e}", file=sys.stderr)
         return e.exit_code
     except ImportError as e:  # forests and cohorts take scikit-learn, nets torch
-        print(f"error: {args.plan} asks for what NumPy alone cannot do: {e}", file=sys.stderr)
+        print(f"error: {args.plan} needs more than NumPy: {e}", file=sys.stderr)
         return BadInput.exit_code
     return 0
 
@@ -57,7 +57,7 @@ def _run(path: Path, folder: RunFolder, *, quiet: bool) -> None:
 
 
 def _learnt(plan: Mapping[str, Any], begun: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run found out about its data when it began, which a plan as it was written does not say."""
+    """Add the facts about the data that the run found at its start, which the written plan lacks."""
     return {} if plan["data"]["sha256"] else {name: begun["data"][name] for name in ("sha256", "kinds")}
 
 

@@ -483,7 +483,7 @@ def test_a_loader_of_ones_own_gives_a_frame_or_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("data", "match"),
     [
-        ({"name": own(mine.frame)}, "which of its columns is to be predicted. set data.label"),
+        ({"name": own(mine.frame)}, "data.label is not set"),
         ({"name": own(mine.frame), "label": "dead"}, "column 'dead' not found in .*did you mean"),
         ({"name": own(mine.frame), "label": "died", "sha256": "0" * 64}, "is not the data this experiment was run on"),
         ({"name": own(mine.no_data), "label": "died"}, "it gives a list, not a data frame, a Table or an ImageSet"),

@@ -52,13 +52,13 @@ class AliasFinder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Have Python look for aliases first: a module inside an old package would else be found in its folder, a second time."""
+    """Install the finder of aliases before all others; otherwise a module inside an old package would be imported twice."""
     if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, AliasFinder())
 
 
 def _folder_of(module: ModuleType) -> list[str] | None:
-    """Where Python looks for a module: its package's folders."""
+    """Return the folders in which a module may be: those of its package."""
     package = module.__name__.rpartition(".")[0]
     return list(sys.modules[package].__path__) if package else None
 

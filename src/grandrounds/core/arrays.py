@@ -1,12 +1,12 @@
-"""Named arrays as bytes, and files that are read and written safely: the safetensors format with NumPy alone.
+"""Encode named arrays in the safetensors format, with NumPy alone, and read and write files safely.
 
 Everything that travels or is stored (messages, models, checkpoints) is a flat dict of arrays plus
 a small JSON value. The format is a length, a JSON header and raw little-endian bytes, so nothing
-is ever unpickled. The header is checked entry by entry before a byte of data is looked at,
-because it may come from a stranger.
+is ever unpickled. The header is checked entry by entry before any data is read, because it may
+come from an untrusted peer.
 
-So may a run folder: its files are read with `read_file` and `read_json`, which follow no link, wait for no pipe and read no
-more than a limit, and written with `write_atomic`, which writes to a new file of its own.
+Run folders may be untrusted too. `read_file` and `read_json` follow no links, wait for no pipe and have a size limit.
+`write_atomic` writes to a new file and renames it.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def _header(arrays: Mapping[str, Array], meta: Any) -> bytes:
 
 @lru_cache(maxsize=64)
 def _listed(shapes: Shapes) -> tuple[str, int]:
-    """The header's text about arrays, and their bytes; the same in every round, and so kept."""
+    """Return the header's text about arrays, and their bytes. Cached, because it is the same in every round."""
     head: dict[str, Any] = {}
     offset = 0
     for name, dtype, shape in shapes:
         kind = _BY_DTYPE.get(dtype.newbyteorder("<"))
         if kind is None:
-            raise TypeError(f"array '{name}' has type {dtype}, which has no place in a message")
+            raise TypeError(f"array '{name}' has type {dtype}, which messages do not support")
         end = offset + dtype.itemsize * prod(shape)
         head[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
@@ -70,7 +70,7 @@ def _listed(shapes: Shapes) -> tuple[str, int]:
 
 
 def encode(arrays: Mapping[str, Array], meta: Any = None) -> bytes:
-    """The bytes of named arrays and a JSON value; `safetensors` reads them too."""
+    """Encode named arrays and a JSON value as bytes that `safetensors` can read."""
     head = _header(arrays, meta)
     parts = [len(head).to_bytes(8, "little"), head]
     parts += [np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("<")).tobytes() for a in arrays.values()]
@@ -78,12 +78,12 @@ def encode(arrays: Mapping[str, Array], meta: Any = None) -> bytes:
 
 
 def encoded_size(arrays: Mapping[str, Array], meta: Any = None) -> int:
-    """How many bytes `encode` would give, without copying the data."""
+    """Return the number of bytes that `encode` would return, without copying the data."""
     return 8 + len(_header(arrays, meta)) + sum(a.nbytes for a in arrays.values())
 
 
 def decode(data: bytes, *, where: str = "message") -> tuple[dict[str, Array], Any]:
-    """Arrays and JSON value from bytes; anything that does not add up is refused."""
+    """Decode arrays and a JSON value from bytes; inconsistent data raises BadInput."""
     try:
         size = int.from_bytes(data[:8], "little")
         if len(data) < 8 or size > min(_MAX_HEADER, len(data) - 8):
@@ -117,7 +117,7 @@ def decode(data: bytes, *, where: str = "message") -> tuple[dict[str, Array], An
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Put `data` at `path` whole or not at all: a reader never sees half a file, nor does a crash.
+    """Write a file atomically: readers, and a crash, never see half a file.
 
     It is written to a new file under a name that nobody can know before, so that no link in the folder is followed; a link
     at `path` is replaced by the file, and what it led to stays as it was.
@@ -136,7 +136,7 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
     except IsADirectoryError:
         part.unlink(missing_ok=True)
         raise BadInput(
-            f"{path} is a folder, and a file belongs there: move it away", code="folder-in-the-way"
+            f"{path} is a folder where a file is expected: move it away", code="folder-in-the-way"
         ) from None
     except OSError:
         part.unlink(missing_ok=True)
@@ -157,7 +157,7 @@ def save(path: Path, arrays: Mapping[str, Array], meta: Any = None, *, durable: 
 
 
 def load(path: Path, *, links: bool = False) -> tuple[dict[str, Array], Any]:
-    """Read a .safetensors file; a missing or damaged one is the caller's `BadInput`. `links` as in `read_file`."""
+    """Read a .safetensors file. A missing or damaged file raises BadInput. `links` as in `read_file`."""
     return decode(read_file(path, links=links), where=str(path))
 
 
@@ -246,12 +246,12 @@ def parse_json(data: bytes | str, *, where: str) -> Any:
 
 
 def read_json(path: Path, *, largest: int = LARGEST_JSON) -> Any:
-    """Read a JSON file of a run folder; what is wrong with it is a `BadInput` (see `read_file` and `parse_json`)."""
+    """Read a JSON file of a run folder. Raises BadInput as `read_file` and `parse_json` do."""
     return parse_json(read_file(path, largest=largest), where=str(path))
 
 
 def plain(value: Any) -> Any:
-    """The same in JSON's own types; a number that is not finite becomes null."""
+    """Convert to JSON types; a number that is not finite becomes null."""
     kind = type(value)
     if kind is float:
         return value if isfinite(value) else None
@@ -269,7 +269,7 @@ def plain(value: Any) -> Any:
 
 
 NUMBER = (int, float, None)
-"""The kind of a figure, which may be undefined; see `misfit`."""
+"""Kind of a metric, which may be undefined; see `misfit`."""
 
 
 def misfit(value: Any, kind: Any, *, at: str = "") -> str:
@@ -278,7 +278,7 @@ def misfit(value: Any, kind: Any, *, at: str = "") -> str:
     Args:
         value: The value.
         kind: A type, or a tuple of types and None: one of them, where float takes whole numbers and int no flags. A dict: an
-            object with these keys (of one that ends in "?" only where it is there), where "*" stands for all others. A
+            object with these keys (of one that ends in "?" only where it is there), where "*" means all others. A
             list of one kind: a list of such values. In a tuple {} is
             the empty object.
         at: The place of the value, for the answer.
@@ -320,7 +320,7 @@ UNPACKED = "GRANDROUNDS_LARGEST"
 
 
 def largest_unpacked() -> int:
-    """Find how many bytes a compressed file (.gz, .npz, .parquet) may have unpacked: 2 GiB, or what the user says.
+    """Return the largest size of a compressed file (.gz, .npz, .parquet) when unpacked: 2 GiB, or GRANDROUNDS_LARGEST.
 
     Returns:
         The limit in bytes.
@@ -338,11 +338,11 @@ def largest_unpacked() -> int:
 
 
 def refuse_bomb(size: int, *, where: str) -> None:
-    """Raise where a file would have more bytes unpacked than `largest_unpacked` allows."""
+    """Raise BadInput if a file would have more bytes unpacked than `largest_unpacked` allows."""
     limit = largest_unpacked()
     if size > limit:
         raise BadInput(
-            f"{where} unpacks to more than {limit:,} bytes: where you trust it and have the memory, set {UNPACKED}=8G (or more)",
+            f"{where} unpacks to more than {limit:,} bytes: if you trust it and have the memory, set {UNPACKED}=8G (or more)",
             code="unpacks-too-large",
         )
 

@@ -11,16 +11,16 @@ class GrandRoundsError(Exception):
 
     Attributes:
         code: The kind of error, such as "unknown-column": it stays when the sentence is reworded.
-        exit_code: What the command line returns.
+        exit_code: The exit status of the command line.
     """
 
     exit_code = 1
 
     def __init__(self, sentence: str = "", *, code: str = "") -> None:
-        """Say what is wrong.
+        """Create the error.
 
         Args:
-            sentence: What is wrong, with the value; where; what to do.
+            sentence: The problem with its value, the place, and a suggested fix.
             code: The kind of error: two to four words in lower case, joined by hyphens.
         """
         super().__init__(sentence)
@@ -43,7 +43,7 @@ _LONGEST = 100  # characters of a word that are compared: the time that takes gr
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """The clause "did you mean 'x'? known: a, b, c", for messages about an unknown name."""
+    """Return the clause "did you mean 'x'? known: a, b, c", for messages about an unknown name."""
     names = [str(k) for k in choices]
     close = difflib.get_close_matches(word[:_LONGEST], names, n=1, cutoff=0.6)
     hint = f"did you mean '{close[0]}'? " if close else ""
@@ -63,6 +63,6 @@ _SHOWN = {c: f"\\x{c:02x}" if c < 0x100 else f"\\u{c:04x}" for c in _HIDDEN if c
 def visible(text: str) -> str:
     r"""Show control characters and marks of text direction as escapes (`\x1b`, `\u202e`); lines and tabs stay.
 
-    Names come from tables of other people: printed as they are, they could recolour a terminal or read backwards.
+    Names come from tables of other people. Printed unescaped, they could send commands to a terminal.
     """
     return text.translate(_SHOWN)

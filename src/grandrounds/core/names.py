@@ -1,4 +1,4 @@
-"""Names: of sites, as people write them, and as parts of file names."""
+"""Find sites by the name that a person typed, and turn labels into file names."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from grandrounds.core.errors import BadInput, nearest
 
 
 def slug(label: str) -> str:
-    """Write a label with small letters, digits, dots and dashes only."""
+    """Convert a label to lower case letters, digits, dots and dashes."""
     return re.sub(r"[^a-z0-9.]+", "-", label.lower()).strip("-")
 
 
 def site_named(site: str | int, names: Sequence[str], *, where: object = None) -> str:
-    """The site that is meant: its name, 'Site-3' for 'site-03', or a number.
+    """Find a site by its name, by a variant such as 'Site-3' for 'site-03', or by a number.
 
-    A number is that of the name that ends in it, or where none does the place among all sites. `where` is what the sites
-    belong to, for the refusal.
+    A number matches the name that ends in it, else the position among all sites. `where` names the run, for errors.
     """
     word = str(site)
     if word in names:
@@ -38,5 +37,5 @@ def site_named(site: str | int, names: Sequence[str], *, where: object = None) -
 
 
 def _loose(name: str) -> str:
-    """A name in lower case, its numbers without leading zeros."""
+    """Return a name in lower case, with numbers without leading zeros."""
     return re.sub(r"0*(\d+)", r"\1", name.lower())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.errors import BadInput
 
 PlanValues = Mapping[str, Any]
-"""A plan, or an experiment, as the plain values of its file."""
+"""Plain values of a plan or an experiment, as in its file."""
 
 RENAMED = {
     "privacy.range": "secure_range",
@@ -34,11 +34,11 @@ _EARLIER = {new: old.rpartition(".")[2] for old, new in RENAMED.items()}
 
 
 class RenamedSetting(FutureWarning):
-    """A setting is given by the name that it had in version 0.1."""
+    """Warning: a setting has its name of version 0.1."""
 
 
 def rename_settings(values: PlanValues, *, warn: bool = True) -> dict[str, Any]:
-    """Write settings under their names of today.
+    """Rename settings of earlier versions to their current names.
 
     Args:
         values: An experiment or a plan; it is not changed.
@@ -56,7 +56,7 @@ def rename_settings(values: PlanValues, *, warn: bool = True) -> dict[str, Any]:
         if table is None or old not in table:
             continue
         if new in table and table[new] != table[old]:
-            raise ValueError(f"{section}.{old} is the earlier name of {section}.{new}: give one of them")
+            raise ValueError(f"{section}.{old} is the earlier name of {section}.{new}, and both are set: remove {section}.{old}")
         if warn:
             warnings.warn(f"{section}.{old} is now called {section}.{new}", RenamedSetting, stacklevel=2)
         _put(out, section, {new if key == old else key: value for key, value in table.items() if key != old or new not in table})
@@ -114,11 +114,11 @@ def _put(values: dict[str, Any], section: str, table: dict[str, Any]) -> None:
 
 
 class NoSetting(BadInput, AttributeError):
-    """A plan without a setting that a run asks for: written by hand, or by another version."""
+    """Error: the plan lacks a setting; it was written by hand or by another version."""
 
 
 class Settings:
-    """A read-only view of nested plain values. Sections are Settings, everything else is as written."""
+    """Read-only view of nested plain values, with sections as attributes."""
 
     _values: dict[str, Any]
 
@@ -131,7 +131,7 @@ class Settings:
             try:
                 value = self._values[name if name in self._values else _EARLIER.get(name, name)]
             except KeyError:
-                sentence = f"the plan has no '{name}': write it with this version's `rounds plan`"
+                sentence = f"the plan has no '{name}': create it with this version's `rounds plan`"
                 raise NoSetting(sentence, code="unknown-setting") from None
             return Settings(value) if isinstance(value, dict) else value
 

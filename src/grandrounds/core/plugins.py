@@ -1,10 +1,10 @@
-"""Code of one's own, named by import path in an experiment: `model.name = "mypkg.nets:MyNet"`.
+"""Import user code that an experiment names by import path: `model.name = "mypkg.nets:MyNet"`.
 
-`resolve` imports such code, and only where it was decided before that it may run. Two functions decide: `allow`, for an
+`resolve` imports such code only after a decision that it may run. Two functions decide: `allow`, for an
 experiment that the user of this process runs, and `admit`, for a run folder. A run folder may come from anybody, so its
-code runs only if the run was made here (a stamp under a secret of the user's own shows it) or the user says so
-(`trust_code`), and only from modules whose SHA-256 the plan lists. What comes over a wire is never imported: a site
-builds a model of its own code only if it was started so.
+code runs only if the run was made here (proved by a stamp under a secret of this user) or the user trusts it
+(`trust_code`), and only from modules whose SHA-256 the plan lists. Code named in a message is never imported: a site
+builds a model from user code only if it was started with that option.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _own_key: list[bytes] = []  # of this process, where none can be stored
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is an import path, `package.module:name`, and not a name of this package's own."""
+    """Return True if a name is an import path, `package.module:name`, and not a built-in name."""
     module, colon, attribute = name.partition(":")
     words = [*module.split("."), *attribute.split(".")]
     return bool(colon) and all(w.isidentifier() for w in words)
 
 
 def last_word(name: str) -> str:
-    """What a name is called where a path cannot stand, in file names and labels: the last word of an import path."""
+    """Return a short label for file names and tables: the last part of an import path."""
     return name.replace(":", ".").rpartition(".")[2] if is_path(name) else name
 
 
@@ -146,7 +146,7 @@ def admit(folder: Path, plan: PlanValues, *, trust_code: bool | None) -> None:
     Args:
         folder: The run folder.
         plan: Its plan.
-        trust_code: Whether the user trusts the code of a run that was made elsewhere. None: no code at all.
+        trust_code: True if the user trusts the code of a run that was made elsewhere. None: no code at all.
     """
     named = names_in(plan)
     if not named:
@@ -162,7 +162,7 @@ def admit(folder: Path, plan: PlanValues, *, trust_code: bool | None) -> None:
 
 
 def refuse(plan: PlanValues) -> None:
-    """Raise where a plan names code that may not be imported; to be called before work is handed to another process."""
+    """Raise BadInput if a plan names code that may not be imported. Call it before starting another process."""
     for path, key in names_in(plan).items():
         check(path, key)
 
@@ -180,7 +180,7 @@ def hashes(names: Iterable[str]) -> dict[str, str]:
 
 
 def stamp(folder: Path, plan: PlanValues) -> str:
-    """Write down that a run with code of its own was made here; to be called before the plan itself is written.
+    """Record that a run with user code was made here. Call it before writing the plan.
 
     Args:
         folder: The run folder.
@@ -203,13 +203,13 @@ def stamp(folder: Path, plan: PlanValues) -> str:
 
 
 def key_file() -> Path:
-    """The secret under which runs are stamped: $XDG_STATE_HOME/grandrounds, or ~/.local/state/grandrounds."""
+    """Return the file of the secret that stamps runs: in $XDG_STATE_HOME/grandrounds, or ~/.local/state/grandrounds."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "grandrounds" / f"{STAMP}.key"
 
 
 def _key(*, make: bool = False) -> bytes | None:
-    """The stored secret; None where there is none, others could read or write it, or it cannot be stored."""
+    """Return the stored secret; None if it is missing, cannot be stored, or others could read or write it."""
     file = key_file()
     try:
         if make and not file.exists():
@@ -219,7 +219,7 @@ def _key(*, make: bool = False) -> bytes | None:
             with os.fdopen(handle, "wb") as f:
                 f.write(secrets.token_bytes(32))
             try:
-                os.link(part, file)  # fails where another process was first, and then that one's holds
+                os.link(part, file)  # fails if another process was first; its secret is then used
             except FileExistsError:
                 pass
             finally:
@@ -239,7 +239,7 @@ def _stamped(key: bytes, plan: PlanValues) -> str:
 
 
 def is_stamped(folder: Path, plan: PlanValues) -> bool:
-    """Whether this user made the run with this very plan on this machine."""
+    """Return True if this user made the run with exactly this plan on this machine."""
     from grandrounds.core.arrays import read_file
 
     try:
@@ -251,19 +251,19 @@ def is_stamped(folder: Path, plan: PlanValues) -> bool:
 
 
 def _listed(plan: PlanValues) -> dict[str, str]:
-    """The hashes of modules that a plan lists."""
+    """Return the hashes of modules that a plan lists."""
     code = plan.get("code")
     return {str(m): str(h) for m, h in code.items()} if isinstance(code, Mapping) else {}
 
 
 def _modules(path: str) -> list[str]:
-    """The modules that importing a path runs, outermost package first."""
+    """Return the modules that importing a path runs, outermost package first."""
     words = path.partition(":")[0].split(".")
     return [".".join(words[: n + 1]) for n in range(len(words))]
 
 
 def _unlisted(path: str, listed: Mapping[str, str]) -> str:
-    """Why even a user's trust does not make this code run; "" where it does."""
+    """Return the cause why this code may not run even if the user trusts it; "" if it may."""
     top = path.partition(":")[0].split(".")[0]
     if top in sys.stdlib_module_names or top in _INSTALLED:
         return (
@@ -283,13 +283,13 @@ _INSTALLED = frozenset({
 
 
 def _changed(path: str, listed: Mapping[str, str]) -> str:
-    """Why a module is not the one that was listed; "" where it is, or is not there at all: importing it says so."""
+    """Return the difference between a module and its listed hash; "" if it matches or is missing (import reports that)."""
     for module in _modules(path):
         digest = _digest(module) if listed.get(module) else ""
         if digest and digest != listed[module]:
             return (
                 f"module {module} ({_source(module)}) has changed since the run was made (sha256 {digest[:12]}..., expected "
-                f"{listed[module][:12]}...): bring the old file back"
+                f"{listed[module][:12]}...): restore the old file"
             )
     return ""
 
@@ -303,7 +303,7 @@ def _digest(module: str) -> str:
 
 
 def _source(module: str) -> Path | None:
-    """The source file of a module; None where it has none. Nothing is imported to find it."""
+    """Return the source file of a module, without importing anything; None if it has none."""
     if module in sys.modules:
         file = getattr(sys.modules[module], "__file__", None)
         return Path(file) if isinstance(file, str) else None
@@ -374,12 +374,12 @@ def resolve(path: str, *, key: str) -> Any:
 def _imported(module: str) -> Any:
     cwd = str(Path.cwd())
     if cwd not in sys.path:
-        sys.path.append(cwd)  # at the end, so that no file here stands in for an installed module
+        sys.path.append(cwd)  # at the end, so that no file here replaces an installed module
     return importlib.import_module(module)
 
 
 def call(path: str, *arguments: Any, key: str, **named: Any) -> Any:
-    """What the function or class of an import path gives; where it fails, the sentence says where."""
+    """Call the function or class of an import path; an error names the setting and the place."""
     work = resolve(path, key=key)
     if not callable(work):
         raise BadInput(
@@ -394,7 +394,7 @@ def call(path: str, *arguments: Any, key: str, **named: Any) -> Any:
 
 
 def failure(error: Exception, names: Iterable[str]) -> str:
-    """A failure inside code that these names name, in words; "" where it arose elsewhere."""
+    """Describe a failure inside user code of these names; "" if it arose elsewhere."""
     for name in names:
         if is_path(name) and _frames(error, name):
             return f"'{name}' failed with {said(error, name)}"
@@ -402,7 +402,7 @@ def failure(error: Exception, names: Iterable[str]) -> str:
 
 
 def said(error: Exception, path: str) -> str:
-    """An error in one line, with the last place in the path's module that it passed through."""
+    """Describe an error in one line, with its last line in the module of the path."""
     words = " ".join(str(error).split())
     words = words if len(words) <= _MOST else words[:_MOST] + " ..."
     frame = _frames(error, path)
@@ -416,7 +416,7 @@ def _frames(error: Exception, path: str) -> list[tuple[str, int]]:
 
 
 def path_of(target: Any) -> str:
-    """The import path of a class or function, so that an experiment can name it."""
+    """Return the import path of a class or function."""
     module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module is None or name is None or "<" in name:
         label = name or f"an object of type {type(target).__name__}"
@@ -425,7 +425,7 @@ def path_of(target: Any) -> str:
 
 
 def named(value: Any) -> Any:
-    """A class or function given in place of its name becomes its import path; in a list, each."""
+    """Replace a class or function, or a list of them, by import paths."""
     if isinstance(value, (list, tuple)):
         return [named(v) for v in value]
     return path_of(value) if callable(value) else value

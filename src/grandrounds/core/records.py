@@ -69,7 +69,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Stage(Record):
-    """The contribution of one part of a method to a round: the reason in words, and the weights of sites after it."""
+    """Contribution of one part of a method to a round: its explanation as text, and the weights of sites after it."""
 
     part: str  # select, cohorts, weigh, robust, stability
     why: str
@@ -83,7 +83,7 @@ class Decision(Record):
     Attributes:
         signals: The value of each signal at each site.
         weights: The weight of each site in the aggregate.
-        why: The rule that set the weights, in words.
+        why: The rule that set the weights, as text.
         shares: The part of each site's weight that each signal argued for; parts of a site add up to its weight.
         stages: The contribution of each part of the method, in order.
         cohorts: The groups of sites, where sites are grouped.
@@ -164,7 +164,7 @@ class RunSummary(Record):
         model: The model's name.
         data: The data set, or the file name of a table.
         seed: The seed.
-        sites: How many sites there are ("all") and train ("training").
+        sites: Number of sites ("all") and of training sites ("training").
         final: Scores of the final model on the test rows of all sites.
         per_site: Scores of the final model at each site.
         rows: Rows of each site by use: train, val, test.

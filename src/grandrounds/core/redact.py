@@ -1,4 +1,4 @@
-"""Passwords in database URLs: they are used once and never written into a plan, a run folder or a message."""
+"""Remove passwords from database URLs, so that no plan, run folder or message contains one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _OPTION = re.compile(r"([?&](?:password|passwd|pwd|token)=)[^&]*", re.IGNORECASE
 
 
 def hide(url: str) -> str:
-    """The URL without its password; anything that is no URL as it is."""
+    """Return a URL without its password; other text is unchanged."""
     if "://" not in url:
         return url
     return _OPTION.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1:{HIDDEN}@", url))
 
 
 def password() -> str | None:
-    """The password for a URL whose own was hidden, from the environment."""
+    """Return the password for a URL whose own was removed, from the environment."""
     return os.environ.get(VARIABLE)
 
 
 def is_for(host: str, port: int | None) -> bool:
-    """Whether the user's own environment names this host, or host and port, as the one that the password is for."""
+    """Return True if the environment names this host (or host and port) as the one that may receive the password."""
     named = os.environ.get(HOST, "").strip().lower()
     return bool(named) and named in (host.lower(), f"{host.lower()}:{port}")

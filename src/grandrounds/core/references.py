@@ -1,4 +1,4 @@
-"""Which reference rows are meant: those the method uses, and of those that sites were sent those an anchor means."""
+"""Find the reference sets that the method and the anchor use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan_types import Plan
 
 USUAL = "anchor"
-"""The set that sites are anchored to where several are sent and none is named."""
+"""Default name of the anchor set, if several sets are sent and none is named."""
 
 
 def which(names: Collection[str], named: str) -> str | None:
-    """The set of lent rows that a method means: the one it names, or the usual one, or the only one."""
+    """Return the shared reference set of a method: the named one, the default one, or the only one."""
     if named or USUAL in names:
         return named or USUAL
     return next(iter(names)) if len(names) == 1 else None
@@ -25,7 +25,7 @@ def watched_rows(plan: Plan) -> str | None:
 
 
 def unwatched(plan: Plan, names: Collection[str]) -> list[str]:
-    """Sets that may be meant where none is named: what the model is scored on is taken for nothing else if there are others."""
+    """Return the candidate sets if none is named: all but the scoring set, unless it is the only one."""
     candidates = [name for name in names if name != watched_rows(plan)]
     return candidates or list(names)
 

@@ -1,4 +1,4 @@
-"""Random numbers from (seed, round, site, purpose), never from global state.
+"""Derive random numbers from (seed, round, site, purpose), never from global state.
 
 The same four words give the same stream in any order of calls, in any chunking of sites, in a
 simulation or at one hospital alone. Privacy noise and keys do not come from here in a deployed
@@ -17,12 +17,12 @@ Keys = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 def generator(seed: int, *, purpose: str, round: int = 0, site: str = "") -> np.random.Generator:
-    """A generator of its own for one purpose at one site in one round."""
+    """Return the generator of one purpose at one site in one round."""
     return np.random.Generator(np.random.Philox(key=_key(seed, purpose, round, site)))
 
 
 def site_generators(seed: int, *, purpose: str, round: int, sites: Iterable[str]) -> Iterator[np.random.Generator]:
-    """`generator` for each of many sites in turn, several times as fast: one generator set anew, so use it before the next."""
+    """Yield `generator` for each site, several times as fast. The generator is reused: finish with it before the next."""
     bits = np.random.Philox(key=0)
     stream = np.random.Generator(bits)
     empty = np.zeros(4, np.uint64)
@@ -35,7 +35,7 @@ def site_generators(seed: int, *, purpose: str, round: int, sites: Iterable[str]
 
 
 def hash_words(words: Sequence[str]) -> Keys:
-    """A 64-bit key (n,) of each word, the same on every machine."""
+    """Return a 64-bit key (n,) of each word, the same on every machine."""
     digests = b"".join(hashlib.blake2b(word.encode(), digest_size=8).digest() for word in words)
     return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
 
@@ -52,9 +52,9 @@ def mix_bits(keys: Keys) -> Keys:
 
 
 def draw_by_key(keys: Keys, *, seed: int, purpose: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """A number in [0, 1) for each key (n,): it follows from (seed, purpose) and that key, and from no other key.
+    """Return a number in [0, 1) for each key (n,), which depends on (seed, purpose) and that key only.
 
-    Use it wherever taking out one patient must not change the lot of another.
+    Use it wherever removing one patient must not change the draw of another.
     """
     first, second = _key(seed, purpose, 0, "")
     mixed = mix_bits(mix_bits(np.asarray(keys, np.uint64) ^ first) + second)

@@ -1,4 +1,4 @@
-"""Writing TOML: the standard library only reads it. None is left out, as TOML has no such value."""
+"""Write TOML, which the standard library only reads. None is left out, as TOML has no such value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def dumps(values: Mapping[str, Any], *, head: str = "") -> str:
-    """TOML text that `tomllib` reads back to the same values."""
+    """Return TOML text that `tomllib` reads back to the same values."""
     lines = [head] if head else []
     _table(values, (), lines)
     return "\n".join(lines).strip() + "\n"
@@ -30,13 +30,13 @@ def _table(values: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -
 
 
 def key(name: str) -> str:
-    """A bare key where TOML allows one, else a quoted one."""
+    """Return a bare key if TOML allows one, else a quoted one."""
     bare = name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
     return name if bare else literal(name)
 
 
 def literal(value: Any) -> str:
-    """One value as TOML writes it."""
+    """Return one value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

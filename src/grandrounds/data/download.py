@@ -265,7 +265,7 @@ class _Mark:
 
 
 def _validator(headers: Any) -> str | None:
-    """Read a strong ETag, else the date; a weak ETag does not promise the same bytes (RFC 9110, 13.1.5)."""
+    """Read a strong ETag, else the date; a weak ETag does not guarantee the same bytes (RFC 9110, 13.1.5)."""
     etag, date = headers.get("ETag"), headers.get("Last-Modified")
     mark = etag if etag and not etag.startswith("W/") else date
     return None if mark is None else str(mark)

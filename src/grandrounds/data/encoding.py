@@ -111,11 +111,11 @@ class Encoding:
         index = {name: j for j, name in enumerate(data.numeric_names)}
         for rule in self.numeric:
             if rule.name not in index:
-                out.append(f"column '{rule.name}' is absent: {middle} stands in for it")
+                out.append(f"column '{rule.name}' is absent: {middle} is used instead")
                 continue
             x = data.numeric[:, index[rule.name]]
             if len(data) and np.isnan(x).all():
-                out.append(f"column '{rule.name}' has no value here: {middle} stands in for it")
+                out.append(f"column '{rule.name}' has no value here: {middle} is used instead")
             far = int(rule.count_far(x))
             if far:
                 values = "1 value is" if far == 1 else f"{far} values are"

@@ -274,7 +274,7 @@ def _column_values(column: TextColumn, decimal: str, censored: str) -> Array:
 
 
 def limit_value(cell: Cell, value: float, censored: str) -> float:
-    """Choose the number that stands for "<5" or ">200": the limit, half of a lower one, or none."""
+    """Choose the number for "<5" or ">200": the limit, half of a lower limit, or none."""
     if not cell.limit or censored == "value":
         return value
     if censored == "missing":
@@ -426,7 +426,7 @@ def _count_dates(counts: Mapping[str, int], matches: Mapping[str, re.Match[str]]
 
 
 def _prefer_day_first(match: re.Match[str], orders: Sequence[str]) -> list[str]:
-    """Prefer the day first where points stand between, as dates are written so everywhere."""
+    """Prefer the day first in dates with points, such as 31.05.2024: all countries write them so."""
     return ["day-first"] if match["gap"] == "." and "day-first" in orders else []
 
 

@@ -56,7 +56,7 @@ def read_data(settings: DataSettings) -> Table | ImageSet:
         )
     if settings.table == DATA_FRAME:
         raise BadInput(
-            f"this run was made from a {DATA_FRAME} in Python: go on there, with resume(folder, table=frame)",
+            f"this run was made from a {DATA_FRAME} in Python: resume it there with resume(folder, table=frame)",
             code="data-frame-needed",
         )
     assert settings.table is not None, "an experiment names a set or a table"
@@ -102,7 +102,7 @@ def _load_plugin_data(settings: DataSettings, path: str) -> Table | ImageSet:
         result = Table.from_pandas(result, source=path)
     if settings.label is None:
         raise BadInput(
-            f"{where}: which of its columns is to be predicted? set data.label (or --label)", code="label-not-set"
+            f"{where}: data.label is not set: name the column to predict (--label COLUMN)", code="label-not-set"
         )
     return result
 
@@ -126,7 +126,7 @@ def load_data(settings: DataSettings, rows_in_memory: Table | ImageSet | None = 
         source = read.source if isinstance(read, Table) else read.name
         raise BadInput(
             f"{source} is not the data this experiment was run on (sha256 {digest[:12]}..., "
-            f"expected {settings.sha256[:12]}...): bring the old file back or remove data.sha256",
+            f"expected {settings.sha256[:12]}...): restore the old file or remove data.sha256",
             code="data-changed",
         )
     if isinstance(read, ImageSet):
@@ -165,7 +165,7 @@ def _require_label(settings: DataSettings, table: Table) -> str:
     """Return the label column, which a table needs."""
     if settings.label is None:
         raise BadInput(
-            f"{table.source}: which of its columns is to be predicted? set data.label (or --label)",
+            f"{table.source}: data.label is not set: name the column to predict (--label COLUMN)",
             code="label-not-set",
         )
     return settings.label

@@ -1,6 +1,6 @@
 """Reference sets: rows set aside before hospitals get theirs, or published images that none of them holds.
 
-They are in nobody's training and test, and a hash of each stands in the record.
+No site trains or tests on them, and the record contains a hash of each set.
 """
 
 from __future__ import annotations

@@ -329,7 +329,7 @@ def _looks_like_id(name: str) -> bool:
 
 
 def _locate_first(table: Table, words: set[str], *, name: str) -> str:
-    """Find where one of the words stands first, as "'x' in row 7 (the header is row 1)"."""
+    """Find the first row with one of the words, as "'x' in row 7 (the header is row 1)"."""
     words_here = to_text(table.columns[name])
     index = next(i for i, word in enumerate(words_here) if word in words)
     return f"'{_shorten(words_here[index])}' in {table.where(index)}"

@@ -116,7 +116,7 @@ def split_rows(
 
 
 def unit_keys(rows: np.ndarray, keys: Keys) -> Keys:
-    """Compute the keys of these rows; rows of equal content are told apart by their number, 0, 1, 2 ..., among their like.
+    """Compute the keys of these rows; rows of equal content are numbered 0, 1, 2 ... to distinguish them.
 
     Of equal rows any may be taken out: the same contents with the same draws are left.
     """

@@ -81,7 +81,7 @@ class Table:
         )
 
     def with_columns(self, columns: Mapping[str, Values]) -> Table:
-        """Add columns at the end, or replace them where they stand."""
+        """Add columns at the end, or replace existing ones in place."""
         added = {name: to_column(values, name=name, source=self.source) for name, values in columns.items()}
         return Table({**self.columns, **added}, self.source, self.origin, self.reading)
 
@@ -143,7 +143,7 @@ class Table:
 
 
 def check_names(names: Sequence[str], *, source: str) -> None:
-    """Refuse a table without columns, or one in which a name stands twice."""
+    """Refuse a table without columns, or with a repeated name."""
     if not names:
         raise BadInput(
             f"{source} has no columns; give a table with a header and at least one column", code="no-columns"

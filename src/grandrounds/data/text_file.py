@@ -26,7 +26,7 @@ _MAGIC = {
     b"PK\x03\x04": "it is an Excel or zip file: in Excel choose Save As, CSV UTF-8",
 }
 _BOM = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-_WINDOWS = "cp1252"  # Latin-1 as people write it: the same letters, and quotes and dashes besides
+_WINDOWS = "cp1252"  # a superset of Latin-1 with typographic quotes and dashes
 _SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar", " ": "space"}
 _USUAL_MARKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")  # nobody means anything else by these
 

@@ -46,7 +46,7 @@ REPEATED_ROWS, REPEATED_PATIENTS, TOO_FEW_ROWS = "repeated-rows", "repeated-pati
 UNITS, UNREADABLE = "units", "unreadable"
 
 MOSTLY = 0.5
-"""Share of missing values that is told."""
+"""Share of missing values from which a column is reported."""
 
 _SHOWN = 5  # values named in a finding
 
@@ -343,7 +343,7 @@ def _check_image_array(content: SiteImages, agreed: ImageSchema) -> Iterator[Fin
         yield Finding("error", NO_PICTURES, "", f"no array is called {' or '.join(USUAL['images'])}; name it so")
         return
     if images.ndim not in (3, 4) or images.dtype.kind not in "iuf" or not images.size:
-        return  # what the reader says of it is told
+        return  # the reader reports the error
     yield from _check_image_shape(images, agreed)
     wrong = list(_check_pixels(content, images))
     yield from wrong

@@ -1,7 +1,7 @@
 """Draft of the `[data]` section from a table or images: a start, to be read and changed by people.
 
-Kinds and categories come from the table. Rare categories are left out, and ranges and quantiles are told only where they
-are asked for, because all of these are of patients; quantiles are rounded and ranges reach far beyond what was seen.
+Kinds and categories come from the table. Rare categories are left out, and ranges and quantiles are written only on
+request, because they describe patients. Quantiles are rounded, and ranges extend far beyond the values of the table.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ _KEYS = (
     "pictures", "size", "channels", "label", "classes", "event", "positive", "patient", "file", "masks", "missing", "brightness",
     "fewest_rows",
 )  # fmt: skip
-_WAY = "pictures = true, size = [height, width] and channels = 1 or 3"
+_WAY = "`pictures = true`, size = [height, width] and channels = 1 or 3"
 
 
 @dataclass(frozen=True)
@@ -214,12 +214,12 @@ class ImageSchema:
         check_version(plain, IMAGE_SCHEMA, where, way=_WAY)
         if plain.get("pictures") is not True:
             raise BadInput(
-                f"{where}: pictures is {plain.get('pictures')!r}; write true, or leave it out for a table",
+                f"{where}: `pictures` is {plain.get('pictures')!r}; write true, or remove it for a table",
                 code="wrong-type",
             )
         if "columns" in plain:
             raise BadInput(
-                f"{where}: images have no columns; leave [data.columns] out, or pictures = true",
+                f"{where}: images have no columns; remove [data.columns], or `pictures = true`",
                 code="conflicting-settings",
             )
         check_keys({name: v for name, v in plain.items() if name != "schema"}, _KEYS, where)

@@ -28,7 +28,7 @@ QUALITY = (90, 40)  # of JPEG, from the mildest to the harshest archive
 
 @dataclass(frozen=True)
 class Shift:
-    """One site's way of taking images; as it stands here, it changes nothing.
+    """Image acquisition protocol of one site; the default values change nothing.
 
     A value v in 0..1 becomes (v ** gamma - 0.5) * contrast + 0.5 + brightness, clipped to 0..1.
     """

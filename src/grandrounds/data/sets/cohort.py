@@ -1,7 +1,7 @@
 """A made-up cohort of 152 hospitals: ICU stays, 90 first-day features, death in hospital.
 
 The public demos are too small for questions of privacy against accuracy (ten stays a hospital), so
-this stands in for a large ICU database. A few latent severities (shock, lung, kidney, ...) drive
+this simulates a large ICU database. A few latent severities (shock, lung, kidney, ...) drive
 every feature; hospitals differ in size, case mix, instruments, which tests they order, and baseline
 risk. The risk is partly linear in the severities and partly not (U-shaped values, pairs that are
 worse together), so that trees find what a linear model cannot: on unseen hospitals logistic

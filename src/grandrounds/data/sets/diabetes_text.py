@@ -1,7 +1,7 @@
 """Diabetes-130 as text: 12,000 stays, each told in plain English and turned into 384 numbers by a sentence encoder.
 
-SSE-AGG's first experiment embeds this set with an "NBERT" that its paper does not define; all-MiniLM-L6-v2, mean-pooled
-as there, stands in for it. All 99,343 stays would take two cores most of an hour, so 12,000 are drawn.
+SSE-AGG's first experiment embeds this set with an "NBERT" that its paper does not define. This reproduction uses
+all-MiniLM-L6-v2, mean-pooled as there. All 99,343 stays would take two cores most of an hour, so 12,000 are drawn.
 
 The text omits what was not measured, is not known or did not happen, and all that came after the discharge.
 """

@@ -1,7 +1,7 @@
 """Builder of one table from the credentialed eICU database: a row a stay, its first day, the outcome.
 
 The columns are called as in the demo's prepared table (`eicu.py`), without those known only
-later. Beside the table stand the flow of the rules (JSON) and an experiment that runs on it (TOML).
+later. Two files are written beside the table: the flow of the rules (JSON) and an experiment that runs on it (TOML).
 
 The cohort follows VEIL's rules of inclusion. The paper counts 811,088 stays at 152 hospitals, more than the database has
 (about 200,000 at 208): rows repeated by a join, most likely. Here a stay is a row of `patient`, once, from the first rule to

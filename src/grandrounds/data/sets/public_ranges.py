@@ -114,7 +114,7 @@ HEART: dict[str, Range] = {
 }
 HEART_LEVELS = {name: tuple(dict.fromkeys(words.values())) for name, words in heart.LEVELS.items()}
 
-# eICU's names of what stands above, and what only it has.
+# eICU's names of the columns above, and the columns that only eICU has.
 _EICU_VITALS = {"heart_rate": "hr", "sbp": "sbp", "dbp": "dbp", "map": "map", "resp_rate": "resp", "spo2": "o2sat",
                 "temperature": "temp"}  # fmt: skip
 _EICU_LABS = {
@@ -159,7 +159,7 @@ EICU: dict[str, Range] = {
     "aps_fio2": (21, 100),
 }
 EICU_BEDS = ("<100", "100 - 249", "250 - 499", ">= 500")
-# As they stand in the public demo and in open code about the whole database; what is neither is `other`.
+# As in the public demo and in open code about the whole database; all other levels become `other`.
 EICU_LEVELS: dict[str, tuple[str, ...]] = {
     "gender": ("Female", "Male"),
     "ethnicity": ("African American", "Asian", "Caucasian", "Hispanic", "Native American", "Other/Unknown"),

@@ -80,12 +80,12 @@ def embed(texts: Sequence[str], *, name: str | None = None, progress: EmbeddingP
 def word_pieces(text: str, number: Mapping[str, int]) -> tuple[int, ...]:
     """Number a text's word pieces between [CLS] and [SEP]: each word, from its start, in pieces as long as can be.
 
-    Words are runs of letters and digits, in small letters; all else stands alone. That is BERT's rule for ASCII, and
-    other text is refused.
+    Words are runs of ASCII letters and digits, in lower case; every other character is a token. That is BERT's rule for
+    ASCII; other text is refused.
     """
     if not text.isascii():
         raise BadInput(
-            f"'{text[:40]}' has letters outside ASCII, which the sentence encoder here does not read",
+            f"'{text[:40]}' has non-ASCII characters, which this sentence encoder does not support: replace them",
             code="non-ascii-text",
         )
     pieces = [number["[CLS]"]]
