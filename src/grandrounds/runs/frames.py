@@ -102,7 +102,7 @@ def weights_frame(rounds: Sequence[RoundRecord], sites: Sequence[str]) -> DataFr
 
 
 def summary_html(run: Run) -> str:
-    """Write the summary of a run as a small HTML table, and its findings in words; every name is escaped."""
+    """Write the summary of a run as a small HTML table, and its findings as sentences; every name is escaped."""
     if not run.finished:
         done = len(run.rounds)
         return f"<p><b>{escape(str(run.folder))}</b>: not finished, {done} rounds done; continue with <code>gr.resume</code></p>"

@@ -1,0 +1,44 @@
+"""docs/python.md: every example runs, one after the other, and prints what the page shows."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+MOST_WORDS = 1800
+
+
+def run_examples(blocks, capsys):
+    names: dict[str, object] = {"__name__": "page"}
+    for code, shown in blocks:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # rows that the model was trained on
+            exec(compile(code, str(PAGE), "exec"), names)
+        printed = capsys.readouterr().out
+        assert [line.rstrip() for line in printed.splitlines()] == [line.rstrip() for line in shown.splitlines()], code
+
+
+def test_examples_print_what_the_page_shows(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = BLOCK.findall(PAGE.read_text())
+    quick = [block for block in blocks if "gr.compare(" not in block[0]]  # that one starts other processes
+    assert len(blocks) == len(quick) + 1 > 8
+    run_examples(quick, capsys)
+
+
+@pytest.mark.slow
+def test_every_example_prints_what_the_page_shows(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    run_examples(BLOCK.findall(PAGE.read_text()), capsys)
+
+
+def test_the_page_is_short_and_starts_with_an_example():
+    text = PAGE.read_text()
+    assert len(text.split()) <= MOST_WORDS
+    assert text.startswith("# Python\n\n```python\n")
