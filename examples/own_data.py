@@ -1,4 +1,4 @@
-"""A data loader of your own: a function that gives a data frame (or a grandrounds Table, or an ImageSet).
+"""Use your own data loader: a function that returns a data frame (or a grandrounds Table, or an ImageSet).
 
     python examples/own_data.py
 

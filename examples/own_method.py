@@ -1,4 +1,4 @@
-"""A federated method of your own in one file: FedAvg that leans towards the hospitals it serves worst.
+"""Write a federated method in one file: FedAvg with more weight for hospitals with a higher loss.
 
     python examples/own_method.py
 

@@ -1,4 +1,4 @@
-"""A metric of your own: a function of a tally, the sum of all sites' statistics.
+"""Define your own metric: a function of a Tally, the sum of all sites' statistics.
 
     python examples/own_metric.py
 

@@ -1,4 +1,4 @@
-"""A torch module of your own, trained across ten hospitals.
+"""Train your own torch module across ten hospitals.
 
     python examples/own_model.py
 

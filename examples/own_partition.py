@@ -1,4 +1,4 @@
-"""A partition of your own: one referral centre that sees most patients with the disease, and small hospitals.
+"""Define your own partition: one referral centre with most of the diseased patients, and small hospitals.
 
     python examples/own_partition.py
 

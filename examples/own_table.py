@@ -1,10 +1,10 @@
-"""Train on a table of your own, from Python: make a small CSV, run, look, score new patients.
+"""Train on your own table from Python: write a small CSV, run, read the results, score new patients.
 
     python examples/own_table.py [FOLDER]
 
-FOLDER (default: own_table) gets patients.csv, new_patients.csv and the run folder `run`. It must not hold
-a run already. The patients are made up: three hospitals of unequal size, gaps in a laboratory value,
-an ordered severity grade, and a patient who may come back.
+The script writes patients.csv, new_patients.csv and the run folder `run` to FOLDER (default: own_table), which must
+not contain a run. The patients are generated: three hospitals of unequal size, a laboratory value with missing entries,
+an ordered severity grade, and patients with several stays.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ COLUMNS = ["stay_id", "patient", "hospital", "admitted", "age", "sex", "lactate"
 
 
 def stays(rng: random.Random) -> list[dict[str, object]]:
-    """Made-up stays: older, sicker patients with a high lactate die more often."""
+    """Generate stays; older and sicker patients with a high lactate die more often."""
     rows: list[dict[str, object]] = []
     patient, age, sex = 0, 0, ""
     for hospital, n in HOSPITALS.items():
         for stay in range(n):
-            if stay == 0 or rng.random() > 0.1:  # otherwise the same patient is back
+            if stay == 0 or rng.random() > 0.1:  # otherwise the same patient returns
                 patient += 1
                 age, sex = round(min(max(rng.gauss(66, 14), 18), 95)), rng.choice(["female", "male"])
             grade = rng.choices(range(3), [5, 3, 2])[0]

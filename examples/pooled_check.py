@@ -1,10 +1,10 @@
-"""How far are figures from summed tallies from those of pooled rows? Measured on a run of your own choice.
+"""Compare metrics from summed statistics with metrics of the pooled test rows, for one run.
 
     rounds run breast-cancer --out run
     python examples/pooled_check.py run
 
-A consortium cannot pool its test rows; a simulation can, so this script does what no server may: it puts the
-test rows of all sites together, scores them with the run's model and asks scikit-learn.
+A consortium cannot pool its test rows, but a simulation can. This script collects the test rows of all sites, scores
+them with the run's model and computes the metrics with scikit-learn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from grandrounds.runs.federation import assemble
 
 
 def pooled(folder: str) -> tuple[dict[str, float], dict[str, float]]:
-    """The run's own figures, and those of the pooled test rows."""
+    """Return the run's metrics and those of the pooled test rows."""
     run = gr.load_run(folder)
     held = assemble(Settings(run.plan))
     rows = np.concatenate([r.test for r in held.stack.rows])

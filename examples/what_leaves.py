@@ -1,10 +1,10 @@
-"""What one site sends in a run, message by message: names, shapes, bytes. And what a reader could make of it.
+"""Print the data that one site discloses in a run, message by message, and what a reader can infer from it.
 
     python examples/what_leaves.py [RECIPE] [SITE] [SECTION.KEY=VALUE ...]
 
-Default: breast-cancer and its first site. One round is run with `engine.wire = true`, where every message goes
-through bytes, and we listen on that wire. With settings, such as privacy.mechanism=dp-sgd privacy.epsilon=3, one sees
-what leaves under them; what an answer has room for and does not say is marked "nothing".
+Default: breast-cancer and its first site. The script runs one round with `engine.wire = true`, which serialises every
+message, and intercepts the messages. Settings such as privacy.mechanism=dp-sgd privacy.epsilon=3 show the disclosed data
+under them. Empty parts of an answer are marked "nothing".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from grandrounds.runs.federation import assemble
 
 
 class Listener:
-    """Stands between the engine and the bytes; keeps what one site answers to each kind of Ask."""
+    """Intercept messages and record one site's answer to each kind of Ask."""
 
     def __init__(self, site: str) -> None:
         self.site = site
@@ -43,7 +43,7 @@ class Listener:
     def answer(self, answer: Any, layout: Any) -> bytes:
         data = self._encode_answer(answer, layout)
         if answer.site == self.site:
-            known, size = self.heard.get(self.task, ({}, 0)) if self.task == "summarise" else ({}, 0)  # asked twice
+            known, size = self.heard.get(self.task, ({}, 0)) if self.task == "summarise" else ({}, 0)  # sent twice
             self.heard[self.task] = {**known, **answer.values}, size + len(data)
         return data
 
@@ -64,14 +64,14 @@ def main(recipe: str = "breast-cancer", site: str = "", *settings: str) -> None:
         for name, value in values.items():
             print(f"  {name:<22} {_kind(task, name, value)}")
 
-    print("\nWhat can be read from them:")
+    print("\nInferred from them:")
     if "summarise" in listener.heard and isinstance(held.data, Dataset):
         _values(listener.heard["summarise"][0], held.data.take(rows.train).numeric, held.data.numeric_names[:3])
     _scores(listener.heard["evaluate"][0])
 
 
 def _kind(task: str, name: str, value: Any) -> str:
-    """What an entry is, in a word; a tally that holds no patient says nothing."""
+    """Describe an entry; a tally without patients is 'nothing'."""
     if isinstance(value, str):
         return f"{len(value)} characters"
     if task == "evaluate" and name.startswith(("train.", "val.", "test.")) and not np.any(value):
@@ -80,7 +80,7 @@ def _kind(task: str, name: str, value: Any) -> str:
 
 
 def _values(heard: dict[str, Any], own: Any, names: Any) -> None:
-    """The values of columns, put together again from the summary, against the true ones."""
+    """Reconstruct column values from the summary and compare them with the true ones."""
     said = {name.removeprefix("summary."): value for name, value in heard.items()}
     for j, name in enumerate(names):
         mine = said["cell_column"] == j
@@ -91,7 +91,7 @@ def _values(heard: dict[str, Any], own: Any, names: Any) -> None:
 
 
 def _scores(heard: dict[str, Any]) -> None:
-    """How many patients' scores lie in the histograms of each kind of rows."""
+    """Count the patients' scores in the histograms of each kind of rows."""
     for part, rows in (("train", "training"), ("val", "validation"), ("test", "test")):
         if f"{part}.histogram" not in heard:
             continue

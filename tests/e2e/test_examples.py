@@ -77,7 +77,7 @@ def test_the_page_lists_all_that_an_ask_can_report():
 
 def test_what_leaves_a_site(tmp_path):
     text = run("what_leaves.py", cwd=tmp_path)
-    assert "What can be read from them" in text
+    assert "Inferred from them" in text
     assert "scores of test rows with their true class" in text
 
 

@@ -39,7 +39,7 @@ _VARIES = (
     (r"\b[0-9a-fA-F]{12,}\b(?:\.\.\.|…)?", "HASH"),
     (r"\b[\d.]+ (?=s a round|CPU seconds|s of rounds|MB in memory)", "SOME "),
     # of Flower's simulation, which is not the same to the last digit each time: who is found, and how right it is to a tenth
-    (r"(?<=(?:FedAvg|SSEAgg): accuracy 0\.9)\d\d|(?<=: weight 0\.\d)\d\d|(?<=its reasons lie 0\.)\d\d", "SOME"),
+    (r"(?<=(?:FedAvg|SSEAgg): accuracy 0\.9)\d\d|(?<=: weight 0\.\d)\d\d|(?<=distance 0\.)\d\d", "SOME"),
     (r"\([\d.]+% of the (?:cores|machine's)\)", "(SOME)"),
     (r"[ ─━┳┃│╇┴┏┓┡┩└┘]+", " "),
 )

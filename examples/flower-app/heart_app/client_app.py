@@ -1,4 +1,4 @@
-"""A hospital: trains on its own patients, and says how its model reasons."""
+"""A hospital: trains on its own patients and reports the feature attributions of its model."""
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -10,7 +10,7 @@ app = ClientApp()
 
 
 def held(message: Message, context: Context):
-    """This node's hospital, its rows and the model it was sent."""
+    """Return this node's hospital, its rows and the received model."""
     hospital = NAMES[int(context.node_config["partition-id"])]
     model = {name: array.numpy() for name, array in message.content["arrays"].items()}
     return hospital, split(hospital, str(context.run_config["flipped"])), model

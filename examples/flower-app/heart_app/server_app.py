@@ -1,4 +1,4 @@
-"""The server: SSE-AGG where FedAvg would stand."""
+"""The server: SSE-AGG in place of FedAvg."""
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp

@@ -7,7 +7,7 @@ from grandrounds.data.sets.heart import HOSPITALS, LEVELS, load
 
 NAMES = tuple(HOSPITALS)
 
-# Centre and spread of numbers are public guesses, so that no hospital has to tell its own.
+# Centre and spread of numbers are public guesses, so hospitals disclose none of their own.
 NUMBERS = {
     "age": (54, 10),
     "resting_bp": (132, 18),
@@ -18,11 +18,11 @@ NUMBERS = {
 }
 CATEGORIES = {name: tuple(words.values()) for name, words in LEVELS.items() if name != "disease"}
 COLUMNS = (*NUMBERS, *(name for name, words in CATEGORIES.items() for _ in words))
-REFERENCE = 60  # rows that nobody trains or tests on: the sketches are of these
+REFERENCE = 60  # reference rows for the sketches; nobody trains or tests on them
 
 
 def rows():
-    """All patients: x (n, d) with 0 for what was not measured, y (n,), and the hospital of each."""
+    """Return all patients: x (n, d) with 0 for missing values, y (n,), and the hospital of each."""
     table = load()
     parts = [(np.nan_to_num((table.column(name) - mid) / spread)) for name, (mid, spread) in NUMBERS.items()]
     parts += [table.column(name) == word for name, words in CATEGORIES.items() for word in words]
@@ -34,7 +34,7 @@ def rows():
 
 
 def split(hospital: str, flipped: str = ""):
-    """One hospital's training and test rows, and the reference rows that all hold: (x, y) each."""
+    """Return one hospital's training and test rows and the common reference rows, (x, y) each."""
     x, y, where = rows()
     order = np.random.default_rng(7).permutation(len(x))
     reference, rest = order[:REFERENCE], order[REFERENCE:]
@@ -45,22 +45,22 @@ def split(hospital: str, flipped: str = ""):
 
 
 def start():
-    """The model that round 1 begins with."""
+    """Return the initial model."""
     return {"weight": np.zeros(len(COLUMNS)), "bias": np.zeros(1)}
 
 
 def record(model):
-    """A model as Flower carries it."""
+    """Convert a model to a Flower record."""
     return ArrayRecord({name: Array(values) for name, values in model.items()})
 
 
 def predict(model, x):
-    """P(disease) of rows (n, d): (n,)."""
+    """Return P(disease) of rows (n, d) as (n,)."""
     return 1 / (1 + np.exp(-(x @ model["weight"] + model["bias"])))
 
 
 def fit(model, x, y, steps: int, lr: float):
-    """Some steps of gradient descent on all rows, from this model."""
+    """Train by gradient descent on all rows."""
     weight, bias = model["weight"].copy(), model["bias"].copy()
     for _ in range(steps):
         wrong = predict({"weight": weight, "bias": bias}, x) - y
