@@ -59,7 +59,8 @@ def doubt(ask: Ask, block: Answers, agreed: Rows) -> dict[int, str]:
     if ask.task == PREPARE:
         return _each(block, lambda _, values: _is_prepared(values), BAD_ROWS)
     if spec_of(ask.task).is_training and "count" in block:
-        return _each(block, lambda site, values: _is_count(values["count"], agreed.get(site)), OTHER_ROWS)
+        counts = zip(block.sites, block["count"], strict=True)
+        return {k: OTHER_ROWS for k, (site, count) in enumerate(counts) if not _is_count(count, agreed.get(site))}
     if ask.task == EVALUATE:
         return dict.fromkeys(np.flatnonzero(~_possible_tallies(block, agreed)).tolist(), BAD_TALLY)
     return {}
@@ -162,7 +163,10 @@ def _is_prepared(values: Payload) -> bool:
 
 
 def _is_count(count: Any, agreed: Mapping[str, int] | None) -> bool:
-    return agreed is None or (np.ndim(count) == 0 and float(count) == agreed["train"])
+    try:
+        return agreed is None or (np.ndim(count) == 0 and float(count) == agreed["train"])
+    except _UNREADABLE:
+        return False
 
 
 def _possible_tallies(block: Answers, agreed: Rows) -> Array:
