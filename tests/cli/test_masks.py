@@ -60,7 +60,8 @@ def home(tmp_path_factory):
 def command_refused(done, *words: str) -> None:
     assert done.returncode == 2, (done.returncode, done.stderr)
     lines = done.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+    hints = [line for line in lines[1:] if line.startswith("change ")]
+    assert len(lines) == 1 + len(hints) and lines[0].startswith("error: "), done.stderr
     for word in words:
         assert word in lines[0]
 
@@ -73,7 +74,7 @@ def scores(printed: str, name: str) -> list[float]:
 
 @pytest.mark.parametrize("source", ["scans.npz", "own.toml"])
 def test_masks_are_counted_named_and_drawn(home, source, tmp_path):
-    done = rounds("masks", "check", source, "--rows", 5, "--out", tmp_path / "new" / "sheet.png", cwd=home)
+    done = rounds("explain", "masks", "check", source, "--rows", 5, "--out", tmp_path / "new" / "sheet.png", cwd=home)
     assert done.returncode == 0, done.stderr
     assert "40 truth masks of 16 x 16 pixels, 38 of use" in done.stdout
     area = (38 * 16 / 256 + 1) / 40
@@ -86,7 +87,7 @@ def test_masks_are_counted_named_and_drawn(home, source, tmp_path):
 
 def test_baselines_say_what_a_score_means_on_this_set(home, tmp_path):
     """Squares in corners: a blob in the middle misses every one of them, noise is at one half, and scenes at a quarter."""
-    done = rounds("masks", "check", "scans.npz", "--out", tmp_path, cwd=home)
+    done = rounds("explain", "masks", "check", "scans.npz", "--out", tmp_path, cwd=home)
     xai, error, grid, _ = scores(done.stdout, "a blob in the middle")
     assert (xai, error, grid) == (0.0, 0.0, 0.25)
     xai, error, grid, grid_error = scores(done.stdout, "noise")
@@ -139,16 +140,17 @@ def test_without_a_usable_mask_nothing_is_scored():
 
 
 def test_strokes_and_settings(home, tmp_path):
-    done = rounds("masks", "check", "bare.npz", "--set", "data.masks=strokes", "--out", tmp_path, cwd=home)
+    done = rounds("explain", "masks", "check", "bare.npz", "--set", "data.masks=strokes", "--out", tmp_path, cwd=home)
     assert "40 truth masks of 16 x 16 pixels, 40 of use; they mark 6.2% of a picture" in done.stdout
 
 
 def test_what_has_no_masks_is_refused_in_a_sentence(home, tmp_path):
-    command_refused(rounds("masks", "check", "bare.npz", cwd=home), "bare", "has no truth masks", "data.masks", "'strokes'")
-    command_refused(rounds("masks", "check", "breast-cancer", cwd=home), "[needs-images]")
-    command_refused(rounds("masks", "check", "no-such-thing", cwd=home), "no-such-thing", "known:")
-    command_refused(rounds("masks", "check", "scans.npz", "--out", "sheet.jpg", cwd=home), "[invalid-file-type]", ".png")
-    command_refused(rounds("masks", "check", "scans.npz", "--out", "labels.csv/x.png", cwd=home), "[cannot-write]")
+    command_refused(rounds("explain", "masks", "check", "bare.npz", cwd=home), "bare", "has no truth masks", "data.masks", "'strokes'")
+    command_refused(rounds("explain", "masks", "check", "breast-cancer", cwd=home), "[needs-images]")
+    command_refused(rounds("explain", "masks", "check", "no-such-thing", cwd=home), "no-such-thing", "known:")
+    jpg = rounds("explain", "masks", "check", "scans.npz", "--out", "sheet.jpg", cwd=home)
+    command_refused(jpg, "[invalid-file-type]", ".png")
+    command_refused(rounds("explain", "masks", "check", "scans.npz", "--out", "labels.csv/x.png", cwd=home), "[cannot-write]")
     assert not list(home.glob("masks-*.png")), "nothing is written where something is refused"
 
 
@@ -158,7 +160,7 @@ def test_published_masks_let_a_blob_pass(tmp_path):
     (tmp_path / "x.toml").write_text(
         '[data]\nname = "cifar-10"\n[reference.scoring]\nsource = "xfed-cifar"\nsent = true\n'
     )
-    done = rounds("masks", "check", "x.toml", "--out", "sheets", cwd=tmp_path)
+    done = rounds("explain", "masks", "check", "x.toml", "--out", "sheets", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("xfed-cifar: 18 truth masks of 32 x 32 pixels, 18 of use")
     assert scores(done.stdout, "a blob in the middle") == [

@@ -154,11 +154,11 @@ def test_the_command_answers_who_looked_at_a_patient(log):
     log.write("patient", user="ada\x1b[31m", address="10.0.0.7", run="icu", site="b", row=7, view="page")
     with log.file.open("a") as f:
         f.write("{cut\n")
-    said = CliRunner().invoke(command, ["console-log", str(log.file), "--row", "7"]).output.splitlines()
+    said = CliRunner().invoke(command, ["console", "log", str(log.file), "--row", "7"]).output.splitlines()
     assert said[0].endswith("UTC  patients  bob from 10.0.0.8: rows 7, 9, site b, run icu, view list")
     assert said[1].endswith(r"UTC  patient  ada\x1b[31m from 10.0.0.7: row 7, site b, run icu, view page")
     assert said[2:] == ["line 4 is damaged"]
-    told = CliRunner().invoke(command, ["console-log", str(log.file), "--user", "ada", "--json"]).output.splitlines()
+    told = CliRunner().invoke(command, ["console", "log", str(log.file), "--user", "ada", "--json"]).output.splitlines()
     assert json.loads(told[0])["by"] == "password"
     assert [e["user"] for e in read_entries(log.file, Filter(since="2999-01-01")) if "user" in e] == []
     assert entry_text({"damaged": 3}) == "line 3 is damaged"
@@ -166,7 +166,7 @@ def test_the_command_answers_who_looked_at_a_patient(log):
         (["nowhere.jsonl"], "cannot read the access log"),
         ([str(log.file), "--event", "x"], "known: sign-in"),
     ):
-        answer = CliRunner().invoke(command, ["console-log", *wrong])
+        answer = CliRunner().invoke(command, ["console", "log", *wrong])
         assert answer.exit_code != 0 and words in f"{answer.output} {answer.exception}"
 
 
