@@ -137,7 +137,7 @@ def test_whose_model_scores_where_models_stay_separate(tmp_path):
     assert rounds("run", *asked, "--out", tmp_path / "r").returncode == 0
     held = gr.load_run(tmp_path / "r")
     np.testing.assert_array_equal(held.model_for("7").theta, held.model_for("site-07").theta)
-    said = "note: models stay separate in this run: their mean speaks (--for SITE names another)"
+    said = "note: sites have separate models in this run; this is their mean (choose a site's with --for SITE)"
     mean = rounds("export", held.folder, "--to", "json", "--out", tmp_path / "mean.json")
     own = rounds("export", held.folder, "--to", "json", "--out", tmp_path / "own.json", "--for", "7")
     assert mean.returncode == own.returncode == 0

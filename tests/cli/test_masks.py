@@ -76,9 +76,9 @@ def scores(printed: str, name: str) -> list[float]:
 def test_masks_are_counted_named_and_drawn(home, source, tmp_path):
     done = rounds("explain", "masks", "check", source, "--rows", 5, "--out", tmp_path / "new" / "sheet.png", cwd=home)
     assert done.returncode == 0, done.stderr
-    assert "40 truth masks of 16 x 16 pixels, 38 of use" in done.stdout
+    assert "40 truth masks of 16 x 16 pixels, 38 usable" in done.stdout
     area = (38 * 16 / 256 + 1) / 40
-    assert f"they mark {area:.1%} of a picture on average (0.0% to 100.0%)" in done.stdout
+    assert f"they mark {area:.1%} of an image on average (0.0% to 100.0%)" in done.stdout
     assert "1 of 40 truth masks is empty (image 3)" in done.stdout
     assert "1 of 40 truth masks is full (image 5)" in done.stdout
     with image.open(tmp_path / "new" / "sheet.png") as sheet:
@@ -141,11 +141,12 @@ def test_without_a_usable_mask_nothing_is_scored():
 
 def test_strokes_and_settings(home, tmp_path):
     done = rounds("explain", "masks", "check", "bare.npz", "--set", "data.masks=strokes", "--out", tmp_path, cwd=home)
-    assert "40 truth masks of 16 x 16 pixels, 40 of use; they mark 6.2% of a picture" in done.stdout
+    assert "40 truth masks of 16 x 16 pixels, 40 usable; they mark 6.2% of an image" in done.stdout
 
 
 def test_what_has_no_masks_is_refused_in_a_sentence(home, tmp_path):
-    command_refused(rounds("explain", "masks", "check", "bare.npz", cwd=home), "bare", "has no truth masks", "data.masks", "'strokes'")
+    bare = rounds("explain", "masks", "check", "bare.npz", cwd=home)
+    command_refused(bare, "bare", "has no truth masks", "data.masks", "'strokes'")
     command_refused(rounds("explain", "masks", "check", "breast-cancer", cwd=home), "[needs-images]")
     command_refused(rounds("explain", "masks", "check", "no-such-thing", cwd=home), "no-such-thing", "known:")
     jpg = rounds("explain", "masks", "check", "scans.npz", "--out", "sheet.jpg", cwd=home)

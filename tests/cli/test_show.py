@@ -206,7 +206,7 @@ def test_a_round_and_a_course_have_trust_and_the_consortiums_reasons(by_trust, s
     decision = by_trust.rounds[2]["decision"]
     assert {"NSDS", "trust", "consistency", "reward"} <= set(re.split(r"\s{2,}", lines[1]))
     first = max(decision["reasons"], key=decision["reasons"].get)
-    assert f"the consortium's reasons: {first} {percent(decision['reasons'][first])}," in "\n".join(lines)
+    assert f"feature attributions of the consortium: {first} {percent(decision['reasons'][first])}," in "\n".join(lines)
     course = shown(by_trust.folder, "--site", "b").splitlines()
     assert course[0].split()[-3:] == ["trust", "NSDS", "reward"]
     for record, line in zip(by_trust.rounds, course[1:4], strict=True):

@@ -131,7 +131,7 @@ def test_interrupted_it_says_so_and_the_same_command_goes_on(home):
     trial.resume()
     _, said = process.communicate()
     assert process.returncode == 130
-    assert "the same command goes on" in said
+    assert "the same command continues the search" in said
     assert "Traceback" not in said
     again = rounds("tune", "mine.toml", "--trials", "3", "--out", "stopped", "--json", cwd=home)
     assert again.returncode == 0, again.stderr

@@ -335,7 +335,7 @@ def test_sites_of_one_consortium_may_export_differently(tmp_path: Path) -> None:
 
 def test_flags_without_a_table_are_refused() -> None:
     process = rounds("run", "breast-cancer", "--decimal", ",")
-    assert process.returncode == 2 and "--decimal goes with a table of your own" in process.stderr
+    assert process.returncode == 2 and "--decimal is for a table of your own" in process.stderr
 
 
 def test_every_cell_format_is_a_number_or_none() -> None:

@@ -35,7 +35,7 @@ def test_files_that_are_there_stay(tmp_path):
     (tmp_path / "va.csv").write_text("mine")
     process = rounds("data", "split", "heart", "--out", ".", cwd=tmp_path)
     assert process.returncode == 2
-    assert "va.csv is there already" in process.stderr
+    assert "va.csv exists" in process.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["va.csv"]
     assert (tmp_path / "va.csv").read_text() == "mine"
 
@@ -43,7 +43,7 @@ def test_files_that_are_there_stay(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["breast-cancer"], "which column of breast-cancer names the hospital? (use --by)"),
+        (["breast-cancer"], "the column of breast-cancer that names the hospital is not known: name it with --by COLUMN"),
         (["heart", "--by", "hopsital"], "column 'hopsital' not found"),
         (["hart"], "data set 'hart' is unknown"),
         (["nowhere.csv", "--by", "x"], "nowhere.csv"),

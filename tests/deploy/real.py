@@ -253,7 +253,7 @@ class Real:
     def submit(self, name: str, settings: dict[str, Any]) -> None:
         file = self.folder / f"{name}.toml"
         file.write_text(dumps({"name": name, **settings}))
-        rounds("submit", str(file), "--server", str(self.out), "--name", name)
+        rounds("server", "submit", str(file), "--server", str(self.out), "--name", name)
 
     def done(self, name: str, *, seconds: float = 300.0) -> Run:
         """The run, once it is over; an error with its log where it failed."""

@@ -80,7 +80,7 @@ def test_a_server_brought_back_from_a_copy_of_its_runs_goes_on_though_a_site_is_
     done = len(real.rounds_of("copy"))
     assert done < 5, "too quick to be stopped in time"
     real.start_server()
-    rounds("submit", "--resume", "copy", "--server", str(real.out))
+    rounds("server", "submit", "--resume", "copy", "--server", str(real.out))
     until(lambda: len(real.rounds_of("copy")) > done, seconds=300, what="a round without the site")
     real.start_site("north")
     run = real.done("copy", seconds=450)
@@ -173,6 +173,6 @@ def test_a_consortium_on_one_machine_without_certificates(tmp_path):
         made.start()
         settings = {"method": {"name": "fedavg", "rounds": 2}, **QUIET}
         same_model(made.run("plain", settings), made.simulated("plain", settings))
-        assert "│ plain │ done" in rounds("status", "--server", str(made.out))
+        assert "│ plain │ done" in rounds("server", "status", "--server", str(made.out))
     finally:
         made.close()

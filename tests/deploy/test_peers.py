@@ -101,7 +101,7 @@ def test_a_folder_that_was_deleted_is_written_anew_with_the_list(folders):
 def test_two_sites_are_told_that_they_can_have_no_secure_sums(tmp_path):
     (tmp_path / "two.toml").write_text(consortium_text("a", "b"))
     done = rounds("provision", "two.toml", "--out", "out", cwd=tmp_path)
-    assert "note: secure sums (privacy.secure) need 3 sites, and there are 2" in done.stdout
+    assert "note: secure aggregation (privacy.secure) needs 3 sites, and there are 2" in done.stdout
     shown = rounds("site", "peers", tmp_path / "out" / "sites" / "a")
     assert shown.returncode == 0 and "note: 2 sites, and secure.fewest is 3: no secure sum" in shown.stdout
 
@@ -190,7 +190,7 @@ def test_what_changed_is_shown_and_asked_about(folders, hospital, monkeypatch):
     assert unasked.returncode == 2 and "then add --yes" in unasked.stderr
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     no = rounds("site", "accept", hospital, handed)
-    assert no.returncode == 1 and "nothing was taken" in no.stdout
+    assert no.returncode == 1 and "nothing was accepted" in no.stdout
     assert (hospital / "peers.json").read_bytes() == before
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     yes = rounds("site", "accept", hospital, handed)

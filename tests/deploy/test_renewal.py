@@ -178,7 +178,7 @@ def test_a_new_server_key_is_endorsed_by_the_old_one(folders, tmp_path):
     new = load_public(folders.server / "server.pub")
     assert new != old and Identity.load(folders.server / "server.key").public == new
     done = rounds("site", "accept", site, folders.site("cleveland"))
-    assert done.returncode == 0 and "new server key is taken" in done.stdout, done.stderr
+    assert done.returncode == 0 and "new server key is accepted" in done.stdout, done.stderr
     assert load_public(site / "server.pub") == new
     done = rounds("provision", "verify", site)
     assert done.returncode == 0, done.stdout

@@ -102,26 +102,27 @@ def test_a_folder_that_is_no_servers_or_operators_is_refused(made, experiment, t
 
 def test_a_run_that_nobody_knows_is_named_with_those_that_are_known(made, answering):
     answering(FlowerRun(1, "first", "running"), FlowerRun(2, "second", "finished:completed"))
-    for words in (["submit", "--resume", "frist"], ["stop", "frist"]):
+    for words in (["server", "submit", "--resume", "frist"], ["server", "stop-run", "frist"]):
         assert "no run is called 'frist'; did you mean 'first'?" in refused(*words, "--server", made.out)
         assert "--server OUT looks at its own folders" in refused(*words, "--operator", made.operator("operator"))
-    assert "not at work: nothing to stop" in refused("stop", "second", "--server", made.out)
-    assert "has not stopped: `rounds stop first` first" in refused("submit", "--resume", "first", "--server", made.out)
+    assert "not at work: nothing to stop" in refused("server", "stop-run", "second", "--server", made.out)
+    active = refused("server", "submit", "--resume", "first", "--server", made.out)
+    assert "has not stopped: `rounds server stop-run first` first" in active
     answering()
-    assert "there is none" in refused("stop", "first", "--server", made.out)
+    assert "there is none" in refused("server", "stop-run", "first", "--server", made.out)
 
 
 def test_experiments_and_names_that_make_no_sense_are_refused_before_anybody_is_asked(made, answering, experiment):
     superlink = answering(FlowerRun(1, "first", "finished:completed"))
     at = ["--server", made.out]
-    assert "name an experiment's file to run, or --resume RUN" in refused("submit", *at)
-    assert "name an experiment's file to run, or --resume RUN" in refused("submit", experiment, "--resume", "x", *at)
-    assert "no name of a run" in refused("submit", experiment, "--name", "../x", *at)
-    assert "no name of a run" in refused("submit", "--resume", "../x", *at)
-    assert "there is a run first already" in refused("submit", experiment, "--name", "first", *at)
-    assert "nowhere.toml" in refused("submit", experiment.parent / "nowhere.toml", *at)
-    assert "rouns" in refused("submit", experiment, "--set", "method.rouns=3", *at)
-    assert "takes all rows to one place" in refused("submit", experiment, "--set", "method.name=pooled", *at)
+    assert "give the file of an experiment, or --resume RUN" in refused("server", "submit", *at)
+    assert "give the file of an experiment, or --resume RUN" in refused("server", "submit", experiment, "--resume", "x", *at)
+    assert "no name of a run" in refused("server", "submit", experiment, "--name", "../x", *at)
+    assert "no name of a run" in refused("server", "submit", "--resume", "../x", *at)
+    assert "there is a run first already" in refused("server", "submit", experiment, "--name", "first", *at)
+    assert "nowhere.toml" in refused("server", "submit", experiment.parent / "nowhere.toml", *at)
+    assert "rouns" in refused("server", "submit", experiment, "--set", "method.rouns=3", *at)
+    assert "takes all rows to one place" in refused("server", "submit", experiment, "--set", "method.name=pooled", *at)
     assert superlink.started == []
 
 
@@ -142,32 +143,32 @@ def restored(tmp_path) -> Link:
 
 def test_a_run_is_gone_on_with_that_only_its_folder_knows(restored, answering):
     superlink = answering()
-    done = rounds("submit", "--resume", "begun", "--server", restored.folder)
+    done = rounds("server", "submit", "--resume", "begun", "--server", restored.folder)
     assert done.returncode == 0, done.stderr
     assert superlink.started == [{"run": "begun", "plan": "{}", "resume": True}]
     record = RunRecords(restored.state / "runs").get("begun")
     assert record is not None and (record["state"], record["flower"]) == (QUEUED, [77])
-    assert "known: " in refused("submit", "--resume", "gone", "--server", restored.folder)
-    assert "run over is done" in refused("submit", "--resume", "over", "--server", restored.folder)
-    assert "not at work" in refused("stop", "over", "--server", restored.folder)
+    assert "known: " in refused("server", "submit", "--resume", "gone", "--server", restored.folder)
+    assert "run over is done" in refused("server", "submit", "--resume", "over", "--server", restored.folder)
+    assert "not at work" in refused("server", "stop-run", "over", "--server", restored.folder)
 
 
 def test_a_name_is_taken_also_where_only_a_folder_has_it(restored, answering, experiment):
     answering()
     assert "there is a run begun already" in refused(
-        "submit", experiment, "--name", "begun", "--server", restored.folder
+        "server", "submit", experiment, "--name", "begun", "--server", restored.folder
     )
 
 
 def test_a_run_that_was_only_queued_is_to_be_submitted_again(restored, answering):
     answering()
     RunRecords(restored.state / "runs").update("queued", state=QUEUED, flower=1)
-    assert "had not begun" in refused("submit", "--resume", "queued", "--server", restored.folder)
+    assert "had not begun" in refused("server", "submit", "--resume", "queued", "--server", restored.folder)
 
 
 def test_runs_that_were_brought_back_are_in_the_status(restored, answering):
     answering()
-    done = rounds("status", "--server", restored.folder, "--json")
+    done = rounds("server", "status", "--server", restored.folder, "--json")
     assert {r["run"]: r["state"] for r in json.loads(done.stdout)["runs"]} == {"begun": STOPPED, "over": "done"}
 
 
@@ -177,7 +178,7 @@ def test_runs_that_were_brought_back_are_in_the_status(restored, answering):
 def test_sites_have_the_names_that_people_gave_them(made, answering):
     answering(FlowerRun(1, "first", "finished:completed"))
     for where in (["--server", made.out], ["--operator", made.operator("operator")]):
-        done = rounds("status", "--json", *where)
+        done = rounds("server", "status", "--json", *where)
         assert {r["site"]: r["there"] for r in json.loads(done.stdout)["sites"]} == {
             ZURICH: "online", "cleveland": "offline", "(node 3)": "online",
         }  # fmt: skip
@@ -185,9 +186,9 @@ def test_sites_have_the_names_that_people_gave_them(made, answering):
 
 def test_an_operator_is_told_where_the_record_of_runs_is(made, answering):
     answering(FlowerRun(1, "first", "finished:completed"))
-    said = rounds("status", "--operator", made.operator("operator")).stdout
-    assert "Flower's word" in said and "`rounds status --server OUT`" in said
-    assert "Flower's word" not in rounds("status", "--server", made.out).stdout
+    said = rounds("server", "status", "--operator", made.operator("operator")).stdout
+    assert "Flower's status" in said and "`rounds server status --server OUT`" in said
+    assert "Flower's status" not in rounds("server", "status", "--server", made.out).stdout
 
 
 def test_an_operators_folder_of_an_earlier_version_still_does(made, answering, tmp_path):
@@ -196,7 +197,7 @@ def test_an_operators_folder_of_an_earlier_version_still_does(made, answering, t
     folder = Path(copytree(made.operator("operator"), tmp_path / "operator"))
     (folder / "agreed.toml").unlink()
     answering()
-    done = rounds("status", "--json", "--operator", folder)
+    done = rounds("server", "status", "--json", "--operator", folder)
     assert slug(ZURICH) in {r["site"] for r in json.loads(done.stdout)["sites"]}
-    said = refused("submit", tmp_path / "e.toml", "--plan", tmp_path / "p.json", "--operator", folder)
+    said = refused("server", "submit", tmp_path / "e.toml", "--plan", tmp_path / "p.json", "--operator", folder)
     assert "has no agreed.toml" in said

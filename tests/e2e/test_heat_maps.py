@@ -200,7 +200,7 @@ def test_a_site_that_did_not_train_has_no_local_map(squares, tmp_path):
     other = next(s for s in SITES if s not in asked)
     assert "local.saliency" not in read_maps(run.folder / "at_sites" / other / "maps-2.npz")
     sheet = tmp_path / "m.png"
-    assert rounds("maps", "show", run.folder, "--site", other, "--out", sheet).returncode == 0
+    assert rounds("explain", "maps", "show", run.folder, "--site", other, "--out", sheet).returncode == 0
 
 
 @pytest.mark.thinned(2)
@@ -278,7 +278,7 @@ def test_tables_and_unknown_maps_are_refused(squares, tmp_path):
 
 def test_the_sheet_and_its_numbers(done, tmp_path):
     image = pytest.importorskip("PIL.Image")
-    shown = rounds("maps", "show", done.folder, "--site", "south", "--pictures", 2, "--out", tmp_path / "south.png")
+    shown = rounds("explain", "maps", "show", done.folder, "--site", "south", "--pictures", 2, "--out", tmp_path / "south.png")
     assert shown.returncode == 0, shown.stderr
     panels, side = (
         2 + len(MAPS) * 2 * 2,
@@ -290,19 +290,19 @@ def test_the_sheet_and_its_numbers(done, tmp_path):
     one = maps(done)[3]["sites"]["south"]["grad_cam"]
     assert f"{one['local']['insertion']:.3f} / {one['common']['insertion']:.3f}" in shown.stdout
     assert "round 1" in shown.stdout and "Grad-CAM" in shown.stdout
-    everyone = rounds("maps", "show", done.folder).stdout
+    everyone = rounds("explain", "maps", "show", done.folder).stdout
     assert all(site in everyone for site in (*SITES, "all sites")) and "between sites" in everyone
-    told = json.loads(rounds("maps", "show", done.folder, "--site", "south", "--rounds", "3", "--json").stdout)
+    told = json.loads(rounds("explain", "maps", "show", done.folder, "--site", "south", "--rounds", "3", "--json").stdout)
     assert told == {"site": "south", "rounds": {"3": maps(done)[3]["sites"]["south"]}}
 
 
 def test_what_cannot_be_shown_is_refused(done, squares, tmp_path):
-    command_refused(rounds("maps", "show", done.folder, "--rounds", "2"), "round 2 has no heat maps", "1, 3")
-    command_refused(rounds("maps", "show", done.folder, "--rounds", "one"), "give round numbers")
-    command_refused(rounds("maps", "show", done.folder, "--site", "east"), "no site 'east'")
-    command_refused(rounds("maps", "show", done.folder, "--out", tmp_path / "x.png"), "say whose with --site")
+    command_refused(rounds("explain", "maps", "show", done.folder, "--rounds", "2"), "round 2 has no heat maps", "1, 3")
+    command_refused(rounds("explain", "maps", "show", done.folder, "--rounds", "one"), "give round numbers")
+    command_refused(rounds("explain", "maps", "show", done.folder, "--site", "east"), "no site 'east'")
+    command_refused(rounds("explain", "maps", "show", done.folder, "--out", tmp_path / "x.png"), "name it with --site")
     plain = gr.run(experiment(squares, explain={"maps": [], "maps_at": []}, method={"rounds": 1}), out=tmp_path / "p")
-    command_refused(rounds("maps", "show", plain.folder), "has no heat maps", "explain.maps")
+    command_refused(rounds("explain", "maps", "show", plain.folder), "has no heat maps", "explain.maps")
 
 
 def test_sites_of_two_groups_have_sheets_of_their_own(tmp_path):
@@ -310,7 +310,7 @@ def test_sites_of_two_groups_have_sheets_of_their_own(tmp_path):
     run = gr.run(experiment(path, method={"rounds": 1}, explain=ONE | {"maps_at": []}), out=tmp_path / "r")
     (tmp_path / "sheets").mkdir()
     for site in ("a/west", "b/west"):
-        shown = rounds("maps", "show", run.folder, "--site", site, "--out", tmp_path / "sheets")
+        shown = rounds("explain", "maps", "show", run.folder, "--site", site, "--out", tmp_path / "sheets")
         assert shown.returncode == 0, shown.stderr
     assert sorted(p.name for p in (tmp_path / "sheets").iterdir()) == ["maps-a-west.png", "maps-b-west.png"]
 
@@ -348,4 +348,4 @@ def test_what_is_unknown_is_a_dash_on_the_screen(capsys):
     nothing = {block: dict.fromkeys(keys) for block, keys in NUMBERS.items()}
     maps_ = {"sites": {"north": {"saliency": nothing}}, "means": {"saliency": nothing}}
     show_all(Console(width=80), 2, {**maps_, "between": {"saliency": dict.fromkeys(SIMILARITY_NUMBERS)}})
-    assert "between sites, on reference pictures: SSIM -, rank -" in capsys.readouterr().out
+    assert "between sites, on reference images: SSIM -, rank -" in capsys.readouterr().out

@@ -386,7 +386,7 @@ def test_the_report_of_a_comparison_can_be_drawn_again(compared, tmp_path, capsy
     assert (moved / "report.html").read_text() == (folder / "report.html").read_text()
     shutil.rmtree(moved / "0.1-0")
     report(moved)
-    assert f"without {moved / '0.1-0'}: it is not there any more" in capsys.readouterr().err
+    assert f"left out {moved / '0.1-0'}: the folder no longer exists" in capsys.readouterr().err
     assert "Means and 95% intervals" in Page((moved / "report.html").read_text()).titles()
     (moved / "comparison.json").write_text("{}")
     with refused("damaged-file", match=r"comparison\.json"):

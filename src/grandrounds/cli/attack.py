@@ -28,18 +28,18 @@ def attack(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     shadows: Annotated[
         int,
-        typer.Option(min=0, help="Also run the plan so often on random halves of the rows, for LiRA (16 is usual)."),
+        typer.Option(min=0, help="Shadow models to train on random halves of the rows, for LiRA (16 is usual)."),
     ] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="Shadow runs at a time.")] = max(1, (os.cpu_count() or 1)),
+    jobs: Annotated[int, typer.Option(min=1, help="Shadow runs in parallel.")] = max(1, (os.cpu_count() or 1)),
     trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print attacks.json and nothing else.")] = False,
 ) -> None:
-    """Attack a finished run: does its model give away who was among the training rows?
+    """Attack a finished run by membership inference: does its model reveal which patients were trained on?
 
-    The loss threshold compares how sure the model in use is of training rows and of test rows. With --shadows, LiRA
-    compares it with models that are known to have seen a row or not. It runs where the data are, writes RUN/attacks.json
-    and draws the report anew. Interrupted, it goes on where it was: finished shadow runs are not run again. Without --shadows,
-    what an earlier attack found with them is kept.
+    The loss-threshold attack compares the model's loss on training rows and on test rows. With --shadows, LiRA compares
+    it with shadow models that were trained with or without a row. Run it where the data are. It writes RUN/attacks.json
+    and updates the report. If it is interrupted, run the same command again: finished shadow runs are not repeated.
+    Without --shadows, LiRA results of an earlier attack are kept.
 
     Example: `rounds attack runs/breast-cancer-fedavg-seed0 --shadows 16`
     """
@@ -79,7 +79,7 @@ def _show(membership: Membership) -> None:
 
     console = Terminal()
     console = Terminal(width=max(console.width, 96))
-    table = Table(title="who was trained on?", title_justify="left")
+    table = Table(title="membership inference", title_justify="left")
     for column in ("attack", "members", "non-members", "AUC", "95% CI", "TPR at 1% FPR"):
         table.add_column(column, justify="left" if column == "attack" else "right")
     shown = {a.attack: a for a in membership.attacks}

@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
 
 FAILED = 3
-"""The exit code of a verification that found something, or of a ledger without its end."""
+"""Exit code of a verification that found a change, or a ledger without its closing entry."""
 
 app = typer.Typer(
     help=(
-        "Check a run's ledger: every round's decision, hash-linked, signed by the server, countersigned by sites.\n\n"
-        "`rounds audit verify RUN --key server.pub` checks it whole, with model and records; `prove` and `check` show a site "
-        "its own weight in "
-        "each round, or anybody else, with only the public key. Exit code 3: something is wrong, and is named, or the "
-        "ledger has no end."
+        "Verify the ledger of a run: every round's decision, signed by the server and countersigned by sites.\n\n"
+        "`rounds audit verify RUN --key server.pub` checks the ledger, the model and the records. `prove` and `check` prove "
+        "a site's weight in each round to anybody who has the public key. Exit code 3: the command "
+        "found a change, or the ledger has no closing entry."
     ),
     no_args_is_help=True,
 )
@@ -38,7 +37,8 @@ app = typer.Typer(
 Key = Annotated[
     Path | None,
     typer.Option(
-        metavar="server.pub", help="The server's public key, from a source you trust. Not set: the run folder's own."
+        metavar="server.pub",
+        help="The server's public key, from a source you trust. Default: the one in the run folder.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -50,8 +50,7 @@ def verify(
         Path | None,
         typer.Argument(
             metavar="RUN",
-            help="A run folder, or a file that `rounds audit export` wrote. With --report it may be left out: then it is the "
-            "folder that the report lies in.",
+            help="A run folder, or a file that `rounds audit export` wrote. Default with --report: the folder of the report.",
         ),
     ] = None,
     key: Key = None,
@@ -59,16 +58,15 @@ def verify(
         bool | None,
         typer.Option(
             "--deep/--ledger-only",
-            help="Compare models, figures, journal, round logs and reports with the ledger, and compute weights again from "
-            "their signals; or skip that. Not set: --deep for a run folder, --ledger-only for an export, a ledger alone.",
+            help="Compare models, scores, journal, round logs and reports with the ledger, and "
+            "recompute weights from their signals; or check the ledger only. Default: --deep for "
+            "a run folder, --ledger-only for an export.",
             show_default=False,
         ),
     ] = None,
     heads: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="A head that a site or you kept (a copy of ledger.head.json); may be repeated."
-        ),
+        typer.Option(metavar="FILE", help="A stored head of the ledger, a copy of ledger.head.json (repeatable)."),
     ] = None,
     sites: Annotated[
         Path | None,
@@ -82,7 +80,7 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A report of this run (HTML or PDF) that lies elsewhere: check the ledger and inputs it carries.",
+            help="A report of this run (HTML or PDF) in another place: check the ledger head and input hashes in it.",
         ),
     ] = None,
     rpc: Annotated[
@@ -93,16 +91,16 @@ def verify(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a run's ledger, models, figures, reports, round logs and weights, and name what was changed.
+    """Verify a run's ledger, models, scores, reports, round logs and weights, and name every change.
 
-    Of the ledger every hash, link, signature and countersignature is checked. Files are compared with the closing entry,
-    and weights are computed again (not with --ledger-only). A ledger without its closing entry is UNFINISHED.
+    Every hash, link, signature and countersignature of the ledger is checked. Files are compared with the closing entry,
+    and weights are recomputed (not with --ledger-only). A ledger without its closing entry is UNFINISHED.
 
-    A ledger that was cut at its end and a run that never ended look alike: a longer head that somebody kept (--heads), or
-    a chain (--rpc, --contract), tells them apart. A ledger that the server's owner rewrote with keys of his own making is
-    found by the sites' keys (--sites).
+    A truncated ledger looks like that of an unfinished run. A longer head that was stored elsewhere (--heads), or a chain
+    (--rpc, --contract), tells them apart. A ledger that the server's owner rewrote with new keys is detected with the
+    sites' keys (--sites).
 
-    Exit codes: 0 verifies, or the run is going on now; 2 bad input; 3 something was found, or the ledger is unfinished.
+    Exit codes: 0 verified, or the run is still active; 2 bad input; 3 a change was found, or the ledger is unfinished.
     """
     from grandrounds.analysis.audit.chain import add_chain_check
     from grandrounds.analysis.audit.report import audit
@@ -111,18 +109,20 @@ def verify(
     if run is None:
         if report is None:
             raise BadInput(
-                "give a run folder, an export, or --report FILE with a report that lies in its run folder",
+                "nothing to verify is given: name a run folder, an export, or --report FILE with a "
+                "report in its run folder",
                 code="missing-option",
             )
         run = report.parent
         if not (run / "checkpoint").is_dir():
             raise BadInput(
-                f"{report} does not lie in a run folder: give that too, `rounds audit verify RUN --report {report}`",
+                f"{report} is not in a run folder: name the run too, `rounds audit verify RUN --report {report}`",
                 code="not-a-run-folder",
             )
     if report is not None and deep is False:
         raise BadInput(
-            "--report compares files, which --ledger-only leaves out: give one of the two", code="conflicting-options"
+            "--report compares files, and --ledger-only leaves them out: give one of the two",
+            code="conflicting-options",
         )
     files = deep if deep is not None else not run.is_file()
     result = audit(run, key=key, deep=files, heads=heads or [], files=files, sites=sites, report=report)
@@ -138,11 +138,11 @@ def verify(
 @app.command()
 def prove(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    site: Annotated[str, typer.Option(help="The site; a number will do: 3 is site-03.")],
-    round_: Annotated[int | None, typer.Option("--round", help="The round; not set: all of them.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The file to write; not set: print it.")] = None,
+    site: Annotated[str, typer.Option(help="The site; 3 is site-03.")],
+    round_: Annotated[int | None, typer.Option("--round", help="The round (default: all).")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write (default: standard output).")] = None,
 ) -> None:
-    """Write a proof of one site's weight in each round, which needs neither the run nor the ledger to be checked."""
+    """Write a proof of one site's weight in each round. It can be checked without the run and the ledger."""
     from grandrounds.audit.member import describe_parts
     from grandrounds.audit.proof import check, provable_sites, prove
     from grandrounds.core.names import site_named
@@ -159,12 +159,12 @@ def check(
         Path | None,
         typer.Option(
             metavar="server.pub",
-            help="The server's public key, from a source you trust. Not set: the one that the proof names, which proves less.",
+            help="The server's public key, from a source you trust. Default: the one in the proof, which proves less.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a proof offline: the site's weight in each round, the signals behind it, and who signed for it."""
+    """Check a proof offline: the site's weight in each round, its signals, and the signatures."""
     from grandrounds.audit.proof import check_file
     from grandrounds.protocol.identity import load_public
 
@@ -185,14 +185,14 @@ def check(
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    out: Annotated[Path | None, typer.Option(help="The file to write; not set: print it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write (default: standard output).")] = None,
 ) -> None:
-    """Write the ledger as JSON lines, one entry a line and then its heads; `rounds audit verify FILE` checks them."""
+    """Export the ledger as JSON lines: its entries, then its heads. `rounds audit verify FILE` checks them."""
     _write(out, b"".join(_load_book(run).lines()))
 
 
 def _load_book(run: Path) -> Book:
-    """Load a ledger that verifies; print the findings of another, and exit."""
+    """Load a ledger that verifies; otherwise print the findings and exit."""
     from grandrounds.analysis.audit.report import audit
     from grandrounds.audit.ledger import ledger_at
 
@@ -224,7 +224,7 @@ def _show_proof(proof: Path, proven: ProofResult, *, trusted: bool) -> None:
     )
     echo(f"countersigned by {len(proven.witnesses)} sites; {countersigned}; keys: {proven.keys}")
     if not trusted:
-        echo("note: the key was taken from the proof itself: who can make the one can make the other (give --key)")
+        echo("note: the key was taken from the proof itself, so a forger could have made both: give --key")
 
 
 def _show(result: AuditResult) -> None:
@@ -268,7 +268,7 @@ Rpc = Annotated[
 Address = Annotated[str, typer.Option("--contract", metavar="ADDRESS", help="RoundAnchor, as `deploy` printed it.")]
 KeyFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help=f"The account's private key in hex, mode 0600. Not set: {VARIABLE} has it."),
+    typer.Option(metavar="FILE", help=f"The account's private key in hex, mode 0600. Default: {VARIABLE}."),
 ]
 Wait = Annotated[
     float, typer.Option("--wait", min=1, help="Seconds to wait for a lost node or for a transaction's block.")
@@ -286,10 +286,10 @@ def anchor(
     key_file: KeyFile = None,
     wait: Wait = 120.0,
 ) -> None:
-    """Write the hashes of a run's rounds to a chain, those that are not there yet.
+    """Write the hashes of a run's rounds to a chain, except those that it has.
 
-    Interrupted or cut off, the same command goes on, and no round is written twice. Exit code 3: the ledger does not
-    verify, or the chain has another hash for one of its rounds, which says that history was rewritten.
+    If it is interrupted, run the same command again: no round is written twice. Exit code 3: the ledger does not verify,
+    or the chain has another hash for one of its rounds, so history was rewritten.
     """
     from grandrounds.analysis.audit.report import audit
     from grandrounds.audit.chain.anchor import Rewritten, anchors
@@ -322,7 +322,7 @@ def anchor(
 
 @app.command()
 def deploy(rpc: Rpc, key_file: KeyFile = None, wait: Wait = 120.0) -> None:
-    """Put a new RoundAnchor contract on a chain and print its address; the account owns it and may write to it."""
+    """Deploy a new RoundAnchor contract to a chain and print its address; the account owns it and may write to it."""
     from grandrounds.audit.chain.contract import Contract
     from grandrounds.audit.chain.key import account
     from grandrounds.audit.chain.node import Node
@@ -335,14 +335,14 @@ def deploy(rpc: Rpc, key_file: KeyFile = None, wait: Wait = 120.0) -> None:
 
 @app.command()
 def writer(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The account of a server that is to anchor runs.")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="The account of a server that anchors runs.")],
     rpc: Rpc,
     contract: Address,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the right away; what it anchored stays.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Revoke the right; anchored rounds stay.")] = False,
     key_file: KeyFile = None,
     wait: Wait = 120.0,
 ) -> None:
-    """Register an account as a writer, or take that back; only the contract's owner can."""
+    """Register an account as a writer, or revoke it; only the owner of the contract can."""
     from grandrounds.audit.chain.contract import WRITER, Contract, checked_address
     from grandrounds.audit.chain.key import account
 

@@ -1,4 +1,4 @@
-"""`rounds compare`: compare finished runs, or run what it takes to compare methods."""
+"""`rounds compare`: compare finished runs, or run several methods and compare them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ def compare(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN RUN ... | [RECIPE | FILE.toml]", help="Run folders; or, with --methods, what to run."
+            metavar="RUN RUN ... | [RECIPE | FILE.toml]",
+            help="Run folders; with --methods a recipe, a TOML file or a table.",
         ),
     ] = [],  # noqa: B006
     methods: Annotated[str | None, typer.Option(help="Run these methods: fedavg,fedprox.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="With --methods: seeds 0 to N-1 of each.")] = 5,
-    vary: Annotated[list[str], typer.Option("--vary", help="Also run every value: --vary split.fold=0,1,2.")] = [],  # noqa: B006
+    vary: Annotated[
+        list[str], typer.Option("--vary", help="Also run each of these values (repeatable): --vary split.fold=0,1,2.")
+    ] = [],  # noqa: B006
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = max(1, (os.cpu_count() or 1)),
     metrics: Annotated[
         str | None, typer.Option(help="Metrics to show: decision_accuracy,auroc,worst_site_auroc.")
@@ -42,7 +45,9 @@ def compare(
     ] = True,
     virtual_seconds: Annotated[
         float | None,
-        typer.Option("--at", help="Compare after so many virtual seconds (engine.speed_spread), not at the end."),
+        typer.Option(
+            "--at", help="Compare after this many simulated seconds (engine.speed_spread) instead of at the end."
+        ),
     ] = None,
     table: TableFile = None,
     columns: Columns = Columns(),
@@ -54,9 +59,9 @@ def compare(
 ) -> None:
     """Compare finished runs, or run methods over seeds and compare them.
 
-    Mean, standard deviation, Student-t 95% interval and CV over seeds and folds; paired t against the first.
-    What hospitals reach alone and what pooled rows would give (for tables also by LightGBM) are run beside the methods.
-    Interrupted, it goes on where it was: finished runs are not run again.
+    Prints mean, standard deviation, Student-t 95% interval and CV over seeds and folds, and a paired t-test against the
+    first method. Two references are run as well: each hospital alone, and all rows pooled (for tables also with
+    LightGBM). If it is interrupted, run the same command again: finished runs are not repeated.
 
     Example: `rounds compare breast-cancer --methods fedavg,fedprox --seeds 5`
     """
@@ -71,7 +76,7 @@ def compare(
     if methods is None:
         if len(runs) < 2:
             raise BadInput(
-                "give at least two run folders, or say what to run: rounds compare RECIPE --methods fedavg,fedprox",
+                "give at least two run folders, or methods to run: rounds compare RECIPE --methods fedavg,fedprox",
                 code="too-few-runs",
             )
         result = join([Run(Path(r)) for r in runs], metrics=chosen, virtual_seconds=virtual_seconds)

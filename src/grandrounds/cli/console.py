@@ -1,4 +1,4 @@
-"""`rounds console`: the web console; `rounds console-users`: its users; `rounds console-log`: its access log."""
+"""`rounds console`: the web console; `rounds console users`: its users; `rounds console log`: its access log."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import typer
 from grandrounds.cli.groups import ParentCommand
 
 UsersFile = Annotated[
-    Path, typer.Option("--users", help="The file of users; it holds hashes, and neither passwords nor tokens.")
+    Path, typer.Option("--users", help="The file of users. It contains hashes, no passwords and no tokens.")
 ]
 USERS = Path("console-users.json")
 
-users_app = typer.Typer(help="Who may sign in to the console: names, roles, passwords, tokens.", no_args_is_help=True)
+users_app = typer.Typer(help="Manage the users of the console: names, roles, passwords, tokens.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -24,60 +24,55 @@ def register(app: typer.Typer) -> None:
 
 
 def console(
-    runs: Annotated[Path, typer.Option(help="The folder whose run folders are shown, those below it too.")] = Path(
-        "runs"
-    ),
+    runs: Annotated[Path, typer.Option(help="Show the runs in this folder and in folders below it.")] = Path("runs"),
     users: Annotated[
         Path | None,
-        typer.Option(
-            help="Who may sign in (`rounds console-users add`); without it a token is made for this start alone."
-        ),
+        typer.Option(help="File of users (`rounds console users add`). Default: a token for this session is printed."),
     ] = None,
-    host: Annotated[str, typer.Option(help="Where to listen; other than loopback needs TLS.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs TLS.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8600,
-    certificate: Annotated[Path | None, typer.Option("--tls-certificate", help="PEM, with its chain.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--tls-certificate", help="Certificate with its chain, PEM.")
+    ] = None,
     key: Annotated[Path | None, typer.Option("--tls-key", help="PEM.")] = None,
-    name: Annotated[
-        list[str], typer.Option("--name", help="A further name that browsers may call this console by (repeatable).")
-    ] = [],  # noqa: B006
+    name: Annotated[list[str], typer.Option("--name", help="A further host name of this console (repeatable).")] = [],  # noqa: B006
     proxy: Annotated[
         list[str],
         typer.Option(
             "--proxy",
-            help="Address of a reverse proxy before this console, whose X-Forwarded-For is believed (repeatable).",
+            help="Address of a reverse proxy whose X-Forwarded-For header is trusted (repeatable).",
         ),
     ] = [],  # noqa: B006
     idle: Annotated[int, typer.Option(min=1, help="Minutes without a request after which a session ends.")] = 30,
     site: Annotated[
         str | None,
-        typer.Option(help="At a hospital: clinicians may look at the patients of this site, and of no other one."),
+        typer.Option(help="At a hospital: show the patients of this site, and of no other, to clinicians."),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(
-            help="For --site: its new patients, in place of the run's own rows: .csv, .csv.gz, .tsv, .parquet, .npz or a "
-            "SQL URL."
+            help="For --site: new patients instead of the run's rows: .csv, .csv.gz, .tsv, .parquet, .npz or a SQL URL."
         ),
     ] = None,
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
     access_log: Annotated[
         Path | None,
         typer.Option(
-            help="Append here who signs in and who looks at which patient; without it to console-access.jsonl in the "
-            "state folder of grandrounds."
+            help="File to append sign-ins and patient views to (default: console-access.jsonl in the "
+            "state folder of grandrounds)."
         ),
     ] = None,
     protected: Annotated[
         list[str],
         typer.Option(
-            help="For --site: flag this column where it moves a risk, in place of those known by name (repeatable)."
+            help="For --site: flag this column if it changes a risk, instead of columns with known names (repeatable)."
         ),
     ] = [],  # noqa: B006
 ) -> None:
-    """Look at runs in a browser: figures, decisions in words, audit, privacy. It reads; it starts and stops nothing.
+    """Show runs in the browser: scores, explanations, decisions, audit, privacy. It changes no run.
 
-    On loopback and for whoever has the token that is printed, unless --users and TLS are given. Patients are shown by a
-    console that is started with --site, where that site's data are.
+    It listens on loopback and prints a token to sign in with, unless --users and TLS are given. Patients are shown with
+    --site, where that site's data are.
     """
     from grandrounds.console.access_log import AccessLog, default_file
     from grandrounds.console.app import create_app
@@ -99,18 +94,18 @@ def console(
         typer.echo(cases.check())
     elif data is not None or query is not None or protected:
         raise BadInput(
-            "--data, --query and --protected are about one hospital's patients: name it with --site",
+            "--data, --query and --protected are for the patients of one hospital: name it with --site",
             code="missing-option",
         )
     if users is None:
         user_list = Users()
         user_list.add("you", [r.value for r in Role])
-        typer.echo(f"token for this start: {user_list.issue('you', days=1)}")
+        typer.echo(f"token for this session: {user_list.issue('you', days=1)}")
     else:
         user_list = Users.load(users)
         if not len(user_list):
             raise BadInput(
-                f"{users} names nobody: `rounds console-users add NAME --role viewer --users {users}` first",
+                f"{users} has no user: add one with `rounds console users add NAME --role viewer --users {users}`",
                 code="missing-user",
             )
     log = AccessLog(access_log or default_file())
@@ -142,28 +137,30 @@ def console(
 
 
 def console_log(
-    file: Annotated[Path | None, typer.Argument(help="The access log; without it the one in the state folder.")] = None,
-    user: Annotated[str, typer.Option(help="Entries of this user.")] = "",
-    run: Annotated[str, typer.Option(help="Entries about this run's patients.")] = "",
-    row: Annotated[int | None, typer.Option(min=1, help="Entries about this row.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="The access log (default: the one in the state folder).")] = None,
+    user: Annotated[str, typer.Option(help="Only entries of this user.")] = "",
+    run: Annotated[str, typer.Option(help="Only entries on patients of this run.")] = "",
+    row: Annotated[int | None, typer.Option(min=1, help="Only entries on this row.")] = None,
     event: Annotated[str, typer.Option(help="sign-in, wrong sign-in, sign-out, refused, patient, patients, ...")] = "",
-    since: Annotated[str, typer.Option(help="From this day on (2026-11-17), or time (2026-11-17T08:00).")] = "",
-    json: Annotated[bool, typer.Option("--json", help="The entries as JSON lines.")] = False,
+    since: Annotated[
+        str, typer.Option(help="Only entries since this day (2026-11-17) or time (2026-11-17T08:00).")
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON lines.")] = False,
 ) -> None:
-    """Read the console's access log: who signed in, and who looked at which patient."""
+    """Print the console's access log: sign-ins, and which user viewed which patient."""
     from json import dumps
 
     from grandrounds.console.access_log import EVENTS, Filter, default_file, entry_text, read_entries
     from grandrounds.core.errors import BadInput, nearest
 
     if event and event not in EVENTS:
-        raise BadInput(f"--event {event}: there is no such event; {nearest(event, EVENTS)}", code="unknown-event")
+        raise BadInput(f"--event {event}: unknown event; {nearest(event, EVENTS)}", code="unknown-event")
     count = 0
     for entry in read_entries(file or default_file(), Filter(user, run, row, event, since)):
         typer.echo(dumps(entry) if json else entry_text(entry))
         count += 1
     if not count:
-        typer.echo("no entry fits", err=True)
+        typer.echo("no entry matches", err=True)
 
 
 @users_app.command("add")
@@ -172,11 +169,11 @@ def add(
     role: Annotated[list[str], typer.Option("--role", help="viewer, clinician or auditor (repeatable).")],
     users: UsersFile = USERS,
     token: Annotated[
-        bool, typer.Option("--token", help="Make a token in place of a password; it is printed once.")
+        bool, typer.Option("--token", help="Create a token instead of a password; it is printed once.")
     ] = False,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Days for which a token holds.")] = 90,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days for which a token is valid.")] = 90,
 ) -> None:
-    """Add a user, or give a known one other roles and another password. The password is asked for, never an argument."""
+    """Add a user, or change the roles and the password of one. The command asks for the password."""
     from grandrounds.console.auth.users import Users
 
     user_list = Users.load(users)
@@ -184,12 +181,12 @@ def add(
     user_list.add(name, role, password=password)
     typer.echo(f"{name} may sign in as {', '.join(role)} ({users})")
     if token:
-        typer.echo(f"token, shown this once: {user_list.issue(name, days=days)}")
+        typer.echo(f"token, shown only once: {user_list.issue(name, days=days)}")
 
 
 @users_app.command("list")
 def list_users(users: UsersFile = USERS) -> None:
-    """List users: name, roles, and what each signs in with."""
+    """List users: name, roles, and credentials."""
     from grandrounds.console.auth.users import Users
 
     for user in Users.load(users):
@@ -202,17 +199,17 @@ def list_users(users: UsersFile = USERS) -> None:
 
 @users_app.command("remove")
 def remove(name: str, users: UsersFile = USERS) -> None:
-    """Remove a user with all tokens. A console that runs signs them out at once."""
+    """Remove a user with all tokens. A running console signs them out at once."""
     from grandrounds.console.auth.users import Users
 
     Users.load(users).remove(name)
-    typer.echo(f"{name} is removed from {users}, and signed out of a console that runs")
+    typer.echo(f"{name} is removed from {users}, and signed out of a running console")
 
 
 @users_app.command("revoke")
 def revoke(name: str, users: UsersFile = USERS) -> None:
-    """Void all tokens of a user. A console that runs signs out who came in by one of them."""
+    """Revoke all tokens of a user. A running console ends sessions that began with one of them."""
     from grandrounds.console.auth.users import Users
 
     count = Users.load(users).revoke(name)
-    typer.echo(f"{count} tokens of {name} are void, and sessions that began with one are over")
+    typer.echo(f"{count} tokens of {name} are revoked, and their sessions have ended")

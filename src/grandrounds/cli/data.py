@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from grandrounds.runs.federation import Consortium
 
 
-app = typer.Typer(help="The data sets of the catalog, and a check of your own file.", no_args_is_help=True)
+app = typer.Typer(help="Data sets of the catalog: list, download, split. Check your own file.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_() -> None:
-    """List the catalog: where each set is, its size and licence, and the command that gets it."""
+    """List the catalog: the status of each set, its size, its licence, and the command that downloads it."""
     from grandrounds.data.download import size_text
     from grandrounds.data.sets.catalog import CATALOG, file_status
     from grandrounds.data.store import download_size
@@ -58,16 +58,15 @@ def get(
     name: Annotated[str, typer.Argument(help="A set of the catalog (rounds data list).")],
     keep: Annotated[bool, typer.Option("--keep", help="Keep the downloaded files after they were converted.")] = False,
 ) -> None:
-    """Download a set from its publisher, check it against published checksums, convert it, and keep it in the cache.
+    """Download a set from its publisher, check its published checksums, convert it, and store it in the cache.
 
     `rounds data get mnist` fetches 11.6 MB. Then `rounds run mnist` works.
 
-    The cache is ~/.cache/grandrounds (XDG_CACHE_HOME moves it). A download that breaks off goes on from there when the
-    command is run again. A set that is in the folder that GRANDROUNDS_DATA names is not downloaded. Where a firewall is in
-    the way, download the files elsewhere and put them in the folder `downloads` of the cache: the command checks and
-    converts them.
+    The cache is ~/.cache/grandrounds (change it with XDG_CACHE_HOME). If a download is interrupted, run the command
+    again: it continues. A set in the folder GRANDROUNDS_DATA is not downloaded. Behind a firewall, download the files
+    elsewhere and put them in the folder `downloads` of the cache: the command checks and converts them.
 
-    Licences differ: the command prints the licence before it downloads anything.
+    The command prints the licence before it downloads a set.
     """
     from grandrounds.data.download import size_text
     from grandrounds.data.sets.catalog import download, file_status, find_entry, prepare
@@ -100,18 +99,20 @@ def get(
 @app.command()
 def split(
     source: Annotated[
-        str, typer.Argument(help="A set of the catalog, or your own file (.csv, .parquet, SQL URL; pictures: .npz).")
+        str, typer.Argument(help="A set of the catalog, or your own file (.csv, .parquet, SQL URL; images: .npz).")
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write; a file that is there stays.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder to write to; existing files are not overwritten.")
+    ],
     site_column: Annotated[
         str | None,
-        typer.Option("--by", help="The column that names the hospital (default: the one the catalog knows)."),
+        typer.Option("--by", help="The column that names the hospital (default: that of the catalog)."),
     ] = None,
     query: Query = None,
     text_encoding: TextEncoding = None,
     separator: Separator = None,
 ) -> None:
-    """Write one file for each hospital (.csv, or .npz of pictures), without the column that names it: what it would hold.
+    """Write one file for each hospital (.csv, or .npz of images), without the column that names the hospital.
 
     Example: `rounds data split heart --out tables`
     """
@@ -148,7 +149,10 @@ def split(
     else:
         site_column = site_column or (find_entry(source).site if in_catalog else None)
         if site_column is None:
-            raise BadInput(f"which column of {source} names the hospital? (use --by)", code="missing-option")
+            raise BadInput(
+                f"the column of {source} that names the hospital is not known: name it with --by COLUMN",
+                code="missing-option",
+            )
         ending, files = (
             "csv",
             {name: (len(part), to_csv(part)) for name, part in split_table(table, site_column).items()},
@@ -156,9 +160,7 @@ def split(
     parts = {out / f"{slug(name)}.{ending}": (name, *file) for name, file in files.items()}
     for path in parts:
         if path.exists():
-            raise BadInput(
-                f"{path} is there already; remove it, or choose another folder (use --out)", code="file-exists"
-            )
+            raise BadInput(f"{path} exists: remove it, or choose another folder with --out", code="file-exists")
     out.mkdir(parents=True, exist_ok=True)
     view = View(site_column or "site", "rows", "file", box=None, pad_edge=False)
     for path, (name, rows, data) in parts.items():
@@ -170,20 +172,20 @@ def split(
 @app.command("build-eicu")
 def build_eicu(
     folder: Annotated[
-        Path | None, typer.Argument(help="The folder with the .csv.gz files of eICU 2.0, as PhysioNet has them.")
+        Path | None, typer.Argument(help="The folder with the .csv.gz files of eICU 2.0 from PhysioNet.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The table to write: .parquet, .csv or .csv.gz.")] = Path("eicu.parquet"),
     least_hours: Annotated[
-        float, typer.Option(min=0, help="Leave out stays that were shorter (no rule of the paper's; the demo has 24).")
+        float,
+        typer.Option(min=0, help="Leave out stays shorter than this many hours (not in the paper; the demo uses 24)."),
     ] = 0.0,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Download the tables of the open demo (2,520 stays) and take these.")
+        bool, typer.Option("--demo", help="Download and use the tables of the open demo (2,520 stays).")
     ] = False,
 ) -> None:
-    """Make one table of the credentialed eICU database: a row a stay, its first day, death in hospital.
+    """Build one table from the credentialed eICU database: one row for each stay, its first day, death in hospital.
 
-    The database needs a PhysioNet account. `rounds data build-eicu --demo` does the same with the demo, which is open to
-    all (ODbL 1.0).
+    The database needs a PhysioNet account. `rounds data build-eicu --demo` uses the open demo (ODbL 1.0).
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -217,7 +219,7 @@ def build_eicu(
             bar.update(tasks[name], completed=completed)
 
         built = build_table(folder, least_hours=least_hours, progress=show_progress)
-    view = Table("rule", title="Who is in the table")
+    view = Table("rule", title="Patients in the table")
     for name in ("left out", "stays", "patients", "hospitals"):
         view.add_column(name, justify="right")
     for row in flow_rows(built.steps):
@@ -226,7 +228,7 @@ def build_eicu(
     deaths, stays = built.flow["deaths"], len(built.table)
     typer.echo(f"{deaths:,} of {stays:,} died in hospital ({deaths / stays:.1%})")
     for name in built.flow["absent_tables"]:
-        typer.echo(f"{name} is not in the folder: done without")
+        typer.echo(f"{name} is not in the folder and was left out")
     table, flow, recipe = write_files(built, out)
     typer.echo(f"{table}\n{flow}\n{recipe}  (rounds run {recipe})")
 
@@ -242,7 +244,7 @@ def check(
     reading: Reading = Reading(),
     settings: Set = [],  # noqa: B006
 ) -> None:
-    """Read a set, show how each column is understood, and warn of what would spoil a study."""
+    """Check a data set: show the type of each column, and warn of problems such as leaks and duplicates."""
     from grandrounds.cli.terminal import Terminal
     from grandrounds.core.plan_types import Plan
     from grandrounds.core.plugins import is_path
@@ -301,7 +303,7 @@ def _show_progress() -> Iterator[DownloadProgress]:
 
 
 def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
-    """Print a data set as it was read; the event comes last, since a doubtful event is the error to end with.
+    """Print a data set as it was read. The event comes last, since an unknown event is an error.
 
     Args:
         console: The terminal.
@@ -340,11 +342,11 @@ def _show_images(console: Console, consortium: Consortium, data: ImageSet) -> No
 
     channels, height, width = data.shape
     size = f"{height} x {width}, {channels} {'channel' if channels == 1 else 'channels'}"
-    console.print(f"{data.name}: {len(data):,} pictures of {size}, {len(consortium.stack.names)} sites")
+    console.print(f"{data.name}: {len(data):,} images of {size}, {len(consortium.stack.names)} sites")
     console.print("classes: " + _classes(Counter(data.label.tolist()), len(data)))
     dark = find_dark_images(data)
     if dark:
-        text = f"{len(dark)} of {len(data)} pictures are black, the first is number {dark[0]}"
+        text = f"{len(dark)} of {len(data)} images are black, the first is number {dark[0]}"
         console.print(warn(text), highlight=False)
 
 

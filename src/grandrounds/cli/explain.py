@@ -65,10 +65,11 @@ def explain(
         int | None, typer.Option(help="Row number, from 1: of the run's own data, or of --table. Shows its values.")
     ] = None,
     site: Annotated[
-        str | None, typer.Option(help="How the model reasons at this site: its name, or 3 for the third.")
+        str | None, typer.Option(help="Describe what the model relies on at this site: its name, or 3 for the third.")
     ] = None,
     model_site: Annotated[
-        str | None, typer.Option("--for", help="For --case: the site whose model explains (default: the row's own).")
+        str | None,
+        typer.Option("--for", help="For --case: explain the model of this site (default: the row's own site)."),
     ] = None,
     table: Annotated[
         str | None, typer.Option("--table", help="New patients: .csv, .csv.gz, .tsv, .parquet, .npz or a SQL URL.")
@@ -80,7 +81,7 @@ def explain(
         typer.Option(
             "--by",
             help=f"The explainer. For a case: {_CASES}. "
-            "For a site: what the run recorded (default), permutation, shap, gradient, ...",
+            "For a site: the one that the run recorded (default), permutation, shap, gradient, ...",
         ),
     ] = None,
     near_misses: Annotated[
@@ -99,11 +100,11 @@ def explain(
             "insurance, region, ...). May be given several times."
         ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Reasons to show, of each direction.")] = 8,
+    top: Annotated[int, typer.Option(min=1, help="Features to show in each direction.")] = 8,
     out: Annotated[
         Path | None, typer.Option(help="FILE.html, FILE.png or a folder (default: RUN/explain/case-12.html).")
     ] = None,
-    png: Annotated[bool, typer.Option("--png", help="A PNG beside the page; of pictures there always is one.")] = False,
+    png: Annotated[bool, typer.Option("--png", help="Also write a PNG; for images it is always written.")] = False,
     trust_code: TrustCode = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON and nothing else; files only with --out or --png.")
@@ -111,8 +112,10 @@ def explain(
 ) -> None:
     """Explain one patient (--case) or one site (--site) of a finished run, or list near misses (--near-misses).
 
-    It runs where the data are. With --case it shows one patient's values, on screen and in the file it writes: treat
-    them as part of that patient's record.
+    Run it where the data are. With --case it shows one patient's values, on screen and in the file it writes: treat them
+    as part of that patient's record.
+
+    Examples: `rounds explain runs/heart-fedavg-seed0 --case 12` -- `rounds explain runs/heart-fedavg-seed0 --site va`
     """
     from grandrounds.analysis.case.case import explain_case
     from grandrounds.analysis.case.pages import has_image, write_page
@@ -159,7 +162,7 @@ def explain(
 def _check_case_options(options: Mapping[str, object], case: int | None) -> None:
     for flag, value in options.items():
         if value and case is None:
-            raise BadInput(f"{flag} goes with --case", code="missing-option")
+            raise BadInput(f"{flag} is for one patient: add --case N", code="missing-option")
 
 
 def _explain_several(
@@ -170,7 +173,8 @@ def _explain_several(
 
     if case is not None or (site is None and limit is None):
         raise BadInput(
-            "give --case N for one patient, --site NAME for one site, or --near-misses (--for SITE: whose model explains a case)",
+            "give --case N for one patient, --site NAME for one site, or --near-misses (--for "
+            "SITE chooses the model of a case)",
             code="missing-option",
         )
     if limit is None:
@@ -178,7 +182,7 @@ def _explain_several(
         return reasons, _file_name(f"site-{reasons.site}".replace("site-site", "site"))
     if explainer is not None:
         raise BadInput(
-            "--by chooses an explainer, and near misses are listed, not explained: give --case N for one of them",
+            "--by chooses an explainer, and near misses are not explained: explain one of them with --case N",
             code="conflicting-options",
         )
     misses = near_misses(run, most=limit, site=site)
@@ -349,7 +353,7 @@ def _show_site(console: Console, reasons: SiteExplanation, top: int) -> None:
     from grandrounds.cli.screen import number
 
     figures = reasons.performance
-    _line(console, styled((reasons.site, "bold"), f": how {reasons.model_owner} reasons there"))
+    _line(console, styled((reasons.site, "bold"), f": features that {reasons.model_owner} relies on there"))
     _line(
         console,
         f"{figures['count'] or 0:.0f} test rows, accuracy {number(figures['accuracy'], 3)}, AUROC {number(figures['auroc'], 3)}",
@@ -395,7 +399,7 @@ def _show_images(console: Console, site: SiteImageExplanation) -> None:
     part = PARTS[site.part].replace("row", "pictures")
     _line(console, styled((site_images_title(site), "bold"), f": {site.rows} {part}, {site.model_owner}"))
     for case in site.cases:
-        _line(console, f"  picture {case.number}: {verdict(case)}")
+        _line(console, f"  image {case.number}: {verdict(case)}")
     rows = [
         (
             NAMES[name],

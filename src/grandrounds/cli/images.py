@@ -1,4 +1,4 @@
-"""`rounds masks`, `rounds maps`: truth masks of images, and heat maps: where models look."""
+"""`rounds explain masks`, `rounds explain maps`: truth masks of images, and heat maps of models."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment
 
 
-masks_app = typer.Typer(help="Truth masks: what pictures are about, to score a net's reasons by.", no_args_is_help=True)
+masks_app = typer.Typer(
+    help="Truth masks of images: check them, and score a network's explanations with them.", no_args_is_help=True
+)
 
 
 @masks_app.callback()
 def _masks() -> None:
-    """Truth masks: what pictures are about, to score a net's reasons by."""
+    """Truth masks of images: check them, and score a network's explanations with them."""
 
 
 @masks_app.command("check")
@@ -40,14 +42,14 @@ def check_truth(
             help="A set of the catalog, a recipe, a TOML file, an .npz file, or module:function.",
         ),
     ],
-    rows: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 12,
+    rows: Annotated[int, typer.Option(min=1, help="Images on the sheet.")] = 12,
     out: Annotated[Path | None, typer.Option(help="FILE.png or a folder (default: masks-NAME.png here).")] = None,
     settings: Set = [],  # noqa: B006
 ) -> None:
-    """Draw truth masks over their pictures, count those of no use, and say what heat that looks at nothing scores on them.
+    """Draw truth masks over their images, count unusable masks, and print the scores of uninformative heat maps.
 
-    Where an experiment scores sites on another set (reference.NAME.source), that set's masks are shown. The sheet shows
-    pictures of the data: where these are patients', treat it as part of their records.
+    If an experiment scores sites on another set (reference.NAME.source), the masks of that set are shown. The sheet shows
+    images of the data: if they are of patients, treat it as part of their records.
     """
     from grandrounds.analysis.case.mask_check import check_masks
     from grandrounds.cli.terminal import Terminal
@@ -63,27 +65,28 @@ def check_truth(
 @masks_app.command("show")
 @reads_run
 def show_masks(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run of pictures.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run on images.")],
     reference_set: Annotated[
         str | None,
         typer.Option(
             "--on",
             metavar="SET",
-            help="A reference set of the run, or a scoring set (xfed-mnist, xfed-cifar, xfed-cifar-30). Not given: the one that "
-            "the run was scored on (evaluation.rationale_set, or XFed's own).",
+            help="A reference set of the run, or a scoring set (xfed-mnist, xfed-cifar, xfed-cifar-30). Default: the set that "
+            "the run was scored on (evaluation.rationale_set, or that of XFed).",
         ),
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 12,
-    out: Annotated[Path | None, typer.Option(help="FILE.png or a folder (default: reasons-RUN.png here).")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Images on the sheet.")] = 12,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="FILE.png or a folder (default: reasons-RUN.png here)."),  # language: ok
+    ] = None,
     trust_code: TrustCode = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, of every picture; draw only where --out is given.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with every image; draw only with --out.")] = False,
 ) -> None:
     """List the images that the final model gets right for the wrong reason, and draw where it looks.
 
-    The sheet has five columns (XFed's Fig. 2): picture, truth mask, heat of the true class, heat inside, heat outside. Where the
-    pictures are patients', treat it as part of their records.
+    The sheet has five columns (XFed's Fig. 2): image, truth mask, heat of the true class, heat inside, heat outside. If
+    the images are of patients, treat it as part of their records.
     """
     from grandrounds.analysis.case.rationale import evaluate_rationale, rationale_png
     from grandrounds.cli.terminal import Terminal
@@ -124,7 +127,9 @@ def _load_images(experiment: Experiment) -> ImageSet:
         experiment = _experiment(source)
     data, _ = load_data(Plan(experiment.plan()).data)
     if not isinstance(data, ImageSet):
-        raise BadInput(f"{data.name} is a table: truth masks belong to pictures", code="needs-images")
+        raise BadInput(
+            f"{data.name} is a table, and truth masks are for images: name a set of images", code="needs-images"
+        )
     return data
 
 
@@ -137,12 +142,12 @@ def _show_check(console: Console, check: MaskCheck) -> None:
     _, height, width = check.images.shape
     _print(
         console,
-        f"{check.images.name}: {len(area):,} truth masks of {height} x {width} pixels, {check.usable:,} of use; "
-        f"they mark {area.mean():.1%} of a picture on average ({area.min():.1%} to {area.max():.1%})",
+        f"{check.images.name}: {len(area):,} truth masks of {height} x {width} pixels, {check.usable:,} usable; "
+        f"they mark {area.mean():.1%} of an image on average ({area.min():.1%} to {area.max():.1%})",
     )
     for note in check.notes:
         _print(console, f"{note}: left out of every score (numbers from 0)")
-    table = Table("heat that looks at no picture")
+    table = Table("heat map without a model")
     for column in ("XAI accuracy", "grid accuracy"):
         table.add_column(column, justify="right")
     for name, line in check.baselines.items():
@@ -151,9 +156,9 @@ def _show_check(console: Console, check: MaskCheck) -> None:
     scored = next(iter(check.baselines.values())).xai.count
     _print(
         console,
-        f"XAI accuracy ({scored:,} pictures): the share whose mean heat inside the mask is above that outside; grid accuracy: "
-        f"the share of scenes of {GRID} x {GRID} pictures whose warmest cell is the right one. A net's score says "
-        "something as far as it is above these; +- is the standard error of a score on so many pictures",
+        f"XAI accuracy ({scored:,} images): the share whose mean heat inside the mask is above that outside; grid accuracy: "
+        f"the share of scenes of {GRID} x {GRID} images whose warmest cell is the right one. Compare "
+        "a network's score with these; +- is the standard error of a score on so many images",
     )
 
 
@@ -162,7 +167,7 @@ def _print(console: Console, text: str) -> None:
 
 
 _LISTED = 12
-_NARROW = 8  # letters of a baseline's name in a line, so that all stand on a screen of 80
+_NARROW = 8  # characters of a baseline's name, so that a line fits 80 columns
 
 
 def show_explanations(console: Console, scored: RationaleReport) -> None:
@@ -176,10 +181,10 @@ def show_explanations(console: Console, scored: RationaleReport) -> None:
 
     _print(
         console,
-        f"{scored.run} on {scored.scoring_set}: {scored.figures['pictures']} pictures, "
-        f"{scored.figures['scored']} with a mask of use",
+        f"{scored.run} on {scored.scoring_set}: {scored.figures['pictures']} images, "
+        f"{scored.figures['scored']} with a usable mask",
     )
-    table = Table("pictures")
+    table = Table("images")
     columns = next(iter(scored.table.values()))
     for column in columns:
         table.add_column(column, justify="right")
@@ -208,25 +213,23 @@ def _show_scores(console: Console, scored: RationaleReport) -> None:
         if any(key in cells for cells in columns.values()):
             table.add_row(label, *(cells.get(key, "-") for cells in columns.values()))
     console.print(table)
-    _print(console, "a score says something as far as it is above those to its right; +- is the standard error")
+    _print(console, "compare a score with those to its right; +- is the standard error")
 
 
 def _print_images(console: Console, title: str, pictures: Sequence[ScoredImage]) -> None:
     _print(console, f"{title}: {len(pictures) or 'none'}")
     for p in pictures[:_LISTED]:
-        _print(console, f"  picture {p.number}: {p.headline}")
+        _print(console, f"  image {p.number}: {p.headline}")
     if len(pictures) > _LISTED:
         _print(console, f"  and {len(pictures) - _LISTED} more (--json has them all)")
 
 
-maps_app = typer.Typer(
-    help="Heat maps: where local and common models look on sites' own pictures.", no_args_is_help=True
-)
+maps_app = typer.Typer(help="Heat maps of local and common models on the images of a site.", no_args_is_help=True)
 
 
 @maps_app.callback()
 def _maps() -> None:
-    """Heat maps: where local and common models look on sites' own pictures."""
+    """Heat maps of local and common models on the images of a site."""
 
 
 @maps_app.command("show")
@@ -234,27 +237,26 @@ def _maps() -> None:
 def show_maps(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run with explain.maps.")],
     site: Annotated[
-        str | None, typer.Option(help="Whose pictures to draw; a number will do. Not given: all sites, as numbers.")
+        str | None,
+        typer.Option(help="The site whose images are drawn; 3 is site-03. Default: print the numbers of all sites."),
     ] = None,
     rounds: Annotated[
         str, typer.Option(metavar="1,10", help="Rounds to show (default: the first and the last with maps).")
     ] = "",
-    pictures: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 5,
+    pictures: Annotated[int, typer.Option(min=1, help="Images on the sheet.")] = 5,
     out: Annotated[Path | None, typer.Option(help="FILE.png or a folder (default: maps-SITE.png here).")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the numbers as JSON; draw only where --out is given.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON; draw only with --out.")] = False,
 ) -> None:
-    """Draw a site's pictures with the heat maps of its own and of the common model, and print the maps' numbers.
+    """Draw a site's images with the heat maps of its local model and of the common model, and print their scores.
 
     Make maps with `rounds run EXPERIMENT --set 'explain.maps=["grad_cam","normgrad"]' --set 'explain.maps_at=[1,10]'`.
 
-    Each row of the sheet is a picture: the picture, its truth mask where there is one, then for each map and round the heat of
-    the model that the site trained in the round and of the common model after it. Both are heat of the picture's own label.
-    A grey panel is a round in which the site did not train.
+    Each row of the sheet shows an image and its truth mask, if there is one. Then follow, for each map and round, the
+    heat of the site's local model and of the common model after the round, both for the true class. A grey panel is a
+    round in which the site did not train.
 
-    Maps lie in RUN/at_sites/SITE, which stands for the site: they are of its patients' pictures, so treat them and the sheet as
-    part of their records.
+    Maps are stored in RUN/at_sites/SITE. They show images of the site's patients: treat them and the sheet as part of
+    their records.
     """
     from grandrounds.analysis.case.heat_maps import choose_rounds, map_sheet, maps_png, read_map_records
     from grandrounds.cli.terminal import Terminal
@@ -268,7 +270,7 @@ def show_maps(
     console = Terminal()
     if site is None:
         if out is not None:
-            raise BadInput("--out draws one site's pictures: say whose with --site", code="missing-option")
+            raise BadInput("--out draws the images of one site: name it with --site", code="missing-option")
         last = records[chosen[-1]]
         echo(json.dumps({"round": chosen[-1], **last})) if as_json else show_all(console, chosen[-1], last)
         return
@@ -294,7 +296,7 @@ def _parse_rounds(text: str) -> Sequence[int]:
         return [int(word) for word in text.split(",") if word.strip()]
     except ValueError:
         raise BadInput(
-            f"--rounds {text}: give round numbers with commas between, such as 1,10", code="invalid-option"
+            f"--rounds {text}: give round numbers separated by commas, such as 1,10", code="invalid-option"
         ) from None
 
 
@@ -345,8 +347,8 @@ def show_site(console: Console, site: str, rounds: Mapping[int, MapNumbers | Non
     if sheet.covered is not None:
         _print(
             console,
-            f"truth masks cover {sheet.covered:.1%} of the site's {sheet.count} pictures that maps are made of: so much heat "
-            "would lie inside by chance",
+            f"truth masks cover {sheet.covered:.1%} of the site's {sheet.count} images with maps: this share of the heat "
+            "is inside by chance",
         )
     _print(console, _READING)
 
@@ -381,7 +383,7 @@ def show_all(console: Console, round: int, maps: Mapping[str, Any]) -> None:
             b = maps["between"][name]
             _print(
                 console,
-                f"between sites, on reference pictures: SSIM {format_number(b['ssim'])}, rank {format_number(b['rank'])}",
+                f"between sites, on reference images: SSIM {format_number(b['ssim'])}, rank {format_number(b['rank'])}",
             )
     _print(console, _READING)
 

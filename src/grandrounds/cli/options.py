@@ -35,8 +35,8 @@ TrustCode = Annotated[
     bool,
     typer.Option(
         "--trust-code",
-        help="Run the run's own code (a model or method of its author's) though the run was made elsewhere: read it first. "
-        "Modules must be those whose SHA-256 the plan lists.",
+        help="Run plug-in code of a run that was made elsewhere (a model or method of its author). "
+        "Read the code first. Modules must have the SHA-256 that the plan lists.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
@@ -54,7 +54,9 @@ Label = Annotated[str | None, typer.Option("--label", help="Column to predict.")
 EventClass = Annotated[
     str | None,
     typer.Option(
-        "--event", help="Class of the label whose probability is the risk: --event died (default: by known words)."
+        "--event",
+        help="Class of the label that is the event: --event died. A risk is its probability. "
+        "Default: recognized from the class names.",
     ),
 ]
 SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that names the hospital of each row.")]
@@ -63,7 +65,7 @@ Drop = Annotated[str | None, typer.Option("--drop", help="Columns to leave out: 
 Query = Annotated[str | None, typer.Option("--query", help="SELECT or table name, for a SQL URL.")]
 Decimal = Annotated[
     str | None,
-    typer.Option("--decimal", help="Decimal mark where a cell such as 1,234 can be read in two ways: , or ."),
+    typer.Option("--decimal", help="Decimal mark, comma or point, where a value such as 1,234 is ambiguous."),
 ]
 TextEncoding = Annotated[
     str | None, typer.Option("--text-encoding", help="Encoding of a text file: utf-8, cp1252, latin-1, utf-16 ...")
@@ -71,22 +73,25 @@ TextEncoding = Annotated[
 Separator = Annotated[str | None, typer.Option("--separator", help="Separator of a text file: , ; | or tab.")]
 Missing = Annotated[
     list[str] | None,
-    typer.Option("--missing", help="One more word that means 'no value' (repeatable): --missing -999."),
+    typer.Option("--missing", help="A further code for a missing value (repeatable): --missing -999."),
 ]
 Censored = Annotated[
-    str | None, typer.Option("--censored", help="What '<5' and '>200' stand for: value (default), half or missing.")
+    str | None,
+    typer.Option(
+        "--censored", help="Value to use for '<5' and '>200': value (5 and 200, the default), half or missing."
+    ),
 ]
 
 GUARD = 10.0
-"""`method.robust.guard` of an experiment on a user's table: one site's update cannot outweigh all others by its length."""
+"""`method.robust.guard` of an experiment on a user's table: it limits the length of one site's update."""
 
 DEFAULT_RECIPE = "breast-cancer"
-"""The recipe of `rounds run` without a name: one that sends no patient's row to anybody."""
+"""The recipe of `rounds run` without an argument. It sends no patient's row to another site."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a user's table, as `[data]` names them."""
+    """Columns of a user's table, as in section `[data]`."""
 
     label: Label = None
     event: EventClass = None
@@ -95,7 +100,7 @@ class Columns:
     drop: Drop = None
 
     def settings(self) -> dict[str, str | list[str]]:
-        """Return the keys of [data] that are set."""
+        """Return the settings of [data] that are given."""
         named = {"label": self.label, "event": self.event, "site": self.site, "patient": self.patient}
         values: dict[str, str | list[str]] = {name: value for name, value in named.items() if value is not None}
         if self.drop:
@@ -105,7 +110,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Reading:
-    """The format of the text of a table: decimal mark, encoding, separator, missing and censored values."""
+    """Text format of a table: decimal mark, encoding, separator, missing and censored values."""
 
     decimal: Decimal = None
     text_encoding: TextEncoding = None
@@ -114,7 +119,7 @@ class Reading:
     censored: Censored = None
 
     def format_settings(self) -> dict[str, str]:
-        """Return the keys of [data] that are set, without `missing`."""
+        """Return the settings of [data] that are given, without `missing`."""
         values = {
             "decimal": self.decimal,
             "text_encoding": self.text_encoding,
@@ -124,10 +129,10 @@ class Reading:
         return {name: value for name, value in values.items() if value is not None}
 
     def merge(self, missing: Iterable[str]) -> dict[str, str | list[str]]:
-        """Return the keys of [data] that are set.
+        """Return the settings of [data] that are given.
 
         Args:
-            missing: Words that mean "no value" already; those of --missing are added to them.
+            missing: Codes for a missing value; those of --missing are added to them.
         """
         values: dict[str, str | list[str]] = {**self.format_settings()}
         if self.missing:
@@ -135,7 +140,7 @@ class Reading:
         return values
 
     def text_format(self) -> Format:
-        """Return the format of the text, with the defaults of a table where an option is not set."""
+        """Return the text format; options that are not given have the defaults of a table."""
         from grandrounds.data.formats import Format
 
         defaults = Format()
@@ -147,14 +152,14 @@ class Reading:
         )
 
     def first_flag(self) -> str | None:
-        """Return the first of these options that is set, as it is typed; None where none is."""
+        """Return the first of these options that is given, as a flag; None if none is given."""
         names = [*self.format_settings(), *(["missing"] if self.missing else [])]
         return f"--{names[0].replace('_', '-')}" if names else None
 
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """The experiment that `rounds run` and `rounds plan` are about."""
+    """Experiment of `rounds run` and `rounds plan`."""
 
     source: Source = ""
     table: TableFile = None
@@ -183,14 +188,14 @@ class ExperimentOptions:
 
 @dataclass(frozen=True)
 class NewRows:
-    """The table of new patients that `rounds predict` and `rounds evaluate` score."""
+    """Table of new patients for `rounds predict` and `rounds evaluate`."""
 
     table: Annotated[str, typer.Option("--table", help="Rows to score: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")]
     query: Query = None
     reading: Reading = Reading()
 
     def read(self, run: Run) -> Table | ImageSet:
-        """Read the rows as the run's own data were read, and print what was assumed."""
+        """Read the rows in the format of the run's own data, and print assumptions on the format."""
         from grandrounds.analysis.case.rows import read_patients
 
         reading = self.reading.merge(run.plan["data"]["missing"])
@@ -200,13 +205,13 @@ class NewRows:
 
 
 def expand_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Replace each parameter of a command that is a dataclass of options by the options of that dataclass.
+    """Replace each dataclass parameter of a command by the options that are its fields.
 
     Args:
-        command: The command; such a parameter is annotated with the dataclass. A field may be such a dataclass too.
+        command: The command. A dataclass may have dataclasses as fields.
 
     Returns:
-        The command as Typer is to see it: it takes keywords, and calls `command` with instances of the dataclasses.
+        A function for Typer: it takes keyword arguments and calls `command` with instances of the dataclasses.
     """
     groups: dict[str, type[Any]] = {}
     shown: list[inspect.Parameter] = []
@@ -230,7 +235,7 @@ def expand_options(command: Callable[..., R]) -> Callable[..., R]:
 
 
 def _list_options(group: type[Any]) -> Iterator[inspect.Parameter]:
-    """List the options of a dataclass, those of its dataclasses in their place."""
+    """List the options of a dataclass and of the dataclasses among its fields."""
     hints = get_type_hints(group, include_extras=True)
     for option in fields(group):
         hint = hints[option.name]
@@ -248,7 +253,7 @@ def _default(option: Field[Any]) -> Any:
 
 
 def _take_options(group: type[Any], arguments: dict[str, Any]) -> Any:
-    """Make the dataclass of its options, which are taken out of `arguments`."""
+    """Create the dataclass from its options, and remove them from `arguments`."""
     hints = get_type_hints(group, include_extras=True)
     return group(
         **{
@@ -270,7 +275,7 @@ def build_experiment(
     settings: list[str] | None = None,
     seed: int | None = None,
 ) -> Experiment:
-    """Build the experiment that the options of a command describe together.
+    """Build an experiment from the options of a command.
 
     Args:
         source: A recipe, a TOML file or a table (known by its suffix, or a SQL URL); "" for the default recipe.
@@ -298,7 +303,7 @@ def build_experiment(
     if table is not None:
         if source:
             raise BadInput(
-                f"both '{source}' and --table were given; an own table needs no recipe (change settings with --set)",
+                f"both '{source}' and --table are given: leave one of them out (change settings with --set)",
                 code="conflicting-options",
             )
         where = table if "://" in table else str(Path(table).resolve())
@@ -314,7 +319,7 @@ def build_experiment(
         if (flag := reading.first_flag()) is not None:
             if base.data.table is None:
                 raise BadInput(
-                    f"{flag} goes with a table of your own, and '{base.name}' has none (use --table)",
+                    f"{flag} is for a table of your own, and '{base.name}' has none: add --table FILE",
                     code="missing-option",
                 )
             data |= reading.merge(base.data.missing)
@@ -351,7 +356,7 @@ def _title(table: str) -> str:
 
 
 def show_reading(rows: object) -> None:
-    """Print on standard error what was assumed to read a table; of images nothing is."""
+    """Print the assumptions on the format of a table on standard error."""
     reading = getattr(rows, "reading", None)
     for note in () if reading is None else reading.notes:
         typer.echo(f"assumed: {note}", err=True)

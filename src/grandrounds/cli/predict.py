@@ -22,16 +22,19 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a 
 ForSite = Annotated[
     str | None,
     typer.Option(
-        "--for", help="The site (3 is site-03) whose own model it is, where models are separate or fine-tuned."
+        "--for", help="Use the model of this site (3 is site-03), where sites have separate or fine-tuned models."
     ),
 ]
 
 
 def _model(run: Run, site: str | None) -> TrainedModel:
-    """Return the model of a site; note where it is the mean of models that stay separate, which no site uses."""
+    """Return the model of a site; print a note if it is the mean of separate models, which no site uses."""
     model = run.model_for(site)
     if site is None and run.summary.models and not run.summary.finetuned:
-        echo("note: models stay separate in this run: their mean speaks (--for SITE names another)", err=True)
+        echo(
+            "note: sites have separate models in this run; this is their mean (choose a site's with --for SITE)",
+            err=True,
+        )
     return model
 
 
@@ -50,7 +53,7 @@ def predict(
     site: ForSite = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Score new patients: one line a row with the risk of the event (or a probability for each class) and the decision.
+    """Predict new patients: for each row the risk of the event (or the probability of each class) and the decision.
 
     Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
     training data; a label is not needed.
@@ -133,14 +136,12 @@ def evaluate(
 
 def export(
     run: RunFolder,
-    target: Annotated[
-        str, typer.Option("--to", help="onnx, or json: coefficients and preparation, enough to score by hand.")
-    ],
+    target: Annotated[str, typer.Option("--to", help="onnx, or json with the coefficients and the preprocessing.")],
     out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx or RUN/model.json).")] = None,
     model_site: ForSite = None,
     trust_code: TrustCode = False,
 ) -> None:
-    """Write a finished run's model for other programs, from raw columns to probabilities."""
+    """Export the model of a finished run for other programs, with its preprocessing."""
     from grandrounds.runs.export import export as write
     from grandrounds.runs.run import Run
 

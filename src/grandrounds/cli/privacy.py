@@ -1,4 +1,4 @@
-"""`rounds privacy`: the privacy guarantee of a run, its spending, and what no guarantee covers; a site's budget."""
+"""`rounds privacy`: the privacy guarantee of a run, the budget it spent, data without a guarantee; a site's budget."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ def site_budget_lines(budget: SiteBudgetStatus) -> Iterator[str]:
     yield ""
     rows = [(name, str(n), rounded_up(epsilon)) for name, (n, epsilon) in budget.runs.items()]
     yield from _table(("run", "releases", "epsilon alone"), rows)
-    yield from _wrap("Runs do not add up to what is spent: several releases together tell less than the sum of each.")
+    yield from _wrap(
+        "The epsilon of single runs does not add up to the total: several releases together "
+        "disclose less than their sum."
+    )
 
 
 def _promise(account: Account) -> Iterator[str]:
@@ -110,19 +113,18 @@ def _promise(account: Account) -> Iterator[str]:
 
     statement = account.privacy
     epsilon, delta, unit = account.recomputed.epsilon, statement["delta"], statement["unit"]
-    yield f"PROMISED to each {whom(statement)}: epsilon = {rounded_up(epsilon)}, delta = {plain(delta)} (one {unit} more or less)"
+    amounts = f"epsilon = {rounded_up(epsilon)}, delta = {plain(delta)}"
+    yield f"GUARANTEE to each {whom(statement)}: {amounts} (one {unit} more or less)"
     remaining = account.remaining
     if remaining is None:
-        yield from _wrap(
-            "No budget was set (privacy.epsilon): what was spent is counted and nothing would have stopped it."
-        )
+        yield from _wrap("No budget was set (privacy.epsilon): the epsilon spent is counted, and nothing limits it.")
     else:
         yield f"budget: {statement['budget']:g}; spent: {rounded_up(epsilon)}; left: {_round_down(remaining)}"
     yield from _wrap(f"By {mechanism(statement['mechanism'], account.summary['method'], unit)}.")
     if "sensitivity" in statement:
         yield from _wrap(
-            f"The sum of updates is divided by {statement['sites']} (privacy.sites), whoever takes part: a site that is "
-            f"silent, or not there at all, moves it by at most {statement['sensitivity']:.3g}."
+            f"The sum of updates is divided by {statement['sites']} (privacy.sites), whichever sites take part: one "
+            f"site changes it by at most {statement['sensitivity']:.3g}."
         )
     yield from _wrap(_trained_on(account))
     for line in (
@@ -139,7 +141,7 @@ def _promise(account: Account) -> Iterator[str]:
     )
     if len(account.recomputed.rounds) > _SHOWN:
         yield f"({_SHOWN} of {len(account.recomputed.rounds)} rounds; --json has all)"
-    yield from ("", "RELEASED in all")
+    yield from ("", "RELEASED in total")
     yield from _bullets(release(Event.from_dict(e), unit) for e in statement["events"])
     if len(statement["spent"]) > 1:
         apart = ", ".join(f"{rows} rows {rounded_up(value)}" for rows, value in statement["spent"].items())
@@ -151,18 +153,18 @@ def _promise(account: Account) -> Iterator[str]:
 def _no_promise(account: Account) -> Iterator[str]:
     statement = account.privacy
     raw = list(dict.fromkeys(e["what"] for e in statement.get("events", ()) if e["kind"] == "raw"))
-    yield "NOTHING IS PROMISED: this run has no differential privacy" + (" (epsilon = infinity)" if raw else "")
-    yield from _wrap("What left may tell something about single patients, and nothing bounds how much.")
+    yield "NO GUARANTEE: this run has no differential privacy" + (" (epsilon = infinity)" if raw else "")
+    yield from _wrap("Disclosed data may reveal something about single patients, and nothing limits how much.")
     if statement.get("secure"):
         yield from _wrap(
-            "Secure aggregation hid single answers: the server saw sums. It does not bound what a sum tells, and in this "
-            "simulation keys follow from the seed."
+            "Secure aggregation hid single answers: the server saw sums. It does not limit what a sum reveals. In "
+            "this simulation, keys follow from the seed."
         )
-    yield from ("", "LEFT each site as it is")
+    yield from ("", "DISCLOSED by each site without protection")
     yield from _bullets([*raw, *account.disclosures])
     yield from _wrap(
-        "For a promise to patients: --set privacy.mechanism=dp-sgd --set privacy.epsilon=3, or method veil with "
-        "privacy.epsilon; to sites: privacy.mechanism=client."
+        "To give patients a guarantee: --set privacy.mechanism=dp-sgd --set privacy.epsilon=3, or method veil with "
+        "privacy.epsilon; for a guarantee to sites: --set privacy.mechanism=client."
     )
 
 
@@ -182,7 +184,7 @@ def _trained_on(account: Account) -> str:
 def _attacks(account: Account) -> Iterator[str]:
     yield from ("", "ATTACKED")
     if account.attacks is None:
-        yield from _wrap(f"Not yet: `rounds attack {account.run}` tries to tell who was trained on.")
+        yield from _wrap(f"Not yet: `rounds attack {account.run}` runs membership inference attacks.")
         return
     for a in account.attacks["attacks"]:
         interval = "" if a["low"] is None else f" (95% CI {a['low']:.3f} to {a['high']:.3f})"
@@ -196,13 +198,12 @@ def _agreement(account: Account) -> Iterator[str]:
     for line in account.findings:
         yield from _wrap(f"FOUND  {line}")
     if account.findings:
-        yield from _wrap("What this run says of its privacy does not agree with its record: do not rely on it.")
+        yield from _wrap("The privacy statement of this run does not agree with its record: do not rely on it.")
         return
     number = len(account.recomputed.rounds)
     if number:
         yield from _wrap(
-            f"Worked out again from the releases in {number} Decisions, epsilon is what the run says, in every round and "
-            "in all."
+            f"Epsilon, recomputed from the releases in {number} Decisions, agrees with the run in every round and in total."
         )
     where = "The Decisions are those in the ledger; `rounds audit verify` checks its signatures."
     yield from _wrap(where if account.ledger else "There is no ledger to compare the Decisions with.")
@@ -217,7 +218,7 @@ def _pick_rounds(rounds: Sequence[RoundSpent]) -> list[RoundSpent]:
 
 
 def _round_down(value: float) -> str:
-    """Format what is left of a budget, rounded down."""
+    """Format the rest of a budget, rounded down."""
     if value < _NOTHING:
         return "nothing"
     scale = 10.0 ** (1 - math.floor(math.log10(value)))

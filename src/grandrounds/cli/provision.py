@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 MAKE = "make"
 MIN_SECURE_SITES = 3
-"""The fewest sites of a secure sum."""
+"""The smallest number of sites for secure aggregation."""
 
 
 class _FileFirst(TyperGroup):
-    """The group `provision`: `rounds provision FILE` is `rounds provision make FILE`."""
+    """Group of `rounds provision`: `rounds provision FILE` is short for `rounds provision make FILE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
@@ -37,7 +37,7 @@ class _FileFirst(TyperGroup):
 app = typer.Typer(
     cls=_FileFirst,
     help=(
-        "Keys, certificates and folders of a consortium: `rounds provision consortium.toml --out OUT`.\n\n"
+        "Create keys, certificates and folders of a consortium: `rounds provision consortium.toml --out OUT`.\n\n"
         "Then hand OUT/sites/NAME to each hospital and OUT/operator to the operator; OUT/server stays with the server."
     ),
     no_args_is_help=True,
@@ -50,27 +50,32 @@ RELOAD = "the gateway reads it after: OUT/server/gateway.sh reload"
 
 @app.command(MAKE)
 def make(
-    source: Annotated[Path, typer.Argument(metavar="consortium.toml", help="Who takes part, and where the server is.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="consortium.toml", help="The sites of the consortium and the address of the server (TOML)."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     site: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Add this site, new in the file, to an OUT that is there; may be repeated."),
+        typer.Option(metavar="NAME", help="Add this site, new in the file, to an existing OUT (repeatable)."),
     ] = None,
     seal: Annotated[
         Path | None,
         typer.Option(
             metavar="PASSFILE",
-            help="Also write each site's folder as one encrypted file, OUT/sealed/NAME.sealed. A file with a passphrase "
-            "for all, or a folder with a file NAME.txt for each site.",
+            help="Also write each site's folder as one encrypted file, OUT/sealed/NAME.sealed. Give a file with one "
+            "passphrase for all, or a folder with a file NAME.txt for each site.",
         ),
     ] = None,
     insecure_loopback: Annotated[
-        bool, typer.Option("--insecure-loopback", help="No TLS: for trying things out on one machine, at 127.0.0.1.")
+        bool, typer.Option("--insecure-loopback", help="No TLS: for a trial on one machine, at 127.0.0.1.")
     ] = False,
 ) -> None:
-    """Make a server authority, an operator authority, certificates, a key pair for each site, and everybody's folder.
+    """Create a server authority, an operator authority, certificates, a key pair for each site, and all folders.
 
-    An OUT that is there is never written over. Exit code 2: something in the file is wrong, and nothing was written.
+    An existing OUT is never overwritten. Exit code 2: the file has an error, and nothing was written.
     """
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.folders import Folders
@@ -79,7 +84,7 @@ def make(
 
     if site and insecure_loopback:
         raise BadInput(
-            "--insecure-loopback is for a new OUT: one that is there keeps what it was made with",
+            "--insecure-loopback is for a new OUT: leave it out for an existing one",
             code="conflicting-options",
         )
     if seal is not None:
@@ -90,7 +95,7 @@ def make(
     for name in names:
         echo(f"{folders.site(name)}  for {name}")
     if not site:
-        offline = "" if insecure_loopback else "; its authorities' keys (pki/*-ca.key) are best kept offline"
+        offline = "" if insecure_loopback else "; keep the keys of its authorities (pki/*-ca.key) offline"
         echo(f"{folders.server}  for the server{offline}")
         if not insecure_loopback:
             echo(f"{folders.operator('operator')}  for the operator")
@@ -101,14 +106,14 @@ def make(
         echo(f"{AGAIN.format('other ')}; until then it refuses secure sums with new ones (unknown-peer)")
     count = len(folders.members())
     if count < MIN_SECURE_SITES:
-        echo(f"note: secure sums (privacy.secure) need {MIN_SECURE_SITES} sites, and there are {count}")
+        echo(f"note: secure aggregation (privacy.secure) needs {MIN_SECURE_SITES} sites, and there are {count}")
     if insecure_loopback:
-        echo("note: nothing here is encrypted; it is for this machine alone")
+        echo("note: nothing here is encrypted; use it on this machine only")
 
 
 @app.command()
 def show(out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List what ends when, who is revoked or has withdrawn; warn of what ends within 30 days."""
+    """List certificates and keys with their expiry and state; warn of those that expire within 30 days."""
     from rich.table import Table
 
     from grandrounds.cli.terminal import Terminal
@@ -135,10 +140,8 @@ def show(out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print J
 
 
 @app.command()
-def log(
-    out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one entry a line.")] = False
-) -> None:
-    """Print the record: who was given which key or certificate, and what became of it."""
+def log(out: Out, as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False) -> None:
+    """Print the record of keys and certificates: owner, issue, renewal, revocation."""
     from grandrounds.deploy import records
     from grandrounds.deploy.folders import Folders
 
@@ -153,7 +156,8 @@ def verify(
         Path | None, typer.Option(metavar="server.pub", help="The server's public key, from a source you trust.")
     ] = None,
 ) -> None:
-    """Check that a folder is as it was handed over, or all of OUT with its record. Exit code 3: something was changed."""
+    """Check that a folder is unchanged since it was handed over, or all of OUT with its record. Exit code 3: it was
+    changed."""
     from grandrounds.deploy.manifest import check_manifest
     from grandrounds.deploy.status import verify_all
     from grandrounds.protocol.identity import load_public
@@ -168,12 +172,12 @@ def verify(
 
 @app.command()
 def renew(out: Out) -> None:
-    """Make new certificates for SuperLink, gateway and operators, by the same authorities: sites need nothing new."""
+    """Renew the certificates of SuperLink, gateway and operators with the same authorities; sites need no change."""
     from grandrounds.deploy import renewal
 
     for name, serial in renewal.renew(out).items():
         echo(f"{name}: {serial}")
-    echo("hand operators their folders again; start the SuperLink again, and reload the gateway: gateway.sh reload")
+    echo("give operators their new folders; restart the SuperLink, and reload the gateway: gateway.sh reload")
 
 
 @app.command()
@@ -185,7 +189,7 @@ def rotate(
         typer.Option(metavar="request.json", help="Keys that the site made itself (`rounds site rekey`)."),
     ] = None,
 ) -> None:
-    """Make new keys for a site; the old ones are void and recorded as such."""
+    """Create new keys for a site; the old ones are revoked and recorded as such."""
     from grandrounds.deploy import renewal
     from grandrounds.deploy.folders import Folders
     from grandrounds.protocol.peers import fingerprint
@@ -201,7 +205,7 @@ def rotate(
 
 @app.command("rotate-server")
 def rotate_server(out: Out) -> None:
-    """Make a new signing key of the server, which the old one signs for; sites take it with `rounds site accept`."""
+    """Create a new signing key of the server, signed by the old one; sites accept it with `rounds site accept`."""
     from grandrounds.deploy import renewal
 
     echo(f"server key: {renewal.rotate_server(out).hex()}")
@@ -210,9 +214,10 @@ def rotate_server(out: Out) -> None:
 
 @app.command("add-operator")
 def add_operator(
-    out: Out, name: Annotated[str, typer.Argument(metavar="NAME", help="Who; it stands in the gateway's log.")]
+    out: Out,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the operator, as in the gateway's log.")],
 ) -> None:
-    """Add an operator, with a certificate of their own."""
+    """Add an operator with their own certificate."""
     from grandrounds.deploy import renewal
 
     echo(f"{renewal.add_operator(out, name)}  for {name}")
@@ -222,7 +227,7 @@ def add_operator(
 def revoke_operator(
     out: Out, who: Annotated[str, typer.Argument(metavar="NAME|SERIAL", help="An operator, or one certificate.")]
 ) -> None:
-    """Refuse an operator's certificates at the gateway from its next reload on."""
+    """Revoke an operator's certificates; the gateway refuses them after its next reload."""
     from grandrounds.deploy import renewal
 
     echo(f"revoked: {renewal.revoke_operator(out, who)}; {RELOAD}")
@@ -230,7 +235,7 @@ def revoke_operator(
 
 @app.command()
 def withdraw(out: Out, site: Annotated[str, typer.Argument(metavar="SITE", help="The site, by its name.")]) -> None:
-    """Take a site's keys off the lists, and record it."""
+    """Remove a site's keys from the lists, and record it."""
     from grandrounds.deploy import renewal
 
     renewal.withdraw(out, site)
@@ -245,9 +250,9 @@ def seal(
         Path,
         typer.Option(metavar="PASSFILE", help="As --seal: a file for all, or a folder with NAME.txt for each site."),
     ],
-    site: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this site; may be repeated.")] = None,
+    site: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this site (repeatable).")] = None,
 ) -> None:
-    """Write folders of sites as encrypted files, OUT/sealed/NAME.sealed; also again, after a rotation."""
+    """Write folders of sites as encrypted files, OUT/sealed/NAME.sealed, for instance after a rotation."""
     from grandrounds.deploy.folders import Folders
     from grandrounds.deploy.seal import read_passphrases, seal_sites
 
@@ -261,8 +266,8 @@ def seal(
 def wheels(
     out: Out,
     folder: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder to write.")],
-    extras: Annotated[str, typer.Option(help="Extras of the package, with commas between them.")] = "flower",
-    source: Annotated[str | None, typer.Option(help="What pip takes the package from; not set: as installed.")] = None,
+    extras: Annotated[str, typer.Option(help="Extras of the package, separated by commas.")] = "flower",
+    source: Annotated[str | None, typer.Option(help="Source of the package for pip (default: as installed).")] = None,
 ) -> None:
     """Write a signed folder of wheels for a hospital without the internet: `install.sh` there needs only Python."""
     from grandrounds.deploy.wheels import write_wheelhouse

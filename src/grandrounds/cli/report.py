@@ -1,4 +1,4 @@
-"""`rounds report`: write the page about a run or a comparison again from its folder."""
+"""`rounds report`: write the report of a run or a comparison again."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ def report(
     pdf: Annotated[
         bool, typer.Option("--pdf", help="Also write report.pdf, with a model card, for the governance file.")
     ] = False,
-    use: Annotated[str, typer.Option(help="For --pdf: what the model is meant for, in a sentence or two.")] = "",
+    use: Annotated[str, typer.Option(help="For --pdf: the intended use of the model, in a sentence or two.")] = "",
 ) -> None:
-    """Write report.html again, from what the folder holds; with --pdf a file for the board as well.
+    """Write report.html of a run or a comparison again; with --pdf also a PDF with a model card.
 
-    For a run that came from a machine without plotly, and for one that an older version reported. The PDF begins with a
-    model card: intended use, data, sites, figures by subgroup, calibration, privacy, and the ledger's head, which is checked
-    as it is written. A Chrome or Chromium of this machine prints it.
+    Use it for a run from a machine without plotly, or for a report of an older version. The PDF begins with a model card:
+    intended use, data, sites, scores by subgroup, calibration, privacy, and the head of the ledger, which is verified
+    first. Printing needs Chrome or Chromium on this machine.
     """
     from grandrounds.core.errors import BadInput
 
     if use and not pdf:
-        raise BadInput("--use is for the model card of the PDF: give --pdf too", code="missing-option")
+        raise BadInput("--use is for the model card of the PDF: add --pdf", code="missing-option")
     if (folder / COMPARISON).is_file():
         if pdf:
             raise BadInput(
-                f"{folder} is a comparison: a model card is of one run, so give a run's folder", code="not-a-run-folder"
+                f"{folder} is a comparison, and a model card describes one run: give the folder of a run",
+                code="not-a-run-folder",
             )
         page = _comparison(folder)
     elif (folder / "checkpoint").is_dir():
@@ -155,7 +156,7 @@ def _comparison(folder: Path) -> str:
 
 
 def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, list[Run]]:
-    """Open the runs of each arm; one that has been moved away is left out, with a note."""
+    """Open the runs of each arm; a run whose folder is gone is left out, with a note."""
     from grandrounds.core.errors import BadInput
     from grandrounds.runs.run import Run
 
@@ -165,7 +166,7 @@ def _runs(folder: Path, named: Mapping[str, Mapping[str, str]]) -> dict[str, lis
             try:
                 run = Run(folder / place)
             except BadInput:
-                echo(f"without {folder / place}: it is not there any more", err=True)
+                echo(f"left out {folder / place}: the folder no longer exists", err=True)
                 continue
             out.setdefault(arm, []).append(run)
     return out

@@ -1,4 +1,4 @@
-"""`rounds reproduce`: the command of the reproductions, or a sentence on how to get it."""
+"""`rounds reproduce`: the command of the package `grandrounds-reproductions`, or a sentence on how to install it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def register(app: typer.Typer) -> None:
 
 
 def explain_installation(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[SYSTEM/WHAT]", help="A study of a paper.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[SYSTEM/WHAT]", help="A reproduction (`rounds list studies`).")
+    ] = None,
 ) -> None:
     """Run what a paper ran, and compare its figures with ours. Needs the distribution `grandrounds-reproductions`.
 

@@ -86,7 +86,7 @@ def plan(
         bool, typer.Option("--with-data", help="Write the table next to the plan, for a machine without it.")
     ] = False,
 ) -> None:
-    """Write the resolved experiment as JSON, for `python -m grandrounds.job PLAN.json --out RUN`."""
+    """Write the experiment with all settings as JSON. `python -m grandrounds.job PLAN.json --out RUN` runs it."""
     from grandrounds.core.arrays import write_atomic
     from grandrounds.core.errors import BadInput
 

@@ -1,4 +1,4 @@
-"""`rounds server start|stop`, `rounds submit`, `rounds status`, `rounds stop`: a consortium's server and its runs."""
+"""`rounds server`: start and stop the server of a consortium; submit, watch and stop its runs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ if TYPE_CHECKING:
     from grandrounds.deploy.superlink import Link
 
 
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="What `rounds provision --out` wrote, or its folder server/.")]
-Server = Annotated[Path | None, typer.Option("--server", help="On the server's host: what `rounds provision` wrote.")]
+Out = Annotated[
+    Path, typer.Argument(metavar="OUT", help="The folder that `rounds provision --out` wrote, or its folder server/.")
+]
+Server = Annotated[
+    Path | None, typer.Option("--server", help="On the server's host: the folder that `rounds provision` wrote.")
+]
 Operator = Annotated[
     Path | None, typer.Option("--operator", help="From another machine: the operator's folder, with its certificate.")
 ]
 Plain = Annotated[
     bool,
-    typer.Option("--insecure-loopback", help="Plain text and nodes without keys, on 127.0.0.1 only: to try things."),
+    typer.Option("--insecure-loopback", help="No TLS and no node keys, on 127.0.0.1 only: for a trial."),
 ]
 
-server_app = typer.Typer(help="The server of a consortium: SuperLink, gateway, and runs.", no_args_is_help=True)
+server_app = typer.Typer(help="Start and stop the server of a consortium, and submit runs to it.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +43,9 @@ def register(app: typer.Typer) -> None:
 @server_app.command("start")
 def start(
     out: Out,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay here until stopped (for systemd).")] = False,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run in the foreground until stopped (for systemd).")
+    ] = False,
     health: Annotated[
         int | None,
         typer.Option(help="Port of the health page on loopback (default: one above the SuperLink's; 0: none)."),
@@ -48,13 +54,14 @@ def start(
         bool,
         typer.Option(
             "--in-memory",
-            help="Keep Flower's letters in memory and not in SQLite: exchanges are quicker. Should the SuperLink end in mid-run, "
-            "`rounds submit --resume` goes on from the last round.",
+            help="Store Flower's messages in memory instead of SQLite, which is faster. If the "
+            "SuperLink ends during a run, `rounds server submit --resume` continues from the last "
+            "round.",
         ),
     ] = False,
     insecure: Plain = False,
 ) -> None:
-    """Start a consortium's server: SuperLink, gateway, and runs as they are submitted.
+    """Start the server of a consortium: SuperLink, gateway, and the scheduler of submitted runs.
 
     `/health` and `/metrics` (Prometheus) are on 127.0.0.1.
     """
@@ -63,7 +70,8 @@ def start(
     link = replace(_link(out, insecure=insecure), in_memory=in_memory)
     if link.insecure and not insecure:
         raise BadInput(
-            f"{link.folder} was provisioned without certificates: start it with --insecure-loopback, on this machine alone",
+            f"{link.folder} was provisioned without certificates: start it with "
+            "--insecure-loopback, on this machine only",
             code="missing-option",
         )
     page = link.port + 1 if health is None else health
@@ -73,12 +81,12 @@ def start(
         from grandrounds.deploy.server import start_in_background
 
         start_in_background(link, page)
-        echo(f"the server of {link.folder} runs; its log: {link.logs / 'server.log'}")
+        echo(f"the server of {link.folder} is running; its log: {link.logs / 'server.log'}")
 
 
 @server_app.command("stop")
 def stop_server(out: Out) -> None:
-    """Stop a server. Runs are kept: `rounds submit --resume RUN` goes on with one."""
+    """Stop the server. Runs are kept: `rounds server submit --resume RUN` continues one."""
     from grandrounds.deploy.server import stop_in_background
 
     link = _link(out)
@@ -88,34 +96,32 @@ def stop_server(out: Out) -> None:
 
 @server_app.command()
 def submit(
-    source: Annotated[str, typer.Argument(metavar="[FILE.toml]", help="An experiment; its data are the sites'.")] = "",
+    source: Annotated[
+        str, typer.Argument(metavar="[FILE.toml]", help="An experiment; each site has its own data.")
+    ] = "",
     server: Server = None,
     operator: Operator = None,
     settings: Annotated[
         list[str], typer.Option("--set", help="Change a setting: --set method.rounds=50 (repeatable).")
     ] = [],  # noqa: B006
-    name: Annotated[str | None, typer.Option(help="What the run is called (default: experiment and time).")] = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that stopped.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run (default: experiment and time).")] = None,
+    resume: Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Continue a stopped run.")] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Submit nothing: write the plan as sites will be told it."),
+        typer.Option(metavar="FILE.json", help="Write the plan that sites will receive, and submit nothing."),
     ] = None,
     insecure: Plain = False,
 ) -> None:
-    """Have an experiment run at the hospitals of a consortium.
+    """Submit an experiment to the hospitals of a consortium.
 
-    With --plan nobody is asked anything: sites can list the digest that is printed under runs.plans of their policy.toml,
-    and then open a run with these very settings and no others.
+    With --plan nothing is submitted. A site can list the printed digest under runs.plans of its policy.toml, and so
+    approve this plan and no other.
     """
     from grandrounds.core.errors import BadInput
     from grandrounds.deploy.submit import resume_run, submit_run
 
     if bool(source) == (resume is not None):
-        raise BadInput(
-            "name an experiment's file to run, or --resume RUN to go on with one", code="conflicting-options"
-        )
+        raise BadInput("give the file of an experiment, or --resume RUN to continue a run", code="conflicting-options")
     if plan is not None:
         _write_plan(plan, source, settings, server, operator)
         return
@@ -125,7 +131,7 @@ def submit(
             run, flower = resume_run(control, resume, link)
         else:
             run, flower = submit_run(control, source, settings, name, link)
-    echo(f"run {run} is submitted (Flower's number: {flower})")
+    echo(f"run {run} is submitted (Flower run ID: {flower})")
 
 
 @server_app.command()
@@ -135,9 +141,10 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     insecure: Plain = False,
 ) -> None:
-    """Show which sites are connected, and the progress of runs.
+    """Show the connected sites and the progress of runs.
 
-    On the server's host the progress is read from run folders. From an operator's machine only Flower's status is known.
+    On the server's host, the progress is read from run folders. From an operator's machine, only Flower's status is
+    known.
     """
     from grandrounds.deploy.status import list_runs, list_sites
 
@@ -153,8 +160,9 @@ def status(
     _show_table("runs", runs)
     if link is None and runs:
         echo(
-            "This is Flower's word, which is 'finished:completed' of failed runs too. How far runs are, and who was missing, "
-            "is in our own record at the server: `rounds status --server OUT` there."
+            "This is Flower's status, which is 'finished:completed' for failed runs too. For the "
+            "progress of runs and missing sites, run `rounds server status --server OUT` on the "
+            "server."
         )
 
 
@@ -165,7 +173,7 @@ def stop(
     operator: Operator = None,
     insecure: Plain = False,
 ) -> None:
-    """Stop a run; `rounds submit --resume RUN` goes on with it."""
+    """Stop a run. `rounds server submit --resume RUN` continues it."""
     from grandrounds.deploy.submit import stop_run
 
     link = None if server is None else _link(server, insecure=insecure)
@@ -183,12 +191,12 @@ def _link(out: Path, *, insecure: bool = False) -> Link:
     plain = not (folder / "pki").exists() and not (folder / "nginx.conf").exists()
     if insecure and not plain:
         raise BadInput(
-            f"{folder} was provisioned with certificates: leave --insecure-loopback out", code="conflicting-options"
+            f"{folder} was provisioned with certificates: leave out --insecure-loopback", code="conflicting-options"
         )
     return Link.from_folder(out, insecure=plain)
 
 
-WHERE = "say where the server is: --server OUT on its own host, or --operator FOLDER from another machine"
+WHERE = "the server is not named: give --server OUT on its own host, or --operator FOLDER from another machine"
 
 
 @contextmanager
@@ -203,7 +211,7 @@ def _open_control(link: Link | None, operator: Path | None) -> Iterator[Control]
         with Control.local(link) if link is not None else Control.operator(operator or Path()) as control:
             yield control
     except Unreachable as e:
-        start = f"`rounds server start {link.folder}` starts it" if link is not None else "ask whoever keeps it"
+        start = f"`rounds server start {link.folder}` starts it" if link is not None else "ask the person who runs it"
         raise BadInput(f"{e}: {start}", code=e.code) from None
 
 
@@ -239,14 +247,14 @@ def _write_plan(file: Path, source: str, settings: list[str], server: Path | Non
 
     if not source:
         raise BadInput(
-            "--plan writes the plan of an experiment: name its file, without --resume", code="conflicting-options"
+            "--plan writes the plan of an experiment: give its file, and leave out --resume", code="conflicting-options"
         )
     plan = plan_for_sites(Path(source), settings, _load_consortium(server, operator).data)
     try:
         write_atomic(file, f"{json.dumps(plan, indent=1)}\n".encode())
     except OSError as e:
         raise BadInput(f"cannot write {file}: {e.strerror or e}", code="cannot-write") from None
-    echo(f"{file}: the plan as sites will be told it; nothing is submitted\ndigest {plan_digest(plan)}")
+    echo(f"{file}: the plan that sites will receive; nothing is submitted\ndigest {plan_digest(plan)}")
 
 
 def _serve(link: Link, health: int | None) -> None:

@@ -1,4 +1,4 @@
-"""`rounds list`, `rounds show`, `rounds init`: the choices there are, a run with its rounds and model, a first file."""
+"""`rounds list`, `rounds show`, `rounds init`: list choices, show a run, write a first experiment file."""
 
 from __future__ import annotations
 
@@ -171,18 +171,23 @@ def _list_kinds(*, as_json: bool) -> None:
 
 def show(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    round_: Annotated[int | None, typer.Option("--round", help="One round: who answered, weights and why.")] = None,
+    round_: Annotated[
+        int | None,
+        typer.Option("--round", help="One round: sites that answered, their weights, and the reasons for them."),
+    ] = None,
     site: Annotated[
         str | None,
         typer.Option(
-            help="One site: its course over the rounds; with --round why it had its weight. A number will do: 3 is site-03."
+            help="One site: its scores over the rounds; with --round the reason for its weight. 3 is site-03."
         ),
     ] = None,
-    sites: Annotated[bool, typer.Option("--sites", help="All sites, not only the worst twelve.")] = False,
-    schema: Annotated[bool, typer.Option("--schema", help="How each column was read.")] = False,
+    sites: Annotated[bool, typer.Option("--sites", help="Print all sites instead of the worst twelve.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="The type of each column.")] = False,
     model: Annotated[
         bool,
-        typer.Option("--model", help="A linear model's weights as odds ratios; with --site the model that it uses."),
+        typer.Option(
+            "--model", help="The weights of a linear model as odds ratios; with --site the model of that site."
+        ),
     ] = False,
     verbose: Verbose = False,
     trust_code: TrustCode = False,
@@ -190,7 +195,7 @@ def show(
         bool, typer.Option("--json", help="Print the summary, a round, a site or a model as JSON.")
     ] = False,
 ) -> None:
-    """Show what a run found: final figures, a round's decision, a site's course, the model, or the schema."""
+    """Show a run: its findings and scores, a round's decision, a site over the rounds, the model, or the schema."""
     from grandrounds.cli.screen import show_summary
     from grandrounds.cli.terminal import Terminal
     from grandrounds.runs.run import Run
@@ -209,7 +214,7 @@ def show(
     elif not finished_run.finished:
         completed, total = len(finished_run.rounds), finished_run.plan["method"]["rounds"]
         echo(
-            f"{finished_run.folder}: {completed} of {total} rounds done; `rounds resume {finished_run.folder}` goes on"
+            f"{finished_run.folder}: {completed} of {total} rounds done; `rounds resume {finished_run.folder}` continues the run"
         )
     else:
         show_summary(console, finished_run.summary, sites=10**6 if sites else 12, verbose=verbose)
@@ -387,7 +392,7 @@ def _attributions(shares: Mapping[str, float]) -> Iterator[str]:
 
     most = sorted((name for name in shares), key=lambda n: (-shares[n], n))[:_FEATURES]
     if most:
-        yield f"the consortium's reasons: {', '.join(f'{n} {percent(shares[n])}' for n in most)}"
+        yield f"feature attributions of the consortium: {', '.join(f'{n} {percent(shares[n])}' for n in most)}"
 
 
 def _cell(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`rounds site`: commands for a hospital: check its data and policy, start it, and take what the operator hands over."""
+"""`rounds site`: commands for a hospital: check its data and policy, start it, and accept files from the operator."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ if TYPE_CHECKING:
     from grandrounds.protocol.peers import Changes
 
 
-app = typer.Typer(
-    help="At a hospital: check its data against the consortium's schema, read its policy.", no_args_is_help=True
-)
+app = typer.Typer(help="Run a hospital: check its data and policy, start it, manage its keys.", no_args_is_help=True)
 
 UNFIT = 1
-"""Exit code where the data do not fit, or a plan would be refused."""
+"""Exit code if the data do not fit, or a plan would be refused."""
 
 
 @app.command()
 def check(
     data: Annotated[
-        str, typer.Option(help="The site's table (.csv, .tsv, .parquet, SQL URL), or pictures: .npz, or a folder.")
+        str, typer.Option(help="The site's table (.csv, .tsv, .parquet, SQL URL), or images: .npz, or a folder.")
     ],
     schema: Annotated[Path, typer.Option(help="schema.json of the site's folder, or consortium.toml.")] = Path(
         "schema.json"
@@ -40,9 +38,9 @@ def check(
     censored: Censored = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; it may name patients' values.")] = False,
 ) -> None:
-    """Check a table or pictures against what the consortium agreed on: columns, kinds, values, units; size, labels, masks.
+    """Check data against the schema of the consortium: columns, types, values, units; for images size, labels, masks.
 
-    What is printed may name values of patients and is for the site's own people; nothing is sent anywhere.
+    The output may contain values of patients and is for the site's staff. Nothing is sent anywhere.
     Exit code 0: the data fit. 1: they do not. 2: the data or the schema cannot be read.
 
     Example: `rounds site check --data patients.csv --schema schema.json`
@@ -69,7 +67,7 @@ def check(
         for finding in findings:
             echo(str(finding))
         errors = sum(f.level == "error" for f in findings)
-        echo(f"{agreed.describe(examined.rows)}: {'fits' if not errors else f'does not fit ({errors} to mend)'}")
+        echo(f"{agreed.describe(examined.rows)}: {'fits' if not errors else f'does not fit ({errors} to fix)'}")
     if not fit.has_no_errors(findings):
         raise typer.Exit(UNFIT)
 
@@ -78,28 +76,29 @@ def check(
 @expand_options
 def schema_(
     table: Annotated[
-        str, typer.Argument(help="A table that has the columns (.csv, .tsv, .parquet, SQL URL), or pictures (.npz).")
+        str, typer.Argument(help="A table that has the columns (.csv, .tsv, .parquet, SQL URL), or images (.npz).")
     ],
     label: Annotated[
-        str | None, typer.Option(help="Column to predict; of pictures the array, if not `labels`.")
+        str | None, typer.Option(help="Column to predict; for images the array (default: `labels`).")
     ] = None,
     site: Annotated[str | None, typer.Option(help="Column that names the hospital; it is left out.")] = None,
     patient: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
     time: Annotated[str | None, typer.Option(help="Column that rows can be ordered by.")] = None,
-    drop: Annotated[str | None, typer.Option(help="Columns to leave out, with commas between.")] = None,
+    drop: Annotated[str | None, typer.Option(help="Columns to leave out, separated by commas.")] = None,
     categories: Annotated[
-        str | None, typer.Option(help="Columns that are categories though they look like numbers, with commas between.")
+        str | None, typer.Option(help="Columns that are categories though they look like numbers, separated by commas.")
     ] = None,
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
     reading: Reading = Reading(),
     quantiles: Annotated[
-        bool, typer.Option("--quantiles", help="Write quantiles and ranges too: they are of these patients.")
+        bool,
+        typer.Option("--quantiles", help="Also write quantiles and ranges; they are computed from these patients."),
     ] = False,
 ) -> None:
-    """Write a first [data] section for consortium.toml from a table or pictures, to be read and changed by people.
+    """Write a draft of section [data] of consortium.toml from a table or images; edit it afterwards.
 
-    Units are not in a table: add `unit = "mg/dL"` where there is one. Without quantiles or ranges no unit is checked, and
-    without quantiles no brightness.
+    A table does not contain units: add `unit = "mg/dL"`. Units are checked only if there are quantiles or ranges, the
+    brightness of images only if there are quantiles.
 
     Example: `rounds site schema patients.csv --label died --site hospital --quantiles`
     """
@@ -117,7 +116,7 @@ def schema_(
         pictures = read_npz(table, label=label, site=site, patient=patient)
         drafted = draft_image_schema(pictures, label=label, patient=patient, quantiles=quantiles)
     elif label is None:
-        raise BadInput("which column is to be predicted? (use --label)", code="label-not-set")
+        raise BadInput("no column to predict is set: name it with --label COLUMN", code="label-not-set")
     else:
         left_out, words = (named.split(",") if named else () for named in (drop, categories))
         parts = {"site": site, "patient": patient, "time": time}
@@ -136,13 +135,15 @@ def schema_(
 @app.command()
 def policy(
     file: Annotated[Path, typer.Argument(metavar="POLICY", help="policy.toml of the site's folder.")],
-    plan: Annotated[Path | None, typer.Option(help="A plan as `rounds plan` writes it: what of it is refused.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="A plan from `rounds plan`: list the parts that the policy refuses.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say in words what a site's policy allows, and what of a plan it would refuse.
+    """Print the meaning of a site's policy, and the parts of a plan that it would refuse.
 
-    A plan's digest is printed with it: list it under runs.plans to approve that plan and no other.
-    Exit code 0: nothing is refused. 1: something of the plan is.
+    The digest of the plan is printed: list it under runs.plans to approve this plan and no other.
+    Exit code 0: nothing is refused. 1: a part of the plan is refused.
 
     Example: `rounds site policy policy.toml --plan plan.json`
     """
@@ -181,7 +182,7 @@ def _read_plan(path: Path) -> dict[str, object]:
     except ValueError:
         values = None
     if not isinstance(values, dict) or "method" not in values:
-        raise BadInput(f"{path} is no plan: write it with `rounds plan RECIPE`", code="not-a-plan")
+        raise BadInput(f"{path} is not a plan: write one with `rounds plan RECIPE`", code="not-a-plan")
     return values
 
 
@@ -205,10 +206,10 @@ def unseal(
 def rekey(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
     confirmed: Annotated[
-        bool, typer.Option("--done", help="The operator has taken the request: use the new keys from now on.")
+        bool, typer.Option("--done", help="The operator has accepted the request: use the new keys from now on.")
     ] = False,
 ) -> None:
-    """Make new keys that nobody else has ever held, and a request for the operator to put them on the list."""
+    """Create new keys at the site, and a request to the operator to put them on the list."""
     from grandrounds.deploy.keys import rekey, take_new_keys
 
     if confirmed:
@@ -221,16 +222,19 @@ def rekey(
 @app.command()
 def accept(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
-    handed: Annotated[Path, typer.Argument(metavar="HANDED", help="The folder that was handed over again.")],
+    handed: Annotated[Path, typer.Argument(metavar="HANDED", help="The new folder from the operator.")],
     yes: Annotated[
-        bool, typer.Option("--yes", help="Take another list of sites without asking: its fingerprints were compared.")
+        bool,
+        typer.Option(
+            "--yes", help="Accept a changed list of sites without a question: its fingerprints were compared."
+        ),
     ] = False,
 ) -> None:
-    """Take what the server signed: renewed files, its new key if the old one signed for it, the keys of the other sites.
+    """Accept files that the server signed: renewed files, a new server key signed by the old one, keys of other sites.
 
-    Where sites were added or removed, or have another key, that is printed and asked about: compare fingerprints with the
-    hospitals themselves first, since it is the server that the list guards against.
-    Exit code 1: the answer was no, and nothing was taken.
+    If sites were added or removed, or have another key, the command prints that and asks. Compare fingerprints with the
+    hospitals themselves first: the list protects against a dishonest server. Exit code 1: the answer was no, and nothing
+    was accepted.
 
     Example: `rounds site accept hospital handed`
     """
@@ -238,10 +242,10 @@ def accept(
 
     other = accept(folder, handed, lambda changes: _confirm_changes(changes, yes=yes))
     if other is None:
-        echo("nothing was taken")
+        echo("nothing was accepted")
         raise typer.Exit(1)
-    outcome = "the new server key is taken" if other else "taken; the server key is the same"
-    echo(f"{folder}: {outcome}; a site that runs reads it when it is started again")
+    outcome = "the new server key is accepted" if other else "accepted; the server key is the same"
+    echo(f"{folder}: {outcome}; restart a running site to use it")
 
 
 def _confirm_changes(changes: Changes, *, yes: bool) -> bool:
@@ -254,7 +258,8 @@ def _confirm_changes(changes: Changes, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise BadInput(
-            "the list of sites is another: compare the fingerprints above by another way, then add --yes",
+            "the list of sites has changed: compare the fingerprints above by telephone or "
+            "another channel, then add --yes",
             code="unconfirmed-peers",
         )
     return typer.confirm(ASK)
@@ -265,11 +270,11 @@ def peers(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="This site's folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print the sites that this one adds up with in secure sums, each with the fingerprint of its key.
+    """Print the sites of secure aggregation, each with the fingerprint of its key.
 
-    To be compared by another way than the list came: by telephone, hospital by hospital. Two hospitals that read out the
-    same last line have the same list. Below it stands whom the site refused to add up with.
-    Exit code 3: the list was changed after it was handed over, or has another key for this site than its own.
+    Compare the fingerprints with the other hospitals by telephone or another channel. Two hospitals whose last line is
+    the same have the same list. Sites that this one rejected follow. Exit code 3: the list was changed after it was
+    handed over, or has a wrong key for this site.
 
     Example: `rounds site peers hospital`
     """
@@ -291,23 +296,24 @@ def peers(
 def start(
     folder: Annotated[Path, typer.Argument(help="The site's folder, as `rounds provision` wrote it.")],
     data: Annotated[
-        str, typer.Option(help="The site's table (.csv, .parquet, SQL URL), or pictures: .npz, or a folder.")
+        str, typer.Option(help="The site's table (.csv, .parquet, SQL URL), or images: .npz, or a folder.")
     ],
     query: Annotated[str | None, typer.Option(help="SELECT or table name, for a SQL URL.")] = None,
-    device: Annotated[str, typer.Option(help="Where nets are trained: auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device for networks: auto, cpu or cuda.")] = "auto",
     node: Annotated[
-        bool, typer.Option("--node/--no-node", help="Start the SuperNode too, unless one is there already.")
+        bool, typer.Option("--node/--no-node", help="Also start the SuperNode, unless one is running.")
     ] = True,
     fast: Annotated[
         bool, typer.Option("--fast", help="Start the SuperNode with its fixed sleeps capped (one flwr version only).")
     ] = False,
     unfit: Annotated[
-        bool, typer.Option("--unfit", help="Start although the data do not fit; runs that need it are refused.")
+        bool,
+        typer.Option("--unfit", help="Start although the data do not fit the schema; runs that need them are refused."),
     ] = False,
 ) -> None:
-    """Start a site: check its data, then answer what its policy allows, until Ctrl-C.
+    """Start a site: check its data, then answer the requests that its policy allows, until Ctrl-C.
 
-    Data stay here. What leaves is written to state/log.jsonl of the folder, one line a letter.
+    Data stay at the site. Every message that leaves it is logged to state/log.jsonl of the folder.
 
     Example: `rounds site start sites/cleveland --data cleveland.csv`
     """
@@ -334,7 +340,8 @@ def start(
             echo(str(finding))
         if not has_no_errors(examined.findings) and not unfit:
             raise BadInput(
-                f"{data} does not fit what the consortium agreed on ({folder / 'schema.json'}): mend it first",
+                f"{data} does not fit the schema of the consortium ({folder / 'schema.json'}): correct "
+                "the data, or start with --unfit",
                 code="data-do-not-fit",
             )
     site_folder.accepted_peers()  # warns where secure sums will be refused

@@ -38,9 +38,9 @@ def track(
         typer.Option(help="json: as Plotly reads it; html: a page each, 2 MB; png: needs kaleido and a browser."),
     ] = "json",
 ) -> None:
-    """Log runs that are there already: parameters, metrics by round, figures, report, ledger head and model.
+    """Log finished runs to MLflow: parameters, metrics by round, figures, report, ledger head and model.
 
-    A run that was logged before is brought up to date, not logged twice. No patient's values are sent, and no key.
+    A run that is already logged is updated. No patient's values and no keys are sent.
     """
     from grandrounds.integrations.mlflow import Target
     from grandrounds.integrations.mlflow import track as log
@@ -53,7 +53,7 @@ def track(
 
 
 def resolve_target(track: str | None) -> Target | None:
-    """Parse --track before anything is trained: a wrong word should not cost a run.
+    """Parse --track before training starts, so that a wrong value is found at once.
 
     Args:
         track: The option; None where it is not given.
@@ -72,12 +72,12 @@ def resolve_target(track: str | None) -> Target | None:
 
 
 def log_run(run: Run, target: Target | None, *, quiet: bool) -> None:
-    """Log a run that has just ended. A tracker that cannot be reached costs one line: the run itself is complete.
+    """Log a run that has just finished. If the tracker cannot be reached, print one line: the run itself is complete.
 
     Args:
         run: The finished run.
         target: The tracker to log it to; None to log nothing.
-        quiet: Print nothing where all went well.
+        quiet: Print nothing on success.
     """
     if target is None:
         return

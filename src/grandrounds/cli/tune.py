@@ -1,4 +1,4 @@
-"""`rounds tune`: search for settings that do well on validation rows, and count the cost of the search."""
+"""`rounds tune`: hyperparameter search on validation rows, with its privacy cost."""
 
 from __future__ import annotations
 
@@ -27,23 +27,25 @@ def register(app: typer.Typer) -> None:
 @expand_options
 def tune(
     source: Source = "",
-    trials: Annotated[int | None, typer.Option(min=1, help="How many settings to try in all (default: 50).")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Number of trials (default: 50).")] = None,
     space: Annotated[
         list[str],
-        typer.Option("--space", help="What to try: train.lr=1e-3..1:log, or method.mu=0.001,0.01,0.1 (repeatable)."),
+        typer.Option(
+            "--space", help="Search space of a setting: train.lr=1e-3..1:log, or method.mu=0.001,0.01,0.1 (repeatable)."
+        ),
     ] = [],  # noqa: B006
     metric: Annotated[
-        str | None, typer.Option(help="Figure of the validation rows (default: auroc for two classes, else accuracy).")
+        str | None, typer.Option(help="Metric on the validation rows (default: auroc for two classes, else accuracy).")
     ] = None,
-    direction: Annotated[str | None, typer.Option(help="maximize or minimize (default: as the metric has it).")] = None,
+    direction: Annotated[str | None, typer.Option(help="maximize or minimize (default: by the metric).")] = None,
     share: Annotated[
         float | None,
         typer.Option(help="Share of the training and validation rows to tune on, such as 0.2 (default: 1)."),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="Tune on another set: of the catalog, a file, or your own module:function.")
+        str | None, typer.Option(help="Tune on another data set: of the catalog, a file, or module:function.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time, each in a process of its own.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials in parallel, each in its own process.")] = 1,
     table: TableFile = None,
     columns: Columns = Columns(),
     reading: Reading = Reading(),
@@ -53,11 +55,11 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the path of best.toml and nothing else.")] = False,
 ) -> None:
-    """Search for the settings that do best on validation rows; test rows are not looked at.
+    """Search for the settings with the best score on validation rows; test rows are not used.
 
-    What is searched stands in the file under [tune.space], or in --space; else it is what is usual for the method. Writes
-    best.toml, the experiment with the best settings, and results.json. Interrupted, it goes on where it was, and so it
-    does with more --trials.
+    The search space is --space, or [tune.space] of the file, or else the default space of the method. Writes best.toml
+    (the experiment with the best settings) and results.json. If it is interrupted, or to add trials with --trials, run
+    the same command again.
 
     Examples: `rounds tune breast-cancer` -- `rounds tune heart --trials 20 --space train.lr=1e-3..1:log`
     """
@@ -68,7 +70,8 @@ def tune(
     column_options = [name for name, value in vars(columns).items() if value is not None]
     if table is None and column_options:
         raise BadInput(
-            f"--{column_options[0]} goes with --table; in an experiment write it as --set data.{column_options[0]}=...",
+            f"--{column_options[0]} is for a table: add --table FILE, or use --set "
+            f"data.{column_options[0]}=... for an experiment",
             code="missing-option",
         )
     experiment = build_experiment(source, table=table, columns=columns, reading=reading, settings=settings, seed=seed)
@@ -111,7 +114,7 @@ def _bar(*, quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
     try:
         yield show_progress
     except KeyboardInterrupt:
-        echo("stopped; what is done is on disk: the same command goes on", err=True)
+        echo("stopped; finished trials are saved: the same command continues the search", err=True)
         raise
     finally:
         if bar.live.is_started:
@@ -153,19 +156,19 @@ def _show(tuned: TuningResult) -> None:
 def _remarks(tuned: TuningResult) -> Iterator[str]:
     if tuned.importance:
         parts = ", ".join(f"{name} {share:.0%}" for name, share in tuned.importance.items())
-        yield f"what mattered (share of the differences): {parts}"
+        yield f"importance of settings (share of the variance): {parts}"
     first = tuned.trials[0]
     if first.value is not None:
-        yield f"trial 0 is the experiment as it is: {first.value:.4f}"
+        yield f"trial 0, the experiment without changes: {first.value:.4f}"
     again = sum(t.same_as is not None for t in tuned.trials)
     if again:
-        yield f"not run again, since their settings were tried before: {again}"
+        yield f"trials with settings that were tried before, not repeated: {again}"
     if tuned.equals > 1:
         alike = "all of them" if tuned.equals == len(tuned.ranking) else f"{tuned.equals} settings"
-        yield f"{alike} have the best figure: these rows cannot tell them apart, and the first is taken"
+        yield f"{alike} have the best score on these rows; the first is used"
     folds = tuned.experiment.split.scheme in ("group-kfold", "leave-one-site-out")
     if folds and not tuned.privacy.get("elsewhere"):
-        yield "tuned without the test hospitals of fold 0: in other folds those tested have been tuned on"
+        yield "tuned without the test hospitals of fold 0; in other folds the search has used the test hospitals"
 
 
 def _word(trial: Trial, setting: str) -> str:

@@ -63,7 +63,7 @@ def _describe_api(app: FastAPI) -> dict[str, Any]:
             "token": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "A token of `rounds console-users add --token`.",
+                "description": "A token of `rounds console users add --token`.",
             },
             "session": {
                 "type": "apiKey",

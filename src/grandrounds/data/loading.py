@@ -51,7 +51,7 @@ def read_data(settings: DataSettings) -> Table | ImageSet:
             ) from None
     if settings.table == AT_SITES:
         raise BadInput(
-            "this experiment's rows are at the sites: `rounds submit` it to them, or set data.table here",
+            "this experiment's rows are at the sites: submit it to them with `rounds server submit`, or set data.table here",
             code="rows-at-sites",
         )
     if settings.table == DATA_FRAME:

@@ -183,7 +183,7 @@ class RunRecord(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class RunRecords:
-    """The records of a server's runs. `rounds submit` and the scheduler write at the same time, so each takes a lock."""
+    """The records of a server's runs. `rounds server submit` and the scheduler write at the same time, so each takes a lock."""
 
     folder: Path
 

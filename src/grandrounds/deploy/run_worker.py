@@ -49,7 +49,7 @@ def _run_task(task: Task) -> None:
     except ValueError:
         plan = None
     if not isinstance(plan, dict):
-        raise BadInput("the run came without a plan: submit it with `rounds submit`", code="missing-plan")
+        raise BadInput("the run came without a plan: submit it with `rounds server submit`", code="missing-plan")
     from grandrounds.engine.transport import FlowerTransport
 
     server = Path(task.server)
@@ -74,7 +74,7 @@ def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: P
         return
     if begun and not resume:
         raise BadInput(
-            f"run {folder.name} was begun before: `rounds submit --resume {folder.name}` goes on with it",
+            f"run {folder.name} was begun before: `rounds server submit --resume {folder.name}` continues it",
             code="run-already-begun",
         )
     if not begun and not plan:

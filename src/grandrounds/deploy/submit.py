@@ -82,7 +82,7 @@ def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]
     """
     flower_runs = _flower_runs(control, check_run_name(run), link)
     if any(not one.status.startswith(_FINISHED) for one in flower_runs):
-        raise BadInput(f"run {run} has not stopped: `rounds stop {run}` first", code="run-active")
+        raise BadInput(f"run {run} has not stopped: `rounds server stop-run {run}` first", code="run-active")
     if link is not None:
         _check_resumable(link.runs / run)
     return run, _start(control, link, run=run, plan="{}", resume=True)
