@@ -1,17 +1,17 @@
-"""The book of results, made from docs/results/*.md: reproductions/grandrounds_studies/book.json, which `rounds reproduce --list`
-shows, and what stands between marks on docs/results/index.md:
+"""Generate the reproduction report from docs/results/*.md: reproductions/grandrounds_studies/book.json, which
+`rounds reproduce --list` shows, and the text between marks on docs/results/index.md:
 
-    <!-- book tally -->            how many claims of each paper hold
-    <!-- book asked -->            the same of questions of our own
-    <!-- book numbers SYSTEM -->   the figure that stands for each study: published, ours, verdict
-    <!-- book claims SYSTEM -->    every claim of the paper, with its verdict and our numbers
+    <!-- book tally -->            counts of verdicts on the claims of each paper
+    <!-- book asked -->            the same for our own questions
+    <!-- book numbers SYSTEM -->   headline figure of each study: published, ours, verdict
+    <!-- book claims SYSTEM -->    every claim of the paper with its verdict and our numbers, folded
     <!-- book runs -->             command, number of runs, seeds or folds of every study
-    <!-- book machines -->         what each page says of where and when its studies were run
-    <!-- book later -->            studies that are on no page
+    <!-- book machines -->         machine and date of the runs of each page
+    <!-- book later -->            studies without a page
 
 python docs/book.py             print index.md
-python docs/book.py --write     put both right
-python docs/book.py --check     exit 1 where one differs from what the pages say
+python docs/book.py --write     write both
+python docs/book.py --check     exit 1 if one differs from the pages
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from book_pages import entries
-from results_page import pages
+from results_page import fold, pages
 
 import grandrounds_studies
 from grandrounds_studies import studies
 from grandrounds_studies.book import BOOK, Entry, claims, dumps, tallies
+from grandrounds_studies.study import FAILS, HOLDS, NOT_CLEAR
 from grandrounds_studies.tally import PARTLY, Answer, Tally
-from grandrounds_studies.wording import published_words
+from grandrounds_studies.wording import INCONCLUSIVE, published_words
 
 INDEX = Path(__file__).with_name("results") / "index.md"
 HELD = Path(grandrounds_studies.__file__).with_name(BOOK)
 MARK = re.compile(r"(?P<mark><!-- book (?P<what>\w+)(?: (?P<system>[\w-]+))? -->).*?<!-- end -->", re.DOTALL)
 MOST = 230
-"""Characters of our numbers beside a claim; the page has all of them."""
+"""Most characters of our numbers beside a claim; the page has all of them."""
 
 Book = Sequence[Entry]
 
@@ -60,7 +61,7 @@ def asked(book: Book, system: str) -> str:
 
 
 def _counted(book: Book, what: str, count: Callable[[Book], Tally]) -> str:
-    """What became of these claims, system by system; one without any has no line."""
+    """Return the counts of verdicts by system; a system without claims has no line."""
     rows = []
     for name in [*dict.fromkeys(e.system for e in book), "all"]:
         held = [e for e in book if name in (e.system, "all")]
@@ -68,7 +69,7 @@ def _counted(book: Book, what: str, count: Callable[[Book], Tally]) -> str:
         link = name if name == "all" else f"[{name}]({name}.md)"
         if c.tested:
             rows.append([link, *map(str, (c.tested, c.holds, c.partly, c.fails, c.unclear))])
-    return table(["", f"{what}, tested", "hold", "hold in part", "do not", "of these not clear"], rows)
+    return table(["", f"{what}, tested", HOLDS, PARTLY, FAILS, "of these inconclusive"], rows)
 
 
 def numbers(book: Book, system: str) -> str:
@@ -80,22 +81,25 @@ def numbers(book: Book, system: str) -> str:
         count = f"{line.holds} of {line.tested}" if line.tested else "no claim"
         shown = [f"{line.what}; {line.at}", published_words(line.published), line.ours or "–"]
         rows.append([f"[{_short(entry)}]({entry.section})", *shown, line.verdict or "–", count])
-    return table(["study", "figure", "published", "ours", "main claim", "claims that hold"], rows)
+    return table(["study", "figure", "published", "ours", "main claim", "claims reproduced"], rows)
 
 
 def told(book: Book, system: str) -> str:
     own = [entry for entry in book if entry.system == system]
-    rows = [_claim(answer, own) for answer in claims(own) if not answer.ours]
-    return table(["the paper says", "where", "verdict", "our numbers", "section"], rows)
+    found = [answer for answer in claims(own) if not answer.ours]
+    listed = table(["claim", "where", "verdict", "our numbers", "section"], [_claim(answer, own) for answer in found])
+    return fold(f"All claims of the paper: {Tally.of(found)}", listed)
 
 
 def _claim(answer: Answer, own: Book) -> list[str]:
     entry = next(e for e in own if any(t.claim == answer.claim for t in e.told))
     first = answer.told[0]
-    why = first.why if len(answer.told) == 1 else f"{first.arm}: {first.why}"
+    verdict = INCONCLUSIVE if answer.unclear else answer.verdict
+    numbers = first.why.removeprefix(NOT_CLEAR) if answer.unclear else first.why
+    why = numbers if len(answer.told) == 1 else f"{first.arm}: {numbers}"
     if answer.verdict == PARTLY:
         why = "; ".join(f"{t.arm}: {t.verdict}" for t in answer.told)
-    return [answer.claim, answer.where, f"**{answer.verdict}**", _cut(why), f"[{_short(entry)}]({entry.section})"]
+    return [answer.claim, answer.where, f"**{verdict}**", _cut(why), f"[{_short(entry)}]({entry.section})"]
 
 
 def _short(entry: Entry) -> str:
@@ -103,7 +107,7 @@ def _short(entry: Entry) -> str:
 
 
 def _cut(text: str) -> str:
-    """Not more than a cell holds, up to the end of a clause or a word."""
+    """Shorten a text to the end of a clause or a word."""
     if len(text) <= MOST:
         return text
     end = max(text.rfind(mark, 0, MOST) for mark in ("; ", ", "))
@@ -119,7 +123,7 @@ def runs(book: Book, system: str) -> str:
 
 
 def machines(book: Book, system: str) -> str:
-    """Every statement once, with the studies that it is of; of one machine, the runs of each study."""
+    """Return every statement once, with its studies; for one machine, the runs of each study."""
     by: dict[tuple[str, str], list[str]] = {}
     for entry in book:
         counted = re.fullmatch(r"([\d,]+ runs): ([^;]+)", entry.ran)
@@ -151,12 +155,12 @@ PARTS: dict[str, Callable[[Book, str], str]] = {
 
 
 def index(book: Book) -> str:
-    """index.md with every part made anew; what is between the parts stays."""
+    """Return index.md with every part regenerated; the text between the parts stays."""
     text = INDEX.read_text(encoding="utf-8")
     held = {place["system"] for place in MARK.finditer(text)}
     for system in dict.fromkeys(entry.system for entry in book):
         if system not in held:
-            sys.exit(f"{INDEX.name} says nothing of {system}: it wants `<!-- book numbers {system} --><!-- end -->`")
+            sys.exit(f"{INDEX.name} lacks {system}: add `<!-- book numbers {system} --><!-- end -->`")
 
     def made(place: re.Match[str]) -> str:
         if place["what"] not in PARTS:
@@ -177,7 +181,7 @@ def main(how: str = "") -> int:
     wrong = [path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if how == "--check":
         for path in wrong:
-            print(f"{path.name} is not what docs/results/*.md say: python docs/book.py --write", file=sys.stderr)
+            print(f"{path.name} differs from docs/results/*.md: run python docs/book.py --write", file=sys.stderr)
     return int(how == "--check" and bool(wrong))
 
 

@@ -1,5 +1,5 @@
-"""What docs/results/*.md say, study by study, for docs/book.py. Only what stands between a page's marks is read, and one
-paragraph: the first that names a machine's cores or GPU and a date, which says how the page's studies were run."""
+"""Read docs/results/*.md, study by study, for docs/book.py. Only the text between a page's marks is read, and one
+paragraph: the first with a machine's cores or GPU and a date, which tells how the page's studies were run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from results_page import MARK
 from grandrounds_studies.book import Entry
 from grandrounds_studies.kept import digest
 from grandrounds_studies.lines import Figure, headline, what
-from grandrounds_studies.study import Cell, Headline, Study
+from grandrounds_studies.study import FAILS, NOT_CLEAR, Cell, Headline, Study
 from grandrounds_studies.tally import Told
+from grandrounds_studies.wording import INCONCLUSIVE
 
 ABOUT = re.compile(r"`(?P<command>rounds reproduce \S+)`: (?P<runs>[\d,]+) runs, (?P<repeats>\w+ 0 to \d+)\.")
 RUN_ON = re.compile(r"^Run on: (?P<words>.*)\.$", re.MULTILINE)
@@ -31,7 +32,7 @@ Key = tuple[str, str, str]
 
 @dataclass
 class Section:
-    """What a page has of one study."""
+    """Content of a page about one study."""
 
     anchor: str
     about: str = ""
@@ -40,7 +41,7 @@ class Section:
 
 
 def entries(page: str, text: str, known: Mapping[str, Study]) -> list[Entry]:
-    """The studies of a page, `page` being the system; one that the program does not know is an error."""
+    """Return the studies of a page; `page` is the system. An unknown study is an error."""
     sections = read(page, text, known)
     ran = how(text)
     out = []
@@ -91,13 +92,16 @@ def read(page: str, text: str, known: Mapping[str, Study]) -> dict[str, Section]
 
 
 def verdicts(part: str) -> list[Told]:
-    """The claims of a part `verdicts`, one for each arm."""
+    """Return the claims of a part `verdicts`, one for each arm."""
     out, claim, where = [], "", ""
     for line in part.splitlines():
         if said := CLAIM.match(line):
             claim, where = said["claim"], said["where"]
         elif found := VERDICT.match(line):
-            out.append(Told(claim, where, found["arm"], found["verdict"], found["why"]))
+            word, why = found["verdict"], found["why"]
+            if word == INCONCLUSIVE:
+                word, why = FAILS, f"{NOT_CLEAR}{why}"
+            out.append(Told(claim, where, found["arm"], word, why))
     return out
 
 
@@ -118,7 +122,7 @@ def tables(part: str, arms: set[str]) -> dict[Key, str]:
 
 
 def how(text: str) -> str:
-    """The page's sentence on machine and date; "" where it has none."""
+    """Return the page's sentence on machine and date; "" if it has none."""
     bare = MARK.sub("", text)
     paragraphs = (" ".join(p.split()) for p in bare.split("\n\n"))
     return next((p for p in paragraphs if DATED.search(p) and MACHINE.search(p)), "")
@@ -164,13 +168,13 @@ def _by_point(part: str) -> Iterator[tuple[str, list[list[str]]]]:
 
 
 def _rows(text: str) -> list[list[str]]:
-    """The cells of a table, without the line under its head."""
+    """Return the cells of a table, without the line under its head."""
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 def _anchors(text: str) -> Iterator[tuple[int, str]]:
-    """Where each heading is, and the name that a link to it has, as MkDocs makes them."""
+    """Yield the position of each heading and its anchor, as MkDocs makes them."""
     seen: dict[str, int] = {}
     for found in HEADING.finditer(text):
         plain = unicodedata.normalize("NFKD", found["words"]).encode("ascii", "ignore").decode()

@@ -1,15 +1,15 @@
-"""The tables and verdicts of docs/results/*.md, made from what `rounds reproduce` wrote.
+"""Generate the tables and verdicts of docs/results/*.md from the results of `rounds reproduce`.
 
-A page says where they go: what stands between `<!-- WHAT STUDY -->` and `<!-- end -->` is made from results.json of that
-study. The page's name is the system's, so `fig-1` on sse-agg.md is read from runs/reproduce/sse-agg/fig-1. WHAT is one of
+The text between `<!-- WHAT STUDY -->` and `<!-- end -->` on a page is generated from results.json of that study. The
+page's name is the system's, so `fig-1` on sse-agg.md is read from runs/reproduce/sse-agg/fig-1. WHAT is one of
 
     about STUDY                   command, number of runs and seeds or folds, source, machines
-    settled STUDY                 what the paper leaves open, and what was chosen
+    settled STUDY                 details that the paper leaves open, and our choices
     figures STUDY                 for each point a table: published, and ours as mean ± 95% interval
     across STUDY MEASURE          one measure: points down, arms across
     paired STUDY MEASURE ...      differences to the first arm, paired by seed or fold, with their 95% intervals
     seeds STUDY MEASURE           one measure seed by seed, or fold by fold
-    verdicts STUDY                every claim, and what our numbers say of it
+    verdicts STUDY                every claim with its verdict and our numbers, folded
 
 Run the studies first (`make reproduce`), in the same folder. index.md is made from these pages: docs/book.py.
 
@@ -30,7 +30,8 @@ from typing import Any
 
 from grandrounds_studies import FOLDER
 from grandrounds_studies.machine import machine_words
-from grandrounds_studies.wording import cell_words, published_words, shown_figures
+from grandrounds_studies.tally import Tally, Told, answers
+from grandrounds_studies.wording import cell_words, published_words, shown_figures, shown_verdict
 
 PAGES = Path(__file__).with_name("results")
 MARK = re.compile(
@@ -40,11 +41,11 @@ ACROSS = 6
 """Measures that fit beside each other."""
 
 Found = Mapping[str, Any]
-"""What results.json holds."""
+"""Values of results.json."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column is text and whose others are numbers."""
+    """Return a table whose first column is text and whose others are numbers."""
     lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
     return "\n".join([lines[0], "|---|" + "---:|" * (len(head) - 1), *lines[1:]])
 
@@ -62,7 +63,7 @@ def words(found: Found, measure: str) -> str:
 
 
 def repeat(found: Found) -> str:
-    """What runs of one arm differ in: "seed" or "fold"."""
+    """Return the word for a repetition: "seed" or "fold"."""
     return str(found.get("repeats", "seed"))
 
 
@@ -87,7 +88,7 @@ def settled(found: Found, measures: Sequence[str]) -> str:
 
 
 def figures(found: Found, measures: Sequence[str]) -> str:
-    """A table for each point; with one arm and few measures there is one table, a point a row."""
+    """Return a table for each point; with one arm and few measures one table, one point per row."""
     if len(arms(found)) == 1 and len(_names(found, points(found)[0])) <= ACROSS:
         rows = [[point, *cells] for point in points(found) for _, cells in _lines(found, point)]
         return table([arms(found)[0], *_names(found, points(found)[0])], rows)
@@ -99,7 +100,7 @@ def _names(found: Found, point: str) -> list[str]:
 
 
 def _at(found: Found, point: str) -> str:
-    """Arms down and measures across; with many measures, and not as many arms, the other way round."""
+    """Return a table with arms as rows and measures as columns; transposed if there are more than ACROSS measures."""
     names, lines = _names(found, point), list(_lines(found, point))
     if len(names) <= ACROSS or len(lines) > len(names):
         return table(["", *names], [[label, *cells] for label, cells in lines])
@@ -110,7 +111,7 @@ def _at(found: Found, point: str) -> str:
 
 
 def _lines(found: Found, point: str) -> Iterator[tuple[str, list[str]]]:
-    """For each arm what is published, where anything is, and what we found."""
+    """Yield the published figures, if any, and our figures of each arm."""
     shown = shown_figures(found, point)
     any_published = any(f["published"] is not None for f in shown)
     for arm in dict.fromkeys(f["arm"] for f in shown):
@@ -128,7 +129,7 @@ def across(found: Found, measures: Sequence[str]) -> str:
 
 
 def paired(found: Found, measures: Sequence[str]) -> str:
-    """A cell is the mean difference to the first arm, with the ends of its 95% interval."""
+    """Return mean differences to the first arm, with the ends of their 95% intervals."""
     by = {(f["point"], f["arm"], f["measure"]): f["paired_to_first"] for f in found["figures"]}
     held = dict.fromkeys((p, a) for p, a, m in by if m in measures and by[p, a, m] is not None)
     rows = [
@@ -167,8 +168,22 @@ def verdicts(found: Found, measures: Sequence[str]) -> str:
         if c["claim"] != before:
             lines.append(f"- “{c['claim']}” ({c['where']})")
         before = c["claim"]
-        lines.append(f"    - {c['arm']}: **{c['verdict']}**: {c['why']}")
-    return "\n".join([*lines, *(f"\n{remark}" for remark in found["remarks"])])
+        word, why = shown_verdict(c)
+        lines.append(f"    - {c['arm']}: **{word}**: {why}")
+    listed = "\n".join(lines)
+    if len({c["claim"] for c in found["claims"]}) > 1:
+        listed = fold(f"Claims: {count_verdicts(found['claims'])}", listed)
+    return "\n".join([listed, *(f"\n{remark}" for remark in found["remarks"])])
+
+
+def count_verdicts(claims: Sequence[Mapping[str, Any]]) -> str:
+    """Return the counts of verdicts of a study's claims, each claim once."""
+    return str(Tally.of(answers(Told.of(c) for c in claims)))
+
+
+def fold(title: str, text: str) -> str:
+    """Return a collapsible block of Markdown."""
+    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text}\n\n</details>'
 
 
 PARTS: dict[str, Callable[[Found, Sequence[str]], str]] = {
@@ -177,18 +192,18 @@ PARTS: dict[str, Callable[[Found, Sequence[str]], str]] = {
 
 
 def results(system: str, study: str) -> Found:
-    """results.json of a study that was run in full."""
+    """Read results.json of a study that was run in full."""
     path = FOLDER / system / study / "results.json"
     if not path.exists():
-        sys.exit(f"{path} is not there: `rounds reproduce {system}/{study}` writes it")
+        sys.exit(f"{path} does not exist: run `rounds reproduce {system}/{study}`")
     found: Found = json.loads(path.read_text(encoding="utf-8"))
     if found["quick"]:
-        sys.exit(f"{path} is of the quick version: `rounds reproduce {system}/{study}` runs the study")
+        sys.exit(f"{path} is from a quick version: run `rounds reproduce {system}/{study}` without --quick")
     return found
 
 
 def page(path: Path) -> str:
-    """The page with every part made anew; what is between the parts stays."""
+    """Return the page with every part regenerated; the text between the parts stays."""
 
     def made(place: re.Match[str]) -> str:
         if place["what"] not in PARTS:
@@ -200,7 +215,7 @@ def page(path: Path) -> str:
 
 
 def pages(systems: Sequence[str]) -> list[Path]:
-    """The pages of these systems; of all where none is named."""
+    """Return the pages of these systems; of all systems if none is named."""
     known = {path.stem: path for path in sorted(PAGES.glob("*.md")) if path.stem != "index"}
     for system in systems:
         if system not in known:

@@ -1,4 +1,4 @@
-"""Studies in one line each: what is on record, and what comes out as they are run."""
+"""Show reproductions in one line each: stored results, or results of a run in progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WHAT, _PUBLISHED, _OURS = 42, 9, 16
 
 
 def show_book(systems: Sequence[str], *, as_json: bool) -> None:
-    """The record of full-size runs: a line for each study, and how many claims hold."""
+    """Show the reproduction report of full-size runs: a line per study, and counts of verdicts."""
     from grandrounds_studies.book import load_book, tallies
     from grandrounds_studies.everything import chosen
     from grandrounds_studies.lines import line
@@ -80,7 +80,7 @@ def run_everything(
 
 
 class Rows:
-    """Lines of studies under each other; every column is as wide as it gets before the first is known."""
+    """Table of studies that is printed line by line, with column widths fixed beforehand."""
 
     def __init__(self, studies: Iterable[Study]) -> None:
         from grandrounds.cli.terminal import Terminal
@@ -89,7 +89,7 @@ class Rows:
         self._name = max(len(s.name) for s in studies)
 
     def head(self, ours: str = "ours") -> None:
-        self.console.print(f"{self._row('study', 'what', 'published', ours)}verdict (claims that hold)", style="dim")
+        self.console.print(f"{self._row('study', 'what', 'published', ours)}verdict (claims reproduced)", style="dim")
 
     def show(self, one: Line) -> None:
         from grandrounds.cli.terminal import styled
@@ -120,8 +120,8 @@ def _tallies(console: Console, papers: Tally, ours: Tally) -> None:
     console.print(f"\nclaims of papers, {papers}")
     console.print(f"questions of our own, {ours}")
     console.print(
-        "A claim counts once, of the paper's own form. The verdict of a line is of its main claim. "
-        "What stands behind each: docs/results",
+        "A claim counts once, in the paper's own form. The verdict of a line is that of its main claim. "
+        "Details: docs/results",
         style="dim",
     )
 

@@ -232,7 +232,7 @@ def _table(console: Console, values: Mapping[str, Any], point: str) -> None:
 
 
 def _lines(values: Mapping[str, Any], point: str) -> tuple[list[str], list[tuple[tuple[str, str], list[str]]]]:
-    """The measures' names; and for each arm what is published, where anything is, and what we found."""
+    """Return the names of measures, and for each arm the published figures, if any, and ours."""
     from grandrounds_studies.wording import cell_words, published_words, shown_figures
 
     by = {(f["arm"], f["measure"]): f for f in shown_figures(values, point)}
@@ -249,12 +249,15 @@ def _lines(values: Mapping[str, Any], point: str) -> tuple[list[str], list[tuple
 
 def _verdicts(console: Console, claims: list[Mapping[str, Any]]) -> None:
     from grandrounds.cli.terminal import styled
+    from grandrounds_studies.study import FAILS, HOLDS
+    from grandrounds_studies.wording import shown_verdict
 
-    colour = {"holds": "green", "does not hold": "red"}
+    colour = {HOLDS: "green", FAILS: "red"}
     before = ""
     for c in claims:
         if c["claim"] != before:
             console.print(f'\n"{c["claim"]}" ({c["where"]})', markup=False)
         before = c["claim"]
-        shade = colour.get(c["verdict"], "yellow")
-        console.print(styled(f"  {c['arm']}: ", (c["verdict"], f"bold {shade}"), f": {c['why']}"))
+        word, why = shown_verdict(c)
+        shade = colour.get(word, "yellow")
+        console.print(styled(f"  {c['arm']}: ", (word, f"bold {shade}"), f": {why}"))

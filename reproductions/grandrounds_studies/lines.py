@@ -1,4 +1,4 @@
-"""A study in one line: a published figure, ours beside it, and the verdict on what the paper says of it."""
+"""Summarise a reproduction in one line: a published figure, our figure, and the verdict on the main claim."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from grandrounds_studies.wording import cell_words
 
 @dataclass(frozen=True)
 class Line:
-    """What a list says of a study; `note` is why it was not run, or what is missing of it."""
+    """One line of the list of reproductions; `note`: the cause if it was not run, or its missing parts."""
 
     study: str
     what: str
     at: str
     published: float | None
     ours: str  # mean ± half of its 95% interval; "" where there is none
-    verdict: str  # of the main claim; "" where the study claims nothing
+    verdict: str  # of the main claim; "" if there is no claim
     claim: str
     holds: int
     tested: int
@@ -33,7 +33,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Figure:
-    """The figure that stands for a study: what it is of, the published one, ours."""
+    """Headline figure of a study: its description, the published value, our value."""
 
     what: str
     at: str  # the point
@@ -50,7 +50,7 @@ def line(
     note: str = "",
     failed: bool = False,
 ) -> Line:
-    """The line of a study with this figure and these verdicts; of a quick version they are of any arm that was run."""
+    """Return the line of a study; verdicts of a quick version are those of any arm that was run."""
     tested = [t for t in told if t.verdict != OPEN]
     found = answers(tested if quick and tested else told)
     main = _main(study, found)
@@ -70,7 +70,7 @@ def line(
 
 
 def line_of(study: Study, values: Mapping[str, Any]) -> Line:
-    """The line of what results.json holds; what was left out and what failed is in its note."""
+    """Return the line of a results.json; its note names the parts that were left out or failed."""
     told = [Told.of(c) for c in values["claims"]]
     left = [f"without {point}: {brief(why)}" for point, why in values["left_out"].items()]
     count = len(values["failed"])
@@ -80,12 +80,12 @@ def line_of(study: Study, values: Mapping[str, Any]) -> Line:
 
 
 def brief(why: str) -> str:
-    """What is wrong, without what to do about it: `rounds reproduce NAME` says that."""
+    """Return the problem without its suggested fix, which `rounds reproduce NAME` prints."""
     return why.split("; ")[0]
 
 
 def headline(study: Study) -> Headline | None:
-    """Which figure stands for a study: the chosen one, or the first that is published of an arm that is not the first."""
+    """Return the headline figure of a study: the chosen one, or the first published one of any arm but the first."""
     if study.headline is not None:
         return study.headline
     first = study.arms[0].label
@@ -96,13 +96,12 @@ def headline(study: Study) -> Headline | None:
 
 
 def what(study: Study, arm: str, measure: str) -> str:
-    """What a figure is of, in few words: the measure and the arm, without what stands in brackets behind its name."""
+    """Describe a figure briefly: measure and arm, without the brackets after the arm's name."""
     return f"{study.measure(measure).words}, {re.sub(r' [(][^)]*[)]$', '', arm)}"
 
 
 def _figure(study: Study, values: Mapping[str, Any]) -> Figure | None:
-    """The headline among these figures; a quick version without its arm has that of the most similar name, without its
-    point that of another."""
+    """Return the headline among these figures. A quick version may lack its arm or point; the most similar one is used."""
     chosen = headline(study)
     if chosen is None:
         return None
@@ -115,13 +114,13 @@ def _figure(study: Study, values: Mapping[str, Any]) -> Figure | None:
 
 
 def _alike(one: str, other: str) -> float:
-    """How many characters a name begins with as the other does, less its others; nothing is as like a name as itself."""
+    """Score the similarity of two names by the length of their common beginning; equal names score highest."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
     return inf if one == other else 2 * same - len(one)
 
 
 def awaited(study: Study) -> Figure | None:
-    """The headline of a study that has not been run: what is published."""
+    """Return the headline of a study that has not been run: its published figure."""
     chosen = headline(study)
     if chosen is None:
         return None
@@ -130,7 +129,7 @@ def awaited(study: Study) -> Figure | None:
 
 
 def _main(study: Study, found: Sequence[Answer]) -> Answer | None:
-    """The claim whose verdict stands for the study: the chosen one if it was tested, else the first that was."""
+    """Return the main claim of a study: the chosen one if it was tested, else the first tested one."""
     begins = study.headline.claim if study.headline else ""
     ordered = sorted(found, key=lambda a: not a.claim.startswith(begins)) if begins else list(found)
     tested = [a for a in ordered if a.verdict not in (OPEN, UNCOUNTED)]

@@ -1,4 +1,4 @@
-"""The report of a study: what is published, what we found, and whether each claim holds; one self-contained page."""
+"""Write the report of a reproduction: published figures, our figures, and the verdict on each claim."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from grandrounds_studies.wording import (
     repeats_words,
     shown_claims,
     shown_figures,
+    shown_verdict,
 )
 
 _SHADE = {HOLDS: "good", FAILS: "bad"}
 
 
 def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[Figure]]]) -> str:
-    """The whole page from what results.json holds, and the study's figures under their headings."""
+    """Return the whole page from the values of results.json and the study's charts."""
     placed = Charts(packed_script())
     name = str(values["study"])
     claims, others = shown_claims(values)
@@ -35,7 +36,7 @@ def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[F
         *([f"<p class='warn'>{escape(older)}</p>"] if (older := measured_words(values)) else []),
         *[f"<p class='warn'>Left out: {escape(p)}, because {escape(why)}</p>" for p, why in values["left_out"].items()],
         placed.note,
-        "<h2>Does it hold?</h2>",
+        "<h2>Claims and verdicts</h2>",
         *([_claims(claims)] if claims else []),
         *_sentences([others] if others else []),
         *_sentences(values["remarks"]),
@@ -44,27 +45,28 @@ def study_page(values: Mapping[str, Any], charts: Sequence[tuple[str, Sequence[F
         *([f"<p>Published: {escape(values['unpublished'])}.</p>"] if values["unpublished"] else []),
         *[_point(values, point) for point in dict.fromkeys(f["point"] for f in values["figures"])],
         *_failed(values["failed"]),
-        "<h2>What the paper leaves open, and what was chosen</h2>",
+        "<h2>Details that the paper leaves open, and our choices</h2>",
         *_sentences(values["settled"]),
     ]
     return document(f"{name}: {values['title']}", body, placed.script)
 
 
 def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
-    """Every claim once, with a line for each arm it was tested of."""
+    """Return the table of claims, with a line for each tested arm."""
     left = [f"<th class='text'>{words}</th>" for words in ("claim", "of", "our numbers")]
     rows, before = [], ""
     for c in claims:
         again = c["claim"] == before
         before = c["claim"]
         first = [text_cell(""), td("")] if again else [text_cell(c["claim"]), td(escape(c["where"]))]
-        verdict = f"<td class='{_SHADE.get(c['verdict'], 'quiet')}'>{escape(c['verdict'])}</td>"
-        rows.append([*first, text_cell(c["arm"]), verdict, text_cell(c["why"])])
+        word, why = shown_verdict(c)
+        verdict = f"<td class='{_SHADE.get(word, 'quiet')}'>{escape(word)}</td>"
+        rows.append([*first, text_cell(c["arm"]), verdict, text_cell(why)])
     return table([left[0], "where", left[1], "verdict", left[2]], rows)
 
 
 def _point(values: Mapping[str, Any], point: str) -> str:
-    """A table for one point, an arm a row: in each cell ours, what is published, and the difference to the first arm."""
+    """Return the table of one point, one arm per row: our figure, the published one, and the difference to the first arm."""
     by = {(f["arm"], f["measure"]): f for f in shown_figures(values, point)}
     measures = list(dict.fromkeys(m for _, m in by))
     head = ["", *(escape(values["measures"][m]["words"]) for m in measures)]
@@ -86,7 +88,7 @@ def _cell(figure: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
 
 
 def _difference(pair: Mapping[str, Any], measure: Mapping[str, Any]) -> str:
-    """The paired difference to the first arm, in colour where its interval leaves out zero."""
+    """Format the paired difference to the first arm, in colour if its interval excludes zero."""
     clear = pair["low"] is not None and (pair["low"] > 0 or pair["high"] < 0)
     shade = ("good" if (pair["difference"] < 0) == measure["lower"] else "bad") if clear else "quiet"
     return f"<span class='{shade}'>{pair['difference']:+.{measure['digits']}f}</span>"

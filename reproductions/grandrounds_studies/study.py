@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 Settings = Mapping[str, Any]
 """Sections of an experiment, as its TOML file would have them."""
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not tested"
+HOLDS, FAILS, OPEN = "reproduced", "not reproduced", "not tested"
 UNCOUNTED = "not counted"
-"""The verdict on a claim that no run could have failed: it is shown and not counted."""
+"""Verdict on a claim that no run could have failed; it is shown and not counted."""
 
-NOT_CLEAR = "not clear: "
-"""How the words of a verdict begin where an interval neither shows nor refutes the claim."""
+NOT_CLEAR = "inconclusive: "
+"""Prefix of a verdict's explanation, if the interval neither confirms nor refutes the claim."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a claim holds in our runs, and the numbers that say so."""
+    """Verdict on a claim in our runs, and the numbers behind it."""
 
     word: str
     why: str
 
     @property
     def unclear(self) -> bool:
-        """An interval neither shows nor refutes the claim."""
+        """True if the interval neither confirms nor refutes the claim."""
         return self.word == FAILS and self.why.startswith(NOT_CLEAR)
 
     def __str__(self) -> str:

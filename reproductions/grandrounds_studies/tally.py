@@ -1,7 +1,7 @@
-"""Verdicts counted: a claim that several studies, or several arms, put to the test counts once.
+"""Count verdicts. A claim that several reproductions or arms test counts once.
 
-A paper's claim is counted of the paper's own form: of arms "as printed" where there are some, and never of what was
-built here. A question of our own is counted of all arms it was asked of.
+A paper's claim is judged by the arms in the paper's own form ("as printed", if there are any), never by our variants.
+Our own question is judged by all arms that it concerns.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 
 from grandrounds_studies.study import FAILS, HOLDS, NOT_CLEAR, OPEN, UNCOUNTED
 
-PARTLY = "holds in part"
+PARTLY = "partly reproduced"
 _PRINTED = "as printed"
 _BUILT = ("as built here", "by grid")
-"""What labels say of arms that are no paper's."""
+"""Labels of arms that are our variants, not the paper's."""
 
 
 @dataclass(frozen=True)
 class Told:
-    """A claim, the arm it was tested of, and what our numbers say of it."""
+    """A claim, the tested arm, and the verdict of our numbers."""
 
     claim: str
     where: str
@@ -30,13 +30,13 @@ class Told:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Told:
-        """From the entry of a results.json."""
+        """Read an entry of a results.json."""
         return cls(*(str(values[key]) for key in ("claim", "where", "arm", "verdict", "why")))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim with one verdict, and the arms that it rests on."""
+    """A claim with one verdict, and the arms behind it."""
 
     claim: str
     where: str
@@ -45,19 +45,18 @@ class Answer:
 
     @property
     def ours(self) -> bool:
-        """Whether it is a question, a goal or a bar of our own, and no paper's claim."""
+        """True for our own question, goal or threshold, which is no claim of a paper."""
         return self.where.startswith("our ")
 
     @property
     def unclear(self) -> bool:
-        """Intervals neither show nor refute it: they take in zero, or the end of the claimed margin."""
+        """True if intervals neither confirm nor refute it: they include zero, or the end of the claimed margin."""
         return self.verdict == FAILS and all(t.why.startswith(NOT_CLEAR) for t in self.told if t.verdict == FAILS)
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many claims were tested, and what became of them; `unclear` are among those that fail, `open` were not tested, and
-    `uncounted` could not have failed."""
+    """Counts of claims by verdict. `unclear` are among `fails`, `open` were not tested, `uncounted` could not have failed."""
 
     tested: int
     holds: int
@@ -76,14 +75,17 @@ class Tally:
         return cls(len(words) - left - sure, holds, partly, fails, sum(a.unclear for a in found), left, sure)
 
     def __str__(self) -> str:
-        near = f" ({self.unclear} of these not clear)" if self.unclear else ""
+        near = f" ({self.unclear} of these inconclusive)" if self.unclear else ""
         later = f"; {self.open} not tested" if self.open else ""
         later += f"; {self.uncounted} not counted, which could not fail" if self.uncounted else ""
-        return f"{self.tested} tested: {self.holds} hold, {self.partly} hold in part, {self.fails} do not{near}{later}"
+        return (
+            f"{self.tested} tested: {self.holds} reproduced, {self.partly} partly reproduced, {self.fails} not "
+            f"reproduced{near}{later}"
+        )
 
 
 def answers(told: Iterable[Told]) -> list[Answer]:
-    """Every claim once, in the order of its first mention."""
+    """Return every claim once, in the order of its first mention."""
     by: dict[str, list[Told]] = {}
     for one in told:
         by.setdefault(one.claim, []).append(one)
@@ -100,7 +102,7 @@ def _answer(told: Sequence[Told]) -> Answer:
 
 
 def papers(told: Sequence[Told]) -> tuple[Told, ...]:
-    """Those of them that are of the paper's own form; all where there is no telling."""
+    """Return the arms in the paper's own form; all arms if that is not known."""
     printed = [t for t in told if _PRINTED in t.arm]
     theirs = printed or [t for t in told if not any(word in t.arm for word in _BUILT)]
     return tuple(theirs or told)

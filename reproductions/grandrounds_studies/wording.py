@@ -1,4 +1,4 @@
-"""How a study's figures are written, on the screen and on its page."""
+"""Format the figures and verdicts of a reproduction, on the screen and on its page."""
 
 from __future__ import annotations
 
@@ -6,33 +6,36 @@ from collections.abc import Mapping
 from typing import Any
 
 from grandrounds_studies.results import MEASURED
-from grandrounds_studies.study import OPEN
+from grandrounds_studies.study import FAILS, NOT_CLEAR, OPEN
+
+INCONCLUSIVE = "inconclusive"
+"""Shown verdict on a claim that the interval neither confirms nor refutes; it counts as not reproduced."""
 
 QUICK = (
-    "QUICK VERSION: fewer rounds, seeds, points or arms than the study has. These are not its results, and the verdicts are "
-    "of the quick version only."
+    "QUICK VERSION: fewer rounds, seeds, points or arms than the full reproduction. These are not its results, and the "
+    "verdicts are those of the quick version only."
 )
 
 
 def measured_words(values: Mapping[str, Any]) -> str:
-    """A sentence where the figures are another version's; empty where they are of this one."""
+    """Return a note if the figures were measured with another version; else an empty text."""
     if values["measured"] == MEASURED:
         return ""
-    return f"Measured with {values['measured']}: kept readings. Runs of this version give other numbers."
+    return f"Measured with {values['measured']}: stored readings. Runs of this version give other numbers."
 
 
 def repeats_words(values: Mapping[str, Any]) -> str:
-    """How often the same was run: "5 seeds", "1 fold"."""
+    """Return the number of repetitions: "5 seeds", "1 fold"."""
     return f"{values['seeds']} {values['repeats']}{'' if values['seeds'] == 1 else 's'}"
 
 
 def shown_figures(values: Mapping[str, Any], point: str) -> list[Mapping[str, Any]]:
-    """The figures of a point that belong in a table."""
+    """Return the figures of a point that belong in a table."""
     return [f for f in values["figures"] if f["point"] == point and values["measures"][f["measure"]]["shown"]]
 
 
 def shown_claims(values: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], str]:
-    """The claims with their verdicts, and a sentence on those that are left out.
+    """Return the claims with their verdicts, and a sentence on those that are left out.
 
     A quick version runs few points and arms, and lists only claims that were tested of some arm; results.json has all of them.
     """
@@ -43,11 +46,23 @@ def shown_claims(values: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], st
         return claims, ""
     count = len({c["claim"] for c in others})
     said = f"{count} claim{' is' if count == 1 else 's are'} {OPEN}: {others[0]['why']}{', and so on' if count > 1 else ''}"
-    return [c for c in claims if c["claim"] in tested], f"{said} (results.json says of each why)"
+    return [c for c in claims if c["claim"] in tested], f"{said} (results.json has the cause of each)"
+
+
+def shown_verdict(claim: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the verdict that people read, and its numbers.
+
+    Args:
+        claim: An entry of `claims` in results.json.
+    """
+    word, why = str(claim["verdict"]), str(claim["why"])
+    if word == FAILS and why.startswith(NOT_CLEAR):
+        return INCONCLUSIVE, why.removeprefix(NOT_CLEAR)
+    return word, why
 
 
 def cell_words(figure: Mapping[str, Any], digits: int) -> str:
-    """Mean and half of its 95% interval: "0.523 ± 0.011"; without an interval the mean alone."""
+    """Format a mean and half of its 95% interval: "0.523 ± 0.011"; without an interval the mean alone."""
     if figure["mean"] is None:
         return "undefined"
     half = "" if figure["high"] is None else f" ± {figure['high'] - figure['mean']:.{digits}f}"
@@ -55,5 +70,5 @@ def cell_words(figure: Mapping[str, Any], digits: int) -> str:
 
 
 def published_words(value: float | None) -> str:
-    """A figure as the paper prints it; a dash where it prints none."""
+    """Format a published figure; a dash if there is none."""
     return "–" if value is None else f"{value:g}"

@@ -151,9 +151,9 @@ def drifts(**arms) -> Results:
 def test_a_fall_is_the_mean_of_each_seeds_own_change():
     results = drifts(base=[1.0, 2.0], new=[0.7, 1.4])
     verdict = claims.falls("drift", A, by=0.2)(results, "new")
-    assert str(verdict) == "holds: drift -30.0% (95% CI -30.0% to -30.0%) at alpha 0.05, 1.500 -> 1.050"
+    assert str(verdict) == "reproduced: drift -30.0% (95% CI -30.0% to -30.0%) at alpha 0.05, 1.500 -> 1.050"
     verdict = claims.falls("drift", A, by=0.4)(results, "new")
-    assert verdict.word == "does not hold" and verdict.why.startswith("drift -30.0%")
+    assert verdict.word == "not reproduced" and verdict.why.startswith("drift -30.0%")
 
 
 def test_a_fall_that_seeds_do_not_agree_on_is_not_clear():
@@ -161,7 +161,8 @@ def test_a_fall_that_seeds_do_not_agree_on_is_not_clear():
     verdict = claims.falls("drift", A, by=0.2)(results, "new")
     half = 12.7062047 * 0.1  # Student's t with one degree of freedom
     assert str(verdict) == (
-        f"does not hold: not clear: drift -30.0% (95% CI {-0.3 - half:+.1%} to {-0.3 + half:+.1%}) at alpha 0.05, 1.000 -> 0.700"
+        f"not reproduced: inconclusive: drift -30.0% (95% CI {-0.3 - half:+.1%} to {-0.3 + half:+.1%}) "
+        "at alpha 0.05, 1.000 -> 0.700"
     )
 
 
@@ -188,31 +189,31 @@ def test_less_elsewhere_alike_and_no_worse():
         (B, "new"): {"drift": [0.92, 0.92], "accuracy": [0.93, 0.83]},
     }
     results = found(numbers)
-    assert claims.falls_less("drift", B, than=A)(results, "new").word == "holds"
-    assert claims.falls_less("drift", A, than=B)(results, "new").word == "does not hold"
-    assert claims.alike("drift", B, within=0.1)(results, "new").word == "holds"
-    assert claims.alike("drift", A, within=0.1)(results, "new").word == "does not hold"
+    assert claims.falls_less("drift", B, than=A)(results, "new").word == "reproduced"
+    assert claims.falls_less("drift", A, than=B)(results, "new").word == "not reproduced"
+    assert claims.alike("drift", B, within=0.1)(results, "new").word == "reproduced"
+    assert claims.alike("drift", A, within=0.1)(results, "new").word == "not reproduced"
     close = claims.no_worse("accuracy", [A, B], by=0.02)(results, "new")
-    assert close.word == "holds" and "-0.010" in close.why and "worst at alpha 0.05" in close.why
-    assert claims.no_worse("accuracy", [A, B], by=0.005)(results, "new").word == "does not hold"
+    assert close.word == "reproduced" and "-0.010" in close.why and "worst at alpha 0.05" in close.why
+    assert claims.no_worse("accuracy", [A, B], by=0.005)(results, "new").word == "not reproduced"
     assert claims.falls("drift", A, B, by=0.2)(results, "new").why.endswith("at alpha 1, 1.000 -> 0.920"), (
         "the worst speaks"
     )
     partly = claims.no_worse("accuracy", [A, "elsewhere"], by=0.02)(results, "new")
-    assert partly.word == "holds" and partly.why.endswith("(not run at elsewhere)")
-    assert claims.better("accuracy", B)(results, "new").word == "holds"
-    assert claims.worse("accuracy", A)(results, "new").word == "holds"
-    assert claims.worse("accuracy", B)(results, "new").word == "does not hold"
+    assert partly.word == "reproduced" and partly.why.endswith("(not run at elsewhere)")
+    assert claims.better("accuracy", B)(results, "new").word == "reproduced"
+    assert claims.worse("accuracy", A)(results, "new").word == "reproduced"
+    assert claims.worse("accuracy", B)(results, "new").word == "not reproduced"
     both = claims.all_of(claims.better("drift", A), claims.better("accuracy", A))(results, "new")
-    assert both.word == "does not hold" and both.why.startswith("accuracy 0.850 -> 0.840")
+    assert both.word == "not reproduced" and both.why.startswith("accuracy 0.850 -> 0.840")
 
 
 def test_the_best_beats_everyone_clearly():
     results = drifts(base=[1.0, 1.1], near=[0.6, 0.9], new=[0.5, 0.6])
     verdict = claims.best(["drift"], [A], ["base", "near"])(results, "new")
-    assert verdict.word == "does not hold" and "against near" in verdict.why
+    assert verdict.word == "not reproduced" and "against near" in verdict.why
     clear = claims.best(["drift"], [A], ["base"])(results, "new")
-    assert clear.word == "holds" and "each of 1 comparisons" in clear.why
+    assert clear.word == "reproduced" and "each of 1 comparisons" in clear.why
 
 
 def test_a_sweep_falls_step_by_step_while_the_other_stands():
@@ -222,11 +223,11 @@ def test_a_sweep_falls_step_by_step_while_the_other_stands():
     }
     test = claims.sweep("drift", "accuracy", A, ["0", "0.5", "0.8"], within=0.02)
     verdict = test(found(numbers), "0.8")
-    assert verdict.word == "holds" and "drift 0.550 -> 0.450 -> 0.350" in verdict.why
+    assert verdict.word == "reproduced" and "drift 0.550 -> 0.450 -> 0.350" in verdict.why
     rises = numbers | {(A, "0.5"): {"drift": [0.6, 0.7], "accuracy": [0.89, 0.89]}}
-    assert test(found(rises), "0.8").word == "does not hold"
+    assert test(found(rises), "0.8").word == "not reproduced"
     costs = numbers | {(A, "0.8"): {"drift": [0.3, 0.4], "accuracy": [0.80, 0.80]}}
-    assert test(found(costs), "0.8").word == "does not hold"
+    assert test(found(costs), "0.8").word == "not reproduced"
 
 
 def test_what_a_cut_sketch_saves_is_told_of_all_that_is_sent():
@@ -237,9 +238,9 @@ def test_what_a_cut_sketch_saves_is_told_of_all_that_is_sent():
     }
     verdict = saves(2, A)(found(numbers, measures=measures), NOISY_10)
     assert str(verdict) == (
-        "holds: 30.0 -> 10.0 entries at alpha 0.05, 3.0x (of all that a site sends, model and sketch, 1.01x)"
+        "reproduced: 30.0 -> 10.0 entries at alpha 0.05, 3.0x (of all that a site sends, model and sketch, 1.01x)"
     ), "2040 numbers, then 2020"
-    assert saves(4, A)(found(numbers, measures=measures), NOISY_10).word == "does not hold"
+    assert saves(4, A)(found(numbers, measures=measures), NOISY_10).word == "not reproduced"
 
 
 def test_results_hold_published_beside_ours():
@@ -291,7 +292,7 @@ def test_a_quick_version_lists_what_it_tested_and_counts_the_rest():
     def claim(says: str, arm: str, verdict: str, why: str = "") -> dict:
         return {"claim": says, "where": "sec. 1", "arm": arm, "verdict": verdict, "why": why}
 
-    tested = [claim("a", "x", "holds"), claim("a", "y", "not tested", "y was not run")]
+    tested = [claim("a", "x", "reproduced"), claim("a", "y", "not tested", "y was not run")]
     others = [claim("b", "x", "not tested", "it was not run at p"), claim("c", "x", "not tested", "nor at q")]
     claims = [others[0], *tested, others[1]]
     shown, left = shown_claims({"claims": claims, "quick": True})
@@ -316,7 +317,7 @@ def test_a_quick_study_prints_published_ours_and_verdicts(folder):
     assert "not tested: it was not run at diabetes-130-text, alpha 0.2" in done.stdout
     values = json.loads((out / "results.json").read_text())
     assert values["schema"] == 1 and values["quick"] is True and values["study"] == QUICK
-    assert {c["verdict"] for c in values["claims"]} <= {"holds", "does not hold", "not tested"}
+    assert {c["verdict"] for c in values["claims"]} <= {"reproduced", "not reproduced", "not tested"}
     first = next(f for f in values["figures"] if f["arm"] == "FedAvg" and f["measure"] == "training_drift")
     assert first["n"] == 2 and 0 < first["mean"] < 2
     assert first["high"] is None, "two runs have no interval"
@@ -325,7 +326,7 @@ def test_a_quick_study_prints_published_ours_and_verdicts(folder):
     page = Page((out / "report.html").read_text())
     assert page.addresses == [] and "QUICK VERSION" in page.text and printed in page.text
     assert "Accuracy against training drift" in page.titles()
-    assert {"Does it hold?", "Published and ours"} <= set(page.headings)
+    assert {"Claims and verdicts", "Published and ours"} <= set(page.headings)
     listed = rounds("reproduce", QUICK, "--quick", "--out", out, "--json")
     assert json.loads(listed.stdout) == values and listed.stderr == ""
 

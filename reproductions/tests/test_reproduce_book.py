@@ -1,4 +1,4 @@
-"""The book of results: what pages say of studies, studies in one line, and all of them at once."""
+"""The reproduction report: results pages, reproductions in one line, and all of them at once."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ on 2 May 2026.
 <!-- verdicts one -->
 
 - “it is better (read as: clearly)” (sec. 1, Fig. 2)
-    - new (x, y): **does not hold**: not clear: accuracy: 0.9 -> 0.95
-    - FedAvg: **holds**: by itself
+    - new (x, y): **inconclusive**: accuracy: 0.9 -> 0.95
+    - FedAvg: **reproduced**: by itself
 - “it costs “little”” (our question)
     - new (x, y): **not tested**: it was not run
 
@@ -150,12 +150,12 @@ def test_a_page_is_read_as_it_was_written(docs, known):
     assert (two.runs, two.repeats, two.figure.ours, two.figure.published) == (8, "folds 0 to 3", "2.000", None)
     at = "sec. 1, Fig. 2"
     assert one.told == (
-        Told("it is better (read as: clearly)", at, "new (x, y)", "does not hold", "not clear: accuracy: 0.9 -> 0.95"),
-        Told("it is better (read as: clearly)", at, "FedAvg", "holds", "by itself"),
+        Told("it is better (read as: clearly)", at, "new (x, y)", "not reproduced", "inconclusive: accuracy: 0.9 -> 0.95"),
+        Told("it is better (read as: clearly)", at, "FedAvg", "reproduced", "by itself"),
         Told("it costs “little”", "our question", "new (x, y)", "not tested", "it was not run"),
     )
     line = one.line(known["sys/one"])
-    assert (line.verdict, line.holds, line.tested) == ("holds in part", 0, 1)
+    assert (line.verdict, line.holds, line.tested) == ("partly reproduced", 0, 1)
 
 
 def test_tables_are_read_whichever_way_they_lie(docs, known):
@@ -180,9 +180,9 @@ def test_the_book_and_its_page_say_what_the_pages_say(docs, capsys):
 
 def test_a_change_of_a_page_is_noticed(docs, tmp_path, monkeypatch, capsys):
     index = tmp_path / "index.md"
-    index.write_text(docs.book.INDEX.read_text().replace("**does not hold**", "**holds**", 1))
+    index.write_text(docs.book.INDEX.read_text().replace("**not reproduced**", "**reproduced**", 1))
     monkeypatch.setattr(docs.book, "INDEX", index)
-    assert docs.book.main("--check") == 1 and "index.md is not what docs/results/*.md say" in capsys.readouterr().err
+    assert docs.book.main("--check") == 1 and "index.md differs from docs/results" in capsys.readouterr().err
     assert docs.book.main("--write") == 0 and docs.book.main("--check") == 0
 
 
@@ -196,20 +196,20 @@ def told(claim: str, where: str, **verdicts: str) -> list[Told]:
 def test_a_papers_claim_is_counted_once_and_of_its_own_form():
     found = answers(
         [
-            *told("a", "sec. 1", new_as_printed="does not hold", new_as_built_here="holds"),
-            *told("b", "sec. 1", one="holds", two="does not hold", one_by_grid="not tested"),
-            *told("c", "Fig. 1", one="not tested", two="holds"),
-            *told("d", "our question", new_as_printed="does not hold", new_as_built_here="holds"),
-            *told("a", "abstract", new_as_printed="does not hold"),
+            *told("a", "sec. 1", new_as_printed="not reproduced", new_as_built_here="reproduced"),
+            *told("b", "sec. 1", one="reproduced", two="not reproduced", one_by_grid="not tested"),
+            *told("c", "Fig. 1", one="not tested", two="reproduced"),
+            *told("d", "our question", new_as_printed="not reproduced", new_as_built_here="reproduced"),
+            *told("a", "abstract", new_as_printed="not reproduced"),
             *told("e", "Fig. 2", one="not tested"),
         ]
     )
     verdicts = {a.claim: a.verdict for a in found}
     assert verdicts == {
-        "a": "does not hold",
-        "b": "holds in part",
-        "c": "holds",
-        "d": "holds in part",
+        "a": "not reproduced",
+        "b": "partly reproduced",
+        "c": "reproduced",
+        "d": "partly reproduced",
         "e": "not tested",
     }
     assert [a.claim for a in found if a.ours] == ["d"]
@@ -217,10 +217,11 @@ def test_a_papers_claim_is_counted_once_and_of_its_own_form():
 
 
 def test_what_only_the_interval_does_not_say_is_counted_apart():
-    near = Told("a", "sec. 1", "x", "does not hold", "not clear: accuracy 0.9 -> 0.91")
+    near = Told("a", "sec. 1", "x", "not reproduced", "inconclusive: accuracy 0.9 -> 0.91")
     far = replace(near, arm="y", why="not clearly better: accuracy 0.9 -> 0.8")
     assert Tally.of(answers([near])).unclear == 1 and Tally.of(answers([near, far])).unclear == 0
-    assert str(Tally.of(answers([near]))) == "1 tested: 0 hold, 0 hold in part, 1 do not (1 of these not clear)"
+    counted = "1 tested: 0 reproduced, 0 partly reproduced, 1 not reproduced (1 of these inconclusive)"
+    assert str(Tally.of(answers([near]))) == counted
 
 
 # One line
@@ -250,13 +251,13 @@ def numbered(study: Study, **arms: tuple[float, float]) -> Results:
 def test_the_headline_is_the_first_published_figure_of_another_arm_than_the_first():
     says = (
         Claim("first", "sec. 1", ("new",), lambda found, arm: Verdict("not tested", "later")),
-        Claim("second", "sec. 1", ("new",), lambda found, arm: Verdict("holds", "it does")),
+        Claim("second", "sec. 1", ("new",), lambda found, arm: Verdict("reproduced", "it does")),
     )
     figures = {("alpha 1", "old"): {"acc": 0.8}, ("alpha 1", "new"): {"acc": 0.99}}
     study = replace(made("sys/one", "old", "new", published=figures), claims=says)
     line = line_of(study, numbered(study, old=(0.7, 0.7), new=(0.8, 1.0)).to_dict())
     assert (line.what, line.published, line.ours) == ("accuracy, new", 0.99, "0.900"), "two runs have no interval"
-    assert (line.verdict, line.claim, line.holds, line.tested) == ("holds", "second", 1, 1)
+    assert (line.verdict, line.claim, line.holds, line.tested) == ("reproduced", "second", 1, 1)
 
 
 def test_a_quick_version_without_the_headlines_point_shows_another_point_and_no_published_figure_of_it():
@@ -269,13 +270,13 @@ def test_a_quick_version_without_the_headlines_point_shows_another_point_and_no_
 
 def test_a_quick_version_without_the_papers_form_is_judged_by_the_arm_that_was_run():
     def judged(found: Results, arm: str) -> Verdict:
-        return Verdict("not tested", "not run") if "printed" in arm else Verdict("holds", "it does")
+        return Verdict("not tested", "not run") if "printed" in arm else Verdict("reproduced", "it does")
 
     claim = Claim("it is better", "sec. 1", ("new", "new as printed"), judged)
     study = made("sys/one", "old", "newer", "new", headline=Headline("alpha 1", "new as printed", "acc"))
     results = numbered(replace(study, claims=(claim,)), old=(0.7, 0.7), newer=(0.8, 0.8), new=(0.9, 0.9))
     full, quick = (line_of(study, replace(results, quick=q).to_dict()) for q in (False, True))
-    assert (quick.verdict, quick.tested, quick.what) == ("holds", 1, "accuracy, new")
+    assert (quick.verdict, quick.tested, quick.what) == ("reproduced", 1, "accuracy, new")
     assert (full.verdict, full.tested) == ("not tested", 0)
 
 
@@ -290,14 +291,14 @@ def test_the_list_has_one_line_for_every_study():
     papers, ours = tallies(load_book().values())
     assert f"claims of papers, {papers}" in listed.stdout and f"questions of our own, {ours}" in listed.stdout
     line = next(line for line in listed.stdout.splitlines() if line.startswith("sse-agg/table-2 "))
-    assert line.split("  ")[-1].strip() == "does not hold (0 of 3)" and " 0.5154 " in line and "0.604 ± 0.028" in line
+    assert line.split("  ")[-1].strip() == "not reproduced (0 of 3)" and " 0.5154 " in line and "0.604 ± 0.028" in line
 
 
 def test_the_list_of_a_system_as_data():
     held = json.loads(rounds("reproduce", "--list", "veil", "--json").stdout)
     assert [s["study"] for s in held["studies"]] == [n for n in studies() if n.startswith("veil/")]
     first = held["studies"][0]
-    assert (first["published"], first["ours"], first["verdict"]) == (0.835, "0.809 ± 0.010", "does not hold")
+    assert (first["published"], first["ours"], first["verdict"]) == (0.835, "0.809 ± 0.010", "not reproduced")
     assert held["claims"]["papers"]["tested"] == 13 and held["claims"]["papers"]["holds"] == 4
 
 
@@ -376,7 +377,7 @@ def test_one_that_fails_or_cannot_be_run_does_not_stop_the_others(four):
     assert away.startswith("tiny/away") and "not run: diabetes130" in away and "not on this machine" in away
     assert "failed: tiny/halts" not in halts and "no run ended" in halts and "min_sites" in halts
     assert sound.split()[:5] == ["tiny/sound", "accuracy,", "FedAvg", "0.95", f"{_mean(four):.3f}"]
-    assert sound.endswith("  holds")
+    assert sound.endswith("  reproduced")
     assert "not run: it asks for a GPU, and this machine has none that torch can use" in gpu
     assert "4 studies in 0 min" in done.stdout and "1 ran, 2 not run here, 1 with a run that failed" in done.stdout
     assert "QUICK VERSION" in done.stdout and "reports: runs/reproduce/*/*-quick/report.html" in done.stdout

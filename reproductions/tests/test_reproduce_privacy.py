@@ -166,21 +166,21 @@ def found(numbers: dict[str, list[float]], *, measure: str = "epsilon", charged=
 def test_an_epsilon_that_differs_is_no_free_signal():
     test = charged_as("plain", ["here"])
     same = found({"plain": [2.9, 2.9, 2.9], "ours": [2.9, 2.9, 2.9 + 1e-10]})
-    assert test(same, "ours").word == "holds"
+    assert test(same, "ours").word == "reproduced"
     more = test(found({"plain": [2.9, 2.9, 2.9], "ours": [2.9, 2.9, 2.9 + 1e-6]}), "ours")
-    assert more.word == "does not hold" and "1.0e-06 apart" in more.why
+    assert more.word == "not reproduced" and "1.0e-06 apart" in more.why
     besides = found(
         {"plain": [2.9] * 3, "ours": [2.9] * 3}, charged={"ours": ["models of the sites", "validation losses"]}
     )
-    assert test(besides, "ours").word == "does not hold", "the same epsilon, but something else was released too"
+    assert test(besides, "ours").word == "not reproduced", "the same epsilon, but something else was released too"
 
 
 def test_a_cost_is_held_against_the_same_without_a_promise():
     figures = {"FedAvg": [0.5, 0.5, 0.5], "open": [0.80, 0.82, 0.81], "bound": [0.78, 0.80, 0.79]}
     held = found(figures, measure="auroc")
-    assert costs("auroc", ["here"], to="open", by=0.021)(held, "bound").word == "holds"
+    assert costs("auroc", ["here"], to="open", by=0.021)(held, "bound").word == "reproduced"
     over = costs("auroc", ["here"], to="open", by=0.019)(held, "bound")
-    assert over.word == "does not hold" and "-0.020" in over.why
+    assert over.word == "not reproduced" and "-0.020" in over.why
 
 
 # The quick study, whole
@@ -212,7 +212,7 @@ def test_nothing_more_is_charged_than_for_training(quick):
         for j in results.claims
         if j.claim.says.startswith("nothing more is charged") and j.arm == PRIVATE[3.0][1].label
     )
-    assert verdict.word == "holds" and "charged: models of the sites, against models of the sites" in verdict.why
+    assert verdict.word == "reproduced" and "charged: models of the sites, against models of the sites" in verdict.why
     statement = results.readings[Cell(HEART.label, PRIVATE[3.0][1].label, 0)].kept["statement"]
     assert statement.startswith(
         "Epsilon = 3, delta = 1e-5, for each row, add/remove, noise at the sites, 12 rounds, 1 mechanism"
@@ -228,7 +228,7 @@ def quick_trust(tmp_path_factory):
 def test_trust_costs_no_epsilon_and_still_tells_who_flips_labels(quick_trust):
     point, (theirs, ours) = FLIPPED[1].label, TRUSTING[3.0]
     charged = next(j.verdict for j in quick_trust.claims if j.claim.says.startswith("nothing") and j.arm == ours.label)
-    assert charged.word == "holds" and "charged: models of the sites, against models of the sites" in charged.why
+    assert charged.word == "reproduced" and "charged: models of the sites, against models of the sites" in charged.why
     seeds = {cell.seed for cell in quick_trust.readings}
     for seed in seeds:
         bound, plain = (quick_trust.readings[Cell(point, arm.label, seed)] for arm in (ours, theirs))

@@ -126,13 +126,13 @@ def test_a_difference_across_points_is_paired_by_fold():
     numbers = {(FIVE, "veil"): {"auroc": [0.80, 0.82]}, (NO_EPSILON, "moon"): {"auroc": [0.81, 0.83]}}
     test = claims.within(FIVE, (NO_EPSILON, "moon"), by=0.02)
     assert str(test(found(numbers), "veil")) == (
-        "holds: AUROC 0.810 against 0.820 of moon (no epsilon), -0.010, 95% CI -0.010 to -0.010"
+        "reproduced: AUROC 0.810 against 0.820 of moon (no epsilon), -0.010, 95% CI -0.010 to -0.010"
     )
-    assert claims.within(FIVE, (NO_EPSILON, "moon"), by=0.005)(found(numbers), "veil").word == "does not hold"
+    assert claims.within(FIVE, (NO_EPSILON, "moon"), by=0.005)(found(numbers), "veil").word == "not reproduced"
     wide = {**numbers, (FIVE, "veil"): {"auroc": [0.79, 0.83]}}
     assert test(found(wide), "veil").unclear, "the interval goes beyond the margin"
-    assert claims.above(FIVE, (NO_EPSILON, "moon"))(found(numbers), "veil").word == "does not hold"
-    assert str(claims.above(NO_EPSILON, (FIVE, "veil"))(found(wide), "moon")).startswith("does not hold: not clear"), (
+    assert claims.above(FIVE, (NO_EPSILON, "moon"))(found(numbers), "veil").word == "not reproduced"
+    assert str(claims.above(NO_EPSILON, (FIVE, "veil"))(found(wide), "moon")).startswith("not reproduced: inconclusive"), (
         "ten points in one fold and none in the other"
     )
     with pytest.raises(Exception, match="one fold has no interval"):
@@ -145,10 +145,10 @@ def test_traffic_counts_both_ways():
         (FIVE, "fedavg"): {"payload": [100.0, 100.0], "megabytes": [1.25, 1.25]},
     }
     verdict = claims.lighter(FIVE, (FIVE, "fedavg"), by=0.9)(found(numbers), "veil")
-    assert verdict.word == "holds" and "100.0 kB -> 5.0 kB (-95.0%)" in verdict.why and "(-20.0%)" in verdict.why
-    assert claims.lighter(FIVE, (FIVE, "fedavg"), by=0.96)(found(numbers), "veil").word == "does not hold"
-    assert claims.under(FIVE, 5.1)(found(numbers), "veil").word == "holds"
-    assert claims.under(FIVE, 5.0)(found(numbers), "veil").word == "does not hold"
+    assert verdict.word == "reproduced" and "100.0 kB -> 5.0 kB (-95.0%)" in verdict.why and "(-20.0%)" in verdict.why
+    assert claims.lighter(FIVE, (FIVE, "fedavg"), by=0.96)(found(numbers), "veil").word == "not reproduced"
+    assert claims.under(FIVE, 5.1)(found(numbers), "veil").word == "reproduced"
+    assert claims.under(FIVE, 5.0)(found(numbers), "veil").word == "not reproduced"
 
 
 def test_the_best_calibrated_is_not_held_against_itself_and_auroc_is_told():
@@ -159,10 +159,10 @@ def test_the_best_calibrated_is_not_held_against_itself_and_auroc_is_told():
     among = [(FIVE, "veil"), (FIVE, "noise"), (FIVE, "never run")]
     verdict = claims.best_calibrated(FIVE, among)(found(numbers), "veil")
     assert str(verdict) == (
-        "does not hold: ECE 0.0200 (AUROC 0.800), the least of the others 0.0100 (AUROC 0.500): noise; "
+        "not reproduced: ECE 0.0200 (AUROC 0.800), the least of the others 0.0100 (AUROC 0.500): noise; "
         "+0.0100, 95% CI +0.0100 to +0.0100"
     )
-    assert claims.best_calibrated(FIVE, among)(found(numbers), "noise").word == "holds"
+    assert claims.best_calibrated(FIVE, among)(found(numbers), "noise").word == "reproduced"
 
 
 def test_a_promise_is_what_the_accountant_says_of_every_run():
@@ -174,9 +174,9 @@ def test_a_promise_is_what_the_accountant_says_of_every_run():
         (FIVE, "none"): {"raw": [], "epsilon": None, "statement": ""},
     }
     test, results = claims.formal(FIVE, 5.0), found(numbers, kept)
-    assert str(test(results, "raw")) == "does not hold: epsilon = infinity: signs"
-    assert str(test(results, "kept")) == "holds: epsilon = 4.990 at most. Epsilon = 5, per patient."
-    assert [test(results, arm).word for arm in ("over", "none")] == ["does not hold"] * 2
+    assert str(test(results, "raw")) == "not reproduced: epsilon = infinity: signs"
+    assert str(test(results, "kept")) == "reproduced: epsilon = 4.990 at most. Epsilon = 5, per patient."
+    assert [test(results, arm).word for arm in ("over", "none")] == ["not reproduced"] * 2
 
 
 def test_utility_that_no_budget_moves():
@@ -185,17 +185,17 @@ def test_utility_that_no_budget_moves():
         (FIVE, PRINTED.label): {"auroc": [0.80, 0.81], "from_uniform": [0.0006, 0.0007]},
     }
     verdict = claims.follows_epsilon([ONE, FIVE], [1, 5], draws=50)(found(numbers), PRINTED.label)
-    assert verdict.word == "does not hold"
+    assert verdict.word == "not reproduced"
     assert "0.8050 / 0.8050" in verdict.why and "0.00070 (total variation)" in verdict.why and "0.00625" in verdict.why
 
 
 def test_sparse_counts_the_fullest_model():
     numbers = {(FIVE, "veil"): {"nonzero": [20.0, 57.0], "inputs": [114.0, 114.0]}}
     assert str(claims.sparse(NO_EPSILON, FIVE, share=0.5)(found(numbers), "veil")) == (
-        "holds: 57 of 114 weights are not zero, at most"
+        "reproduced: 57 of 114 weights are not zero, at most"
     )
-    assert claims.sparse(FIVE, share=0.49)(found(numbers), "veil").word == "does not hold"
-    assert [claims.few(FIVE, most)(found(numbers), "veil").word for most in (57, 56)] == ["holds", "does not hold"]
+    assert claims.sparse(FIVE, share=0.49)(found(numbers), "veil").word == "not reproduced"
+    assert [claims.few(FIVE, most)(found(numbers), "veil").word for most in (57, 56)] == ["reproduced", "not reproduced"]
 
 
 # Quick ones, from their plans to their report
@@ -209,8 +209,8 @@ def test_a_quick_table_prints_folds_and_what_is_kept_of_each_promise(tmp_path):
     values = json.loads((tmp_path / "results.json").read_text())
     assert values["repeats"] == "fold" and not values["failed"]
     formal = {c["arm"]: c for c in values["claims"] if "formally guaranteed" in c["claim"]}
-    assert formal[PRINTED.label]["verdict"] == "does not hold" and "epsilon = infinity" in formal[PRINTED.label]["why"]
-    assert formal[SCORE.label]["verdict"] == "holds" and "for each row" in formal[SCORE.label]["why"]
+    assert formal[PRINTED.label]["verdict"] == "not reproduced" and "epsilon = infinity" in formal[PRINTED.label]["why"]
+    assert formal[SCORE.label]["verdict"] == "reproduced" and "for each row" in formal[SCORE.label]["why"]
     assert "for each site" in formal[CLIENT.label]["why"]
     by = {(f["point"], f["arm"], f["measure"]): f for f in values["figures"]}
     assert by[FIVE, PRINTED.label, "payload_down"]["mean"] == 0, "as printed no site is ever sent the model"
