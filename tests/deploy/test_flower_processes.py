@@ -100,9 +100,9 @@ def test_a_node_that_is_stopped_and_started_answers_again(consortium, run):
     who = run.addresses(2)
     north = consortium.sites[0]
     north.node.stop()
-    until(lambda: north.words[-1] == "away")
+    until(lambda: north.words[-1:] == ["away"])
     north.node.start()
-    until(lambda: north.words[-1] == "connected")
+    until(lambda: north.words[-1:] == ["connected"])
     assert run.addresses(2) == who
     got = run.exchange([(node, b"back") for node in who])
     assert {node: reply.data for node, reply in got.items()} == dict.fromkeys(who, b"heard back")
