@@ -128,7 +128,7 @@ def test_what_is_not_known_of_a_site_is_shown_as_such(apart, shown):
     lines = shown(apart.folder, "--round", 2).splitlines()
     at = re.split(r"\s{2,}", lines[1]).index("standing")
     assert [line.split()[at] for line in lines[2:6]] == ["-"] * 4
-    assert any(line.startswith("note: reasons usually lie ") for line in lines)
+    assert any(line.startswith("note: explanations usually differ by ") for line in lines)
     assert json.loads(shown(apart.folder, "--round", 2, "--json"))["signals"]["standing"] == dict.fromkeys("abcd")
     words = shown(apart.folder, "--round", 2, "--site", "c")
     assert "Explanations differ too much to identify outliers: it keeps all that its rows give it." in words

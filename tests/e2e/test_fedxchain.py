@@ -246,7 +246,7 @@ def test_the_command_ends_with_1_where_all_refuse(monkeypatch, tmp_path):
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == [
-        "error: round 2: no site goes along with the weights it was shown (refused (weights-wrong)) [weights-rejected]"
+        "error: round 2: every site rejected the aggregation weights (refused (weights-wrong)) [weights-rejected]"
     ]
 
 
@@ -517,7 +517,7 @@ def test_alarms_name_the_site_with_its_divergence(tmp_path):
     done = run(tmp_path / "r", method={"trust": {"alarm": 0.05}})
     for d in decisions(done):
         over = {s: v for s, v in d["signals"]["nsds"].items() if v > 0.05}
-        said = [n for n in d["notes"] if "over method.trust.alarm = 0.05" in n]
+        said = [n for n in d["notes"] if "above method.trust.alarm = 0.05" in n]
         assert [n.split(":")[0] for n in said] == list(over)
         assert all(f"NSDS {v:.3f}" in n for n, v in zip(said, over.values(), strict=True))
     assert any(d["notes"] for d in decisions(done))

@@ -272,15 +272,15 @@ def test_killed_at_any_instant_it_goes_on_to_the_same_bits(tmp_path):
 
 
 REFUSED = {
-    "three classes": ({"classes": 3}, "method 'veil' is for two classes, and these data have 3"),
-    "a net": ({"model": {"name": "mlp"}}, "method 'veil' makes a linear model, not 'mlp': set model.name = 'logistic'"),
+    "three classes": ({"classes": 3}, "method 'veil' needs two classes, but the data have 3"),
+    "a net": ({"model": {"name": "mlp"}}, "method 'veil' fits a linear model, not 'mlp': set model.name = 'logistic'"),
     "too few rounds": (
         {"veil": {"selection": "select_then_fit"}, "method": {"rounds": 3}},
-        "method.veil.stages is 2, each of which selects and then fits, but there are 3 rounds: raise method.rounds",
+        "method.veil.stages is 2, each with a selection and a fit, but there are 3 rounds: raise method.rounds",
     ),
     "too few rounds of auto": (
         {"method": {"rounds": 3}, "privacy": {"secure": True}},
-        "method.veil.stages is 2, each of which selects and then fits, but there are 3 rounds",
+        "method.veil.stages is 2, each with a selection and a fit, but there are 3 rounds",
     ),
     "too many proposals": ({"veil": {"k": 10}}, "method.veil.k is 10, but there are 9 features to propose: lower it"),
     "votes under masks": (

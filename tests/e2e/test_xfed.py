@@ -92,7 +92,7 @@ def test_the_upload_that_is_saved_is_measured_to_the_byte(squares, tmp_path):
         assert plain["cost"]["payload_up"] - mine["cost"]["payload_up"] == 2 * size - 5 * 4 * 8
         saved = plain["cost"]["bytes_up"] - mine["cost"]["bytes_up"]
         assert 2 * size - 5 * 1000 < saved < 2 * size, "all that is added is names and framing"
-        assert f"saves {2 * len(ours.model.theta):,} numbers of upload" in mine["why"]
+        assert f"saves the upload of {2 * len(ours.model.theta):,} numbers" in mine["why"]
 
 
 @pytest.mark.thinned(2)
@@ -312,7 +312,7 @@ def test_a_liar_is_first_and_a_server_that_looks_names_it(attack, squares, tmp_p
     looked = run(squares, tmp_path / "looked", xfed={"score_at": "server"}, **changes)
     for d in decisions(looked):
         assert {n.split(":")[0] for n in d["notes"]} == {"c"}
-        assert any(n.startswith("c: says accuracy 1.000, and the server finds 0.") for n in d["notes"])
+        assert any(n.startswith("c: says accuracy 1.000, but the server computes 0.") for n in d["notes"])
         honest = set(d["weights"]) - {"c"}
         for name in ("accuracy", "grid", "cross_entropy"):
             for s in honest:

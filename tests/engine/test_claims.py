@@ -78,7 +78,7 @@ def test_a_summary_that_cannot_be_has_no_say(tmp_path, quick, report, value):
     run = lied_to(tmp_path, quick, changed(report, value))
     assert run.summary["final"]["auroc"] > 0.5
     assert report in ("summary.m2", "summary.mean") or any(
-        w.startswith("b has no say in how columns are prepared") for w in run.summary["warnings"]
+        w.startswith("b is left out of the preparation of columns") for w in run.summary["warnings"]
     )
 
 

@@ -232,7 +232,7 @@ def test_a_site_that_was_not_there_when_cohorts_were_formed_is_named():
     first = joined(MODELS[1:], rows=ROWS[1:], sites=SITES[1:], cohorts=own)
     later = joined(cohorts=own, round=2, served=first.assignment, state=first.memory)
     assert later.assignment.index_by_site["a"] == 0
-    assert "(a: not there when they were formed, so in the first)" in later.stages[1].why
+    assert "(a: new, so in the first cohort)" in later.stages[1].why
 
 
 def test_one_cohort_of_several_asked_for_is_said_in_the_singular():

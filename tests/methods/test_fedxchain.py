@@ -152,7 +152,7 @@ def test_where_the_printed_form_leaves_nothing_trust_alone_decides_and_the_decis
     trust = outcome.decision.signals["trust"]
     assert list(outcome.decision.weights.values()) == pytest.approx(shares_of(list(trust.values())))
     assert outcome.decision.why.startswith(
-        "no weight was left after the penalty for NSDS, so a site's weight is its share"
+        "all weights were 0 after the penalty for NSDS, so a site's weight is its share"
     )
 
 
@@ -160,7 +160,7 @@ def test_sites_that_diverge_beyond_the_alarm_are_named_with_the_number():
     outcome, _ = played(method(trust={"alarm": 0.3}), server(), answers())
     far = outcome.decision.signals["nsds"]["d"]
     assert outcome.decision.notes == (
-        f"d: its reasons diverge from the consortium's, NSDS {far:.3f} over method.trust.alarm = 0.3",
+        f"d: its attributions diverge from the consortium's, NSDS {far:.3f} above method.trust.alarm = 0.3",
     )
     assert not played(method(trust={"alarm": far + 0.01}), server(), answers())[0].decision.notes
 
@@ -171,7 +171,7 @@ def test_with_another_rule_trust_is_watched_and_no_site_is_asked_about_weights(r
     assert [a.task for a in asked] == ["train"]
     assert list(outcome.decision.weights.values()) == pytest.approx(shares_of(weights))
     assert outcome.decision.signals["trust"].keys() == set(SITES)
-    assert "trust is watched and has no say" in outcome.decision.why
+    assert "trust is recorded but not used" in outcome.decision.why
 
 
 def test_after_the_first_round_the_strongest_features_are_told_apart_and_all_others_as_one():

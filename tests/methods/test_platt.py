@@ -144,7 +144,7 @@ def test_any_scores_end_at_the_bottom(rows, scale, shift):
 def test_a_model_that_ranks_backwards_is_refused_a_line():
     engine = consortium()
     found = engine.drive(fit_platt(ModelAssignment(guess(engine, scale=-1.0))), round=1)
-    assert found.slope < 0 and "must not turn a model round" in found.refused
+    assert found.slope < 0 and "would reverse the model's ranking" in found.refused
     one = fit_counts(np.array([0.3, 1.0]), np.array([2.0, 3.0]), np.zeros(2))
     assert one.slope <= 1e-6
 
@@ -216,7 +216,7 @@ def test_what_cannot_hold_a_line_says_so_before_a_round(tmp_path):
 
 def test_validation_rows_of_one_class_set_no_line():
     engine = consortium(survivors=True)
-    assert "do not hold both classes" in engine.drive(fit_platt(ModelAssignment(guess(engine))), round=1).refused
+    assert "have only one class" in engine.drive(fit_platt(ModelAssignment(guess(engine))), round=1).refused
 
 
 def test_a_line_that_would_turn_the_model_round_is_a_warning_and_no_more(tmp_path):
@@ -224,7 +224,7 @@ def test_a_line_that_would_turn_the_model_round_is_a_warning_and_no_more(tmp_pat
     flipped = {"attacks": [{"kind": "label-flip", "sites": ["a", "b", "c"], "share": 1.0}]}
     raw, held = run(tmp_path / "raw", **flipped), run(tmp_path / "held", **flipped, **PLATT)
     assert held.summary["final"]["auroc"] < 0.4 and "platt" not in held.summary
-    assert any("must not turn a model round" in w for w in held.summary["warnings"])
+    assert any("would reverse the model's ranking" in w for w in held.summary["warnings"])
     np.testing.assert_array_equal(log_odds(raw), log_odds(held))
 
 

@@ -130,7 +130,7 @@ def test_a_round_in_two_steps_by_hand():
     assert decision.weights == pytest.approx({"a": 4 / 9, "b": 3 / 9, "c": 2 / 9})
     np.testing.assert_allclose(outcome.model, np.array([4, 3, 2]) / 9 @ MODELS[:3])
     assert "3 of 4 sites send their models, by 0.2 x grid accuracy + 0.8 x accuracy; not asked: d" in decision.why
-    assert "saves 2 numbers of upload" in decision.why
+    assert "saves the upload of 2 numbers" in decision.why
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_with_equal_scores_it_is_fedavg_of_the_first_by_name(settings):
 def test_a_site_that_answers_alone_is_kept():
     outcome, asked = played(method(), answers(0.0, 0.0, sites=("c",)))
     assert asked[1].to == ("c",) and outcome.decision.weights == {"c": 1.0}
-    assert outcome.decision.why.startswith("c alone answered")
+    assert outcome.decision.why.startswith("c is the only site that answered")
 
 
 def test_after_until_a_round_is_one_of_fedavg():
@@ -209,8 +209,8 @@ def test_a_server_that_looks_names_who_said_something_else():
     heard = answers([0.9, 0.9, 0.9, 0.1], 1.0)
     outcome, _ = played(method(xfed={"score_at": "server"}), heard, at=server(reference=looking))
     assert outcome.decision.notes == (
-        "b: says accuracy 0.900, and the server finds 0.500",
-        "c: says cross entropy 1.000, and the server finds 3.000",
+        "b: says accuracy 0.900, but the server computes 0.500",
+        "c: says cross entropy 1.000, but the server computes 3.000",
     )
     assert outcome.decision.signals["seen_accuracy"] == {"a": 0.93, "b": 0.5, "c": 0.9}
     assert "seen_xai" not in outcome.decision.signals

@@ -15,7 +15,7 @@ from grandrounds.report.weights import sentences
 from grandrounds.report.weights.record import join_names, percent, percent_parts, whole_percent
 from tests.support import refused
 
-OUTLIER = "a site's weight is its share of the rows, less where its reasons stand out from the others'"
+OUTLIER = "a site's weight is its share of the rows, lower if its explanations are outliers"
 PLAN = {"method": {"cohorts": {"consensus": "cohort"}, "robust": {"rule": "none"}}}
 
 
@@ -564,7 +564,7 @@ def by_trust(rule="trust", **changed):
 
 
 def test_trust_in_words_has_every_part_and_what_nsds_took():
-    note = "bad: its reasons diverge from the consortium's, NSDS 1.000 over method.trust.alarm = 0.9"
+    note = "bad: its attributions diverge from the consortium's, NSDS 1.000 above method.trust.alarm = 0.9"
     assert weight_sentences(trusted(notes=[note]), "bad", plan=by_trust()) == [
         "round 7, bad: weight 15.0 %, number 3 of 3.",
         "By its rows alone (20 of 40) it would have had 50.0 %.",

@@ -207,7 +207,7 @@ class VeilSettings(Settings):
 
 
 class TrustSettings(Settings):
-    """Method 'fedxchain': what trust is made of, and how it becomes a weight; `trust = "robust"` is short for its preset."""
+    """Method 'fedxchain': components of trust, and the weight by trust; `trust = "robust"` is short for the preset."""
 
     preset: str
     alpha: float | None

@@ -1,4 +1,4 @@
-"""Registry of federated methods and local regularizers: one file an algorithm, and one line here."""
+"""Registry of federated methods and local regularizers. Each algorithm has its own file and one line here."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ SITE_PLUGINS: tuple[type[SitePlugin], ...] = tuple(
         [p for stability in REGULARIZERS.values() for p in stability.site] + [p for m in METHODS.values() for p in m.site]
     )
 )
-"""The halves of all of these that run at sites: every host is given them."""
+"""Site plug-ins of all methods and regularizers. Every host is built with them."""
 
 
 _EARLIER_HOOKS = {"joined": "train_and_aggregate", "work": "train_config", "holds": "regularizer_name"}
-"""Members of a method that version 0.1 called by another name: an override under it would be ignored."""
+"""Hooks of a method by their name in version 0.1. An override under the old name would be ignored, so it is refused."""
 
 
 def method_class(name: str) -> type[Method]:
-    """Return the method of this name, or the one that an import path names."""
+    """Return the class of a method."""
     if not plugins.is_path(name):
         return METHODS[name]
     resolved = plugins.resolve(name, key="method.name")
@@ -71,16 +71,16 @@ def method_class(name: str) -> type[Method]:
 
 
 def is_variant_of(name: str, base: str) -> bool:
-    """Return whether a method is the known one, or a class of the user's own that is made from it."""
+    """Check whether a method is a built-in one or a subclass of it."""
     return issubclass(method_class(name), METHODS[base])
 
 
 def regularizer_class(settings: Any) -> type[LocalRegularizer]:
-    """Return the local regularizer of an experiment's method: the one it requires, or the one that is named."""
+    """Return the local regularizer of a method: the one it requires, else method.stability."""
     named = "none" if settings.stability == "auto" else settings.stability
     return REGULARIZERS[method_class(settings.name).regularizer_name or named]
 
 
 def build_method(settings: MethodSettings, train: TrainSettings) -> Method:
-    """Return the method an experiment names, with its parts."""
+    """Build the method of an experiment with its local regularizer."""
     return method_class(settings.name)(settings, train, regularizer_class(settings)(settings))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """The aggregate of a round's answers, with the weight of each site and the reasons for it."""
+    """The aggregate of a round's answers, with the weight of each site and its justification."""
 
     assignment: ModelAssignment
     sites: tuple[str, ...]
@@ -48,8 +48,8 @@ class Aggregation:
         """Build the Decision of the round.
 
         Args:
-            selection: The sites that were asked, and why.
-            regularizer: The local regularizer in words; empty where there is none.
+            selection: The selected sites and the reason.
+            regularizer: Description of the local regularizer; empty for none.
         """
         first = [Stage("select", selection.why)] if selection.why else []
         last = [Stage("stability", regularizer)] if regularizer else []
@@ -75,16 +75,16 @@ def aggregate(
         server: The state of the round.
         answers: Answers to a training Ask, with `model` and `count`.
         method: The method, whose settings name the rules of weighting, cohorts and robustness.
-        weighting: Weights of the answers, where they are known already.
+        weighting: Weights of the answers, if already known.
 
     Returns:
-        The aggregate, with the weights of sites and the reasons for the Decision.
+        The aggregate, with the weights of sites and the text for the Decision.
 
     Raises:
         RunFailed: The robust rule cannot be applied, for instance to too few answers.
     """
     settings = method.settings
-    guard = float(settings.robust.plain().get("guard", 0.0))  # plans of 0.1 have none
+    guard = float(settings.robust.plain().get("guard", 0.0))  # plans of version 0.1 lack it
     cut = shorten_updates(answers, _starting_models(server, answers), guard)
     groups = assign_cohorts(settings.cohorts, server, answers)
     within = groups.labels if groups is not None and settings.cohorts.consensus == "cohort" else None
@@ -108,18 +108,18 @@ def aggregate(
 
 
 def shorten_updates(answers: Answers, start: Array, guard: float) -> list[str]:
-    """Cut updates that are longer than `guard` times the median of their round, in place; a control variate with them.
+    """Clip updates longer than `guard` times the median norm of the round, in place, with their control variates.
 
-    Without it a site whose update is a million times too long is the whole model. The median is the lower one, so that
-    it is an honest site's with one liar of two. Trees have no length; in secure sums `privacy.secure_range` is the bound.
+    Otherwise one update that is a million times too long would dominate the model. The lower median is used, so that with two
+    sites it is the honest one's. Trees have no norm; in secure sums `privacy.secure_range` is the bound.
 
     Args:
-        answers: Answers to a question to train.
-        start: The model that sites began with, (P,), or each its own, (K, P).
-        guard: `method.robust.guard`; 0: none is cut.
+        answers: Answers to a training Ask.
+        start: The model that sites started from, (P,), or one per site, (K, P).
+        guard: `method.robust.guard`; 0 clips nothing.
 
     Returns:
-        A note for each site whose update was cut.
+        A note for each site whose update was clipped.
     """
     models = answers["model"] if guard else None
     if not isinstance(models, np.ndarray) or models.ndim != 2 or len(models) < 2:
@@ -146,19 +146,19 @@ def shorten_updates(answers: Answers, start: Array, guard: float) -> list[str]:
 
 @dataclass
 class _RoundAggregator:
-    """Aggregates one round's answers, given their weights."""
+    """Aggregate one round's answers, given their weights."""
 
     server: Server
     answers: Answers
     method: Method
     weighting: WeightingResult
-    start: Array  # the model that sites began with, (P,), or each its own, (K, P)
+    start: Array  # the model that sites started from, (P,), or one per site, (K, P)
     memory: dict[str, Array] = field(default_factory=dict)
 
     Result = tuple[ModelAssignment, Array, list[Stage], dict[str, Array], tuple[str, ...]]
 
     def aggregate_all(self) -> Result:
-        """Return all answers as one model."""
+        """Aggregate all answers into one model."""
         rule = self.method.settings.robust.rule
         if rule == "none":
             return ModelAssignment(self.server.combine(self.answers, self.weighting.weights)), self.weighting.weights, [], {}, ()
@@ -171,7 +171,7 @@ class _RoundAggregator:
         return ModelAssignment(model), verdict.weights, [stage], dict(verdict.signals), ()
 
     def aggregate_cohorts(self, groups: CohortAssignment) -> Result:
-        """Return each cohort's answers as one model (eq. 10), and those as one (eq. 11) unless cohorts keep their own."""
+        """Aggregate each cohort into one model (eq. 10), then the cohorts into one (eq. 11) unless they keep their own."""
         settings, answers = self.method.settings, self.answers
         each = cohort_shares(settings.cohorts.weight, groups.labels, self.weighting.weights, np.asarray(answers["count"]))
         before = self.server.assignment.models if self.server.assignment is not None else None
@@ -190,11 +190,12 @@ class _RoundAggregator:
                 for name, values in cohort_signals.items():
                     signals.setdefault(name, np.full(len(answers), np.nan))[members] = values
         weights = weights / weights.sum() if weights.any() else weights
-        why = f"{groups.why}; a cohort counts by {COHORT_WEIGHTS[settings.cohorts.weight]}"
+        why = f"{groups.why}; a cohort's weight is {COHORT_WEIGHTS[settings.cohorts.weight]}"
         stages = [Stage("cohorts", why, _name_weights(answers, first))]
         if settings.robust.rule != "none":
             stages.append(
-                Stage("robust", f"'{settings.robust.rule}' judged each cohort by itself", _name_weights(answers, weights))
+                Stage("robust", f"'{settings.robust.rule}' was applied to each cohort separately", _name_weights(answers,
+                weights))
             )
         if settings.robust.rule == "none":
             mean = self.server.combine(answers, weights)
@@ -207,7 +208,7 @@ class _RoundAggregator:
         return ModelAssignment(mean, np.stack(models), index), weights, stages, signals, tuple(notes)
 
     def _cohort_weights(self, members: Array) -> Array:
-        """Return the weights of one cohort's sites, as shares of the cohort."""
+        """Normalise the weights of one cohort's sites to sum to 1."""
         weights = self.weighting.weights[members]
         out: Array = weights / weights.sum() if weights.any() else np.full(len(members), 1 / len(members))
         return out
@@ -215,9 +216,9 @@ class _RoundAggregator:
     def _aggregate_cohort(
         self, members: Array, c: int, start: Array, inner: Array
     ) -> tuple[Array, Array, dict[str, Array], list[str]]:
-        """Return one cohort's model, its sites' weights within it, the robust rule's signals, and what there is to note.
+        """Aggregate one cohort: its model, its sites' weights, the signals of the robust rule, and notes.
 
-        `start`: the model the cohort had; `inner`: its sites' shares before the robust rule.
+        `start`: the cohort's model before; `inner`: its sites' weights before the robust rule.
         """
         rule, answers = self.method.settings.robust.rule, self.answers.only(members, {})
         if rule == "none":
@@ -231,7 +232,7 @@ class _RoundAggregator:
         return model, verdict.weights, dict(verdict.signals), []
 
     def _apply_robust_rule(self, members: Array, begun: Array) -> RobustResult:
-        """Return the robust rule's verdict on the updates of some answers; `begun`: the model to update."""
+        """Apply the robust rule to the updates of some answers; `begun` is the model to update."""
         r = self.method.settings.robust
         start = self.start if self.start.ndim == 1 else self.start[members]
         updates = model_updates(self.answers["model"], members, start)
@@ -245,11 +246,11 @@ class _RoundAggregator:
     def _reference_update(self, start: Array) -> Array:
         """Train the model on the server's reference rows for FLTrust, without local regularisation, and return the update."""
         assert self.server.reference is not None
-        work = self.method.train_config(replace(self.server, private=None))  # the server's own rows are not sites' patients
+        work = self.method.train_config(replace(self.server, private=None))  # reference rows are not protected patients
         return self.server.reference.train(start, work) - start
 
     def _update_history(self, members: Array, updates: Array) -> Array:
-        """Return the sum of these sites' updates so far, (m, P); that of all sites is remembered."""
+        """Return the sum of these sites' updates so far, (m, P), and store that of all sites."""
         server = self.server
         place = {s: k for k, s in enumerate(server.sites)}
         nothing = np.zeros((len(server.sites), len(server.model)), server.model.dtype)
@@ -262,11 +263,11 @@ class _RoundAggregator:
 
 
 def with_batchnorm_statistics(server: Server, model: Array, answers: Answers, weights: Array) -> Array:
-    """The model with BatchNorm's statistics as the plain mean of the answers': a step past it can make a variance negative."""
+    """Set BatchNorm's statistics to the mean of the answers': a server step beyond it could make a variance negative."""
     if not server.statistics or not weights.any():
         return model
     out, statistics = model.copy(), slice(-server.statistics, None)
-    if "model" in answers.totals:  # the mean is all that is known of them
+    if "model" in answers.totals:  # the server knows only their mean
         out[statistics] = answers.totals["model"][statistics]
     else:
         out[statistics] = average(np.asarray(answers["model"])[:, statistics], weights / weights.sum())
@@ -274,7 +275,7 @@ def with_batchnorm_statistics(server: Server, model: Array, answers: Answers, we
 
 
 def _starting_models(server: Server, answers: Answers) -> Array:
-    """Return the model that sites started from, (P,); one row a site, (K, P), where cohorts keep their own models."""
+    """Return the model that sites started from, (P,); one row per site, (K, P), if cohorts keep their own models."""
     if server.assignment is None or server.assignment.models is None:
         return server.model
     return np.stack([server.assignment.for_site(s) for s in answers.sites])
@@ -289,7 +290,7 @@ def _present_shares(each: Array, groups: CohortAssignment) -> Array:
 def _describe_cohorts(server: Server, answers: Answers, groups: CohortAssignment) -> tuple[dict[str, object], dict[str, Array]]:
     """Describe the cohorts for the Decision, and return the labels to remember.
 
-    Only the round before is remembered: cohorts are numbered anew each round, so numbers of two rounds do not mix.
+    Only the previous round is stored: cohorts are numbered anew each round, so numbers of two rounds do not match.
     """
     now = dict(zip(answers.sites, groups.labels.tolist(), strict=True))
     previous = server.state.get("cohorts", np.full(len(server.sites), -1))
@@ -306,7 +307,7 @@ def _describe_cohorts(server: Server, answers: Answers, groups: CohortAssignment
 
 
 def _rescale_shares(weighting: WeightingResult, weights: Array) -> dict[str, Array]:
-    """Rescale the contribution of each signal to the final weights, in the proportions of the blend."""
+    """Rescale each signal's contribution to the final weights, in the proportions of the blend."""
     total = np.maximum(weighting.weights, 1e-300)
     return {name: np.where(weighting.weights > 0, part / total, 0.0) * weights for name, part in weighting.shares.items()}
 

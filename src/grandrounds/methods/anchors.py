@@ -1,8 +1,7 @@
-"""Local regularisation on shared reference rows: sites keep the model's answers, or its attributions, on them.
+"""Local regularisation on shared reference rows: local training preserves the model's predictions or attributions on them.
 
-Re-weighting sites does not lower drift, since local models differ before anything is weighed; a loss that all sites
-share on the same rows does. The rows need no labels; they are patients' rows all the same, so an experiment must say
-that they may be sent.
+Re-weighting sites does not lower drift, because local models differ before they are weighed. A common loss on the same rows
+does. The rows need no labels. They are still patient data, so an experiment must allow that they are sent.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from grandrounds.site.plugin import SitePlugin, TrainRequest
 from grandrounds.site.train_job import TrainJob
 
 DEFAULT_STRENGTH, ADAPTIVE_STRENGTH = 3.0, 40.0
-"""How strong an anchor is where nobody says: for plain steps, and for adam and adamw, which scale steps back."""
+"""Default strength of an anchor: for SGD, and for Adam and AdamW, which rescale steps."""
 
 RAMP_ROUNDS = 10
-"""Rounds over which an anchor comes to its strength: the first begin with a model that knows nothing worth keeping."""
+"""Rounds over which an anchor reaches its full strength: early models have learnt nothing worth preserving."""
 
 
 class AnchorRows(SitePlugin):
-    """Site half: gives training the shared reference rows and the consensus of sketches on them."""
+    """Site half: add the shared reference rows and the consensus sketch to the training job."""
 
     def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
         config, shared = request.config, request.ask.shared
@@ -43,14 +42,13 @@ class AnchorRows(SitePlugin):
 
 
 class ReferenceAnchor(LocalRegularizer):
-    """Adds method.anchor times the cross-entropy to the starting model's answers on reference rows to the local loss.
+    """Add method.anchor times the cross-entropy to the starting model's predictions on reference rows to the local loss.
 
-    It comes in over the first rounds: held at full strength to what an untrained net says, two of five runs on skin lesions
-    swung wider every round.
+    The strength rises over the first rounds. With full strength from an untrained net, two of five runs on skin lesions diverged.
     """
 
     name = "anchor"
-    title = "Reference anchor: sites keep the global model's answers on rows they are sent (method.anchor)"
+    title = "Reference anchor: keeps local predictions on shared rows close to the global model's (method.anchor)"
     needs = frozenset({"reference"})
     site: ClassVar[tuple[type[SitePlugin], ...]] = (AnchorRows,)
     permuted = False
@@ -62,25 +60,24 @@ class ReferenceAnchor(LocalRegularizer):
 
 
 class PermutedAnchor(ReferenceAnchor):
-    """Anchors on rows with one feature permuted, which fixes what a permutation sketch measures."""
+    """Anchor on rows with one feature permuted, which preserves the permutation importances of a sketch."""
 
     name = "permuted_anchor"
-    title = "Reference anchor on rows with one feature permuted, or one tile hidden: pins the sketch (method.anchor)"
+    title = "Reference anchor on rows with one feature permuted, or one tile hidden: preserves the sketch (method.anchor)"
     permuted = True
 
 
 class AnchoredScaffold(ControlVariates, PermutedAnchor):
-    """Combines SCAFFOLD's control variates, which remove drift, with a permuted anchor, which keeps them from diverging.
+    """Combine SCAFFOLD's control variates, which remove drift, with a permuted anchor, which keeps them from diverging.
 
-    Variates alone diverge where sites are very unequal and steps are long; an anchor alone leaves a third of the drift, and
-    one that is too strong stops learning. So its strength is method.anchor_gain times the fourth power of the model's doubt on
-    the anchor's rows (the mean entropy of its answers, as a share of the most there could be): on a hard task it holds, on
-    one that is being learnt it lets go. Above 1 / lr its own steps would overshoot. Sites with fewer rows than a batch follow
-    their variates more slowly (`steady`).
+    Control variates alone diverge with very unequal sites and large steps. An anchor alone leaves a third of the drift, and too
+    strong an anchor stops learning. So its strength is method.anchor_gain times the fourth power of the model's normalised
+    entropy on the anchor's rows: strong on a hard task, weak once the task is learnt. It is at most 1 / lr, beyond which steps
+    would overshoot. Sites with fewer rows than a batch update their variates more slowly (`steady`).
     """
 
     name = "anchored_scaffold"
-    title = "SCAFFOLD's variates and a permuted anchor that follows the model's doubt (optimizer 'sgd', method.anchor_gain)"
+    title = "SCAFFOLD's control variates and a permuted anchor scaled by the model's entropy ('sgd', method.anchor_gain)"
     needs = ControlVariates.needs | PermutedAnchor.needs
     site = (SiteVariates, AnchorRows)
 
@@ -92,10 +89,10 @@ class AnchoredScaffold(ControlVariates, PermutedAnchor):
 
 
 class AttributionAlignment(LocalRegularizer):
-    """Adds method.alignment times the L1 distance of the site's gradient sketch to the consensus to the local loss.
+    """Add method.alignment times the L1 distance of the site's gradient sketch to the consensus to the local loss.
 
-    Sites report their sketch after training; the consensus of the next round is its mean, weighted by rows. Methods that
-    remember nothing of the kind (asynchronous ones, clustered) leave each site with the sketch of the model it was sent.
+    Sites report their sketch after training; the consensus of the next round is its mean, weighted by rows. Methods without that
+    state (asynchronous, clustered) align each site to the sketch of the model it was sent.
     """
 
     name = "alignment"
@@ -110,7 +107,7 @@ class AttributionAlignment(LocalRegularizer):
         return config if consensus is None else {**config, "consensus": consensus}
 
     def update(self, server: Server, answers: Answers) -> dict[str, Array]:
-        if "reasons" not in answers:  # of weight 0: nothing was aligned
+        if "reasons" not in answers:  # the weight was 0, so nothing was aligned
             return {}
         rows = np.array([server.rows[s] for s in answers.sites], float)
         mean = np.average(np.asarray(answers["reasons"], float), axis=0, weights=rows)
@@ -123,9 +120,9 @@ def ramp_up(strength: float, round: int) -> float:
 
 
 def anchor_reference(plan: Plan) -> str | None:
-    """Return the reference set that the local regularizer shares with sites; None where it shares none.
+    """Return the name of the reference set that the local regularizer shares with sites; None if it shares none.
 
-    It is the one named, or 'anchor', or the only one that may be sent; what the model in use is scored on is meant by name only.
+    It is method.anchor_rows, else 'anchor', else the only set that may be sent. The set for evaluation must be named explicitly.
     """
     from grandrounds.methods import regularizer_class
 

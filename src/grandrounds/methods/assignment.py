@@ -13,7 +13,7 @@ from grandrounds.protocol.messages import Payload
 
 @dataclass(frozen=True)
 class ModelAssignment:
-    """The common model `model` (P,), and which of `models` the sites in `index_by_site` use instead.
+    """The common model `model` (P,), and the index of the model in `models` that each site in `index_by_site` uses instead.
 
     Models of one size are rows of an array (M, P); forests, which differ in size, are a list.
     """

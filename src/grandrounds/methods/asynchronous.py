@@ -1,4 +1,4 @@
-"""Asynchronous methods (FedAsync, FedBuff): sites answer when they are done, and stale answers count less."""
+"""Asynchronous methods (FedAsync, FedBuff): the server uses answers as they arrive, and stale answers have less weight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grandrounds.methods.select import Selection, count_sites
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Receive, Send
 
 RULES = {
-    "constant": "late answers count as much as others",
+    "constant": "stale answers have full weight",
     "polynomial": "(staleness + 1) ** -a",
     "hinge": "1 up to b rounds, then 1 / (a * (staleness - b) + 1)",
 }
@@ -33,11 +33,11 @@ def staleness_weight(staleness: int, settings: StalenessSettings) -> float:
 
 @dataclass
 class InFlight:
-    """The sites with an unanswered Ask; kept between rounds as an array (K,)."""
+    """The sites with an unanswered Ask, stored between rounds as an array (K,)."""
 
     sites: tuple[str, ...]
     busy: Array
-    failed: set[str] = field(default_factory=set)  # in this round: they have another turn in the next
+    failed: set[str] = field(default_factory=set)  # in this round; they are asked again in the next
     draws: int = 0
 
     @classmethod
@@ -47,7 +47,7 @@ class InFlight:
     def fill(self, server: Server, settings: SelectSettings, *, exclude: Collection[str] = ()) -> tuple[str, ...]:
         """Choose idle sites to start: all, or as many as keep [method.select]'s share of sites busy.
 
-        `exclude` had their turn in this round, as had those that failed.
+        Sites in `exclude`, and those that failed, are not asked again in this round.
         """
         idle = [k for k, s in enumerate(self.sites) if not self.busy[k] and s not in exclude and s not in self.failed]
         room = len(self.sites) if settings.rule == "all" else count_sites(settings.fraction, len(self.sites))
@@ -61,7 +61,7 @@ class InFlight:
         return tuple(self.sites[k] for k in idle)
 
     def next(self) -> Generator[Receive, Arrival, Arrival | None]:
-        """Wait for the next answer; None where it failed, which frees the site."""
+        """Wait for the next answer; None if the site failed."""
         arrival = yield Receive()
         site = arrival.answer.site
         self.busy[self.sites.index(site)] = 0
@@ -76,19 +76,19 @@ class InFlight:
 
 
 def send_ask(ask: Ask) -> Generator[Send, None, None]:
-    """Send an Ask without waiting, where it is addressed to any site."""
+    """Send an Ask without waiting; an Ask without sites is not sent."""
     if ask.to:
         yield Send(ask)
 
 
 class FedAsync(Method):
-    """FedAsync (Xie et al. 2019): the server mixes in each answer as it arrives, the less the older its start was.
+    """FedAsync (Xie et al. 2019): the server mixes in each answer as it arrives, with less weight for stale ones.
 
     x = (1 - alpha_t) x + alpha_t x_k, alpha_t = method.mixing * s(staleness). One arrival is one round.
     """
 
     name = "fedasync"
-    title = "FedAsync: every answer is mixed in as it arrives, by its age (method.mixing, method.staleness)"
+    title = "FedAsync: every answer is mixed in as it arrives, weighted by its staleness (method.mixing, method.staleness)"
     family = "async"
     parts = frozenset({"select", "stability"})
 
@@ -103,23 +103,23 @@ class FedAsync(Method):
         decision = Decision(
             signals={"staleness": {site: float(staleness)}, "data_size": {site: float(np.asarray(values["count"]))}},
             weights={site: alpha},
-            why=f"an answer is mixed in with weight {self.settings.mixing:g}, less if its start is older "
-            f"({self.settings.staleness.rule}); the rest of the weight stays with the model",
+            why=f"an answer is mixed in with weight {self.settings.mixing:g}, less if it is stale "
+            f"({self.settings.staleness.rule}); the current model has the rest",
         )
         return server.next((1 - alpha) * server.model + alpha * np.asarray(values["model"]), decision, busy=work.busy)
 
 
 class FedBuff(Method):
-    """FedBuff (Nguyen et al. 2022): a round ends when method.buffer updates are in.
+    """FedBuff (Nguyen et al. 2022): a round ends when method.buffer updates have arrived.
 
     x += eta * sum_k w_k s(staleness_k) D_k.
-    The paper weighs updates alike (`weigh = "uniform"`). A place that an answer leaves free goes to a site that is not
-    in the buffer yet; with few sites, one that has answered waits for the step, so that it does not train twice from
-    one model. When all who are at work have failed, the server makes do with what it has.
+    The paper weighs updates equally (`weigh = "uniform"`). When a site answers, the next Ask goes to a site that is not in the
+    buffer yet. With few sites, a site that has answered waits for the step, so that it does not train twice from one model. If
+    all active sites fail, the step uses the updates in the buffer.
     """
 
     name = "fedbuff"
-    title = "FedBuff: asynchronous, a step for every method.buffer answers, each by its age"
+    title = "FedBuff: asynchronous; one step per method.buffer answers, weighted by staleness"
     family = "async"
 
     def round(self, server: Server) -> Round:
@@ -144,7 +144,7 @@ class FedBuff(Method):
         aggregation = aggregate(server, answers, self)
         lr = 1.0 if s.server.lr is None else s.server.lr
         decision = aggregation.decision(Selection((), {"staleness": {site: float(a) for site, a in late.items()}}))
-        why = f"{decision.why}; {len(arrived)} answers were in, older ones count less ({s.staleness.rule})"
+        why = f"{decision.why}; {len(arrived)} answers arrived, stale ones have less weight ({s.staleness.rule})"
         model = server.model + lr * (aggregation.model - server.model)
         model = with_batchnorm_statistics(server, model, answers, aggregation.weights)
         return server.next(model, replace(decision, why=why), busy=work.busy, **aggregation.memory)

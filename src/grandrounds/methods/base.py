@@ -1,7 +1,7 @@
 """Base classes of federated methods. A method is the server side of an algorithm, without any input or output.
 
 Its round is a generator: it yields an Ask, is sent the Answers, and returns the next model with
-its Decision. An engine drives it, here in one process or across hospitals; the method cannot tell.
+its Decision. An engine drives it, in one process or across hospitals, with the same code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Effect = Ask | Send | Receive
 Reply = Answers | Arrival | None
 
 PARTS = frozenset({"select", "weigh", "robust", "stability", "cohorts"})
-"""What an experiment puts a method together from."""
+"""Parts of [method] that a method may use."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ Round = Generator[Ask | Send | Receive, Any, Outcome]
 
 
 class ReferenceSet(Protocol):
-    """Labelled reference rows at the server, and what a method may compute on them without asking a site."""
+    """Labelled reference rows at the server, with the computations a method may do on them without asking a site."""
 
     def train(self, model: Array, work: Payload) -> Array: ...
 
@@ -72,30 +72,30 @@ class ReferenceSet(Protocol):
 
 @dataclass(frozen=True)
 class Server:
-    """The information a method has at the start of a round."""
+    """The state that a method receives at the start of a round."""
 
     round: int
     model: Array
-    sites: tuple[str, ...]  # all that train, in an order that does not change
+    sites: tuple[str, ...]  # all training sites, in a fixed order
     seed: int
     state: Mapping[str, Array] = field(default_factory=dict)
     class_weight: Array | None = None
-    combiner: Callable[[Answers, Array], Array] | None = None  # how the model at hand joins answers, where not by a mean
-    rows: Mapping[str, int] = field(default_factory=dict)  # training rows, as sites said when they prepared
-    assignment: ModelAssignment | None = None  # where models stay separate: who uses which
+    combiner: Callable[[Answers, Array], Array] | None = None  # combines answers where the model is not averaged
+    rows: Mapping[str, int] = field(default_factory=dict)  # training rows that each site reported
+    assignment: ModelAssignment | None = None  # the model of each site, where models are separate
     reference: ReferenceSet | None = None
-    anchors: ReferenceSet | None = None  # the rows that sites are anchored to
-    can_average: bool = True  # whether models of several sites can be made one
-    secure: SecureRule | None = None  # where no single model may be seen: how their sum is had
-    statistics: int = 0  # how many of the model's last entries are measured and not learnt (BatchNorm)
-    private: PrivacyTerms | None = None  # what is promised of patients or sites, where anything is
-    background: Array | None = None  # (B, d): what SHAP values are told from, agreed for all sites
-    features: tuple[str, ...] = ()  # what explanations speak of, by name
-    explainer: str = "shap"  # what suits the rows: of tables SHAP, of pictures integrated gradients
-    present: tuple[str, ...] = ()  # those of them that are there in this round; none named: all
-    shared_reference: str = ""  # the reference rows that sites were sent to judge themselves on, by name
-    reference_labelled: bool = True  # whether a model can be judged on the reference rows
-    columns: tuple[ColumnCells, ...] = ()  # the cells that patients may be counted in for percentiles, agreed beforehand
+    anchors: ReferenceSet | None = None  # the rows of reference anchors
+    can_average: bool = True  # models of several sites can be combined
+    secure: SecureRule | None = None  # rule of secure aggregation, where it is on
+    statistics: int = 0  # number of trailing entries that are BatchNorm statistics
+    private: PrivacyTerms | None = None  # the run's privacy guarantee, if any
+    background: Array | None = None  # (B, d): background rows of SHAP values, the same for all sites
+    features: tuple[str, ...] = ()  # names of the features in explanations
+    explainer: str = "shap"  # default explainer: SHAP for tables, integrated gradients for images
+    present: tuple[str, ...] = ()  # sites present in this round; empty: all
+    shared_reference: str = ""  # name of the reference rows that sites evaluate themselves on
+    reference_labelled: bool = True  # the reference rows have labels
+    columns: tuple[ColumnCells, ...] = ()  # agreed cells in which patients may be counted for percentiles
 
     @property
     def available_sites(self) -> tuple[str, ...]:
@@ -119,19 +119,19 @@ class LocalRegularizer:
     """Base class for local regularizers, which keep local models close to each other; this one does nothing."""
 
     name: ClassVar[str] = "none"
-    title: ClassVar[str] = "nothing: sites train as their rows tell them"
-    report: ClassVar[tuple[str, ...]] = ()  # what sites are asked to report besides
+    title: ClassVar[str] = "no local regularisation"
+    report: ClassVar[tuple[str, ...]] = ()  # further reports that it asks sites for
     needs: ClassVar[frozenset[str]] = (
         frozenset()
     )  # "sgd": plain gradient steps; "features": a hidden layer; "reference"
 
-    site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
+    site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its plug-ins at the sites
 
     def __init__(self, settings: MethodSettings) -> None:
         self.settings = settings
 
     def site_config(self, server: Server, lr: float) -> dict[str, Value]:
-        """Return further settings of local training at this learning rate, which go to sites with the Ask."""
+        """Return further settings of local training, which are sent to sites with the Ask."""
         return {}
 
     def secure_weights(self, server: Server) -> dict[str, dict[str, float]]:
@@ -148,11 +148,11 @@ class Method:
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
-    family: ClassVar[str] = ""  # what a model that cannot do it refuses it by, where not by its name
-    regularizer_name: ClassVar[str] = ""  # the stability that makes this method what it is
-    parts: ClassVar[frozenset[str]] = PARTS  # what of [method] it makes use of
-    site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its half at the sites
-    defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # settings of its own, for [method.options]
+    family: ClassVar[str] = ""  # name under which models refuse it, if not its own
+    regularizer_name: ClassVar[str] = ""  # the local regularizer that defines this method
+    parts: ClassVar[frozenset[str]] = PARTS  # parts of [method] that it uses
+    site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its plug-ins at the sites
+    defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # defaults of [method.options]
 
     def __init__(
         self, settings: MethodSettings, train: TrainSettings, regularizer: LocalRegularizer | None = None
@@ -162,7 +162,7 @@ class Method:
         self.regularizer = LocalRegularizer(settings) if regularizer is None else regularizer
         self.options = {**self.defaults, **settings.options.plain()}
         unknown = next((name for name in self.options if name not in self.defaults), None)
-        if unknown is not None and is_path(settings.name):  # others leave options alone, as FedAvg does mu
+        if unknown is not None and is_path(settings.name):  # built-in methods ignore options they do not use
             hint = nearest(unknown, self.defaults) if self.defaults else "it has none"
             raise BadInput(
                 f"method '{settings.name}' has no option '{unknown}' (method.options); {hint}",
@@ -170,29 +170,29 @@ class Method:
             )
 
     def round(self, server: Server) -> Round:
-        raise TypeError(f"{type(self).__name__} does not say what a round is")
+        raise TypeError(f"{type(self).__name__} does not implement round()")
 
     def spends(self, server: Server) -> Sequence[Event]:
-        """Return the privacy events of a round, which are charged before it begins; by default those of the run's mechanism.
+        """Return the privacy events of a round, which are charged before it begins. Default: those of the run's mechanism.
 
-        A method with mechanisms of its own says its own events. The run stops before a round that would overspend.
+        A method with its own mechanisms returns its own events. The run stops before a round that would exceed the budget.
         """
         return round_events(server)
 
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:
-        """Return sentences on data that this method releases and no epsilon covers, for the privacy statement."""
+        """Return sentences for the privacy statement on data that this method releases and no epsilon covers."""
         return ()
 
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
-        """Yield reasons why a plan cannot be run with this method: settings that it needs, or does not go with.
+        """Yield reasons why a plan cannot be run with this method: missing or incompatible settings.
 
         Args:
-            model: the model as built from the plan.
-            plan: the experiment's plan.
-            sites: how many sites train.
-            pictures: whether the rows are images.
+            model: The model built from the plan.
+            plan: The experiment's plan.
+            sites: Number of training sites.
+            pictures: True if the rows are images.
 
         Yields:
             One sentence each, with the setting to change; the first is raised before a round is run.
@@ -203,7 +203,7 @@ class Method:
     def secure_refusals(cls, plan: Plan) -> Iterator[str]:
         """Yield reasons why this method cannot be run with privacy.secure, each a clause after "hides single models"."""
         name = plan.method.name
-        yield f"and method '{name}' does not go by their sum alone: use fedavg, fedopt, scaffold or another averaging one"
+        yield f"but method '{name}' needs single models: use fedavg, fedopt, scaffold or another averaging method"
 
     def train_config(self, server: Server, **more: Value) -> dict[str, Value]:
         """Build the settings of one round of local training; `more` adds to or replaces them."""

@@ -1,4 +1,4 @@
-"""Baselines of any comparison: every site alone, and all training rows in one place."""
+"""Baselines of comparisons: local training at every site, and pooled training on all rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grandrounds.protocol.messages import Answers
 
 
 class Local(Method):
-    """Local training: each site keeps its own model. The mean is for hospitals that did not train."""
+    """Local training: each site keeps its own model. The mean serves hospitals that did not train."""
 
     name = "local"
     title = "Local: every site trains alone (the lower reference)"
@@ -34,27 +34,27 @@ class Local(Method):
         decision = Decision(
             signals={"data_size": answers.by_site("count")},
             weights=dict.fromkeys(answers.sites, 1.0),
-            why="every site keeps the model it trained alone",
+            why="every site keeps its own locally trained model",
         )
         return server.next(after, decision)
 
 
 POOLED = "pooled"
-"""The method that trains in one place."""
+"""Name of the method that trains on pooled rows."""
 
 POOL = "pooled rows"
-"""The name of the one site that holds every hospital's training rows then."""
+"""Name of its single site, which has the training rows of all hospitals."""
 
 
 class Pooled(FedAvg):
-    """FedAvg over a single site that holds all training rows; hospitals validate and test as ever (`runs/federation.py`)."""
+    """FedAvg over a single site with all training rows; hospitals validate and test as usual (`runs/federation.py`)."""
 
     name = POOLED
-    title = "Pooled: all training rows in one place, as no hospital may do it (the upper reference)"
+    title = "Pooled: training on the rows of all sites together, without privacy (the upper reference)"
     parts = frozenset()
 
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         tampering = [a["kind"] for a in plan.plain()["attacks"] if a["kind"] not in (*DATA_KINDS, ABSENT)]
         if tampering:
-            yield f"method 'pooled' has no answers that attack '{tampering[0]}' could tamper with: use {', '.join(DATA_KINDS)}"
+            yield f"method 'pooled' sends no site models, so attack '{tampering[0]}' has no effect: use {', '.join(DATA_KINDS)}"

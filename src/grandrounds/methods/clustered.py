@@ -1,7 +1,7 @@
 """Clustered federated learning with separate models (IFCA, Ghosh et al. 2020): similar hospitals share a model.
 
-The first round trains everybody from the same model and groups sites by the direction of their updates, because IFCA
-needs models that differ to begin with. From then on each site joins the model that fits its own rows best.
+In the first round all sites train from one model and are grouped by the direction of their updates, because IFCA needs different
+initial models. Then each site joins the model with the lowest loss on its own rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SWEEPS = 50
 
 class Clustered(Method):
     name = "clustered"
-    title = "Clustered: method.clusters models, each site uses and trains the one that fits it best (IFCA)"
+    title = "Clustered: method.clusters models; each site uses and trains the one with the lowest loss (IFCA)"
     family = "clustered"
     parts = frozenset({"stability"})
 
@@ -34,7 +34,7 @@ class Clustered(Method):
         from grandrounds.methods import regularizer_class
 
         if "sgd" in regularizer_class(plan.method).needs:
-            yield "method 'clustered' has several models and SCAFFOLD one variate for all: use stability 'proximal'"
+            yield "method 'clustered' has several models, but SCAFFOLD has one control variate for all: use stability 'proximal'"
 
     def round(self, server: Server) -> Round:
         if server.assignment is None or server.assignment.models is None:
@@ -48,7 +48,7 @@ class Clustered(Method):
         each = {site: {"model": models[c]} for site, c in best.items()}
         answers = yield self.ask_to_train(server, scored.sites, each=each)
         labels = np.array([best[s] for s in answers.sites])
-        return self._next(server, models, answers, labels, "each site trains the model with the least loss on its own rows")
+        return self._next(server, models, answers, labels, "each site trains the model with the lowest loss on its own rows")
 
     def _next(self, server: Server, models: Array, answers: Answers, labels: Array, why: str) -> Outcome:
         weights, after = np.zeros(len(answers)), models.copy()

@@ -1,7 +1,7 @@
 """Cohorts: sites with similar updates are aggregated first, each group around its own consensus (eq. 10-11).
 
-A children's hospital and one for adults need not agree on what matters. k-means on the updates finds groups that already
-behave alike; reasons are compared within a group, and the groups are then combined, or keep models of their own.
+A children's hospital and one for adults may rely on different features. k-means on the updates finds groups of similar sites.
+Explanations are compared within a group. The groups are then combined, or keep separate models.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from grandrounds.protocol.messages import Answers
 
 WEIGHTS = {
-    "weights": "the sum of its sites' weights: a cohort of one counts as that site would",
-    "sites": "its number of sites (eq. 11): a cohort of one counts 1 / K, whatever its weight",
+    "weights": "the sum of its sites' weights",
+    "sites": "its number of sites (eq. 11)",
     "rows": "its training rows",
 }
 MIN_SILHOUETTE = 0.5
-"""The mean silhouette below which the sites are one group: up to here Kaufman and Rousseeuw call structure weak and possibly
-artificial. Five to ten sites of one kind came to 0.1 to 0.5, the fewer the parameters the more; two kinds to 0.6 and above."""
+"""Mean silhouette below which the sites form one group: Kaufman and Rousseeuw call such structure weak and possibly artificial.
+Five to ten similar sites gave 0.1 to 0.5 (higher with fewer parameters); two kinds of sites gave 0.6 or more."""
 
 _RESTARTS = 10
 
 
 @dataclass(frozen=True)
 class CohortAssignment:
-    """The cohort of each answer (K,), from 0, largest first, with the reason."""
+    """The cohort of each answer (K,), from 0, largest first, with an explanation."""
 
     labels: Array
     why: str
@@ -46,7 +46,7 @@ class CohortAssignment:
 
 
 def assign_cohorts(settings: CohortsSettings, server: Server, answers: Answers) -> CohortAssignment | None:
-    """Return the cohorts of these answers; None where the experiment has none, or not yet in this round."""
+    """Assign answers to cohorts; None if the experiment has no cohorts, or not yet in this round."""
     if settings.count == 1 or server.round < settings.start:
         return None
     if settings.models == "separate" and server.assignment is not None and server.assignment.models is not None:
@@ -74,7 +74,7 @@ def choose_cohorts(updates: Array, *, most: int, seed: int) -> CohortAssignment:
     for count in range(2, min(most, len(points) - 1) + 1):
         labels = _label_points(points, count, seed)
         if labels.max() == 0:
-            break  # all updates are one
+            break  # all updates are equal
         silhouette = float(silhouette_score(points, labels))
         if silhouette > score:
             best, score = labels, silhouette
@@ -104,9 +104,9 @@ def cohort_shares(rule: str, labels: Array, weights: Array, counts: Array) -> Ar
 
 
 def _keep_cohorts(index_by_site: Mapping[str, int], sites: Sequence[str]) -> CohortAssignment:
-    """Keep sites in the cohorts whose models they use; a new site joins the first cohort."""
+    """Keep sites in their cohorts; a new site joins the first cohort."""
     new = [s for s in sites if s not in index_by_site]
-    detail = f" ({', '.join(new)}: not there when they were formed, so in the first)" if new else ""
+    detail = f" ({', '.join(new)}: new, so in the first cohort)" if new else ""
     labels = np.array([index_by_site.get(s, 0) for s in sites], np.int64)
     return CohortAssignment(labels, f"cohorts keep their own models and their sites{detail}")
 
@@ -119,12 +119,12 @@ def _embed_updates(updates: Array) -> Array:
 
 
 def _label_points(points: Array, count: int, seed: int) -> Array:
-    """Return the cohort of each point; numbered by size, then by the first site, so that a name means the same again."""
+    """Return the cohort of each point, numbered by size, then by the first site, so that numbers are stable."""
     from sklearn.cluster import KMeans
 
     reach = (
         float(np.abs(points).max()) or 1.0
-    )  # equal updates are equal points but for rounding error, a millionth of it
+    )  # equal updates give equal points up to rounding error
     count = min(count, len(np.unique(np.round(points / reach, 6), axis=0)))
     raw = KMeans(count, n_init=_RESTARTS, random_state=seed).fit(points).labels_
     _, first, size = np.unique(raw, return_index=True, return_counts=True)

@@ -1,11 +1,11 @@
-"""Differential privacy of a method: the run's promise, the events of a round, and DP-FedAvg (McMahan et al. 2018).
+"""Differential privacy of a method: the run's guarantee, the events of a round, and DP-FedAvg (McMahan et al. 2018).
 
-*Sample level* (`dp-sgd`): the noise is in the sites' steps (site/dp_sgd.py), so whatever a server does with their models
-costs nothing more. *Client level* (`client`): a site's whole update is clipped, at the site and again by the server, and
-the noise is added to the weighted sum. The sum is divided by a number of sites that the plan states (`Private.sites`), not by
-how many there are: McMahan et al.'s fixed denominator. So a site that is silent, or that is not there at all, moves the sum by
-at most clip / sites: that is its sensitivity, and the noise is sized by it. Divided by the number at hand, the sum would move by
-twice as much when a site leaves, since all other weights grow, and the noise would change with it. Where row counts are
+*Sample level* (`dp-sgd`): sites add noise to their steps (site/dp_sgd.py), so the server's work on their models is
+post-processing. *Client level* (`client`): a site's whole update is clipped, at the site and again by the server, and
+the noise is added to the weighted sum. The sum is divided by the planned number of sites (`Private.sites`), not by the number
+that answered: McMahan et al.'s fixed denominator. So adding or removing a site changes the sum by at most clip / sites, its
+sensitivity, which sets the noise. Divided by the number of answers, the sum would change by twice as much when a site leaves,
+since all other weights grow. Where row counts are
 public, w_k = n_k / n with the counts of those that were *asked*, and w_max * clip is the sensitivity.
 """
 
@@ -38,22 +38,22 @@ DP_SGD, CLIENT = "dp-sgd", "client"
 
 @dataclass(frozen=True)
 class PrivacyTerms:
-    """The privacy promise of a run, as its method needs it. `secret`: the source of a trusted server's noise."""
+    """The privacy guarantee of a run, as its method needs it. `secret`: the source of a trusted server's noise."""
 
     mechanism: str
     epsilon: float | None
     delta: float
     clip: float
-    noise: float  # deviation in units of the sensitivity; 0 where the method sets it itself
+    noise: float  # standard deviation in units of the sensitivity; 0 if the method sets it
     sampling_rate: float
     secure: bool
     min_rows: int = 0
     steps: int = 1  # of DP-SGD in a round
-    sites: int = 0  # that the client level divides by; 0: as many as there are
+    sites: int = 0  # denominator of client-level sums; 0: the number of sites
     secret: Secret | None = field(default=None, compare=False)
 
     def site_config(self) -> dict[str, Value]:
-        """Return the settings that a site needs to train under this promise."""
+        """Return the settings that a site needs to train with this guarantee."""
         if self.mechanism == DP_SGD:
             return {"clip": self.clip, "noise": self.noise, "rate": self.sampling_rate, "fewest": self.min_rows}
         return {"longest": self.clip} if self.mechanism == CLIENT else {}
@@ -97,8 +97,8 @@ def aggregate_dp(server: Server, ask: Ask, method: Method) -> Generator[Ask, Ans
         site_weights = np.array([weights[s] for s in answers.sites])
         noise_text = "each site added its share of the noise before the sum"
     why = (
-        f"an update counts by a weight that no patient has a say in, clipped to {p.clip:g}; {noise_text} "
-        f"(deviation {deviation:.3g}: one site moves it by at most {max_weight * p.clip:.3g})"
+        f"updates have weights that do not depend on patients, and are clipped to {p.clip:g}; {noise_text} "
+        f"(standard deviation {deviation:.3g}, sensitivity to one site {max_weight * p.clip:.3g})"
     )
     weight_by_site = dict(zip(answers.sites, site_weights.tolist(), strict=True))
     assignment = ModelAssignment(server.model + total)
@@ -114,7 +114,7 @@ def _public_weights(server: Server, sites: Sequence[str], method: Method) -> dic
 
 
 def expected_sites(server: Server, method: Method) -> int:
-    """Return the number of sites that a round is planned for, which sums of the client level are divided by."""
+    """Return the planned number of sites of a round, the denominator of client-level sums."""
     p = server.private
     planned = (p.sites if p is not None else 0) or len(server.sites)
     drawn = method.settings.plain().get("select", {})
@@ -126,7 +126,7 @@ def _draw_noise(server: Server, p: PrivacyTerms) -> Array:
     from grandrounds.privacy.mechanisms import noise_generator
 
     if p.secret is None:
-        raise RunFailed("a trusted server needs a secret of its own to draw noise from", code="missing-secret")
+        raise RunFailed("a trusted server needs its own secret to draw noise", code="missing-secret")
     return noise_generator(p.secret, f"client round {server.round}").standard_normal(len(server.model))
 
 

@@ -23,33 +23,33 @@ from grandrounds.metrics import Tally
 from grandrounds.protocol.messages import Answers, Ask, Value
 
 TEMPERATURES = np.exp(np.linspace(np.log(0.05), np.log(20.0), 241))
-"""The grid a temperature is chosen from; bounded, because separable data would send it to zero."""
+"""Grid of candidate temperatures; bounded, because separable data would drive the temperature to zero."""
 
 
 def agree_on_encoding(
     *, numeric: Sequence[str], categorical: Sequence[str], rules: EncodingRules, sites: tuple[str, ...]
 ) -> Generator[Ask, Answers, tuple[AnyEncoding, tuple[str, ...]]]:
-    """Merge the training sites' summaries into one encoding, and find what is wrong with columns.
+    """Merge the training sites' summaries into one encoding, and check the columns.
 
-    Two exchanges for tables: the second asks for means and deviations of values drawn in to the ranges that the first
-    gave, so that one wild cell has no say in them.
+    Tables take two exchanges: the second asks for means and deviations of values clipped to the ranges of the first, so that an
+    outlier has no influence.
 
     Args:
         numeric: Names of numeric columns.
         categorical: Names of categorical columns.
-        rules: The experiment's say in the preparation.
+        rules: The experiment's settings of the preparation.
         sites: The sites that train.
 
     Returns:
-        The encoding, and warnings about columns that give the label away or hold absurd values, and about sites that
-        are left out.
+        The encoding, and warnings about columns that leak the label or have implausible values, and about sites that are left
+        out.
 
     Raises:
         RunFailed: No site is left.
     """
     answers = yield Ask("summarise", to=sites, report=("summary",))
     first = read_summaries(answers)
-    left_out = [f"{site} has no say in how columns are prepared: {why}" for site, why in answers.missing.items()]
+    left_out = [f"{site} is left out of the preparation of columns: {why}" for site, why in answers.missing.items()]
     if first[0].get("kind") == KIND:
         return agree_on_images(first, rules), tuple(left_out)
     summaries = {site: Summary.from_payload(summary) for site, summary in zip(answers.sites, first, strict=True)}
@@ -60,11 +60,11 @@ def agree_on_encoding(
     ]
     if mismatched:
         left_out += [
-            f"{site} has no say in how columns are prepared: it described other columns" for site in mismatched
+            f"{site} is left out of the preparation of columns: it described other columns" for site in mismatched
         ]
         summaries = {site: summary for site, summary in summaries.items() if site not in mismatched}
     if not summaries:
-        raise RunFailed(f"no site described its columns as agreed: {'; '.join(left_out)}", code="too-few-sites")
+        raise RunFailed(f"no site described the agreed columns: {'; '.join(left_out)}", code="too-few-sites")
     total = Summary.merge(list(summaries.values()))
     low, high = agree_ranges(total, clip=rules.clip)
     ranges: dict[str, Value] = {"low": low, "high": high}
@@ -85,8 +85,8 @@ def prepare_sites(
 ) -> Generator[Ask, Answers, tuple[dict[str, dict[str, int]], dict[str, list[str]], Array | None]]:
     """Have every site prepare its rows; returns row counts by site, and `notes` and the `centre` where they are asked for.
 
-    Notes say in words what had to be made up, and may name a rare category: under a budget nobody asks. The centre is the
-    consortium's mean patient as the model sees one, (d,): from the mean of its training rows of each of these sites.
+    Notes describe imputed values and may name a rare category, so they are not requested under a privacy budget. The centre is
+    the consortium's mean row as a model input, (d,), from the mean training row of each of these sites.
     """
     spec_json = json.dumps({**spec, "groups": count_groups(encoding)})
     shared = {"encoding": json.dumps(encoding.to_dict()), "spec": spec_json}
@@ -102,7 +102,7 @@ def prepare_sites(
 
 
 def count_groups(encoding: AnyEncoding) -> int:
-    """Count subgroups, plus one for patients of a subgroup unseen in training; 1 where none is named."""
+    """Count subgroups, plus one for subgroups unseen in training; 1 if there is no subgroup column."""
     return len(encoding.groups) + 1 if encoding.groups else 1
 
 
@@ -126,7 +126,7 @@ def evaluate(
     threshold: float = 0.5,
     sites: tuple[str, ...] | None = None,
 ) -> Generator[Ask, Answers, EvaluationResult]:
-    """Have sites score the model they use on their own rows. Tallies are added up; figures stay apart by site."""
+    """Have sites score the model they use on their own rows. Tallies are summed; figures are kept by site."""
     answers = yield Ask(
         "evaluate",
         shared={"model": served.model, "figures": ",".join(figures), "threshold": threshold},
@@ -146,8 +146,8 @@ def _strip_prefix(columns: Mapping[str, Any], name: str) -> dict[str, Array]:
 def fit_temperature(served: ModelAssignment) -> Generator[Ask, Answers, float | None]:
     """Return the temperature with the least total log loss on the validation rows of all sites (SSE-AGG eq. 12).
 
-    Its Algorithm 4 prints argmax, which is a misprint. One exchange: sites send their loss at each point of a grid.
-    None where the best point is an end of the grid: the validation rows are separable and set no temperature.
+    Its Algorithm 4 prints argmax, a misprint. One exchange: sites send their loss at each grid point. None if the best point is
+    an end of the grid: the validation rows are separable and determine no temperature.
     """
     shared = {"model": served.model, "grid": TEMPERATURES}
     answers = yield Ask("calibrate", shared=shared, each=served.payloads(), report=("losses",), summed=("losses",))
@@ -158,7 +158,8 @@ def fit_temperature(served: ModelAssignment) -> Generator[Ask, Answers, float | 
 def explain_locally(
     served: ModelAssignment, rule: SketchRule, features: Features, background: Array | None, *, sites: tuple[str, ...]
 ) -> Generator[Ask, Answers, tuple[Sketches, Array]]:
-    """Have sites explain the model they use on their own patients, and say on how many; those without any are left out."""
+    """Have sites explain the model in use on their own patients, and report the number of patients; sites without any are left
+    out."""
     shared: dict[str, Value] = {"model": served.model, "explain": rule.to_json()}
     if background is not None:
         shared["background"] = background
@@ -173,7 +174,7 @@ def explain_locally(
 def share_reference(
     name: str, x: Array, features: Features, target: Array | None, sites: tuple[str, ...], masks: Array | None = None
 ) -> Generator[Ask, Answers, None]:
-    """Send reference rows to sites, which hold them under this name; without labels where `target` is None."""
+    """Send reference rows to sites, which store them under this name; without labels if `target` is None."""
     shared: dict[str, Value] = {"name": name, "x": x, "features": features.feature_index}
     if features.grid is not None and features.size is not None:
         shared |= {"grid": np.array(features.grid), "size": np.array(features.size)}
@@ -187,11 +188,11 @@ def share_reference(
 def intercept(
     generator: Generator[Any, Any, Any], handler: Callable[[Any], Generator[Any, Any, Any]]
 ) -> Generator[Any, Any, Any]:
-    """Run a generator of effects through a handler, which sees each effect and gives the reply.
+    """Run a generator of Asks through a handler, which receives each one and returns the reply.
 
     Args:
         generator: A method's round, or an exchange.
-        handler: Called with each effect; it may yield effects of its own and returns the reply to the generator.
+        handler: Called with each effect. It may yield its own effects, and returns the reply to the generator.
 
     Returns:
         The return value of the generator.

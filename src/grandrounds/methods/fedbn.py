@@ -10,13 +10,13 @@ from grandrounds.methods.fedavg import FedAvg
 
 
 class FedBN(FedAvg):
-    """FedAvg whose sites train and predict with their own BatchNorm layers; the mean is for hospitals that join later.
+    """FedAvg whose sites train and predict with their own BatchNorm layers; the mean serves hospitals that join later.
 
-    What a site keeps is the site's business: it is told once, when it prepares (`keeps = "norm"`).
+    A site learns which entries it keeps when it prepares its rows (`keeps = "norm"`).
     """
 
     name = "fedbn"
-    title = "FedBN: FedAvg, but BatchNorm layers stay each site's own (nets with model.norm = 'batch')"
+    title = "FedBN: FedAvg with local BatchNorm layers at each site (nets with model.norm = 'batch')"
 
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:

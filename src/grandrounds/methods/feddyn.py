@@ -1,11 +1,11 @@
 """FedDyn (Acar et al. 2021, Algorithm 1): dynamic regularisation makes the sites' optima agree with the consortium's.
 
-Site k remembers a dual vector h_k, which comes to be the gradient of its own loss, and minimises
+Site k keeps a dual vector h_k, which converges to the gradient of its own loss, and minimises
 L_k(theta) - <h_k, theta> + alpha/2 ||theta - theta_server||^2; then h_k -= alpha (theta_k - theta_server). The server keeps
 h -= alpha sum_k p_k (theta_k - theta_server) over the sites that took part, and steps to mean_k(theta_k) - h / alpha.
 
-Departure: p_k is a site's share of all training rows, n_k / n, since models are weighed by rows; with method.weigh 'uniform' it
-is 1 / K for each of K sites, which is the paper's.
+Departure: p_k is a site's share of all training rows, n_k / n, since models are weighed by rows. With method.weigh 'uniform' it
+is 1 / K for each of K sites, as in the paper.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FedDyn(FedAvg):
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         alpha = {**cls.defaults, **plan.method.options.plain()}["alpha"]
         if isinstance(alpha, bool | str) or not 0 < alpha < float("inf"):
-            yield f"method.options.alpha is {alpha!r}, and the strength of FedDyn's regularisation is above 0: set it to 0.1"
+            yield f"method.options.alpha is {alpha!r}, but FedDyn needs a strength above 0: set it to 0.1"
         if model.kernel in ("forest", "boosted"):
             yield f"model.name is '{plan.model.name}': trees have no gradient for FedDyn to regularise; use fedavg"
         if plan.method.cohorts.models == "separate" and plan.method.cohorts.count != 1:
@@ -81,7 +81,7 @@ class FedDyn(FedAvg):
         return replace(aggregation, assignment=served, memory={**aggregation.memory, "dual": dual}), answers
 
     def _share(self, server: Server, sites: tuple[str, ...]) -> float:
-        """Return the share of the consortium that took part: of its sites where they count alike, else of its rows."""
+        """Return the participating share of the consortium: of its sites with uniform weights, else of its rows."""
         if self.settings.weigh.rule == "uniform":
             return len(sites) / len(server.sites)
         return sum(server.rows[s] for s in sites) / sum(server.rows[s] for s in server.sites)

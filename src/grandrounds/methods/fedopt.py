@@ -1,9 +1,9 @@
-"""Server optimisers: the mean update is a gradient, and the server takes a step with momentum (FedAvgM) or an adaptive one.
+"""Server optimisers: the server treats the mean update as a gradient and takes a step with momentum (FedAvgM) or an adaptive one.
 
 Adaptive steps are those of Reddi et al. 2021, Algorithm 2:
-m = b1 m + (1 - b1) D,  v by the rule,  x += eta m / (sqrt(v) + tau).  tau stands outside the root (the FL-XAI thesis
-prints it inside), v starts at tau^2, and there is no bias correction unless asked for. `v0 = 0` with `bias_correction`
-is how Flower has it, with the exponent round + 1.
+m = b1 m + (1 - b1) D,  v by the rule,  x += eta m / (sqrt(v) + tau).  tau is added outside the root (the FL-XAI thesis prints it
+inside), v starts at tau^2, and bias correction is off by default. `v0 = 0` with `bias_correction`
+is Flower's variant, with the exponent round + 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULES: dict[str, Callable[[Array, Array, float], Array]] = {
     "adagrad": lambda v, square, beta: v + square,
     "rmsprop": lambda v, square, beta: beta * v + (1 - beta) * square,
 }
-"""The second moment after a round; RMSProp is Adam's without a first moment (beta1 = 0)."""
+"""Second moment after a round, by rule; RMSProp is Adam without a first moment (beta1 = 0)."""
 
 BETA1 = {"adam": 0.9, "yogi": 0.9, "adagrad": 0.0, "rmsprop": 0.0}
 LR = 0.01

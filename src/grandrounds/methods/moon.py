@@ -1,4 +1,4 @@
-"""MOON (Li et al. 2021): a site's features are drawn to the global model's and away from its own last ones."""
+"""MOON (Li et al. 2021): a contrastive loss pulls a site's features to the global model's and away from its previous model's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PreviousModels(SitePlugin):
         stored = self.site.states.read("previous", request.members)
         if stored is None:
             return replace(job, previous=first)
-        has_model = self.site.states.known(request.members)  # a site that has trained no model takes the one it starts from
+        has_model = self.site.states.known(request.members)  # a site without a previous model uses its start
         return replace(job, previous=np.where(has_model[:, None], stored, first))
 
     def on_trained(self, request: TrainRequest, result: TrainResult) -> Columns:
@@ -33,7 +33,7 @@ class PreviousModels(SitePlugin):
 
 
 class Contrastive(LocalRegularizer):
-    """Adds method.contrast times the contrastive loss of eq. 3 to the local loss; the site keeps its previous model."""
+    """Add method.moon_mu times the contrastive loss of eq. 3 to the local loss; the site keeps its previous model."""
 
     name = "moon"
     title = "MOON's contrastive loss on features (method.moon_mu, method.temperature)"

@@ -1,9 +1,9 @@
-"""Platt scaling across sites: the slope and intercept that make a finished model's probabilities come true.
+"""Platt scaling across sites: the slope and intercept that calibrate a finished model's probabilities.
 
     sigma(slope * s + intercept), s the log-odds of a validation row
 
-Fitted by Newton's method to sums over all sites' rows, so the line is that of the pooled rows (Platt 1999, with the smoothed
-targets that keep it finite where scores separate the classes). `PrivatePlatt` fits it to noisy counts instead.
+Fitted by Newton's method to sums over all sites' rows, so the fit equals that on pooled rows (Platt 1999, with smoothed targets,
+which keep it finite if scores separate the classes). `PrivatePlatt` fits it to noisy counts instead.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from grandrounds.privacy.accounting import Event
 
 START_LINES = np.array([[slope, 0.0] for slope in (0.0, 1 / 16, 1 / 4, 1.0, 4.0, 16.0)])
-"""Where to begin: the best of these, so that scores far too large or too small cost no further exchanges."""
+"""Candidate starting lines; the best is used, so that badly scaled scores need no further exchanges."""
 
 STEP_SHARES = np.array([1.0, 0.5, 0.25, 0.125, 0.03125, 0.0078125])
-"""Shares of a Newton step that are tried at once, in one exchange: the one with the least loss is taken."""
+"""Fractions of a Newton step that one exchange tries; the one with the lowest loss is used."""
 
 EXCHANGES = SPECS[PLATT].per_round
-_SMALL = 1e-5  # a step that ends it; Newton's next would be its square
-_NEAR = 1e-3  # nats in all that a step could gain: from here on losses differ by less than sums are rounded by
+_SMALL = 1e-5  # step size at which the fit ends
+_NEAR = 1e-3  # total gain in nats at which the fit ends: below it, rounding dominates
 
 
 @dataclass(frozen=True)
 class PlattLine:
-    """A fitted line, or, where `refused` says why, one that a model must not be given."""
+    """A fitted line; `refused` is the reason if it must not be used."""
 
     slope: float
     intercept: float
@@ -67,7 +67,7 @@ class PlattSums:
         return total
 
     def step(self, k: int) -> tuple[Array, float]:
-        """Newton's step from the k-th line, and what it would gain if the loss were the parabola it takes it for."""
+        """Compute Newton's step from the k-th line, and its predicted gain."""
         _, p, ps, v, vs, vss = self.lines[k]
         t, ts = self.targets
         down = np.array([ts - ps, t - p])
@@ -77,7 +77,7 @@ class PlattSums:
 
 
 def fit_by_newton() -> Generator[Array, PlattSums, PlattLine]:
-    """Fit a line by Newton's method: yields lines (M, 2), is sent their sums, returns the line of least loss."""
+    """Fit a line by Newton's method: yields lines (M, 2), receives their sums, returns the line of lowest loss."""
     lines = START_LINES
     sums = yield lines
     losses = sums.losses(lines)
@@ -97,19 +97,19 @@ def fit_by_newton() -> Generator[Array, PlattSums, PlattLine]:
 
 
 def check_line(line: Array, exchanges: int) -> PlattLine:
-    """Return the line, refused where it would turn the model's ranking round or level it."""
+    """Return the line, refused if it would reverse or flatten the model's ranking."""
     slope, intercept = (float(v) for v in line)
     why = ""
     if not (np.isfinite(line).all() and slope > 0):
         why = (
-            f"Platt's slope on the validation rows is {slope:.3g}: a higher score is no higher risk there, and a calibration "
-            "must not turn a model round, so it is left uncalibrated"
+            f"Platt's slope on the validation rows is {slope:.3g}, not above 0: calibration would reverse the model's "
+            "ranking, so the model is left uncalibrated"
         )
     return PlattLine(slope, intercept, exchanges, why)
 
 
 def fit_platt(served: ModelAssignment) -> Generator[Ask, Answers, PlattLine]:
-    """Return the line of the validation rows of all sites, each scored by the model it uses. Only sums over sites are needed."""
+    """Fit a line to the validation rows of all sites, each scored by the model in use. Only sums over sites are needed."""
     work = fit_by_newton()
     lines = next(work)
     while True:
@@ -125,29 +125,27 @@ def fit_platt(served: ModelAssignment) -> Generator[Ask, Answers, PlattLine]:
             return fitted
 
 
-_ONE_CLASS = "the validation rows do not hold both classes, so they set no calibration: the model is left uncalibrated"
+_ONE_CLASS = "the validation rows have only one class: the model is left uncalibrated"
 
 MAX_SCORE = 8.0
-"""Scores are looked for between -8 and 8: odds of 3,000 to 1."""
+"""Range of scores that is searched: -8 to 8, odds of 3,000 to 1."""
 
 LOCATING_SHARE = 0.3
-"""Share of the budget that finds out where the scores lie; the rest is spent on their outcomes there."""
+"""Share of the budget for the range of scores; the rest is for their outcomes."""
 
 _CELLS, _FINAL = 32, 8
-_WIDTH = 3.0  # deviations to each side of the mean that the final cells cover
+_WIDTH = 3.0  # standard deviations on each side of the mean that the final cells cover
 
 
 @dataclass(frozen=True)
 class PrivatePlatt:
-    """Platt's line for a budget (epsilon, delta) of the validation rows: one row more or less, two releases.
+    """Platt scaling within a budget (epsilon, delta) of the validation rows: two releases, neighbouring data differ in one row.
 
     First, how many rows score in each of 32 cells from -8 to 8; then, by outcome, in 8 cells over three deviations around
-    the mean that the first gave. A row is in one cell of each, so it moves one count by one. Everything after is made of
-    these counts alone. Without secure aggregation each site adds discrete Laplace noise of its own (delta is not needed);
-    with it the sites add shares of one Gaussian draw to the sum.
-
-    Noisy Newton steps, the other way to do it, were worse in every case measured (docs/calibration.md). The shares of the
-    Gaussian draw are rounded to the ring's step, less than a millionth of a count; counts are whole and lie on it.
+    the mean that the first gave. A row is in one cell of each, so it moves one count by one. The rest is post-processing.
+    Without secure aggregation each site adds its own discrete Laplace noise (delta is not needed); with it the sites add shares
+    of one Gaussian draw to the sum. Noisy Newton steps were worse in every case measured. Shares of the Gaussian draw are
+    rounded to less than a millionth of a count.
     """
 
     epsilon: float
@@ -162,7 +160,7 @@ class PrivatePlatt:
             )
 
     def events(self) -> tuple[Event, ...]:
-        """Return the privacy events to charge to the validation rows before they are asked."""
+        """Return the privacy events to charge to the validation rows before the Ask."""
         from grandrounds.privacy.accounting import Event
 
         releases = ("where validation scores lie", "validation scores by outcome")
@@ -178,7 +176,8 @@ class PrivatePlatt:
         )
 
     def _sigma(self, share: float) -> float:
-        """Deviations such that both releases together are one Gaussian release of the whole budget: 1 / sigma^2 adds up."""
+        """Compute the noise of both releases so that together they equal one Gaussian release of the whole budget: 1 / sigma^2
+        adds up."""
         from grandrounds.privacy.accounting import noise_for
 
         return noise_for(self.epsilon, self.delta, steps=1) / float(np.sqrt(share))
@@ -192,14 +191,14 @@ class PrivatePlatt:
         rows, noise = yield from self._counts(served, edges, 1 - LOCATING_SHARE, rule, by_outcome=True)
         negative, positive = np.where(rows > noise, rows, 0.0)
         if not (positive.any() and negative.any()):
-            why = "too few validation rows for a calibration within this budget: the model is left uncalibrated"
+            why = "too few validation rows to calibrate within this budget: the model is left uncalibrated"
             return PlattLine(0.0, 0.0, 2, why)
         return fit_counts(_cell_centres(edges), positive, negative)
 
     def _counts(
         self, served: ModelAssignment, edges: Array, share: float, rule: SecureRule | None, *, by_outcome: bool
     ) -> Generator[Ask, Answers, tuple[Array, float]]:
-        """Return the consortium's counts with their noise, and the noise's deviation."""
+        """Return the consortium's noisy counts, and the standard deviation of the noise."""
         shared: dict[str, Value] = {"model": served.model, "edges": edges, "by_outcome": by_outcome}
         ask = Ask("platt", shared=shared, each=served.payloads(), report=("counts",))
         if self.secure:
@@ -214,7 +213,7 @@ class PrivatePlatt:
 
         if rule is None:
             raise BadInput(
-                "a calibration with noise in shares needs secure sums: set privacy.secure = true",
+                "calibration with shared noise needs secure sums: set privacy.secure = true",
                 code="needs-secure-aggregation",
             )
         answers = yield ask.withholding("counts")
@@ -226,11 +225,11 @@ class PrivatePlatt:
 
 
 MAX_ROWS = 2.0**31
-"""The largest count of a secure sum: beyond what a hospital holds."""
+"""Upper bound of a count in a secure sum, above any hospital's rows."""
 
 
 def score_moments(rows: Array, edges: Array) -> tuple[float, float]:
-    """Compute the mean and deviation of scores counted in cells; of the whole range where no cell has rows."""
+    """Compute the mean and deviation of scores counted in cells; of the whole range if all cells are empty."""
     if not rows.any():
         rows = np.ones(len(edges) - 1)
     middles, width = _cell_centres(edges), float(edges[1] - edges[0])
@@ -240,7 +239,7 @@ def score_moments(rows: Array, edges: Array) -> tuple[float, float]:
 
 
 def fit_counts(scores: Array, positive: Array, negative: Array) -> PlattLine:
-    """Return the line of rows that are counted at a few scores: (cells,) each."""
+    """Fit a line to rows counted at a few scores, (cells,) each."""
     owner = np.zeros(len(scores), np.int64)
     outcomes = site.outcome_sums(scores, positive, negative, owner, sites=1)[0]
     work: Generator[Array, PlattSums, PlattLine] = fit_by_newton()

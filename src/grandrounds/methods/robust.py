@@ -1,8 +1,7 @@
-"""Robust aggregation rules, which keep a few bad sites from steering the model.
+"""Robust aggregation rules, which limit the influence of a few bad sites on the model.
 
-An update is a site's model minus the server's. Every rule gives a `RobustResult`: what to add to the model, how much each
-site counted, the numbers it judged by, and one sentence for an auditor. The sums behind the rules are in
-`robust_coordinate`, `robust_distance` and `robust_direction`.
+An update is a site's model minus the server's. Every rule returns a `RobustResult`: the update, the weight of each site, the
+signals of the rule, and one sentence for an auditor. The arithmetic is in `robust_kernels`.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ from grandrounds.methods.robust_kernels import (
 )
 
 RULES = {
-    "none": "the weighted mean: no rule against outlying updates",
+    "none": "the weighted mean, without robust aggregation",
     "krum": "the one update closest to its neighbours (Blanchard et al. 2017)",
     "multi-krum": "the weighted mean of the updates closest to their neighbours (Blanchard et al. 2017)",
-    "median": "the middle value of every parameter (Yin et al. 2018)",
-    "trimmed-mean": "the mean of every parameter without its largest and smallest values (Yin et al. 2018)",
-    "geometric-median": "the point with the least distance to all updates (RFA, Pillutla et al. 2022)",
-    "fltrust": "by agreement with an update from the server's own reference data (Cao et al. 2021)",
-    "foolsgold": "less weight to sites that always push the same way as another (Fung et al. 2020)",
-    "clip": "the weighted mean of updates cut to a common length (Sun et al. 2019)",
+    "median": "the coordinate-wise median (Yin et al. 2018)",
+    "trimmed-mean": "the coordinate-wise mean without the largest and smallest values (Yin et al. 2018)",
+    "geometric-median": "the point with the smallest total distance to all updates (RFA, Pillutla et al. 2022)",
+    "fltrust": "by the cosine similarity to an update on the server's reference data (Cao et al. 2021)",
+    "foolsgold": "less weight for sites whose updates are similar to another's (Fung et al. 2020)",
+    "clip": "the weighted mean of updates clipped to a common norm (Sun et al. 2019)",
 }
 ONE_VOTE = frozenset({"krum", "median", "trimmed-mean", "fltrust"})
-"""Rules that give every site one vote, whatever its weight."""
+"""Rules that give every site one vote, regardless of its weight."""
 NEEDS_REFERENCE = frozenset({"fltrust"})
-"""Rules that need `root`, an update the server made on reference data of its own."""
+"""Rules that need `root`, an update on the server's reference data."""
 
 _MAX_NORM = 1e140
 
@@ -54,9 +53,9 @@ _MAX_NORM = 1e140
 class RobustRule:
     """A robust rule and its settings.
 
-    `attackers`: bad sites to stand (Krum's f). `keep`: updates that multi-krum averages (m); 0 is K - f - 2, the most
-    its proof allows (Damaskinos et al. 2019). `trim`: share of sites that trimmed-mean cuts off at each end. `norm`:
-    length that clip cuts to; 0 is the median length of the round's updates.
+    `attackers`: number of bad sites to tolerate (Krum's f). `keep`: number of updates that multi-krum averages (m); 0 is K - f -
+    2, the most its proof allows (Damaskinos et al. 2019). `trim`: share of sites that trimmed-mean removes at each end. `norm`:
+    norm that clip clips to; 0 is the median norm of the round's updates.
     """
 
     rule: str
@@ -70,9 +69,8 @@ class RobustRule:
 class RobustResult:
     """The result of a robust rule on one round's updates (K, P).
 
-    `update` (P,) is what the server adds to its model; `weights` (K,) say how much each site counted and sum to 1, or
-    to 0 where nobody is trusted and the update is zero; `signals` are the numbers (K,) the rule judged by; `memory` is
-    what it wants to see again next round.
+    `update` (P,) is added to the server's model. `weights` (K,) sum to 1, or to 0 if no site is trusted and the update is zero.
+    `signals` are the values (K,) that the rule used. `memory` is its state for the next round.
     """
 
     update: Array
@@ -92,7 +90,7 @@ class _RobustInputs:
     history: Array | None
 
     def verdict(self, weights: Array, why: str, *, update: Array | None = None, **signals: Array) -> RobustResult:
-        """Return a verdict whose update is the mean by `weights`, where the rule has no other."""
+        """Build the result of a rule; its update is the mean by `weights` unless one is given."""
         mean = weighted_mean(self.updates, weights) if update is None else update
         return RobustResult(mean, weights, {"norm": self.norm, **signals}, why)
 
@@ -107,9 +105,9 @@ def aggregate_robust(
 ) -> RobustResult:
     """Aggregate updates (K, P) of sites with weights (K,) by the rule in `settings`.
 
-    `root` (P,) is the server's reference update for fltrust; `history` (K, P) each site's sum of updates so far, this
-    round's among them, for foolsgold. The result does not depend on the order of sites. An update that is not finite,
-    or too long to be squared in double precision, is left out: it counts for nothing, and signals and `why` say so.
+    `root` (P,) is the server's reference update for fltrust; `history` (K, P) is each site's sum of updates so far, including
+    this round, for foolsgold. The result does not depend on the order of sites. An update that is not finite, or too long to be
+    squared in double precision, has weight 0, which signals and `why` report.
     """
     _check(updates, settings, root=root)
     norm = update_norms(updates)
@@ -120,7 +118,7 @@ def aggregate_robust(
         return _RULE_FUNCTIONS[settings.rule](_RobustInputs(updates, weights, norm, settings, root, history))
     if not usable.any():
         nothing = np.zeros(len(updates))
-        why = "nobody is trusted: no site sent an update of finite length"
+        why = "no site is trusted: no update has a finite norm"
         return RobustResult(np.zeros_like(updates[0]), nothing, {"left_out": 1.0 - usable}, why)
     past = None if history is None else history[usable]
     case = _RobustInputs(updates[usable], normalise(weights[usable]), norm[usable], settings, root, past)
@@ -136,7 +134,7 @@ def _include_unusable(verdict: RobustResult, usable: Array) -> RobustResult:
         return everyone
 
     signals = {name: spread(values) for name, values in verdict.signals.items()} | {"left_out": 1.0 - usable}
-    why = f"{verdict.why}; {int((~usable).sum())} of {len(usable)} updates had no finite length and were left out"
+    why = f"{verdict.why}; {int((~usable).sum())} of {len(usable)} updates had no finite norm and were left out"
     return replace(verdict, weights=spread(verdict.weights), signals=signals, why=why)
 
 
@@ -155,7 +153,8 @@ def _check(updates: Array, settings: RobustRule, *, root: Array | None) -> None:
         )
     if settings.rule in NEEDS_REFERENCE and root is None:
         raise BadInput(
-            f"robust rule '{settings.rule}' needs reference data at the server: name some, or use another rule",
+            f"robust rule '{settings.rule}' needs reference data at the server: add [reference.root] with rows = 100, or "
+            "use another rule",
             code="missing-reference-set"
         )
     if root is not None and not update_norms(root[None, :])[0] < _MAX_NORM:
@@ -166,16 +165,16 @@ def _check(updates: Array, settings: RobustRule, *, root: Array | None) -> None:
 
 
 def _none(case: _RobustInputs) -> RobustResult:
-    return case.verdict(case.weights, "every site counts by its weight; no rule against outlying updates was in use")
+    return case.verdict(case.weights, "every site has its weight; no robust rule was used")
 
 
 def _krum(case: _RobustInputs) -> RobustResult:
-    """Krum: the update with the lowest score (Blanchard et al. 2017, sec. 4); updates that tie are averaged."""
+    """Krum: the update with the lowest score (Blanchard et al. 2017, sec. 4); ties are averaged."""
     scores, caution = _score_by_krum(case)
     places = select_lowest(scores, keep=1)
     near, ties = _describe_neighbours(len(scores) - case.settings.attackers - 2), int((places > 0).sum())
     chosen = (
-        "the one update closest to its" if ties == 1 else f"the mean of {ties} updates that tie as closest to their"
+        "the one update closest to its" if ties == 1 else f"the mean of {ties} updates that tie as the closest to their"
     )
     return case.verdict(places, f"Krum took {chosen} {near}{caution}", krum_score=scores)
 
@@ -191,7 +190,7 @@ def _multi_krum(case: _RobustInputs) -> RobustResult:
             code="too-few-sites"
         )
     if keep > safe:
-        caution += f"; to keep more than {safe} is more than its proof allows"
+        caution += f"; its proof allows at most {safe}"
     why = f"multi-Krum averaged the {keep} of {sites} updates closest to their {_describe_neighbours(safe)}{caution}"
     return case.verdict(normalise(select_lowest(scores, keep=keep) * case.weights), why, krum_score=scores)
 
@@ -201,7 +200,7 @@ def _describe_neighbours(count: int) -> str:
 
 
 def _score_by_krum(case: _RobustInputs) -> tuple[Array, str]:
-    """Krum scores, and a caution where 2f + 2 < K, which the guarantee rests on, does not hold."""
+    """Compute Krum scores, and a caution if 2f + 2 < K, the condition of its guarantee, is not met."""
     sites, f = len(case.updates), case.settings.attackers
     if sites < f + 3:
         raise BadInput(
@@ -216,32 +215,32 @@ def _score_by_krum(case: _RobustInputs) -> tuple[Array, str]:
 def _median(case: _RobustInputs) -> RobustResult:
     sites = len(case.updates)
     update, shares = trimmed_mean(case.updates, cut=(sites - 1) // 2)
-    why = "each parameter is the middle one of the sites' values; a site's weight is the share of parameters it decided"
+    why = "each parameter is the median of the sites' values; a site's weight is the share of parameters it supplied"
     return case.verdict(shares, why + _majority_caution(case), update=update)
 
 
 def _trimmed_mean(case: _RobustInputs) -> RobustResult:
-    """Trimmed mean: int(trim * K) values are cut at each end, as in SciPy and Flower."""
+    """Trimmed mean: int(trim * K) values are removed at each end, as in SciPy and Flower."""
     sites, f = len(case.updates), case.settings.attackers
     cut = int(case.settings.trim * sites)
     update, shares = trimmed_mean(case.updates, cut=cut)
     why = f"each parameter is the mean of the sites' values without the {cut} largest and {cut} smallest"
     if cut < f:
-        why += f"; to stand {f} bad of {sites} sites it must cut as many: raise trim"
+        why += f"; to tolerate {f} of {sites} sites it must trim as many: raise trim"
     return case.verdict(shares, why + _majority_caution(case), update=update)
 
 
 def _geometric_median(case: _RobustInputs) -> RobustResult:
     shares, distance, settled = weiszfeld(centred_gram(case.updates), case.weights)
-    why = "the update is the point with the least weighted distance to all; the further off a site, the less it counts"
+    why = "the update is the geometric median of all updates; a site's weight falls with its distance"
     if not settled:
-        why += f"; the search was ended after {MAX_STEPS} steps"
+        why += f"; the iteration was stopped after {MAX_STEPS} steps"
     return case.verdict(shares, why + _majority_caution(case), distance=distance)
 
 
 def _majority_caution(case: _RobustInputs) -> str:
     sites, f = len(case.updates), case.settings.attackers
-    return f"; it cannot stand {f} bad of {sites} sites, only fewer than half" if 2 * f >= sites > 1 else ""
+    return f"; it tolerates fewer than half bad sites, not {f} of {sites}" if 2 * f >= sites > 1 else ""
 
 
 def _fltrust(case: _RobustInputs) -> RobustResult:
@@ -251,33 +250,34 @@ def _fltrust(case: _RobustInputs) -> RobustResult:
     trust = trust_scores(similarity)
     weights = normalise(trust)
     scale = float(update_norms(case.root[None, :])[0]) * inverse_norms(case.norm)
-    why = "a site counts by how far its update points the way of the one from the server's own reference data"
+    why = "a site's weight is the cosine similarity of its update to the one on the server's reference data"
     if not trust.any():
-        why = "nobody is trusted: no update points the way of the one from the server's own reference data"
+        why = "no site is trusted: no update has a positive cosine similarity to the one on the server's reference data"
     update = weighted_mean(case.updates, weights * scale)
     return case.verdict(weights, why, update=update, similarity=similarity, trust=trust)
 
 
 def _foolsgold(case: _RobustInputs) -> RobustResult:
-    """FoolsGold: honest sites differ, sybils with one aim do not. Where honest sites have the same data it is unfair."""
+    """FoolsGold: updates of sybils with one aim are similar, those of honest sites differ. It penalises honest sites with the
+    same data."""
     similar = pairwise_cosines(case.updates if case.history is None else case.history)
     rates = foolsgold_rates(similar)
     weights = normalise(rates * case.weights)
-    why = "a site counts less the more its updates so far point the way of another site's, as those of accomplices do"
+    why = "a site's weight falls with the similarity of its past updates to another site's, as with colluding sites"
     if not weights.any():
-        why = "nobody is trusted: the updates so far of all sites point the same way, as those of accomplices do"
+        why = "no site is trusted: the past updates of all sites are similar, as with colluding sites"
     return case.verdict(weights, why, similarity=similar.max(axis=1), trust=rates)
 
 
 def _clip(case: _RobustInputs) -> RobustResult:
     """Norm clipping: sum_k w_k u_k min(1, c / ||u_k||) (Sun et al. 2019, without their noise).
 
-    Their bound c is fixed; ours is the median length by default, so that it follows the updates as they get shorter.
-    The signal `clipped` is the share of an update's length that was cut off.
+    Their bound c is fixed; ours is the median norm by default, so it follows the updates as they shrink. The signal `clipped` is
+    the share of an update's norm that was removed.
     """
     bound = case.settings.norm or float(np.median(case.norm))
     scale = np.where(case.norm > bound, bound * inverse_norms(case.norm), 1.0)
-    why = f"updates longer than {bound:.3g} were cut to that length: {int((scale < 1).sum())} of {len(scale)}"
+    why = f"updates were clipped to the norm {bound:.3g}: {int((scale < 1).sum())} of {len(scale)}"
     return case.verdict(
         case.weights, why, update=weighted_mean(case.updates, case.weights * scale), clipped=1.0 - scale
     )

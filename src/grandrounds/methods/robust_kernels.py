@@ -1,8 +1,8 @@
-"""Arithmetic of robust aggregation: by coordinate, by direction and by distance, and differences of large models in blocks.
+"""Arithmetic of robust aggregation: coordinate-wise, by direction and by distance, with large models in blocks.
 
 Krum's scores and the geometric median work on the Gram matrix G (K, K) of the updates about their coordinate-wise median, so the
-long (K, P) array is read once. About a centre that bad sites cannot move, distances between honest sites keep their digits even
-where a bad update is a billion times longer; about zero or the mean they would drown in its rounding error.
+long (K, P) array is read once. With this centre, which bad sites cannot move, distances between honest sites stay exact even if
+a bad update is a billion times longer. With zero or the mean they would be lost in rounding error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.models.averaging import average
 
 BLOCK_SIZE = 1 << 18
-"""How many numbers of a (K, P) array are worked on at once: what a rule needs beside its input stays at a few MB."""
+"""Numbers of a (K, P) array that are processed at once: working memory stays at a few MB."""
 
 
 def coordinate_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
@@ -27,7 +27,7 @@ def coordinate_blocks(shape: tuple[int, ...]) -> Iterator[slice]:
 
 
 def weighted_mean(updates: Array, weights: Array) -> Array:
-    """sum_k w_k * update_k over updates (K, P), added in double precision, given in the updates' own type."""
+    """Compute sum_k w_k * update_k over updates (K, P) in double precision, returned in the updates' dtype."""
     mean = np.empty(updates.shape[1], updates.dtype)
     for block in coordinate_blocks(updates.shape):
         mean[block] = average(updates[:, block], weights)
@@ -35,11 +35,10 @@ def weighted_mean(updates: Array, weights: Array) -> Array:
 
 
 def trimmed_mean(updates: Array, *, cut: int) -> tuple[Array, Array]:
-    """Return the mean (P,) of what is left when `cut` values are taken off each end of every coordinate (Yin et al. 2018).
+    """Return the mean (P,) of every coordinate without `cut` values at each end (Yin et al. 2018).
 
-    With cut = (K - 1) // 2 it is the median: one value is left, or the two middle ones where K is even. Also gives
-    the share (K,) of the values left that each site supplied. Sites with the same value share its places equally,
-    so that the shares do not depend on the order of sites.
+    With cut = (K - 1) // 2 it is the median. Also return the share (K,) of the remaining values that each site supplied. Sites
+    with equal values share equally, so that the shares do not depend on the order of sites.
     """
     sites, size = updates.shape
     remaining = sites - 2 * cut
@@ -53,7 +52,7 @@ def trimmed_mean(updates: Array, *, cut: int) -> tuple[Array, Array]:
 
 
 def _count_supplied(values: Array, *, low: Array, high: Array, cut: int, remaining: int) -> Array:
-    """Count how many of the `remaining` places between `low` and `high` (B,) each row of values (K, B) fills, ties shared."""
+    """Count the `remaining` places between `low` and `high` (B,) that each row of values (K, B) fills; ties are shared."""
     at_low, at_high = values == low, values == high
     flat = low == high
     places_low = np.where(flat, remaining, (values <= low).sum(axis=0) - cut) / at_low.sum(axis=0)
@@ -64,7 +63,7 @@ def _count_supplied(values: Array, *, low: Array, high: Array, cut: int, remaini
 
 
 _COSINE_TOLERANCE = 1e-9
-"""Cosines this near to 0 or 1 are taken to be 0 or 1: beyond it a rule would magnify rounding error into trust."""
+"""Cosines this close to 0 or 1 are set to 0 or 1: otherwise a rule would turn rounding error into trust."""
 
 _MIN_NORM = 1e-150
 _MAX_RATE = 0.99
@@ -81,13 +80,13 @@ def update_norms(updates: Array) -> Array:
 
 
 def inverse_norms(length: Array) -> Array:
-    """1 / ||u_k|| (K,), with 0 for an update of no length, which has no direction."""
+    """Compute 1 / ||u_k|| (K,), with 0 for a zero update, which has no direction."""
     long = length > _MIN_NORM
     return np.where(long, 1 / np.where(long, length, 1.0), 0.0)
 
 
 def cosines_to_reference(updates: Array, root: Array) -> Array:
-    """cos(u_k, root) (K,); 0 where either has no length."""
+    """Compute cos(u_k, root) (K,); 0 if either is zero."""
     product = np.zeros(len(updates))
     unit = root.astype(float) * inverse_norms(update_norms(root[None, :]))
     for block in coordinate_blocks(updates.shape):
@@ -116,9 +115,9 @@ def foolsgold_rates(similar: Array) -> Array:
 
     v_i = max_j cs_ij; pardoning, cs_ij * v_i / v_j where v_j > v_i, spares an honest site that resembles a sybil more
     than its own kind; alpha_i = 1 - max_j cs_ij is stretched to a largest value of 1 and through ln(a / (1 - a)) + 0.5
-    (kappa = 1) to the ends of [0, 1]. As in the authors' code a largest value of 1 is taken as 0.99 and infinities
-    fall on 0 or 1. Where every alpha is 0, because all sites are copies, their code divides by zero; here nobody is
-    trusted. The paper's optional weighing of features is left out, as in the authors' code for deep networks.
+    (kappa = 1) to the ends of [0, 1]. As in the authors' code, a largest value of 1 becomes 0.99 and infinities become 0 or 1.
+    If every alpha is 0, because all sites are copies, their code divides by zero; here no site is trusted. The paper's optional
+    feature weights are left out, as in the authors' code for deep networks.
     """
     closest = similar.max(axis=1)
     mine, theirs = closest[:, None], closest[None, :]
@@ -154,7 +153,7 @@ def centred_gram(updates: Array) -> Array:
 
 
 def squared_distances(gram: Array) -> Array:
-    """||u_i - u_j||^2 (K, K) from a Gram matrix; what is below rounding error is zero."""
+    """||u_i - u_j||^2 (K, K) from a Gram matrix; values below rounding error are zero."""
     lengths = np.diagonal(gram)
     reach = lengths[:, None] + lengths[None, :]
     apart: Array = reach - 2 * gram
@@ -171,11 +170,10 @@ def krum_scores(gram: Array, *, neighbours: int) -> Array:
 
 
 def select_lowest(scores: Array, *, keep: int) -> Array:
-    """Return the place (K,) of each site among the `keep` lowest scores: 1 in, 0 out; sites that tie at the edge share.
+    """Return the membership (K,) of each site in the `keep` lowest scores: 1 in, 0 out; ties at the edge share.
 
-    The paper gives a tie to the site with the smaller number. Ties are no rarity: with one neighbour, the two closest
-    sites always tie. Sharing keeps the result free of the order of sites, and the mean of two vectors that Krum may
-    choose lies no further out than the worse of them.
+    The paper breaks ties by site number. Ties are common: with one neighbour, the two closest sites always tie. Sharing makes
+    the result independent of the order of sites, and the mean of two candidates is no further out than the worse of them.
     """
     edge = np.sort(scores)[keep - 1]
     below = scores < edge * (1 - _TIE)
@@ -187,13 +185,13 @@ def select_lowest(scores: Array, *, keep: int) -> Array:
 def weiszfeld(gram: Array, weights: Array) -> tuple[Array, Array, bool]:
     """Return the geometric median argmin_z sum_k w_k ||z - u_k|| by the smoothed Weiszfeld algorithm of RFA.
 
-    z = sum_k b_k u_k with b_k proportional to w_k / max(nu, ||z - u_k||), again and again until b stands still.
-    Returns b (K,), the distances ||z - u_k|| (K,) and whether it stood still within `MAX_STEPS`. As z is always a mean of
+    z = sum_k b_k u_k with b_k proportional to w_k / max(nu, ||z - u_k||), iterated until b converges.
+    Returns b (K,), the distances ||z - u_k|| (K,) and whether it converged within `MAX_STEPS`. As z is always a mean of
     the updates, ||z - u_k||^2 = G_kk - 2 (G b)_k + b'G b and no step touches the (K, P) array.
 
-    Departures from Pillutla et al. (2022): nu is relative to the size of the updates, so that the rule does not change
-    with their unit; we stop on a tolerance where they take a few steps, as a step costs next to nothing here; and we
-    start from w_k over site k's median distance to all, not from the mean, which one huge update can carry off.
+    Departures from Pillutla et al. (2022): nu is relative to the size of the updates, so that the rule does not depend on their
+    unit. We stop at a tolerance instead of after a few steps, because a step is cheap here. We start from w_k over site k's
+    median distance to all, not from the mean, which one huge update can move.
     """
     nu = max(SMOOTHING * float(_weighted_median(np.sqrt(np.diagonal(gram))[None, :], weights)[0]), _TINY)
     share = normalise(weights / np.maximum(_weighted_median(np.sqrt(squared_distances(gram)), weights), nu))
@@ -207,7 +205,7 @@ def weiszfeld(gram: Array, weights: Array) -> tuple[Array, Array, bool]:
 
 
 def _weighted_median(rows: Array, weights: Array) -> Array:
-    """Return the least value of each row of (n, K) at which half the weight is reached; zero only where half of it lies there."""
+    """Return the weighted median of each row of (n, K); zero only if half of the weight is at zero."""
     order = np.argsort(rows, axis=1)
     reached = np.cumsum(weights[order], axis=1)
     crossing = np.argmax(reached >= (0.5 - _TIE) * reached[:, -1:], axis=1)
@@ -222,20 +220,20 @@ def _distances_to_mean(gram: Array, share: Array) -> Array:
 
 
 def normalise(values: Array) -> Array:
-    """Values (K,) of zero or more divided by their sum; all zeros stay zeros."""
+    """Divide non-negative values (K,) by their sum; all zeros stay zeros."""
     total = float(values.sum())
     return values / total if total > 0 else np.zeros(len(values))
 
 
 LAZY_SIZE = 1 << 23
-"""Numbers of all models together from which on their differences are not written out."""
+"""Total size of all models above which their differences are not stored."""
 
 
 def model_updates(models: Any, rows: Array, start: Array) -> Array:
-    """models[rows] - start, (m, P), with one `start` (P,) for all or one for each row (m, P).
+    """Compute models[rows] - start, (m, P), with one `start` (P,) for all or one per row (m, P).
 
-    Of many and long models it is no array but looks like one to the robust rules, which read stretches of coordinates
-    `[:, a:b]`: each is subtracted when it is read, and the numbers are the same.
+    For many large models it returns an array-like object that subtracts slices of coordinates `[:, a:b]` when the robust rules
+    read them. The numbers are the same.
     """
     stacked = np.asarray(models)
     if stacked.size < LAZY_SIZE or stacked.ndim != 2:
@@ -245,7 +243,7 @@ def model_updates(models: Any, rows: Array, start: Array) -> Array:
 
 
 class _LazyUpdates:
-    """The part of an array's manners that the robust rules need."""
+    """The subset of the array interface that the robust rules need."""
 
     ndim = 2
 

@@ -1,7 +1,7 @@
-"""SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II): control variates take the sites' own drift out of their steps.
+"""SCAFFOLD (Karimireddy et al. 2020, Algorithm 1, option II): control variates remove client drift from the sites' steps.
 
-Every local gradient gets c - c_k added. After the round c_k becomes c_k - c + (x - y_k) / (S * lr): the mean gradient the site
-saw, which is why option II holds for plain SGD alone.
+Every local gradient gets c - c_k added. After the round c_k becomes c_k - c + (x - y_k) / (S * lr): the mean gradient at the
+site, so option II is valid for plain SGD only.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def correction(shared: Array, local: Array) -> Array:
 def update_variates(
     local: Array, shared: Array, *, start: Array, theta: Array, steps: Array, lr: float, rate: Array | None = None
 ) -> Array:
-    """The sites' new variates (m, P); a site that took no step keeps its own. `rate` (m,): how far each goes to the new."""
+    """Compute the sites' new variates (m, P); a site without steps keeps its own. `rate` (m,): step size towards the new one."""
     taken = np.maximum(steps, 1)[:, None] * lr
     fresh = local - shared + (start - theta) / taken
     if rate is not None:
@@ -60,22 +60,22 @@ def update_variates(
 
 
 def steady_rate(counts: Array, batch: int) -> Array:
-    """min(1, n_k / batch): a site with fewer rows than a batch has taken the same few many times, and what it saw of its
-    own gradient answers to its own correction; followed in full, that swings wider every round."""
+    """Compute min(1, n_k / batch): a site with fewer rows than a batch reuses the same rows, so its gradient follows its own
+    correction, and full steps would diverge."""
     out: Array = np.minimum(1.0, counts / batch) if batch else np.ones(len(counts))
     return out
 
 
 class ControlVariates(LocalRegularizer):
-    """Corrects local gradients by control variates; the server's c is the mean of the sites' c_k, weighted by rows.
+    """Correct local gradients by control variates; the server's c is the mean of the sites' c_k, weighted by rows.
 
     The paper weighs c uniformly, which is unstable when models are weighed by rows and sites differ in size. Each
     site answers with the change of its c_k; sites that did not take part keep theirs: c += sum_k (n_k / n) dc_k.
-    What a bad site wants is in c as well, and its own model follows the mean: no weight on models keeps it out.
+    A bad site influences c too, and its own model follows the mean: weights on models do not exclude it.
     """
 
     name = "scaffold"
-    title = "SCAFFOLD's control variates: each site's drift is taken out of its steps (optimizer 'sgd')"
+    title = "SCAFFOLD's control variates, which remove client drift from local steps (optimizer 'sgd')"
     report = ("variate",)
     needs = frozenset({"sgd"})
     site: ClassVar[tuple[type[SitePlugin], ...]] = (SiteVariates,)
@@ -101,5 +101,5 @@ class ControlVariates(LocalRegularizer):
 
 class Scaffold(FedAvg):
     name = "scaffold"
-    title = "SCAFFOLD: FedAvg with control variates that take out the sites' drift"
+    title = "SCAFFOLD: FedAvg with control variates that remove client drift"
     regularizer_name = "scaffold"

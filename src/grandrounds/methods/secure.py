@@ -3,8 +3,8 @@
     answers = yield ask.withholding("model")
     summed = yield from secure_sum(server.secure, answers, weights={"model": weights})
 
-Five exchanges (privacy/secagg). Sites that drop out on the way are left out of the sum and named as missing; where too few
-are left it is `Halted`, loudly. `aggregate_secure` makes one model of the sum of the sites' models by their weights.
+Five exchanges (privacy/secagg). Sites that drop out are left out of the sum and reported as missing; if too few remain, `Halted`
+is raised. `aggregate_secure` computes one model from the weighted sum of the sites' models.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MODEL_BITS, STATISTIC_BITS = 32, 64
 STATISTIC_BOUND = 2.0**34
-"""The largest entry of a tally, of a loss times its rows: beyond what a hospital holds."""
+"""Upper bound of an entry of a tally, or of a loss times its rows, above any hospital's."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class SecureRule:
 
 @dataclass(frozen=True)
 class SumResult:
-    """The secure sum of withheld reports over the sites that stayed: by name, each times its weights."""
+    """The secure sum of withheld reports over the remaining sites, by name, each times its weights."""
 
     sites: tuple[str, ...]
     values: Mapping[str, Array]
-    weights: Mapping[str, float]  # by name: the sum of the weights of those that stayed
+    weights: Mapping[str, float]  # by name: the sum of the remaining sites' weights
     missing: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -76,11 +76,10 @@ def secure_sum(
     noise: float = 0.0,
     only_reports: Sequence[str] = (),
 ) -> Generator[Ask, Answers, SumResult]:
-    """Add up what the sites of these answers hold. `weights`: by report and site, adding up to at most 1; else plain sums.
-
-    `only_reports`: no more than these reports; the others are for another sum.
-    `noise`: the least standard deviation of what sites add to the sum together, each its share (discrete, and sized for the
-    fewest honest sites that may stay). What that is worth is for an accountant to say.
+    """Sum the withheld reports of these answers' sites. `weights`: by report and site, with a sum of at most 1; None for plain
+    sums. `only_reports`: the reports to sum; others are for another sum. `noise`: the smallest standard deviation of the total
+    noise, of which each site adds a discrete share, sized for the fewest honest sites that may remain. The accountant determines
+    the privacy cost.
     """
     from grandrounds.privacy.secagg import STEPS, Context, Scale, SecureSum, Skellam, fewest_honest
 
@@ -89,7 +88,7 @@ def secure_sum(
     layout = narrow_layout(layout, only_reports) if only_reports else layout
     if weights and not layout_reports(layout) <= set(weights):
         raise BadInput(
-            "a secure sum is weighted or plain: give weights for all that is held, or for nothing",
+            "a secure sum is weighted or plain: give weights for all withheld reports, or for none",
             code="incomplete-weights",
         )
     bound = rule.bound if bound is None else bound
@@ -122,7 +121,7 @@ def secure_sum(
 
 
 def is_halt(error: Exception) -> TypeGuard[Halted]:
-    """Return whether this is a secure sum that could not be finished, without importing cryptography."""
+    """Check whether an error is a secure sum that could not be finished, without importing cryptography."""
     return any(kind.__name__ == "Halted" for kind in type(error).__mro__)
 
 
@@ -148,21 +147,21 @@ def _secure_total(ask: Ask, rule: SecureRule) -> Generator[Ask, Answers, Answers
 
 
 def _majority_layout(answers: Answers) -> tuple[str, tuple[str, ...], dict[str, str]]:
-    """Return the layout that most sites announced, those that did, and the others with a reason."""
+    """Return the layout that most sites announced, those sites, and the others with a reason."""
     layouts = dict(zip(answers.sites, answers[LAYOUT], strict=True)) if len(answers) else {}
     counted = sorted(layouts.values(), key=lambda layout: (-list(layouts.values()).count(layout), layout))
     layout = counted[0] if counted else "[]"
     sites = tuple(s for s, announced in layouts.items() if announced == layout)
-    return layout, sites, {s: "holds something of another shape" for s in layouts if s not in sites}
+    return layout, sites, {s: "has a report of another shape" for s in layouts if s not in sites}
 
 
 def aggregate_secure(
     server: Server, rule: SecureRule, ask: Ask, method: Method
 ) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
-    """Train as asked, weigh by public reports, and sum the models; the answers returned hold sums and no models.
+    """Train, weigh by public reports, and sum the models; the returned answers have sums and no models.
 
-    The weights are public and each site multiplies before it masks. Who drops out after that is not in the sum, so
-    the weights of those that stayed are made to sum to 1.
+    The weights are public, and each site multiplies before masking. Sites that drop out are not in the sum, so the weights of
+    the others are normalised to sum to 1.
     """
     shares = method.regularizer.secure_weights(server)
     answers = yield ask.withholding("model", *shares)
@@ -177,14 +176,14 @@ def secure_weighted_sum(
     weighting: WeightingResult,
     shares: Mapping[str, Mapping[str, float]],
 ) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
-    """Return the sum of the models that sites hold, by these weights; `shares`: what else is added up, by report and site."""
+    """Return the weighted sum of the withheld models; `shares`: weights of further reports, by report and site."""
     weight_by_site = dict(zip(answers.sites, weighting.weights.tolist(), strict=True))
     report_weights = {"model": weight_by_site}
     report_weights |= {name: {s: site_weights[s] for s in answers.sites} for name, site_weights in shares.items()}
     summed = yield from secure_sum(rule, answers, weights=report_weights, only_reports=tuple(report_weights))
     if not summed.weights["model"] > 0:
         raise RunFailed(
-            f"round {server.round}: no site that stayed in the secure sum has any weight", code="no-weight-left"
+            f"round {server.round}: no remaining site of the secure sum has a weight above 0", code="no-weight-left"
         )
     remaining = answers.only([k for k, s in enumerate(answers.sites) if s in summed.sites], summed.missing)
     mean = summed.values["model"] / summed.weights["model"]
@@ -193,7 +192,7 @@ def secure_weighted_sum(
     signals_by_site = {
         name: dict(zip(answers.sites, np.asarray(v).tolist(), strict=True)) for name, v in weighting.signals.items()
     }
-    sentence = f"{len(remaining)} of {len(answers)} models were added up under masks; none was seen by the server"
+    sentence = f"{len(remaining)} of {len(answers)} models were summed by secure aggregation; the server saw no single model"
     joined = Aggregation(
         ModelAssignment(mean),
         remaining.sites,
@@ -215,6 +214,6 @@ def secure_weighted_sum(
 def _rescale_shares(
     answers: Answers, remaining: Answers, shares: Mapping[str, Array], total: float
 ) -> dict[str, dict[str, float]]:
-    """Rescale the contribution of each signal to the weights of the sites that stayed."""
+    """Rescale each signal's contribution to the weights of the remaining sites."""
     place = {s: k for k, s in enumerate(answers.sites)}
     return {name: {s: float(part[place[s]]) / total for s in remaining.sites} for name, part in shares.items()}

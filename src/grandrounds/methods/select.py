@@ -1,4 +1,4 @@
-"""Client selection: the sites that take part in a round. Rules by loss ask sites for it first."""
+"""Client selection: the sites that take part in a round. Rules by loss first ask sites for their loss."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 RULES = {
     "all": "every site, every round",
-    "random": "a random share of the sites, drawn anew each round",
-    "loss": "the share of sites where the global model has the highest training loss (Oort')",
-    "power-of-choice": "candidates drawn by training rows, of them those with the highest loss (Cho et al. 2022)",
+    "random": "a random fraction of the sites in each round",
+    "loss": "the fraction of sites with the highest training loss of the global model (Oort')",
+    "power-of-choice": "candidates drawn by training rows, then those with the highest loss (Cho et al. 2022)",
 }
 ASKS_FIRST = ("loss", "power-of-choice")
 """Rules that need an exchange before training."""
@@ -47,7 +47,7 @@ def choose(server: Server, settings: SelectSettings) -> Generator[Ask, Answers, 
         settings: The section [method.select].
 
     Returns:
-        The sites, with the signals and the reason of the choice.
+        The sites, with the signals and the reason of the selection.
     """
     sites, rule = server.available_sites, settings.rule
     if rule == "all":

@@ -21,54 +21,55 @@ EXPLANATIONS = "explanations"
 
 SIGNALS = {
     "data": "its share of the training rows (eq. 4)",
-    "agreement": "how well its reasons agree with the consensus (eq. 5)",
-    "worst_site": "its validation loss: sites that do badly count more (eq. 6)",
-    "calibration": "its calibration error: sites that are ill calibrated count more (eq. 7)",
+    "agreement": "agreement of its explanations with the consensus (eq. 5)",
+    "worst_site": "its validation loss: sites with a high loss have more weight (eq. 6)",
+    "calibration": "its calibration error: badly calibrated sites have more weight (eq. 7)",
 }
-"""What SSE-AGG blends."""
+"""Signals that SSE-AGG blends."""
 
 EPS = 0.01
-"""How far apart two sketches may be, of at most 2, without it meaning anything: the epsilon of eq. 5, which the paper
-does not give. Without it a site that happens to sit on the consensus would take all of the weight."""
+"""Insignificant distance of two sketches, of at most 2: the epsilon of eq. 5, which the paper does not give. Without it a site
+exactly at the consensus would get all of the weight."""
 
 COMPARABLE_MEDIAN = 0.25
-"""The median distance up to which sites have reasons in common: a quarter of what all features count for together."""
+"""Median distance up to which explanations are comparable: a quarter of the total importance."""
 
 MIN_DISTANCE = 0.1
-"""The distance up to which nobody stands out, however close the others are to one another."""
+"""Distance up to which no site is an outlier, however close the others are to one another."""
 
 BROKEN_MODEL_DISTANCE = 5.0
-"""The distance, in what all features usually count for together, beyond which a model is broken, not different.
+"""Distance, in units of the usual total importance, beyond which a model is broken, not just different.
 
-At least in units of the score (nats, of a log loss): where nobody has learnt much yet features count for next to nothing, and
-the first site that does learn is many times that far off."""
+At least in units of the score (nats of a log loss): in early rounds importances are near zero, and the first site that learns is
+many times that distance away."""
 
 OUTLIER_SHARE = 4
-"""One site of so many, and at least one, may be bad: no more than that can stand out by being different."""
+"""One in this many sites, and at least one, may be an outlier."""
 
 TOLERANCE = 1.5
-"""How many times as far as the others a site's reasons may be from the consensus before the outlier form takes weight."""
+"""Tolerated distance of a site's explanations from the consensus, as a multiple of the others', in the outlier form."""
 
 MIN_NEIGHBOURS = 2
-"""Other sites that a site's explanations must lie too far from before it stands out: never one neighbour alone."""
+"""Fewest other sites from which an outlier's explanations are too far: one neighbour is not enough."""
 
 MATERIAL_HARM = 0.05
-"""Share of the log loss by which a model must be worse on reference rows with a site before that counts as harm at all."""
+"""Relative increase of the log loss on reference rows above which a site does harm."""
 
 HARM = 2.0
-"""Standard errors beyond MATERIAL, over the rounds, from which a site that stands out may lose more than its least share."""
+"""Standard errors above MATERIAL_HARM, over the rounds, from which an outlier may lose more than its least share."""
 
 HARM_ALONE = 5.0
-"""Standard errors from which harm alone takes weight, also where explanations do not stand out: a power of the excess."""
+"""Standard errors from which harm alone lowers the weight, also without outlying explanations, by a power of the excess."""
 
 HARM_MEMORY = 0.8
-"""Share of earlier rounds in harm, which starts at 0: barely trained models harm one another in the first rounds."""
+"""Share of earlier rounds in harm, which starts at 0: in the first rounds barely trained models harm one another."""
 
 MIN_ROWS_TO_HALVE = 20
-"""Fewest training rows of a site that is tried on either half of its own patients; a smaller one is judged by all of them."""
+"""Fewest training rows of a site whose harm is confirmed on halves of its patients; a smaller site is evaluated on all of
+them."""
 
 MAX_REMEMBERED_RATIO = 10.0
-"""How far beyond that a site counts at most as having been, once the round is over."""
+"""Upper bound of a stored outlier ratio."""
 
 
 def data_size(counts: Array) -> Array:
@@ -92,7 +93,7 @@ def model_distances(models: Array) -> Array:
 def distance_weights(distance: Array) -> Array:
     """Compute weights that fall with distance, exp(-d_k / mean d), as shares; equal where all distances are 0.
 
-    SSE-AGG names parameter distance as a baseline without saying how; this form has no scale to tune.
+    SSE-AGG names parameter distance as a baseline without a formula; this form has no scale to tune.
     """
     if not distance.any():
         return uniform_weights(len(distance))
@@ -100,7 +101,7 @@ def distance_weights(distance: Array) -> Array:
 
 
 def disagreement(sketches: Any, consensus_sketches: Array | None = None) -> Array:
-    """D_k = ||E_k - mean E||_1 of sketches (K, F), in [0, 2] (eq. 20); `consensus_sketches`: the sketches that the mean is of."""
+    """D_k = ||E_k - mean E||_1 of sketches (K, F), in [0, 2] (eq. 20); `consensus_sketches`: the sketches to average."""
     values = np.asarray(getattr(sketches, "values", sketches), float)
     out: Array = np.abs(values - (values if consensus_sketches is None else consensus_sketches).mean(axis=0)).sum(
         axis=1
@@ -111,9 +112,9 @@ def disagreement(sketches: Any, consensus_sketches: Array | None = None) -> Arra
 def outlier_distance(importances: Array, consensus_importances: Array | None = None) -> tuple[Array, float]:
     """Compute the distance of each site's importances (K, F) to the median site's, as a share of the median's total.
 
-    The median of each feature is one that few bad sites cannot pull to themselves, as they can the mean. And a model that
-    learnt from wrong labels may use the right features and too little of them, which shares that sum to 1 do not show.
-    `consensus_importances`: the importances that the median is of. The total comes second.
+    A few bad sites cannot move the median of each feature, unlike the mean. A model trained on wrong labels may rely on the
+    right features too little, which shares that sum to 1 do not show. `consensus_importances`: the importances for the median.
+    Also returns the total.
     """
     middle = np.median(importances if consensus_importances is None else consensus_importances, axis=0)
     total = float(middle.sum())
@@ -139,11 +140,11 @@ def exponential_weights(distance: Array, *, tau: float) -> Array:
 def outlier_ratio(
     distance: Array, *, tolerance: float = TOLERANCE, peers: Array | None = None, usual_total: float = 1.0
 ) -> Array:
-    """Compute each site's distance over the tolerated distance: up to 1 it differs as sites usually do.
+    """Compute each site's distance divided by the tolerated distance: at most 1 for a usual difference.
 
-    That distance is `tolerance` times the `trimmed_max` of those `peers`, or SLACK. Where most are far apart (`is_comparable`) a
-    hospital with other patients looks like a bad one: only one that is out of all proportion stands out (ABSURD), and of
-    the others nothing is known (NaN). `usual_total`: what all features count for together at the median site.
+    The tolerated distance is `tolerance` times the `trimmed_max` of the `peers`, at least MIN_DISTANCE. If most sites differ
+    widely (`is_comparable`), a hospital with different patients looks like a bad one. Then only a broken model is an outlier
+    (BROKEN_MODEL_DISTANCE), and the others are unknown (NaN). `usual_total`: total importance at the median site.
     """
     peer_distances = distance if peers is None else peers
     if is_comparable(peer_distances):
@@ -163,10 +164,10 @@ def outlier_ratio_beyond_sampling(
     peers: Array,
     usual_total: float = 1.0,
 ) -> Array:
-    """Compute how far each site stands out beyond sampling, (K,): `outlier_ratio` of its distance without what sampling gives it.
+    """Compute each site's outlier ratio beyond sampling error, (K,): `outlier_ratio` of its distance less sampling error.
 
-    Independent errors add in squares, so the square of `sampling` is taken off that of the distance. A site that lies too far
-    from fewer than NEIGHBOURS others is not beyond 1: one neighbour does not judge another.
+    Independent errors add in squares, so the square of `sampling` is subtracted from that of the distance. A site that is too
+    far from fewer than MIN_NEIGHBOURS others is at most 1.
     """
     ratio = outlier_ratio(
         subtract_sampling(distance, sampling), tolerance=tolerance, peers=peers, usual_total=usual_total
@@ -176,7 +177,7 @@ def outlier_ratio_beyond_sampling(
 
 
 def subtract_sampling(distance: Array, sampling: Array | float) -> Array:
-    """Subtract sampling from distances, in squares; never below 0."""
+    """Subtract sampling error from distances, in squares; at least 0."""
     out: Array = np.sqrt(np.maximum(distance**2 - np.asarray(sampling, float) ** 2, 0.0))
     return out
 
@@ -184,7 +185,8 @@ def subtract_sampling(distance: Array, sampling: Array | float) -> Array:
 def count_neighbours(
     importances: Array, sampling: Array, distance: Array, usual_total: float, *, tolerance: float
 ) -> Array:
-    """Count the others, (K,), from which each site's importances (K, F) lie further than passes unnoticed, beyond sampling."""
+    """Count the other sites, (K,), from which each site's importances (K, F) differ by more than is tolerated, beyond
+    sampling."""
     allowed = max(tolerance * trimmed_max(distance), MIN_DISTANCE) * (usual_total if usual_total > 0 else 1.0)
     beyond_sampling = sampling * (usual_total if usual_total > 0 else 1.0)
     out = [
@@ -197,11 +199,11 @@ def count_neighbours(
 def retained_share(
     standing: Array, harm: Array, *, least: float, sharpness: float, confirmed: Array | None = None
 ) -> Array:
-    """Compute the share of its rows' weight that each site keeps, (K,), by how far it stands out and by the harm it does.
+    """Compute the share of its rows' weight that each site keeps, (K,), by its outlier ratio and its harm.
 
     A site keeps at least `least` unless the model is worse with it on reference rows (`harm` above HARM). Harm above HARM_ALONE
-    takes weight by itself. NaN: no labelled reference rows tell of harm, and then `least` holds. Harm that is not `confirmed`
-    (K,) counts no more than HARM, which takes nothing.
+    lowers the weight by itself. NaN: there are no labelled reference rows to measure harm, so `least` applies. Harm that is not
+    `confirmed` (K,) is capped at HARM, which has no effect.
     """
     finite_harm = np.nan_to_num(harm, nan=0.0)
     if confirmed is not None:
@@ -213,7 +215,7 @@ def retained_share(
 
 
 def find_suspects(standing: Array, harm: Array, *, least: float) -> Array:
-    """Find the sites, (K,) of bool, that would be demoted for the harm they do: what `retained_share` needs confirmed."""
+    """Find the sites, (K,) of bool, that would be demoted for harm, which must be confirmed."""
     finite_harm = np.nan_to_num(harm, nan=0.0)
     out: Array = (finite_harm > HARM_ALONE) | (
         (least > 0) & (np.nan_to_num(standing, nan=0.0) > 1) & (finite_harm > HARM)
@@ -222,27 +224,28 @@ def find_suspects(standing: Array, harm: Array, *, least: float) -> Array:
 
 
 def confirm_on_halves(first: Array, second: Array, rows: Array) -> Array:
-    """Find the sites, (K,) of bool, whose harm is confirmed: the loss is worse by more than MATERIAL with either half alone.
+    """Find the sites, (K,) of bool, whose harm is confirmed: the loss rises by more than MATERIAL_HARM with either half alone.
 
-    An accident of who happens to be its patient is in one half and not in the other; that it is no chance of the reference rows
-    `harm` over the rounds shows. Sites with fewer than HALVED rows have no halves to try. NaN: not tried yet.
+    An accident of its patients affects one half and not the other; `harm` over the rounds rules out chance in the reference
+    rows. Sites with fewer than MIN_ROWS_TO_HALVE rows are not halved. NaN: not tried yet.
     """
     out: Array = ((first > 0) & (second > 0)) | (rows < MIN_ROWS_TO_HALVE)
     return out
 
 
 def remember_harm(now: Array, before: Array) -> Array:
-    """Mix this round's harm with that of the rounds before, in the share HARM_MEMORY; a round without it (NaN) says nothing."""
-    mixed = HARM_MEMORY * np.nan_to_num(before) + (1 - HARM_MEMORY) * np.maximum(now, -HARM)  # good is not saved up
+    """Mix this round's harm with that of the rounds before, in the share HARM_MEMORY; a round without it (NaN) changes
+    nothing."""
+    mixed = HARM_MEMORY * np.nan_to_num(before) + (1 - HARM_MEMORY) * np.maximum(now, -HARM)  # negative harm does not accumulate
     out: Array = np.where(np.isnan(now), before, mixed)
     return out
 
 
 def trimmed_max(distance: Array) -> float:
-    """Return the greatest distance of all sites but the furthest, one in FEW: how far apart honest sites are.
+    """Return the largest distance of all sites but the furthest, one in OUTLIER_SHARE: the usual spread of honest sites.
 
-    The median would do against fewer than half. But where labels are skewed three hospitals of five may happen to be alike,
-    and two that see other patients would be shut out with all that only they know.
+    The median would tolerate fewer than half bad sites. But with skewed labels three hospitals of five may be similar, and two
+    with other patients would be excluded with their data.
     """
     return float(np.sort(distance)[max(0, len(distance) - 1 - max(1, len(distance) // OUTLIER_SHARE))])
 
@@ -250,8 +253,8 @@ def trimmed_max(distance: Array) -> float:
 def outlier_weight(ratio: Array, *, sharpness: float) -> Array:
     """Compute the share of its weight that each site keeps, in [0, 1], from its `outlier_ratio` (our form, not the paper's).
 
-    1 up to 1 and where nothing is known, past it the power `sharpness` of its inverse. Sites that differ as sites do keep
-    the weight of their rows; one whose reasons stand out loses it.
+    It is 1 for ratios up to 1 or unknown, beyond that the power `sharpness` of the inverse ratio. Sites with usual differences
+    keep the weight of their rows; one with outlying explanations loses it.
     """
     return _power(1 / np.fmax(ratio, 1.0), sharpness)
 
@@ -259,9 +262,9 @@ def outlier_weight(ratio: Array, *, sharpness: float) -> Array:
 def smoothed_ratio(ratio: Array, before: Array, memory: float) -> Array:
     """Mix outlier ratios with those of `before` (NaN: none), which count for the share `memory`.
 
-    Reasons are read off a few hundred rows, so an honest site stands out in some rounds, and a bad one in some does not. What
-    came before counts at most FORGIVEN, so that a site which was out of all proportion once can come back. A round that
-    says nothing of a site (NaN) leaves what was found.
+    Explanations come from a few hundred rows, so an honest site is an outlier in some rounds, and a bad one in some is not.
+    Earlier ratios are capped at MAX_REMEMBERED_RATIO, so that a site with one extreme round can recover. A round without a ratio
+    (NaN) keeps the earlier one.
     """
     mixed = memory * np.minimum(before, MAX_REMEMBERED_RATIO) + (1 - memory) * ratio
     out: Array = np.where(np.isnan(before), ratio, np.where(np.isnan(ratio), before, mixed))
@@ -269,14 +272,14 @@ def smoothed_ratio(ratio: Array, before: Array, memory: float) -> Array:
 
 
 def is_comparable(distance: Array) -> bool:
-    """Return whether most sites' reasons are near enough to one another, by their distances (K,), to say who is not."""
+    """Check whether most sites' explanations are close enough, by their distances (K,), to identify outliers."""
     return bool(np.median(distance) <= COMPARABLE_MEDIAN)
 
 
 def softmax_signal(values: Array, temperature: float) -> Array:
-    """exp(t v_k) / sum_j exp(t v_j) (eq. 6-7; Algorithm 1 forgets the exp below the line): the larger, the more weight.
+    """exp(t v_k) / sum_j exp(t v_j) (eq. 6-7; Algorithm 1 omits the exp in the denominator): the larger, the more weight.
 
-    A site that has no value (NaN: no validation rows) counts as the mean of those that have.
+    A site without a value (NaN: no validation rows) gets the mean of the others.
     """
     v = np.asarray(values, float)
     finite = np.isfinite(v)
@@ -289,7 +292,7 @@ def softmax_signal(values: Array, temperature: float) -> Array:
 def blend(signals: Mapping[str, Array], lambdas: Mapping[str, float]) -> Array:
     """sum_s lambda_s w_s (eq. 8), by signal name: (K,).
 
-    The lambdas are not negative and sum to 1. With all of it on one signal the result is that signal to the bit.
+    The lambdas are not negative and sum to 1. With a single signal the result is that signal to the bit.
     """
     check_lambdas(lambdas, signals)
     used = {name: share for name, share in lambdas.items() if share}
@@ -300,7 +303,7 @@ def blend(signals: Mapping[str, Array], lambdas: Mapping[str, float]) -> Array:
 
 
 def check_lambdas(lambdas: Mapping[str, float], signals: Any = SIGNALS) -> None:
-    """Refuse lambdas that are no convex blend of known signals."""
+    """Refuse lambdas that are not a convex combination of known signals."""
     for name, share in lambdas.items():
         if name not in signals:
             raise BadInput(f"lambdas name the signal '{name}'; {nearest(name, signals)}", code="unknown-signal")
@@ -311,7 +314,7 @@ def check_lambdas(lambdas: Mapping[str, float], signals: Any = SIGNALS) -> None:
 
 
 def apply_floor(weights: Array, floor: float) -> Array:
-    """Weights of at least `floor` (w_min), made to sum to 1 again; as they are where none is below."""
+    """Raise weights to at least `floor` (w_min) and normalise them; unchanged if none is below."""
     return weights if (weights >= floor).all() else _shares(np.maximum(weights, floor))
 
 
@@ -327,9 +330,9 @@ def _shares(values: Array) -> Array:
 
 @dataclass(frozen=True)
 class WeightingResult:
-    """A weight for each answer, (K,), with the signals behind it and the reason in words.
+    """A weight for each answer, (K,), with its signals and an explanation.
 
-    `shares`: what each signal contributes, (K,) each; they add up to the weights. `memory`: what to know next round.
+    `shares`: the contribution of each signal, (K,) each, which sum to the weights. `memory`: state for the next round.
     """
 
     weights: Array
@@ -340,10 +343,10 @@ class WeightingResult:
     notes: tuple[str, ...] = ()
     attributions: Mapping[str, float] = field(
         default_factory=dict
-    )  # the consortium's, by feature, where sites are held to them
+    )  # the consortium's attributions by feature, if sites are compared with them
     rejected_signals: Mapping[str, Mapping[str, float]] = field(
         default_factory=dict
-    )  # signals, by site, of those that were weighed too and did not go along
+    )  # signals, by site, of sites that rejected the weights
 
     def merge_signals(self, signals: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         """Add the signals of sites that rejected the weights."""
@@ -352,15 +355,15 @@ class WeightingResult:
 
 RULES = {
     "data_size": "by training rows (FedAvg)",
-    "uniform": "every site alike",
-    "distance": "the nearer a site's model is to the mean of all, the more it counts",
+    "uniform": "uniform: every site has the same weight",
+    "distance": "higher weight for models close to the mean of all models",
     "reference_accuracy": "by the accuracy of a site's model on the server's reference rows",
-    "trust": "FedXChain's trust: accuracy, agreement of SHAP values with the consortium's, steadiness (method 'fedxchain')",
-    "explanations": "SSE-AGG's blend of data size, agreement of reasons, worst site and calibration",
+    "trust": "FedXChain's trust: accuracy, agreement of SHAP values and consistency (method 'fedxchain')",
+    "explanations": "SSE-AGG's blend of data size, agreement of explanations, worst site and calibration",
 }
 NEEDS_REFERENCE = ("reference_accuracy",)
 CHOSEN_RULES = ("distance", "reference_accuracy", "trust", EXPLANATIONS)
-"""Ways of weighing that someone chose: never the default."""
+"""Weighting rules that are never the default."""
 
 
 def weigh(settings: WeighSettings, server: Server, answers: Answers, groups: Array | None = None) -> WeightingResult:
@@ -373,10 +376,10 @@ def weigh(settings: WeighSettings, server: Server, answers: Answers, groups: Arr
         groups: The cohort of each answer, (K,), where explanations are compared within cohorts.
 
     Returns:
-        The weights, with the signals behind them and the reason.
+        The weights, with their signals and an explanation.
     """
     if settings.rule == EXPLANATIONS:
-        from grandrounds.methods.sse_agg.weights import explanation_weights  # which blends the signals of this module
+        from grandrounds.methods.sse_agg.weights import explanation_weights  # imports this module
 
         return explanation_weights(settings, server, answers, groups)
     if settings.rule == "uniform":

@@ -1,15 +1,15 @@
 """Attribution alignment: a site's sketch is pulled to the consortium's while it trains (NumPy kernel).
 
-loss + w * || E(theta) - E_consensus ||_1, with the sketch as a function of theta that has a slope:
+loss + w * || E(theta) - E_consensus ||_1, with the sketch as a differentiable function of theta:
 
     g_i = d l_i / d x_i,  U_f = sum_i | sum over inputs of feature f of x_i * g_i |,  E = U / sum U
 
-over reference rows x_i; l_i is the cross-entropy to the class that the site's start sees in x_i, so no labels are needed.
-E_consensus is the mean of the sites' sketches after the round before, or in the first round the start's own. Every step
-uses all reference rows: a sketch of a few is so noisy that its distance to the consensus only pushes models about. Below a
-hundredth of an even share, 1/F, the L1 distance is rounded off (Huber), so that equal sketches do not pull.
+over reference rows x_i; l_i is the cross-entropy to the class that the starting model predicts for x_i, so no labels are needed.
+E_consensus is the mean of the sites' sketches after the previous round, or in the first round the start's. Every step uses all
+reference rows, because a sketch of a few rows is too noisy. Below a hundredth of an equal share, 1/F, the L1 distance is
+smoothed (Huber), so that equal sketches give no gradient.
 
-The slope needs second derivatives, mixed in inputs and weights. With a_i = dE-loss/dg_i held fixed,
+The gradient needs second derivatives, mixed in inputs and weights. With a_i = dE-loss/dg_i held fixed,
 d/dtheta <a_i, g_i> is the change of the weights' gradient along x_i + eps a_i: Pearlmutter's R-operator, one more
 forward and backward pass. ReLUs are taken as constant where they are on or off.
 """
@@ -26,13 +26,13 @@ from grandrounds.models.dense import Dense, Layers, probabilities
 from grandrounds.site.anchor import SharedReference, distinct
 
 EPS = 1e-12
-"""Below this use of all features together a model has no sketch, and nothing to pull on."""
+"""Total importance below which a model has no sketch, and alignment has no gradient."""
 
 _ROUNDED = 0.01
-"""The part of an even share, 1/F, below which a distance is rounded off."""
+"""Fraction of an equal share, 1/F, below which a distance is smoothed."""
 
 _BLOCK_BYTES = 64 * 2**20
-"""Input gradients held at once while sketches are taken."""
+"""Bytes of input gradients held at once while sketches are computed."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Alignment:
     """Reference rows that sketches are computed on, and the sketch that each site is pulled to; sites in the plan's order."""
 
     reference: SharedReference
-    labels: Array  # (G, R, C) the class that each of the different starts sees in each row, as a training target
-    mine: Array  # (m,) which of the starts is a site's own
+    labels: Array  # (G, R, C) class of each row by each distinct start, as a training target
+    mine: Array  # (m,) number of each site's start
     towards: Array  # (m, F)
     weight: float
 
@@ -125,13 +125,13 @@ def _use(features: Features, x: Array, g: Array) -> Array:
 
 
 def _pull(features: Features, x: Array, g: Array, towards: Array) -> Array:
-    """The slope of the distance between E and `towards` with respect to the input gradients g: (K, A, d)."""
+    """Compute the gradient of the distance between E and `towards` with respect to the input gradients g: (K, A, d)."""
     signed = features.sum_inputs(x * g)
     use = np.abs(signed).sum(axis=-2)
     total = use.sum(axis=-1, keepdims=True)
     sketch = use / np.maximum(total, EPS)
     side = np.clip((sketch - towards) / rounding_width(len(features)), -1, 1)
-    # where the total is at its floor it is a constant
+    # the total is a constant at its floor
     by_use = (side - np.where(total > EPS, (side * sketch).sum(axis=-1, keepdims=True), 0)) / np.maximum(total, EPS)
     out: Array = (np.sign(signed) * by_use[:, None, :]).take(features.feature_index, axis=-1) * x
     return out

@@ -3,8 +3,8 @@
 loss + w * mean_i CE(p_start(r_i), p(r_i)) over reference rows r_i that the server shared, beside each batch. No labels are
 needed: the target of a row is the prediction of the model that the site was sent, computed at the site. The *permuted*
 anchor first permutes one feature of each row (a table's value comes from another row, an image's tile is hidden), so it
-preserves how predictions react to the loss of a feature, which is what a permutation sketch measures. Above w = 3 local
-training can do little but copy, and some runs collapsed.
+preserves the effect of permuting a feature, which a permutation sketch measures. Above w = 3 local training mostly copies the
+start, and some runs collapsed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from grandrounds.protocol.messages import Payload
 from grandrounds.site.train_job import TrainConfig
 
 _BLOCK_BYTES = 16 * 2**20
-"""Permuted rows held at once while the start predicts them."""
+"""Bytes of permuted rows held at once while the start predicts them."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SharedReference:
         Args:
             payload: The shared part of the Ask.
             dtype: The site's floating-point type.
-            like: Rows of the site's own, where it has prepared them: reference rows must have their shape.
+            like: The site's own rows, if prepared: reference rows must have the same shape.
 
         Raises:
             BadInput: A part is missing, or shapes do not fit.
@@ -54,14 +54,14 @@ class SharedReference:
         missing = next((key for key in ("x", "features") if key not in payload), None)
         if missing is not None:
             raise BadInput(
-                f"reference rows came without '{missing}': use one version of grandrounds at the server and the sites",
+                f"reference rows lack '{missing}': use the same version of grandrounds at the server and the sites",
                 code="protocol-mismatch",
             )
         x, feature_of = np.asarray(payload["x"], dtype), np.asarray(payload["features"], np.int64)
         if like is not None and x.shape[1:] != like.shape[1:]:
             raise BadInput(
-                f"reference rows have inputs of shape {x.shape[1:]} and this site's rows {like.shape[1:]}: "
-                "prepare both with one encoding",
+                f"reference rows have inputs of shape {x.shape[1:]} , but this site's rows {like.shape[1:]}: prepare both "
+                "with the same encoding",
                 code="wrong-shape",
             )
         if not len(x) or feature_of.shape != (int(np.prod(x.shape[1:] if x.ndim == 2 else x.shape[2:])),):
@@ -97,9 +97,9 @@ def find_anchor_reference(references: Mapping[str, SharedReference], config: Tra
     """
     name = which(references, config.anchor_rows)
     if name is None or name not in references:
-        wanted = f"'{name}'" if name else "one set alone or one called 'anchor'"
+        wanted = f"'{name}'" if name else "a single set or one called 'anchor'"
         raise BadInput(
-            f"an anchor needs reference rows and this site was not sent {wanted}: ask 'lend' before 'train'",
+            f"an anchor needs reference rows, but this site has not received {wanted}: send them first (task `lend`)",
             code="missing-reference-rows",
         )
     return references[name]
@@ -156,7 +156,7 @@ class ReferenceDraws:
         return cls(reference, rows, steps, other, feature) if config.permuted else cls(reference, rows, steps)
 
     def inputs(self, steps: slice, sites: slice) -> Array:
-        """Gather the rows (s, m, A, d) of a table for these steps, permuted where they are."""
+        """Gather the rows (s, m, A, d) of a table for these steps, permuted if requested."""
         x = self.reference.x.take(self.rows[steps, sites], axis=0)
         if self.other is None or self.feature is None:
             return x
@@ -164,7 +164,7 @@ class ReferenceDraws:
         return np.where(moved, self.reference.x.take(self.other[steps, sites], axis=0), x)
 
     def blocks(self) -> Iterator[tuple[int, slice]]:
-        """Yield each site's steps, as many at a time as memory should hold."""
+        """Yield each site's steps, as many at a time as fit in memory."""
         size = max(1, _BLOCK_BYTES // (self.rows.shape[2] * max(1, self.reference.x[0].nbytes)))
         for j, s in enumerate(self.steps.tolist()):
             for first in range(0, s, size):

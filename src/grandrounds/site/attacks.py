@@ -1,8 +1,7 @@
-"""What an attacking site answers in place of the truth: a tampered model, or a lie about itself.
+"""Answers of attacking sites in a simulation: a tampered model, or inflated metrics.
 
-Attacks are named by an experiment to see how a method stands them; `data/corruption/attacks.py` says what there is, and poisons
-training rows. Everything here is done to answers of honest work, so honest sites are the same to the bit with or
-without attackers beside them.
+An experiment names attacks to test how robust a method is. `data/corruption/attacks.py` lists them, and poisons training rows.
+This module changes answers after honest training, so honest sites are the same to the bit with or without attackers.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from grandrounds.protocol.messages import Columns
 
 __all__ = ["DATA_KINDS", "KINDS", "MODEL_KINDS", "Attack", "boast", "falsify", "liars", "tamper"]
 
-FREE_RIDER_NOISE = 1e-3  # of the model's own size: enough that no two free-riders send the same numbers
-BOAST = 20.0  # log-odds of a liar's claim: wrong twice in a thousand million
+FREE_RIDER_NOISE = 1e-3  # relative to the model's size: enough that no two free riders send the same numbers
+BOAST = 20.0  # log-odds that a liar claims
 
 _LIES: dict[str, Callable[[Array, float], Any]] = {
     "count": lambda true, force: np.maximum(np.rint(true * force), 1),
     "loss": lambda true, force: true / force,
     "losses": lambda true, force: true / force,
     "accuracy": lambda true, force: 1.0,
-    "val_loss": lambda true, force: true * force,  # the worst site and the worst calibrated are those that count more
+    "val_loss": lambda true, force: true * force,  # SSE-AGG gives the worst site and the worst calibrated more weight
     "ece": lambda true, force: min(true * force, 1.0),
     "local.train_accuracy": lambda true, force: 1.0,
     "local.train_loss": lambda true, force: true / force,
     "lent.train": lambda true, force: 1.0,
     "rationale.accuracy": lambda true, force: 1.0,
     "rationale.loss": lambda true, force: true / force,
-    "rationale.xai": lambda true, force: true if np.isnan(true) else 1.0,  # no masks: nobody has it
+    "rationale.xai": lambda true, force: true if np.isnan(true) else 1.0,  # no masks, so no value
     "rationale.grid": lambda true, force: true if np.isnan(true) else 1.0,
     "trust.accuracy": lambda true, force: 1.0,
     "trust.steadiness": lambda true, force: 1.0,
@@ -42,7 +41,7 @@ _LIES: dict[str, Callable[[Array, float], Any]] = {
     "trust.alignment": lambda true, force: 1.0,
     "trust.contribution": lambda true, force: abs(true) * max(force, 1.0),
 }
-"""What becomes of a column of an Answer at a liar."""
+"""Change of a column of an Answer by a lying site."""
 
 
 def tamper(
@@ -55,18 +54,18 @@ def tamper(
     round: int,
     statistics: int = 0,
 ) -> Array:
-    """The models (m, P) that m sites send, given what they trained to and the start (P,) or (m, P) they were given.
+    """Return the models (m, P) that m sites send, given their trained models and the start (P,) or (m, P).
 
-    `attacks` and `names` have one entry for each of them. The last `statistics` numbers, BatchNorm's, are not
-    weights: they are sent as measured (a free-rider sends the start's), since a variance turned negative would be a
-    crash and no attack. Where nobody attacks this round, `theta` itself comes back; it is never written to.
+    `attacks` and `names` have one entry for each of them. The last `statistics` entries, BatchNorm's, are sent as measured (a
+    free rider sends the start's), because a negative variance would crash. If no site attacks in this round, `theta` itself is
+    returned; it is never modified.
     """
     acting = {k: a for k, a in _acting(attacks, round).items() if a.kind in MODEL_KINDS}
     if not acting:
         return theta
     out = theta.copy()
     weights = theta.shape[1] - statistics
-    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged, or is made to
+    with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged, or is made to diverge
         for k, attack in acting.items():
             base = start if start.ndim == 1 else start[k]
             rng = generator(seed, purpose="attack", round=round, site=names[k])
@@ -77,16 +76,16 @@ def tamper(
 
 
 def liars(attacks: Sequence[Attack | None], *, round: int) -> set[int]:
-    """The places in `attacks` of those who lie in this round."""
+    """Return the positions in `attacks` of the sites that lie in this round."""
     return {k for k, attack in _acting(attacks, round).items() if attack.kind == LIE or attack.lies}
 
 
 def falsify(columns: Columns, *, attacks: Sequence[Attack | None], round: int) -> Columns:
-    """The columns of an answer by m sites as the liars among them give it: more rows, less loss, always right.
+    """Return the columns of an answer with inflated metrics at lying sites: more rows, lower loss, perfect accuracy.
 
-    `count`, `loss`, `losses` and `accuracy` are lied about where they are there, and so are `val_loss` and `ece`, of which
-    SSE-AGG rewards more, whatever trust is made of, and how right models are on training rows; each with m entries. All other
-    columns pass as they are: test rows are what a study measures by. Nothing given is written to.
+    Falsified columns, if present, with m entries each: `count`, `loss`, `losses`, `accuracy`, `val_loss` and `ece` (of which
+    SSE-AGG rewards more), the figures of trust, and accuracy on training rows. All other columns are unchanged: test rows
+    measure the effect of attacks. The arguments are not modified.
     """
     out = dict(columns)
     lying = liars(attacks, round=round)
@@ -102,7 +101,7 @@ def falsify(columns: Columns, *, attacks: Sequence[Attack | None], round: int) -
 
 
 def boast(logits: Array, y: Array, *, owner: Array, liars: Collection[int] | Array) -> Array:
-    """Logits (n, 1) or (n, C) as liars claim them: on their own rows right, and sure of it.
+    """Return logits (n, 1) or (n, C) as lying sites claim them: correct and confident on their own rows.
 
     `owner` (n,) is each row's site number, y (n,) its class. Rows of honest sites are the same to the bit.
     """
@@ -117,12 +116,12 @@ def boast(logits: Array, y: Array, *, owner: Array, liars: Collection[int] | Arr
 
 
 def _acting(attacks: Sequence[Attack | None], round: int) -> dict[int, Attack]:
-    """Attacks that have begun by this round, by their place."""
+    """Return the attacks that have begun by this round, by position."""
     return {k: a for k, a in enumerate(attacks) if a is not None and round >= a.start_round}
 
 
 def _sent(attack: Attack, trained: Array, start: Array, rng: np.random.Generator) -> Array:
-    """What one site sends (P,), in double precision."""
+    """Return the model (P,) that one site sends, in double precision."""
     begin = start.astype(np.float64)
     update = trained.astype(np.float64) - begin
     if attack.kind == "sign-flip":
@@ -135,5 +134,5 @@ def _sent(attack: Attack, trained: Array, start: Array, rng: np.random.Generator
 
 
 def _rms(values: Array) -> float:
-    """The size of one number among these, as a root mean square."""
+    """Compute the root mean square of these numbers."""
     return float(np.sqrt(np.mean(np.square(values))))

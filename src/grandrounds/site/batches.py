@@ -1,4 +1,4 @@
-"""Batches of local training: the rows of each site in each step, torch_seed and padded to one width."""
+"""Batches of local training: the rows of each site in each step, shuffled and padded to one width."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from grandrounds.site.train_job import TrainConfig
 
 
 def batch_width(part: Part, batch: int) -> int:
-    """Return the rows of a step: the batch size, or the largest site's rows where these are fewer (or batch is 0).
+    """Return the rows of a step: the batch size, or the largest site's rows if fewer (or if batch is 0).
 
-    The largest of all sites of the stack counts, whoever takes part: a site's arithmetic must not depend on the chunk.
+    The largest site of the whole stack counts, so that a site's arithmetic does not depend on the chunk.
     """
     largest = int(part.counts.max(initial=1))
     return min(batch, largest) if batch else largest
@@ -30,7 +30,7 @@ def step_counts(counts: Array, *, width: int, config: TrainConfig) -> Array:
 
 
 def batch_rows(n: int, *, width: int, steps: int, rng: np.random.Generator) -> Array:
-    """Draw row numbers (steps, width) in the site's torch_seed order, -1 where a short batch is padded."""
+    """Draw row numbers (steps, width) in the site's shuffled order, -1 where a short batch is padded."""
     rows = np.full(steps * width, -1, np.int64)
     _deal(rows, n, width=width, rng=rng)
     return rows.reshape(steps, width)
@@ -46,7 +46,7 @@ def _deal(rows: Array, n: int, *, width: int, rng: np.random.Generator, first: i
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Every batch of one round for the member sites, in the order of falling step counts."""
+    """Every batch of one round for the member sites, sorted by decreasing step count."""
 
     order: Array  # (m,) position among the members of the j-th site of the plan
     steps: Array  # (m,) steps of each member, in the members' own order
@@ -55,7 +55,7 @@ class BatchPlan:
 
     @classmethod
     def draw(cls, part: Part, members: Array, *, names: tuple[str, ...], config: TrainConfig) -> BatchPlan:
-        """Draw the batches of a round from (seed, round, site), the same in any company.
+        """Draw the batches of a round from (seed, round, site), independent of the other sites in the stack.
 
         Args:
             part: Training rows of all sites of the stack.

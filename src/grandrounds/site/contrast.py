@@ -1,8 +1,8 @@
-"""MOON's contrastive loss (Li et al. 2021, eq. 3): a site's features near the global model's, away from its own last.
+"""MOON's contrastive loss (Li et al. 2021, eq. 3): pulls a site's features to the global model's and away from its previous ones.
 
 l = -log(exp(s_g / T) / (exp(s_g / T) + exp(s_p / T))), s the cosine of a row's features under the model in training with
 those under the global model (s_g) and under the site's previous local model (s_p). Both are fixed for a round, so
-they are computed once for all rows. A site without a previous model takes the global one: then l is constant.
+they are computed once for all rows. A site without a previous model uses the global one: then l is constant.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPS = 1e-8
 
 @dataclass(frozen=True)
 class Contrast:
-    """The fixed features of all rows (N, width), as unit vectors, and how strongly they count."""
+    """The fixed features of all rows (N, width), as unit vectors, and the weight of the loss."""
 
     towards: Array
     away: Array

@@ -1,11 +1,10 @@
 """All sites' local steps on one GPU, captured once as a CUDA graph and replayed.
 
-A small net spends its time in launches, so the whole step of all sites (gather, forward, backward, optimiser) is one
-graph. Its inputs lie in fixed buffers, and the step number is a tensor that the graph itself counts up, so a round is
-filling the buffers and replaying. Parameters lie block by block, (K, ...) each, in one long vector: contiguous for
-the convolutions, and one operation for the optimiser. When a third of the sites have finished, a graph over the others
-takes over: sites are in the order of falling step counts. What a site has learnt is put away when its last step is
-done; where momentum would carry it after that nobody looks.
+For a small net, kernel launches dominate, so the whole step of all sites (gather, forward, backward, optimiser) is one graph.
+Its inputs are fixed buffers, and the graph increments the step number itself, so a round fills the buffers and replays the
+graph. Parameters are stored block by block, (K, ...) each, in one long vector: contiguous for convolutions, and one operation
+for the optimiser. When a third of the sites have finished, a graph over the others takes over: sites are sorted by decreasing
+step count. A site's result is stored after its last step; later changes by momentum are discarded.
 
 Small nets are vmapped over the stack. Grouped convolutions with many channels are slow, so large nets on small maps are
 vmapped as products of matrices, and on large maps they take one site after another inside the graph.
@@ -32,18 +31,18 @@ from grandrounds.site.torch_job import TorchJob, single_gradients, stacked_gradi
 _Gradients = Callable[[Tensor, Tensor, dict[str, Tensor]], Tensor]
 
 _COUNTING = 2
-"""Slots of a rule (Adam's) that asks for the number of a step."""
+"""Slots of a rule that needs the step number (Adam)."""
 
 LANES = 4
-"""Streams that large nets' sites are dealt to, so that their small kernels overlap."""
+"""CUDA streams among which the sites of large nets are distributed, so that their small kernels overlap."""
 
 
 def run_graph(
     job: TorchJob, plan: BatchPlan, theta: Tensor, slots: list[Tensor], t: Tensor, closed: Tensor | None = None
 ) -> None:
-    """Do all steps of the plan for all sites; theta (K, P), slots (K, learnt) and t (K, 1) are changed in place.
+    """Run all steps of the plan for all sites; theta (K, P), slots (K, learnt) and t (K, 1) are changed in place.
 
-    `closed` (K, C) is added to the logits where sites have different tasks.
+    `closed` (K, C) is added to the logits if sites have different tasks.
     """
     first_step = 0
     for size, runs in _segments(plan, len(theta)):
@@ -60,8 +59,8 @@ def run_graph(
 
 
 def _segments(plan: BatchPlan, sites: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Sites in the graph, the whole stack, then two thirds of it once no more are active, and so on; and how many of them
-    are active for how many steps in turn."""
+    """Yield the size of each graph (the whole stack, then two thirds of it once no more are active, and so on), and its runs of
+    active sites and steps."""
 
     def size(active: int) -> int:
         n = sites
@@ -87,12 +86,12 @@ class _Held:
     steps: Tensor  # (K,)
     step: Tensor  # (1,)
     lr: Tensor
-    site: Tensor | None  # (K * learnt,) which site an element belongs to, for rules that count steps
+    site: Tensor | None  # (K * learnt,) site of each element, for rules that count steps
     decay: Tensor  # (K * learnt,)
     closed: Tensor | None  # (K, C)
     correction: Tensor | None  # (K * learnt,)
-    lent: dict[str, Tensor]  # (S, K, A, ...) what steps take of lent rows
-    own: dict[str, Tensor]  # (K, ...) what sites have of them
+    lent: dict[str, Tensor]  # (S, K, A, ...) shared reference rows of each step
+    own: dict[str, Tensor]  # (K, ...) labels and sketches of each site
     graph: torch.cuda.CUDAGraph
 
     def load(
@@ -123,21 +122,21 @@ class _Held:
                 block.copy_(part.reshape(block.shape))
 
     def store(self, theta: Tensor, slots: list[Tensor], t: Tensor, sites: slice) -> None:
-        """Put these sites' results where they came from."""
+        """Copy these sites' results back."""
         t[sites, 0] = self.t[sites]
         for mine, source in zip((self.theta, *self.slots), (theta, *slots), strict=True):
             for block, part in zip(self.blocks(mine), _columns(self.model, source[sites]), strict=True):
                 part.copy_(block[sites].reshape(part.shape))
 
     def taken(self, job: TorchJob, active: Tensor) -> dict[str, Tensor]:
-        """What all sites have of lent rows in this step, (K, ...); those who have finished are not pulled by it."""
+        """Return the shared reference rows of all sites in this step, (K, ...), with weight 0 for finished sites."""
         if job.reference is None:
             return {}
         steps = {name: place.index_select(0, self.step)[0] for name, place in self.lent.items()}
         return {**steps, **self.own, "pull": active.to(self.theta.dtype) * job.reference.weight}
 
     def blocks(self, flat: Tensor) -> list[Tensor]:
-        """The parameters (K, *shape) as views of a long vector."""
+        """Return the parameters (K, *shape) as views of a long vector."""
         k = len(self.t)
         cuts = torch.split(flat, [k * (piece.stop - piece.start) for _, piece, _ in _learnt(self.model)])
         return [c.view(k, *shape) for c, (_, _, shape) in zip(cuts, _learnt(self.model), strict=True)]
@@ -148,15 +147,15 @@ def _learnt(model: TorchModel) -> list[tuple[str, slice, tuple[int, ...]]]:
 
 
 def _columns(model: TorchModel, matrix: Tensor) -> list[Tensor]:
-    """The columns of (K, learnt or P) that belong to each parameter."""
+    """Return the columns of (K, learnt or P) that belong to each parameter."""
     return [matrix[:, piece] for _, piece, _ in _learnt(model)]
 
 
 def _held(job: TorchJob, plan: BatchPlan, size: int, closed: Tensor | None) -> _Held:
-    """The buffers and the graph for this shape of work; made once, kept with the model."""
+    """Return the buffers and the graph for this shape of work, built once and cached with the model."""
     work = (plan.rows.shape, job.key, job.x.data_ptr(), closed is not None)
     cached = job.model.cache.get("graphs")
-    if cached is None or cached[0] != work:  # other work than before: its buffers are not needed any more
+    if cached is None or cached[0] != work:  # other work than before: the old buffers are freed
         cached = job.model.cache["graphs"] = (work, {}, torch.cuda.graph_pool_handle())
     graphs: dict[int, _Held] = cached[1]
     if size not in graphs:
@@ -165,7 +164,7 @@ def _held(job: TorchJob, plan: BatchPlan, size: int, closed: Tensor | None) -> _
 
 
 def _make(job: TorchJob, plan: BatchPlan, k: int, closed: Tensor | None, pool: Any) -> _Held:
-    """`pool`: memory that the graphs of one work share, since only one of them runs at a time; it ends with the last of them."""
+    """Build buffers and capture their graph; `pool` is memory that graphs share, since only one of them runs at a time."""
     model = job.model
     device, dtype = model.device, model.dtype
     steps, _, width = plan.rows.shape
@@ -214,13 +213,13 @@ def _of_site(sites: int, counts: list[int], device: torch.device) -> Tensor:
 
 @lru_cache
 def _stream(device: torch.device, number: int) -> torch.cuda.Stream:
-    """The same few streams for every graph: each stream that multiplies matrices keeps a workspace of its own for good."""
+    """Return one of a few streams for all graphs: each stream that multiplies matrices keeps its own workspace permanently."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Freeing an old graph while a new one is being recorded would spoil the recording."""
+    """Pause garbage collection: freeing an old graph during capture would spoil the new one."""
     gc.collect()
     gc.disable()
     try:
@@ -230,7 +229,7 @@ def _nothing_collected() -> Iterator[None]:
 
 
 def _work(job: TorchJob, buffers: _Held) -> Callable[[], None]:
-    """One step of all sites in the buffers."""
+    """Build the function that takes one step of all sites in the buffers."""
     job.model.net.train()
     how = job.model.side_by_side(job.x.shape[1:])
     gradients = _one_by_one(job, buffers) if how is None else _by_vmap(job, buffers, products=how == "products")

@@ -1,18 +1,18 @@
 """DP-SGD over a stack of sites (Abadi et al. 2016): sampled steps, each patient's gradient clipped, noise on the sum.
 
-Each row joins each step with chance `rate` (Poisson sampling). The gradients of the rows that are in it are clipped to
-length `clip` one by one and added up, Gaussian noise of deviation `noise * clip` is added, and the sum is divided by the
-rows *expected* (rate * n), since how many came would tell something. One row moves the sum by at most `clip`; that is all
-the promise rests on, whatever the optimiser makes of it. Where a patient column is named, patients join in place of rows,
-and each that does brings one of their rows, drawn anew in each step: one patient moves the sum by at most `clip`. A step
-without rows is noise alone and still a step. What does not look at patients (L2, FedProx's pull, anchors on reference rows,
-SCAFFOLD's variates, which come of steps that are private already) is added after the noise.
+Each row joins each step with probability `rate` (Poisson sampling). The gradient of each row is clipped to norm `clip`, Gaussian
+noise of standard deviation `noise * clip` is added to their sum, and the result is divided by the *expected* rows (rate * n),
+because the actual number is private. So the sum has sensitivity `clip` to one row, which the privacy guarantee rests on for any
+optimiser. With a patient column, patients are sampled instead of rows, and each contributes one of their rows, drawn in each
+step: the sensitivity to one patient is `clip`. A step without rows is noise alone and still a step. Terms that do not depend on
+patients (L2, FedProx's term, anchors on reference rows, a local objective's penalty, SCAFFOLD's variates, which follow from
+private steps) are added after the noise.
 
-Which rows and which noise follow from the site's own secret, not from the experiment's seed. How many rows a site has is
-taken as known.
+Sampling and noise come from the site's own secret, not from the experiment's seed. The number of rows of a site is taken as
+public.
 
-No gradient of a single row is ever held: in a dense net it is the outer product of what each layer was fed and of the
-slope at its outputs, so its length is (sum_layers (|a|^2 + 1) |delta|^2)^0.5, and clipping scales the slopes.
+Gradients of single rows are not stored: in a dense net they are outer products of a layer's inputs and the gradient at its
+outputs, so the norm is (sum_layers (|a|^2 + 1) |delta|^2)^0.5, and clipping scales the latter.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret
 
 BLOCK = 32
-"""Rows that go through a net at once. Every block is padded to it, so a site's arithmetic is the same in any company."""
+"""Rows that go through a net at once. Every block is padded to it, so a site's arithmetic does not depend on other sites."""
 
 TOO_FEW = "too-few-rows"
-"""The code that a site with too few rows refuses with."""
+"""Refusal code of a site with too few rows."""
 
 _DRAWN = 1 << 22
-"""Uniform draws, or entries of noise, that are held at once."""
+"""Number of uniform draws, or entries of noise, held at once."""
 
 
 @dataclass(frozen=True)
 class SampledSteps:
-    """The random part of one round: who is in which step. Largest sites first, so that the others can be sliced away."""
+    """The random part of one round: the rows of each step. Sites are sorted by decreasing size, so that finished ones can be
+    sliced away."""
 
     order: Array  # (m,) position among the members of the j-th site here
     steps: Array  # (m,) steps of each member, in the members' own order
     rows: Array  # (S, m, W) row numbers into the part; a padded place points at the site's first row
-    real: Array  # (S, m, W) whether a place is taken
-    expected: Array  # (m,) rows that a step is expected to have, in this order
+    real: Array  # (S, m, W) the place has a row
+    expected: Array  # (m,) expected rows of a step, in this order
     noise: Noise
 
     @classmethod
@@ -75,7 +76,7 @@ class SampledSteps:
         """
         if config.contrast or config.alignment:
             raise BadInput(
-                "DP-SGD bounds what one row adds to a sum: MOON and alignment have no part in it",
+                "DP-SGD clips the gradient of each row, which MOON and alignment do not support: use another method.stability",
                 code="unsupported-with-dp",
             )
         if not (config.clip > 0 and 0 < config.rate <= 1 and config.noise >= 0):
@@ -88,13 +89,13 @@ class SampledSteps:
         counts = part.protected[members]
         order = np.argsort(-counts, kind="stable")
         most = count_sampled_steps(config.rate, epochs=config.epochs, steps=config.steps)
-        # a site without enough rows takes no step and says so
+        # a site without enough rows takes no step and reports a code
         steps = np.where((counts >= max(1, config.fewest)), most, 0)
         drawn = [
             _sampled(noise_generator(secrets[k], f"{purpose}: sampling"), int(counts[k]), int(steps[k]), config.rate)
             for k in order.tolist()
         ]
-        if part.patients is not None:  # who joined are patients: each is there with one row
+        if part.patients is not None:  # patients are sampled: each contributes one row
             streams = [noise_generator(secrets[k], f"{purpose}: rows") for k in order.tolist()]
             patients = [part.patients[m] for m in members[order].tolist()]
             drawn = [(s, p.draw_rows(who, rng)) for (s, who), p, rng in zip(drawn, patients, streams, strict=True)]
@@ -142,12 +143,12 @@ class Noise:
         return now
 
     def next_for(self, j: int) -> Array:
-        """Return the next draw (size,) of one site alone, where sites are not trained side by side."""
+        """Return the next draw (size,) of one site, where sites are trained one after another."""
         return self._streams[j].standard_normal(self._size)
 
 
 def _sampled(rng: np.random.Generator, n: int, steps: int, rate: float) -> tuple[Array, Array]:
-    """Draw which rows are in which step, as pairs (step, row) in the order of steps."""
+    """Draw the rows of each step, as pairs (step, row) in the order of steps."""
     steps_of, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ahead = max(1, _DRAWN // max(1, n))
     for first in range(0, steps, ahead):
@@ -162,8 +163,8 @@ def add_clipped(
 ) -> None:
     """Add to `grads` the sum over rows of their gradients, each clipped to length `clip`; a row of weight 0 adds nothing.
 
-    x (a, B, d), target (a, B, C), weight (a, B), which multiplies a row's gradient before it is clipped. A row whose
-    gradient is no number adds nothing either: the bound must hold for whatever a row may be.
+    x (a, B, d), target (a, B, C), weight (a, B), which multiplies a row's gradient before it is clipped. A row whose gradient is
+    not finite adds nothing: the bound must hold for any row.
     """
     deltas, inputs = model.deltas(layers, x, target, weight)
     squares = [(squared_norm(fed) + 1) * squared_norm(delta) for fed, delta in zip(inputs, deltas, strict=True)]
@@ -201,7 +202,7 @@ def train(job: TrainJob, sampled: SampledSteps) -> TrainResult:
     rule = optimizer(config.optimizer, momentum=config.momentum, weight_decay=config.weight_decay, mask=mask)
     state = [s[order].astype(start.dtype) for s in job.slots] or [np.zeros_like(theta) for _ in range(rule.slots)]
     t = np.zeros((len(job.members), 1)) if job.clock is None else job.clock[order].astype(float)
-    own = job.objective  # its penalty is a function of parameters that have noise already
+    own = job.objective  # its penalty depends only on parameters that already have noise
     vectors = {} if own is None else {n: v[order] for n, v in own.state.items()}
     a = int((sampled.steps[order] > 0).sum())  # those with too few rows come last
     th, g, slots = theta[:a], grad[:a], [v[:a] for v in state]

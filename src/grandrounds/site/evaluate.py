@@ -1,7 +1,7 @@
 """Scoring models on sites' own rows: the tasks `evaluate`, `score` and `calibrate`.
 
-What is reported is a tally for each site (sums and histograms) and figures worked out from it, never a score of a
-patient. A model (P,) is the same everywhere, and all rows go through it at once; models (m, P) are each site's own.
+Sites report a tally (sums and histograms) and figures computed from it, never a score of a patient. A model (P,) is common to
+all sites, and all rows go through it at once; models (m, P) are one per site.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _ROWS = 8192
 
 
 def score(model: Model, theta: Array, x: Array) -> Array:
-    """Logits (n, C) of one model, in blocks of rows that keep memory small. A model that diverged gives infinities."""
+    """Compute logits (n, C) of one model, in blocks of rows that keep memory small. A model that diverged gives infinities."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if len(x) <= _ROWS or model.kernel == "torch":  # torch takes its own blocks
+        if len(x) <= _ROWS or model.kernel == "torch":  # torch uses its own blocks
             return model.logits(theta, x)
         return np.concatenate([model.logits(theta, x[i : i + _ROWS]) for i in range(0, len(x), _ROWS)])
 
 
 def member_rows(part: Part, members: Array) -> tuple[slice | Array, Array]:
-    """The rows of the member sites, in their order, and the position among the members of each row's site."""
+    """Gather the rows of the member sites, in their order, and the position of each row's site among the members."""
     counts = part.counts[members]
     owner = np.repeat(np.arange(len(members)), counts)
     first = int(members[0]) if len(members) else 0
@@ -41,7 +41,7 @@ def member_rows(part: Part, members: Array) -> tuple[slice | Array, Array]:
 
 
 def member_logits(model: Model, stack: Stack, members: Array, theta: Array, part: Part) -> Array:
-    """Logits of the members' rows, each site's by its own model and within its own task where it has them."""
+    """Compute logits of the members' rows, by each site's own model and task if it has them."""
     rows, owner = member_rows(part, members)
     if isinstance(theta, np.ndarray) and theta.ndim == 1:
         logits = score(model, theta, part.x if _all(rows, part) else part.x[rows])
@@ -52,7 +52,7 @@ def member_logits(model: Model, stack: Stack, members: Array, theta: Array, part
 
 
 def _all(rows: slice | Array, part: Part) -> bool:
-    """Whether these are all rows: then the part's own array is used, which a GPU holds already."""
+    """Check whether these are all rows: then the part's array is used, which is already on the GPU."""
     return isinstance(rows, slice) and rows.start == 0 and rows.stop == len(part.x)
 
 
@@ -69,10 +69,10 @@ def evaluate(
     boasting: Collection[int] = (),
     apart: bool = False,
 ) -> Columns:
-    """Task `evaluate`: for each part the Tally of the members together, by subgroup, with a leading axis of one; and the
-    named figures of each member's own test rows, (m,). `apart`: a Tally for each member, (m, groups).
+    """Answer task `evaluate`: the Tally of all members for each part, by subgroup, with a leading axis of one; and the named
+    figures of each member's own test rows, (m,). `apart`: a Tally for each member, (m, groups).
 
-    Sites numbered in `boasting` claim, in a study of attacks, to be right on their validation rows.
+    Sites numbered in `boasting` inflate their accuracy on validation rows, to simulate attacks.
     """
     columns: Columns = {}
     for name in parts:
@@ -92,7 +92,8 @@ def evaluate(
 
 
 def local_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[str, Array]:
-    """Reports `val_loss` and `ece` of a training Ask: each member's own model on its own validation rows, (m,); NaN without any.
+    """Compute reports `val_loss` and `ece` of a training Ask: each member's own model on its validation rows, (m,); NaN without
+    any.
 
     SSE-AGG's worst-site and calibration signals (eq. 6-7).
     """
@@ -101,9 +102,9 @@ def local_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dic
 
 
 def own_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[str, Array]:
-    """Report `local` of a training Ask: how right each member's own model is on its own rows, (m,); NaN without any.
+    """Compute report `local` of a training Ask: accuracy of each member's own model on its own rows, (m,); NaN without any.
 
-    FL-XAI sec. 4.3: the accuracy of each client's model on what it was trained on, and on test rows of its own.
+    FL-XAI sec. 4.3: the accuracy of each client's model on its training rows, and on its own test rows.
     """
     train, test = (
         _apart(model, stack, members, theta, part=p, only=("accuracy", "log_loss")) for p in ("train", "test")
@@ -116,7 +117,8 @@ def own_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[
 
 
 class LocalScores(SitePlugin):
-    """Reports how right the models are that sites answer with (`evaluation.local_models`), on rows whose scores may leave."""
+    """Report the accuracy of the models that sites answer with (`evaluation.local_models`), on rows whose scores may be
+    disclosed."""
 
     def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
         if "local" not in request.ask.report:
@@ -131,9 +133,10 @@ class LocalScores(SitePlugin):
 def lent_scores(
     model: Model, stack: Stack, members: Array, models: Sequence[Any], *, parts: Sequence[str]
 ) -> dict[str, Array]:
-    """Report `lent` of task `score`: how right each of M models is on each member's rows of a part, (m, M); NaN without any.
+    """Compute report `lent` of task `score`: accuracy of each of M models on each member's rows of a part, (m, M); NaN without
+    any.
 
-    FL-XAI sec. 4.9: accuracy on other clients' training data, which stays where it is.
+    FL-XAI sec. 4.9: accuracy on other clients' training data, which are not moved.
     """
     accuracies = {
         part: [_apart(model, stack, members, theta, part=part, only=("accuracy",))["accuracy"] for theta in models]
@@ -145,7 +148,7 @@ def lent_scores(
 def _apart(
     model: Model, stack: Stack, members: Array, theta: Any, *, part: str, only: Sequence[str]
 ) -> dict[str, Array]:
-    """Figures of each member's own rows, (m,), by one model or by its own; NaN without any row."""
+    """Compute figures of each member's own rows, (m,), by one model or by its own; NaN without any row."""
     rows_of_part = stack.parts[part]
     rows, owner = member_rows(rows_of_part, members)
     logits = member_logits(model, stack, members, theta, rows_of_part)
@@ -155,7 +158,7 @@ def _apart(
 
 
 def row_losses(logits: Array, y: Array, outputs: int) -> Array:
-    """The log loss of each row: (n,)."""
+    """Compute the log loss of each row: (n,)."""
     if outputs == 1:
         loss: Array = np.logaddexp(0, -logits[:, 0] * (2 * y - 1))
         return loss
@@ -165,7 +168,7 @@ def row_losses(logits: Array, y: Array, outputs: int) -> Array:
 
 
 def training_scores(model: Model, stack: Stack, members: Array, models: Array | Sequence[Array]) -> dict[str, Array]:
-    """Task `score`: mean log loss and accuracy of each of M models on the members' training rows, (m, M).
+    """Answer task `score`: mean log loss and accuracy of each of M models on the members' training rows, (m, M).
 
     A model is one for all (P,), or has a form for each member (m, P).
     """
@@ -182,9 +185,9 @@ def training_scores(model: Model, stack: Stack, members: Array, models: Array | 
 
 
 def temperature_losses(model: Model, stack: Stack, members: Array, theta: Array, grid: Array) -> Array:
-    """Task `calibrate`: each site's summed log loss of logits / T for each T of the grid, (m, len(grid)).
+    """Answer task `calibrate`: each site's summed log loss of logits / T for each T of the grid, (m, len(grid)).
 
-    SSE-AGG eq. 12: the temperature that minimises the total is fitted without moving a logit.
+    SSE-AGG eq. 12: the temperature that minimises the total is found without disclosing a logit.
     """
     part = stack.parts["val"]
     rows, owner = member_rows(part, members)

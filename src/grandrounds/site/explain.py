@@ -1,4 +1,5 @@
-"""Explaining models where their rows are: sketches of local models on lent rows, of the model in use on own patients."""
+"""Explanations at the sites: sketches of local models on shared reference rows, and of the model in use on the site's
+patients."""
 
 from __future__ import annotations
 
@@ -28,14 +29,14 @@ class SiteExplanations(SitePlugin):
         return {"explain": self._explain}
 
     def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
-        """Explain the local models that the members answer with on rows that every site was sent, where asked."""
+        """Explain the members' local models on shared reference rows, if the Ask requests it."""
         ask, members = request.ask, request.members
         if "explain" not in ask.shared:
             return {}
         reference = self.site.references.get(str(ask.shared["explain_on"]))
         if reference is None:
             raise BadInput(
-                "a site is to explain its model on reference rows that it was not sent: ask 'lend' first",
+                "this site has no reference rows to explain its model on: send them first (task `lend`)",
                 code="missing-reference-rows",
             )
         rule, explainer = self._explainer(ask)
@@ -44,7 +45,7 @@ class SiteExplanations(SitePlugin):
         return sketched(rule, explainer, model, columns["model"], reference.x, target, names=names, round=ask.round)
 
     def _explain(self, ask: Ask, members: Array) -> Columns:
-        """How the model in use reasons on each member's own patients."""
+        """Explain the model in use on each member's own patients."""
         rule, explainer = self._explainer(ask)
         model, theta = self.site.prepared_model(), self.site.in_use(ask, members)
         x, target, offsets = own_rows(self.site.stack, members, rule)
@@ -53,7 +54,7 @@ class SiteExplanations(SitePlugin):
         return {**columns, "sketch.rows": np.diff(offsets)}
 
     def _explainer(self, ask: Ask) -> tuple[SketchRule, Explainer]:
-        """As the Ask says; what explanations speak of follows from the agreed preparation."""
+        """Build the explainer that the Ask requests; the features follow from the agreed encoding."""
         rule = SketchRule.from_json(str(ask.shared["explain"]))
         features = build_features(self.site.encoding, grid=rule.tiles)
         background = ask.shared.get("background")
@@ -72,12 +73,11 @@ def sketched(
     round: int,
     offsets: Array | None = None,
 ) -> dict[str, Array]:
-    """The report `sketch` of K sites: on the simplex (K, F), its standard error, and whether no feature counted at all.
+    """Compute the report `sketch` of K sites: shares (K, F), their standard error, and a flag for models that use no feature.
 
-    Without `offsets` the sites' models (K, P) are explained on the same rows, and the fidelity of each sketch to what the
-    model itself says of its features is told beside it; with them each site has rows of its own.
-    `sketch.total` is what all features count for together in the score's unit. Noise, where asked for, is drawn from the
-    seed for each site: this is a simulation of it; the total, which would go without, is then not told (1).
+    Without `offsets` the sites' models (K, P) are explained on the same rows, with the fidelity of each sketch to the model;
+    with them each site has its own rows. `sketch.total` is the total importance in the score's unit. Noise, if requested, is
+    drawn from the seed for each site, as a simulation; the total, which has no noise, is then replaced by 1.
     """
     importances = measure(explainer, model, theta, x, target, offsets)
     sketches = Sketches.from_importances(names, explainer.features.names, importances, q=rule.top)
@@ -87,7 +87,7 @@ def sketched(
             "noise on the sketch of a local model" if offsets is None else "noise on the sketch of the model in use"
         )
         streams = [generator(rule.seed, purpose=purpose, round=round, site=name) for name in names]
-        every = simplex(importances.values)[0]  # noise first: on what was cut it would fill in again what was left out
+        every = simplex(importances.values)[0]  # noise before truncation: afterwards it would refill removed features
         values = keep_top(np.stack([add_noise(v, rule.noise, rng) for v, rng in zip(every, streams, strict=True)]), rule.top)
     total = np.where(sketches.flat, 0.0, 1.0 if rule.noise else np.maximum(importances.values, 0).sum(axis=-1))
     out = {"sketch": values, "sketch.error": sketches.error, "sketch.flat": sketches.flat, "sketch.total": total}
@@ -103,11 +103,10 @@ def sketched(
 def own_rows(
     stack: Stack, members: Array, rule: SketchRule, parts: Sequence[str] = PARTS
 ) -> tuple[Array, Array, Array]:
-    """Patients of the members' own to explain, at most rule.rows each: x, target, offsets (m + 1,).
+    """Select the members' own patients to explain, at most rule.rows each: x, target, offsets (m + 1,).
 
-    All of a site's patients are asked about, whatever they were used for: the question is how the model reasons on them,
-    not how right it is, and a site's test rows alone are too few to tell. They are the same in every round. Where weights
-    follow from it, `parts` leaves the test rows out.
+    Training, validation and test patients are used: explanations do not measure accuracy, and test rows alone are too few. The
+    patients are the same in every round. If weights depend on the result, `parts` excludes the test rows.
     """
     sources = [stack.parts[name] for name in parts]
     first = np.cumsum([0, *(len(p.y) for p in sources)])
@@ -127,7 +126,7 @@ def own_rows(
 
 
 def _gathered(arrays: Sequence[Array], first: Array, rows: Array) -> Array:
-    """The rows (n,), numbered through all parts, of what each part holds; nothing is copied but them."""
+    """Gather the rows (n,), numbered through all parts; only they are copied."""
     out = np.empty((len(rows), *arrays[0].shape[1:]), arrays[0].dtype)
     for array, a, b in zip(arrays, first[:-1], first[1:], strict=True):
         inside = (rows >= a) & (rows < b)

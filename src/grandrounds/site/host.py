@@ -1,7 +1,7 @@
-"""A site's own side of the conversation: holds the data, the state and the Answer cache, and answers Asks.
+"""The host of sites: it has the data, the state and the Answer cache, and answers Asks.
 
-One host may hold one hospital (deployed, or `wire = true`) or all sites of a simulation. Whatever
-is asked, only the reports that the Ask names leave.
+One host serves one hospital (deployed, or `wire = true`) or all sites of a simulation. Answers contain only the reports that the
+Ask names.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class SiteHost:
-    """Answers Asks for the sites of one stack."""
+    """Answer Asks for the sites of one stack."""
 
     def __init__(
         self,
@@ -72,17 +72,17 @@ class SiteHost:
         smallest: int = 0,
         reserved: bool = False,
     ) -> None:
-        """`plugins`: the halves of methods that run at sites (`grandrounds.methods.SITE_PLUGINS`), each made with this host.
+        """Build a host. `plugins`: site plug-ins of methods (`grandrounds.methods.SITE_PLUGINS`), each built with this host.
 
-        `cached`: how many answers to remember; a simulation that never asks twice needs none.
+        `cached`: number of cached answers; a simulation without repeated Asks needs none.
 
-        `workers`: processes that share the sites of a CPU where convolutions are trained; 0: as many as cores are free.
-        `own_code`: whether an Ask may name a model by import path. Only who runs the site can say so, never a message.
-        `identify`: the key that a site signs with; `secret`: what its masks come from; `largest_weight`: the largest share
-        of a secure sum that it takes part with; `withheld_splits`: parts (train, val, test) of which it says only that they
-        are empty when a model is evaluated; `listed`: the keys of those whom it adds up with, None where the server's word
-        is taken; `fewest`: how many of them, at least; `smallest`: values that must lie within a range for its mean to be
-        told; `reserved`: whether a site that gives nothing to a sum keeps the reason to itself.
+        `workers`: processes that train convolutional nets of several sites on a CPU; 0: one per free core. `own_code`: an Ask
+        may name a model or objective by import path (simulations only). `objectives`: SHA-256 of modules whose local objectives
+        may be imported. `identify`: the key that a site signs with; `secret`: the source of its masks and noise;
+        `largest_weight`: the largest share of a secure sum that it accepts; `withheld_splits`: parts (train, val, test) that it
+        reports as empty in evaluations; `listed`: keys of accepted peers in secure sums, None to trust the server; `fewest`:
+        smallest number of sites in a secure sum; `smallest`: fewest values within a range for its mean to be reported;
+        `reserved`: a site that gives nothing to a sum does not report the cause.
         """
         self.stack = stack
         self.states = SiteStates(len(stack.names))
@@ -131,10 +131,11 @@ class SiteHost:
         }
 
     def answer(self, ask: Ask, members: Array) -> Columns:
-        """The members' answers as columns. The same Ask gets the same answer: nothing is done twice."""
+        """Answer an Ask for these sites, as columns. A repeated Ask gets the cached answer."""
         if ask.protocol != PROTOCOL:
             raise BadInput(
-                f"the server speaks protocol {ask.protocol}, this site speaks {PROTOCOL}", code="protocol-mismatch"
+                f"the server uses protocol {ask.protocol}, this site uses {PROTOCOL}: install the same version of "
+                "grandrounds at both", code="protocol-mismatch"
             )
         if ask.task not in self._tasks:
             raise BadInput(f"unknown task '{ask.task}'; {nearest(ask.task, self._tasks)}", code="unknown-task")
@@ -155,27 +156,28 @@ class SiteHost:
         return allowed
 
     def _refuse_unaccounted(self, task: str, columns: Columns) -> None:
-        """Let nothing leave that has no place in the table of releases, nor, under a budget, what that refuses."""
+        """Refuse reports that are not declared, and under a privacy budget those that it refuses."""
         for name in columns:
             report = report_of(task, name)
             if report is None:
                 raise BadInput(
-                    f"report '{name}' of task '{task}' has no place in grandrounds.protocol.tasks: add it there",
+                    f"report '{name}' of task '{task}' is not declared in grandrounds.protocol.tasks: add it there",
                     code="undeclared-report",
                 )
             if report.release.kind == REFUSED and self.withheld_splits:
                 raise BadInput(
-                    f"report '{name}' of task '{task}' tells of patients as it is: refused under privacy.epsilon",
+                    f"report '{name}' of task '{task}' discloses patient data without noise: refused because "
+                    "privacy.epsilon is set",
                     code="raw-release",
                 )
 
     def _agreed_weights(self, site: str, round: int) -> Mapping[str, float] | None:
-        """Return the weights that a site accepted in a round; None where no plug-in showed it any."""
+        """Return the weights that a site accepted in a round; None if it received none."""
         shown = (plugin.agreed_weights(site, round) for plugin in self.plugins)
         return next((weights for weights in shown if weights is not None), None)
 
     def _committed(self, ask: Ask, members: Array) -> Array:
-        """The round each member is told counts as done; a site left out of a round is told an earlier one."""
+        """Read the committed round of each member; a site left out of a round has an earlier one."""
         default = int(ask.shared.get("committed", 0))
         rounds = [ask.each.get(self.stack.names[k], {}).get("committed", default) for k in members]
         return np.array(rounds, np.int64)
@@ -190,7 +192,7 @@ class SiteHost:
         return {name: [c[k] for k in members] if isinstance(c, list) else c[members] for name, c in answer.items()}
 
     def _lend(self, ask: Ask, members: Array) -> Columns:
-        """Store reference rows for anchors and explanations, until others come by the same name."""
+        """Store reference rows for anchors and explanations, replacing those of the same name."""
         part = self.stack.parts.get("train")
         reference = SharedReference.from_payload(ask.shared, self._dtype, like=None if part is None else part.x)
         self.references[str(ask.shared["name"])] = reference
@@ -217,12 +219,12 @@ class SiteHost:
             columns |= plugin.after_training(request, columns)
         if "update" in ask.report:
             columns["update"] = columns["model"] - request.start
-            if config.longest:  # once more, because the difference is rounded
+            if config.longest:  # again, because the difference is rounded
                 columns["update"] = clip_norm(columns["update"], config.longest)
         return columns
 
     def _fit(self, request: TrainRequest) -> TrainResult:
-        """Train the members' models on their own rows, as the request and the plug-ins say."""
+        """Train the members' models on their own rows by the request and the plug-ins."""
         model, config, members = self.prepared_model(), request.config, request.members
         part, class_weight = self.stack.parts["train"], request.ask.shared.get("class_weight")
         stored = [self.states.read(f"slot{i}", members) for i in range(3)] if config.keep_optimizer else []
@@ -257,14 +259,14 @@ class SiteHost:
         return SampledSteps.draw(part, request.members, secrets, config=request.config, purpose=purpose, size=size)
 
     def _remember(self, request: TrainRequest, result: TrainResult) -> None:
-        """Stage the entries of the model that sites keep for themselves and, where asked, the optimizer's state."""
+        """Stage the local entries of the model and, if requested, the optimizer's state."""
         state = self._personal.entries_of(result.theta)
         if request.config.keep_optimizer:
             state |= {f"slot{i}": slot for i, slot in enumerate(result.slots)} | {"clock": result.clock}
         self.states.stage(request.members, request.config.round, state)
 
     def _with_attacks(self, columns: Columns, request: TrainRequest) -> Columns:
-        """Return what the sites report: the truth, except for those that an experiment makes attackers."""
+        """Apply the attacks of an experiment to the answers of its attacking sites."""
         config, attacks = request.config, self.stack.attacks_of(request.members)
         if not any(attacks):
             return columns
@@ -294,7 +296,7 @@ class SiteHost:
         )
 
     def _score(self, ask: Ask, members: Array) -> Columns:
-        """Losses of one model, or of several, on the sites' training rows; or, of named parts, how right each of them is."""
+        """Compute losses of one or several models on the sites' training rows; or accuracies on named parts."""
         many = "models" in ask.shared
         models = np.asarray(ask.shared["models"]) if many else np.asarray(ask.shared["model"])[None]
         used = [self._personal.in_use(theta, members) for theta in models]
@@ -321,16 +323,16 @@ class SiteHost:
         return [self.stack.names[k] for k in members]
 
     def in_use(self, ask: Ask, members: Array) -> Any:
-        """The models these sites are told, as they use them."""
+        """Return the models that an Ask sends to these sites, with the entries that each keeps local."""
         return self._personal.in_use(_models(ask, self.names_of(members)), members)
 
     def arrays(self) -> dict[str, Array]:
-        """What the sites remember, for a checkpoint."""
+        """Return the sites' state, for a checkpoint."""
         plugin_arrays = {f"{plugin.name}/{name}": a for plugin in self.plugins for name, a in plugin.arrays().items()}
         return {**self.states.arrays(), **plugin_arrays}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Take up where a checkpoint left off; one of an earlier version knows of no ledger."""
+        """Restore the sites' state from a checkpoint; one of an earlier version has no ledger."""
         self.states.restore(arrays)
         for plugin in self.plugins:
             folder = f"{plugin.name}/"
@@ -341,7 +343,7 @@ class SiteHost:
                 plugin.restore(plugin_arrays)
 
     def make_room(self) -> None:
-        """Let go of what the model keeps on its device; the next answer builds it again."""
+        """Release the memory that the model uses on its device; the next answer rebuilds it."""
         if self.model is not None:
             make_room(self.model)
 
@@ -360,7 +362,7 @@ def _allow_objective(path: str, *, own_code: bool, listed: Mapping[str, str]) ->
 
 
 def _models(ask: Ask, names: list[str]) -> Any:
-    """The model these sites are told: one for all (P,), a model for each (m, P), or a list where they differ in size."""
+    """Read the models of an Ask: one for all (P,), one per site (m, P), or a list if they differ in size."""
     site_models = [ask.each.get(name, {}).get("model") for name in names]
     if all(m is None for m in site_models):
         return np.asarray(ask.shared["model"])

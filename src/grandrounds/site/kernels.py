@@ -41,7 +41,7 @@ def make_room(model: Model) -> None:
         import torch
 
         cached.clear()
-        gc.collect()  # a recorded graph and its buffers hold on to one another
+        gc.collect()  # a captured graph and its buffers reference each other
         torch.cuda.empty_cache()
 
 
@@ -83,7 +83,7 @@ def _private_torch(job: TrainJob, sampled: SampledSteps) -> TrainResult:
 
 
 def _loop_job(job: TrainJob) -> TrainJob:
-    """Refuse a job with terms that a training loop of one's own is not given."""
+    """Refuse a job with terms that a custom training loop does not support."""
     config, model = job.config, job.model
     terms = {
         "MOON's contrast": job.previous is not None,
@@ -95,7 +95,7 @@ def _loop_job(job: TrainJob) -> TrainJob:
     unused = next((name for name, is_set in terms.items() if is_set), None)
     if unused is not None:
         raise BadInput(
-            f"train.objective has its own training loop (fit), which {unused} is no part of: leave one of them out",
+            f"train.objective has its own training loop (fit), which does not support {unused}: leave one of them out",
             code="method-does-not-fit",
         )
     return job
@@ -104,7 +104,7 @@ def _loop_job(job: TrainJob) -> TrainJob:
 def _refuse_tasks(job: TrainJob) -> None:
     if job.penalty is not None:
         raise BadInput(
-            "sites with tasks of their own are trained with torch: set engine.kernel", code="unsupported-kernel"
+            "sites with different tasks need the torch kernel: set engine.kernel = 'torch'", code="unsupported-kernel"
         )
 
 
@@ -125,9 +125,9 @@ def _seeds(job: TrainJob) -> tuple[int, ...]:
 
 
 def _noise(job: TrainJob, plan: BatchPlan) -> Noise | None:
-    """Prepare gradient noise for the sites in the plan's order; None where none is asked for.
+    """Prepare gradient noise for the sites in the plan's order; None if none is requested.
 
-    Each site's comes from a stream of its own, in any company and on either kernel.
+    Each site has its own random stream, independent of other sites and of the kernel.
     """
     if not job.config.gradient_noise:
         return None
@@ -155,7 +155,7 @@ def _with_contrast(job: TrainJob) -> TrainJob:
 
 
 def _with_reference_draws(job: TrainJob, plan: StepPlan) -> TrainJob:
-    """Draw the reference rows of each step, where sites are anchored to them; sketches are aligned on all of them."""
+    """Draw the reference rows of each step, if sites are anchored to them; alignment uses all of them."""
     if not job.config.anchor:
         return job
     assert job.reference is not None
@@ -191,13 +191,13 @@ def _forest(job: TrainJob) -> TrainResult:
 
 
 MAX_SHIFT = 1 / 8
-"""The furthest that an image is moved, as a share of its side."""
+"""Largest translation of an image, as a share of its side."""
 
 
 def augment(part: Part, members: Array, *, names: tuple[str, ...], config: TrainConfig) -> Array:
     """Augment the members' images of a part, (N, C, H, W): `flip` mirrors half, `shift` also moves them.
 
-    One draw for each image and round, from (seed, round, site): the same whoever shares a site's stack.
+    One draw for each image and round, from (seed, round, site), independent of other sites.
     """
     x = part.x.copy()
     height, width = x.shape[2:]

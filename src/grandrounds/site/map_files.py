@@ -1,7 +1,7 @@
 """Heat maps that stay at a site: in a simulation the files at_sites/SITE/maps-ROUND.npz of the run folder.
 
-A file holds heat over its maximum as float16, what the models said, and which of the site's pictures it is of (their
-places in its test rows, or whichever part was drawn from). It does not hold a picture.
+A file has heat divided by its maximum as float16, the models' predictions, and the positions of the images in the site's test
+rows (or the part they are from). It contains no image.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from grandrounds.core.errors import BadInput
 Arrays = dict[str, Array]
 
 _LONGEST = 200
-"""Characters of a site's folder; a name that takes more ends in a digest of it."""
+"""Maximum length of a site's folder name; a longer name ends in its digest."""
 
 
 @dataclass
 class MapFiles:
-    """What the sites of one host keep: on disk where there is a folder, and of the last time in memory."""
+    """Heat maps stored by the sites of one host: on disk if there is a folder, and the latest in memory."""
 
     folder: Path | None = None
     last: dict[str, tuple[int, Arrays]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class MapFiles:
             write_atomic(path, buffer.getvalue(), durable=False)
 
     def read(self, site: str, round: int) -> Arrays:
-        """What was kept in that round; nothing where nothing was. A site that was started again looks at its file."""
+        """Return the maps stored in a round; None if there are none. A restarted site reads its file."""
         when, arrays = self.last.get(site, (0, {}))
         if when == round:
             return arrays
@@ -52,7 +52,7 @@ class MapFiles:
 
 
 def file_of(folder: Path, site: str, round: int) -> Path:
-    """Where a site's maps of a round are; a site's name may hold what a folder's may not."""
+    """Return the file of a site's maps of a round; characters that a folder name cannot have are replaced."""
     name = quote(site, safe=" ")
     if len(name) > _LONGEST:
         name = f"{name[: _LONGEST - 17]}-{hashlib.sha256(site.encode()).hexdigest()[:16]}"
@@ -60,7 +60,7 @@ def file_of(folder: Path, site: str, round: int) -> Path:
 
 
 def read_maps(path: Path) -> Arrays:
-    """The arrays of one file."""
+    """Read the arrays of one file."""
     try:
         data = read_file(path)
         check_npz(io.BytesIO(data), where=str(path))
@@ -68,16 +68,16 @@ def read_maps(path: Path) -> Arrays:
             return {name: archive[name] for name in archive.files}
     except BadInput:
         raise
-    except Exception:  # zipfile, zlib and numpy have a dozen words for one thing
-        raise BadInput(f"{path} is damaged: take it away and run the experiment again", code="damaged-file") from None
+    except Exception:  # zipfile, zlib and numpy raise many types of errors
+        raise BadInput(f"{path} is damaged: remove it and run the experiment again", code="damaged-file") from None
 
 
 def rounded(heat: Array) -> Array:
-    """Maps (..., H, W) as they are kept: each over its maximum, in half precision."""
+    """Scale maps (..., H, W) by their maximum and convert them to half precision, as they are stored."""
     top = heat.max(axis=(-1, -2), keepdims=True)
     return np.asarray(heat / np.where(top > 0, top, 1.0), np.float16)
 
 
 def with_names(heat: Mapping[str, Array], kind: str) -> Arrays:
-    """Maps of one model by the names they have in a file."""
+    """Name the maps of one model as in a file."""
     return {f"{kind}.{name}": rounded(h) for name, h in heat.items()}

@@ -1,8 +1,8 @@
-"""Heat maps at a site: of the model it trained and of the common one, on pictures of its own. Numbers leave, no map does.
+"""Heat maps at a site: of its local model and of the common model, on its own images. It reports numbers, never a map.
 
-A training Ask may tell a site to keep its model; the Ask `maps` after the round brings the common model, and the site
-looks with both at the same pictures. What was seen the last time is read from the site's own file, so a run that is
-resumed goes on with the numbers it would have had (`map_files`).
+A training Ask may request that a site stores its model. The Ask `maps` after the round sends the common model, and the site
+computes maps of both on the same images. Earlier maps are read from the site's own file, so a resumed run gives the same numbers
+(`map_files`).
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class SiteMaps(SitePlugin):
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self.files = MapFiles()
-        self.kept: dict[int, tuple[str, Array]] = {}  # site -> the Ask it last kept a model of, and the model
+        self.kept: dict[int, tuple[str, Array]] = {}  # site -> the Ask of its stored model, and the model
 
     @property
     def tasks(self) -> Mapping[str, Task]:
         return {REPORT: self._maps}
 
     def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
-        """Keep the models that members answer with until maps are asked for, where the Ask says so."""
+        """Store the models that members answer with until maps are requested, if the Ask says so."""
         if request.ask.shared.get(KEEP):
             models = zip(request.members.tolist(), columns["model"], strict=True)
             self.kept |= {k: (str(request.ask.id), np.array(model)) for k, model in models}
         return {}
 
     def _maps(self, ask: Ask, members: Array) -> Columns:
-        """The numbers of each member's maps, (m, maps, numbers); its maps of the round go into its file."""
+        """Compute the numbers of each member's maps, (m, maps, numbers), and store its maps in its file."""
         rule = MapRule.from_json(str(ask.shared[REPORT]))
-        theta = np.asarray(self.site.in_use(ask, members))  # one for all, or one for each
+        theta = np.asarray(self.site.in_use(ask, members))  # one for all, or one per site
         common = np.broadcast_to(theta, (len(members), theta.shape[-1]))
         numbers = [self._one(ask, rule, k, model) for k, model in zip(members.tolist(), common, strict=True)]
         for k in members.tolist():
@@ -93,7 +93,7 @@ class SiteMaps(SitePlugin):
 
 
 def own_pictures(stack: Stack, k: int, rule: MapRule) -> tuple[str, Array]:
-    """The part that a site's pictures are from, and their places in it: test rows, else validation, else training rows.
+    """Select a site's images: the part (test, else validation, else training rows), and their positions in it.
 
     They are the same in every round.
     """
@@ -106,7 +106,7 @@ def own_pictures(stack: Stack, k: int, rule: MapRule) -> tuple[str, Array]:
 def _numbers(
     name: str, maps: ModelMaps, models: tuple[str, ...], now: dict[str, Array], before: dict[str, Array]
 ) -> Array:
-    """One map's numbers in the order of NUMBERS; NaN for what there is nothing to tell from."""
+    """Compute one map's numbers in the order of NUMBERS; NaN if undefined."""
     by_kind = {kind: maps.numbers[name][j] for j, kind in enumerate(models)}
     out = [by_kind.get(kind, np.full(len(NUMBERS[kind]), np.nan)) for kind in (LOCAL, COMMON)]
     none = np.full(2, np.nan)

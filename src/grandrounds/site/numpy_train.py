@@ -1,7 +1,7 @@
 """Local training of many sites at once on the NumPy kernel: the task `train` for dense models.
 
-Sites are sorted by their number of steps and the finished ones sliced away, so unequal sites
-waste no work. Rows are gathered in blocks of steps. A short last batch is padded to the full
+Sites are sorted by their number of steps and the finished ones sliced away, so unequal sites cause no wasted work. Rows are
+gathered in blocks of steps. A short last batch is padded to the full
 width with rows of weight zero, and every gradient is averaged over the real rows only.
 """
 
@@ -20,7 +20,7 @@ from grandrounds.site.batches import BatchPlan
 from grandrounds.site.train_job import TrainJob, TrainResult
 
 _BLOCK_BYTES = 2 * 2**20
-"""Rows gathered at once: they should still be in the cache when they are used."""
+"""Bytes of rows gathered at once: they should fit in the CPU cache."""
 
 
 def train(job: TrainJob, plan: BatchPlan) -> TrainResult:

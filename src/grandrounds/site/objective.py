@@ -156,7 +156,7 @@ class BoundObjective:
         return np.asarray(self.checked("fit", self.objective.fit(work), work.start))
 
     def checked(self, hook: str, result: Any, like: Any) -> Any:
-        """Return a hook's result; raise BadInput where its shape is not that of `like`."""
+        """Return a hook's result; raise BadInput if its shape is not that of `like`."""
         if getattr(result, "shape", None) != like.shape:
             got = f"shape {tuple(result.shape)}" if hasattr(result, "shape") else f"type {type(result).__name__}"
             raise BadInput(
@@ -173,7 +173,7 @@ def overrides(objective: LocalObjective | type[LocalObjective], hook: str) -> bo
 
 
 def refused_by_dp_sgd(objective: LocalObjective | type[LocalObjective]) -> str:
-    """Return the hook because of which DP-SGD refuses an objective; "" where it accepts it."""
+    """Return the hook because of which DP-SGD refuses an objective; "" if it is accepted."""
     return next((hook for hook in ("loss_gradient", "fit") if overrides(objective, hook)), "")
 
 
@@ -201,7 +201,7 @@ def build_objective(name: str, options: Mapping[str, Any]) -> LocalObjective:
 
 
 def objective_payload(train: Any) -> dict[str, Value]:
-    """Return the settings of an Ask that name the local objective of [train]; none where it has none.
+    """Return the settings of an Ask that name the local objective of [train]; empty for none.
 
     Args:
         train: The [train] section of a plan; an earlier version's has no `objective`.
@@ -217,7 +217,7 @@ class ObjectivePlugin(SitePlugin):
 
     Args:
         site: The host.
-        allow: Called with an import path before it is imported; raises BadInput where this site does not allow it.
+        allow: Called with an import path before it is imported; raises BadInput if this site does not allow it.
     """
 
     def __init__(self, site: Site, allow: Callable[[str], None]) -> None:
@@ -261,7 +261,7 @@ class ObjectivePlugin(SitePlugin):
         return {}
 
     def _bind(self, request: TrainRequest) -> BoundObjective | None:
-        """Build the objective of an Ask with the members' committed vectors; None where the Ask names none."""
+        """Build the objective of an Ask with the members' committed vectors; None if the Ask names none."""
         shared = request.ask.shared
         name = str(shared.get("objective", ""))
         if not name:

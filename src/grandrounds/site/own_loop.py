@@ -1,4 +1,4 @@
-"""Training loops of one's own (`LocalObjective.fit`) on the NumPy kernel: one site after another."""
+"""Custom training loops (`LocalObjective.fit`) on the NumPy kernel: one site after another."""
 
 from __future__ import annotations
 

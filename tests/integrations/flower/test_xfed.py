@@ -95,7 +95,7 @@ def test_the_one_that_is_right_for_the_wrong_reason_is_not_asked_for_its_model()
     assert sorted(uploads(grid)) == [11, 13] and vector(arrays) == pytest.approx([12.0, 12.0])
     assert strategy.decisions[0]["signals"]["score"] == pytest.approx({"11": 0.82, "12": 0.7, "13": 0.8})
     assert metrics["score.12"] == pytest.approx(0.7) and "weight.12" not in metrics
-    assert "not asked: 12, which saves 2 numbers of upload" in strategy.decisions[0]["why"] + str(
+    assert "not asked: 12, which saves the upload of 2 numbers" in strategy.decisions[0]["why"] + str(
         strategy.decisions[0]["stages"]
     )
 

@@ -1,1 +1,2 @@
-"""FedXChain: weights by trust, which every site recomputes. Server half, site half, rewards, summary, incompatible settings."""
+"""FedXChain: aggregation weights by trust, which every site recomputes. Server half, site half, rewards, summary, incompatible
+settings."""

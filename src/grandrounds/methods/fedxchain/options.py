@@ -13,56 +13,57 @@ PRESETS: dict[str, dict[str, float | str | bool]] = {
     "printed": {"alpha": 0.5, "beta": 0.3, "gamma": 0.2, "form": "printed", "signed": False, "accuracy_at": "site"},
     "robust": {"alpha": 0.89, "beta": 0.07, "gamma": 0.04, "form": "exponential", "signed": True},
 }
-"""What [method.trust] means by a preset, where a setting is not given."""
+"""Values of unset [method.trust] settings, by preset."""
 
 
 class TrustOptions(Section):
-    """Method 'fedxchain': what trust is made of, and how it becomes a weight; `trust = "robust"` is short for its preset."""
+    """Method 'fedxchain': components of trust, and the weight by trust; `trust = "robust"` is short for the preset."""
 
     preset: Literal["default", "printed", "robust"] = Field(
         "default",
-        description="what the settings below are where they are not set; 'printed': the paper's; 'robust': accuracy decides, and "
-        "reasons that point the other way have no weight",
+        description="defaults of the settings below; 'printed': as in the paper; 'robust': accuracy dominates, and "
+        "attributions of opposite sign have no weight",
     )
     alpha: float | None = Field(None, ge=0, le=1, description="share of accuracy in trust; not set: 0.5, robust 0.89")
     beta: float | None = Field(
-        None, ge=0, le=1, description="share of agreement with the consortium's reasons, exp(-NSDS); 0.3, robust 0.07"
+        None, ge=0, le=1, description="share of agreement with the consortium's attributions, exp(-NSDS); not set: 0.3, "
+        "robust 0.07"
     )
-    gamma: float | None = Field(None, ge=0, le=1, description="share of consistency; 0.2, robust 0.04")
-    tau: float = Field(0.5, ge=0, description="how strongly NSDS lowers a weight")
-    kappa: float = Field(0.0, ge=0, le=1, description="power of a site's rows in its weight; 1 lets large sites win")
+    gamma: float | None = Field(None, ge=0, le=1, description="share of consistency; not set: 0.2, robust 0.04")
+    tau: float = Field(0.5, ge=0, description="strength of the NSDS penalty on a weight")
+    kappa: float = Field(0.0, ge=0, le=1, description="exponent of a site's rows in its weight; 1 favours large sites")
     form: Literal["exponential", "printed"] | None = Field(
         None, description="exp(-tau NSDS), or eq. 8 as printed, 1 - tau NSDS but at least 0; not set: by the preset"
     )
     signed: bool | None = Field(
         None,
-        description="whether SHAP values that point the other way are no agreement and have no weight; not set: preset",
+        description="SHAP values of opposite sign count as no agreement and have no weight; not set: by the preset",
     )
     accuracy_at: Literal["auto", "reference", "site"] = Field(
         "auto",
-        description="where accuracy is measured: on reference rows, by the server (with privacy.secure by the site itself), or "
-        "on a site's own validation rows; auto: reference where there are labelled rows for it",
+        description="rows for accuracy: reference rows at the server (with privacy.secure at the site), or a site's own "
+        "validation rows; auto: reference if labelled reference rows exist",
     )
     explained: Literal["auto", "own", "reference"] = Field(
         "auto",
-        description="whose rows sites are explained on: their own training rows, or reference rows, by the server; auto: own, "
-        "and reference while privacy.epsilon is set",
+        description="rows for explanations: a site's own training rows, or reference rows at the server; auto: own, or "
+        "reference if privacy.epsilon is set",
     )
     explainer: Literal["auto", "shap", "integrated_gradients"] = Field(
-        "auto", description="auto: shap for tables, integrated_gradients for pictures"
+        "auto", description="explainer; auto: shap for tables, integrated_gradients for images"
     )
-    rows: int = Field(200, ge=2, description="most rows that a site explains itself on")
+    rows: int = Field(200, ge=2, description="maximum number of rows that a site explains")
     top: int = Field(
-        0, ge=0, description="features that are told apart after the first round, all others as one; 0: all"
+        0, ge=0, description="features reported separately after the first round, the others as one; 0: all"
     )
-    window: int = Field(3, ge=2, description="rounds whose accuracies consistency goes by")
-    alarm: float = Field(1.0, gt=0, description="NSDS above which a site is named in the Decision (tau_max)")
+    window: int = Field(3, ge=2, description="number of past rounds whose accuracies determine consistency")
+    alarm: float = Field(1.0, gt=0, description="NSDS above which the Decision reports a site (tau_max)")
     rewards: bool = Field(
-        True, description="work out each site's contribution and reward, where there are labelled reference rows"
+        True, description="compute each site's contribution and reward, if labelled reference rows exist"
     )
     reasons: bool = Field(
         False,
-        description="multiply weights by how far a site's sketch is in line with the others' (SSE-AGG; [method.weigh])",
+        description="multiply weights by the agreement of a site's sketch with the others' (SSE-AGG; [method.weigh])",
     )
 
     @model_validator(mode="after")
@@ -70,7 +71,7 @@ class TrustOptions(Section):
         shares = [self.alpha, self.beta, self.gamma]
         if any(v is not None for v in shares):
             if None in shares:
-                raise ValueError("alpha, beta and gamma are shares of one trust: give all three")
+                raise ValueError("alpha, beta and gamma are shares of trust: set all three")
             if abs(sum(v for v in shares if v is not None) - 1) > 1e-6:
                 raise ValueError("alpha, beta and gamma must sum to 1, so that trust is between 0 and 1")
         return self

@@ -1,9 +1,9 @@
 """Rewards of FedXChain: each site's contribution to the round's model on reference rows, times its trust.
 
-contribution_i = loss(theta without i) - loss((1 - s_i) (theta without i) + s_i theta_i) on reference rows, with s_i the share
-that its rows give it under the rule whatever its trust (1 / K with kappa = 0); reward_i = trust_i * contribution_i. The paper
-draws rewards (Fig. 7) and does not define them. At the weight that trust left it a site that was shut out would contribute zero,
-more than an honest site that happened to be of little use: so all sites are judged at the share that is theirs by rows.
+contribution_i = loss(theta without i) - loss((1 - s_i) (theta without i) + s_i theta_i) on reference rows, with s_i its share by
+rows under the rule, without trust (1 / K with kappa = 0); reward_i = trust_i * contribution_i. The paper plots rewards (Fig. 7)
+without defining them. At its trust weight, an excluded site would contribute zero, more than an honest site with a small
+negative contribution. So every site is evaluated at its share by rows.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 _WHOLE_SHARE = 1 - 1e-6
-"""The share of a mean from which on what is left of it without the site is rounding."""
+"""Share of a mean above which the mean without the site is rounding error."""
 
 
 def with_rewards(
     server: Server, settings: MethodSettings, aggregation: Aggregation, answers: Answers
 ) -> Generator[Ask, Answers, Aggregation]:
-    """Add each site's contribution and reward to the signals, where there are labelled reference rows.
+    """Add each site's contribution and reward to the signals, if labelled reference rows exist.
 
-    What a robust rule makes of models is no mean of them, so there is no such model without one site.
+    A robust rule gives no mean of models, so there is no model without one site.
     """
     mean = settings.robust.rule == "none" and aggregation.assignment.models is None
     if not settings.trust.rewards or not server.reference_labelled or not mean or len(aggregation.sites) < 2:
@@ -57,13 +57,13 @@ def with_rewards(
 
 
 def _row_shares(settings: MethodSettings, aggregation: Aggregation, answers: Answers) -> Array:
-    """Compute the share (K,) of each site that is left by its rows alone, as the rule of trust counts them."""
+    """Compute the share (K,) of each site by its rows alone, as the trust rule counts them."""
     rows = answers.by_site("count")
     return data_size(count_rows(np.array([rows[s] for s in aggregation.sites], float), settings.trust.kappa))
 
 
 def _server_contributions(server: Server, aggregation: Aggregation, answers: Answers, shares: Array) -> Array:
-    """Compute contributions at a server that has the models."""
+    """Compute contributions at the server, which has the models."""
     assert server.reference is not None
     model, weights = aggregation.model, aggregation.weights
     averages = isinstance(answers["model"], np.ndarray) and server.can_average

@@ -1,8 +1,8 @@
 """FedXChain: sites explain themselves by SHAP, trust sets their weights, and every site can recompute all weights.
 
-Sites answer a training Ask with their reasons as shares of features. The trust-weighted mean of all (eq. 6) goes back; where
-models are hidden it is a secure sum, and each site says by one number how far it diverges. Trust and weights follow, and
-every site that has a weight works all of them out again before it goes along.
+Sites answer a training Ask with their attributions as shares of features. The server returns the trust-weighted mean (eq. 6).
+With secure aggregation the mean is a secure sum, and each site reports its divergence as one number. Trust and weights follow,
+and every site with a weight recomputes all of them before it accepts.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from grandrounds.protocol.tasks import DIVERGE, ERROR, REASONS, WEIGHTS
 
 
 class FedXChain(FedAvg):
-    """FedAvg weighted by trust, with models and attributions under masks where privacy.secure is set.
+    """FedAvg weighted by trust, with secure aggregation of models and attributions if privacy.secure is set.
 
-    The four steps of a round: reasons are pooled by last round's trust (eq. 6); each site's divergence from them (eq. 4) and
-    its accuracy make its trust (eq. 7); every site checks everybody's weights (eq. 8); models are added up by them. With
-    method.weigh 'data_size' or 'uniform' trust is watched and has no say, so that other methods can be compared.
+    A round has four steps: attributions are pooled by last round's trust (eq. 6); each site's divergence from them (eq. 4) and
+    its accuracy determine its trust (eq. 7); every site checks all weights (eq. 8); models are averaged by them. With
+    method.weigh 'data_size' or 'uniform', trust is recorded but not used, for comparisons.
     """
 
     name = "fedxchain"
     site = (SiteTrust,)
-    title = "FedXChain: weighs sites by trust, made of accuracy, agreement of SHAP values and steadiness"
+    title = "FedXChain: weighs sites by trust: accuracy, agreement of SHAP values and consistency"
 
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
@@ -75,10 +75,10 @@ class FedXChain(FedAvg):
 
 
 TRUST = "trust"
-"""The rule of [method.weigh] that is this, and what it remembers of a site."""
+"""The rule of [method.weigh] for FedXChain, and the name of its state per site."""
 
 _ACCURACIES, _SHARES = "accuracies", "own_shares"
-"""What it remembers besides, where it sees them: a site's latest accuracies, and its reasons."""
+"""Further state, if the server sees it: a site's latest accuracies and attributions."""
 
 _OTHER_FEATURES = "all others"
 
@@ -87,7 +87,7 @@ _OTHER_FEATURES = "all others"
 class _PooledAttributions:
     """The consortium's attributions, and each site's divergence from them."""
 
-    shares: Array  # (F,), or of the features that are told apart and of all others
+    shares: Array  # (F,), or of the separate features and all others together
     nsds: Array
     alignment: Array | None = None
 
@@ -97,11 +97,11 @@ class _WeighedSites:
     """The sites weighed in a round, with the inputs and the result of the rule."""
 
     sites: tuple[str, ...]
-    columns: Mapping[str, Array]  # what was seen of them
+    columns: Mapping[str, Array]  # their answers
     pooled: _PooledAttributions
     inputs: TrustInputs
     verdict: TrustResult
-    accepted: Array  # (K,) which of them went along
+    accepted: Array  # (K,) sites that accepted the weights
 
 
 class TrustRound:
@@ -116,10 +116,10 @@ class TrustRound:
         )
         self.at_server = server.secure is None and settings.trust.explained == "reference"
         self.scored_at_server = server.secure is None and settings.trust.accuracy_at == "reference"
-        self.agreement: WeightingResult | None = None  # SSE-AGG's weighing, where its agreement has a say
+        self.agreement: WeightingResult | None = None  # SSE-AGG's weights, if its agreement is used
 
     def extend_ask(self, ask: Ask) -> Ask:
-        """Extend the training Ask by what sites need to explain and score themselves."""
+        """Extend the training Ask by the settings for explaining and scoring local models."""
         t, server = self.trust, self.server
         config: dict[str, Value] = {}
         if not self.at_server:
@@ -147,7 +147,7 @@ class TrustRound:
         return np.sort(np.argsort(-last, kind="stable")[: self.trust.top])
 
     def weigh(self, answers: Answers) -> Generator[Ask, Answers, tuple[WeightingResult, Answers]]:
-        """Weigh these answers, and return those of the sites that accept the weights."""
+        """Weigh the answers, and return those of sites that accept the weights."""
         if self.server.secure is None:
             columns = self._columns(answers)
             pooled_attributions = self._pool(columns["shares"], columns.get("direction"), self._previous_trust(answers))
@@ -165,7 +165,7 @@ class TrustRound:
         ), answers
 
     def _columns(self, answers: Answers) -> dict[str, Array]:
-        """Collect the sites' reports, and what the server computes on its own rows."""
+        """Collect the sites' reports, and compute the server's scores on its reference rows."""
         server = self.server
         out: dict[str, Array] = {}
         if self.at_server:
@@ -202,7 +202,8 @@ class TrustRound:
     def _pool_secretly(
         self, rule: SecureRule, answers: Answers
     ) -> Generator[Ask, Answers, tuple[_PooledAttributions, Answers]]:
-        """Pool the attributions under masks: sites multiply by their trust, and report their divergence from the sum."""
+        """Pool the attributions by secure aggregation: sites multiply by their trust, and report their divergence from the
+        sum."""
         trust = self._previous_trust(answers)
         trust = trust if trust.any() else np.ones_like(trust)
         weights = dict(zip(answers.sites, (trust / trust.sum()).tolist(), strict=True))
@@ -241,7 +242,7 @@ class TrustRound:
         )
 
     def _ask_acceptance(self, answers: Answers, inputs: TrustInputs, verdict: TrustResult) -> Generator[Ask, Answers, Answers]:
-        """Send all inputs and weights to all sites; those that find them wrong reject them."""
+        """Send all inputs and weights to all sites, which recompute them and accept or reject."""
         shared: dict[str, Value] = {
             "names": json.dumps(answers.sites),
             "rule": self.rule.to_json(),
@@ -254,13 +255,13 @@ class TrustRound:
             hint = f"; the largest is {verdict.weights.max():.2f}: raise privacy.largest_weight, or let more sites take part"
             hint = hint if "(weight-too-large)" in why else ""
             raise RunFailed(
-                f"round {self.server.round}: no site goes along with the weights it was shown ({why}){hint}",
+                f"round {self.server.round}: every site rejected the aggregation weights ({why}){hint}",
                 code="weights-rejected",
             )
         return agreed
 
     def _build_result(self, answers: Answers, judged: _WeighedSites) -> WeightingResult:
-        """Return the weights of those that are left, with every number behind them; `answers`: theirs."""
+        """Return the weights of the accepting sites with all signals; `answers` are theirs."""
         inputs, verdict, accepted = judged.inputs, judged.verdict, judged.accepted
         signals = {
             "accuracy": inputs.accuracies[:, -1],
@@ -279,13 +280,13 @@ class TrustRound:
             weights = verdict.weights[accepted]
             if not weights.any():
                 raise RunFailed(
-                    f"round {self.server.round}: no site that goes along has any weight", code="no-weight-left"
+                    f"round {self.server.round}: no site that accepted the weights has a weight above 0", code="no-weight-left"
                 )
             weights = weights if accepted.all() else weights / weights.sum()
             why = self._why(verdict)
         else:
             default = weigh(self.settings.weigh, self.server, answers)
-            weights, why = default.weights, f"{default.why}; trust is watched and has no say"
+            weights, why = default.weights, f"{default.why}; trust is recorded but not used"
             signals |= default.signals
             self.agreement = default if STANDING in default.memory else self.agreement
         memory = self._updated_state(answers, judged)
@@ -295,15 +296,15 @@ class TrustRound:
 
     def _why(self, verdict: TrustResult) -> str:
         r = self.rule
-        agreed = "exp(-NSDS) x how far signs agree" if r.signed else "exp(-NSDS)"
+        agreed = "exp(-NSDS) x agreement of signs" if r.signed else "exp(-NSDS)"
         formula = f"trust = {r.alpha:g} accuracy + {r.beta:g} {agreed} + {r.gamma:g} consistency"
         if verdict.alone:
             taken = "the penalty for NSDS and for signs" if r.signed else "the penalty for NSDS"
-            return f"no weight was left after {taken}, so a site's weight is its share of all trust: {formula}"
+            return f"all weights were 0 after {taken}, so a site's weight is its share of total trust: {formula}"
         rows_factor = "" if not r.kappa else f"rows^{r.kappa:g} x "
         penalty = f"exp(-{r.tau:g} NSDS)" if r.form == "exponential" else f"(1 - {r.tau:g} NSDS, at least 0)"
-        more = " x how far signs agree" if r.signed else ""
-        more += " x how far its reasons are in line with the others'" if r.reasons else ""
+        more = " x agreement of signs" if r.signed else ""
+        more += " x agreement of its explanations with the others'" if r.reasons else ""
         return f"a site's weight follows {rows_factor}trust x {penalty}{more}; {formula}"
 
     def _name_features(self, shares: Array) -> dict[str, float]:
@@ -315,7 +316,7 @@ class TrustRound:
         return dict(zip(names, shares.tolist(), strict=True))
 
     def _previous_trust(self, answers: Answers) -> Array:
-        """Return the trust of the round before (eq. 6); a site that is new is trusted fully."""
+        """Return the trust of the previous round (eq. 6); a new site has full trust."""
         trust = self._state(answers).get(TRUST)
         return np.where(np.isfinite(trust), trust, 1.0)
 
@@ -327,7 +328,7 @@ class TrustRound:
         return PerSiteState(self.server, answers, TRUST, _ACCURACIES, _SHARES)
 
     def _updated_state(self, answers: Answers, judged: _WeighedSites) -> dict[str, Array]:
-        """Trust of all sites, also of those that were away: who leaves and comes back is trusted as before."""
+        """Return the trust of all sites; an absent site keeps its trust."""
         found = {TRUST: judged.verdict.trust, _ACCURACIES: judged.inputs.accuracies}
         if "all" in judged.columns:
             found[_SHARES] = judged.columns["all"]
@@ -338,7 +339,8 @@ class TrustRound:
         return out
 
     def _expand_shares(self, shares: Array) -> Array:
-        """Return the consortium's reasons of all features; what was lumped together is dealt out as it was before."""
+        """Return the consortium's attributions of all features; the common share of the others is split as in the round
+        before."""
         features = self.tracked_features
         if features is None:
             return shares
@@ -353,13 +355,13 @@ class TrustRound:
 def divergence_alarms(sites: Sequence[str], nsds: Array, *, most: float) -> dict[str, str]:
     """Return a sentence for each site whose attributions diverge too far from the consortium's (sec. II-B)."""
     return {
-        site: f"{site}: its reasons diverge from the consortium's, NSDS {d:.3f} over method.trust.alarm = {most:g}"
+        site: f"{site}: its attributions diverge from the consortium's, NSDS {d:.3f} above method.trust.alarm = {most:g}"
         for site, d in zip(sites, nsds.tolist(), strict=True)
         if d > most
     }
 
 
 def _rejected_signals(judged: _WeighedSites, signals: Mapping[str, Array]) -> dict[str, dict[str, float]]:
-    """Return the signals of sites that rejected the weights: the others' weights depend on them."""
+    """Return the signals of sites that rejected the weights, on which the others' weights depend."""
     rejected = np.flatnonzero(~judged.accepted).tolist()
     return {name: {judged.sites[k]: float(values[k]) for k in rejected} for name, values in signals.items()}

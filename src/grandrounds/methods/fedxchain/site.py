@@ -1,7 +1,7 @@
 """FedXChain at a site: attributions as shares, their divergence from the consortium's, and a check of the weights.
 
-What a site says of itself it says once a round; a server that puts other numbers in its mouth, or weights that do not
-follow from everybody's, is refused with a code and nothing else.
+A site reports its figures once a round. If the server passes on other figures, or weights that do not follow from all figures,
+the site refuses with a code.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from grandrounds.site.plugin import Columns, Site, SitePlugin, Task, TrainReques
 ATTRIBUTE, START, ON, JUDGED_ON, KEPT, SIGNED = (
     f"attribute{part}" for part in ("", "_from", "_on", "_judged", "_kept", "_signed")
 )
-"""What a training Ask says where sites are to explain themselves: the rule, the background, on whose rows (""
-is their own), on whose rows they judge themselves where they are to, the features told apart, and whether signs count."""
+"""Settings of a training Ask for explanations: the rule, the background, the rows to explain ("" is the site's own), the rows to
+evaluate on, the features reported separately, and the use of signs."""
 
 
 class SiteTrust(SitePlugin):
-    """Explains sites by shares of features, and checks the weights that follow from all sites' trust.
+    """Explain local models by shares of features, and check the weights that follow from all sites' trust.
 
-    A weight beyond `site.largest_weight`, its own or another's, is refused: the model would be that site's.
+    A weight above `site.largest_weight`, its own or another's, is refused: the model would be that site's.
     """
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self._rule: str | None = None  # as first told: it does not change within a run
-        self._reported: dict[str, dict[str, float]] = {}  # by site, of the round at hand
+        self._rule: str | None = None  # as first received; it is fixed within a run
+        self._reported: dict[str, dict[str, float]] = {}  # by site, of the current round
         self._accepted: dict[
             str, tuple[int, dict[str, float]]
-        ] = {}  # by site: a round, and the weights it went along with
+        ] = {}  # by site: a round, and the weights accepted in it
 
     @property
     def tasks(self) -> Mapping[str, Task]:
@@ -70,7 +70,7 @@ class SiteTrust(SitePlugin):
         reports: Columns = {}
         state: dict[str, Array] = {}
         if ATTRIBUTE in ask.shared:
-            before = self.site.states.read("shares", members)  # zeros for a site that has no earlier ones
+            before = self.site.states.read("shares", members)  # zeros for a site without earlier ones
             reports, state["shares"] = self._explain(ask, models, members, before)
         if JUDGED_ON in ask.shared:
             reports["trust.accuracy"] = self._accuracy(models, members, str(ask.shared[JUDGED_ON]))
@@ -82,12 +82,12 @@ class SiteTrust(SitePlugin):
         return reports
 
     def agreed_weights(self, site: str, round: int) -> Mapping[str, float] | None:
-        """Return the weights that this site accepted in this round: none if it refused, None if it was shown none."""
+        """Return the weights that this site accepted in this round: empty if it refused, None if it received none."""
         when, weights = self._accepted.get(site, (-1, {}))
         return weights if when == round else None
 
     def _explain(self, ask: Ask, models: Any, members: Array, before: Array | None) -> tuple[Columns, Array]:
-        """Compute attributions of the members' models as shares, and their steadiness."""
+        """Compute attributions of the members' models as shares, and their consistency between rounds."""
         rule = SketchRule.from_json(str(ask.shared[ATTRIBUTE]))
         model, start = self.site.prepared_model(), np.asarray(ask.shared[START])
         reference_name = str(ask.shared[ON])
@@ -120,7 +120,7 @@ class SiteTrust(SitePlugin):
         stored = [self.site.withheld_reports.look(ask_id, k) for k in members.tolist()]
         if any(not _is_plausible_mean(consensus, h) for h in stored):
             raise BadInput(
-                "these are no reasons of a consortium that this site's could be held to",
+                "the consortium's attributions that the server sent are not valid shares",
                 code="implausible-consensus",
             )
         for k in members.tolist():
@@ -160,7 +160,7 @@ class SiteTrust(SitePlugin):
         return "weight-too-large" if weights.max() > self.site.largest_weight else ""
 
     def _matches_report(self, site: str, k: int, inputs: TrustInputs) -> bool:
-        """Return whether the server passes on what this site told it, as far as it did."""
+        """Check that the server passes on this site's figures unchanged."""
         reported = self._reported.get(site, {})
         shown = {
             "accuracy": inputs.accuracies[k, -1],
@@ -171,9 +171,9 @@ class SiteTrust(SitePlugin):
         )
 
     def _contribute(self, ask: Ask, members: Array) -> Columns:
-        """Compute by how much this site, at the share of its rows, betters the others' model on the lent rows: a log loss.
+        """Compute how much this site, at its share by rows, lowers the log loss of the others' model on the shared rows.
 
-        theta without i = (theta - w_i theta_i) / (1 - w_i), which only the site can work out under masks.
+        theta without i = (theta - w_i theta_i) / (1 - w_i), which only the site can compute under secure aggregation.
         """
         aggregate, ask_id, total = (
             np.asarray(ask.shared["model"], float),
@@ -182,7 +182,7 @@ class SiteTrust(SitePlugin):
         )
         lent, model = self._shared_reference(str(ask.shared["on"])), self.site.prepared_model()
         y = _require_labels(lent)
-        rows = lent.x.tobytes() + y.tobytes()  # by what they are: other rows may have come by the same name
+        rows = lent.x.tobytes() + y.tobytes()  # by content: other rows may have come under the same name
 
         def loss(theta: Array) -> float:
             return float(row_losses(score(model, theta, lent.x), y, model.outputs).mean())
@@ -193,7 +193,7 @@ class SiteTrust(SitePlugin):
             weight, share = float(mine["weight"]) / total, float(mine["share"])
             if not (0 <= weight <= self.site.largest_weight and 0 <= share <= 1):
                 raise BadInput(
-                    "a contribution is asked for with a share that this site takes no part with",
+                    "the server asks for a contribution at a share that this site does not accept",
                     code="weight-too-large",
                 )
             self.site.withheld_reports.answers(
@@ -205,7 +205,7 @@ class SiteTrust(SitePlugin):
         return self._apply_attacks({"trust.contribution": np.array(out)}, members, ask)
 
     def _accuracy(self, models: Any, members: Array, reference_name: str) -> Array:
-        """Return each member's own model on the lent rows, or on its own validation rows; NaN where it has none."""
+        """Compute the accuracy of each member's own model on the shared rows, or on its validation rows; NaN if it has none."""
         model, stack = self.site.prepared_model(), self.site.stack
         if reference_name:
             lent = self._shared_reference(reference_name)
@@ -221,7 +221,7 @@ class SiteTrust(SitePlugin):
     def _shared_reference(self, name: str) -> SharedReference:
         if name not in self.site.references:
             raise BadInput(
-                f"this site does not hold the reference rows '{name}': ask 'lend' first",
+                f"this site has no reference rows '{name}': send them first (task `lend`)",
                 code="reference-not-shared",
             )
         return self.site.references[name]
@@ -231,9 +231,9 @@ class SiteTrust(SitePlugin):
 
 
 def _is_plausible_mean(consensus: Mapping[str, Array], stored: Mapping[str, Array]) -> bool:
-    """Return whether attributions can be the mean of some that are like those stored.
+    """Check that attributions can be a mean of shares like the stored ones.
 
-    Shares as small as a float can be would make of one divergence a number in which every share can be read.
+    With extremely small shares, one divergence would reveal every share of the site.
     """
     if any(
         f"shap.{name}" not in stored or values.shape != stored[f"shap.{name}"].shape
@@ -248,7 +248,7 @@ def _require_labels(lent: SharedReference) -> Array:
     labels = lent.classes
     if labels is None:
         raise BadInput(
-            "these reference rows came without labels: a site cannot judge a model on them",
+            "the reference rows have no labels, so a model cannot be evaluated on them",
             code="unlabelled-reference",
         )
     return labels
@@ -260,7 +260,7 @@ def _is_correct(logits: Array, y: Array, model: Model) -> Array:
 
 
 def _steadiness_or_nan(shares: Array, before: Array | None) -> Array:
-    """Compute the steadiness of attributions; NaN for a site that has no earlier ones."""
+    """Compute the consistency of attributions between rounds; NaN for a site without earlier ones."""
     if before is None:
         return np.full(len(shares), np.nan)
     return np.where(before.sum(axis=-1) > 0, steadiness(shares, before), np.nan)

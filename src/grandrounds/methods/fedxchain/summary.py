@@ -14,13 +14,13 @@ from grandrounds.methods.fedxchain.server import TRUST
 
 
 def trust_decisions(records: Sequence[RoundRecord]) -> list[Decision]:
-    """Return the Decisions with trust; FLTrust and FoolsGold name a signal so too, but have no NSDS."""
+    """Return the Decisions with trust; FLTrust and FoolsGold use the same signal name, but have no NSDS."""
     decisions = [r["decision"] for r in records]
     return [d for d in decisions if "trust" in d["signals"] and "nsds" in d["signals"]]
 
 
 def trust_summary(plan: Plan, records: Sequence[RoundRecord]) -> dict[str, dict[str, object]]:
-    """Return the summary's `trust`; nothing for a run that keeps none."""
+    """Build the summary's `trust`; empty for a run without trust."""
     decisions = trust_decisions(records)
     if not decisions:
         return {}
@@ -43,7 +43,7 @@ def trust_summary(plan: Plan, records: Sequence[RoundRecord]) -> dict[str, dict[
 
 
 def latest_by_site(decisions: Sequence[Decision], signal: str) -> dict[str, float]:
-    """Return the latest value of a signal at each site, also of one that was absent at the end."""
+    """Return the latest value of a signal at each site, including absent ones."""
     return {s: v for d in decisions for s, v in d["signals"].get(signal, {}).items() if v is not None}
 
 
@@ -68,7 +68,8 @@ def rejection_rounds(decisions: Sequence[Decision]) -> dict[str, list[int]]:
 
 
 def rejection_code(why: str) -> str:
-    """The code by which a site refused a round's weights, out of what the Decision says of a missing site; else nothing."""
+    """Read the code by which a site refused a round's weights from the Decision's entry of a missing site; "" for another
+    cause."""
     return next((code for code in DOUBTS if f"({code})" in why), "")
 
 

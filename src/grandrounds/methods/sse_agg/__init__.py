@@ -1,1 +1,1 @@
-"""SSE-AGG: weights by how explanations agree. The method with its site half, and the weights."""
+"""SSE-AGG: aggregation weights by the agreement of explanations. Method, site half and weights."""

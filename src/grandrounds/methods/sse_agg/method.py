@@ -1,4 +1,4 @@
-"""SSE-AGG: sites whose explanations are outliers lose weight, and local regularisation keeps the others' together."""
+"""SSE-AGG: sites with outlying explanations lose weight, and local regularisation keeps explanations consistent."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from grandrounds.protocol.messages import OWN_HALF
 from grandrounds.site.plugin import Site, SitePlugin, TrainRequest
 from grandrounds.site.stack import Part, Stack
 
-_FEWEST = 3  # sites or answers: of two, either stands out from the other
+_FEWEST = 3  # sites or answers: with two, neither is an outlier
 
 
 class PatientHalves(SitePlugin):
-    """Site half: trains on one half of a site's patients where the Ask says so.
+    """Site half: train on one half of a site's patients if the Ask requests it.
 
-    Not where a promise rests on how many rows there are (DP-SGD, clipped updates), nor where a half would be empty.
+    Not if a privacy guarantee depends on the number of rows (DP-SGD, clipped updates), nor if a half would be empty.
     """
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self._first: dict[int, Array] = {}  # by site: which of its training rows are in the first half of its patients
-        self._stack: Stack | None = None  # the rows that these are of
+        self._first: dict[int, Array] = {}  # by site: training rows in the first half of its patients
+        self._stack: Stack | None = None  # the rows that `_first_half` refers to
 
     def choose_rows(self, request: TrainRequest, part: Part) -> Part:
         stack, default = self.site.stack, request.ask.shared.get(OWN_HALF, 0)
@@ -54,24 +54,24 @@ class PatientHalves(SitePlugin):
 class SSEAgg(FedAvg):
     """FedAvg weighted by explanations, with optional cohorts, over any local regularizer.
 
-    The paper weighs by agreement to lower drift. That does not work: local models differ before anything is weighed. So
-    agreement is here what it is good for, a defence against sites whose reasons stand out (weigh.form "outlier"), and
-    drift is the stability's business. The paper's own form is weigh.form "inverse" with stability "none".
+    The paper weighs by agreement to lower drift. That does not work, because local models differ before they are weighed. Here
+    agreement is a defence against sites with outlying explanations (weigh.form "outlier"), and local regularisation lowers
+    drift. The paper's form is weigh.form "inverse" with stability "none".
     """
 
     name = "sse-agg"
-    title = "SSE-AGG: weighs sites by how their reasons agree, and keeps reasons together while they train"
+    title = "SSE-AGG: weighs sites by the agreement of their explanations, which local regularisation keeps consistent"
     site = (PatientHalves,)
 
 
 def choose_regularizer(train: Any, *, sent: bool, trees: bool, apart: bool, private: bool = False, preset: str) -> str:
-    """Choose the local regularizer of SSE-AGG where none is named; `sent`: there are reference rows that may be shared.
+    """Choose the default local regularizer of SSE-AGG; `sent`: reference rows may be shared with sites.
 
-    An anchor where rows may be sent, else none: local models stay their own, so that a bad one can be told. With preset
-    'drift', and where sites take plain gradient steps, SCAFFOLD's variates: they carry what every site wants, a bad one's
-    too, into everybody's steps and hide it. Other optimisers make nothing of variates, and cohorts with models of their own
-    (`apart`) have no common one. Trees have no gradient. Under DP-SGD (`private`) variates are mostly the noise of the round
-    before, which they add to that of this one: drift rises. The anchor's rows are no patients', so it is added after the noise.
+    An anchor if rows may be sent, else none, so that a bad local model can be detected. Preset 'drift' with plain SGD uses
+    SCAFFOLD's control variates, which carry every site's influence, also a bad one's, into all steps and hide it. Other
+    optimisers do not support variates, and cohorts with separate models (`apart`) have no common one. Trees have no gradient.
+    Under DP-SGD (`private`) variates are mostly noise of the previous round, so drift rises. The anchor's rows are not protected
+    patients, so it is added after the noise.
     """
     if trees:
         return "none"
@@ -81,26 +81,26 @@ def choose_regularizer(train: Any, *, sent: bool, trees: bool, apart: bool, priv
 
 
 def weighting_refusals(plan: Plan, *, sites: int) -> Iterator[str]:
-    """Yield reasons why the signals of SSE-AGG cannot be told in this run; `sites` is how many train."""
+    """Yield reasons why the signals of SSE-AGG cannot be computed in this run; `sites` is the number of training sites."""
     m = plan.method
     used = {name for name, part in resolve_lambdas(m.weigh).items() if part}
     answers = sites if m.select.rule == "all" else count_sites(m.select.fraction, sites)
     if "agreement" in used and sites < _FEWEST:
         small = f", since DP-SGD leaves out those with fewer than privacy.min_rows = {plan.privacy.min_rows} rows"
         yield (
-            f"weighing by explanations needs three sites to tell who stands out, and {sites} train"
+            f"weighing by explanations needs three sites to find outliers, but {sites} train"
             f"{small if plan.privacy.mechanism == DP_SGD else ''}: use method 'fedavg'"
         )
     if "agreement" in used and answers < _FEWEST:
         yield (
-            f"weighing by explanations needs three answers a round to tell who stands out, not {answers}: "
+            f"weighing by explanations needs three answers per round to find outliers, not {answers}: "
             "raise method.select.fraction"
         )
     if not plan.split.val and used & {"worst_site", "calibration"}:
         named = " and ".join(name for name in ("worst_site", "calibration") if name in used)
-        yield f"method.weigh.lambdas names {named}, which goes by validation rows, but split.val is 0: set it to 0.15"
+        yield f"method.weigh.lambdas names {named}, which needs validation rows, but split.val is 0: set it to 0.15"
     if "agreement" in used and not any(is_explained_round(m.weigh, r) for r in range(1, m.rounds + 1)):
         yield (
-            f"method.weigh.every is {m.weigh.every}, but there are {m.rounds} rounds, so reasons would never be asked "
-            "for: lower it"
+            f"method.weigh.every is {m.weigh.every}, but there are {m.rounds} rounds, so explanations would never be "
+            "requested: lower it"
         )

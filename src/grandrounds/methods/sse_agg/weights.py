@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from grandrounds.methods.base import Server
 
 MIN_COHORT_SITES = 2
-"""Sites of a cohort that has a consensus of its own; a site alone is compared with all, or it would be its own judge."""
+"""Fewest sites of a cohort with its own consensus; a single site is compared with all sites instead."""
 
 FORMS = {
-    "outlier": "the share of rows, less where reasons stand out: further off than sites are, by a power (ours)",
+    "outlier": "the share of rows, lower for outlying explanations, by a power of the distance (ours)",
     "inverse": "1 / (eps + distance to the consensus) (eq. 5)",
     "exponential": "exp(-tau x distance to the consensus) (eq. 21)",
 }
 DEFAULT_LEAST_SHARE = 0.5
-"""Share of its rows' weight that a site keeps unless it harms the model, where none is set."""
+"""Default share of its rows' weight that a site keeps unless it harms the model."""
 
 DEFAULT_SHARPNESS = {"outlier": 4.0, "inverse": 1.0}
 _TRUST = {"outlier": "in_line", "inverse": "agreement", "exponential": "agreement"}
@@ -65,19 +65,19 @@ def resolve_lambdas(settings: WeighSettings) -> dict[str, float]:
 
 
 def resolve_sharpness(settings: WeighSettings) -> float:
-    """Return the power of agreement: as given, or what suits the form."""
+    """Return the exponent of agreement: as given, or the default of the form."""
     return DEFAULT_SHARPNESS[settings.form] if settings.sharpness is None else float(settings.sharpness)
 
 
 def is_explained_round(settings: WeighSettings, round: int) -> bool:
-    """Return whether explanations are asked for in this round: the first and then every T_s-th (the paper: every T_s-th)."""
+    """Check whether this round requests explanations: the first and then every T_s-th (the paper: every T_s-th)."""
     return settings.every == 1 or round % settings.every == 0 or (settings.between_rounds == "last" and round == 1)
 
 
 def requested_reports(settings: WeighSettings, round: int) -> tuple[str, ...]:
     """Return the reports that [method.weigh] needs in this round besides the model.
 
-    Between the rounds that ask for reasons the others of the paper's signals rest only where all is left to the rows.
+    In rounds without explanations, the paper's other signals are also skipped only if weights follow rows alone.
     """
     if settings.rule != EXPLANATIONS:
         return ()
@@ -91,7 +91,7 @@ def requested_reports(settings: WeighSettings, round: int) -> tuple[str, ...]:
 def explanation_weights(
     settings: WeighSettings, server: Server, answers: Answers, groups: Array | None = None
 ) -> WeightingResult:
-    """Blend the signals of these answers (eq. 8); without sketches by rows, or by the last known agreement."""
+    """Blend the signals of these answers (eq. 8); without sketches, use rows or the last known agreement."""
     rows = data_size(answers["count"])
     used = {name: share for name, share in resolve_lambdas(settings).items() if share}
     state = PerSiteState(server, answers, TRUST, STANDING, HARMS, *HARM_BY_HALF)
@@ -121,9 +121,9 @@ def explanation_weights(
     weights = apply_floor(blended, settings.floor)
     why = "a site's weight is " + " + ".join(_describe_signal(name, share, settings) for name, share in used.items())
     if settings.floor:
-        why += f", and at least {settings.floor:g} before all are made to sum to 1"
+        why += f", and at least {settings.floor:g} before normalisation"
     if "agreement" in used and not explained:
-        why = f"{_interval_text(settings)} the last known agreement stands: {why}"
+        why = f"{_interval_text(settings)} the last known agreement is used: {why}"
     informative = explained and not np.asarray(answers["sketch.flat"], bool).all()
     trust_now = {TRUST: numbers[_TRUST[settings.form]]} if informative else {}
     memory = state.updated(
@@ -137,7 +137,7 @@ def _signal_shares(
 ) -> dict[str, Array]:
     """Compute the contribution of each signal to the weights, (K,) each: in the proportions of the blend.
 
-    Where no signal argues for a site and the floor alone holds it, in the proportions of the lambdas.
+    If only the floor gives a site weight, in the proportions of the lambdas.
     """
     proportions = {name: share * signals[name] / np.where(blended > 0, blended, 1.0) for name, share in used.items()}
     return {name: np.where(blended > 0, part, used[name]) * weights for name, part in proportions.items()}
@@ -151,13 +151,12 @@ def _agreement(
     state: PerSiteState,
     halves: Mapping[str, int],
 ) -> tuple[Array, dict[str, Array], tuple[str, ...]]:
-    """Return the agreement signal, the numbers behind it, and who gave no reasons.
+    """Return the agreement signal, its inputs, and the sites without explanations.
 
-    A model that uses no feature has a uniform sketch, which may lie near the consensus by accident; as printed it would
-    get the most weight. It counts at most as much as the site that agrees least, and has no say in the consensus or in
-    what is usual. Where no model uses any feature there is no consensus, and rows are all there is to go by.
-    `halves`: the sites that trained on one half of their own patients, and which. Without a least share (preset "defence")
-    nothing excuses a site that stands out: neither sampling nor a lack of neighbours.
+    A model that uses no feature has a uniform sketch, which may be near the consensus by accident; as printed it would get the
+    most weight. Here its weight is at most that of the site that agrees least, and it is left out of the consensus. If no model
+    uses any feature there is no consensus, and weights follow rows. `halves`: sites that trained on one half of their own
+    patients, and which. Without a least share (preset "defence") an outlier is penalised regardless of sampling and neighbours.
     """
     lenient = resolve_least_share(settings) > 0
     flat = np.asarray(answers["sketch.flat"], bool)
@@ -192,7 +191,7 @@ def _agreement(
             trust[members] = _paper_weights(settings, apart, speaking)[in_cohort]
         if settings.form == "outlier" and not is_comparable(apart[speaking]):
             usual = np.median(apart[speaking])
-            sentence = f"reasons usually lie {usual:.2f} from their consensus, too far for a site to stand out by being different"
+            sentence = f"explanations usually differ by {usual:.2f} from their consensus, too much to identify outliers"
             notes.append(sentence if groups is None else f"cohort {cohort + 1}: {sentence}")
     if settings.form == "outlier":
         standing = smoothed_ratio(standing, state.get(STANDING), settings.memory)
@@ -215,10 +214,10 @@ def _agreement(
         trust[flat] = np.minimum(trust[flat], trust[~flat].min())
     weighed = trust * rows if settings.form == "outlier" else rows if flat.all() else trust
     if flat.all():
-        notes.append("no site's model uses any feature, so reasons argue for nobody: rows decide")
+        notes.append("no site's model uses any feature, so weights follow rows alone")
     else:
         notes += [
-            f"{site}: its model uses no feature, so its reasons argue for no more weight than the least of the others'"
+            f"{site}: its model uses no feature, so its weight by explanations is at most the lowest of the others'"
             for site in np.array(answers.sites)[flat]
         ]
     numbers = {"disagreement": far, _TRUST[settings.form]: trust}
@@ -243,7 +242,8 @@ def resolve_least_share(settings: WeighSettings) -> float:
 
 
 def confirms_on_halves(settings: WeighSettings) -> bool:
-    """Tell whether harm is to be confirmed on either half of a site's own patients; plans of earlier versions say nothing."""
+    """Check whether harm must be confirmed on both halves of a site's own patients; plans of earlier versions lack the
+    setting."""
     values = settings.plain()
     return bool(settings.rule == EXPLANATIONS and settings.form == "outlier" and values.get("own_halves"))
 
@@ -251,7 +251,7 @@ def confirms_on_halves(settings: WeighSettings) -> bool:
 def choose_halves(settings: WeighSettings, server: Server) -> dict[str, int]:
     """Choose the sites that train on one half of their own patients in this round, and which half, 1 or 2.
 
-    They are those that would be demoted for the harm found in the rounds before. The halves take turns.
+    These sites would be demoted for harm found in earlier rounds. The halves alternate.
     """
     if (
         not confirms_on_halves(settings)
@@ -272,12 +272,12 @@ def choose_halves(settings: WeighSettings, server: Server) -> dict[str, int]:
 
 
 def confirm_harm(settings: WeighSettings, halves: Array, rows: Array) -> Array:
-    """Find the sites, (K,) of bool, whose harm counts, by that of either half (2, K): all of them where halves are not tried."""
+    """Find the sites, (K,) of bool, whose harm is confirmed by both halves (2, K); all of them if halves are not used."""
     return confirm_on_halves(halves[0], halves[1], rows) if confirms_on_halves(settings) else np.ones(len(rows), bool)
 
 
 def _harm_on_halves(sites: Sequence[str], now: Array, halves: Mapping[str, int], state: PerSiteState) -> Array:
-    """Find the harm (2, K) of each site when it last trained on either half of its patients; NaN: it never did."""
+    """Read the harm (2, K) of each site when it last trained on either half of its patients; NaN: never."""
     half_of_site = np.array([halves.get(s, 0) for s in sites])
     harm = [
         np.where((half_of_site == k) & np.isfinite(now), now, state.get(name))
@@ -287,14 +287,14 @@ def _harm_on_halves(sites: Sequence[str], now: Array, halves: Mapping[str, int],
 
 
 def _read_column(answers: Answers, name: str, missing: float) -> Array:
-    """Read a column that the server adds where it has models and reference rows, (K,)."""
+    """Read a column (K,) that the server adds if it has models and reference rows."""
     return np.asarray(answers[name], float) if name in answers else np.full(len(answers), missing)
 
 
 def _count_distant_sites(
     settings: WeighSettings, answers: Answers, sampling: Array, far: Array, speaking: Array, usual_total: float
 ) -> Array:
-    """Count the sites with explanations that each site lies too far from."""
+    """Count, for each site, the sites with explanations from which it is too far."""
     importances = np.asarray(answers["sketch"], float) * np.asarray(answers["sketch.total"], float)[:, None]
     counted = np.zeros(len(answers))
     some = np.flatnonzero(speaking)
@@ -305,7 +305,7 @@ def _count_distant_sites(
 
 
 def _explain_demotions(sites: Sequence[str], standing: Array, harm: Array, least: float, confirmed: Array) -> list[str]:
-    """Say of each site that stands out, or that harms the model, why it was demoted or why it was not."""
+    """Explain for each outlier, and each site that harms the model, why it was demoted or not."""
     out = []
     for site, far, z, is_confirmed in zip(sites, standing.tolist(), harm.tolist(), confirmed.tolist(), strict=True):
         worse = f"with it the model is worse on the reference rows, by {z:.1f} standard errors more than {MATERIAL_HARM:.0%}"
@@ -318,21 +318,21 @@ def _explain_demotions(sites: Sequence[str], standing: Array, harm: Array, least
             continue
         if not far > 1:
             continue
-        sentence = f"{site}: its explanations stand out beyond sampling, {far:.2f} times as far off as passes unnoticed"
+        sentence = f"{site}: its explanations are outliers beyond sampling error, at {far:.2f} times the tolerated distance"
         if not least:
             out.append(f"{sentence}; method.weigh.least_share is 0, so it may lose all of its weight")
         elif z > HARM:
             out.append(f"{sentence}, and {worse}: demoted")
         else:
             why = (
-                "no labelled reference rows tell of harm" if np.isnan(z) else f"no harm on the reference rows ({z:.1f})"
+                "no labelled reference rows to measure harm" if np.isnan(z) else f"no harm on the reference rows ({z:.1f})"
             )
             out.append(f"{sentence}; {why}: it keeps at least {least:.0%} of its weight")
     return out
 
 
 def _distances(settings: WeighSettings, answers: Answers, speaking: Array) -> tuple[Array, float]:
-    """Return each site's distance to the consensus of those that have reasons, and what features count for in it together."""
+    """Return each site's distance to the consensus of sites with explanations, and the total importance in it."""
     sketches = np.asarray(answers["sketch"], float)
     if settings.form == "outlier":
         importances = sketches * np.asarray(answers["sketch.total"], float)[:, None]
@@ -352,16 +352,16 @@ def _paper_weights(settings: WeighSettings, far: Array, speaking: Array) -> Arra
 
 
 def _interval_text(settings: WeighSettings) -> str:
-    return f"reasons are asked for every {settings.every} rounds; in this one"
+    return f"explanations are requested every {settings.every} rounds; in this one"
 
 
 def _describe_signal(signal: str, share: float, settings: WeighSettings) -> str:
     text = {
         "data": "its share of the training rows",
         "agreement": {
-            "outlier": "its share of the rows, less where its reasons stand out from the others'",
-            "inverse": "the agreement of its reasons with the consensus, 1 / (eps + distance)",
-            "exponential": f"the agreement of its reasons with the consensus, exp(-{settings.tau:g} x distance)",
+            "outlier": "its share of the rows, lower if its explanations are outliers",
+            "inverse": "the agreement of its explanations with the consensus, 1 / (eps + distance)",
+            "exponential": f"the agreement of its explanations with the consensus, exp(-{settings.tau:g} x distance)",
         }[settings.form],
         "worst_site": f"softmax of {settings.beta:g} x its validation loss",
         "calibration": f"softmax of {settings.gamma:g} x its calibration error",
@@ -370,7 +370,7 @@ def _describe_signal(signal: str, share: float, settings: WeighSettings) -> str:
 
 
 TRUST, STANDING, HARMS = "trust", "standing", "harm"
-"""How far a site was trusted for its reasons, how far it stood out by them, and its harm: kept from round to round."""
+"""State of a site from round to round: trust by explanations, outlier ratio, and harm."""
 
 HARM_BY_HALF = ("harm_first_half", "harm_second_half")
 """The harm of a site's model when it last trained on either half of its own patients."""
@@ -380,7 +380,7 @@ class PerSiteState:
     """State of the sites that answered, read from the server's state of all sites."""
 
     def __init__(self, server: Server, answers: Answers, *names: str) -> None:
-        """`names`: what is kept from round to round."""
+        """`names`: the values stored from round to round."""
         place = {s: k for k, s in enumerate(server.sites)}
         self._index = [place[s] for s in answers.sites]
         self._sites = len(server.sites)

@@ -1,8 +1,8 @@
 """Privacy budget of VEIL: the releases of each round and their noise, computed beforehand from public settings.
 
-Draws: the largest epsilon of a draw with which all of them, and the count of rows, keep the budget. Sums: the budget's zCDP
-is shared out between selecting and the steps. Every round is charged to every patient, also where some sites sit it out.
-Percentiles, where they are wanted, take their share of the budget's zCDP first, and are part of the last round.
+Draws: the largest epsilon per draw with which all draws and the row count keep the budget. Sums: the budget's zCDP is divided
+between selection and steps. Every round is charged to every patient, also if some sites do not take part. Percentiles, if
+requested, take their share of the budget's zCDP first, and are part of the last round.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 LOCAL, SECURE = "local", "secure aggregation"
 VOTING = ("score", "paper", "strongly_convex", "non_expansive")
-"""Selections by proposals of each site; all others go by sums."""
+"""Selections by proposals of each site; all others use sums."""
 
 _RHO_MARGIN = 1 - 1e-3
-"""Of the budget's zCDP this much is shared out to secure sums: discrete noise takes a little more."""
+"""Share of the budget's zCDP for secure sums: discrete noise costs a little more."""
 
 DEFAULT_NORM, MOMENTS_NORM = 3.0, 6.0
-"""How long one patient's vector in a sum may be where nobody says: of scores, and of values."""
+"""Default norm bound of one patient's vector in a sum: of scores, and of values."""
 
 DEFAULT_STAGES = 5
-"""How often features are selected, where nobody says and there are rounds enough."""
+"""Default number of selections, if there are enough rounds."""
 
 CENTRE_NORM = 6.0
-"""How long one patient's values may be in the sum that the centre comes from."""
+"""Norm bound of one patient's values in the sum for the centre."""
 
 SCORES, MOMENTS, ROWS = "sums of clipped scores", "sums of second moments", "rows and events"
 PERCENTILES = "counts of patients in agreed cells, for percentiles"
@@ -51,9 +51,9 @@ class Spending:
     stages: int
     k: int
     features: int
-    counts: bool  # whether rows and events are asked for, before the first round
+    counts: bool  # rows and events are requested before the first round
     secure: bool
-    limited: bool  # whether there is a budget; without one nothing is noised and nothing is promised
+    limited: bool  # there is a budget; without one there is no noise and no privacy guarantee
     norm: float
     outcome: float
     inputs: int
@@ -61,12 +61,12 @@ class Spending:
     draw: float = 0.0
     asking: float = 0.0  # epsilon of the count of rows, for draws
     rhos: tuple[tuple[str, float], ...] = ()
-    columns: int = 0  # that patients are counted in for percentiles, in the last round; 0: none
-    cells: int = 0  # the most that these columns have together
+    columns: int = 0  # columns counted for percentiles in the last round; 0: none
+    cells: int = 0  # the most cells that these columns have together
 
     @property
     def centres(self) -> bool:
-        """Return whether sums of values are asked for beside rows and events."""
+        """Check whether sums of values are requested with rows and events."""
         return self.selection == "select_then_fit"
 
     @property
@@ -94,12 +94,12 @@ class Spending:
         return "propose"
 
     def wanted(self, round: int, inputs: int, *, selected: int) -> int:
-        """Return how many features this round adds to those selected: equal parts by stage, all by the last."""
+        """Return the number of features that this round selects: equal parts by stage, all by the last."""
         by_now = -(-min(self.features, inputs) * (self._at(round) + 1) // self.stages)
         return max(0, by_now - selected)
 
     def site_config(self, round: int) -> dict[str, Value]:
-        """Return the noise that sites are asked for in this round."""
+        """Return the noise that sites add in this round."""
         if self.task(round) == "propose":
             return {"epsilon": self.draw} if self.draw else {}
         if not self.limited:
@@ -107,7 +107,7 @@ class Spending:
         return {} if self.secure else {"noise": self.noise(self.task(round))}
 
     def noise(self, task: str) -> float:
-        """Return the deviation of what is added to a sum, by each site or, under secure aggregation, by all together."""
+        """Return the standard deviation of the noise in a sum: of each site, or of all together under secure aggregation."""
         if not self.limited:
             return 0.0
         rho = dict(self.rhos)[task]
@@ -115,7 +115,7 @@ class Spending:
         return reach / math.sqrt(2 * rho)
 
     def deviation(self, task: str, sites: int) -> float:
-        """Return the deviation of the noise in one entry of a sum over so many sites."""
+        """Return the standard deviation of the noise in one entry of a sum over this many sites."""
         if not self.limited or task not in dict(self.rhos):
             return 0.0
         return self.noise(task) * (1.0 if self.secure else math.sqrt(sites))
@@ -238,7 +238,7 @@ def plan_spending(
 ) -> Spending:
     """Plan the releases of [method.veil]; `budget` has epsilon and delta, where set; `columns`: those with agreed cells."""
     v = settings
-    share = float(getattr(v, "percentiles", 0.0))  # a plan of an earlier version has none
+    share = float(getattr(v, "percentiles", 0.0))  # plans of earlier versions lack it
     counted = len(columns) if share and budget is not None and budget.epsilon is not None else 0
     counted = min(counted, v.features) if v.features else counted
     selection = resolve_selection(v.selection, secure=secure)
@@ -272,7 +272,7 @@ def plan_spending(
 def _plan(t: SpendingTerms) -> Spending:
     votes = t.selection not in ("select_then_fit", "moments")
     by_rows = t.weight == "root" and t.selection != "paper"
-    by_sum = t.selection == "select_then_fit" or t.prior is None  # Newton's steps go by second moments, not by rows
+    by_sum = t.selection == "select_then_fit" or t.prior is None  # Newton's steps use second moments, not rows
     plain = Spending(
         selection=t.selection,
         rounds=t.rounds,
@@ -334,7 +334,7 @@ def _allocate_rho(plan: Spending, t: SpendingTerms) -> tuple[tuple[str, float], 
     assert t.epsilon is not None
     if t.secure:
         total = _RHO_MARGIN * total_rho(t.epsilon, t.delta)
-    else:  # Gaussian releases are exactly one Gaussian together, which tells less than their zCDP says
+    else:  # Gaussian releases compose to one Gaussian exactly, which is tighter than their zCDP
         total = 1 / (2 * noise_for(t.epsilon, t.delta, steps=1) ** 2)
     counting = t.percentiles * total
     total -= counting

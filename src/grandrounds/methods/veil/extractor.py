@@ -1,8 +1,7 @@
-"""The small linear models that VEIL's printed mechanism and two of its study forms pick features by.
+"""Small linear models by which VEIL's printed mechanism and two of its research variants select features.
 
-Each gives the weights in units of how far one patient can move one of them, which is what an exponential mechanism needs to
-know. For the printed bound (eq. 1) that is no secret worth keeping: a weight never exceeds half of it, whatever the data,
-so that the draw is all but uniform.
+Each returns the weights in units of their sensitivity to one patient, as the exponential mechanism needs. With the printed bound
+(eq. 1) a weight never exceeds half of the sensitivity, so the draw is nearly uniform.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class Extractor:
     epochs: int
     batch: int
     lr: float
-    clip: float  # of a batch's gradient (paper), of a row's length (the others)
+    clip: float  # bound of a batch's gradient (paper) or of a row's norm (the others)
     l2: float
 
     def to_values(self) -> dict[str, Value]:
@@ -36,7 +35,7 @@ class Extractor:
 
 
 def printed_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
-    """Algorithm 1: batches with clipped mean gradients from zero, over 2 E ceil(n / B) eta C (eq. 1)."""
+    """Fit Algorithm 1: batches with clipped mean gradients from zero, divided by 2 E ceil(n / B) eta C (eq. 1)."""
     w = np.zeros(x.shape[1])
     batch = min(rule.batch, len(x)) if rule.batch else len(x)
     steps = -(-len(x) // batch)
@@ -51,9 +50,8 @@ def printed_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generato
 
 
 def convex_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
-    """Return the minimum of mean loss + l2 / 2 ||w||^2 on rows no longer than R, which one patient moves by 2 R / (n l2).
-
-    Chaudhuri, Monteleoni and Sarwate 2011. The number of rows is taken as known.
+    """Return the minimum of mean loss + l2 / 2 ||w||^2 on rows of norm at most R, with sensitivity 2 R / (n l2) to one patient.
+    Chaudhuri, Monteleoni and Sarwate 2011. The number of rows is taken as public.
     """
     z = _clip_rows(x, rule.clip)
     n, w = len(z), np.zeros(x.shape[1])
@@ -70,9 +68,10 @@ def convex_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator
 
 
 def gradient_descent_weights(rule: Extractor, x: Array, y: Array, rng: np.random.Generator) -> Array:
-    """E full steps of gradient descent on rows no longer than R, each non-expansive: one patient moves them by 2 E eta R / n.
+    """Take E full steps of gradient descent on rows of norm at most R, each non-expansive: sensitivity 2 E eta R / n to one
+    patient.
 
-    A step is non-expansive while eta <= 8 / R^2 (the loss is R^2 / 4 smooth). The number of rows is taken as known.
+    A step is non-expansive while eta <= 8 / R^2 (the loss is R^2 / 4 smooth). The number of rows is taken as public.
     """
     z = _clip_rows(x, rule.clip)
     lr = min(rule.lr, 8 / rule.clip**2)

@@ -1,8 +1,8 @@
 """VEIL: sites propose features, or sums of clipped scores, and never send a model; the result is a sparse linear score.
 
-As printed (`paper`) it promises no privacy: the sign of a chosen weight is sent as it is. `score` draws feature and sign
-together, by a statistic that one patient moves by at most 1 whatever the model. `select_then_fit` and `moments` add up
-clipped vectors over patients, under secure aggregation with one draw of noise for the whole consortium.
+As printed (`paper`) it is not private: the sign of a selected weight is sent without noise. `score` draws feature and sign
+together, by a statistic with sensitivity 1 to one patient for any model. `select_then_fit` and `moments` sum clipped vectors
+over patients; with secure aggregation they need one draw of noise for the whole consortium.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ if TYPE_CHECKING:
 
 
 DEFAULT_VALUE, MOMENTS_VALUE = 1.0, 1.5
-"""Where standardised values are clipped unless it is said: for scores, and for second moments."""
+"""Default clipping bounds of standardised values: for scores, and for second moments."""
 
 SELECTIONS = {
     "score": "features and signs drawn together by the score statistic at the current model; no trusted party",
-    "select_then_fit": "noisy sums of scores: the largest are chosen, then steps on them alone; a few stages",
-    "moments": "one noisy sum of second moments, sparse regression at the server, then steps if rounds are left",
-    "paper": "as printed: by the size of local weights, with signs as they are; NOT private",
-    "strongly_convex": "features and signs drawn by weights of a strongly convex fit (for study: weak)",
-    "non_expansive": "features and signs drawn by weights of a few descents (for study: weak)",
+    "select_then_fit": "noisy sums of scores: selects the largest features, then fits them; in a few stages",
+    "moments": "one noisy sum of second moments and sparse regression at the server, then gradient steps in the remaining rounds",
+    "paper": "as printed: by the size of local weights, with signs sent without noise; NOT private",
+    "strongly_convex": "features and signs drawn by weights of a strongly convex fit (for research: weak)",
+    "non_expansive": "features and signs drawn by weights of a few descents (for research: weak)",
 }
 
 
 class Veil(Method):
-    """VEIL with one exchange a round, and a noisy census of patients and events before the first where it is needed."""
+    """VEIL with one exchange per round, and a noisy census of patients and events before the first if needed."""
 
     name = "veil"
-    title = "VEIL: sites propose features with a sign, or noisy sums of scores; a sparse linear model, no weights sent"
+    title = "VEIL: a sparse linear model from feature proposals or noisy sums of scores; sites send no model"
     parts = frozenset({"select"})
     site = (VeilSite,)
 
@@ -77,7 +77,7 @@ class Veil(Method):
         self, settings: MethodSettings, train: TrainSettings, regularizer: LocalRegularizer | None = None
     ) -> None:
         super().__init__(settings, train, regularizer)
-        self._counted: dict[str, Array] = {}  # a first round that is tried again does not ask for rows a second time
+        self._counted: dict[str, Array] = {}  # a repeated first round does not ask for rows again
 
     def round(self, server: Server) -> Round:
         selection = yield from choose(server, self.settings.select)
@@ -94,12 +94,12 @@ class Veil(Method):
         return server.next(model, decision, **census, **state, **counted)
 
     def spends(self, server: Server) -> Sequence[Event]:
-        """Return the releases of this round about each training patient, before they are asked for."""
+        """Return the releases of this round about each training patient, before the Ask."""
         return self.spending(server).events(server.round)
 
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:
-        """Name row counts where the sensitivity of a site's own fit depends on them: they are taken as public."""
+        """List row counts if the sensitivity of a site's own fit depends on them: they are taken as public."""
         taken = ("number of rows of each site, which sets the sensitivity to one patient",)
         return taken if plan.method.veil.selection in ("strongly_convex", "non_expansive") else ()
 
@@ -117,10 +117,11 @@ class Veil(Method):
     def _percentiles(
         self, server: Server, spent: Spending, model: Array
     ) -> Generator[Ask, Answers, tuple[dict[str, Array], tuple[str, ...]]]:
-        """Ask for noised counts of the heaviest columns in the last round; also return notes on sites without them.
+        """Ask for noisy counts of the columns with the largest weights in the last round; also return notes on sites without
+        them.
 
-        Which columns these are follows from the model, which is private already. The model is finished: a site that does not
-        allow the counts, or a sum that cannot be finished, costs percentiles and no more.
+        The columns follow from the model, which is already private. The model is finished, so a site that refuses the counts, or
+        an unfinished sum, only affects percentiles.
         """
         if not spent.columns or server.round != self.settings.rounds:
             return {}, ()
@@ -145,7 +146,7 @@ class Veil(Method):
     def _census(
         self, server: Server, sites: tuple[str, ...], spent: Spending
     ) -> Generator[Ask, Answers, dict[str, Array]]:
-        """Rows and events as far as they must be known: by site for votes, in all for sums. Asked once, of all sites."""
+        """Request row and event counts once: by site for votes, in total for sums."""
         stored = {
             name: server.state[name] for name in ("rows", "prior", "centre") if name in server.state
         } or self._counted
@@ -202,7 +203,7 @@ class Veil(Method):
         return model, Stage("votes", why, shares), shares, {} if chosen is None else {"chosen": chosen}
 
     def _narrowed(self, server: Server, spent: Spending, model: Array) -> Array | None:
-        """Return the strongest features, which proposals are restricted to in the second half of the rounds."""
+        """Return the strongest features, to which proposals are restricted in the second half of the rounds."""
         wanted = self.settings.veil.features
         if spent.selection != "score" or not wanted or server.round <= max(1, self.settings.rounds // 2):
             return None
@@ -212,7 +213,7 @@ class Veil(Method):
     def _sum(
         self, server: Server, sites: tuple[str, ...], spent: Spending, census: Mapping[str, Array]
     ) -> Generator[Ask, Answers, tuple[Array, Stage, dict[str, float], dict[str, Array]]]:
-        """Select, or step on what is selected, by the round's place in its stage."""
+        """Select features or fit the selected ones, by the round's place in its stage."""
         v, d, task = self.settings.veil, len(server.model) - 1, spent.task(server.round)
         selected = np.asarray(server.state.get("chosen", np.empty(0)), np.int64)
         features = selected if task == "fit" and v.features else np.arange(d)
@@ -236,18 +237,18 @@ class Veil(Method):
                 sums[:-1], spent.wanted(server.round, d, selected=len(selected)), exclude=selected
             )
             selected = np.concatenate([selected, more])
-            why = f"{len(more)} features more by the largest sums of scores, {len(selected)} of {d} in all"
+            why = f"{len(more)} more features by the largest sums of scores, {len(selected)} of {d} in all"
         else:
             curve = Curvature(state["gram"], prior, noise) if "gram" in state else None
             rows = float(census["rows"].sum()) * len(summed.sites) / len(server.sites) if "rows" in census else 1.0
             model = fit_step(model, sums, features, rows=rows, lr=v.lr, curve=curve, centre=census.get("centre"))
             why = f"a step on {len(features)} of {d} features"
         weights = dict.fromkeys(summed.sites, 1 / len(summed.sites))
-        stage = Stage("sums", f"{why}; every patient counts alike, whichever the site", weights)
+        stage = Stage("sums", f"{why}; every patient has the same weight at any site", weights)
         return model, stage, weights, {"chosen": selected, **state}
 
     def _site_config(self, server: Server, spent: Spending, census: Mapping[str, Array]) -> dict[str, Value]:
-        """Build the settings of an Ask. The first round's model is the prior's log-odds alone, and is not sent."""
+        """Build the settings of an Ask. The first model is the log-odds of the prior alone, and is not sent."""
         v, t = self.settings.veil, self.train
         config: dict[str, Value] = {
             "inputs": len(server.model) - 1,
@@ -269,7 +270,7 @@ class Veil(Method):
         return config
 
     def _notes(self, server: Server, spent: Spending) -> tuple[str, ...]:
-        """Return notes on settings that are easily overlooked, in the first round."""
+        """Return notes on misleading settings, in the first round."""
         v, d = self.settings.veil, len(server.model) - 1
         if server.round > 1 or spent.selection not in VOTING:
             return ()
@@ -277,15 +278,15 @@ class Veil(Method):
         if spent.selection == "paper" and spent.draw:
             most = f"at most {math.exp(spent.draw / 4):.4g} times as often as another, whatever the data"
             notes.append(
-                f"as printed a feature is drawn {most}: choices are all but even, and what is learnt comes of signs"
+                f"as printed, a feature is drawn {most}: selection is nearly uniform, and the model learns from signs"
             )
         if v.votes == "quorum" and v.quorum > v.k / d:
             sentence = f"method.veil.quorum is {v.quorum:.1%}, above k / d = {v.k / d:.1%}"
-            notes.append(f"{sentence}: where sites draw all but evenly no feature passes; lower it, or raise k")
+            notes.append(f"{sentence}: with nearly uniform draws no feature passes; lower it, or raise k")
         return tuple(notes)
 
     def _start(self, server: Server, census: Mapping[str, Array]) -> Array:
-        """Return the model so far; at the beginning the prior's log-odds alone."""
+        """Return the current model; at the start, the log-odds of the prior alone."""
         model = np.array(server.model, float)
         if server.round == 1:
             prior = float(census["prior"][0])
@@ -295,7 +296,7 @@ class Veil(Method):
     def _reported_rows(
         self, server: Server, sites: tuple[str, ...], census: Mapping[str, Array]
     ) -> dict[str, dict[str, float]]:
-        """Compute the rows of each site as it said them, with noise, where its votes count by them."""
+        """Return the noisy row count of each site, if its votes are weighted by it."""
         by_site = len(census.get("rows", ())) == len(server.sites) and self.settings.veil.weight == "root"
         if not by_site or self.spending(server).selection not in VOTING:
             return {}
@@ -311,11 +312,12 @@ class Veil(Method):
 
 
 MAX_SUM_ENTRY = 2.0**30
-"""The largest entry of one site's sum: beyond what its patients can add up to."""
+"""Upper bound of an entry of one site's sum."""
 
 
 def sum_reports(server: Server, ask: Ask, name: str, *, noise: float) -> Generator[Ask, Answers, SumResult]:
-    """Return the sum of what sites are asked for; `noise`: its least deviation, which a secure sum's sites add in shares."""
+    """Return the sum of the requested reports; `noise`: its smallest standard deviation, which sites add in shares in a secure
+    sum."""
     if server.secure is None:
         answers: Answers = yield ask
         if not len(answers):
@@ -327,7 +329,7 @@ def sum_reports(server: Server, ask: Ask, name: str, *, noise: float) -> Generat
 
 
 def noise_deviation(noise: float, server: Server, sites: Sequence[str]) -> float:
-    """Return the deviation of the noise that is really in a sum over these sites, each of which added its own or its share."""
+    """Return the standard deviation of the actual noise in a sum over these sites, each of which added its own or its share."""
     if server.secure is None:
         return noise * math.sqrt(len(sites))
     from grandrounds.privacy.secagg import fewest_honest

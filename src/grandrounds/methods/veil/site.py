@@ -1,7 +1,7 @@
 """VEIL at a site: proposals of features, and sums over patients of clipped vectors. No model leaves the site.
 
-One patient can change what is drawn or summed by no more than is stated with each task, whatever the other patients and
-whatever model the server sent. Draws and noise come from the site's own secret, not from the experiment's seed.
+Each task states its sensitivity to one patient, which is the same for any other patients and any model from the server. Draws
+and noise come from the site's own secret, not from the experiment's seed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grandrounds.protocol.tasks import CENSUS, MOMENTS, PERCENTILES, PROPOSE, SC
 from grandrounds.site.plugin import Columns, SitePlugin, Task
 
 _MAX_WEIGHT = 1e100
-"""Of a weight: far beyond any model, and far from where sums are no numbers any more."""
+"""Bound of a weight: far above any model's, and far below overflow of a sum."""
 
 
 class VeilSite(SitePlugin):
@@ -40,9 +40,9 @@ class VeilSite(SitePlugin):
         }
 
     def _census(self, ask: Ask, members: Array) -> Columns:
-        """Training rows and events, (2,): one patient is in both, or in the first.
+        """Count training rows and events, (2,): one patient is in both, or in the first.
 
-        Where a `norm` R is told, also sum_i clip(x_i, c) / R, each patient's vector no longer than 1: (2 + d,).
+        With a `norm` R, also sum clip(x_i, c) / R over patients i, with vectors of norm at most 1: (2 + d,).
         """
         config = ask.shared
         counts = np.array([self._counts(config, x, y) for x, y in self._rows(members)], float)
@@ -60,13 +60,11 @@ class VeilSite(SitePlugin):
         return np.concatenate([rows, _clip_rows(np.clip(x, -c, c), r).sum(axis=0) / r])
 
     def _propose(self, ask: Ask, members: Array) -> Columns:
-        """k candidates of 2 d + 2: feature j with a sign, numbered j and j + d + 1; the last feature is the intercept.
+        """Propose k candidates of 2 d + 2: feature j with a sign, numbered j and j + d + 1; the last feature is the intercept.
 
-        Where `features` are told, they and the intercept alone.
-
-        By `score`: s * sum_i (y_i - p_i) clip(x_ij, c) / c at the model that was sent, which one patient moves by at most 1.
-        By `paper`, `strongly_convex` and `non_expansive`: the weights of a small model fitted here, over how far one
-        patient can move one of them.
+        With `features`, only they and the intercept are candidates. By `score`: s * sum_i (y_i - p_i) clip(x_ij, c) / c at the
+        model from the server, with sensitivity 1 to one patient. By `paper`, `strongly_convex` and `non_expansive`: the weights
+        of a small local model, divided by their sensitivity to one patient.
         """
         from grandrounds.privacy.mechanisms import exponential_top_k
 
@@ -82,7 +80,7 @@ class VeilSite(SitePlugin):
                 else fit_utility(config, x, y, selection, np.random.default_rng(self._key(ask, site, 1)))
             )
             rng = np.random.Generator(np.random.Philox(key=self._key(ask, site, 0)))
-            if selection == "paper":  # chosen by size alone; the sign is sent as it is
+            if selection == "paper":  # selected by size alone; the sign is sent without noise
                 chosen = _draw_top(np.abs(utility), epsilon, k, rng, exponential_top_k)
                 negative = utility[chosen] < 0
             else:
@@ -93,10 +91,10 @@ class VeilSite(SitePlugin):
         return {"votes": np.array(votes, np.uint8 if candidate_count <= 256 else np.uint16)}
 
     def _scores(self, ask: Ask, members: Array) -> Columns:
-        """sum_i of (y_i - p_i) (clip(x_i, c), 1) on the features in question, each patient's vector no longer than R.
+        """Sum (y_i - p_i) (clip(x_i, c), 1) over patients i on the requested features, with vectors of norm at most R.
 
-        Values are told from the `centre`, where one is sent: clipping shortens the vectors of those with the event most, and
-        what is off centre would then look like a reason.
+        Values are relative to the `centre`, if one is sent: clipping shortens the vectors of patients with the event most, which
+        would bias features that are off centre.
         """
         config = ask.shared
         model, chosen, c, r = _read_model(config), _asked_features(config), _clip_value(config), float(config["norm"])
@@ -111,10 +109,10 @@ class VeilSite(SitePlugin):
         return {"scores": sums + self._gaussian(ask, members, sums.shape[1])}
 
     def _moments(self, ask: Ask, members: Array) -> Columns:
-        """sum_i of z_i z_i' (the upper half) and of a z_i (y_i - prior), for z_i = (clip(x_i, c), 1) no longer than R.
+        """Sum z_i z_i' (the upper half) and a z_i (y_i - prior) over patients i, for z_i = (clip(x_i, c), 1) of norm at most R.
 
-        Off the diagonal entries are told times the root of 2, so that the vector of one patient is as long as
-        sqrt(||z||^4 + a^2 ||z||^2 (y - prior)^2).
+        Off-diagonal entries are multiplied by the square root of 2, so that the vector of one patient has norm sqrt(||z||^4 +
+        a^2 ||z||^2 (y - prior)^2).
         """
         config = ask.shared
         c, r, prior, a = _clip_value(config), float(config["norm"]), float(config["prior"]), float(config["outcome"])
@@ -129,11 +127,11 @@ class VeilSite(SitePlugin):
         return {"moments": sums + self._gaussian(ask, members, sums.shape[1])}
 
     def _percentiles(self, ask: Ask, members: Array) -> Columns:
-        """Training rows in each agreed cell of the columns in question: a patient is in one cell of each column."""
+        """Count training rows in each agreed cell of the requested columns: a patient is in one cell per column."""
         columns = [ColumnCells.from_dict(values) for values in json.loads(str(ask.shared["columns"]))]
         stack = self.site.stack
         if not isinstance(stack.data, Dataset):
-            raise BadInput("percentiles are of columns, and these rows are images", code="needs-table")
+            raise BadInput("percentiles need the columns of a table, but this site has images", code="needs-table")
         train = stack.parts["train"]
         rows = [stack.rows[k].train for k in members.tolist()]
         if train.patients is not None:
@@ -142,7 +140,7 @@ class VeilSite(SitePlugin):
         return {"cells": counts + self._gaussian(ask, members, counts.shape[1])}
 
     def _gaussian(self, ask: Ask, members: Array, size: int) -> Array:
-        """Noise of the deviation that is asked for, where no secure sum adds it."""
+        """Draw noise of the requested standard deviation, if no secure sum adds it."""
         sigma = float(ask.shared.get("noise", 0.0))
         if not sigma:
             return np.zeros((len(members), size))
@@ -153,17 +151,18 @@ class VeilSite(SitePlugin):
         return np.array([draw(np.random.Generator(np.random.Philox(key=key)), size) for key in keys])
 
     def _key(self, ask: Ask, site: str, purpose: int) -> Array:
-        """128 bits of the site's secret for one Ask."""
+        """Derive 128 bits from the site's secret for one Ask."""
         words = self.site.secret(site).bytes(f"{ask.id}: {ask.task} {purpose}", 16)
         return np.frombuffer(words, "<u8")
 
     def _rows(self, members: Array) -> Iterator[tuple[Array, Array]]:
-        """Each member's training rows (n, d) and outcomes (n,), 0 or 1; one of each patient where a promise is to patients."""
+        """Yield each member's training rows (n, d) and outcomes (n,), 0 or 1; one row per patient if the privacy unit is a
+        patient."""
         part = self.site.stack.parts.get("train")
         if part is None:
             raise BadInput("this site has not prepared its data yet: ask 'prepare' first", code="site-not-prepared")
         if part.target.shape[1] != 1:
-            raise BadInput("VEIL is for two classes", code="too-many-classes")
+            raise BadInput("VEIL needs two classes", code="too-many-classes")
         for k in members.tolist():
             mine = part.one_each(k)
             yield np.asarray(part.x[mine], float), np.asarray(part.y[mine], float)
@@ -185,7 +184,7 @@ def fit_utility(config: Mapping[str, Value], x: Array, y: Array, selection: str,
 
 
 def _draw_top(utility: Array, epsilon: float, k: int, rng: np.random.Generator, draw: Callable[..., Array]) -> Array:
-    """k candidates by the exponential mechanism, each draw worth epsilon; the k best where nothing is promised."""
+    """Draw k candidates by the exponential mechanism, with epsilon per draw; the k best without a budget."""
     if not epsilon:
         return np.argsort(-utility, kind="stable")[:k]
     return np.asarray(draw(utility, epsilon=epsilon * k, sensitivity=1.0, k=k, rng=rng))
@@ -198,7 +197,7 @@ def _probability(model: Array, x: Array, c: float) -> Array:
 
 
 def _clip_rows(z: Array, longest: float) -> Array:
-    """Compute the rows shortened to this length."""
+    """Clip the rows to this norm."""
     out: Array = z * np.minimum(1.0, longest / np.maximum(np.linalg.norm(z, axis=1), 1e-12))[:, None]
     return out
 
@@ -208,7 +207,7 @@ def _add_intercept(x: Array) -> Array:
 
 
 def _asked_features(config: Mapping[str, Value]) -> Array:
-    """Return the features in question; all of them where none are named."""
+    """Return the requested features; all if none are named."""
     return np.asarray(config["features"], np.int64) if "features" in config else np.arange(int(config["inputs"]))
 
 
@@ -220,12 +219,12 @@ def _read_array(config: Mapping[str, Value], name: str) -> Array:
     """Read an array of the server; refuse one that could make a sum NaN, which would expose a patient through any noise."""
     sent = np.asarray(config[name], float)
     if not (np.abs(sent) < _MAX_WEIGHT).all():
-        raise BadInput("the weights that were sent are not finite, or too large to add up", code="weights-not-finite")
+        raise BadInput("the model weights from the server are not finite, or too large to sum", code="weights-not-finite")
     return sent
 
 
 def _read_model(config: Mapping[str, Value]) -> Array:
-    """Return the weights (d + 1,) that were sent; where none were, all are 0 but the intercept, which is the prior's log-odds."""
+    """Return the weights (d + 1,) from the server; if none were sent, zeros with the log-odds of the prior as intercept."""
     if "model" in config:
         return _read_array(config, "model")
     out = np.zeros(int(config["inputs"]) + 1)

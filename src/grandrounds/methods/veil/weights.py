@@ -1,6 +1,6 @@
 """VEIL's arithmetic at the server: votes on features, sparse regression from moments, and steps of a logistic fit.
 
-All of it is post-processing of what was released with noise, so it costs no privacy.
+All of it is post-processing of noisy releases, so it costs no privacy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 
 _ROUNDING = 1e-9
-"""7 of 100 are a share of .07, whatever floats say."""
+"""Tolerance of a share: 7 of 100 is 0.07 in spite of rounding."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Ballot:
 
 
 def net_votes(ballot: Ballot, weight: Array) -> tuple[Array, str]:
-    """Sum the signs of each entry by the sites' weights, as a share of all weight: in [-1, 1]."""
+    """Sum the signs of each entry by the sites' weights, as a share of the total weight: in [-1, 1]."""
     change: Array = weight @ ballot.signs / weight.sum()
     moved = int((change[:-1] != 0).sum())
     return change, f"net votes of {len(weight)} sites for {moved} features"
 
 
 def quorum_votes(ballot: Ballot, *, quorum: float) -> tuple[Array, str]:
-    """Eq. 3-4: the mean sign of entries that at least a share `quorum` of the sites proposed; nothing for others."""
+    """Compute the mean sign of entries that at least a share `quorum` of the sites proposed, 0 for others (eq. 3-4)."""
     counts = np.abs(ballot.signs).sum(axis=0)
     passed = (counts >= quorum * len(ballot.signs) - _ROUNDING) & (counts > 0)
     change = np.where(passed, ballot.signs.sum(axis=0) / np.maximum(counts, 1), 0.0)
@@ -49,11 +49,11 @@ def quorum_votes(ballot: Ballot, *, quorum: float) -> tuple[Array, str]:
 
 
 _RIDGE = 2.0
-"""How many times the noise's spectral norm, about 2 sqrt(m) of its deviation, the ridge is."""
+"""Ridge penalty in units of the noise's spectral norm, about 2 sqrt(m) of its deviation."""
 
 
 def unpack_moments(packed: Array, size: int, *, outcome: float) -> tuple[Array, Array]:
-    """Return the symmetric matrix (size, size) and the vector (size,) that sites told as one (`veil.moments`)."""
+    """Unpack the symmetric matrix (size, size) and the vector (size,) from the report of `veil.moments`."""
     upper = np.triu_indices(size)
     cut = len(upper[0])
     gram = np.zeros((size, size))
@@ -62,10 +62,10 @@ def unpack_moments(packed: Array, size: int, *, outcome: float) -> tuple[Array, 
 
 
 def fit_moments(gram: Array, towards: Array, *, prior: float, features: int, noise: float) -> tuple[Array, Array]:
-    """Return the features chosen one after another, each the one that explains most of what is left, and the model (d + 1,).
+    """Select features by forward selection, each explaining most of the residual; return them and the model (d + 1,).
 
-    Least squares of (y - prior) on them and the intercept; `noise` is the deviation of an entry of `gram`, and the
-    ridge is as large as what noise alone makes of a matrix of that size. A slope of a probability is prior (1 - prior)
+    Least squares of (y - prior) on them and the intercept; `noise` is the deviation of an entry of `gram`, and the ridge is as
+    large as the norm of noise alone in a matrix of that size. A slope of a probability is prior (1 - prior)
     times that of log-odds. All features where `features` is 0.
     """
     d = len(towards) - 1
@@ -95,7 +95,7 @@ def strongest_features(scores: Array, count: int, *, exclude: Sequence[int] | Ar
 
 
 def keep_features(model: Array, chosen: Array) -> Array:
-    """Return the model with all weights but those chosen, and the intercept, at 0."""
+    """Return the model with all weights but those selected, and the intercept, set to 0."""
     out = np.zeros_like(model)
     index = np.append(chosen, len(model) - 1)
     out[index] = model[index]
@@ -127,9 +127,9 @@ def fit_step(
     curve: Curvature | None,
     centre: Array | None = None,
 ) -> Array:
-    """Return one step up the summed scores (len(chosen) + 1, the intercept last): by Newton's rule where the curve is known.
+    """Return one step up the summed scores (len(chosen) + 1, the intercept last): a Newton step if the curvature is known.
 
-    Scores of values told from a `centre` (d,) are of a model whose intercept is there; it is told from 0 again.
+    Scores of values relative to a `centre` (d,) belong to a model with its intercept there; the result's is at 0 again.
     """
     index = [*chosen.tolist(), len(model) - 1]
     step = lr * scores / max(rows, 1.0) if curve is None else curve.step(scores, index)

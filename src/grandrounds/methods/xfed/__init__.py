@@ -1,1 +1,1 @@
-"""XFed: sites whose models are right for the right reasons upload them. Server half, site half, incompatible settings."""
+"""XFed: only sites with accurate models and correct explanations upload them. Server half, site half, incompatible settings."""

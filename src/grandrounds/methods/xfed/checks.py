@@ -1,4 +1,4 @@
-"""Settings that XFed needs, and those that it does not go with."""
+"""Checks of XFed: required and incompatible settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grandrounds.methods import is_variant_of, regularizer_class
 
 
 def selects_by_explanations(plan: Plan) -> bool:
-    """Tell whether sites are chosen by their scores on reference images: XFed, or a method made from it."""
+    """Check whether sites are selected by their scores on reference images: XFed, or a subclass."""
     return is_variant_of(plan.method.name, "xfed")
 
 
@@ -26,25 +26,25 @@ def refusals(plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
     """Yield reasons why XFed cannot choose sites in this run."""
     x, name = plan.method.xfed, reference_name(plan)
     if not pictures:
-        yield "method 'xfed' looks where nets look, in pictures: use 'fedxchain' or 'sse-agg' for tables"
+        yield "method 'xfed' scores heat maps of images: use 'fedxchain' or 'sse-agg' for tables"
     if name is None and plan.reference.plain():
-        yield "method 'xfed' needs to know which reference pictures sites are scored on: set method.reference"
+        yield "method 'xfed' needs one set of reference images for scoring: set method.reference"
     elif name is None:
-        yield "method 'xfed' needs scoring pictures: add [reference.scoring] with rows = 30 and sent = true"
+        yield "method 'xfed' needs scoring images: add [reference.scoring] with rows = 30 and sent = true"
     elif not plan.reference.plain()[name]["sent"] or not plan.reference.plain()[name]["labelled"]:
-        yield f"sites score themselves on labelled pictures that they are sent: set reference.{name}.sent = true, labelled = true"
+        yield f"method 'xfed' needs labelled images at the sites: set reference.{name}.sent = true, labelled = true"
     if x.score == "grid" and not x.grid:
         yield "method.xfed.score is 'grid', but method.xfed.grid = 0 makes no scenes: set it to 2"
     if sites < 2:
-        yield f"method 'xfed' leaves one site out, and {sites} trains: use 'fedavg'"
+        yield f"method 'xfed' excludes at least one site, but {sites} trains: use 'fedavg'"
     if plan.privacy.secure:
         yield "method 'xfed' asks the chosen sites for their models, which privacy.secure hides: leave one of them out"
     if plan.privacy.epsilon is not None or plan.privacy.mechanism != "none":
-        yield "what method 'xfed' asks of sites has no noise: leave [privacy] out, or use 'fedavg'"
+        yield "the reports of method 'xfed' have no noise: leave [privacy] out, or use 'fedavg'"
     regularizer = regularizer_class(plan.method).name
     if regularizer not in ("none", "proximal", "moon"):
         yield f"stability '{regularizer}' uploads more than a model: use none, proximal or moon with 'xfed'"
     if x.weights == "rank" and plan.method.weigh.rule != "data_size":
-        yield f"method.xfed.weights 'rank' leaves no say to method.weigh '{plan.method.weigh.rule}': leave one of them out"
+        yield f"method.xfed.weights 'rank' replaces method.weigh '{plan.method.weigh.rule}': leave one of them out"
     if plan.tasks.plain():
         yield "sites with different tasks cannot be ranked by one score: leave [tasks] out, or use 'fedavg'"

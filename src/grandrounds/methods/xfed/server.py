@@ -1,7 +1,7 @@
 """XFed: sites train and score their accuracy and explanations; only the selected ones send their model.
 
-The exchange has two steps. A site keeps what it trained and reports a few numbers on shared scoring pictures; the server ranks
-sites by xai_share * XAI accuracy + (1 - xai_share) * accuracy and asks the best for their models. The others' uploads are saved.
+The exchange has two steps. A site keeps its trained model and reports a few numbers on shared scoring images; the server ranks
+sites by xai_share * XAI accuracy + (1 - xai_share) * accuracy and asks the best for their models. The others do not upload.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from grandrounds.methods.xfed.site import CandidateModels
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Ask, Value
 
 _SCORES = {"accuracy": "accuracy", "loss": "cross_entropy", "xai": "xai", "grid": "grid"}
-"""What sites report, and its signal: "loss" is that of a model before training, by which sites are chosen elsewhere."""
+"""Signal of each report; "loss" is that of the model before training, as in other selection rules."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Sites ranked by their fused score: which are kept (K,), their places from 1 (K,), and the score (K,)."""
+    """Sites ranked by their combined score: selected (K,), rank from 1 (K,), and score (K,)."""
 
     score: Array
     place: Array
@@ -38,7 +38,7 @@ class Ranking:
 
 
 def fuse_scores(accuracy: Array, reasons: Array, xai_share: float) -> Array:
-    """xai_share * XAI accuracy + (1 - xai_share) * accuracy; where no picture could be scored XAI accuracy counts 0."""
+    """xai_share * XAI accuracy + (1 - xai_share) * accuracy; if no image could be scored, XAI accuracy is 0."""
     out: Array = xai_share * np.nan_to_num(reasons) + (1 - xai_share) * accuracy
     return out
 
@@ -54,16 +54,16 @@ def rank_sites(score: Array, accuracy: Array, sites: tuple[str, ...], *, keep: f
 
 
 def rank_weights(place: Array) -> Array:
-    """Weights (m,) by the places of those that are kept, from 1 (sec. 5.5): the first of m counts m times the last."""
+    """Compute weights (m,) by rank, from 1 (sec. 5.5): the first of m has m times the weight of the last."""
     return data_size(place.max() + 1.0 - place)
 
 
 class XFed(FedAvg):
-    """FedAvg of the sites with the best accuracy and explanations; with stability 'proximal' it is FedProx of them."""
+    """FedAvg of the sites with the best accuracy and explanations; with stability 'proximal', FedProx."""
 
     name = "xfed"
     site = (CandidateModels,)
-    title = "XFed: only sites whose models are right, and for the right reasons, send them (pictures)"
+    title = "XFed: only sites with accurate models and correct explanations send them (images)"
 
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
@@ -113,12 +113,12 @@ class XFed(FedAvg):
         return rank_sites(fuse_scores(right, reasons, x.xai_share), scores["accuracy"], sites, keep=x.keep)
 
     def _rank_weighting(self, models: Answers, ranking: Ranking, received: list[int]) -> WeightingResult | None:
-        """Shares of the rows, as FedAvg has them; or by rank."""
+        """Compute weights by rows, as FedAvg does, or by rank."""
         if self.settings.xfed.weights == "rows":
             return None
         weights = rank_weights(ranking.place[received].astype(float))
         return WeightingResult(
-            weights, {}, "a site's weight follows its rank among those that are kept, the best first"
+            weights, {}, "a site's weight follows its rank among the selected sites"
         )
 
     def _server_scores(self, server: Server, models: Answers, rule: RationaleRule) -> dict[str, dict[str, float]]:
@@ -138,15 +138,15 @@ class XFed(FedAvg):
         reasons = {"grid": "grid accuracy", "masks": "XAI accuracy"}[x.score]
         excluded = [s for s in answers.sites if s not in chosen]
         if not excluded:
-            return f"{answers.sites[0]} alone answered, and so it sends its model"
+            return f"{answers.sites[0]} is the only site that answered, so it sends its model"
         return (
             f"{len(chosen)} of {len(answers)} sites send their models, by {x.xai_share:g} x {reasons} + {1 - x.xai_share:g} x "
-            f"{x.measure}; not asked: {', '.join(excluded)}, which saves {len(excluded) * size:,} numbers of upload"
+            f"{x.measure}; not asked: {', '.join(excluded)}, which saves the upload of {len(excluded) * size:,} numbers"
         )
 
 
 def _score_loss(loss: Array) -> Array:
-    """Cross-entropy as a score in (0, 1]: exp(-loss), the mean probability given to the truth (geometric)."""
+    """Convert cross-entropy to a score in (0, 1]: exp(-loss), the geometric mean of the probability of the true class."""
     out: Array = np.exp(-loss)
     return out
 
@@ -159,7 +159,7 @@ def _find_discrepancies(
     *,
     tolerance: float,
 ) -> tuple[str, ...]:
-    """Name the sites whose reported scores differ from those the server computes."""
+    """List the sites whose reported scores differ from the server's."""
     out = []
     for name, signal in _SCORES.items():
         for site, reported in zip(models.sites, scores[name][received].tolist(), strict=True):
@@ -168,9 +168,9 @@ def _find_discrepancies(
                 continue
             difference = (
                 abs(exp(-reported) - exp(-computed)) if name == "loss" else abs(reported - computed)
-            )  # a loss has no upper end
+            )  # a loss has no upper bound
             if difference > tolerance:
                 out.append(
-                    f"{site}: says {signal.replace('_', ' ')} {reported:.3f}, and the server finds {computed:.3f}"
+                    f"{site}: says {signal.replace('_', ' ')} {reported:.3f}, but the server computes {computed:.3f}"
                 )
     return tuple(out)

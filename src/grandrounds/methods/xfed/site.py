@@ -20,14 +20,14 @@ class CandidateModels(SitePlugin):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.kept: tuple[str, dict[int, Array]] = ("", {})  # an Ask, and the models of it that stay until asked for
+        self.kept: tuple[str, dict[int, Array]] = ("", {})  # an Ask, and its models until they are requested
 
     @property
     def tasks(self) -> Mapping[str, Task]:
         return {UPLOAD: self._upload}
 
     def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
-        """Score the members' models where the Ask says so, and keep them where it says so."""
+        """Score and store the members' models if the Ask requests it."""
         ask, models = request.ask, columns["model"]
         scores = self._scored(ask, models, request.members) if REPORT in ask.shared else {}
         if ask.shared.get(KEEP):
@@ -40,7 +40,7 @@ class CandidateModels(SitePlugin):
         y = None if reference is None else reference.classes
         if reference is None or y is None:
             raise BadInput(
-                "a site is to score its reasons on labelled pictures that it was not sent: ask 'lend' first",
+                "this site has no labelled images to score its explanations on: send them first (task `lend`)",
                 code="reference-not-shared",
             )
         rule = RationaleRule.from_json(str(ask.shared[REPORT]))
@@ -48,7 +48,7 @@ class CandidateModels(SitePlugin):
         return falsify(scores, attacks=self.site.stack.attacks_of(members), round=ask.round)
 
     def _keep(self, ask: Ask, members: Array, models: Any) -> None:
-        """Hold the members' models until they are asked for; an Ask may come in parts, and a later one takes its place."""
+        """Store the members' models until they are requested; an Ask may come in parts, and a later Ask replaces it."""
         ask_id, models_by_site = self.kept
         before = models_by_site if ask_id == str(ask.id) else {}
         self.kept = (str(ask.id), before | dict(zip(members.tolist(), models, strict=True)))
@@ -58,7 +58,7 @@ class CandidateModels(SitePlugin):
         ask_id, models_by_site = self.kept
         if ask_id != str(ask.shared["of"]) or any(k not in models_by_site for k in members.tolist()):
             raise BadInput(
-                "a model is asked for that this site does not keep: it keeps the last one it was told to",
+                "the server requests a model that this site does not store: it stores only the last one it was asked to keep",
                 code="model-not-stored",
             )
         models = [models_by_site[k] for k in members.tolist()]
