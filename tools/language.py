@@ -46,7 +46,7 @@ WORDS = {
     r"(spent|worked out) again": "recomputed",
     r"gone on with|(goes|go|going) on with": "resumed, continues",
     r"boast\w*": "inflated metrics",
-    r"promis(e|es|ed|ing)": "guarantee",
+    r"(?<!new )promis(e|es|ed|ing)": "guarantee",
     r"held against": "compared with",
     r"(is|are|was|were|be) told": "receives",
     r"thought better of": "say it plainly",
@@ -55,7 +55,7 @@ WORDS = {
 BANNED = [(re.compile(rf"(?<![\w./`-])(?:{word})(?![\w`]|\.\w|/)", re.IGNORECASE), say) for word, say in WORDS.items()]
 #: The name of a parameter, in a docstring's list of arguments.
 ARGUMENT = re.compile(r"^([ \t]+)\*{0,2}\w+(?: \([^)\n]*\))?:", re.MULTILINE)
-OPENING = re.compile(r"^(What|Whether|Where|Who|Whom|How far|How many|How much)\b(?!ver)")
+OPENING = re.compile(r"^(What(?!-if)|Whether|Where|Who|Whom|How far|How many|How much)\b(?!ver)")
 #: Folders that are not checked: results are written by the reproductions from what they measured.
 LEFT_OUT = ("docs/results", "docs/images", "src/grandrounds/console/static/vendor", "build", "runs", "site")
 SUFFIXES = {".py", ".md", ".toml", ".html", ".js"}

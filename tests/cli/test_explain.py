@@ -112,7 +112,7 @@ def test_a_case_is_printed_with_its_reasons_and_saved(home, rounds):
     assert f"saved: {home / 'run' / 'explain' / 'case-12.html'}" in out
     assert all(r.column in page for r in case.attributions)
     assert read(page).fetched == []
-    assert "one patient's values" in page
+    assert "Treat this page as part of the medical record" in page
     assert "patient" in rounds("explain", "--help")[1]
 
 
@@ -144,7 +144,7 @@ def test_a_new_patient_from_a_file(home, rounds, tmp_path):
     assert code == 0
     assert "new patient" in out
     assert "outcome not known" in out
-    assert "ward = 'attic' is on fewer than 5 training patients" in out
+    assert "ward = 'attic' occurs in fewer than 5 training patients" in out
     assert (tmp_path / "case-new-1.html").exists()
 
 
@@ -220,12 +220,12 @@ def test_the_record_flags_marks_and_notes_on_screen_and_on_the_page(missed, roun
     assert code == 0
     assert "(near miss)" in out
     assert "bias? sex = " in out
-    assert "at the mean of all sites' patients it would be" in out.replace("\n", " ")
+    assert "at the mean of all sites' patients the risk would be" in out.replace("\n", " ")
     page = (missed.folder / "explain" / f"case-{number}.html").read_text()
     for words in (
-        "Possible bias",
-        "Amplifiers",
-        "Mitigators",
+        "Non-clinical factors that affect this risk",
+        "Raises the risk",
+        "Lowers the risk",
         "odds ratio",
         "prefers-color-scheme: dark",
         "Near miss:",
@@ -283,7 +283,7 @@ def test_the_waterfall_goes_from_the_background_to_the_patient(home):
     steps = [x for x, measure in zip(bars["x"], bars["measure"], strict=True) if measure == "relative"]
     assert sum(steps) == pytest.approx(case.score - case.base)
     shown = drawn["layout"]["title"]["text"]
-    assert f"from {case.baseline:.1%} at the start (dotted) to {case.probability:.1%} for this patient" in shown
+    assert f"from a baseline of {case.baseline:.1%} (dotted) to {case.probability:.1%} for this patient" in shown
     assert case.attributions[0].column in bars["y"][0]
     drawn.plotly()
 

@@ -114,7 +114,7 @@ def test_the_numbers_of_a_figure_are_those_that_are_drawn_and_follow_it(window, 
     assert [row[0] for row in cells] == ["1", "2", "3"]
     drawn = np.array([trace["y"] for trace in data]).T
     np.testing.assert_allclose(np.array([row[1:] for row in cells], float), drawn, rtol=1e-3)
-    assert place.get_by_role("link", name="The same as JSON").get_attribute("href").startswith("/api/run/figure?")
+    assert place.get_by_role("link", name="Data as JSON").get_attribute("href").startswith("/api/run/figure?")
     window.go("/run?run=by-reasons")
     window.drawn("pairs-training")
     place = page.locator('figure[data-figure="pairs-training"]')
@@ -141,7 +141,7 @@ def test_a_large_table_is_cut_and_says_so(window, console):
       return [...counts, ...["p", "tbody td"].map(part => table.querySelector(part).textContent),
               table.querySelector(".scroll").getAttribute("aria-label")];
     }""")
-    said = "This table has 200 of 350 rows and 40 of 61 columns. All of it as JSON"
+    said = "This table has 200 of 350 rows and 40 of 61 columns. Complete data as JSON"
     assert told == [200, 40, said, "0", "Numbers: Many"]
 
 

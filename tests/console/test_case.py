@@ -226,7 +226,7 @@ def test_of_three_classes_a_what_if_follows_the_class_that_was_decided_for(tmp_p
     said, answer = run.model.predict(row), ask(client, "three", number, values).json()
     assert answer["after"] == pytest.approx(said.probabilities[0][said.classes.index("2")], abs=1e-7)
     assert answer["decision_after"] == said.decisions[0] != "2"
-    assert answer["reasons"] == [] and f"The decision is {said.decisions[0]} now" in answer["notes"][0]
+    assert answer["reasons"] == [] and f"The decision is now {said.decisions[0]}" in answer["notes"][0]
     assert client.get("/case", params={"run": "three", "case": number}).status_code == 200
 
 
@@ -291,7 +291,7 @@ def test_under_a_budget_sliders_reach_over_this_hospitals_own_patients(clinician
     age = next(c for c in told["controls"] if c["column"] == "age")
     own = table["age"][table["hospital"] == "b"]
     assert own.min() - age["step"] <= age["low"] and age["high"] <= own.max() + age["step"]
-    assert "b's own patients" in age["range"] and "not released" in told["record"]["percentiles"]["from"]
+    assert "99% of b's patients" in age["range"] and "not released" in told["record"]["percentiles"]["from"]
 
 
 def test_near_misses_are_marked_and_can_be_listed_alone(clinician, hospitals):
@@ -349,7 +349,7 @@ def test_a_script_in_a_columns_name_stays_text(clinician):
     for figure in ("waterfall", "elsewhere-deployed"):
         drawn = clinician.get("/api/case/figure", params={"run": "common", "case": number, "figure": figure}).text
         assert EVIL not in drawn and "&lt;script&gt;" in drawn
-    assert "treat it as part of that patient's record" in page.replace("&#39;", "'")
+    assert "Treat this page as part of the medical record" in page
 
 
 def test_a_file_of_the_hospitals_shows_its_own_rows_alone(hospitals, table, tmp_path):

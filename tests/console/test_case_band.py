@@ -14,7 +14,7 @@ def test_a_band_of_few_rows_is_too_few_to_tell(rows, few):
     held = {"of": "positive class", "edges": [0.0, 0.5, 1.0], "count": [0, rows], **shares}
     found = band(held, 0.7, event="died")
     assert found is not None and found.rows == rows
-    assert ("too few to tell" in found.verdict) == few and ("in line" in found.verdict) != few
+    assert ("too few to judge" in found.verdict) == few and ("well calibrated" in found.verdict) != few
 
 
 def test_half_of_the_threshold_is_not_near_it():

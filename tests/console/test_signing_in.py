@@ -76,7 +76,7 @@ def test_an_unknown_name_is_told_nothing_else_than_a_wrong_password(client):
     known, unknown = sign_in(client, "ada", "wrong wrong wrong"), sign_in(client, "bob", "wrong wrong wrong")
     assert known.status_code == unknown.status_code == 401
     assert [re.findall(r'role="alert">([^<]*)', r.text) for r in (known, unknown)] == [
-        ["That name, password or token is not known here."]
+        ["Unknown name, password or token."]
     ] * 2
 
 

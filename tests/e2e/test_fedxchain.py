@@ -127,7 +127,7 @@ def test_what_left_under_masks_names_what_each_site_told_of_its_own_model(sketch
     done = run(tmp_path / "r", **changes)
     said = list_disclosures(Settings(done.plan), done.summary)
     assert "its model's accuracy on the reference rows, to every site" in said
-    assert "by how much worse the model is on the reference rows without its own" in said
+    assert "the loss in performance on the reference rows without its model" in said
     assert any("SHAP values on its own training rows" in line and "into a sum" in line for line in said)
     assert any("its own model reasons on reference rows" in line for line in said) == (sketch != "none")
 

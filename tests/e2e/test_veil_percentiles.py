@@ -148,7 +148,7 @@ def test_a_few_hundred_patients_are_drowned_and_the_page_says_so(tmp_path):
     case = explain_case(done, 3, data=patients(SIZES))
     placed = [r for r in case.attributions if r.value is not None]
     assert all(r.percentile is None and r.share is None and r.margin > 10 for r in placed)
-    assert all(percentile_text(r).startswith("not told: noise of ±") for r in placed)
+    assert all(percentile_text(r).startswith("withheld: noise of ±") for r in placed)
 
 
 def test_a_site_that_does_not_allow_it_refuses_and_the_run_goes_on_without_it(tmp_path, monkeypatch):

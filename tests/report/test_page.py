@@ -136,12 +136,13 @@ def test_the_script_is_in_the_page_once_and_whole(evil_page):
 def test_every_section_is_there(evil_page):
     page = Page(evil_page)
     for heading in (
-        "Rounds",
-        "Final model, test rows of all sites",
+        "Summary",
+        "Training",
+        "Performance on test patients of all sites",
         "Explanations",
         "Sites, lowest AUROC first",
-        "Missing sites and cost of rounds",
-        "Cost, privacy, provenance",
+        "Participation and cost",
+        "Privacy and provenance",
     ):
         assert heading in page.headings
     for title in (
@@ -153,7 +154,7 @@ def test_every_section_is_there(evil_page):
         "Drift of explanations between sites",
         "Overlap of sites' explanations",
         "Most important features of each site's own model",
-        "Most important features of the shared model, by site",
+        "Most important features of the common model, by site",
         "Training drift, by pair of sites",
         "Deployed divergence, by pair of sites",
     ):

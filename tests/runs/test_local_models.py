@@ -333,7 +333,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(settings, words, tmp_path):
 
 def test_what_went_to_other_sites_is_said(by_hand, tmp_path):
     crossed, own = by_hand[0], run(tmp_path / "own", "own")
-    said = "In 3 rounds every local model that was sent went to every other site as it is"
+    said = "In 3 rounds every local model was sent to every other site without protection"
     assert said in crossed.summary["privacy"]["statement"] and said not in own.summary["privacy"]["statement"]
     lists = [json.loads(rounds("privacy", r.folder, "--json").stdout)["left_as_it_is"] for r in (own, crossed)]
     assert ["to every other site: its model as it is" in " ".join(lines) for lines in lists] == [False, True]

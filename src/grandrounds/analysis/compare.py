@@ -34,17 +34,17 @@ WORST = "worst_site_accuracy"
 WORST_AUROC = "worst_site_auroc"
 """The AUROC of the summary's worst site."""
 GAP = "spurious_gap"
-"""What a shortcut in the pictures was worth in AUROC (SSE-AGG eq. 26); `metrics.names.OOD` before a metric's name: on test
-rows without it. Neither is known of runs that study no shortcut."""
+"""The AUROC gained from a shortcut in the images (SSE-AGG eq. 26); `metrics.names.OOD` before a metric's name: on test
+rows without it. Undefined for runs without a shortcut."""
 
 SUMMARY_METRICS: dict[str, tuple[str, ...]] = {metric.name: metric.path for metric in METRICS if metric.path}
-"""What a summary tells besides the figures of test rows, and where: reasons, cohorts, trust (FedXChain), scoring pictures
-(XFed), local models (FL-XAI). Not known of runs that did not measure it."""
+"""Metrics of a summary besides scores of test rows, and their keys: explanations, cohorts, trust (FedXChain), scoring images
+(XFed), local models (FL-XAI). Undefined for runs that did not measure it."""
 
 DEFAULT_METRICS = shown_in(Place.COMPARISON)
 """Metrics that a comparison shows unless told otherwise; `default_metrics` takes the first two of the models' decisions."""
 PlainPlan = dict[str, Any]
-"""A plan as it is in JSON, of which settings are taken out to tell arms apart."""
+"""A plan as JSON; settings are removed from it to separate arms."""
 
 _REPEATS = (("seed",), ("split", "fold"))
 
@@ -287,7 +287,7 @@ def _labels(plans: Sequence[PlainPlan], *, with_method: bool) -> list[str]:
 
 
 def _implied_settings(plan: PlainPlan) -> dict[str, object]:
-    """Return the settings that `auto` gives a method's parts: they go without saying beside the method's name."""
+    """Return the settings that `auto` gives a method's parts: they are implied by the method's name."""
     method, cohorts = plan["method"], plan["method"].get("cohorts", {})
     if is_path(method["name"]):
         return {}

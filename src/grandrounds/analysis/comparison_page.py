@@ -27,7 +27,7 @@ _REASONS = {
     "deployed_divergence": ("deployed", "drift"),
     "deployed_jaccard": ("deployed", "jaccard"),
 }
-"""What a run's summary says of its explanations, by the names used in comparisons."""
+"""Measures of explanations in a summary, by their names in comparisons."""
 
 Triple = tuple[float, float, float]
 
@@ -76,7 +76,7 @@ def comparison_page(
         f"<h1>{escape(title)}</h1>",
         f"<p class='quiet'>{_count(rows)}{when}; "
         f"differences are to {escape(comparison['first'])}, paired by seed and fold; 95% intervals are "
-        "of three runs or more and end where a figure's range does</p>",
+        "of three runs or more, cut at the ends of a metric's range</p>",
         charts.note,
         "<h2>All arms</h2>",
         charts.place(figures.intervals(rows), wide=True),
@@ -159,7 +159,7 @@ def _trade(rows: Sequence[ComparisonRow], stability: Mapping[str, Mapping[str, T
         radar = [figures.radar(axes, means)]
     if not drawn and not radar:
         return []
-    return ["<h2>What is given up for what</h2>", charts.place(*drawn), charts.place(*radar, wide=True)]
+    return ["<h2>Trade-offs</h2>", charts.place(*drawn), charts.place(*radar, wide=True)]
 
 
 def _course(runs: Mapping[str, Sequence[Run]], charts: Charts) -> list[str]:
@@ -175,4 +175,4 @@ def _course(runs: Mapping[str, Sequence[Run]], charts: Charts) -> list[str]:
                 drawn.append(figures.arm_curves(curves, metric))
             except BadInput:  # undefined at every arm: an AUROC of sites with one class, say
                 continue
-    return ["<h2>Round by round</h2>", charts.place(*drawn)] if drawn else []
+    return ["<h2>Training curves</h2>", charts.place(*drawn)] if drawn else []

@@ -322,7 +322,7 @@ def _attribution_table(case: CaseExplanation, top: int) -> Table:
         together = sum(r.contribution for r in rest)
         table.add_row(styled((f"{len(rest)} others together", "dim")), *blank, f"{together:+.3f}")
     if not is_complete(case):
-        table.add_row(styled(("not is_complete for", "dim")), *blank, f"{case.remainder:+.3f}")
+        table.add_row(styled(("not explained", "dim")), *blank, f"{case.remainder:+.3f}")
     return table
 
 

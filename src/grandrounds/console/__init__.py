@@ -1,1 +1,1 @@
-"""The web console: what clinicians, engineers and auditors look at. It reads run folders; it starts and stops nothing."""
+"""The web console for clinicians, engineers and auditors. It reads run folders and changes nothing."""

@@ -26,9 +26,9 @@ LogEntry = dict[str, Any]
 """An entry of the access log, as its line of JSON has it."""
 EVENTS = (SIGN_IN, WRONG_SIGN_IN, SIGN_OUT, REFUSED, PATIENT, PATIENTS, NOT_FOUND)
 LONGEST = 200
-"""Characters of a text that are kept: the name that was tried, a run, an address."""
+"""Maximum length of a text in an entry: the name that was tried, a run, an address."""
 _MODE = 0o600
-_KEPT = 0o640  # the owner of an existing file may have let a group read it, and no more
+_KEPT = 0o640  # an existing file may be readable by its group, at most
 _log = logging.getLogger("grandrounds.console")
 
 
@@ -102,17 +102,17 @@ class AccessLog:
             with self._turn:
                 handle = self._open()
                 if os.write(handle, line) != len(line):
-                    os.write(handle, b"\n")  # a full disk: the part stays a line of its own
+                    os.write(handle, b"\n")  # the disk is full: the partial entry stays on a line of its own
                     raise OSError("the disk is full")
         except OSError as e:
             _log.error("the access log cannot be written: %s", e)
             raise AccessLogFault(
-                "the access log cannot be written, so nothing is shown: tell who runs this console",
+                "the access log cannot be written, so nothing is shown. Contact the administrator of this console.",
                 code="cannot-write",
             ) from None
 
     def try_write(self, event: str, **facts: Any) -> None:
-        """Append one entry where nothing is shown afterwards: a fault goes to the console's own log and nowhere else."""
+        """Append one entry for a request that shows no patient; an error goes to the console's own log only."""
         with suppress(AccessLogFault):
             self.write(event, **facts)
 
@@ -142,7 +142,7 @@ class AccessLog:
 
 @dataclass(frozen=True)
 class Filter:
-    """Entries to read: those that fit everything that is given. `since`: a day or time in ISO form."""
+    """Filter for entries; all given conditions must match. `since`: a day or time in ISO form."""
 
     user: str = ""
     run: str = ""
@@ -151,7 +151,7 @@ class Filter:
     since: str = ""
 
     def matches(self, entry: LogEntry) -> bool:
-        """Check that an entry fits."""
+        """Tell whether an entry matches."""
         rows = entry.get("rows", [entry.get("row")])
         return (
             self.user in ("", entry.get("user"))
@@ -163,7 +163,7 @@ class Filter:
 
 
 def read_entries(file: Path, chosen: Filter = Filter()) -> Iterator[LogEntry]:  # noqa: B008
-    """Read an access log, the oldest entry first.
+    """Read an access log, oldest entry first.
 
     Args:
         file: The log.
@@ -191,7 +191,7 @@ def read_entries(file: Path, chosen: Filter = Filter()) -> Iterator[LogEntry]:  
 
 
 def entry_text(entry: LogEntry) -> str:
-    """Write an entry as one line for people.
+    """Format an entry as one line of text.
 
     Args:
         entry: As `read_entries` gives it.

@@ -35,9 +35,9 @@ Responses = dict[int | str, dict[str, Any]]
 
 REFUSED: Responses = {
     401: {"description": "Not signed in."},
-    403: {"description": "Not for this role."},
-    404: {"description": "There is no such run, round, site or figure."},
-    422: {"description": "What was asked for cannot be read, or the run is damaged."},
+    403: {"description": "This role has no access."},
+    404: {"description": "No such run, round, site or figure."},
+    422: {"description": "The request is invalid, or the run is damaged."},
     429: {"description": "Too many wrong tokens from this address."},
 }
 router = APIRouter(prefix="/api", responses=REFUSED)
@@ -55,12 +55,12 @@ def openapi(request: Request) -> dict[str, object]:
 
 
 class SessionTime(BaseModel):
-    """The time until a session ends. `seconds`: None for a program that brings its token with each request."""
+    """The time until a session ends. `seconds`: None for a program that sends its token with each request."""
 
     seconds: float | None
 
 
-@router.get("/session", summary="Seconds until this session ends if it is not used; asking does not use it")
+@router.get("/session", summary="Seconds until this session ends if it is not used; this request does not count as use")
 def session(request: Request) -> SessionTime:
     if not is_signed_in(request):
         raise HTTPException(401, "sign in first", headers={"www-authenticate": "Bearer"})
@@ -74,7 +74,7 @@ def runs(request: Request, who: Viewer) -> list[RunLine]:
     return run_lines(get_state(request).run_index)
 
 
-@router.get("/run", summary="One run: final figures and which drawings it has")
+@router.get("/run", summary="One run: final scores and the figures that it has")
 def one_run(request: Request, who: Viewer, run: RunName) -> run_view.RunHead:
     return run_view.head(get_state(request).run_index, run)
 
@@ -100,12 +100,12 @@ def figure(
     return run_view.figure(get_state(request).run_index, run, figure, round=round)
 
 
-@router.get("/run/round", summary="A round's decision: weights, signals, who was missing")
+@router.get("/run/round", summary="A round's decision: weights, signals, missing sites")
 def one_round(request: Request, who: Viewer, run: RunName, round: RoundNumber) -> run_view.Round:
     return run_view.one_round(get_state(request).run_index, run, round)
 
 
-@router.get("/run/why", summary="Why a site had its weight in a round, in words")
+@router.get("/run/why", summary="An explanation of a site's weight in a round")
 def why(
     request: Request, who: Viewer, run: RunName, round: RoundNumber, site: Annotated[str, Query(max_length=1024)]
 ) -> list[str]:
@@ -117,20 +117,20 @@ Comparer = Annotated[CurrentUser, require_area(Area.COMPARE)]
 Name = Annotated[str, StringConstraints(max_length=1024)]
 RunNames = Annotated[list[Name], Query(description="Runs' names, as /api/runs has them.", max_length=200)]
 ComparisonName = Annotated[Name | None, Query(description="A comparison's name, as /api/compare/choices has it.")]
-Axis = Annotated[str, Query(max_length=80, description="A figure of `axes`.")]
+Axis = Annotated[str, Query(max_length=80, description="A metric from `axes`.")]
 
 
-@compare_router.get("/choices", summary="Comparisons and studies that are here")
+@compare_router.get("/choices", summary="Saved comparisons and reproductions")
 def choices(request: Request, who: Comparer) -> Choice:
     return compare_view.choices(get_state(request).run_index)
 
 
-@compare_router.get("", summary="Runs, or a comparison, side by side")
+@compare_router.get("", summary="A comparison of runs")
 def compared(request: Request, who: Comparer, run: RunNames = [], comparison: ComparisonName = None) -> ComparisonView:  # noqa: B006
     return compare_view.compare_runs(get_state(request).run_index, run, comparison)
 
 
-@compare_router.get("/study", summary="A study's figures beside those that a paper prints")
+@compare_router.get("/study", summary="Published results and reproduced results of a study")
 def study(request: Request, who: Comparer, study: Name) -> StudyView:
     return load_study(find_comparisons(get_state(request).run_index), study)
 
@@ -141,7 +141,7 @@ def comparison_figure(
     who: Comparer,
     figure: Annotated[str, Query(max_length=80)],
     run: RunNames = [],  # noqa: B006
-    runs: Annotated[str | None, Query(max_length=65536, description="The same as a JSON list.")] = None,
+    runs: Annotated[str | None, Query(max_length=65536, description="Runs as a JSON list.")] = None,
     comparison: ComparisonName = None,
     x: Axis = "",
     y: Axis = "",
@@ -162,26 +162,26 @@ def _parse_names(text: str) -> list[str]:
 
 
 STILL_COMPUTING = 425
-"""The status while the account is still being computed: ask again."""
+"""Status while the account is still being computed."""
 
 privacy_router = APIRouter(
     prefix="/api/privacy",
-    responses={**REFUSED, STILL_COMPUTING: {"description": "It is being worked out still: ask again."}},
+    responses={**REFUSED, STILL_COMPUTING: {"description": "Still being computed: try again."}},
 )
 PrivacyOfficer = Annotated[CurrentUser, require_area(Area.PRIVACY)]
 
 
-@privacy_router.get("/runs", name="runs", summary="All runs with what they promised")
+@privacy_router.get("/runs", name="runs", summary="All runs with their privacy guarantees")
 def private_runs(request: Request, who: PrivacyOfficer) -> list[privacy_view.PrivacyLine]:
     return privacy_view.privacy_lines(get_state(request).run_index)
 
 
-@privacy_router.get("", summary="A run's account: promised, spent, not covered, attacked")
+@privacy_router.get("", summary="A run's privacy account: guarantee, budget spent, data not covered, attacks")
 def account(request: Request, who: PrivacyOfficer, run: RunName) -> privacy_view.Promise:
     try:
         return privacy_view.promise(get_state(request).run_index, run)
     except StillComputing:
-        raise HTTPException(STILL_COMPUTING, "the account is being worked out still: ask again in a moment") from None
+        raise HTTPException(STILL_COMPUTING, "the account is still being computed: try again in a moment") from None
 
 
 @privacy_router.get("/figure", name="figure", summary="A figure of a run's account as Plotly's data and layout")
@@ -201,9 +201,9 @@ def audited_runs(request: Request, who: Auditor) -> list[audit_view.LedgerLine]:
     return audit_view.ledger_lines(get_state(request).run_index)
 
 
-@audit_router.get("/check", summary="What `rounds audit verify` finds in a run's ledger, model and records")
+@audit_router.get("/check", summary="Findings of `rounds audit verify` in a run's ledger, model and records")
 def check(request: Request, who: Auditor, run: RunName, deep: bool = True) -> audit_view.Check:
-    """Check a ledger. A check that takes longer than a while goes on, as `state` says; the same request finds it later."""
+    """Check a ledger. A long check continues in the background (see `state`); repeat the request for its result."""
     return audit_view.check(get_state(request).run_index, run, deep=deep)
 
 
@@ -223,14 +223,12 @@ def countersignatures(request: Request, who: Auditor, run: RunName) -> list[ledg
     return ledger.signatures(run_index, run, audit_view.check(run_index, run))
 
 
-@audit_router.get("/anchors", summary="Where the run was anchored on a chain, as its folder says")
+@audit_router.get("/anchors", summary="Anchors of the run on a chain, as its folder records them")
 def anchors(request: Request, who: Auditor, run: RunName) -> list[ledger.AnchorContract]:
     return ledger.anchors(get_state(request).run_index, run)
 
 
-@audit_router.get(
-    "/proof", summary="A site's inclusion proof, which `rounds audit check` checks", response_class=Response
-)
+@audit_router.get("/proof", summary="A site's inclusion proof, for `rounds audit check`", response_class=Response)
 def proof(
     request: Request,
     who: Auditor,
@@ -245,13 +243,13 @@ def proof(
 
 
 @audit_router.get(
-    "/export", summary="The whole ledger as JSON lines, which `rounds audit verify` checks", response_class=Response
+    "/export", summary="The whole ledger as JSON lines, for `rounds audit verify`", response_class=Response
 )
 def export(request: Request, who: Auditor, run: RunName) -> Response:
     return _file(ledger.export(get_state(request).run_index, run), f"ledger-{_word(run)}.jsonl", "application/jsonl")
 
 
-@audit_router.get("/head", summary="The newest signed head, for somebody to keep elsewhere", response_class=Response)
+@audit_router.get("/head", summary="The newest signed head, to be stored elsewhere", response_class=Response)
 def head(request: Request, who: Auditor, run: RunName) -> Response:
     return _file(ledger.newest_head(get_state(request).run_index, run), f"head-{_word(run)}.json", "application/json")
 
@@ -261,21 +259,21 @@ def _file(data: bytes, name: str, kind: str) -> Response:
 
 
 def _word(name: str) -> str:
-    """Make a name fit for a file: letters, digits and dots alone."""
+    """Make a name safe for a file: only letters, digits and dots."""
     return slug(name)[:80] or "unnamed"
 
 
 STREAM_INTERVAL = 1.0
-"""Seconds between two looks at the folders."""
+"""Seconds between two scans of the folders."""
 STREAM_SECONDS = 600.0
-"""Seconds after which a stream ends; a browser asks again, and is checked again."""
+"""Seconds after which a stream ends; the browser reconnects and is authenticated again."""
 STREAMS_BY_SESSION, STREAMS_BY_USER, MOST_STREAMS = 6, 24, 240
-"""Streams at a time: of one session (a browser has no more connections for a host), of one user, and in all."""
+"""Maximum number of streams: per session (browsers limit connections per host), per user, and in total."""
 
 
 @router.get(
     "/live",
-    summary="Runs as they go on, as server-sent events",
+    summary="Progress of runs, as server-sent events",
     response_class=StreamingResponse,
     responses={**REFUSED, 200: {"content": {"text/event-stream": {}}}},
 )
@@ -286,8 +284,8 @@ async def live(
     app_state = get_state(request)
     mine = (who.name, f"token of {who.name}" if who.session is None else who.session.csrf)
     if _is_full(app_state.streams, *mine):
-        raise HTTPException(429, "too many pages follow runs at once: close some")
-    app_state.streams.append(mine)  # nothing is awaited between the count and this
+        raise HTTPException(429, "too many open pages follow runs: close some of them")
+    app_state.streams.append(mine)  # no await between the count and this line
     return _Stream(_events(request, app_state, once), release=lambda: app_state.streams.remove(mine))
 
 
@@ -297,7 +295,7 @@ def _is_full(streams: list[tuple[str, str]], user: str, session: str) -> bool:
 
 
 class _Stream(StreamingResponse):
-    """A stream that gives its place back when it ends, also where it never began."""
+    """A stream that frees its slot when it ends, even if it never started."""
 
     def __init__(self, content: AsyncIterator[str], *, release: Callable[[], None]) -> None:
         super().__init__(content, media_type="text/event-stream")
@@ -311,7 +309,7 @@ class _Stream(StreamingResponse):
 
 
 async def _events(request: Request, app_state: AppState, once: bool) -> AsyncIterator[str]:
-    """Send states that changed since the last look, until the session ends."""
+    """Send changed states until the session ends."""
     began = time.monotonic()
     before: dict[str, RunState] = {}
     while time.monotonic() - began < STREAM_SECONDS and not await request.is_disconnected():
@@ -328,7 +326,7 @@ async def _events(request: Request, app_state: AppState, once: bool) -> AsyncIte
 
 
 class RunState(TypedDict):
-    """The part of a run that changes while it goes on."""
+    """The state of a run that changes while it is running."""
 
     state: str
     rounds: int

@@ -55,7 +55,7 @@ def _routes() -> list[Any]:
 
 
 def _describe_api(app: FastAPI) -> dict[str, Any]:
-    """Describe the API in OpenAPI, with the two ways to sign in."""
+    """Describe the API in OpenAPI, with both authentication schemes."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
         app_state: AppState = app.state.console
@@ -78,7 +78,7 @@ def _describe_api(app: FastAPI) -> dict[str, Any]:
 
 
 def _plotly(request: Request) -> Response:
-    """Serve the script of the installed plotly, which changes only with the package."""
+    """Serve the script of the installed plotly package."""
     script = script_file()
     if script is None:
         raise HTTPException(404, "plotly is not installed")
@@ -91,7 +91,7 @@ def _plotly(request: Request) -> Response:
 
 
 async def _handle_error(request: Request, e: Exception) -> Response:
-    """Answer an HTTP error: JSON for the API, a page for people, the form for a user who is not signed in."""
+    """Answer an HTTP error: JSON for the API, an error page for browsers, the sign-in form for anonymous users."""
     assert isinstance(e, StarletteHTTPException)
     if request.url.path.startswith("/api"):
         return JSONResponse({"error": str(e.detail)}, e.status_code, headers=e.headers)
@@ -103,7 +103,9 @@ async def _handle_error(request: Request, e: Exception) -> Response:
 
 def _handler_for(status: int) -> Any:
     async def handler(request: Request, e: Exception) -> Response:
-        sentence = "what was asked for cannot be read" if isinstance(e, RequestValidationError | TooLarge) else str(e)
+        sentence = (
+            "the address is incomplete or invalid" if isinstance(e, RequestValidationError | TooLarge) else str(e)
+        )
         return await _handle_error(request, StarletteHTTPException(status, sentence))
 
     return handler

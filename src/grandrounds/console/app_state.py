@@ -32,10 +32,10 @@ class AppState:
         log: The access log.
         cases: The hospital's own rows; None where the console was not started with --site.
         tls: The console is served over HTTPS.
-        hosts: Names that browsers may call this console by.
-        proxies: Addresses of reverse proxies whose X-Forwarded-For is believed.
-        port: Part of the cookies' names, since cookies belong to a host and not to a port.
-        streams: User and session of each page that follows runs now.
+        hosts: Host names that are accepted.
+        proxies: Addresses of reverse proxies whose X-Forwarded-For is trusted.
+        port: Part of the cookies' names: browsers share cookies between ports of a host.
+        streams: User and session of each open event stream.
     """
 
     run_index: RunIndex

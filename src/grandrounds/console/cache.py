@@ -1,6 +1,6 @@
-"""A cache of results that take long, by a stamp of the files they were made from; and work with a time limit.
+"""A cache of slow results, keyed by a stamp of their input files; and computations with a time limit.
 
-`RunIndex.get_cached` knows the files of a run. A ledger, an anchor, an attack or a comparison of several runs rests on others.
+`RunIndex.get_cached` knows the files of a run. Ledgers, anchors, attacks and comparisons depend on other files.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from grandrounds.console.run_index import NotFound, RunIndex, Unreadable
 from grandrounds.core.errors import GrandRoundsError
 
 WORKERS, WAITING, LINES = 2, 32, 5000
-"""Long computations at a time, those that wait for their turn, and results that are cached."""
+"""Limits: parallel computations, queued computations, cached results."""
 T = TypeVar("T")
 
 
 class StillComputing(Exception):
-    """The result is still being computed: ask again."""
+    """The result is still being computed: try again."""
 
 
 class ResultCache:
@@ -36,7 +36,7 @@ class ResultCache:
         self._turn = threading.Lock()
 
     def get_or_make(self, kind: str, key: Hashable, stamp: object, make: Callable[[], T], *, most: int = LINES) -> T:
-        """Return a cached result, or make it where there is none or its stamp is another.
+        """Return a cached result; compute it if there is none or its stamp has changed.
 
         Args:
             kind: The kind of result.
@@ -63,7 +63,7 @@ class ResultCache:
         return new
 
     def compute(self, key: Hashable, stamp: object, make: Callable[[], T], *, wait: float) -> T:
-        """Compute a result in a thread of its own, once while the stamp stays the same.
+        """Compute a result in a thread, once per stamp.
 
         Args:
             key: The result.
@@ -89,7 +89,7 @@ class ResultCache:
         try:
             result: T = job.result(wait)
         except TooLong:
-            if job.done():  # the work itself ran into a time limit
+            if job.done():  # the computation itself raised a timeout
                 raise
             raise StillComputing from None
         return result
@@ -103,7 +103,7 @@ class ResultCache:
         return job.result()
 
     def _forget(self) -> None:
-        """Forget old results; work that goes on stays."""
+        """Remove old results; running computations stay."""
         for key in [k for k, (_, job) in self._jobs.items() if job.done()][: max(0, len(self._jobs) - LINES)]:
             del self._jobs[key]
 
@@ -135,7 +135,7 @@ def _facts(path: Path) -> tuple[int, ...]:
 
 
 def read_checked(run_index: RunIndex, subject: str, make: Callable[[], T]) -> T:
-    """Read files, and turn what is wrong with them into a sentence without this machine's folders.
+    """Read files; describe faults in a sentence without paths of this machine.
 
     Args:
         run_index: The runs, whose root is left out of the sentence.
@@ -160,5 +160,5 @@ def read_checked(run_index: RunIndex, subject: str, make: Callable[[], T]) -> T:
 
 
 def hide_root(run_index: RunIndex, text: str) -> str:
-    """Return a sentence with places below the root in place of full paths."""
+    """Shorten full paths in a sentence to paths below the root."""
     return text.replace(f"{run_index.root}/", "")

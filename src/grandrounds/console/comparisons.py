@@ -29,7 +29,7 @@ Content = dict[str, Any]
 
 @dataclass(frozen=True)
 class ComparisonIndex:
-    """Folders by name, as they were at one look."""
+    """Folders by name, at the time of a scan."""
 
     run_index: RunIndex
     comparisons: dict[str, Path]
@@ -72,7 +72,7 @@ def find_comparisons(run_index: RunIndex) -> ComparisonIndex:
 
 
 def _look(root: Path, folder: Path, depth: int) -> Iterator[tuple[str, Path, set[str]]]:
-    """List folders with the names of their files. Links are not followed, and run folders hold neither."""
+    """List folders with the names of their files. Links are not followed, and run folders are skipped."""
     try:
         with os.scandir(folder) as entries:
             is_folder_by_name = {e.name: e.is_dir(follow_symlinks=False) for e in entries if not e.is_symlink()}

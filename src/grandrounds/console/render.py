@@ -1,4 +1,4 @@
-"""Pages from templates. Everything that a template prints is escaped; nothing in this module can turn that off."""
+"""Pages from templates. All values in templates are escaped; this module cannot turn that off."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from grandrounds.report.style import words
 
 PLACES = (("/", "Runs", Area.RUNS), ("/compare", "Compare", Area.COMPARE), ("/case", "Cases", Area.CASES),
           ("/audit", "Audit", Area.AUDIT), ("/privacy", "Privacy", Area.PRIVACY))  # fmt: skip
-"""Links in the head of a page, for users who may see them."""
+"""Links in the page header, by area."""
 
 
 @lru_cache(maxsize=1)
@@ -99,7 +99,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def name(value: object) -> Markup:
-    """Put a name that other people chose into a <bdi>, so that it cannot turn the text and numbers beside it round.
+    """Put a name from data into a <bdi> element, so that it cannot reverse adjacent text.
 
     Args:
         value: The name; control characters and marks of direction are shown as escapes.
@@ -111,5 +111,5 @@ def name(value: object) -> Markup:
 
 
 def _moment(seconds: float) -> str:
-    """Format a time for people."""
+    """Format a time as text."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

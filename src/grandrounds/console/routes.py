@@ -1,4 +1,4 @@
-"""Pages for people: runs, one run, comparisons, ledgers, privacy. The values they show come from `views`."""
+"""HTML pages: runs, one run, comparisons, ledgers, privacy. Their values come from `views`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def audit(
 
 
 def _entries(run_index: RunIndex, run: str, page: int) -> tuple[ledger.Entries | None, str]:
-    """Return entries, or the reason that there are none to show: a damaged ledger has a page all the same."""
+    """Return entries, or the reason why there are none: a damaged ledger still has a page."""
     try:
         return ledger.entries(run_index, run, page), ""
     except Unreadable as e:

@@ -1,7 +1,7 @@
-"""An index of the run folders below one folder, found by looking and never by a path that somebody sent.
+"""An index of the run folders below one folder. Paths in requests are never opened.
 
 A request names a run by its place below the root. That name is looked up among the folders that were found, so `..`, a
-link that leads out, or an absolute path is a name that nobody has.
+link that leads out, or an absolute path is an unknown name.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.runs.run import Run
 
 DEEPEST = 4
-"""Folders below the root that are looked into: a study keeps its runs in STUDY/runs/NAME."""
+"""Depth of the scan below the root: a reproduction keeps its runs in STUDY/runs/NAME."""
 LARGEST = 256 * 2**20
 """Bytes of one file of a run that the console reads."""
 LOOK_SECONDS = 2.0
-"""Seconds for which a look at the folders holds."""
+"""Seconds for which a scan of the folders is valid."""
 CACHED_RUNS, CACHED_LINES = 8, 5000
-"""Runs whose files stay read, and whose line in the list does."""
+"""Cached runs, and cached lines of the list."""
 
 FINISHED, RUNNING, STOPPED, UNREADABLE = "finished", "running", "stopped", "unreadable"
 _READ = ("summary.json", "round_logs.json", "explanations.json", "checkpoint/rounds.jsonl", "checkpoint/plan.json")
@@ -129,7 +129,7 @@ class RunIndex:
         try:
             new = _read_checked(entry, make)
         except Unreadable as e:
-            new = e.with_traceback(None)  # what cannot be read is not read again while it stays as it is
+            new = e.with_traceback(None)  # an unreadable run is not read again until its files change
         with self._turn:
             before, results = cache.get(name, (None, {}))
             cache[name] = (stamp, {**(results if before == stamp else {}), kind: new})
@@ -198,7 +198,7 @@ def check_files(entry: RunEntry) -> None:
 
 
 def _open_run(entry: RunEntry) -> Run:
-    """Open a run and read all of its files, so that damage shows here and not in a page."""
+    """Open a run and read all of its files, so that damage is found here."""
     check_files(entry)
     run = Run(entry.folder, trust_code=None)
     rounds = run.rounds

@@ -23,7 +23,7 @@ HEADERS = 64 * 1024
 REQUEST = 15.0
 """Seconds for a request to arrive, headers and body."""
 STALLED = 60.0
-"""Seconds for a client to take more of an answer."""
+"""Seconds for a client to read more of a response."""
 CONNECTIONS = 512
 """Connections at a time."""
 
@@ -47,7 +47,7 @@ class Address:
         return f"http{'s' if self.tls else ''}://{name}:{self.port}/"
 
     def check(self) -> None:
-        """Refuse an address that would send passwords in plain text over a network, and files that cannot be read.
+        """Check that passwords are not sent in plain text over a network, and that TLS files can be read.
 
         Raises:
             BadInput: TLS is missing or incomplete.
@@ -64,7 +64,7 @@ class Address:
             )
         for file in (self.certificate, self.key):
             if file is not None and not file.is_file():
-                raise BadInput(f"{file} is not there: give a PEM file", code="file-not-found")
+                raise BadInput(f"{file} does not exist: give a PEM file", code="file-not-found")
 
 
 def parse_proxies(texts: Iterable[str]) -> frozenset[str]:
@@ -74,7 +74,7 @@ def parse_proxies(texts: Iterable[str]) -> frozenset[str]:
         texts: The values of --proxy.
 
     Returns:
-        The addresses in their one form.
+        The normalised addresses.
 
     Raises:
         BadInput: One is no IP address.
@@ -131,13 +131,13 @@ def make_server(app: FastAPI, place: Address) -> uvicorn.Server:
 
 
 def serve(app: FastAPI, place: Address) -> None:
-    """Serve until somebody presses Ctrl-C."""
+    """Serve until Ctrl-C."""
     _check_port(place)
     make_server(app, place).run()
 
 
 def most_connections() -> int:
-    """Count the connections that are kept: files of runs need some of what the system lets this process open."""
+    """Compute the limit of connections, leaving file descriptors for run files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return CONNECTIONS if soft == resource.RLIM_INFINITY else max(16, min(CONNECTIONS, soft // 2))
 

@@ -1,7 +1,7 @@
 """Compare sites and subgroups: rank sites, name the worst, and flag those that the model serves badly.
 
 Functions take the figures of `scores` by name, from a run (floats, NaN where undefined) or from summary.json (None there).
-Runs of version 0.1 have no figures of decisions and no counts of events; what can be said without them is.
+Runs of version 0.1 have no figures of decisions and no counts of events; functions use what is there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BelowMajority:
         return self.sentence()
 
     def sentence(self, threshold_text: str = "") -> str:
-        """Return one sentence; `threshold_text`: the threshold in words, where it is not that of the run."""
+        """Return one sentence; `threshold_text`: the threshold as text, where it is not that of the run."""
         constant = f"always answering '{self.answer}'" if self.answer else "always answering its most common class"
         measured = f"accuracy {self.accuracy:.2f}{threshold_text} ({self.rows} test rows)"
         return f"{self.site}: {measured}, {constant} gives {self.majority:.2f}"

@@ -8,10 +8,10 @@ from math import isfinite
 from grandrounds.core.records import RoundRecord
 
 FIGURES = ("train_accuracy", "train_loss", "test_accuracy", "others_train", "external")
-"""What a round's `local` may have of each site's own model."""
+"""Scores of local models in a round's `local`."""
 
 _WEIGHTED_BY = {"test_accuracy": "test"}
-"""Sites weigh by their training rows, but for what is said of test rows of their own."""
+"""Means weigh sites by training rows; scores on own test rows weigh them by test rows."""
 
 Rows = Mapping[str, Mapping[str, int]]
 
@@ -47,7 +47,7 @@ def disclose_shared_models(privacy: Mapping[str, object], local: Mapping[str, ob
         return privacy
     rounds = f"{number} round{'s' * (number != 1)}"
     sentence = (
-        f"In {rounds} every local model that was sent went to every other site as it is, and each told how right they are on its "
-        "training rows and on its test rows (evaluation.local_models = 'crossed')."
+        f"In {rounds} every local model was sent to every other site without protection, and each site reported their "
+        "accuracy on its training and test rows (evaluation.local_models = 'crossed')."
     )
     return {**privacy, "crossed_rounds": number, "statement": f"{privacy['statement']} {sentence}"}

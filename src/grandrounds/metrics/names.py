@@ -14,7 +14,7 @@ FINETUNED_PREFIX = "finetuned_"
 """Before a metric's name: after each site's fine-tuning (train.finetune)."""
 
 OOD_PREFIX = "ood_"
-"""Before a metric's name: on the test rows without the shortcut that was in the pictures (data.shortcut)."""
+"""Before a metric's name: on the test rows without the shortcut in the images (data.shortcut)."""
 
 RESOLUTION_TOLERANCE = 1e-3
 """The largest error by binning that is not worth a note."""

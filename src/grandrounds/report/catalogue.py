@@ -121,7 +121,7 @@ def _importances(run: RunRecord) -> Figure | None:
     if run.explanations is None or not run.explained_rounds("deployed"):
         return None
     shares = newest_block(run.explanations, "deployed")["consensus"]
-    title = "Most important features of the shared model"
+    title = "Most important features of the common model"
     return figures.importances(run.explanations["features"], shares, top=_TOP, title=title)
 
 

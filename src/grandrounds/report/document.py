@@ -26,7 +26,7 @@ th { color: #57606a; font-weight: 600 }
 th, td { text-align: right; padding: .22rem .7rem; border-bottom: 1px solid #e5e8eb; vertical-align: top }
 th:first-child, td:first-child, td.text, th.text { text-align: left }
 th, td { white-space: nowrap }
-td.text { color: #57606a; white-space: normal }
+td.text { color: #57606a; white-space: normal; min-width: 11rem }
 .scroll { overflow-x: auto }
 .newpage { break-after: page }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.4rem; margin: .8rem 0 }

@@ -34,6 +34,7 @@ from grandrounds.report.document import Charts, document, machine_line, number, 
 from grandrounds.report.explanations import Explanations
 from grandrounds.report.figure import Figure, find_browser, packed_script
 from grandrounds.report.figures.trust import trust_decisions
+from grandrounds.report.findings import describe_findings
 from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.provenance import Provenance
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
@@ -79,34 +80,34 @@ def report_page(
         f"seed {summary.seed}</p>",
         *_event_lines(summary),
         *[f"<p class='warn'>{escape(w)}</p>" for w in summary.warnings],
-        *[f"<p class='warn'>{escape(line)}</p>" for line in fairness_lines(summary)],
+        *_findings(summary),
         *[f"<p class='quiet'>Assumption made while reading the table: {escape(note)}</p>" for note in summary.assumed],
         charts.note,
         _tiles(summary),
-        "<h2>Rounds</h2>",
-        _rounds(rounds, charts, summary),
-        "<h2>Final model, test rows of all sites</h2>",
-        _metrics(summary),
+        "<h2>Sites, lowest AUROC first</h2>",
+        _site_table(summary),
+        *_subgroups(summary),
+        "<h2>Performance on test patients of all sites</h2>",
         _calibration_figures(summary, charts),
-        *local_section(summary, rounds, charts),
+        _metrics(summary),
         *model_section(model),
         *explanations_section(explanations, charts),
         *shortcut_section(summary, explanations, charts),
         *rationale_section(summary, rounds, charts),
         *maps_section(summary, rounds, charts),
         *trust_section(summary, rounds, charts),
-        "<h2>Sites, lowest AUROC first</h2>",
-        _site_table(summary),
-        *_subgroups(summary),
+        "<h2>Training</h2>",
+        _rounds(rounds, charts, summary),
+        *local_section(summary, rounds, charts),
         *_task_table(summary),
         *_separate_models(summary),
         *privacy_section(summary, rounds, charts),
         *membership_section(attacks),
-        "<h2>Missing sites and cost of rounds</h2>",
+        "<h2>Participation and cost</h2>",
         _missing_sites(rounds),
         charts.place(figures.presence_over_rounds(rounds), wide=True) if rounds else "",
         charts.place(figures.bytes_over_rounds(rounds), figures.seconds_over_rounds(rounds)) if rounds else "",
-        "<h2>Cost, privacy, provenance</h2>",
+        "<h2>Privacy and provenance</h2>",
         _provenance(summary, environment),
         "" if provenance is None else provenance.line,
     ]
@@ -123,6 +124,12 @@ def _event_lines(summary: RunSummary) -> list[str]:
     return [f"<p><b>{escape(event_line(event, summary.classes))}</b></p>"]
 
 
+def _findings(summary: RunSummary) -> list[str]:
+    """List the findings of the run in plain language."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in describe_findings(summary))
+    return [f"<h2>Summary</h2><ul>{items}</ul>"] if items else []
+
+
 def _tiles(summary: RunSummary) -> str:
     final = summary.final
     tiles = [
@@ -137,14 +144,12 @@ def _tiles(summary: RunSummary) -> str:
     worst = worst_site(summary.per_site)
     if worst:
         ends = span(intervals(worst).get("auroc"), 2)
-        tiles.append(("worst site, AUROC", number(worst["auroc"], 3), f"{escape(str(worst['site']))} {ends}"))
+        tiles.append(("lowest AUROC of a site", number(worst["auroc"], 3), f"{escape(str(worst['site']))} {ends}"))
     for kind, name in (("training", "training drift"), ("deployed", "deployed divergence")):
         if kind in summary.explanation:
             explanation = summary.explanation[kind]
             by_chance = (
-                "scale 0 to 2"
-                if explanation["sampling"] is None
-                else f"by chance {number(explanation['sampling'], 3)}"
+                "scale 0 to 2" if explanation["sampling"] is None else f"by chance {number(explanation['sampling'], 3)}"
             )
             tiles.append((name, number(explanation["drift"], 3), by_chance))
     inner = "".join(f"<div class='tile'>{n}<b>{v}</b><span class='quiet'>{note}</span></div>" for n, v, note in tiles)
@@ -193,7 +198,9 @@ def _agreement_figures(rounds: Sequence[RoundRecord]) -> list[Figure]:
 def _metrics(summary: RunSummary) -> str:
     final, train = summary.final, summary.training
     custom = {name: "A metric that this experiment defines." for name in final if name not in DESCRIPTIONS}
-    same = {f"decision_{m}" for m in final if final.get(f"decision_{m}") == final[m]}  # equal at a threshold of 0.5: listed once
+    same = {
+        f"decision_{m}" for m in final if final.get(f"decision_{m}") == final[m]
+    }  # equal at a threshold of 0.5: listed once
     rows = [
         [
             td(escape(words(name))),
@@ -238,17 +245,18 @@ def _site_table(summary: RunSummary) -> str:
         m = per_site[site]
         cells = [td(escape(site)), td(str(summary.rows[site]["train"])), td(f"{m['count']:.0f}")]
         cells += [td(number(m.get("events"), 0))] if events else []
-        cells += [td(number(m["auroc"], 3)), td(span(intervals(m).get("auroc"), 2))]
-        cells += [td(number(decision_metric("accuracy", m), 3)), *[td(number(m.get(c), 3)) for c in columns]]
+        ends = intervals(m)
+        for value, metric in ((m["auroc"], "auroc"), (decision_metric("accuracy", m), decision_key("accuracy", m))):
+            cells.append(td(f"{number(value, 3)} <span class='quiet'>{span(ends.get(metric), 2)}</span>"))
+        cells += [td(number(m.get(c), 3)) for c in columns]
         rows.append([*cells, text_cell("; ".join([*site_flags(m), *summary.notes.get(site, [])[:2]]))])
     head = [
         "site",
         "train rows",
         "test rows",
         *(["events"] if events else []),
-        "AUROC",
-        "95% CI",
-        accuracy_name(summary),
+        "AUROC (95% CI)",
+        f"{accuracy_name(summary)} (95% CI)",
     ]
     return table([*head, *map(words, columns), ""], rows)
 

@@ -130,7 +130,7 @@ def test_rules_whose_weights_follow_from_whole_models_are_said_to_be_unchecked(t
 def test_a_method_of_the_users_own_is_said_to_be_unchecked():
     method = Settings({"name": "mine.methods:Mine"})
     found = recompute_weights(method, {"weights": {"a": 1.0}, "signals": {}, "stages": [], "cohorts": {}}, [])
-    assert found.unchecked == ["weights: the method is of the user's own"]
+    assert found.unchecked == ["weights: the method is a plug-in"]
 
 
 def test_hand_computed_weights(runs):

@@ -125,10 +125,10 @@ def test_what_is_odd_about_a_patient_is_said(logistic):
     assert held["age"].percentile == 100
     assert held["ward"].share == 0
     for words in (
-        f"lactate has no value: the consortium's median, {short(fill)}, stands in for it",
+        f"lactate has no value: the consortium's median, {short(fill)}, is used instead",
         f"age = 10000 is above what nearly all training patients have: it is read as {short(high)}",
         "column 'pressure' is absent: the consortium's median",
-        "ward = 'attic' is on fewer than 5 training patients: it reads as no category",
+        "ward = 'attic' occurs in fewer than 5 training patients: it reads as no category",
     ):
         assert any(note.text.startswith(words) for note in case.quality), (words, case.quality)
     assert {n.column: n.kind for n in case.quality} == {

@@ -116,7 +116,7 @@ def test_the_record_by_hand(known):
     assert (flag.column, flag.kind, flag.value) == ("sex", "protected", "male")
     assert flag.risk_without == pytest.approx(sigma(0.95)), "half a man adds .2 to the log-odds"
     assert flag.points == pytest.approx(100 * (sigma(1.15) - sigma(0.95)))
-    assert flag.words == "raises the risk by 3.8 points: at the mean of all sites' patients it would be 72.1%"
+    assert flag.words == "raises the risk by 3.8 points; at the mean of all sites' patients the risk would be 72.1%"
 
 
 def test_what_is_odd_about_a_column_without_a_weight_is_said_apart(known, tmp_path):
@@ -266,7 +266,7 @@ def test_a_run_without_its_percentiles_says_so_and_a_wrong_file_is_refused(known
         explain_case(run, 1, table=NEW)
     path.unlink()
     case = explain_case(run, 1, table=NEW)
-    assert case.population.words == "no percentile: this run has no percentiles.json; one that is made now has"
+    assert case.population.words == "no percentile: this run has no percentiles.json; a new run has one"
     assert case.start.startswith("the mean of 100 of the ")
     assert case.base + sum(r.contribution for r in case.attributions) == pytest.approx(case.score)
 
@@ -353,7 +353,7 @@ def test_what_became_of_the_decision(known, outcome, age, verdict):
 
 
 def test_the_json_is_what_the_documentation_says(known):
-    page = (Path(__file__).parents[3] / "docs" / "one-patient.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "explain.md").read_text()
     case = explain_case(known, 1, table=NEW.assign(lactate=np.nan)).to_dict()
     assert case["schema"] == 1
     assert json.loads(json.dumps(case, allow_nan=False)) == case
@@ -364,7 +364,7 @@ def test_the_json_is_what_the_documentation_says(known):
 
     assert set(case) == documented("The record")
     for heading, item in {
-        "A reason": case["amplifiers"][0],
+        "A contribution": case["amplifiers"][0],
         "A step of the waterfall": case["waterfall"][0],
         "A note about data": case["quality"][0],
         "A bias flag": case["bias"][0],

@@ -14,7 +14,7 @@ def test_local_models_are_drawn_beside_the_common_one():
     """Means weigh a by 30 training rows and c by 10; a site that was away leaves a gap."""
     each = figures.local_curves(typed(scored_locally()))
     assert trace(each, "a")["y"] == [0.8, 0.9] and trace(each, "c")["y"] == [1.0, None]
-    common = trace(each, "shared model")
+    common = trace(each, "common model")
     assert common["x"] == [1, 3] and common["y"] == pytest.approx([0.81, 0.83])
     lent = figures.crossed_curves(typed(scored_locally()), {"a": {"train": 30}, "c": {"train": 10}})
     assert trace(lent, "own training rows")["y"] == pytest.approx([0.85, 0.9])

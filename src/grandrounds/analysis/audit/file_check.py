@@ -1,4 +1,4 @@
-"""Compare the files of a run folder with the closing entry that names them, and say what was changed in one.
+"""Compare the files of a run folder with the closing entry that names them, and name the changed values.
 
 Nothing of a file is believed: a closing entry has its hash, and of JSON files a hash of each value, so that an altered figure is
 named. Round logs and explanations are also in the journal, which says where they differ.
@@ -44,7 +44,7 @@ Entry = Mapping[str, Any]
 """The text of one entry of a ledger, as parsed: a JSON object whose fields depend on its kind."""
 
 SHOWN = 5
-"""Altered values of one file that are named."""
+"""Largest number of altered values that are named per file."""
 DAMAGE = (BadInput, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError, EOFError,
           StopIteration, AssertionError, MemoryError, zlib.error)  # fmt: skip
 """Errors that reading a damaged file can raise."""
@@ -95,7 +95,7 @@ class ClosingEntry:
 
     @property
     def line(self) -> str:
-        """The closing entry that is valid and its model, in words."""
+        """A description of the valid closing entry and its model."""
         model = self.files.get("model.safetensors", "")
         subject = f"model.safetensors {model[:16]}... is the model of round {self.content['round']}"
         calibrated = self.content["temperature"] is not None or self.content.get("platt")
@@ -111,7 +111,7 @@ def compare_files(out: AuditFindings, folder: Path, close: ClosingEntry) -> None
             out.add_finding(FILE, name[:200], f"entry {close.number} names a file outside of the run folder")
             continue
         if name == REPORT:
-            continue  # a page may be drawn anew: it is checked by what it carries
+            continue  # a page may be written again: it is checked by its provenance
         kind = MODEL if name.endswith(".safetensors") else _KINDS.get(name, FILE)
         try:
             actual = hash_file(folder / name)
@@ -163,7 +163,7 @@ def _compare_model(out: AuditFindings, close: ClosingEntry) -> None:
 
 
 def compare_open_model(out: AuditFindings, folder: Path, rounds: Sequence[Entry]) -> None:
-    """Compare the model file of a run without a valid end with the rounds of its ledger; a calibrated one cannot be told."""
+    """Compare the model file of a run without a valid end with its ledger; a calibrated model cannot be identified."""
     name = "model.safetensors"
     if not (folder / name).exists() or not rounds or rounds[0]["round"] != 1:
         return
@@ -182,7 +182,7 @@ def compare_open_model(out: AuditFindings, folder: Path, rounds: Sequence[Entry]
 
 
 def _describe_change(folder: Path, name: str, close: ClosingEntry) -> str:
-    """Say what was changed in a file, as far as ledger and journal can tell."""
+    """Name the changed values of a file, as far as ledger and journal show them."""
     try:
         places = [*_changed_values(folder, name, close)]
     except DAMAGE:

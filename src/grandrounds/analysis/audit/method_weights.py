@@ -71,7 +71,7 @@ class RecomputedWeights:
     def compare(self, name: str, recorded: Mapping[str, float], sites: Sequence[str], recomputed: Array) -> None:
         """Note every site whose recorded number differs from the recomputed one."""
         if set(recorded) != set(sites):
-            self.wrong.append(f"{name}: it speaks of other sites than its signals")
+            self.wrong.append(f"{name}: it names other sites than its signals")
             return
         for site, value in zip(sites, recomputed.tolist(), strict=True):
             number = np.nan if recorded[site] is None else float(recorded[site])
@@ -221,10 +221,10 @@ def column(values: Mapping[str, float | None], sites: Sequence[str]) -> Array:
 
 
 TAKEN_AS_RECORDED = (
-    "what trust is made of (accuracies, NSDS, steadiness and signs of reasons) and contributions: they rest on rows, models and "
-    "reasons that the record does not hold"
+    "inputs of trust (accuracies, NSDS, consistency and signs of attributions) and contributions: they depend on rows, models "
+    "and attributions that the record does not hold"
 )
-"""What is taken as recorded: only what follows from it is worked out again."""
+"""Inputs that are taken as recorded; only their consequences are recomputed."""
 
 
 def recompute_trust(

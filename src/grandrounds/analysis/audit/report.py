@@ -28,9 +28,9 @@ from grandrounds.protocol.peers import load_site_keys
 from grandrounds.runs.ledger import SERVER
 
 LEDGER_ALONE = "model files, figures, journal, round logs and weights: the ledger alone was checked"
-BROKEN = "model files, figures, journal, round logs and weights: the ledger that they are held against does not verify"
+BROKEN = "model files, figures, journal, round logs and weights: the ledger that they are compared with does not verify"
 EXPORTED = "model files, figures, journal, round logs and weights: an export holds the ledger alone"
-"""Why the files of a run were not compared with its ledger."""
+"""Reasons for not comparing the files of a run with its ledger."""
 
 NOT_DEEP = "journal, checkpoint and weights: only the files that the closing entry names were compared"
 UNFINISHED = "unfinished ledger"
@@ -120,7 +120,9 @@ def _ledger_only(result: AuditResult, book: Book, run: Path) -> AuditResult:
     )
 
 
-def _add_files(result: AuditResult, book: Book, run: Path, *, deep: bool, report: Path | None, reports: bool) -> AuditResult:
+def _add_files(
+    result: AuditResult, book: Book, run: Path, *, deep: bool, report: Path | None, reports: bool
+) -> AuditResult:
     """Add the comparison of files to the audit of a ledger that verifies."""
     entries = [entry.content for entry in book.entries]
     out, close = AuditFindings(notes=list(result.notes), checked=list(result.checked)), ClosingEntry.find_last(entries)
@@ -169,8 +171,8 @@ def _add_files(result: AuditResult, book: Book, run: Path, *, deep: bool, report
 
 
 def _why_unfinished(run: Path, close: ClosingEntry | None, *, rounds: int) -> str:
-    """Say why a run has no valid end."""
-    fix = f"`rounds resume {run}` goes on with it"
+    """Explain why a run has no valid end."""
+    fix = f"`rounds resume {run}` continues it"
     if close is not None:
         return f"{SUMMARY}, which entry {close.number} names, is not there: the run was resumed since, or it was removed; {fix}"
     model = f", and {MODEL} is there, which no entry vouches for: do not use it" if _exists(run / MODEL) else ""
@@ -283,7 +285,9 @@ def _audit_ledger(
     notes, checked, simulated = [], [], False
     if key is None or not trusted:
         source = "the ledger itself" if key is None else "beside the ledger"
-        notes.append(f"the key was taken from {source}: who can rewrite the one can rewrite the other (give --key)")
+        notes.append(
+            f"the key was taken from {source}: anyone who can change the ledger can change this key (give --key)"
+        )
     if not findings:
         key_source = book.entries[0].content["keys"]["made"]
         simulated = key_source == SIMULATED
@@ -317,7 +321,7 @@ def _ledger_line(book: Book, *, heads: int, sites: bool) -> str:
 
 
 def _check_export(path: Path) -> None:
-    """Refuse a file that is plainly something else: a mistake, not a damaged ledger."""
+    """Refuse a file of another kind: a mistake, not a damaged ledger."""
     try:
         with path.open("rb") as f:
             start = f.read(400)

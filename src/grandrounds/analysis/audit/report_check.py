@@ -49,7 +49,7 @@ def check_report(
     try:
         carried = read_provenance(data)
     except BadInput as e:
-        out.add_finding(DIFFERS, path.name, f"it {e}; draw it anew with `rounds report`")
+        out.add_finding(DIFFERS, path.name, f"it {e}; write it again with `rounds report`")
         return
     before = len(out.findings)
     _compare_ledger(out, path.name, carried.ledger, tree=tree, run=run, key_source=key_source)
@@ -59,13 +59,13 @@ def check_report(
     facts = f"{path.name}: the ledger's root and the hashes of its {len(carried.inputs)} inputs"
     if data.startswith(b"%PDF") and not is_as_printed(data, carried):
         out.add_finding(
-            DIFFERS, path.name, "its pages were changed since it was printed; `rounds report --pdf` makes it anew"
+            DIFFERS, path.name, "its pages were changed since it was printed; `rounds report --pdf` writes it again"
         )
     elif data.startswith(b"%PDF"):
         out.checked.append(f"{facts}; its bytes, by the hash that it carries")
         out.add_unchecked(
             f"figures printed in {path.name}: what it carries is not signed, and a PDF cannot be drawn again to compare it; "
-            "`rounds report --pdf` makes it anew"
+            "`rounds report --pdf` writes it again"
         )
     else:
         _compare_text(out, path.name, data, carried, folder, facts)
@@ -76,7 +76,7 @@ def _compare_ledger(
 ) -> None:
     if state is None:
         out.add_finding(
-            DIFFERS, name, "it carries no ledger, though the run has one; draw it anew with `rounds report`"
+            DIFFERS, name, "it carries no ledger, though the run has one; write it again with `rounds report`"
         )
     elif state.run != run:
         out.add_finding(DIFFERS, name, f"it is of run {state.run[:80]!r}, the ledger of {run!r}")
@@ -110,8 +110,8 @@ def _input_hash(folder: Path, file: str) -> str:
 
 
 def _compare_text(out: AuditFindings, name: str, data: bytes, carried: Provenance, folder: Path, facts: str) -> None:
-    """Draw the page again and compare it letter by letter."""
-    anew = "draw it anew with `rounds report`"
+    """Draw the page again and compare it character by character."""
+    anew = "write it again with `rounds report`"
     version = own_version()
     if carried.version != version:
         versions = (
@@ -154,13 +154,13 @@ def _is_linear(path: Path) -> bool:
 
 
 def _difference(page: str, drawn: str) -> str:
-    """Say where two pages differ; nothing where they are the same but for how tightly the script is packed."""
+    """Name the first difference of two pages; compression of the script does not count."""
     if page == drawn:
         return ""
     theirs, ours = _SCRIPT.search(page), _SCRIPT.search(drawn)
     if theirs and ours and theirs[2] != ours[2]:
         if not _is_same_script(theirs[2], ours[2]):
-            return "the script that draws its charts is another"
+            return "the script that draws its charts differs"
         page = page[: theirs.start(2)] + ours[2] + page[theirs.end(2) :]
         if page == drawn:
             return ""

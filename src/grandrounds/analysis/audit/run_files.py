@@ -136,7 +136,9 @@ def _compare_journal(
                 out.add_unchecked(f"round {r}: it is in the journal, and its entry is still to come: {why}")
                 continue
             out.add_finding(
-                JOURNAL, f"round {r}", "it is in the journal and not in the ledger; `rounds resume` mends a crash"
+                JOURNAL,
+                f"round {r}",
+                "it is in the journal and not in the ledger; `rounds resume` repairs it after a crash",
             )
 
 
@@ -157,10 +159,10 @@ def _compare_logs(out: AuditFindings, folder: Path, records: Sequence[RoundRecor
         out.checked.append("figures of rounds in the journal: as in round_logs.json")
     elif vouched:
         difference = next(differences(written(records), logged, where="rounds", other=name), "")
-        out.add_finding(JOURNAL, "checkpoint/rounds.jsonl", f"it does not say what round_logs.json says: {difference}")
+        out.add_finding(JOURNAL, "checkpoint/rounds.jsonl", f"it differs from round_logs.json: {difference}")
     elif close is None or name not in close.files:
         difference = next(differences(logged, written(records), where="rounds", other="the journal"), "")
-        out.add_finding(ROUNDS, name, f"it does not say what the journal says: {difference}")
+        out.add_finding(ROUNDS, name, f"it differs from the journal: {difference}")
 
 
 def _compare_budget(
@@ -223,4 +225,4 @@ def _compare_weights(
         for sentence in result.unchecked:
             out.add_unchecked(sentence)
     if rounds and not any(f.name == WEIGHTS for f in out.findings):
-        out.checked.append(f"weights of {len(rounds)} rounds: as computed again from their signals")
+        out.checked.append(f"weights of {len(rounds)} rounds: recomputed from their signals")

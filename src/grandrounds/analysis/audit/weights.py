@@ -1,7 +1,7 @@
 """Recompute the weights of a round from the signals that its Decision records.
 
-Every part that had a say is recomputed as far as its signals allow: the rule of [method.weigh], cohorts, robust rules. What
-rests on numbers the record does not hold (every parameter of every model, for a median) is named as unchecked.
+Each part of the method is recomputed as far as its signals allow: the rule of [method.weigh], cohorts, robust rules. What
+rests on numbers the record does not hold (every parameter of every model, for a median) is listed as unchecked.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def recompute_weights(
     signals: Signals = decision["signals"]
     sites = list(weights)
     if is_path(method.name):
-        out.unchecked.append("weights: the method is of the user's own")
+        out.unchecked.append("weights: the method is a plug-in")
     elif method.name == "fedasync":
         late = [int(signals["staleness"][s]) for s in sites]
         mixed = np.array([method.mixing * staleness_weight(n, method.staleness) for n in late])
@@ -127,7 +127,7 @@ def _compare_weighing(
     if method.name == "fedxchain":
         decision = {**decision, "cohorts": {}}  # it weighs before sites are grouped
         earned = recompute_trust(method, decision, before, out)
-    if settings.rule == TRUST:  # of all that were weighed, those that went along
+    if settings.rule == TRUST:  # of all weighed sites, those that accepted the weights
         shown = column(earned, sites)
         recomputed = shown / shown.sum()
     elif settings.rule == EXPLANATIONS:

@@ -23,7 +23,7 @@ from grandrounds.explain.explainers.shapley import scores
 
 _CASES = explainers_for(Use.CASE)
 EXPLAINERS = {name: spec.words for name, spec in _CASES.items()}
-"""Name and one line for each explainer of a case of a table."""
+"""Explainers for a row of a table, each with one line."""
 
 _TREES = ("forest", "boosted")
 LOG_ODDS, PROBABILITY = "log-odds", "probability"

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Case = CaseExplanation | ImageExplanation
 Site = SiteExplanation | SiteImageExplanation
 
-_NO_SITE = "models stay separate in this run and this row is no site's: their mean speaks (--for SITE names another)"
+_NO_SITE = "models stay separate in this run and this row is no site's: their mean is used (--for SITE names another)"
 
 
 def explain_case(
@@ -118,7 +118,7 @@ def explain_row(
     if model.schema is None:
         _refuse_explainer(explainer)
         if protected:
-            raise BadInput("--protected names columns, and pictures have none", code="images-without-columns")
+            raise BadInput("--protected names columns, and images have none", code="images-without-columns")
         return explain_image(model, row, model_owner=model_owner, task=task, seed=run.plan["seed"])
     return explain_table_row(
         run,
@@ -154,7 +154,7 @@ def explain_site(run: Run, site: str, *, explainer: str | None = None, data: Any
 
 
 def _model_owner(run: Run, site: str | None) -> str:
-    """Name the owner of the model that a site uses, in words."""
+    """Name the owner of the model that a site uses."""
     return f"{site}'s own model" if site in run.summary["models"] else "the common model"
 
 
@@ -162,7 +162,7 @@ def _refuse_explainer(explainer: str | None) -> None:
     if explainer is not None:
         shown = ", ".join(MAPS.values())
         raise BadInput(
-            f"explainer '{explainer}' is for tables; pictures are explained by {shown}, all at once",
+            f"explainer '{explainer}' is for tables; images are explained by {shown}, all at once",
             code="explainer-does-not-fit",
         )
 

@@ -1,10 +1,11 @@
-"""Pages of case and site explanations, self-contained, in light, in dark and on paper: waterfall, tables and near misses."""
+"""Self-contained pages of case explanations and near misses, for light and dark screens and for paper."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Literal
 
 import numpy as np
 
@@ -12,13 +13,17 @@ from grandrounds.analysis.case.attributions import EXPLAINERS, LOG_ODDS
 from grandrounds.analysis.case.near_misses import NEAR, NearMisses
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines, share_text, short
+from grandrounds.data.sets.labels import column_label
 from grandrounds.report import figures
 from grandrounds.report.document import document, table, td, text_cell
 from grandrounds.report.figure import Figure
-from grandrounds.report.style import heading
+from grandrounds.report.style import INK, QUIET, heading
 
 PARTS = {"train": "training row", "val": "validation row", "test": "test row", "reference": "reference row"}
 _VISIBLE = 0.005
+
+Scale = Literal["risk", "log-odds"]
+"""The axis of a waterfall."""
 
 
 def case_title(case: CaseExplanation) -> str:
@@ -27,19 +32,63 @@ def case_title(case: CaseExplanation) -> str:
     return f"Row {case.number} of {case.source}{where}"
 
 
-def case_figure(case: CaseExplanation, *, top: int) -> Figure:
-    """Draw the patient's score as a waterfall, from the background's to the patient's own."""
-    names = [r.column for r in case.attributions]
+def patient_name(case: CaseExplanation) -> str:
+    """Name the patient for a heading: the row number and the hospital."""
+    return f"Patient {case.number}" + (f", {case.site}" if case.site else "")
+
+
+def case_figure(case: CaseExplanation, *, top: int, scale: Scale = "risk") -> Figure:
+    """Draw the patient's score as a waterfall, from the baseline to the patient.
+
+    Bars are as long as contributions in log-odds, which add up. With two classes the axis and the bars are labelled with
+    risks all the same, unless `scale` asks for log-odds.
+
+    Args:
+        case: The explanation.
+        top: Columns that are shown; the rest is one bar.
+        scale: "risk" or "log-odds". More than two classes, whose score is no risk, always have log-odds.
+    """
+    names = [column_label(r.column, case.source).name for r in case.attributions]
     parts = [r.contribution for r in case.attributions]
     end = case.base + sum(parts) if is_complete(case) else case.score
-    drawn = figures.waterfall(names, parts, case.base, end, [value_text(r) for r in case.attributions], top=top)
-    shown = f"from {case.baseline:.1%} at the start (dotted) to {case.probability:.1%} for this patient"
-    drawn["layout"]["title"] = heading(f"Why {escape(case.event)}: row {case.number}", shown)
-    drawn["layout"]["xaxis"]["title"] = {"text": escape(score_description(case))}
+    values = [value_with_unit(r, case.source) for r in case.attributions]
+    drawn = figures.waterfall(names, parts, case.base, end, values, top=top)
+    shown = f"from a baseline of {case.baseline:.1%} (dotted) to {case.probability:.1%} for this patient"
+    if scale == "risk" and len(case.classes) == 2:
+        shown += "; numbers: the risk so far"
+        _label_with_risks(drawn, case)
+    else:
+        drawn["layout"]["xaxis"]["title"] = {"text": escape(score_description(case))}
+    drawn["layout"]["title"] = heading(f"Contributions to the {risk_name(case)} of {escape(case.event)}", shown)
     drawn["layout"]["margin"] = {"t": 72}
-    if case.unit != LOG_ODDS or len(case.classes) > 2:  # the figure's own hover takes every score for log-odds of two
+    if case.unit != LOG_ODDS or len(case.classes) > 2:  # the figure's own hover text is for log-odds of two classes
         drawn["data"][0]["hovertemplate"] = "%{y}: %{text}<br>so far %{customdata[0]:.3f}<extra></extra>"
     return drawn
+
+
+def _label_with_risks(drawn: Figure, case: CaseExplanation) -> None:
+    """Label the axis and the bars of a waterfall with risks, and mark the threshold."""
+    bars, layout = drawn["data"][0], drawn["layout"]
+    reached = [case.risk_at(z) for z, _ in bars["customdata"][:-1]]
+    bars["text"] = [f"{risk:.1%}" if risk is not None else "" for risk in (*reached, case.probability)]
+    low, high = layout["xaxis"]["range"]
+    cut = _score(case.threshold) if case.threshold is not None and case.unit == LOG_ODDS else case.threshold
+    if cut is not None and low - (high - low) < cut < high + (high - low):  # a distant threshold would flatten the bars
+        low, high = min(low, cut - 0.05 * (high - low)), max(high, cut + 0.05 * (high - low))
+        line = {"color": INK, "width": 2, "dash": "dash"}
+        layout["shapes"].append({"type": "line", "x0": cut, "x1": cut, "yref": "paper", "y0": 0, "y1": 1, "line": line})
+        layout["annotations"] = [
+            {"x": cut, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
+             "text": f"threshold {case.threshold:.1%}", "font": {"size": 11, "color": QUIET}}
+        ]  # fmt: skip
+    ticks = _ticks(case, _Scale(low, high))
+    layout["xaxis"] |= {
+        "range": [low, high],
+        "tickvals": [z for z, _ in ticks],
+        "ticktext": [text for _, text in ticks],
+        "title": {"text": escape(f"risk of {case.event}")},
+    }
+    bars["hovertemplate"] = "%{y}<br>risk so far %{text}<extra></extra>"
 
 
 def is_complete(case: CaseExplanation) -> bool:
@@ -60,10 +109,21 @@ def risk_name(case: CaseExplanation) -> str:
 
 
 def value_text(attribution: Attribution) -> str:
-    """Write the patient's value as a person does."""
+    """Write the patient's value as text."""
     if attribution.value is None:
         return "missing"
     return short(attribution.value) if isinstance(attribution.value, float) else str(attribution.value)
+
+
+def value_with_unit(attribution: Attribution, data: str | None) -> str:
+    """Write the patient's value with its unit, where the column has one.
+
+    Args:
+        attribution: The column and its value.
+        data: The name of the data set, which knows the units of its columns.
+    """
+    text = value_text(attribution)
+    return column_label(attribution.column, data).with_unit(text) if isinstance(attribution.value, float) else text
 
 
 def breakable(name: str) -> str:
@@ -78,12 +138,12 @@ def percentile_text(attribution: Attribution) -> str:
         p = attribution.percentile
         return f"percentile {'<1' if p < 1 else '>99' if p > 99 else f'{p:.0f}'}{noise}"
     if attribution.share is None:
-        return "" if attribution.margin is None else f"not told: noise of ± {attribution.margin:.0f} points"
-    return f"{'missing in' if attribution.value is None else 'the same in'} {share_text(attribution.share)}{noise}"
+        return "" if attribution.margin is None else f"withheld: noise of ± {attribution.margin:.0f} points"
+    return f"{'missing for' if attribution.value is None else 'shared by'} {share_text(attribution.share)}{noise}"
 
 
 def tiles_html(tiles: Iterable[tuple[str, str, str]], *, html: bool = False) -> str:
-    """Write boxes of a name, a figure and a note; with `html` these are escaped already."""
+    """Write boxes of a name, a figure and a note; with `html` they are already escaped."""
     safe = str if html else escape
     inner = [
         f"<div class='tile'>{safe(n)}<b>{safe(v)}</b><span class='quiet'>{safe(t)}</span></div>" for n, v, t in tiles
@@ -121,13 +181,13 @@ STYLE = """
 @media screen and (max-width: 520px) { .waterfall th:nth-child(3), .waterfall td:nth-child(3) { display: none } }
 """
 
-_RISKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-_APART = 0.085  # of the width: labels closer than this would run into each other
+_RISKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5)
+_APART = 0.085  # share of the width; labels closer than this would overlap
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """An axis: scores from low to high as places from 0 to 1."""
+    """An axis that maps scores from low to high to positions from 0 to 1."""
 
     low: float
     high: float
@@ -143,7 +203,7 @@ class _Step:
     name: str
     before: float
     after: float
-    change: float | None  # None: no change, but the base or the score itself
+    change: float | None  # None for the base and the score itself
 
     @property
     def kind(self) -> str:
@@ -151,13 +211,13 @@ class _Step:
 
 
 def waterfall(case: CaseExplanation, *, top: int) -> str:
-    """Draw the way from the baseline to the patient's risk: the `top` strongest columns each way, the rest together."""
+    """Draw a waterfall from the baseline to the patient's risk: the `top` strongest columns each way, the rest as one bar."""
     steps = _steps(case, top)
     reached = [z for s in steps for z in (s.before, s.after) if s.change is not None] or [case.base, case.score]
     cut = _score(case.threshold) if case.threshold is not None and case.unit == LOG_ODDS else case.threshold
     low, high = min([*reached, case.base, case.score]), max([*reached, case.base, case.score])
     if cut is not None and abs(cut - case.score) < max(2.0 if case.unit == LOG_ODDS else 0.5, high - low):
-        low, high = min(low, cut), max(high, cut)  # a threshold far away would flatten everything else
+        low, high = min(low, cut), max(high, cut)  # a distant threshold would flatten the bars
     room = 0.06 * (high - low or 1.0)
     scale = _Scale(low - room, high + room)
     shown_cut = cut if cut is not None and scale.low < cut < scale.high else None
@@ -179,9 +239,16 @@ def _steps(case: CaseExplanation, top: int) -> list[_Step]:
     first = {r.column for r in (*case.amplifiers[:top], *case.mitigators[:top])}
     shown = [r for r in case.attributions if r.column in first]
     rest = [r for r in case.attributions if r.contribution and r.column not in first]
-    named = [(f"{r.column} = {value_text(r)}" + (" (imputed)" if r.imputed else ""), r.contribution) for r in shown]
+    named = [
+        (
+            f"{column_label(r.column, case.source).name} = {value_with_unit(r, case.source)}"
+            + (" (imputed)" if r.imputed else ""),
+            r.contribution,
+        )
+        for r in shown
+    ]
     named += [(f"{len(rest)} others together", sum(r.contribution for r in rest))] if rest else []
-    named += [] if is_complete(case) else [("not accounted for", case.remainder)]
+    named += [] if is_complete(case) else [("not explained", case.remainder)]
     out, z = [_Step("baseline", case.base, case.base, None)], case.base
     for name, change in named:
         out.append(_Step(name, z, z + change, change))
@@ -198,7 +265,7 @@ def _row(case: CaseExplanation, step: _Step, scale: _Scale, ticks: Sequence[floa
     bar = f"<span class='bar {step.kind}' style='{place}'></span>"
     number = f"{step.after:.3f}" if step.change is None else f"{step.change:+.3f}"
     risk = case.risk_at(step.after)
-    if step.change is None:  # said with the digits of the model's own answer
+    if step.change is None:  # with the digits of the model's prediction
         risk = case.baseline if step.name == "baseline" else case.probability
     last = " class='last'" if step.change is None and step.name != "baseline" else ""
     return [
@@ -210,7 +277,7 @@ def _row(case: CaseExplanation, step: _Step, scale: _Scale, ticks: Sequence[floa
 
 
 def _ticks(case: CaseExplanation, scale: _Scale) -> list[tuple[float, str]]:
-    """Choose round risks, or round scores where a score is no risk, that lie far enough apart to be read."""
+    """Choose round risks (or round scores for more than two classes) whose labels do not overlap."""
     if case.unit != LOG_ODDS:
         marks = [(r, f"{r:.0%}") for r in np.linspace(0, 1, 21).tolist()]
     elif len(case.classes) == 2:
@@ -225,7 +292,7 @@ def _ticks(case: CaseExplanation, scale: _Scale) -> list[tuple[float, str]]:
 
 
 def _axis_words(case: CaseExplanation, cut: bool) -> str:
-    words = "log-odds, marked with the risk they are" if case.unit == LOG_ODDS else "risk"
+    words = "log-odds, labelled with the risk" if case.unit == LOG_ODDS else "risk"
     if case.unit == LOG_ODDS and len(case.classes) > 2:
         words = "log-odds against the mean of the other classes"
     return words + ("; dashed: the threshold" if cut else "")
@@ -236,7 +303,7 @@ def _score(risk: float) -> float:
     return float(np.log(risk / (1 - risk))) if 0 < risk < 1 else float(np.sign(risk - 0.5)) * 1e3
 
 
-PRIVATE = "This page shows one patient's values: treat it as part of that patient's record."
+PRIVATE = "Patient data. Treat this page as part of the medical record."
 
 _STYLE = f"""
 :root {{ color-scheme: light dark; --ink: #1b1f24; --quiet: #57606a; --line: #e5e8eb; --up: #d55e00; --down: #0072b2;
@@ -257,6 +324,7 @@ th, td.text, .quiet {{ color: var(--quiet) }}
 h3.raises {{ color: var(--up) }} h3.lowers {{ color: var(--down) }}
 .mark {{ font-size: .8em; border: 1px solid var(--box); border-radius: 4px; padding: 0 .3em; color: var(--quiet);
   white-space: nowrap }}
+body:has(#log-odds:not(:checked)) :is(.odds, .waterfall th:nth-child(3), .waterfall td:nth-child(3)) {{ display: none }}
 {STYLE}
 @media screen and (prefers-color-scheme: dark) {{
   :root {{ --ink: #e6edf3; --quiet: #9aa5b1; --line: #2b323b; --up: #f0883e; --down: #58a6ff; --paper: #0f1419;
@@ -271,35 +339,59 @@ h3.raises {{ color: var(--up) }} h3.lowers {{ color: var(--down) }}
 
 
 def case_page(case: CaseExplanation, *, top: int) -> str:
-    """Write the page of one patient. Every name that came from data is escaped."""
+    """Write the page of one patient. All names from data are escaped."""
     kind = PARTS.get(case.part or "", "new patient")
-    decided = "" if case.threshold is None else f"{case.target_class} from {case.threshold:.1%} on"
+    decided = "" if case.threshold is None else f"flagged from a risk of {case.threshold:.1%}"
     outcome = case.outcome or "not known"
     tiles = [
         (f"{risk_name(case)} of {case.event}", f"{case.probability:.1%}", case.model_owner),
         ("baseline", f"{case.baseline:.1%}", case.start),
-        ("decision", case.decision, decided),
+        ("decision", decision_text(case), decided),
         ("outcome", outcome, kind if case.verdict is None else f"{case.verdict}; {kind}"),
     ]
     body = [
-        f"<h1>{escape(case_title(case))}</h1>",
-        f"<p class='quiet'>{PRIVATE}</p>",
+        f"<h1>{escape(patient_name(case))}</h1>",
+        f"<p class='quiet'>{escape(case_title(case))}. {PRIVATE}</p>",
         tiles_html(tiles),
-        *notes_html([*verdict_lines(case), *case.notes]),
+        *notes_html([*verdict_lines(case), *missing_lines(case), *case.notes]),
         "<h2>From the baseline to this patient</h2>",
+        *_log_odds_switch(case),
         waterfall(case, top=top),
         *_bias(case),
         *_quality(case),
-        "<h2>Reasons</h2>",
+        "<h2>Contributions of columns</h2>",
         "<div class='lists'>",
-        _list(case, case.amplifiers, "Amplifiers: what raises it", "raises"),
-        _list(case, case.mitigators, "Mitigators: what lowers it", "lowers"),
+        _list(case, case.amplifiers, f"Raises the {risk_name(case)}", "raises"),
+        _list(case, case.mitigators, f"Lowers the {risk_name(case)}", "lowers"),
         "</div>",
         *_unused(case),
         "<h2>How to read this</h2>",
         *[f"<p>{escape(line)}</p>" for line in reading_guide(case)],
     ]
     return document(case_title(case), body, None, style=_STYLE)
+
+
+def _log_odds_switch(case: CaseExplanation) -> list[str]:
+    """Write the check box that shows log-odds; other scores than log-odds of two classes have nothing to hide."""
+    if case.unit != LOG_ODDS or len(case.classes) != 2:
+        return []
+    return ["<p><label><input type='checkbox' id='log-odds'> Show log-odds</label></p>"]
+
+
+def decision_text(case: CaseExplanation) -> str:
+    """Write the decision: flagged or not with two classes, else the predicted class."""
+    if case.threshold is None:
+        return case.decision
+    return "flagged" if case.decision == case.target_class else "not flagged"
+
+
+def missing_lines(case: CaseExplanation) -> list[str]:
+    """Count the missing values in a sentence; empty where there are none."""
+    missing = sum(r.imputed for r in case.attributions)
+    if not missing:
+        return []
+    verb = "value is missing and was" if missing == 1 else "values are missing and were"
+    return [f"{missing} of {len(case.attributions)} {verb} replaced by typical values of the consortium."]
 
 
 def verdict_lines(case: CaseExplanation) -> list[str]:
@@ -316,17 +408,16 @@ def reading_guide(case: CaseExplanation) -> list[str]:
     """Explain the numbers in a few sentences."""
     lines = [
         f"Explained by {case.explainer}: {EXPLAINERS[case.explainer]}.",
-        f"Contributions are in {score_description(case)}. They start from {case.base:.3f} ({case.start}) and lead to "
-        f"{case.score:.3f}, which is {case.probability:.1%}.",
-        "Points are what the risk would change by without this reason, the others as they are; they do not add up. "
-        "An odds ratio is what it multiplies the odds by.",
+        f"Contributions in {score_description(case)} add up from {case.base:.3f} ({case.start}) to "
+        f"{case.score:.3f}, a probability of {case.probability:.1%}.",
+        "Points: the change in risk, in percentage points, if this column made no contribution and the others stayed. "
+        "Points do not add up; log-odds do.",
         _population_text(case),
-        "An attribution shows what the model relies on, not what made the patient ill. "
-        "An imputed value was not measured: what counts is "
-        "what stands in for it.",
+        "An attribution shows how the model responds. It is not a cause of illness and not a treatment effect. "
+        "An imputed value was not measured; its contribution is that of the value used instead.",
     ]
     if not is_complete(case):
-        lines.insert(2, f"{case.remainder:+.3f} of it is not accounted for by this explainer.")
+        lines.insert(2, f"{case.remainder:+.3f} of it is not explained by this explainer.")
     return lines
 
 
@@ -339,10 +430,10 @@ def near_misses_page(misses: NearMisses) -> str:
     ]
     body = [
         f"<h1>{escape(title)}</h1>",
-        "<p class='quiet'>This page says of single patients what became of them: treat it as part of their records.</p>",
+        "<p class='quiet'>Patient data: risks and outcomes. Treat this page as part of the medical record.</p>",
         f"<p>{escape(near_misses_text(misses))}</p>",
         table(["case", "<th class='text'>site</th>", "risk", "points below the threshold"], rows),
-        "<p class='quiet'>rounds explain RUN --case N says why, for each of them.</p>",
+        "<p class='quiet'>Explain each of them with rounds explain RUN --case N.</p>",
     ]
     return document(title, body, None, style=_STYLE)
 
@@ -355,8 +446,8 @@ def near_misses_title(misses: NearMisses) -> str:
 def near_misses_text(misses: NearMisses) -> str:
     """Count the near misses and the events in a sentence."""
     return (
-        f"Of {misses.rows} test patients {misses.events} had the event; the model put {misses.missed} of them below its "
-        f"threshold of {misses.threshold:.1%}, and {misses.near} of these near it (from {NEAR * misses.threshold:.1%} on)."
+        f"Of {misses.rows} test patients {misses.events} had the event; the model missed {misses.missed} of them (risk below "
+        f"{misses.threshold:.1%}), {misses.near} narrowly (risk of {NEAR * misses.threshold:.1%} or more)."
     )
 
 
@@ -370,17 +461,21 @@ def points_text(attribution: Attribution) -> str:
 def _population_text(case: CaseExplanation) -> str:
     if case.population.summary is None:
         return f"{case.population.missing[:1].upper()}{case.population.missing[1:]}."
-    return f"Percentiles and shares are among {case.population.words}: no row of theirs was read for them."
+    return f"Percentiles and shares are among {case.population.words}: no patient's row was read for this."
 
 
 def _bias(case: CaseExplanation) -> list[str]:
-    """List the attributes that should not move a risk by themselves, with their effect on this one."""
+    """List protected and administrative attributes with their effect on this risk."""
     flags = [
         f"<div class='flag'><b>{escape(f.column)} = {escape(_flag_value(f.value))}</b>{escape(f.words)}. "
         f"<span class='mark'>{escape(f.kind)}</span></div>"
         for f in case.bias
     ]
-    return ["<h2>Possible bias</h2>", *flags, f"<p class='quiet'>{escape(WHY)}</p>"] if flags else []
+    return (
+        ["<h2>Non-clinical factors that affect this risk</h2>", *flags, f"<p class='quiet'>{escape(WHY)}</p>"]
+        if flags
+        else []
+    )
 
 
 def _quality(case: CaseExplanation) -> list[str]:
@@ -393,16 +488,18 @@ def _quality(case: CaseExplanation) -> list[str]:
 
 def _list(case: CaseExplanation, attributions: Sequence[Attribution], title: str, kind: str) -> str:
     has_percentiles = any(percentile_text(r) for r in case.attributions)
-    head = ["column", "value", *(["<th class='text'>among patients</th>"] if has_percentiles else []), case.unit]
-    head += ["<th class='ratio'>odds ratio</th>"] if case.unit == LOG_ODDS else []
+    head = ["column", "value", *(["<th class='text'>among patients</th>"] if has_percentiles else [])]
     head += ["points"] if len(case.classes) == 2 else []
+    head += [f"<th class='odds'>{case.unit}</th>"]
+    head += ["<th class='ratio odds'>odds ratio</th>"] if case.unit == LOG_ODDS else []
     rows = []
     for r in attributions:
-        value = "<span class='mark'>imputed</span>" if r.imputed else escape(value_text(r))
-        row = [td(breakable(r.column)), td(value), *([text_cell(percentile_text(r))] if has_percentiles else [])]
-        row += [td(f"{r.contribution:+.3f}")]
-        row += [f"<td class='ratio'>{r.odds_ratio:.2f}</td>"] if r.odds_ratio is not None else []
+        value = "<span class='mark'>imputed</span>" if r.imputed else escape(value_with_unit(r, case.source))
+        label = column_label(r.column, case.source).name
+        row = [td(breakable(label)), td(value), *([text_cell(percentile_text(r))] if has_percentiles else [])]
         row += [td(points_text(r))] if r.points is not None else []
+        row += [f"<td class='odds'>{r.contribution:+.3f}</td>"]
+        row += [f"<td class='ratio odds'>{r.odds_ratio:.2f}</td>"] if r.odds_ratio is not None else []
         rows.append(row)
     listing = table(head, rows) if rows else "<p class='quiet'>none</p>"
     return f"<section><h3 class='{kind}'>{escape(title)}</h3>{listing}</section>"
@@ -412,7 +509,7 @@ def _unused(case: CaseExplanation) -> list[str]:
     names = [r.column for r in case.attributions if not r.contribution]
     if not names:
         return []
-    return [f"<p class='quiet'>{len(names)} columns do nothing to this risk: {escape(', '.join(names))}.</p>"]
+    return [f"<p class='quiet'>{len(names)} columns do not affect this risk: {escape(', '.join(names))}.</p>"]
 
 
 def _flag_value(value: float | str | None) -> str:

@@ -50,12 +50,12 @@ class MapSheet:
 
     run: str
     site: str
-    part: str  # of the site's rows that the pictures are from
+    part: str  # the split that the images are from
     rounds: tuple[int, ...]
     maps: tuple[str, ...]
     images: tuple[MappedImage, ...]
-    count: int  # of the site's pictures that maps were made of, shown or not
-    covered: float | None  # share of these pictures that masks cover: what heat without a clue would have inside
+    count: int  # number of the site's images with maps, shown or not
+    covered: float | None  # share of these images that masks cover: the heat inside the mask expected by chance
 
 
 def read_map_records(run: Run) -> dict[int, Mapping[str, Any]]:
@@ -136,9 +136,7 @@ def _read_site_maps(run: Run, site: str, round: int) -> Arrays:
     images = arrays.get("places", np.empty(0)).size
     per_image = [arrays[name] for name in arrays if name != "part"]
     if "part" not in arrays or not all(a.ndim and len(a) == images for a in per_image):
-        raise BadInput(
-            f"{path} is damaged: it lacks pictures that it should hold; run the experiment again", code="damaged-file"
-        )
+        raise BadInput(f"{path} is damaged: images are missing from it; run the experiment again", code="damaged-file")
     return arrays
 
 
@@ -167,7 +165,7 @@ def _predictions_of_image(
 
 
 _SHORT = {name: spec.short for name, spec in explainers_for(Use.HEAT_MAP).items() if spec.short}
-"""Names that are too long to stand above a picture."""
+"""Short names for panels above an image."""
 
 _WIDEST = 14
 
@@ -175,7 +173,7 @@ _WIDEST = 14
 def maps_png(sheet: MapSheet) -> bytes:
     """Draw the sheet; an image with more maps than fit side by side goes on in the next line."""
     when = f"round{'s' * (len(sheet.rounds) > 1)} {' and '.join(map(str, sheet.rounds))}"
-    title = f"{sheet.run}, {sheet.site}: where its own (local) and the common model look after {when}"
+    title = f"{sheet.run}, {sheet.site}: heat maps of its local and of the common model after {when}"
     return draw(title, [strip(sheet, p) for p in sheet.images], columns=_WIDEST)
 
 
@@ -211,4 +209,4 @@ def heading(sheet: MapSheet, image: MappedImage) -> str:
             if (r, w) in image.predictions
         ]
         predictions.append(f"round {r}: {', '.join(each)}")
-    return f"picture {image.number} ({sheet.part} row), {image.truth}.  Said after {';  '.join(predictions)}"
+    return f"image {image.number} ({sheet.part} row), {image.truth}.  Said after {';  '.join(predictions)}"

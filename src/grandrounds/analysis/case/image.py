@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel
 
 MAPS = {name: spec.title for name, spec in explainers_for(Use.HEAT_MAP).items() if spec.drawn}
-"""The heat maps that are drawn, and what they are called."""
+"""Heat maps that are drawn, and their labels."""
 
 BASELINES = {"centre_blob": "a blob in the middle", "noise": "noise"}
-"""What heat without a look at the picture scores: XAI accuracy says nothing without them, since objects are centred."""
+"""Baselines that ignore the image; objects are centred, so XAI accuracy needs them for comparison."""
 
 NAMES = MAPS | BASELINES
 
 SHOWN = 6
 SCORED = 30
-"""Pictures of a site that are drawn, and that the means are taken over; XFed scores 30."""
-_PREDICTED = 500  # pictures scored to find some right and some wrong ones
+"""Images of a site that are drawn, and images that means are taken over; XFed scores 30."""
+_PREDICTED = 500  # images scored to find correct and wrong ones
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class ImageExplanation:
     source: str
     site: str | None
     part: str | None
-    model_owner: str  # in words: "the common model", or whose own
+    model_owner: str  # "the common model", or the name of its owner
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
     predicted: str
     outcome: str | None
     pixels: Array  # (H, W, C)
     mask: Array | None  # (H, W)
-    covered: float | None  # share of the picture that the mask covers: what heat without a clue would have inside
+    covered: float | None  # share of the image that the mask covers: the heat inside expected by chance
     heats: Mapping[str, Array]  # (H, W) each, of the predicted class
     numbers: Mapping[str, HeatNumbers]
     notes: tuple[str, ...]
@@ -107,9 +107,9 @@ class SiteImageExplanation:
     site: str
     source: str
     part: str
-    model_owner: str  # in words: "the common model", or whose own
-    rows: int  # pictures the site has in this part
-    scored: int  # pictures the means are over
+    model_owner: str  # "the common model", or the name of its owner
+    rows: int  # images of the site in this split
+    scored: int  # images that means are taken over
     masked: int  # of these, with a mask that has an inside and an outside
     covered: float | None
     cases: tuple[ImageExplanation, ...]
@@ -167,9 +167,9 @@ def explain_site_images(model: TrainedModel, rows: RunRows, site: str, *, model_
     assert isinstance(data, ImageSet)
     site_rows, part = rows.evaluation_rows(site)
     if not len(site_rows):
-        raise BadInput(f"{site} has no pictures of its own to explain", code="no-images")
+        raise BadInput(f"{site} has no images to explain", code="no-images")
     seed, task = rows.plan.seed, rows.task(site)
-    order = generator(seed, purpose="pictures to explain", site=site).permutation(site_rows)
+    order = generator(seed, purpose="images to explain", site=site).permutation(site_rows)
     predicted = order[:_PREDICTED]
     right = model.predict(data.take(predicted), task=task).decisions == data.label[predicted]
     wrong_first = [*predicted[~right][: SHOWN // 2], *predicted[right][:SHOWN], *predicted[~right][SHOWN // 2 :]]
@@ -235,13 +235,13 @@ class _ImageBatch:
         )
 
     def empty(self) -> list[str]:
-        """Name the maps without any heat, such as a Grad-CAM in which nothing speaks for the class."""
+        """Name the maps without any heat, such as a Grad-CAM without supporting activations."""
         out = []
         for name, heats in self.heats.items():
             count = int((~heats.reshape(len(heats), -1).any(axis=1)).sum())
-            where = "" if len(heats) == 1 else f" in {count} of {len(heats)} pictures"
+            where = "" if len(heats) == 1 else f" in {count} of {len(heats)} images"
             if count:
-                out.append(f"{MAPS[name]} finds no heat{where}: nothing at its layer speaks for the class")
+                out.append(f"{MAPS[name]} finds no heat{where}: no activation at its layer supports the class")
         return out
 
     def means(self) -> dict[str, HeatMeans]:
@@ -276,7 +276,7 @@ def _explain_batch(model: TrainedModel, images: ImageSet, *, task: str, seed: in
         except BadInput as e:  # a net without a convolution has no Grad-CAM
             lacks.append(f"no {MAPS[name]}: {e}")
     if not heats:
-        raise BadInput(f"this net's pictures cannot be explained; {lacks[0]}", code="no-heat-maps")
+        raise BadInput(f"this network's images cannot be explained; {lacks[0]}", code="no-heat-maps")
     return _ImageBatch(images, prediction.classes, prediction.probabilities, prediction.decisions, heats), lacks
 
 

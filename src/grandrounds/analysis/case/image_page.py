@@ -23,10 +23,10 @@ _INFERNO = (
 )
 """Every sixteenth colour of matplotlib's inferno (public domain): even to the eye, and readable when printed in grey."""
 
-SIDE = 168  # pixels that a small picture is enlarged to, about
-LARGEST = 256  # pixels that a large one is shrunken to
-HIDDEN = (122, 133, 148)  # what covers the part of a picture that is left out: a colour that no grey picture has
-_HEAT = 0.65  # of heat in the blend, the rest is the picture
+SIDE = 168  # approximate size in pixels of an enlarged small image
+LARGEST = 256  # maximum size in pixels
+HIDDEN = (122, 133, 148)  # colour of the hidden part of an image: it does not occur in grey images
+_HEAT = 0.65  # share of heat in the blend; the rest is the image
 _GAP, _MARGIN, _TITLE, _HEADING = 10, 16, 20, 26
 _INK, _QUIET, _PAPER = (27, 31, 36), (87, 96, 106), (255, 255, 255)
 
@@ -127,7 +127,7 @@ def draw(title: str, strips: Sequence[Strip], *, columns: int = 8, heat: bool = 
 
 def _colour_bar(image: Any, paper: Any, pen: Any, font: Any, y: int) -> None:
     """Draw the legend of the colours."""
-    words = ("no heat", "most heat of the picture")
+    words = ("no heat", "maximum heat of the image")
     x = int(_MARGIN + font.getlength(words[0]) + 8)
     bar = np.repeat(colour_map(np.linspace(0, 1, 120))[None], 12, axis=0).astype(np.uint8)
     pen.text((_MARGIN, y), words[0], _QUIET, font)
@@ -143,7 +143,7 @@ def _shorten(text: str, font: Any, width: int) -> str:
     return text[:cut] + "..."
 
 
-_PRIVATE = "This page shows patients' pictures: treat it as part of their records."
+_PRIVATE = "Patient data: images. Treat this page as part of the medical record."
 
 
 def image_title(case: ImageExplanation) -> str:
@@ -172,7 +172,7 @@ def image_png(explanation: ImageExplanation | SiteImageExplanation) -> bytes:
 
 
 def image_case_page(case: ImageExplanation) -> str:
-    """Write the page of one image. Every name that came from data is escaped."""
+    """Write the page of one image. All names from data are escaped."""
     rows = [
         [td(MAPS[name]), td(_share(n.inside)), td(_ratio(n.iou_ratio)), td(number(n.concentration, 3))]
         for name, n in case.numbers.items()
@@ -222,9 +222,7 @@ def heat_note(explanation: ImageExplanation | SiteImageExplanation) -> str:
         return text
     ratio = "IoU-ratio: mean heat inside over mean heat outside, 1 by chance"
     if isinstance(explanation, SiteImageExplanation):
-        ratio = (
-            "XAI accuracy: the share of pictures whose IoU-ratio, mean heat inside over mean heat outside, is above 1"
-        )
+        ratio = "XAI accuracy: the share of images whose IoU-ratio, mean heat inside over mean heat outside, is above 1"
     return f"the mask covers {explanation.covered:.1%}, and so much heat would lie inside it by chance; {ratio}; {text}"
 
 
@@ -249,13 +247,13 @@ def _page(title: str, tiles: Sequence[tuple[str, str, str]], notes: Sequence[str
 
 def _figure(png: bytes) -> str:
     data = base64.b64encode(png).decode()
-    image = f"<img style='max-width:100%' alt='pictures and their heat maps' src='data:image/png;base64,{data}'>"
+    image = f"<img style='max-width:100%' alt='images and their heat maps' src='data:image/png;base64,{data}'>"
     return f"<figure>{image}</figure>"
 
 
 def _reading_guide(explanation: ImageExplanation | SiteImageExplanation) -> str:
     words = heat_note(explanation)
-    return f"<p>{escape(words[0].upper() + words[1:])}. Heat is of the class that the net chose.</p>"
+    return f"<p>{escape(words[0].upper() + words[1:])}. Heat maps are for the predicted class.</p>"
 
 
 def _share(value: float | None) -> str:

@@ -16,11 +16,11 @@ from grandrounds.data.images import ImageSet, mask_area, mask_notes, usable_mask
 from grandrounds.explain.agreement import Share, centre_blob, grid_accuracy, uniform_noise, xai_accuracy
 
 GRID = 2
-"""Cells on a side of the scenes that the baselines are held to: XFed's default."""
+"""Cells per side of the scenes for the baselines: XFed's default."""
 
-_PIXELS = 2**24  # that baselines are scored on: all of ten thousand small pictures, some hundreds of large ones
-_DRAWS = 10_000  # maps of noise, so that few pictures have no luck with it
-_TINT = np.array((0, 214, 190))  # a colour that skin and most photographs have not
+_PIXELS = 2**24  # pixels for baselines: ten thousand small images, or some hundreds of large ones
+_DRAWS = 10_000  # number of noise maps per image
+_TINT = np.array((0, 214, 190))  # a colour that does not occur in skin and most photographs
 _COVER = 0.55  # of the tint over what is marked
 
 
@@ -55,7 +55,7 @@ class MaskCheck:
         return self.images.masks
 
     def sheet(self, most: int) -> bytes:
-        """Draw `most` images as a PNG, from the smallest mask to the largest: faults of masks show first there."""
+        """Draw `most` images as a PNG, from the smallest mask to the largest: faulty masks are often the smallest."""
         order = np.argsort(self.area, kind="stable")
         chosen = order[np.unique(np.linspace(0, len(order) - 1, min(most, len(order))).round().astype(int))]
         title = f"Truth masks of {self.images.name}: {len(chosen)} of {len(order)}, smallest first (numbers from 0)"
@@ -80,12 +80,12 @@ def check_masks(images: ImageSet) -> MaskCheck:
     """
     if images.masks is None:
         raise BadInput(
-            f"{images.name} has no truth masks: set data.masks to a folder of PNG files named like the pictures, "
+            f"{images.name} has no truth masks: set data.masks to a folder of PNG files named like the images, "
             "or to 'strokes' (digits)",
             code="no-truth-masks",
         )
     if not len(images):
-        raise BadInput(f"{images.name} has no picture: nothing to check", code="no-images")
+        raise BadInput(f"{images.name} has no images: nothing to check", code="no-images")
     masks = images.masks[_sample_images(images.masks)]
     baselines = {"noise": _noise(masks), "centre_blob": _baseline(centre_blob(masks.shape), masks)}
     named = {BASELINES[name]: baseline for name, baseline in baselines.items()}
@@ -115,7 +115,7 @@ def _baseline(heat: Array, masks: Array) -> Baseline:
 
 def _single_draw(share: Share, times: int) -> Share:
     """Return a share over several draws on the same images, with the error of one draw."""
-    left_out = share.left_out[: len(share.left_out) // times]  # the first go's
+    left_out = share.left_out[: len(share.left_out) // times]  # of the first draw
     return Share(share.value, share.count // times, left_out, share.error * times**0.5)
 
 
@@ -124,5 +124,5 @@ def _sample_images(masks: Array) -> Array:
     most = max(1, _PIXELS // masks[0].size)
     if len(masks) <= most:
         return np.arange(len(masks))
-    drawn = generator(0, purpose="pictures to score").choice(len(masks), most, replace=False)
+    drawn = generator(0, purpose="images to score").choice(len(masks), most, replace=False)
     return np.sort(drawn)

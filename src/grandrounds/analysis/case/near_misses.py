@@ -1,4 +1,4 @@
-"""Near misses: test patients whose event happened though their risk stayed just below the threshold."""
+"""Near misses: test patients with the event whose risk was just below the threshold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 NEAR = 0.8
-"""A risk is near the threshold from this share of it on: from 40 % on where the threshold is 50 %."""
+"""A risk is near the threshold if it is at least this share of it: 40 % for a threshold of 50 %."""
 
 
 def is_near(risk: float, threshold: float) -> bool:
@@ -74,7 +74,7 @@ def near_misses(run: Run, *, most: int = 10, site: str | None = None, data: Any 
     wanted = [site_named(site, rows.sites)] if site is not None else list(names)
     if site is not None and POOL in names:
         raise BadInput(
-            "this run pools all sites' rows: near misses of one site are not told apart; leave --site out",
+            "this run pools all sites' rows: near misses of one site cannot be separated; remove --site",
             code="sites-are-pooled",
         )
     counts = np.zeros(4, int)

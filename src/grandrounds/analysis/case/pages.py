@@ -1,4 +1,4 @@
-"""What was explained, as a file: a page, or a PNG."""
+"""Write an explanation to a file: a page or a PNG."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
 
 Explanation = Case | Site | NearMisses
-"""What `rounds explain` can be asked for."""
+"""Explanations that `rounds explain` makes."""
 
 
 def has_image(explanation: Explanation) -> bool:
-    """Whether it is about pictures, and so always has a PNG; Pillow draws those, and a browser the others."""
+    """Tell whether it explains images: Pillow draws their PNG, a browser the others."""
     return isinstance(explanation, ImageExplanation | SiteImageExplanation)
 
 
 def page(explanation: Explanation, *, top: int) -> str:
-    """The self-contained page of a case, a site, or the near misses."""
+    """Return the self-contained page of a case, a site, or the near misses."""
     if isinstance(explanation, NearMisses):
         return near_misses_page(explanation)
     if isinstance(explanation, CaseExplanation):
@@ -39,7 +39,7 @@ def page(explanation: Explanation, *, top: int) -> str:
 
 
 def write_page(path: Path, explanation: Explanation, *, top: int) -> None:
-    """Write the page, or the PNG where the name ends so; folders on the way are made."""
+    """Write the page, or the PNG for a name that ends in .png; folders are created."""
     if path.suffix == ".png" and isinstance(explanation, NearMisses):
         raise BadInput(
             "near misses are a list, which has no PNG: give a file that ends in .html, or a folder", code="no-png"

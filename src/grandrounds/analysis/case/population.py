@@ -27,7 +27,7 @@ NOT_RELEASED = "no percentile: not released under the budget"
 _SWITCH = "method.veil.percentiles = 0.02 would set 2% of it aside for them"
 _HALTED = "no percentile: the counts they are made of could not be added up (notes of the last round)"
 _PUBLIC = "no percentile: sites sent no summaries (data.encoding = 'public')"
-_NOT_KEPT = f"no percentile: this run has no {PERCENTILES}; one that is made now has"
+_NOT_KEPT = f"no percentile: this run has no {PERCENTILES}; a new run has one"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ComparisonPopulation:
 
     @property
     def words(self) -> str:
-        """The population in words, or why there is none."""
+        """A description of the population, or the reason why there is none."""
         if self.summary is None:
             return self.missing
         noised = f", with noise: {self.summary.noised}" if self.summary.noised else ""
@@ -49,7 +49,7 @@ class ComparisonPopulation:
 
 
 def has_budget(run: Run) -> bool:
-    """Tell that the run promised differential privacy within a budget: then no exact sums over patients are used."""
+    """Tell whether the run has a differential-privacy budget: then no exact sums over patients are used."""
     return run.plan["privacy"].get("epsilon") is not None
 
 
@@ -73,7 +73,7 @@ def load_population(run: Run, encoding: Encoding) -> ComparisonPopulation:
 
 
 def _missing_under_budget(run: Run) -> str:
-    """Say why a run with a budget has no percentiles; for VEIL, with the setting that would give it some."""
+    """Explain why a run with a budget has no percentiles; for VEIL, name the setting that adds them."""
     method = run.plan["method"]
     if method["name"] != "veil":
         return NOT_RELEASED

@@ -79,7 +79,7 @@ class RationaleReport:
     baselines: Mapping[str, Mapping[str, float]]
 
     def select(self, *, right: bool, reason: bool) -> list[ScoredImage]:
-        """Select the images with this answer and this reason, the clearest first: of wrong reasons those with the smallest r."""
+        """Select the images by answer and rationale, the clearest first: for wrong rationales the smallest r."""
         images = [p for p in self.images if p.right is right and p.reason is reason]
         return sorted(images, key=lambda p: p.ratio or 0.0, reverse=reason)
 
@@ -154,19 +154,17 @@ class _ScoringSet:
 def _load_scoring_set(run: Run, scoring_set: str | None, data: Any) -> _ScoringSet:
     plan, model = Plan(run.plan), run.model
     if model.schema is not None:
-        raise BadInput(
-            f"{run.folder} has a table's model: only nets for pictures look at places", code="model-of-table"
-        )
+        raise BadInput(f"{run.folder} has a table's model: only image networks have heat maps", code="model-of-table")
     if plan.tasks.plain():
         raise BadInput(
-            f"{run.folder} has several tasks, and scoring pictures are of one: nothing to show", code="several-tasks"
+            f"{run.folder} has several tasks, and scoring images are of one: nothing to show", code="several-tasks"
         )
     name = _choose_set(plan, scoring_set)
     images = _read_images(run, plan, name, data)
     if images.masks is None or not usable_masks(images.masks).any():
         examples = ", ".join(SCORING_SETS)
         raise BadInput(
-            f"the pictures of '{name}' have no truth masks: name a set that has some with --on (such as {examples}), "
+            f"the images of '{name}' have no truth masks: name a set that has some with --on (such as {examples}), "
             "or set data.masks",
             code="no-truth-masks",
         )
@@ -174,7 +172,7 @@ def _load_scoring_set(run: Run, scoring_set: str | None, data: Any) -> _ScoringS
     unknown = sorted(set(images.label.tolist()) - set(encoding.classes))
     if unknown:
         raise BadInput(
-            f"the pictures of '{name}' show '{unknown[0]}', which the model does not know: name another set",
+            f"the images of '{name}' show '{unknown[0]}', which the model does not know: name another set",
             code="unknown-class",
         )
     x = encoding.encode(images, model.theta.dtype)
@@ -187,14 +185,12 @@ def _choose_set(plan: Plan, scoring_set: str | None) -> str:
     """Choose the scoring set: the one named, else the one that the run was scored on."""
     names = (*plan.reference.plain(), *SCORING_SETS)
     if scoring_set is not None and scoring_set not in names:
-        raise BadInput(
-            f"no scoring pictures '{scoring_set}'; {nearest(scoring_set, names)}", code="unknown-scoring-set"
-        )
+        raise BadInput(f"no scoring images '{scoring_set}'; {nearest(scoring_set, names)}", code="unknown-scoring-set")
     chosen = reference_name(plan) if selects_by_explanations(plan) else None
     name = scoring_set or watched_rows(plan) or chosen
     if name is None:
         raise BadInput(
-            f"this run was scored on no pictures: name a set with --on ({', '.join(names)})", code="no-scoring-set"
+            f"this run was not scored on images: name a set with --on ({', '.join(names)})", code="no-scoring-set"
         )
     return name
 
@@ -216,7 +212,7 @@ def _read_images(run: Run, plan: Plan, name: str, data: Any) -> ImageSet:
 def _score_each(data_set: _ScoringSet, result: ImageScores) -> list[ScoredImage]:
     if result.heated is None or not np.isfinite(result.logits).all():
         raise BadInput(
-            "the model's answers are no numbers: its training diverged, so there is nothing to show",
+            "the model's outputs are not finite: its training diverged, so there is nothing to show",
             code="training-diverged",
         )
     assert data_set.images.masks is not None and result.masked_right is not None
@@ -254,7 +250,7 @@ COLUMNS = 5
 def rationale_png(report: RationaleReport, *, most: int = 12) -> bytes:
     """Draw the sheet: images that are right for the wrong reason first, then wrong for the right one, then the others."""
     chosen = _choose_images(report, most)
-    title = f"{report.run} on {report.scoring_set}: {len(chosen)} of {len(report.images)} pictures (numbers from 0)"
+    title = f"{report.run} on {report.scoring_set}: {len(chosen)} of {len(report.images)} images (numbers from 0)"
     return draw(title, [strip(p) for p in chosen], columns=COLUMNS)
 
 

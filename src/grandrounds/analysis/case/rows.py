@@ -140,7 +140,7 @@ class RunRows:
         Raises:
             BadInput: There is a budget and no site, or the site has no training rows.
         """
-        sets = {name: r for name, r in self.consortium.reference.items() if len(r.rows)}  # no pictures of another set
+        sets = {name: r for name, r in self.consortium.reference.items() if len(r.rows)}  # no images of another set
         if sets:
             name = "background" if "background" in sets else next(iter(sets))
             rows, words = sets[name].rows, f"reference rows ('{name}')"
@@ -234,7 +234,7 @@ def find_new_case(run: Run, rows: Table | ImageSet, case: int) -> CaseRow:
     """
     schema, source = run.model.schema, row_source(rows)
     if isinstance(rows, ImageSet) != (schema is None):
-        wanted = "pictures: give an .npz file or an ImageSet" if schema is None else "the rows of a table, not pictures"
+        wanted = "images: give an .npz file or an ImageSet" if schema is None else "the rows of a table, not images"
         raise BadInput(f"{source} cannot be explained by this model, which scores {wanted}", code="wrong-data-kind")
     if not 1 <= case <= len(rows):
         raise BadInput(f"{source} has no row {case}; its rows are 1 to {len(rows)}", code="unknown-row")
@@ -309,7 +309,7 @@ def _read_site_images(where: str, shape: tuple[int, int, int], agreed: DataSetti
 
     if not is_image_source(where):
         raise BadInput(
-            f"{where} holds no pictures, which this model scores: give an .npz file, or a folder with labels.csv",
+            f"{where} holds no images, which this model scores: give an .npz file, or a folder with labels.csv",
             code="wrong-data-kind",
         )
     channels, *size = shape
@@ -448,7 +448,7 @@ def comparison_rows(
 
 
 def _why_missing(settings: DataSettings) -> str:
-    """Say why the rows that [data] names are not on this machine; "" where they should be."""
+    """Explain why the rows that [data] names are not on this machine; "" where they should be."""
     table = settings.table
     if settings.name is not None or table is None or "://" in table:
         return ""

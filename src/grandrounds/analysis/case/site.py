@@ -1,7 +1,7 @@
 """Importances of the model in use at one site, compared with other sites: the columns whose difference is more than chance.
 
-This is *deployed divergence*: the model in use on each site's own patients. It says nothing of how local models drift
-apart in training.
+This is *deployed divergence*: the model in use on each site's own patients. It does not measure the drift of
+local models in training.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class SiteExplanation:
 
     site: str
     source: str
-    model_owner: str  # in words: "the common model", or whose own
+    model_owner: str  # "the common model", or the name of its owner
     explainer: str
-    provenance: str  # where the numbers come from
-    flat: bool  # whether no column counts here at all
+    provenance: str  # source of the numbers
+    flat: bool  # no column is important here
     columns: tuple[ColumnUse, ...]  # the most important first
     divergence: float
-    sampling: float  # the divergence that sampling alone would give
+    sampling: float  # the divergence expected by chance
     rank: int  # 1 is the site farthest from the consensus
     sites: int
     performance: Mapping[str, float | None]  # the model's figures on the site's own test rows
@@ -165,7 +165,7 @@ def explain_site_columns(
         rank=int((distance > distance[k]).sum()) + 1,
         sites=len(sketches.sites),
         performance={name: figures.get(name) for name in ("count", *shown_in(Place.COURSE))},
-        notes=("only this site was measured, so there is nobody to compare it with",)
+        notes=("only this site was measured, so there is no other site to compare it with",)
         if len(sketches.sites) < 2
         else (),
     )

@@ -12,7 +12,7 @@ from grandrounds.report.style import COLOURS, QUIET, category, labels, layout
 
 
 def site_figure(explanation: SiteExplanation, *, top: int) -> Figure:
-    """Draw the columns that count most at the site, beside their importance at other sites."""
+    """Draw the most important columns at the site, with their importance at other sites."""
     shown = explanation.columns[:top]
     names = labels([c.column for c in shown], width=34)
     bars = {
@@ -38,7 +38,7 @@ def site_figure(explanation: SiteExplanation, *, top: int) -> Figure:
     return Figure(
         [bars, dots],
         layout(
-            f"What counts at {escape(explanation.site)}",
+            f"Most important columns at {escape(explanation.site)}",
             note=f"{rest} less important columns are not shown" if rest else "bars with one standard error",
             x="share of importance",
             height=190 + 26 * max(3, len(shown)),
@@ -57,7 +57,7 @@ def site_page(explanation: SiteExplanation, *, top: int) -> str:
         (
             "from the consensus",
             f"{explanation.divergence:.2f}",
-            f"of at most 2; sampling alone: {explanation.sampling:.2f}",
+            f"scale 0 to 2; expected by chance: {explanation.sampling:.2f}",
         ),
         ("place", f"{explanation.rank} of {explanation.sites}", "1 is the site farthest from the consensus"),
         (
@@ -81,7 +81,7 @@ def site_page(explanation: SiteExplanation, *, top: int) -> str:
         for c in explanation.columns
     ]
     head = ["column", "here", "standard error", "other sites", "consensus", "difference, points", ""]
-    title = f"How {explanation.model_owner} reasons at {explanation.site}"
+    title = f"Features that {explanation.model_owner} relies on at {explanation.site}"
     body = [
         f"<h1>{escape(title)}</h1>",
         f"<p class='quiet'>{escape(explanation.source)}; {escape(explanation.explainer)} importance, "
@@ -98,14 +98,14 @@ def site_page(explanation: SiteExplanation, *, top: int) -> str:
 
 
 def comparison_text(explanation: SiteExplanation) -> str:
-    """Name the columns that count more and less here than at other sites, in a sentence."""
+    """Name the columns that are more and less important here than at other sites."""
     if explanation.flat:
-        return "No column counts for the model on this site's patients: its reasons there are flat."
+        return "The model uses no column for this site's patients: its explanation there is flat."
     parts = []
     for word, columns in (("more", explanation.more), ("less", explanation.less)):
         named = ", ".join(f"{c.column} ({100 * c.difference:+.1f} points)" for c in columns[:5])
-        parts += [f"Counts {word} here than at the other sites: {named}."] if named else []
-    text = " ".join(parts) or "No column counts more or less here than at the other sites, beyond sampling error."
+        parts += [f"{word.capitalize()} important here than at the other sites: {named}."] if named else []
+    text = " ".join(parts) or "No column is more or less important here than at the other sites, beyond sampling error."
     if explanation.divergence <= explanation.sampling:
-        text += " The distance to the consensus is no larger than sampling error alone would make it."
+        text += " The distance to the consensus is within sampling error."
     return text

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
 SCHEMA = 1
-"""Version of the record's JSON; docs/one-patient.md says what is in it."""
+"""Version of the record's JSON; docs/explain.md describes it."""
 
 MEAN = "the mean of all sites' patients"
-_EXACT = 1e-9  # what rounding leaves of a sum
+_EXACT = 1e-9  # rounding error of a sum
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Attribution:
     percentile: float | None
     share: float | None
     contribution: float
-    odds_ratio: float | None  # what the contribution multiplies the odds by; None where it is in probability
-    points: float | None  # risk with it less risk without it, in percentage points; None of more than two classes
-    imputed: bool  # whether the value is missing, so that what counts here is what stands in for it
+    odds_ratio: float | None  # factor on the odds; None where the contribution is a probability
+    points: float | None  # change in risk in percentage points; None for more than two classes
+    imputed: bool  # the value is missing, and a typical value was used instead
     margin: float | None = None  # points by which noise may have moved the percentile or share; None: there is no noise
 
     @property
@@ -89,7 +89,7 @@ class CaseExplanation:
     source: str
     site: str | None
     part: str | None
-    model_owner: str  # in words: "the common model", or whose own
+    model_owner: str  # "the common model", or the name of its owner
     label: str  # the column that is predicted
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
@@ -103,8 +103,8 @@ class CaseExplanation:
     score: float
     remainder: float
     explainer: str
-    start: str  # what the base is
-    population: ComparisonPopulation  # that percentiles and shares are of
+    start: str  # description of the base
+    population: ComparisonPopulation  # population of percentiles and shares
     attributions: tuple[Attribution, ...]  # all columns, the strongest first
     quality: tuple[Note, ...]
     zero_weight_columns: tuple[str, ...]  # columns that a linear model gives no weight
@@ -154,7 +154,7 @@ class CaseExplanation:
         return _risk(score, self.unit) if len(self.classes) == 2 else None
 
     def to_dict(self) -> dict[str, object]:
-        """Return the record as plain JSON, in the form that docs/one-patient.md describes."""
+        """Return the record as plain JSON, in the form that docs/explain.md describes."""
         used = {r.column for r in (*self.amplifiers, *self.mitigators)}
         population = self.population.summary
         return dict(

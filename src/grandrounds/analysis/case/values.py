@@ -19,15 +19,15 @@ from grandrounds.explain.percentiles import FEWEST, MAX_MARGIN, NoisedSpread, Po
 IMPUTED, ABSENT, OUTSIDE, UNUSUAL, RARE, UNSEEN, CONTRADICTORY = KINDS = (
     "imputed", "absent", "outside", "unusual", "rare", "unseen", "contradictory",
 )  # fmt: skip
-"""What can be odd about a value."""
+"""Kinds of remarks about a value."""
 
 UNREAD = "not read"
-"""How a line about columns is marked that the model gives no weight."""
+"""Kind of a remark about columns without weight in the model."""
 
 _BY_DOUBT = (CONTRADICTORY, OUTSIDE, UNSEEN, RARE, UNUSUAL)
 _STAND_INS = {
-    IMPUTED: "have no value, so that what the consortium agreed on stands in",
-    ABSENT: "are absent, so that what the consortium agreed on stands in",
+    IMPUTED: "have no value and were replaced by typical values of the consortium",
+    ABSENT: "are absent and were replaced by typical values of the consortium",
 }
 _FEW = 3
 
@@ -35,7 +35,7 @@ _ORDER = {"min": 0, "minimum": 0, "lowest": 0, "mean": 1, "avg": 1, "average": 1
           "max": 2, "maximum": 2, "highest": 2}  # fmt: skip
 _SPREADS = ("std", "sd", "stdev")
 _ORDERED_PAIRS = (("systolic", "diastolic"), ("sbp", "dbp"))
-"""Words of two measurements of which the first is never the lower."""
+"""Pairs of measurements of which the first is never the lower."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ _WORDS = {
 }
 _PATTERNS = {kind: re.compile(rf"\b(?:{words})\b") for kind, words in _WORDS.items()}
 WHY = (
-    "Who a patient is, or how care is organised, is no sign of illness by itself: such a reason may stand for something that "
-    "was not measured, or for a bias in the data, and need not hold at another hospital."
+    "A personal attribute, or the organisation of care, is not a sign of illness by itself. Its effect may stand for something "
+    "unmeasured or for a bias in the data, and may differ at another hospital."
 )
-_VISIBLE = 0.05  # points of risk below which nothing is said
+_VISIBLE = 0.05  # points of risk below which no remark is made
 
 
 @dataclass(frozen=True)
@@ -139,16 +139,16 @@ class Flag:
     contribution: float
     points: float
     risk_without: float
-    reference: str | None  # the mean that "without" stands for; None: where the explainer starts from
-    decides: bool  # whether the decision would be another then
+    reference: str | None  # the reference for "without"; None: the explainer's baseline
+    decides: bool  # the decision would change
 
     @property
     def words(self) -> str:
-        """The effect on the risk, in words."""
+        """The effect on the risk as text."""
         way = "raises" if self.points > 0 else "lowers"
-        instead = "without it the risk" if self.reference is None else f"at {self.reference} it"
+        instead = "without it" if self.reference is None else f"at {self.reference}"
         turned = ", which would change the decision" if self.decides else ""
-        return f"{way} the risk by {abs(self.points):.1f} points: {instead} would be {self.risk_without:.1%}{turned}"
+        return f"{way} the risk by {abs(self.points):.1f} points; {instead} the risk would be {self.risk_without:.1%}{turned}"
 
     def to_dict(self) -> dict[str, object]:
         """Return the flag as plain JSON."""
@@ -201,7 +201,7 @@ RARE_SHARE = 0.01
 class Value:
     """One column of one patient. A number (or an ordered level) has a percentile, a category the share of patients with it."""
 
-    value: float | str | None  # None: missing, and what is read in its place is made up
+    value: float | str | None  # None: missing
     percentile: float | None  # 0 to 100, among the training patients of all sites that have a value
     share: float | None  # 0 to 1: the training patients with this category; of a missing value, those that miss it too
     notes: tuple[Note, ...] = ()
@@ -224,7 +224,7 @@ def find_contradictions(row: Dataset) -> tuple[Note, ...]:
 
 
 def short(value: float) -> str:
-    """Write a number with four digits, as people do: never 1e+03, whole numbers in full."""
+    """Write a number with four digits, without an exponent; whole numbers in full."""
     digits = max(4, len(str(int(abs(value))))) if abs(value) < 1e15 else 4
     return str(np.format_float_positional(value, precision=digits, fractional=False, trim="-"))
 
@@ -246,7 +246,7 @@ def _number(row: Dataset, rule: Numeric, column: Column, population: Population 
     v = float(row.numeric[0, row.numeric_names.index(name)]) if present else float("nan")
     if np.isnan(v):
         lacks, kind = (f"{name} has no value", IMPUTED) if present else (f"column '{name}' is absent", ABSENT)
-        text = f"{lacks}: {stand_in}, {words(rule.fill)}, stands in for it"
+        text = f"{lacks}: {stand_in}, {words(rule.fill)}, is used instead"
         share, margin = (None, None) if spread is None else _missing_share(spread)
         return Value(None, None, share, (Note(name, kind, text),), margin)
     place = None if spread is None else spread.percentile(v)
@@ -255,7 +255,7 @@ def _number(row: Dataset, rule: Numeric, column: Column, population: Population 
     if _is_outside(v, rule):
         side, read = ("below", rule.low) if v < rule.low else ("above", rule.high)
         usual = "what nearly all training patients have" if isinstance(spread, Spread) else "the agreed range"
-        text = f"{name} = {words(v)} is {side} {usual}: it is read as {words(read)}"
+        text = f"{name} = {words(v)} is {side} {usual}: it is clipped to {words(read)}"
         notes.append(Note(name, OUTSIDE, text))
     elif isinstance(spread, NoisedSpread):
         pass  # a hundredth of the patients is below what noise lets through
@@ -278,7 +278,7 @@ def _missing_share(spread: Spread | NoisedSpread) -> tuple[float | None, float |
 
 
 def _is_outside(value: float, rule: Numeric) -> bool:
-    """Tell that a value is clipped by more than the width of a cell: bounds are no finer than that."""
+    """Tell whether a value is clipped by more than the width of a cell, the precision of the bounds."""
     if rule.low <= value <= rule.high:
         return False
     cell, low, high = grid_index(np.array([value, rule.low, rule.high]))
@@ -315,9 +315,9 @@ def _category(row: Dataset, rule: Categorical, population: Population | None) ->
 
 def _how_rare(share: float | None) -> str:
     if share is None:
-        return "is no category that the model knows"
+        return "is unknown to the model"
     return (
-        f"is on {100 * share:.2g}% of the training patients"
+        f"occurs in {100 * share:.2g}% of the training patients"
         if share
-        else f"is on fewer than {FEWEST} training patients"
+        else f"occurs in fewer than {FEWEST} training patients"
     )

@@ -48,7 +48,7 @@ _FILE_SHAPE = {
 }
 _FILE_SHAPE |= {"bound": (None, _BOUND_SHAPE), "sentences": [str], "notes": [str]}
 _SURE = 1.7
-"""Half widths of a 95% interval that make 3.3 deviations: a promise is not called broken by the best of three attacks."""
+"""Half widths of a 95% interval that make 3.3 deviations, since the best of three attacks is tested."""
 
 
 class AttackEntry(TypedDict):
@@ -64,7 +64,7 @@ class AttackEntry(TypedDict):
 
 
 class BoundEntry(TypedDict):
-    """The bound that the promised epsilon sets on any attack, in attacks.json."""
+    """The bound that epsilon sets on any attack, in attacks.json."""
 
     epsilon: float
     delta: float
@@ -103,7 +103,7 @@ class Promise:
         """Read the bound from a privacy statement.
 
         Returns:
-            None where no finite epsilon was promised to patients; one of sites says nothing direct of their patients.
+            None without a finite epsilon per patient; an epsilon per site gives no direct bound for patients.
         """
         epsilon = privacy.get("epsilon")
         unit = privacy.get("unit") or "patient"
@@ -132,17 +132,17 @@ class Membership:
 
     @property
     def broken(self) -> bool:
-        """Whether an attack did better than the promised epsilon allows, by far more than its 95% interval explains."""
+        """True if an attack did better than epsilon allows, by far more than its 95% interval explains."""
         p = self.promise
         return p is not None and any(a.auc - _SURE * (a.auc - a.low) > p.max_auc for a in self.attacks)
 
     def sentences(self) -> list[str]:
-        """Explain the figures in plain words."""
+        """Explain the results in sentences."""
         best = self.best
         if best.low <= 0.5:
             lines = [
                 f"An AUC of 0.5 is guessing, and no attack did clearly better (best {best.auc:.3f}): "
-                "these attacks cannot tell who was trained on."
+                "these attacks cannot identify training patients."
             ]
         else:
             lines = [
@@ -152,15 +152,15 @@ class Membership:
             ]
         p = self.promise
         if p is None:
-            lines.append("No epsilon is promised to patients by this run, so a stronger attack may find more.")
+            lines.append("This run has no epsilon per patient, so a stronger attack may find more.")
         else:
             lines.append(
-                f"Epsilon = {p.epsilon:.3g} for each {p.unit} (delta = {plain(p.delta)}) holds any attack on what it covers to "
+                f"Epsilon = {p.epsilon:.3g} for each {p.unit} (delta = {plain(p.delta)}) limits any attack on covered data to "
                 f"an AUC of {p.max_auc:.3f} and to {p.max_tpr:.1%} of members at {FPR:.0%} false alarms: "
                 "TPR <= e^epsilon FPR + delta."
             )
         if self.broken:
-            lines.append("An attack did better than epsilon allows: the promise does not hold as it stands.")
+            lines.append("An attack did better than epsilon allows: the guarantee does not hold.")
         return lines
 
     def merge_earlier(self, run: Run) -> Membership:
@@ -238,8 +238,8 @@ def attack_run(
         notes += [f"{name} did not end and is left out: {why}" for name, why in shadow_models.failed.items()]
     if attacks[0].nonmembers < _FEW:
         notes.append(
-            f"with {attacks[0].nonmembers} non-members, {FPR:.0%} false alarms is less than one of them: the share found "
-            "there is a rough figure"
+            f"with {attacks[0].nonmembers} non-members, {FPR:.0%} false alarms is less than one of them: the TPR "
+            "there is imprecise"
         )
     return Membership(
         attacks=tuple(attacks),

@@ -2,7 +2,7 @@
 
 Each is a run of its own in RUN/attacks, by the same sites; another seed deals the sites' rows into training and other rows
 anew, so that every row is trained on in about half of them. What is finished is not run again. The rows lie beside the
-shadow runs while these are made, and are taken away afterwards. Shadow models have seen the same patients as the model
+shadow runs while these are made, and are removed afterwards. Shadow models have seen the same patients as the model
 under attack: keep them where the data are.
 """
 
@@ -132,7 +132,7 @@ def _nonmember_part(run: Run, run_rows: RunRows) -> tuple[str, tuple[str, ...]]:
         part = "test"
         if split.by == "time":
             notes.append(
-                "test rows are later than training rows (split.by = 'time'): what changed in between can pass for membership"
+                "test rows are later than training rows (split.by = 'time'): changes over time can look like membership"
             )
     else:
         part = "val"
@@ -140,17 +140,19 @@ def _nonmember_part(run: Run, run_rows: RunRows) -> tuple[str, tuple[str, ...]]:
         notes.append(f"{why}, so the non-members are validation rows")
     if not any(len(getattr(r, part)) for r in stack.rows):
         raise BadInput(
-            f"{run.folder} kept no test or validation rows at the sites that train, so there is nobody to tell its "
-            "members from: run it with split.test or split.val above 0",
+            f"{run.folder} kept no test or validation rows at the sites that train, so there are no "
+            "non-members to compare with: run it with split.test or split.val above 0",
             code="no-nonmembers",
         )
     if any(attack.kind in DATA_KINDS for attack in stack.attacks.values()):
-        notes.append("some sites attacked their own training rows ([[attacks]]): those rows stand as they claimed them")
+        notes.append(
+            "some sites attacked their own training rows ([[attacks]]): those rows are as the attackers changed them"
+        )
     return part, tuple(notes)
 
 
 FOLDER = "attacks"
-"""Where in a run folder shadow runs are kept."""
+"""Folder of shadow runs in a run folder."""
 
 FEWEST = 4
 """Shadow runs under which no row has both kinds often enough."""
@@ -158,7 +160,7 @@ FEWEST = 4
 _HALF = 0.5
 _COLUMN = "site of the run"
 _ALL = "all rows"
-"""The one site of shadow runs of a pooled run: who holds which row makes no difference there."""
+"""The one site of shadow runs of a pooled run: the site of a row does not matter there."""
 
 Ended = Callable[[str], None]
 PlainPlan = dict[str, Any]

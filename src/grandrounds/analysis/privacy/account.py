@@ -26,15 +26,15 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Account:
-    """The epsilon that a run promised and spent, the data it disclosed, and whether its record agrees with that."""
+    """The epsilon that a run guarantees and has spent, the data it disclosed, and differences from its record."""
 
     run: str
     summary: RunSummary
     recomputed: RecomputedBudget
     participants: tuple[str, ...]
-    disclosures: tuple[str, ...]  # what left as it is, where nothing is promised
+    disclosures: tuple[str, ...]  # data released without protection, where there is no guarantee
     attacks: AttacksFile | None
-    ledger: bool  # whether there is one to compare with
+    ledger: bool  # a ledger exists to compare with
     findings: tuple[str, ...]
 
     @property
@@ -44,7 +44,7 @@ class Account:
 
     @property
     def promised(self) -> bool:
-        """True if the run promised a finite epsilon."""
+        """True if the run guarantees a finite epsilon."""
         return promised(self.privacy)
 
     @property
@@ -54,7 +54,7 @@ class Account:
         return None if budget is None else max(0.0, budget - self.recomputed.epsilon)
 
     def to_dict(self) -> dict[str, object]:
-        """Return plain JSON; an infinite epsilon is null, and `promised` says that nothing is."""
+        """Return plain JSON; an infinite epsilon is null, and `promised` is false."""
         values = {
             "schema": SCHEMA,
             "run": self.run,

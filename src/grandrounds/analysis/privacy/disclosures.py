@@ -1,4 +1,4 @@
-"""Data disclosed by the sites of a run without protection: where nothing is promised, and what a promise does not cover."""
+"""Data that the sites of a run disclose without protection: all of it, or the part that a guarantee does not cover."""
 
 from __future__ import annotations
 
@@ -17,25 +17,31 @@ from grandrounds.methods.weigh import EXPLANATIONS
 def list_disclosures(plan: Plan, summary: RunSummary) -> list[str]:
     """List the data that left the sites of a run without a mechanism; `docs/threat-model.md` goes through the same messages."""
     if not is_path(plan.method.name) and is_variant_of(plan.method.name, "pooled"):
-        return ["all training rows: this method pools them, as a yardstick that no hospital may use"]
+        return ["all training rows: this method pools them, as a reference that is not meant for hospitals"]
     secure, images = plan.privacy.secure, len(summary["inputs"]) > 1
     lines = [] if plan.data.encoding == "public" else [_summary(images=images)]
-    lines.append("how many training, validation and test rows it has")
+    lines.append("its numbers of training, validation and test rows")
     lines += [*_training(plan, secure=secure), *_signals(plan), *_tallies(plan, secure=secure)]
-    if secure and "training" in summary["explanation"]:  # without masks it follows from the model
-        lines.append("how its own model reasons on reference rows that it was sent, as a share for each column or tile")
+    if secure and "training" in summary["explanation"]:  # without secure aggregation it follows from the model
+        lines.append(
+            "feature attributions of its local model on received reference rows, as a share for each column or tile"
+        )
     if "deployed" in summary["explanation"]:
-        lines.append("how the model in use reasons on its own patients, as a share for each column or tile")
+        lines.append("feature attributions of the final model on its own patients, as a share for each column or tile")
     if maps_asked(plan):
         lines.append(
-            "numbers of heat maps of its own and of the common model on its own pictures (how sharp, how faithful)"
+            "numbers of heat maps of its own and of the common model on its own images (concentration, faithfulness)"
         )
     if plan.evaluation.calibrate != "none":
-        lines.append("sums over its validation rows, for calibration" + (" (added up under masks)" if secure else ""))
+        lines.append(
+            "sums over its validation rows, for calibration" + (" (with secure aggregation)" if secure else "")
+        )
     if summary.get("local"):
-        lines.append("how right its own model is on its training rows and on its test rows, round by round")
+        lines.append("the accuracy of its local model on its training and test rows, by round")
     if summary["privacy"].get("crossed_rounds"):
-        lines.append("to every other site: its model as it is; and how right each other site's model is on its rows")
+        lines.append(
+            "to every other site: its unprotected model, and the accuracy of each other site's model on its rows"
+        )
     if summary["models"]:
         lines.append("a model of its own, which is in the run folder")
     lent = summary["privacy"].get("lent", {})
@@ -44,7 +50,7 @@ def list_disclosures(plan: Plan, summary: RunSummary) -> list[str]:
 
 def _summary(*, images: bool) -> str:
     if images:
-        return "counts of its training pictures' pixel values, and how many pictures each class has"
+        return "counts of pixel values of its training images, and the number of images per class"
     return (
         "its training rows column by column: every number to 0.1 %, every category with its count (not whose they are)"
     )
@@ -60,7 +66,7 @@ def _training(plan: Plan, *, secure: bool) -> list[str]:
     if secure:
         return ["its model, after every round it took part in, into a sum: the server saw no single one", *more]
     return [
-        "its whole model after every round it took part in, from which patients' rows can in part be worked out",
+        "its whole model after every round it took part in, from which patients' rows can be reconstructed in part",
         *more,
     ]
 
@@ -100,14 +106,16 @@ def _trust(plan: Plan) -> list[str]:
     elif secure:
         lines.append("its model's accuracy on the reference rows, to every site")
     if secure and t.rewards and trust_references(plan):
-        lines.append("by how much worse the model is on the reference rows without its own")
+        lines.append("the loss in performance on the reference rows without its model")
     return lines
 
 
 def _tallies(plan: Plan, *, secure: bool) -> list[str]:
     if secure:
-        return ["histograms of its patients' scores into sums, and its own accuracy and the like as they are"]
+        return [
+            "histograms of its patients' scores into sums, and its own accuracy and other metrics without protection"
+        ]
     return [
-        "histograms of its patients' scores by outcome, so fine that at a small site they are the list of scores; and its "
-        "own accuracy and the like"
+        "histograms of its patients' scores by outcome, so fine that at a small site they equal the list of scores; and its "
+        "own accuracy and other metrics"
     ]

@@ -22,7 +22,7 @@ _BEARER = "bearer "
 
 @dataclass(frozen=True)
 class CurrentUser:
-    """A signed-in user. `session`: None for a program that brings its token with each request."""
+    """A signed-in user. `session`: None for a program that sends its token with each request."""
 
     name: str
     roles: tuple[Role, ...]
@@ -47,7 +47,7 @@ def find_user(request: Request) -> CurrentUser | None:
     if user is None:
         where = f"tokens at {client_address(request)}"
         if app_state.limiter.wait(where):
-            raise HTTPException(429, "too many wrong tokens from this address: wait a little")
+            raise HTTPException(429, "too many wrong tokens from this address: wait and try again")
         app_state.limiter.count_failure(where)
         app_state.log.try_write(access_log.WRONG_SIGN_IN, user="", address=client_address(request), by="token")
         return None
@@ -81,14 +81,14 @@ def _area_check(area: Area) -> Callable[[Request], CurrentUser]:
         if not who.may_see(area):
             with suppress(access_log.AccessLogFault):
                 log_access(request, access_log.REFUSED, who, area=area.value)
-            raise HTTPException(403, f"your role may not see {area.value}")
+            raise HTTPException(403, f"your role has no access to {area.value}")
         return who
 
     return check
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a form of another site: a browser says where a form came from.
+    """Refuse a form from another site, by the browser's Origin header.
 
     Raises:
         HTTPException: It came from elsewhere (403).
@@ -101,14 +101,14 @@ def check_origin(request: Request) -> None:
 
 
 def check_script(request: Request, who: CurrentUser) -> None:
-    """Refuse a POST that a script of another site sent. A program that brings its token needs no more than that.
+    """Refuse a POST from a script of another site. A program with a token needs no further check.
 
     Raises:
         HTTPException: It does not carry its session's number in the header X-CSRF-Token (403).
     """
     check_origin(request)
     if who.session is not None and not secrets_equal(request.headers.get(CSRF, ""), who.session.csrf):
-        raise HTTPException(403, "the request is not of this session")
+        raise HTTPException(403, "the CSRF token does not match this session")
 
 
 def log_access(request: Request, event: str, who: CurrentUser, **facts: Any) -> None:
@@ -159,7 +159,7 @@ def client_address(request: Request) -> str:
 
 
 def is_over_tls(request: Request) -> bool:
-    """Check that a browser came over HTTPS: to this console, or to a trusted proxy before it."""
+    """Tell whether a request came over HTTPS, to this console or to a trusted proxy."""
     app_state = get_state(request)
     if app_state.tls or request.client is None or request.client.host not in app_state.proxies:
         return app_state.tls
@@ -167,13 +167,13 @@ def is_over_tls(request: Request) -> bool:
 
 
 def plain_address(text: str) -> str | None:
-    """Write an IP address in its one form.
+    """Normalise an IP address.
 
     Args:
         text: The address.
 
     Returns:
-        The address; None where it is none.
+        The normalised address; None if the text is no address.
     """
     try:
         return str(ipaddress.ip_address(text.strip()))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LARGEST = 64 * 1024
-"""Bytes of a request's body: forms and a patient's what-if values are all that is ever sent here."""
+"""Bytes of a request's body: only forms and what-if values are sent to this console."""
 
 
 def policy(nonce: str) -> str:
@@ -36,7 +36,7 @@ def policy(nonce: str) -> str:
 _ALWAYS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # with none at all a browser would hide where a form comes from
+    "referrer-policy": "same-origin",  # without a policy a browser would hide the origin of a form
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), microphone=(), geolocation=()",
@@ -47,7 +47,7 @@ class Protection:
     """ASGI middleware that checks requests and adds headers to responses.
 
     Args:
-        hosts: Names that a request may call this console by, so that no foreign name leads a browser here (DNS rebinding).
+        hosts: Host names that are accepted; other names are refused (DNS rebinding).
         tls: Tell browsers to keep to HTTPS.
     """
 
@@ -63,7 +63,7 @@ class Protection:
         scope.setdefault("state", {})["nonce"] = nonce
         send = self._add_headers(send, nonce, scope["path"])
         if _host(headers.get("host", "")) not in self._hosts:
-            await _say(send, 421, "this console is not known by that name: start it with --name NAME")
+            await _say(send, 421, "unknown host name: start the console with --name NAME")
         elif not headers.get("content-length", "0").isdigit() or int(headers.get("content-length", "0")) > LARGEST:
             await _say(send, 413, f"a request may have {LARGEST} bytes")
         else:
@@ -74,7 +74,7 @@ class Protection:
             if message["type"] == "http.response.start":
                 extra = {**_ALWAYS, "content-security-policy": policy(nonce)}
                 if not path.startswith("/static/"):
-                    extra["cache-control"] = "no-store"  # patients' values stay in no cache
+                    extra["cache-control"] = "no-store"  # patients' values are not cached
                 if self._tls:
                     extra["strict-transport-security"] = "max-age=31536000"
                 headers = [(n, v) for n, v in message["headers"] if n.decode("latin-1").lower() not in extra]
@@ -85,11 +85,11 @@ class Protection:
 
 
 class TooLarge(Exception):
-    """A body went on after its largest size."""
+    """The body of a request exceeds the limit."""
 
 
 def _limit_body(receive: Receive) -> Receive:
-    """Limit a body that names no length, or a false one."""
+    """Limit the size of a body without a length, or with a false one."""
     received = 0
 
     async def limited() -> Message:

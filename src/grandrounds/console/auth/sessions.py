@@ -1,6 +1,6 @@
 """Sessions of signed-in users, and the limit of wrong sign-ins.
 
-Sessions are kept in memory, so that a console that stops signs everybody out. A cookie holds a random number only.
+Sessions are kept in memory, so that all users are signed out when the console stops. A cookie holds a random number only.
 
 After a few wrong sign-ins a name waits at its address, twice as long after each further one. Others at the same address
 (behind one proxy, say) do not wait with it. A name also waits everywhere after more wrong tries, so that guessing from many
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from grandrounds.console.auth.users import Role
 
 MOST = 1000
-"""Sessions that are kept; beyond, the one that was used longest ago ends."""
+"""Maximum number of sessions; the least recently used one ends first."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Session:
         user: The user's name.
         roles: The user's roles at sign-in.
         proof: The credential of the sign-in (`users.credential_proof`).
-        csrf: The number that a form of this session must bring along.
+        csrf: The token that forms of this session must send.
         began: The time of the sign-in.
         used: The time of the last request.
     """
@@ -56,7 +56,7 @@ class Sessions:
         self._turn = threading.Lock()
 
     def begin(self, user: str, roles: tuple[Role, ...], proof: str) -> tuple[str, Session]:
-        """Begin a session, and return the number for its cookie. Every sign-in has a new one, so none can be planted."""
+        """Begin a session and return the number for its cookie. Each sign-in gets a new one (no session fixation)."""
         number, now = secrets.token_urlsafe(32), self._clock()
         session = Session(user, roles, proof, secrets.token_urlsafe(32), now, now)
         with self._turn:
@@ -78,7 +78,7 @@ class Sessions:
             return session
 
     def peek(self, number: str) -> Session | None:
-        """Find a session without using it: a page that is left open must not keep it alive."""
+        """Find a session without using it: an open page must not keep it alive."""
         with self._turn:
             session = self._sessions.get(_key(number))
             return None if session is None or self._has_ended(session, self._clock()) else session
@@ -109,7 +109,7 @@ def secrets_equal(secret: str, expected: str) -> bool:
 
 
 def _key(number: str) -> str:
-    """Hash a session's number, so that a dump of memory is no list of cookies."""
+    """Hash a session's number, so that a memory dump reveals no cookies."""
     return hashlib.sha256(number.encode()).hexdigest()
 
 
@@ -125,7 +125,7 @@ class Limiter:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, free: int = FREE) -> None:
         self._clock, self._free = clock, free
-        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()  # how many, and when the last one was
+        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()  # number of failures, and time of the last
         self._turn = threading.Lock()
 
     def wait(self, *keys: str) -> float:
@@ -150,7 +150,7 @@ class Limiter:
             self._wrong.pop(key, None)
 
     def take_back(self, key: str) -> None:
-        """Take one failure back: an attempt is counted before it is checked, so that many at once do not slip through."""
+        """Remove one failure: attempts are counted before they are checked, so that parallel attempts are counted too."""
         with self._turn:
             count, last = self._wrong.get(key, (0, 0.0))
             if count > 1:

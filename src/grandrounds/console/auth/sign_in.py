@@ -1,4 +1,4 @@
-"""Sign-in by password or token, and sign-out. A form is taken from this console's own pages only."""
+"""Sign-in by password or token, and sign-out. Only forms of this console's own pages are accepted."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from grandrounds.console.auth.users import credential_proof
 from grandrounds.console.render import render_page
 
 _CHECKS = ThreadPoolExecutor(4, thread_name_prefix="passwords")
-"""Passwords that are checked at a time: each takes 32 MB for a moment."""
-NOT_KNOWN = "That name, password or token is not known here."
+"""Passwords that are checked in parallel: each check needs 32 MB."""
+NOT_KNOWN = "Unknown name, password or token."
 
 UNKNOWN_NAME = "(no such user)"
-"""Written to the access log in place of a name that nobody has: people type passwords into the wrong field."""
+"""Entry in the access log for an unknown name: people type passwords into the wrong field."""
 
 router = APIRouter(include_in_schema=False)
 _log = logging.getLogger("grandrounds.console")
@@ -43,16 +43,16 @@ async def sign_in(request: Request) -> Response:
     app_state, fields = get_state(request), await _fields(request)
     check_origin(request)
     if not fields.get("form") or not secrets_equal(fields["form"], request.cookies.get(app_state.form_cookie, "")):
-        return _form(request, next=fields.get("next", "/"), wrong="The form was too old: try again.", status=403)
+        return _form(request, next=fields.get("next", "/"), wrong="The form has expired. Try again.", status=403)
     name, secret = fields.get("name", "")[:64], fields.get("secret", "")
     user = app_state.users.find_by_token(secret)
-    if user is None or name not in ("", user.name):  # a right token, 256 random bits, need not wait for those who guess
+    if user is None or name not in ("", user.name):  # a valid token has 256 random bits: it need not wait
         attempt = f"{name} at {client_address(request)}"
         wait = max(app_state.limiter.wait(attempt), app_state.name_limiter.wait(name))
         if wait:
             sentence = f"Too many attempts with this name. Try again in {math.ceil(wait)} s."
             return _form(request, next=fields.get("next", "/"), wrong=sentence, status=429, name=name)
-        app_state.limiter.count_failure(attempt)  # before it is looked at, so that many at once do not slip through
+        app_state.limiter.count_failure(attempt)  # counted before the check, so that parallel attempts are counted too
         app_state.name_limiter.count_failure(name)
         check = partial(app_state.users.find_by_password, name, secret)
         user = await asyncio.get_running_loop().run_in_executor(_CHECKS, check)
@@ -82,7 +82,7 @@ async def sign_out(request: Request) -> Response:
         raise HTTPException(403, "the form is not of this session")
     app_state = get_state(request)
     app_state.sessions.end(request.cookies.get(app_state.session_cookie, ""))
-    with suppress(AccessLogFault):  # who leaves is not held back
+    with suppress(AccessLogFault):  # signing out is always allowed
         log_access(request, SIGN_OUT, who)
     answer = RedirectResponse("/sign-in", 303)
     answer.delete_cookie(app_state.session_cookie)
@@ -111,6 +111,6 @@ async def _fields(request: Request) -> dict[str, str]:
 
 
 def _local_path(next: str) -> str:
-    """Return a path of this console; anything else leads to its front page."""
+    """Return a path of this console; any other address becomes its front page."""
     is_local = next.startswith("/") and not next.startswith(("//", "/\\")) and next.isprintable() and "\\" not in next
     return next if is_local else "/"

@@ -1,6 +1,6 @@
-"""Users and their roles: `users.json` has scrypt hashes of passwords and SHA-256 digests of tokens, never either itself.
+"""Users and their roles: `users.json` has scrypt hashes of passwords and SHA-256 digests of tokens, never the secrets themselves.
 
-A token has 256 random bits, so a fast hash is enough for it; a password has not. A user has one or more roles, and every page
+A token has 256 random bits, so a fast hash is enough for it, unlike for a password. A user has one or more roles, and every page
 and API route belongs to one area.
 """
 
@@ -24,7 +24,7 @@ from grandrounds.deploy.files import write_private
 
 SCHEMA = 1
 TOKEN = "grc_"
-"""How every token begins, so that scanners of logs and repositories know one."""
+"""Prefix of every token, so that secret scanners recognise it."""
 MIN_PASSWORD = 12
 _COST = {"n": 2**15, "r": 8, "p": 1}
 _MEMORY = 64 * 2**20
@@ -59,7 +59,7 @@ ROLES_BY_AREA: dict[Area, frozenset[Role]] = {
     Area.AUDIT: frozenset({Role.AUDITOR}),
     Area.PRIVACY: frozenset({Role.AUDITOR}),
 }
-"""Cases are of patients, so they are the clinician's alone; how patients are protected is the auditor's to check."""
+"""Areas by role: only clinicians see patients; auditors see privacy and ledgers."""
 
 
 def may_see(roles: Iterable[Role], area: Area) -> bool:
@@ -116,7 +116,7 @@ class User:
 
 
 class Users:
-    """The users of a console. Their file is read anew when it changes, so that who is removed is out at once; without a
+    """The users of a console. Their file is read again when it changes, so that a removed user loses access at once; without a
     file they are forgotten when the console stops."""
 
     def __init__(self, users: Iterable[User] = (), file: Path | None = None) -> None:
@@ -145,7 +145,7 @@ class Users:
             raise BadInput(f"cannot read the users of {file}: {e.strerror or e}", code="cannot-read") from None
         except (ValueError, KeyError, TypeError):
             raise BadInput(
-                f"{file} is damaged: bring a copy back, or remove it and add users again", code="damaged-file"
+                f"{file} is damaged: restore a backup, or remove the file and add users again", code="damaged-file"
             ) from None
 
     def __iter__(self) -> Iterator[User]:
@@ -155,7 +155,7 @@ class Users:
         return len(self._current())
 
     def add(self, name: str, roles: Iterable[str], *, password: str | None = None) -> User:
-        """Add a user, or give a known one other roles and another password."""
+        """Add a user, or change the roles and password of an existing one."""
         check_name(name)
         before = self._current().get(name)
         hashed = None if before is None else before.password
@@ -210,7 +210,7 @@ class Users:
         return users[name]
 
     def _current(self) -> dict[str, User]:
-        """Return the users as their file has them now; none where it can no longer be read: better shut than open."""
+        """Return the current users of the file; none if it cannot be read (fail closed)."""
         stamp = _facts(self._file)
         if self._file is not None and stamp != self._stamp:
             try:
@@ -235,7 +235,7 @@ class Users:
 
 
 def credential_proof(user: User, secret: str) -> str:
-    """Return what a session remembers of the secret that it began with: the token's digest, or the password's hash."""
+    """Return the credential that a session is bound to: the token's digest, or the password's hash."""
     digest = _digest(secret)
     return digest if digest in user.tokens or user.password is None else str(user.password["hash"])
 
@@ -247,7 +247,7 @@ def hash_password(password: str) -> PasswordHash:
         BadInput: It is too short or too long.
     """
     if len(password) < MIN_PASSWORD:
-        raise BadInput(f"a password needs {MIN_PASSWORD} characters or more: take a few words", code="password-length")
+        raise BadInput(f"a password needs {MIN_PASSWORD} characters or more: use several words", code="password-length")
     if len(password) > _LONGEST:
         raise BadInput(f"a password has at most {_LONGEST} characters", code="password-length")
     salt = secrets.token_bytes(16)
@@ -265,7 +265,8 @@ def check_password(password: str, stored: PasswordHash) -> bool:
 def check_name(name: str) -> str:
     if not name or len(name) > _NAME or not name.isprintable() or name != name.strip():
         raise BadInput(
-            f"{name!r} is no user name: give 1 to {_NAME} characters without line breaks", code="invalid-user-name"
+            f"{name!r} is not a valid user name: use 1 to {_NAME} characters without line breaks",
+            code="invalid-user-name",
         )
     return name
 

@@ -1,4 +1,4 @@
-"""The patients of a hospital in one run: their rows, scores and explanations, also with other values.
+"""The patients of a hospital in one run: rows, scores and explanations, also for changed values.
 
 Rows come from the run's own data of that site, or from a file of the hospital's. Either way nobody else's row can be reached:
 a row number is looked up among those of the site, and is not there otherwise.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class SiteRows(Protocol):
-    """The rows of one site. `parts`: the use of each row in the run by row number, as users count; None for a new patient."""
+    """The rows of one site. `parts`: the data split of each row, by row number from 1; None for a new patient."""
 
     @property
     def parts(self) -> Mapping[int, str | None]: ...
@@ -142,7 +142,7 @@ class FileRows:
         name = row_source(rows)
         if not len(rows):
             raise BadInput(f"{name} has no rows", code="empty-table")
-        find_new_case(run, rows, 1)  # pictures for a net, a table for the others
+        find_new_case(run, rows, 1)  # images for a network, a table for other models
         if isinstance(rows, Table):
             assert run.model.schema is not None
             read_new_rows(rows, run.model.schema)
@@ -193,7 +193,7 @@ class FileRows:
 
 
 CACHED_CASES = 64
-"""Explanations of a run that stay in memory."""
+"""Explanations per run that stay in memory."""
 CACHED_MODELS = 32
 MAX_SCORED = 5000
 """Images that are scored for the list, test images first; rows of a table are all scored."""
@@ -227,7 +227,7 @@ class ScoredPatients:
 
 
 class Patients:
-    """The rows of a site and a run's model. Explains one patient at a time: explainers are not made for threads."""
+    """The rows of a site and a run's model. Explains one patient at a time: explainers are not thread-safe."""
 
     def __init__(self, run: Run, site: str, rows: SiteRows, protected: tuple[str, ...] = ()) -> None:
         self.run, self.site, self.rows, self.protected = run, site, rows, protected
@@ -261,12 +261,12 @@ class Patients:
         """The SHA-256 of the model file that this site uses, as `sha256sum` prints it."""
         file = self.run.folder / (self.run.summary.models.get(self.user or "") or "model.safetensors")
         if not file.resolve().is_relative_to(self.run.folder.resolve()):
-            raise BadInput("the run's model is outside its folder: it is not read", code="file-outside-folder")
+            raise BadInput("the run's model is outside its folder and is not read", code="file-outside-folder")
         with file.open("rb") as f:
             return hashlib.file_digest(f, "sha256").hexdigest()
 
     def find(self, case: int) -> CaseRow:
-        """Find a patient of this site; the error does not say whether another site has such a row."""
+        """Find a patient of this site; the error does not reveal the rows of other sites."""
         if case not in self.rows.parts:
             raise NotFound(f"{self.site} has no row {case} here", code="unknown-row")
         return self.rows.find(case)
@@ -303,7 +303,7 @@ class Patients:
     def _absence_notes(self, user: str | None) -> list[str]:
         if user is not None:
             return []
-        mean = ": the mean of the sites' models speaks" if self.run.summary.models else ""
+        mean = ": the mean of the sites' models is used" if self.run.summary.models else ""
         return [f"{self.site} took no part in this run{mean}"]
 
     def _task(self, user: str | None) -> str:
@@ -366,6 +366,6 @@ def change_values(patient: CaseRow, values: Mapping[str, Value]) -> CaseRow:
     if not values:
         return patient
     if isinstance(patient.rows, ImageSet):
-        raise BadInput("a picture has no columns to change", code="needs-table")
+        raise BadInput("an image has no columns to change", code="needs-table")
     columns: dict[str, list[Value]] = {name: [value] for name, value in values.items()}
     return replace(patient, rows=patient.rows.with_columns(columns))

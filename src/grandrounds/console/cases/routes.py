@@ -1,4 +1,4 @@
-"""Routes of patients: their pages, and their API, for clinicians at a console that was started with --site.
+"""Routes of patients, pages and API, for clinicians at a console started with --site.
 
 Without --site there are no patients, and every route here answers with an error.
 """
@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
+from grandrounds.analysis.case.case_page import Scale
 from grandrounds.console import access_log
 from grandrounds.console.api import REFUSED, Responses
 from grandrounds.console.app_state import get_state
@@ -28,14 +29,12 @@ from grandrounds.console.views.case import PatientPage, Sort, case_runs, patient
 from grandrounds.console.views.runs import RunLine
 from grandrounds.core.errors import BadInput
 
-NO_PATIENTS = (
-    "this console shows no patients: a hospital starts its own with `rounds console --site NAME`, beside its data"
-)
+NO_PATIENTS = "this console shows no patients: a hospital starts its own with `rounds console --site NAME`, next to its data"
 Clinician = Annotated[CurrentUser, require_area(Area.CASES)]
 
 
 def _cases_here(request: Request, who: Clinician) -> SiteCases:
-    """Return the hospital's cases. The role is checked first: others do not learn whether there are patients here."""
+    """Return the hospital's cases. The role is checked first, so other users do not learn that there are patients."""
     site_cases = get_state(request).cases
     if site_cases is None:
         raise HTTPException(404, NO_PATIENTS)
@@ -48,7 +47,7 @@ def _check_post(request: Request, who: Clinician) -> CurrentUser:
 
 
 Poster = Annotated[CurrentUser, Depends(_check_post)]
-"""A clinician whose POST is of this console's own pages, or of a program with a token."""
+"""A clinician whose POST comes from this console's pages, or from a program with a token."""
 
 
 def open_patient(request: Request, who: CurrentUser, cases: SiteCases, run: str, case: int, view: str) -> Patients:
@@ -146,7 +145,8 @@ def _list(request: Request, who: CurrentUser, cases: SiteCases, shown: PatientPa
 
 
 @api_router.get(
-    "", summary="One patient: risk with its band, reasons, notes about data, possible bias, what can be changed"
+    "",
+    summary="One patient: risk with its band, contributions, data quality, non-clinical factors, columns that can be changed",
 )
 def one(
     request: Request, who: Clinician, cases: CasesHere, run: RunName, case: CaseNumber
@@ -163,10 +163,11 @@ def figure(
     run: RunName,
     case: CaseNumber,
     figure: Annotated[str, Query(max_length=80)],
+    scale: Annotated[Scale, Query(description="The axis of the waterfall.")] = "risk",
 ) -> dict[str, object]:
     patients = open_patient(request, who, cases, run, case, "figure")
     drawn = case_others.figure(get_state(request).run_index, run, patients, case, figure)
-    return of_case.figure(patients, case, figure) if drawn is None else drawn
+    return of_case.figure(patients, case, figure, scale=scale) if drawn is None else drawn
 
 
 async def _text(request: Request) -> str:
@@ -179,7 +180,7 @@ async def _text(request: Request) -> str:
 
 @api_router.post(
     "/what-if",
-    summary="What the model would say of other values. The body: column -> number, category, or null for no value",
+    summary="The prediction for other values. The body: column -> number, category, or null for no value",
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -211,7 +212,7 @@ def others(
 
 
 @api_router.get(
-    "/picture", summary="A picture, a heat map or the truth mask, as a PNG", response_class=Response, responses=PNG
+    "/picture", summary="An image, a heat map or the truth mask, as a PNG", response_class=Response, responses=PNG
 )
 def picture(
     request: Request,
@@ -228,7 +229,7 @@ def picture(
 
 router = APIRouter(include_in_schema=False)
 MAX_SLIDERS = 8
-"""Columns that have a slider at once; the others are added by name."""
+"""Sliders that are shown at first; more columns are added by name."""
 
 
 @router.get("/case")
@@ -245,7 +246,7 @@ def cases(
         )
     if case is None:
         patients = cases.open(run)
-        return render_page(request, "case_list.html", who=who, run=run, pictures=patients.has_images)
+        return render_page(request, "case_list.html", who=who, run=run, images=patients.has_images)
     return _patient(request, who, cases, run, case)
 
 
@@ -256,5 +257,5 @@ def _patient(request: Request, who: Clinician, cases: SiteCases, run: str, numbe
     )
     other_models = case_others.explain_elsewhere(get_state(request).run_index, run, patients, number)
     if patients.has_images:
-        return render("case_picture.html", case=case_image.view(patients, number), others=other_models)
+        return render("case_image.html", case=case_image.view(patients, number), others=other_models)
     return render("case.html", case=of_case.view(patients, number), others=other_models, shown=MAX_SLIDERS)

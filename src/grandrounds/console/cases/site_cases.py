@@ -22,7 +22,7 @@ CACHED_RUNS = 3
 class SiteCases:
     """The patients of `site`: rows of that site in a run's own data, or those of a file of the hospital's (`data`).
 
-    `protected`: columns to flag where they move a risk, in place of those that are known by name.
+    `protected`: columns to flag if they affect a risk, instead of those recognised by name.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class SiteCases:
         self._turn, self._opening = threading.Lock(), threading.Lock()
 
     def check(self) -> str:
-        """Refuse options at the start that no page could show; else return a sentence about the patients.
+        """Check the options at start; return a sentence about the patients.
 
         Raises:
             BadInput: No finished run has the site, its data are missing or do not fit, or a column is unknown.
@@ -86,7 +86,7 @@ class SiteCases:
         cached = self._get_cached(name, stamp)
         if cached is not None:
             return cached
-        with self._opening:  # the same rows are not read twice at once
+        with self._opening:  # the same rows are not read twice in parallel
             cached = self._get_cached(name, stamp)
             if cached is not None:
                 return cached
@@ -134,7 +134,7 @@ class SiteCases:
             ) from None
 
     def _without_folders(self, text: str, run: Run) -> str:
-        """Remove this machine's folders from a sentence."""
+        """Remove paths of this machine from a sentence."""
         for place in (self.data, run.plan["data"].get("table"), str(run.folder)):
             if place and "://" not in str(place):
                 text = text.replace(f"{Path(str(place)).parent}/", "").replace(

@@ -1,6 +1,6 @@
-"""Counterfactual questions about a patient: the values that may be tried, and checks of those that were sent.
+"""What-if questions about a patient: the columns that can be changed, and checks of the values sent.
 
-A what-if is about the model, not about the patient: values that go together in people are changed one without the other.
+A what-if describes the model, not the patient: values that change together in real patients change here one at a time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from grandrounds.analysis.case.values import short
 from grandrounds.console.cases.patients import Patients, Value
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.encoding import Encoding
+from grandrounds.data.sets.labels import column_label
 from grandrounds.explain.percentiles import Spread
 
 LONGEST = 8000
 """Characters of a what-if's values."""
-_STEPS = 200  # of a slider, about
-_WORDS = 80  # of a name or value that an answer repeats
+_STEPS = 200  # steps of a slider, approximately
+_WORDS = 80  # characters of a name or value that an error repeats
 
 
 class Control(BaseModel):
-    """A column that can be changed: a number between `low` and `high`, or one of `levels`. `value` is the patient's."""
+    """A column that can be changed: a number between `low` and `high`, or one of `levels`. `value` is the patient's,
+    `label` and `unit` are clinical."""
 
     column: str
+    label: str
+    unit: str = ""
     kind: Literal["number", "choice"]
     value: float | str | None
     low: float | None = None
@@ -47,17 +51,22 @@ def controls(patients: Patients, case: CaseExplanation) -> list[Control]:
     orders = {c.name: list(c.order) for c in schema.columns if c.order}
     levels = {r.name: [w for w in (*r.levels, r.baseline) if w] for r in encoding.categorical} | orders
     listed = []
+    named = patients.run.plan["data"].get("name")
     for reason in case.attributions:
+        label = column_label(reason.column, named)
         if reason.column in levels:
             words = levels[reason.column]
             extra = [str(reason.value)] if reason.value is not None and str(reason.value) not in words else []
-            control = Control(column=reason.column, kind="choice", value=reason.value, levels=[*words, *extra])
+            control = Control(
+                column=reason.column, label=label.name, kind="choice", value=reason.value, levels=[*words, *extra]
+            )
             listed += [control] if len(control.levels) + (reason.value is None) > 1 else []
         else:
             spread = None if case.population.summary is None else case.population.summary.numeric.get(reason.column)
             low_high = spread.quantiles if isinstance(spread, Spread) else ()
             value = reason.value if isinstance(reason.value, float) else None
-            listed += _slider(reason.column, value, low_high, patients)
+            sliders = _slider(reason.column, value, low_high, patients)
+            listed += [s.model_copy(update={"label": label.name, "unit": label.unit}) for s in sliders]
     return listed
 
 
@@ -104,11 +113,11 @@ def _check_value(control: Control, value: object) -> Value:
             )
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadInput(f"{name} is a number: {_shorten(value)} is none", code="not-numeric")
+        raise BadInput(f"{name} must be a number, not {_shorten(value)}", code="not-numeric")
     assert control.low is not None and control.high is not None
-    if not control.low <= value <= control.high:  # so is what is no finite number
+    if not control.low <= value <= control.high:  # NaN and infinity fail this comparison too
         raise BadInput(
-            f"{name} can be tried from {short(control.low)} to {short(control.high)}: not {_shorten(value)}",
+            f"{name} must lie between {short(control.low)} and {short(control.high)}, not {_shorten(value)}",
             code="out-of-range",
         )
     return float(value)
@@ -123,11 +132,11 @@ def _no_constant(word: str) -> float:
 
 
 def _slider(column: str, value: float | None, quantiles: Sequence[float], patients: Patients) -> list[Control]:
-    """Make a slider over the range of all sites' patients, or of this site's where that is not released."""
-    words = "nearly all sites' patients"
+    """Make a slider over the central 99% of all sites' patients, or of this site's where their range is not released."""
+    words = "99% of patients"
     range_values = np.asarray(quantiles, float)
     if not len(range_values):
-        range_values, words = patients.column(column), f"{patients.site}'s own patients"
+        range_values, words = patients.column(column), f"99% of {patients.site}'s patients"
     if len(range_values):
         low, high = (float(q) for q in np.quantile(range_values, [0.005, 0.995]))
     elif value is not None:
@@ -150,8 +159,9 @@ def _slider(column: str, value: float | None, quantiles: Sequence[float], patien
         low, high = _round(math.floor(low / step) * step), _round(math.ceil(high / step) * step)
     if not low < high:
         return []
-    text = f"{short(low)} to {short(high)}: {words}"
-    return [Control(column=column, kind="number", value=value, low=low, high=high, step=_round(step), range=text)]
+    text = f"{words}: {short(low)} to {short(high)}"
+    step = _round(step)
+    return [Control(column=column, label=column, kind="number", value=value, low=low, high=high, step=step, range=text)]
 
 
 def _nice(size: float) -> float:

@@ -1,4 +1,4 @@
-// Checks that go on, all checks in turn, entries word for word, and a proof that says why it cannot be made.
+// Follows running checks, checks all ledgers in turn, shows raw entries, and downloads proofs.
 "use strict";
 (() => {
   const pause = ms => new Promise(done => setTimeout(done, ms));

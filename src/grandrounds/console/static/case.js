@@ -1,4 +1,4 @@
-// What if: sliders ask the model again, with all values that were moved; and what is folded away opens.
+// What-if: sliders request a new prediction for all changed values. Also unfolds long tables and shows log-odds on request.
 "use strict";
 (() => {
   for (const button of document.querySelectorAll(".unfold")) {
@@ -8,6 +8,12 @@
       button.setAttribute("aria-expanded", String(open));
     });
   }
+  const odds = document.getElementById("log-odds");
+  odds?.addEventListener("change", () => {
+    const place = document.querySelector("figure[data-figure=waterfall]");
+    place.dataset.scale = odds.checked ? "log-odds" : "risk";
+    rounds.draw(place);
+  });
   const panel = document.getElementById("what-if");
   if (!panel) return;
   const answer = document.getElementById("answer");

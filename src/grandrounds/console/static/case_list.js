@@ -1,4 +1,4 @@
-// The patients of this site: found, filtered and paged by the API, so that a name that is typed here is in no address.
+// The patients of this site, searched by POST so that no name appears in an address.
 "use strict";
 (() => {
   const form = document.getElementById("filters");
@@ -60,7 +60,7 @@
       document.getElementById("named").hidden = !named;
       document.getElementById("risk-head").textContent = told.event === null ? "certainty" : `risk of ${told.event}`;
       body.replaceChildren(...told.patients.map(patient => line(patient, named)));
-      const cut = told.threshold === null ? "" : `; decided from ${percent(told.threshold)} on`;
+      const cut = told.threshold === null ? "" : `; flagged from a risk of ${percent(told.threshold)}`;
       count.textContent = `${told.matching} of ${told.all}${cut}`;
       document.getElementById("notes").textContent = told.notes.join(" ");
       page = told.page;

@@ -1,5 +1,5 @@
 // Figures are fetched and drawn when they come near the screen, in the colours of the page, and fit the paper when printed.
-// Plotly's own sliders do not hear the keyboard, so a figure's slider is one of the page's.
+// Plotly's sliders have no keyboard support, so the page adds a slider of its own.
 "use strict";
 (() => {
   const INK = "#1b1f24", QUIET = "#57606a"; // as report/style.py has them
@@ -16,11 +16,11 @@
   let loading = null;
   const plotly = () => loading ??= new Promise((resolve, reject) => {
     const script = made("script", {src: "/static/plotly.min.js", onload: resolve});
-    script.onerror = () => reject(new Error("the script that draws figures is not there"));
+    script.onerror = () => reject(new Error("the script that draws figures could not be loaded"));
     document.head.append(script);
   });
 
-  // Ink, small print and paper in marks, lines and texts become the page's own; names, numbers and scales stay as they are.
+  // Replaces the figure's ink, small print and paper colours by those of the page; data and colour scales stay.
   const KEPT = new Set(["x", "y", "z", "r", "theta", "name", "customdata", "hovertemplate", "colorscale", "template"]);
   const dyed = (value, by) => {
     if (typeof value === "string") return by.get(value) ?? value.replaceAll(`color:${QUIET}`, `color:${by.get(QUIET)}`);
@@ -33,7 +33,7 @@
     const [paper, ink, quiet, faint, line] = ["--paper", "--ink", "--quiet", "--faint", "--line"].map(css);
     const by = new Map([[INK, ink], [QUIET, quiet], ["#000000", ink], ["#ffffff", paper]]);
     const layout = dyed(structuredClone(told.layout), by);
-    // words in a heat map stand on the colours of its cells, which stay
+    // text in a heat map lies on coloured cells, which do not change with the theme
     const data = structuredClone(told.data).map(trace => trace.type === "heatmap" ? trace : dyed(trace, by));
     Object.assign(layout, {paper_bgcolor: paper, plot_bgcolor: paper, font: {...layout.font, color: ink}});
     layout.hoverlabel = {...layout.hoverlabel, bgcolor: paper, font: {color: ink}};
@@ -51,7 +51,7 @@
     return [data, layout];
   };
   const show = plot => Plotly.react(plot, ...tinted(plot.told), config);
-  // For who cannot see it: a name, what it shows, and its numbers.
+  // For screen readers: a name, a description and the numbers.
   const tell = (place, plot) => {
     place.setAttribute("aria-label", rounds.name(plot.told));
     plot.setAttribute("role", "img");
@@ -68,7 +68,7 @@
     const id = `slider-${place.dataset.figure}`;
     const label = slider.currentvalue?.prefix ?? "step";
     const range = made("input", {type: "range", id, min: 0, max: slider.steps.length - 1, value: slider.active ?? 0});
-    const shown = made("output", {htmlFor: id, ariaLive: "off"}); // the range itself says it
+    const shown = made("output", {htmlFor: id, ariaLive: "off"}); // the range input announces it
     const say = () => {
       shown.textContent = slider.steps[range.value].label;
       range.setAttribute("aria-valuetext", `${label} ${shown.textContent}`);
@@ -86,7 +86,7 @@
     return [row];
   };
 
-  // A click on a point, for the page to make something of: where it lies, and what it is called.
+  // A click on a point dispatches an event with its round and its names.
   const picked = (place, {points: [point]}) => {
     const over = point.xaxis?.title?.text === "round" ? Number(point.x) : null;
     const bars = point.data.type === "bar";
@@ -119,7 +119,7 @@
       place.textContent = `This figure cannot be shown: ${error.message}`;
     }
   };
-  // One after the other, in the order they came near, with a picture on the screen in between.
+  // One after the other, in the order they came near, with a repaint in between.
   let last = Promise.resolve();
   const queue = place => {
     place.dataset.drawn = "yes";
@@ -138,7 +138,7 @@
   };
 
   addEventListener("theme", () => plots().forEach(show));
-  // Paper: a page is printed when all its figures are there.
+  // A page is printed once all its figures are drawn.
   const printed = async () => { await all(); print(); };
   addEventListener("keydown", event => {
     if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "p" || !undrawn().length) return;

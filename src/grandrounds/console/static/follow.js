@@ -1,5 +1,5 @@
-// Runs at work, as the server tells of them. A browser has six connections for a host, so a tab that is not seen holds none; and
-// a stream that was refused or lost is asked for again.
+// Follows running runs. A browser has six connections per host, so hidden tabs hold none; and
+// a refused or lost stream is requested again.
 "use strict";
 (() => {
   const AGAIN = 10_000; // milliseconds
@@ -15,7 +15,7 @@
       if (over || document.hidden) return;
       stream = new EventSource("/api/live");
       stream.addEventListener("runs", event => heard(JSON.parse(event.data)));
-      stream.addEventListener("error", () => { // a browser comes back by itself, but not after a refusal
+      stream.addEventListener("error", () => { // browsers reconnect by themselves, but not after a refusal
         if (stream?.readyState !== EventSource.CLOSED) return;
         stop();
         waiting = setTimeout(start, AGAIN);

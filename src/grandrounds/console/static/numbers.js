@@ -1,13 +1,13 @@
-// The numbers behind a figure: its name and what it shows in words, and a table, for who cannot see it or wants to copy from it.
+// Numbers of a figure: its name, a description and a table, for screen readers and for copying.
 "use strict";
 (() => {
   const ROWS = 200, COLUMNS = 40; // of larger figures the table is cut, and says so
   const NAMES = 8; // series that a figure's description names
   const made = (tag, values = {}) => Object.assign(document.createElement(tag), values);
-  const letters = {lt: "<", gt: ">", amp: "&"};
+  const entities = {lt: "<", gt: ">", amp: "&"};
   // Plotly's small HTML as plain text: it is only ever put into a page by textContent.
   const plain = text => String(text ?? "").replace(/<br\s*\/?>/gi, " ").replace(/<[^>]*>/g, "")
-    .replace(/&(lt|gt|amp);/g, (_, name) => letters[name]).trim();
+    .replace(/&(lt|gt|amp);/g, (_, name) => entities[name]).trim();
   const axis = (layout, ref) => layout[`${ref[0]}axis${ref.slice(1)}`] ?? {};
   const title = found => plain(found.title?.text);
   const seen = data => data.filter(trace => trace.hoverinfo !== "skip" && (trace.x ?? trace.theta)?.length);
@@ -23,7 +23,7 @@
     return up || down ? `${number(value)} (${number(value - down)} to ${number(value + up)})` : number(value);
   };
 
-  // Lines, bars, marks, steps and radars alike: what its points are called, and the number of each.
+  // The names and values of the points of a line, bar, step or radar series.
   const series = (trace, layout) => {
     if (trace.theta) {
       const said = typeof trace.customdata?.[0] === "string" ? trace.customdata : trace.r;
@@ -46,7 +46,7 @@
     head: [title(axis(layout, "y")) || "name", ...x.map(plain)],
     rows: y.map((name, i) => [plain(name), ...x.map((_, j) => number(text?.[i]?.[j] ?? z[i]?.[j]))]),
   });
-  // Side by side where series have their points in common, else one below the other.
+  // One column per series where series share their points, else one below the other.
   const table = ({data, layout}) => {
     const traces = seen(data);
     if (traces[0]?.type === "heatmap") return heat(traces[0], layout);
@@ -81,13 +81,13 @@
     Object.entries({role: "region", tabindex: 0, "aria-label": `Numbers: ${name(told)}`}).forEach(([key, value]) => box.setAttribute(key, value));
     box.append(made_of);
     const note = made("p", {className: "quiet small", textContent: cut.length ? `This table has ${cut.join(" and ")}. ` : ""});
-    note.append(made("a", {href: link, textContent: cut.length ? "All of it as JSON" : "The same as JSON"}));
+    note.append(made("a", {href: link, textContent: cut.length ? "Complete data as JSON" : "Data as JSON"}));
     return [box, note];
   };
 
   const halves = ({layout}) => String(layout.title?.text ?? "figure").split(/<br\s*\/?>/i);
   const name = told => plain(halves(told)[0]);
-  // What a figure shows, for who cannot see it: its name, its small print and its series.
+  // Description of a figure for screen readers: its name, its note and its series.
   const described = told => {
     const names = [...new Set(seen(told.data).map(trace => plain(trace.name)).filter(Boolean))];
     const more = names.length > NAMES ? ` and ${names.length - NAMES} more` : "";

@@ -1,4 +1,4 @@
-// An account that is being worked out: the page comes again when it is done.
+// Reloads the page when the account has been computed.
 "use strict";
 (() => {
   const going = document.querySelector("[data-poll]");

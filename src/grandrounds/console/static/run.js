@@ -1,4 +1,4 @@
-// Why a site had its weight in a round: a slider over rounds, a button for each site, and the answer in words.
+// Explains a site's weight in a round: a slider over rounds, a button per site, and the explanation.
 "use strict";
 (() => {
   const panel = document.getElementById("why-panel");
@@ -37,7 +37,7 @@
     tell();
     const asked = slider.value;
     const round = await get("/api/run/round", {round: asked});
-    if (asked !== slider.value) return; // the slider went on, and so did its question
+    if (asked !== slider.value) return; // the slider has moved since
     said.textContent = names.visible(round.why);
     const held = sites.contains(document.activeElement) ? document.activeElement.dataset.site : null;
     sites.replaceChildren(...round.sites.map(({site, weight, missing}) => {
@@ -49,7 +49,7 @@
       button.addEventListener("click", () => explain(site));
       return button;
     }));
-    if (held !== null) [...sites.children].find(button => button.dataset.site === held)?.focus(); // keys go on where they were
+    if (held !== null) [...sites.children].find(button => button.dataset.site === held)?.focus(); // keep the keyboard focus
     if (round.sites.some(({site}) => site === chosen)) await explain(chosen);
     else why.replaceChildren();
     const drawn = document.querySelector('figure[data-figure="weights-by-signal"]');
@@ -66,7 +66,7 @@
   });
   if (!slider.disabled) show();
 
-  // a click on a site in a figure is the button of that site; figures cut long names
+  // a click on a site in a figure selects that site; figures shorten long names
   const same = (called, site) => called === names.visible(site) || (called.endsWith("\u2026") && names.visible(site).startsWith(called.slice(0, -1)));
   document.addEventListener("picked", async ({detail: {round, called}}) => {
     const at = round ?? Number(slider.value);
@@ -78,7 +78,7 @@
     [...sites.children].find(button => button.dataset.site === chosen)?.focus();
   });
 
-  // a run at work: the number of rounds as it grows, the whole page once it is done
+  // a running run: update the number of rounds, and reload the page at the end
   const state = document.getElementById("state");
   if (state.textContent === "finished") return;
   const follow = rounds.follow(runs => {

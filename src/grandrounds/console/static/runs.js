@@ -1,4 +1,4 @@
-// Filter and sort the list of runs, and follow those that are at work.
+// Filter and sort the list of runs, and follow running ones.
 "use strict";
 (() => {
   const table = document.getElementById("runs");
@@ -43,7 +43,7 @@
     const kind = heads[k].dataset.kind;
     const order = (a, b) => {
       const [x, y] = [value(a, k, kind), value(b, k, kind)];
-      if (kind === "number") return (isNaN(x) - isNaN(y)) || (up ? x - y : y - x) || 0; // what is not known comes last
+      if (kind === "number") return (isNaN(x) - isNaN(y)) || (up ? x - y : y - x) || 0; // unknown values come last
       return up ? x.localeCompare(y) : y.localeCompare(x);
     };
     body.append(...rows().sort(order));
@@ -55,7 +55,7 @@
     sort();
   }));
 
-  // a run that is new, or done, comes with the server's own table; filter, order and choice stay
+  // a new or finished run reloads the table; filter, order and selection stay
   const read = async () => {
     const page = await (await fetch("/")).text();
     const [from, to] = [page.indexOf("<tbody>"), page.indexOf("</tbody>")];
@@ -70,7 +70,7 @@
   };
   let [reading, more] = [false, false];
   const again = async () => {
-    more = true; // what is told while the table is read may not be in it yet
+    more = true; // updates that arrive during the request may not be in the table yet
     if (reading) return;
     reading = true;
     try {
@@ -78,7 +78,7 @@
     } finally { reading = false; }
   };
 
-  // what goes on: rounds and states as the server says them
+  // progress: rounds and states from the server
   rounds.follow(runs => {
     for (const [name, told] of Object.entries(runs)) {
       const row = rows().find(r => r.dataset.run === name);

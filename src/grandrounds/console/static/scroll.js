@@ -1,4 +1,4 @@
-// A box whose table is too wide for it can be reached and scrolled by keyboard; one that fits is no stop on the way.
+// A box with an overflowing table is keyboard-focusable; one that fits is not.
 "use strict";
 (() => {
   const named = box => box.dataset.label ?? box.querySelector("caption")?.textContent ?? document.querySelector("h1").textContent;
@@ -8,11 +8,11 @@
     const told = {tabindex: "0", role: "region", "aria-label": named(box)};
     for (const [key, value] of Object.entries(told)) scrolls ? box.setAttribute(key, value) : box.removeAttribute(key);
   };
-  // what was taken out of the page is in no box any more
+  // elements removed from the page are in no box
   const boxes = seen => new Set(seen.map(({target}) => target.closest(".scroll")).filter(Boolean));
   const sizes = new ResizeObserver(seen => boxes(seen).forEach(look));
   const watch = box => [box, ...box.children].forEach(part => sizes.observe(part));
-  const changes = new MutationObserver(seen => boxes(seen).forEach(watch)); // what is observed anew is looked at
+  const changes = new MutationObserver(seen => boxes(seen).forEach(watch)); // observing an element triggers a check
   for (const box of document.querySelectorAll(".scroll")) {
     watch(box);
     changes.observe(box, {childList: true});

@@ -1,9 +1,9 @@
-// A page clears itself when its session ends: by the time that the server gave it, and by asking the server, which does not count
-// as using the session. A ward's computer then shows no patient to whoever comes next.
+// Clears the page when its session ends, by the server's time limit and by polling the server, which does not count
+// as using the session. A shared computer then shows no patient data.
 "use strict";
 (() => {
   const EVERY = 30_000, ANSWER = 5_000; // milliseconds between two questions, and for an answer
-  const after = seconds => Date.now() + 1000 * seconds; // a clock that goes on while the computer sleeps
+  const after = seconds => Date.now() + 1000 * seconds; // wall-clock time, which continues while the computer sleeps
   let ends = after(Number(document.body.dataset.session)), over = false, timer = null;
 
   const clear = () => {
@@ -24,18 +24,18 @@
   const ask = async () => {
     if (over) return;
     clearTimeout(timer);
-    if (Date.now() >= ends) document.body.hidden = true; // until the server says that another tab used the session
+    if (Date.now() >= ends) document.body.hidden = true; // until the server confirms that another tab used the session
     try {
       const answer = await fetch("/api/session", {cache: "no-store", signal: AbortSignal.timeout(ANSWER)});
       if (answer.status === 401) return clear();
       if (answer.ok) ends = after((await answer.json()).seconds);
-    } catch { /* not reached: the time decides */ }
+    } catch { /* server not reachable: the time limit applies */ }
     if (over) return;
     if (Date.now() >= ends) return clear();
     document.body.hidden = false;
     timer = setTimeout(ask, Math.min(EVERY, Math.max(ends - Date.now(), 500)));
   };
-  addEventListener("pageshow", ({persisted}) => { // Back: a page that the browser kept
+  addEventListener("pageshow", ({persisted}) => { // a page restored by the Back button
     if (persisted) { document.body.hidden = true; ask(); }
   });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) ask(); });

@@ -1,4 +1,4 @@
-// Light or dark: as the system says, until somebody chooses. Paper is light.
+// Light or dark theme: the system's, unless the user has chosen one. Print is light.
 "use strict";
 (() => {
   const root = document.documentElement;

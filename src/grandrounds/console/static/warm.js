@@ -1,5 +1,5 @@
-// The script that draws figures is large, and a browser needs a second or two to read it the first time: here, while somebody
-// types or looks at the list, and not on the next page.
+// The script that draws figures is large, and a browser needs a second or two to parse it: preload it here, while the user
+// types or reads the list.
 "use strict";
 addEventListener("load", () => (window.requestIdleCallback ?? setTimeout)(() => {
   const script = document.createElement("script");

@@ -1,1 +1,1 @@
-"""What pages and the API show, as plain values: read from runs, with no HTML in it."""
+"""Values that pages and the API show, read from runs, without HTML."""

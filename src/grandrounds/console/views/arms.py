@@ -20,13 +20,13 @@ from grandrounds.metrics.statistics import describe_bounded
 from grandrounds.runs.run import Run
 
 MAX_RUNS = 60
-"""Runs that are held side by side."""
+"""Largest number of runs in a comparison."""
 MAX_LABEL = 48
-"""Letters of an arm's name that a table and a legend have room for."""
+"""Maximum length of an arm's name in a table or legend."""
 MEGABYTES, EPSILON = "megabytes", "epsilon"
 EXPLANATION_METRICS = shown_in(Place.COMPARISON_BESIDE)
 COURSES = shown_in(Place.COURSE)
-"""Metrics that are drawn round by round."""
+"""Metrics that are drawn by round."""
 
 Course = Mapping[int, float | None]
 Row = Mapping[str, Any]
@@ -90,9 +90,7 @@ def group_runs(run_index: RunIndex, names: Sequence[str]) -> Sides:
     """
     chosen = list(dict.fromkeys(names))
     if len(chosen) > MAX_RUNS:
-        raise BadInput(
-            f"{len(chosen)} runs are too many to hold side by side: choose {MAX_RUNS} at most", code="too-many-runs"
-        )
+        raise BadInput(f"{len(chosen)} runs are too many to compare: choose {MAX_RUNS} at most", code="too-many-runs")
     runs = {name: _open_finished(run_index, name) for name in chosen}
     _check_same_data(runs)
     grouped = compare(list(runs.values()))
@@ -149,7 +147,7 @@ def load_comparison(run_index: RunIndex, comparison_index: ComparisonIndex, name
     _check_same_data(opened)
     virtual_seconds = content.get("at")
     first = str(content["first"])
-    if virtual_seconds is None:  # of figures at a moment there is no more than the folder says
+    if virtual_seconds is None:  # scores at a virtual time are only in the folder
         metrics = {r["metric"] for r in rows}
         more = [s.arm for s in sides if s.complete]
         rows += [r for r in _rows(more) if r["metric"] not in metrics] if len(more) == len(sides) else []

@@ -25,7 +25,7 @@ from grandrounds.core.errors import BadInput
 
 WORKING, NONE, UNCHECKED = "is being checked", "has no ledger", "not checked yet"
 PAGE_WAIT, LIMIT = 1.0, 25.0
-"""Seconds that a page, and the API, wait for a check; it goes on, and whoever asks again finds it."""
+"""Seconds that a page and the API wait for a check; it continues in the background."""
 _FILES = ("ledger.db", "ledger.db-wal", "ledger.head.json", "server.pub")
 _LONG = 4000
 _BOOKS = 2
@@ -108,7 +108,7 @@ def check(run_index: RunIndex, run: str, *, deep: bool = False, wait: float = LI
             wait=wait,
         )
     except StillComputing:
-        return Check(state=WORKING, says="The ledger is being checked still: ask again in a moment.", deep=deep)
+        return Check(state=WORKING, says="The ledger is still being checked: reload in a moment.", deep=deep)
 
 
 def load_verified_book(run_index: RunIndex, run: str) -> Book:
@@ -120,11 +120,12 @@ def load_verified_book(run_index: RunIndex, run: str) -> Book:
     """
     checked = check(run_index, run)
     if checked.state == WORKING:
-        raise BadInput("the ledger is being checked still: ask again in a moment", code="still-computing")
+        raise BadInput("the ledger is still being checked: try again in a moment", code="still-computing")
     if checked.findings:
         first = f": {_finding_text(checked.findings[0])}"
         raise Unreadable(
-            f"the ledger of run '{run}' {checked.state}{first}; nothing is made from it", code="unverified-ledger"
+            f"the ledger of run '{run}' {checked.state}{first}; no proof or export is made from it",
+            code="unverified-ledger",
         )
     return load_book(run_index, run)
 
@@ -248,7 +249,7 @@ def _has_ledger(entry: RunEntry) -> bool:
 
 
 def _no_ledger_text(run: str) -> str:
-    return f"run '{run}' has no ledger: it was run by an earlier version, or on a machine that lacks what one needs"
+    return f"run '{run}' has no ledger: it was run by an earlier version, or on a machine without the packages that one needs"
 
 
 def _stamp(entry: RunEntry, *, deep: bool = False) -> Stamp:

@@ -11,13 +11,18 @@ from pydantic import BaseModel
 from grandrounds.analysis.case.case_page import (
     PARTS,
     PRIVATE,
+    Scale,
     case_figure,
     case_title,
+    decision_text,
+    missing_lines,
+    patient_name,
     percentile_text,
     points_text,
     reading_guide,
     risk_name,
     value_text,
+    value_with_unit,
     verdict_lines,
 )
 from grandrounds.analysis.case.image import ImageExplanation
@@ -29,27 +34,28 @@ from grandrounds.console.cases.what_if import Control, controls, parse_values
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.runs import RunLine, run_line
 from grandrounds.core.errors import BadInput
+from grandrounds.data.sets.labels import column_label
 from grandrounds.report.figure import Figure
 
 WATERFALL = "waterfall"
 MAX_BARS = 10
 """Bars of the waterfall; the other columns are one bar."""
 ABOUT = (
-    "A what-if asks the model, not the patient: it says what the model would answer to other values, not what would happen "
-    "if they were brought about. Values that go together in people change here one without the other."
+    "It shows how the model responds to other values. It is not a treatment effect. Values that change together in real "
+    "patients change here one at a time."
 )
 _SAME = 1e-9
 MIN_ROWS = 30
-"""Test rows of a band from which it is said whether the model is right there."""
-_TOO_FEW = "There the model said {mean:.1%} on average; {rows} rows are too few to tell whether that is right."
+"""Test rows in a risk band that are needed to judge calibration there."""
+_TOO_FEW = "The model predicted {mean:.1%} on average; {rows} patients are too few to judge its calibration."
 
 TOP_CLASS = "top class"
-"""What the bins are of where there are more than two classes."""
+"""The quantity in the reliability bins of three classes or more."""
 
 
 class Band(BaseModel):
-    """Test patients of all sites whose risk lay between `low` and `high`: how many there were, and the share that had the
-    event (of more than two classes: for which the model was right), with Wilson's 95% interval."""
+    """Test patients of all sites whose risk was between `low` and `high`: their number and the share with the event
+    (for three classes or more: the share of correct predictions), with Wilson's 95% interval."""
 
     low: float
     high: float
@@ -62,9 +68,10 @@ class Band(BaseModel):
 
 
 class ReasonLine(BaseModel):
-    """One reason as a clinician reads it. `standing`: where the value stands among all sites' patients."""
+    """The contribution of one column. `label`: its clinical name; `standing`: the percentile of the value, or its share."""
 
     column: str
+    label: str
     value: str
     imputed: bool
     standing: str
@@ -81,9 +88,12 @@ class Remark(BaseModel):
 
 
 class CaseView(BaseModel):
-    """A patient's page. `record`: as `rounds explain --case N --json` prints it."""
+    """A patient's page. `name`: for the heading; `record`: as `rounds explain --case N --json` prints it."""
 
     title: str
+    name: str
+    decision: str
+    missing: list[str]
     private: str
     risk_word: str
     part: str
@@ -101,7 +111,7 @@ class CaseView(BaseModel):
 
 
 class ReasonChange(BaseModel):
-    """A reason before and after; `change` is what it adds now less what it added."""
+    """The contribution of a column before and after; `change` is the difference."""
 
     column: str
     value: str
@@ -112,7 +122,7 @@ class ReasonChange(BaseModel):
 
 
 class WhatIf(BaseModel):
-    """What the model says of other values."""
+    """The prediction for other values."""
 
     event: str
     before: float
@@ -130,12 +140,15 @@ def view(patients: Patients, number: int) -> CaseView:
     case = explain_table_case(patients, number)
     return CaseView(
         title=case_title(case),
+        name=patient_name(case),
+        decision=decision_text(case),
+        missing=missing_lines(case),
         private=PRIVATE,
         risk_word=risk_name(case),
         part=PARTS.get(case.part or "", "new patient"),
         band=band(patients.reliability, case.probability, event=case.event),
-        amplifiers=[_line(r) for r in case.amplifiers],
-        mitigators=[_line(r) for r in case.mitigators],
+        amplifiers=[_line(r, data_set(patients)) for r in case.amplifiers],
+        mitigators=[_line(r, data_set(patients)) for r in case.mitigators],
         first=[*verdict_lines(case), *case.notes],
         quality=[Remark(text=text, kind=kind) for text, kind in quality_lines(case.quality, case.zero_weight_columns)],
         bias=[Remark(text=f"{f.column} = {_value_text(f.value)} {f.words}.", kind=f.kind) for f in case.bias],
@@ -147,13 +160,13 @@ def view(patients: Patients, number: int) -> CaseView:
     )
 
 
-def figure(patients: Patients, number: int, figure_name: str) -> Figure:
-    """Draw a figure of one patient, by its name."""
+def figure(patients: Patients, number: int, figure_name: str, *, scale: Scale = "risk") -> Figure:
+    """Draw a figure of one patient, by its name; `scale`: the axis of the waterfall."""
     if figure_name != WATERFALL:
         raise NotFound(
             f"there is no figure '{figure_name[:80]}' of a patient; known: {WATERFALL}", code="unknown-figure"
         )
-    return case_figure(explain_table_case(patients, number), top=MAX_BARS)
+    return case_figure(explain_table_case(patients, number), top=MAX_BARS, scale=scale)
 
 
 def what_if(patients: Patients, number: int, text: str) -> WhatIf:
@@ -173,7 +186,8 @@ def what_if(patients: Patients, number: int, text: str) -> WhatIf:
         reasons = []
         notes.insert(
             0,
-            f"The decision is {after.decision} now ({after.probability:.1%}): the band is of it, reasons are not compared.",
+            f"The decision is now {after.decision} ({after.probability:.1%}). The band is of that class, and contributions are "
+            "not compared.",
         )
     return WhatIf(
         event=before.event,
@@ -192,7 +206,7 @@ def what_if(patients: Patients, number: int, text: str) -> WhatIf:
 def explain_table_case(patients: Patients, number: int) -> CaseExplanation:
     case = patients.explain(number)
     if isinstance(case, ImageExplanation):
-        raise BadInput("this run is of pictures: they have heat maps, and no columns", code="needs-table")
+        raise BadInput("this run is of images, which have heat maps and no columns", code="needs-table")
     return case
 
 
@@ -218,10 +232,17 @@ def _quality_sentences(case: CaseExplanation) -> set[str]:
     return {line for line, _ in quality_lines(case.quality, case.zero_weight_columns)}
 
 
-def _line(reason: Attribution) -> ReasonLine:
+def data_set(patients: Patients) -> str | None:
+    """Return the catalog's name of the run's data, which knows clinical names and units; None for a user's table."""
+    name = patients.run.plan["data"].get("name")
+    return None if name is None else str(name)
+
+
+def _line(reason: Attribution, data: str | None) -> ReasonLine:
     return ReasonLine(
         column=reason.column,
-        value=value_text(reason),
+        label=column_label(reason.column, data).name,
+        value=value_with_unit(reason, data),
         imputed=reason.imputed,
         standing=percentile_text(reason),
         contribution=reason.contribution,
@@ -240,7 +261,7 @@ Sort = Literal["risk", "doubt", "row"]
 
 
 class PatientPage(BaseModel):
-    """A page of the list, and how many patients there are by part and by what became of them."""
+    """A page of the list, and the number of patients by data split and by verdict."""
 
     site: str
     run: str
@@ -302,7 +323,7 @@ def patient_page(
         page=number,
         pages=pages,
         patients=shown[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
-        notes=[f"{MAX_SCORED} pictures are scored for this list; {unscored} more can be opened by their numbers"]
+        notes=[f"{MAX_SCORED} images are scored for this list; {unscored} more can be opened by number"]
         if unscored
         else [],
     )
@@ -318,15 +339,15 @@ def band(reliability: Reliability, risk: float, *, event: str) -> Band | None:
     rows = round(float(count[k] or 0))
     top = reliability.get("of") == TOP_CLASS
     between = f"between {_percent(low)} and {_percent(high)}"
-    who = f"for which the model was {between} sure" if top else f"whose risk of {event} was {between}"
+    who = f"whose predicted class had a probability {between}" if top else f"whose risk of {event} was {between}"
     if not rows:
-        sentence = f"No test row of any site was one {who}: how far this figure can be trusted is not known."
+        sentence = f"No test patient of any site was one {who}, so calibration here is unknown."
         return Band(low=low, high=high, rows=0, share=None, share_low=None, share_high=None, said=sentence, verdict="")
     share, mean = float(reliability["outcome"][k]), float(reliability["confidence"][k])
     ends = interval(round(share * rows), rows)
-    happened = "it was right for" if top else "it happened to"
-    within = f"(95% interval {ends[0]:.1%} to {ends[1]:.1%})"
-    sentence = f"Of the {rows:,} test rows of all sites {who}, {happened} {share:.1%} {within}."
+    happened = "the prediction was correct for" if top else "the event occurred in"
+    within = f"(95% CI {ends[0]:.1%} to {ends[1]:.1%})"
+    sentence = f"Of {rows:,} test patients of all sites {who}, {happened} {share:.1%} {within}."
     return Band(
         low=low,
         high=high,
@@ -350,10 +371,10 @@ def interval(hits: int, rows: int) -> tuple[float, float]:
 def _verdict(mean: float, ends: tuple[float, float]) -> str:
     """Compare the mean risk of a band with the outcomes there."""
     if mean > ends[1]:
-        return f"There the model said too much: {mean:.1%} on average."
+        return f"The model over-predicts here: {mean:.1%} on average."
     if mean < ends[0]:
-        return f"There the model said too little: {mean:.1%} on average."
-    return f"There the model said {mean:.1%} on average, in line with what came true."
+        return f"The model under-predicts here: {mean:.1%} on average."
+    return f"The model predicted {mean:.1%} on average: well calibrated here."
 
 
 def _percent(share: float) -> str:

@@ -1,4 +1,4 @@
-"""One image: the prediction, heat maps of three explainers, and the truth mask, as layers to lay over it."""
+"""One image: the prediction, heat maps of three explainers, and the truth mask, as layers over it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from grandrounds.core.errors import BadInput
 from grandrounds.data.images import pillow
 
 PICTURE, MASK = "picture", "mask"
-PRIVATE = "This page shows a patient's picture: treat it as part of that patient's record."
-_TINT = (0, 214, 190)  # of the mask: a colour that skin and grey pictures have not
+PRIVATE = "Patient data: an image. Treat this page as part of the medical record."
+_TINT = (0, 214, 190)  # colour of the mask: it does not occur in skin or grey images
 
 
 class Layer(BaseModel):
-    """Something to lay over the picture: a heat map of the decided class, or the truth mask, with its numbers."""
+    """A layer over the image: a heat map of the predicted class, or the truth mask, with its numbers."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ class Layer(BaseModel):
 
 
 class ImageView(BaseModel):
-    """A picture's page. `record`: as `rounds explain --case N --json` prints it."""
+    """An image's page. `record`: as `rounds explain --case N --json` prints it."""
 
     title: str
     private: str
@@ -60,11 +60,11 @@ def view(patients: Patients, number: int) -> ImageView:
         title=image_title(case),
         private=PRIVATE,
         said=verdict(case),
-        part=PARTS.get(case.part or "", "new row").replace("row", "picture"),
+        part=PARTS.get(case.part or "", "new row").replace("row", "image"),
         band=band(patients.reliability, risk, event=event),
         classes=dict(ranked),
         layers=_layers(case),
-        reading=f"{words[0].upper()}{words[1:]}. Heat is of the class that the net decided for.",
+        reading=f"{words[0].upper()}{words[1:]}. Heat maps are for the predicted class.",
         notes=list(case.notes),
         record=case.to_dict(),
     )
@@ -81,12 +81,12 @@ def layer_png(patients: Patients, number: int, layer: str, *, model_site: str | 
     if layer in case.heats:
         return _png(_heat(case.heats[layer], base))
     layers = [PICTURE, *case.heats, *([MASK] if case.mask is not None else [])]
-    raise NotFound(f"this picture has no layer '{layer[:80]}'; known: {', '.join(layers)}", code="unknown-layer")
+    raise NotFound(f"this image has no layer '{layer[:80]}'; known: {', '.join(layers)}", code="unknown-layer")
 
 
 def explain_image(patients: Patients, number: int, *, model_site: str | None = None) -> ImageExplanation:
     if not patients.has_images:
-        raise BadInput("this run is of a table: its patients have columns, and no picture", code="needs-images")
+        raise BadInput("this run is of a table: its patients have columns, not images", code="needs-images")
     if model_site is not None and model_site not in patients.run.summary["models"]:
         raise NotFound(f"this run has no model of '{model_site[:80]}'s own", code="unknown-site")
     case = patients.explain(number, model_site=model_site)

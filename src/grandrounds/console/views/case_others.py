@@ -29,12 +29,12 @@ BY_MODEL = "by-model"
 BLOCKS = {"training": "elsewhere-training", "deployed": "elsewhere-deployed"}
 """The kinds of attributions that a run records by site, and the figure that draws each."""
 _TITLES = {
-    "training": "Sites' own models of the last recorded round",
-    "deployed": "The model in use on each site's patients",
+    "training": "Local models of the last recorded round",
+    "deployed": "The final model on each site's patients",
 }
 _NOTES = {
-    "training": "each site's model after its own training, before models were joined, on the run's reference rows",
-    "deployed": "what counts for the common model where its patients differ",
+    "training": "each site's model after local training, before aggregation, on the run's reference rows",
+    "deployed": "importance for the common model on each site's patients",
 }
 
 
@@ -50,7 +50,7 @@ class ModelExplanation(BaseModel):
 
 
 class ColumnShare(BaseModel):
-    """A column's share of the reasons: for this patient, at this site, at the other sites on average and at most."""
+    """A column's share of the attributions: for this patient, at this site, at the other sites on average and at most."""
 
     column: str
     patient: float
@@ -185,26 +185,26 @@ def _explain_by_models(
 
 def _separate(patients: Patients, apart: Mapping[str, list[str]]) -> list[str]:
     count, shown = len(apart), min(len(apart), MODELS + 1)
-    lines = [
-        f"Sites of this run have {count} models of their own: each was asked about this patient here, on this machine."
-    ]
+    lines = [f"Sites of this run have {count} models of their own: each explained this patient here, on this machine."]
     if shown < count:
         lines.append(
             f"{shown} of them are shown; the others belong to {join_names([s for v in list(apart.values())[shown:] for s in v])}."
         )
     if patients.user is None:
-        lines.append(f"{patients.site} took no part in the run and has none: above, the mean of them speaks.")
+        lines.append(f"{patients.site} took no part in the run and has none: the page above uses the mean of them.")
     return lines
 
 
 def _common(case: CaseExplanation | ImageExplanation, blocks: Mapping[str, _Sketches]) -> list[str]:
-    lines = ["All sites of this run use one common model: it says the same at each of them, for the same reasons."]
+    lines = [
+        "All sites of this run use one common model, which gives the same prediction and explanation at each of them."
+    ]
     if isinstance(case, ImageExplanation):
         return lines
     if blocks:
-        lines.append("What differs is how much these columns count elsewhere, as the run recorded it:")
+        lines.append("The importance of these columns differs between sites, as the run recorded it:")
     else:
-        lines.append("The run recorded no reasons by site (explain.sketch), so there is nothing to compare them with.")
+        lines.append("The run recorded no explanations by site (explain.sketch), so there is nothing to compare.")
     return lines
 
 

@@ -78,7 +78,7 @@ class Difference(BaseModel):
 
 class ComparisonView(BaseModel):
     """A comparison as its page shows it. `axes`: figures that two arms or more have, `across` the first
-    choice of what is held against the first column; `figures`: what can be drawn."""
+    choice of the second axis; `figures`: what can be drawn."""
 
     title: str
     first: str
@@ -95,7 +95,7 @@ class ComparisonView(BaseModel):
 
 
 class Choice(BaseModel):
-    """Comparisons and studies that are here."""
+    """Saved comparisons and reproductions."""
 
     comparisons: list[str]
     studies: list[str]
@@ -108,9 +108,9 @@ def arms_with(arms: list[ArmLine], metric: str) -> list[ArmLine]:
 
 SCORE_METRICS = (*(f"{before}{m}" for m in DEFAULT_METRICS for before in ("decision_", "")), WORST_AUROC)
 CACHED = 16
-"""Comparisons that stay worked out."""
+"""Comparisons that stay cached."""
 SEEDS, ROWS = "runs", "test rows"
-"""What an interval is over."""
+"""Repetitions that an interval is over."""
 
 
 def choices(run_index: RunIndex) -> Choice:
@@ -119,7 +119,7 @@ def choices(run_index: RunIndex) -> Choice:
 
 
 def compare_runs(run_index: RunIndex, runs: Sequence[str], comparison: str | None = None) -> ComparisonView:
-    """Compare these runs, or show a comparison that is here.
+    """Compare these runs, or show a saved comparison.
 
     Raises:
         BadInput: Neither or both are given, or the runs cannot be compared.
@@ -142,7 +142,7 @@ def figure(
 
 
 def _load_both(run_index: RunIndex, runs: Sequence[str], comparison: str | None) -> tuple[Sides, ComparisonView]:
-    """Compute a comparison once while all files that it rests on stay as they are."""
+    """Compute a comparison once while all its files are unchanged."""
     comparisons = find_comparisons(run_index)
     if comparison is not None and runs:
         raise BadInput("choose runs or a comparison, not both", code="conflicting-choices")
@@ -299,17 +299,17 @@ def _notes(sides: Sides) -> list[str]:
     """List what limits a comparison: missing runs, different test rows, too few seeds."""
     out = []
     if sides.virtual_seconds is not None:
-        out.append(f"Figures are as they were after {sides.virtual_seconds:g} virtual seconds.")
+        out.append(f"Scores are those after {sides.virtual_seconds:g} virtual seconds.")
     if sides.missing:
         out.append(
-            f"Not here any more, or unfinished: {_list_some(sides.missing)}. Their figures are those of comparison.json."
+            f"No longer in this folder, or unfinished: {_list_some(sides.missing)}. Their scores are those of comparison.json."
         )
     other = _other_rows(sides)
     if other is not None:
         counts = " and ".join(f"{n:,} ({label})" for n, label in list(other.items())[:2])
         out.append(
-            f"Arms were judged on different numbers of test rows: {counts}. Their figures are not of the same patients, so none "
-            "is called the best."
+            f"Arms were evaluated on different numbers of test rows: {counts}. Their scores are of different patients, so "
+            "none is marked as best."
         )
     if any(len(side.arm.runs) == 2 for side in sides.sides):
         out.append("An arm of two runs has no interval: three are needed.")

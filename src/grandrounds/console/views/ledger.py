@@ -45,7 +45,7 @@ class EntryLine(BaseModel):
 
 
 class Entries(BaseModel):
-    """A page of entries. `key`: the server's public key that signatures were held against, and where it is from."""
+    """A page of entries. `key`: the server's public key that signatures were checked with, and its source."""
 
     page: int
     pages: int
@@ -76,7 +76,7 @@ class SiteSignatures(BaseModel):
 
 
 class AnchorSpan(BaseModel):
-    """Rounds that were written to a chain. `same`: whether that hash is what the ledger gives; None: it cannot be told."""
+    """Rounds that were written to a chain. `same`: that hash matches the ledger; None: unknown."""
 
     first: int
     last: int
@@ -88,7 +88,7 @@ class AnchorSpan(BaseModel):
 
 
 class AnchorContract(BaseModel):
-    """A contract that a run was anchored with. `ours`: whether it knows the run by this ledger's first entry."""
+    """A contract that a run was anchored with. `ours`: it knows the run by this ledger's first entry."""
 
     chain: int
     contract: str
@@ -120,7 +120,7 @@ def entry(run_index: RunIndex, run: str, number: int) -> FullEntry:
 
 
 def signatures(run_index: RunIndex, run: str, checked: Check) -> list[SiteSignatures]:
-    """Countersignatures by site; `checked`: the check that held them against the sites' keys."""
+    """Countersignatures by site; `checked`: the check that compared them with the sites' keys."""
     book = load_book(run_index, run)
     sites = guard_damage(run_index, run, lambda: read_keys(book.entries[0].content)[1] if book.entries else {})
     names = list(sites)
@@ -167,7 +167,7 @@ def export(run_index: RunIndex, run: str) -> bytes:
 
 
 def newest_head(run_index: RunIndex, run: str) -> bytes:
-    """Return the newest signed head, for somebody to keep elsewhere."""
+    """Return the newest signed head, to be stored elsewhere."""
     head = longest(load_verified_book(run_index, run).heads)
     if head is None:
         raise NotFound(f"the ledger of run '{run}' has no head yet", code="missing-head")
@@ -175,7 +175,7 @@ def newest_head(run_index: RunIndex, run: str) -> bytes:
 
 
 def anchors(run_index: RunIndex, run: str) -> list[AnchorContract]:
-    """List the contracts that the run was anchored with, as its folder says; the chain itself is not asked."""
+    """List the contracts that the run was anchored with, as its folder records; the chain itself is not queried."""
     file = run_index.get(run).folder / ANCHORS
     if not file.exists():
         return []
@@ -225,7 +225,7 @@ def _server_key(run_index: RunIndex, run: str, book: Book) -> tuple[bytes | None
             return load_public(file), "server.pub in the run's folder"
         return read_keys(book.entries[0].content)[0], "the ledger itself"
     except (BadInput, IndexError):
-        return None, "nowhere: there is none that can be read"
+        return None, "none: no key can be read"
 
 
 def _entry(number: int, entry: Entry, key: bytes | None) -> EntryLine:
@@ -244,7 +244,7 @@ def _entry(number: int, entry: Entry, key: bytes | None) -> EntryLine:
 
 
 def _digest(weights: Any) -> str:
-    canonical(weights)  # refuses what no ledger would hold
+    canonical(weights)  # refuses content that no ledger would hold
     return value_digest(weights)
 
 

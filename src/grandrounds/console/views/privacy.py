@@ -1,7 +1,7 @@
 """Privacy of runs: the guarantee to patients, the budget spent by run and by site, and disclosures that no guarantee covers.
 
 A run's epsilon is that of the site that took part most often. A Decision names a round's releases as they are at every site
-that was asked, so what a site's own releases add up to is worked out from its rounds alone.
+that was asked, so what a site's own releases add up to is computed from its rounds alone.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from grandrounds.runs.privacy_recompute import released
 from grandrounds.runs.run import Run
 
 PAGE_WAIT, LIMIT = 1.0, 25.0
-"""Seconds that a page, and the API, wait for an account; it goes on, and whoever asks again finds it."""
+"""Seconds that a page and the API wait for an account; it continues in the background."""
 _FILES = (ATTACKS, "ledger.db", "ledger.db-wal", "summary.json", "round_logs.json", "model.safetensors")
 _NOTHING = 1e-6
-"""What is left of a budget below this is rounding."""
+"""A remaining budget below this value is rounding error."""
 SPENDING, SITES, ATTACKED = "epsilon", "sites", "attacks"
 
 
 class PrivacyLine(BaseModel):
-    """A run in the list. `epsilon`: None where nothing is promised; of a run at work, what was spent so far."""
+    """A run in the list. `epsilon`: None without a guarantee; for a running run, the budget spent so far."""
 
     run: str
     state: str
@@ -66,7 +66,7 @@ class RoundSpending(BaseModel):
 
 
 class Attack(BaseModel):
-    """An attack on who was trained on."""
+    """One membership attack."""
 
     attack: str
     members: int
@@ -78,7 +78,7 @@ class Attack(BaseModel):
 
 
 class Bound(BaseModel):
-    """The most that epsilon allows any attack. `broken`: one did clearly better."""
+    """The bound that epsilon sets on any attack. `broken`: an attack did clearly better."""
 
     epsilon: float
     auc: float
@@ -87,7 +87,7 @@ class Bound(BaseModel):
 
 
 class AttackResults(BaseModel):
-    """What `rounds attack` found."""
+    """Results of `rounds attack`."""
 
     attacks: list[Attack]
     sites: dict[str, Attack]
@@ -98,8 +98,8 @@ class AttackResults(BaseModel):
 
 
 class Promise(BaseModel):
-    """A run's account. `findings`: where its record does not agree with what it says; `left_out`: what left as it is;
-    `others`: attacks are there, and of other models than the run has now."""
+    """A run's account. `findings`: differences between record and statement; `left_out`: data released without protection;
+    `others`: stored attacks are of other models than the current ones."""
 
     run: str
     promised: bool
@@ -150,7 +150,7 @@ def figure(run_index: RunIndex, run: str, figure_name: str) -> Figure:
     try:
         promise_view, account = _load_account(run_index, run, wait=LIMIT)
     except StillComputing:
-        raise BadInput("the account is being worked out still: ask again in a moment", code="still-computing") from None
+        raise BadInput("the account is still being computed: try again in a moment", code="still-computing") from None
     if figure_name not in promise_view.figures:
         raise NotFound(
             f"run '{run}' has no figure '{figure_name[:80]}'; it has: {', '.join(promise_view.figures) or 'none'}",
@@ -168,7 +168,7 @@ def figure(run_index: RunIndex, run: str, figure_name: str) -> Figure:
 def _load_account(run_index: RunIndex, run: str, *, wait: float) -> tuple[Promise, Account]:
     entry = run_index.get(run)
     if entry.state != FINISHED:
-        raise BadInput(f"run '{run}' is not finished: its account is made at its end", code="run-not-finished")
+        raise BadInput(f"run '{run}' is not finished: its account is computed at the end", code="run-not-finished")
     run_index.run(run)  # its own files are looked at first
     stamp = (entry.stamp(), stamp_files(entry.folder, _FILES))
     make = lambda: read_checked(run_index, f"run '{run}'", lambda: _compute_account(run_index, entry))  # noqa: E731
@@ -257,15 +257,15 @@ def _read(run_index: RunIndex, entry: RunEntry) -> PrivacyLine:
 
 
 def _attack_results(content: Mapping[str, object]) -> AttackResults:
-    """Check the content of attacks.json: a file that says something else is damaged."""
+    """Check the content of attacks.json: any other content is damage."""
     try:
         return AttackResults.model_validate(plain(content))
     except ValueError:
-        raise BadInput(f"{ATTACKS} is damaged: `rounds attack` makes it again", code="damaged-file") from None
+        raise BadInput(f"{ATTACKS} is damaged: repeat `rounds attack`", code="damaged-file") from None
 
 
 def _sentences(account: Account) -> list[str]:
-    """Explain the guarantee in sentences, for those who answer for it."""
+    """Explain the guarantee in sentences."""
     statement = account.privacy
     sentences = [
         *odds(account.recomputed.epsilon, statement["delta"], statement["unit"]),
@@ -276,7 +276,7 @@ def _sentences(account: Account) -> list[str]:
 
 
 def _mechanisms(sites: Sequence[SiteSpending]) -> dict[str, float | None]:
-    """Return the most that any site spent on each mechanism alone."""
+    """Return the largest spending of a site on each mechanism alone."""
     out: dict[str, float | None] = {}
     for site in sites:
         for release_name, value in site.alone.items():

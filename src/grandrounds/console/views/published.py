@@ -1,4 +1,4 @@
-"""Published figures of the experiment that a run repeats, beside the results here.
+"""Published results of the experiment that a run repeats, and the results here.
 
 A run below STUDY/runs of `rounds reproduce` is known by its place: results.json beside has the figures over all seeds. Any
 other run is known by its plan, where it is the very experiment of a study that has published figures.
@@ -39,7 +39,7 @@ class PublishedFigure(BaseModel):
 
 
 class ClaimVerdict(BaseModel):
-    """A sentence of a paper, and whether it holds here."""
+    """A claim of a paper, and its verdict here."""
 
     claim: str
     where: str
@@ -99,7 +99,7 @@ def _figures_by_place(comparison_index: ComparisonIndex, study: str, run: str) -
         figures = [f for f in results["figures"] if f"{slug(f['point'])}-{slug(f['arm'])}" == cell]
         return [_line(results, f) for f in figures if f["published"] is not None]
     except (Unreadable, KeyError, TypeError, ValueError, AttributeError):
-        return []  # a study's own page says what is wrong with it
+        return []  # the study's own page describes the fault
 
 
 def _line(results: Content, figure: Content) -> PublishedFigure:

@@ -25,11 +25,12 @@ from grandrounds.report.catalogue import FIGURES, RunRecord, list_figures
 from grandrounds.report.document import sites_line
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import weights_by_signal
+from grandrounds.report.findings import describe_findings
 from grandrounds.report.page import accuracy_name, fairness_lines
 from grandrounds.runs.run import Run
 
 BY_SIGNAL = "weights-by-signal"
-"""The one figure that is of a single round."""
+"""The figure that shows a single round."""
 
 
 class FigurePlace(BaseModel):
@@ -41,13 +42,14 @@ class FigurePlace(BaseModel):
 
 
 class SiteLine(BaseModel):
-    """A site of the final model: how many rows it has, and how well it is served."""
+    """Scores of the final model at one site. `intervals`: 95% intervals by metric."""
 
     site: str
     train_rows: int | None
     test_rows: int
     events: int | None
     metrics: dict[str, float | None]
+    intervals: dict[str, tuple[float, float]] = {}
     notes: list[str]
 
 
@@ -63,7 +65,7 @@ class GroupLine(BaseModel):
 
 
 class Weight(BaseModel):
-    """A site in a round. `weight`: None where it was missing or nobody weighs."""
+    """A site in a round. `weight`: None where it was missing, or where the method has no weights."""
 
     site: str
     weight: float | None
@@ -102,6 +104,7 @@ class RunHead(BaseModel):
     worst_auroc: float | None
     worst_interval: tuple[float, float] | None
     served_badly: list[str]
+    findings: list[str]
     drift: dict[str, float | None]
     statement: str
     megabytes: float | None
@@ -134,10 +137,11 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
         "worst_auroc": None,
         "worst_interval": None,
         "served_badly": [],
+        "findings": [],
     }
     scores |= {"drift": {}, "warnings": []}
     scores |= {"statement": "", "megabytes": None, "seconds": None}
-    about, event = f"{plan['model']['name']}, {len(run.site_names)} sites asked so far", ""
+    about, event = f"{plan['model']['name']}, {len(run.site_names)} sites contacted so far", ""
     if summary is not None:
         worst, cost = worst_site(summary["per_site"]), summary["cost"]
         scores = {
@@ -150,6 +154,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
             "worst_auroc": worst.get("auroc"),
             "worst_interval": intervals(worst).get("auroc"),
             "served_badly": fairness_lines(summary),
+            "findings": describe_findings(summary),
             "drift": {
                 kind: summary["explanation"][kind]["drift"]
                 for kind in summary["explanation"]
@@ -207,6 +212,7 @@ def site_lines(run_index: RunIndex, name: str) -> list[SiteLine]:
             test_rows=int(m["count"]),
             events=_to_int(m.get("events")),
             metrics={key: m.get(key) for key in metrics} | {"decision_accuracy": decision_metric("accuracy", m)},
+            intervals=_intervals(m),
             notes=[*site_flags(m), *(str(n) for n in summary["notes"].get(site, []))],
         )
         for site, m in ((s, summary["per_site"][s]) for s in rank_sites(summary["per_site"]))

@@ -40,7 +40,7 @@ class RunLine(BaseModel):
 
 
 def run_lines(run_index: RunIndex) -> list[RunLine]:
-    """List all runs, the newest first; one that cannot be read says why."""
+    """List all runs, the newest first; an unreadable run carries its reason."""
     return [run_line(run_index, entry) for entry in run_index.runs()]
 
 
@@ -50,7 +50,7 @@ def run_line(run_index: RunIndex, entry: RunEntry) -> RunLine:
         line = run_index.line(entry.name, _line)
     except Unreadable as e:
         return RunLine(name=entry.name, state=UNREADABLE, changed=changed, wrong=str(e))
-    return line.model_copy(update={"state": entry.state, "changed": changed})  # a run may end without another byte
+    return line.model_copy(update={"state": entry.state, "changed": changed})  # a run may end without writing again
 
 
 def _line(entry: RunEntry) -> RunLine:

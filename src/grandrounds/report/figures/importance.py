@@ -13,14 +13,14 @@ COLOUR = {"training": COLOURS[0], "deployed": COLOURS[1]}
 MEASURE = {"training": "training drift", "deployed": "deployed divergence"}
 MEANING = {
     "training": "the sites' own models on the same reference rows",
-    "deployed": "the shared model on each site's own patients",
+    "deployed": "the common model on each site's own patients",
 }
 
 
 CONSENSUS = "consensus"
 _TITLE = {
     "training": "Most important features of each site's own model",
-    "deployed": "Most important features of the shared model, by site",
+    "deployed": "Most important features of the common model, by site",
 }
 
 

@@ -140,7 +140,7 @@ def local_curves(rounds: Sequence[RoundRecord]) -> Figure:
     }  # the newest value of a site that was absent
     lines, note = _site_lines(x, by_round, sorted(last, key=lambda s: (last[s], s)), site_colours(rounds))
     common = [(r.test or {})["accuracy"] for r in scored]
-    lines.append({**_line(x, common, "shared model, test rows of all sites", INK, width=4), "legendrank": 1000})
+    lines.append({**_line(x, common, "common model, test rows of all sites", INK, width=4), "legendrank": 1000})
     shape = layout("Each site's own model on its own training rows", note=note, x="round", y="accuracy", height=380)
     return Figure(lines, shape)
 
@@ -170,7 +170,7 @@ def crossed_curves(rounds: Sequence[RoundRecord], rows: Mapping[str, Mapping[str
     }
     lines = [_line(x, [m[key] for m in means], name, c) for (key, name), c in zip(names.items(), COLOURS, strict=False)]
     common = [(r.test or {})["accuracy"] for r in scored]
-    lines.append(_line(x, common, "shared model, test rows of all sites", INK, width=4))
+    lines.append(_line(x, common, "common model, test rows of all sites", INK, width=4))
     title = "Local models on own, other sites' and test rows"
     return Figure(lines, layout(title, x="round", y="accuracy, mean over sites", height=380))
 

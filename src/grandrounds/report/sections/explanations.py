@@ -43,7 +43,7 @@ def explanations_section(explanations: Explanations | None, charts: Charts) -> l
         out.append(charts.place(figures.importance_heatmap(explanations, kind), wide=True))
     apart = [_distance_figure(explanations, kind) for kind in kinds]
     if "deployed" in last:
-        words, shares = "Most important features of the shared model", last["deployed"]["consensus"]
+        words, shares = "Most important features of the common model", last["deployed"]["consensus"]
         apart.insert(0, figures.importances(explanations["features"], shares, top=12, title=words))
     side_by_side = all(len(block["to_consensus"]) <= _MOST_SIDE_BY_SIDE for block in last.values())
     out.append(charts.place(*apart, wide=not side_by_side))

@@ -113,7 +113,7 @@ MAP_ROWS = {
     "own and its last, SSIM / rank": ("since", "since", LOCAL),
     "common and its last, SSIM / rank": ("since", "since", COMMON),
 }
-"""Rows of the table of heat maps; the first ones have a number for the local and for the shared model."""
+"""Rows of the table of heat maps; the first ones have a number for the local and for the common model."""
 
 
 def map_pairs(numbers: Mapping[str, Mapping[str, float | None]]) -> dict[str, str]:

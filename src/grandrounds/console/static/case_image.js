@@ -1,4 +1,4 @@
-// Heat over the picture: how much of each layer is seen through.
+// Opacity of the heat maps over the image.
 "use strict";
 (() => {
   document.getElementById("print").addEventListener("click", () => print());
