@@ -124,7 +124,7 @@ def test_json_is_json_and_writes_nothing_unless_asked(home, rounds, tmp_path):
     assert not (home / "run" / "explain").exists()
     _, out, _ = rounds("explain", home / "run", "--site", 2, "--json", "--out", tmp_path / "deep" / "b.html")
     assert json.loads(out)["site"] == "b"
-    assert "How the common model reasons at b" in (tmp_path / "deep" / "b.html").read_text()
+    assert "Features that the common model relies on at b" in (tmp_path / "deep" / "b.html").read_text()
 
 
 def test_a_site_is_printed_beside_the_others(home, rounds):

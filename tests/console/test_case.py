@@ -339,7 +339,7 @@ def test_of_a_common_model_it_is_said_and_the_recorded_weights_are_shown(clinici
         asks = {"run": "common", "case": number, "figure": block["figure"]}
         assert clinician.get("/api/case/figure", params=asks).status_code == 200
     asks = {"run": "private", "case": listed(clinician, "private")[0]["case"]}
-    assert "recorded no reasons" in " ".join(clinician.get("/api/case/others", params=asks).json()["said"])
+    assert "recorded no explanations" in " ".join(clinician.get("/api/case/others", params=asks).json()["said"])
 
 
 def test_a_script_in_a_columns_name_stays_text(clinician):

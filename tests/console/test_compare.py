@@ -164,7 +164,7 @@ def test_a_comparison_opens_no_run_outside_the_root(root, tmp_path):
         users, tokens = known_users()
         told = Signed(create_app(AppState(RunIndex(inside), users)), tokens).client("viewer")
         found = told.get("/api/compare", params={"comparison": "held"}).json()
-        assert all(a["runs"] == [] for a in found["arms"]) and "Not here any more" in found["notes"][0]
+        assert all(a["runs"] == [] for a in found["arms"]) and "No longer in this folder" in found["notes"][0]
 
 
 def test_what_is_published_stands_beside_ours_by_place_and_by_plan(compared, root):

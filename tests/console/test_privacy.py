@@ -70,7 +70,7 @@ def test_an_account_is_the_commands_own(promised, root, name):
     words = " ".join(rounds("privacy", root / name).stdout.split())
     assert all(sentence in words for sentence in (*told["sentences"], *told["released"]))
     page = promised.client("auditor").get("/privacy", params={"run": name}).text
-    assert ("Nothing is promised" in page) == (name in ("plain", "hidden")) == ("PROMISED to each" not in words)
+    assert ("No formal guarantee" in page) == (name in ("plain", "hidden")) == ("PROMISED to each" not in words)
 
 
 def test_what_a_site_spent_is_that_of_its_own_rounds(promised, root):
@@ -111,7 +111,7 @@ def test_the_list_says_of_every_run_what_it_promised(promised, root):
         assert line["epsilon"] == load_run(root / name).summary["privacy"]["epsilon"]
     assert [line["attacked"] for line in listed.values() if line["run"] == "noisy"] == [True]
     page = promised.client("auditor").get("/privacy").text
-    assert "nothing is promised" in page and 'href="/privacy?run=noisy"' in page
+    assert "no formal guarantee" in page and 'href="/privacy?run=noisy"' in page
 
 
 def test_attacks_are_shown_against_what_epsilon_allows(promised, root):
@@ -165,7 +165,7 @@ def test_attacks_of_other_models_do_not_count_and_a_broken_promise_is_loud(bent)
     told = client.get("/api/privacy", params={"run": "noisy"}).json()
     assert told["findings"] == ["an attack did better than epsilon allows"]
     page = client.get("/privacy", params={"run": "noisy"}).text
-    assert 'role="alert"' in page and "Do not rely on its promise" in page
+    assert 'role="alert"' in page and "Do not rely on its guarantee" in page
 
 
 def test_a_record_that_does_not_agree_is_found(bent):
@@ -176,7 +176,7 @@ def test_a_record_that_does_not_agree_is_found(bent):
     told = client.get("/api/privacy", params={"run": "noisy"}).json()
     said = json.loads(rounds("privacy", folder, "--json").stdout)
     assert told["findings"] == said["findings"] != []
-    assert "does not agree with its record" in client.get("/privacy", params={"run": "noisy"}).text
+    assert "does not match its record" in client.get("/privacy", params={"run": "noisy"}).text
     del summary["privacy"]["events"]
     (folder / "summary.json").write_text(json.dumps(summary))
     assert client.get("/api/privacy", params={"run": "noisy"}).status_code == 422
@@ -209,11 +209,11 @@ def test_a_script_for_a_site_is_shown_as_text(promised):
 def test_secure_sums_are_named_and_are_no_promise(promised, root):
     assert {line.run for line in view.privacy_lines(RunIndex(root)) if line.secure} == {"hidden"}
     client = promised.client("auditor")
-    for name, said in (("hidden", "the server saw sums"), ("plain", "no secure sums")):
+    for name, said in (("hidden", "the server saw only sums"), ("plain", "Secure aggregation was off")):
         told = client.get("/api/privacy", params={"run": name}).json()
         assert told["secure"] == (name == "hidden") and not told["promised"] and told["figures"] == []
         page = client.get("/privacy", params={"run": name}).text
-        assert said in page and "Nothing is promised" in page
+        assert said in page and "No formal guarantee" in page
 
 
 def test_no_other_role_sees_any_of_it(promised):
@@ -243,6 +243,6 @@ def test_the_page_is_drawn_in_a_browser(chromium, root):
         window.page.click("#theme")
         assert EVIL in window.page.locator("#by-site").inner_text()
         window.go("/privacy?run=plain")
-        window.page.get_by_role("heading", name="Nothing is promised").wait_for()
+        window.page.get_by_role("heading", name="No formal guarantee").wait_for()
         assert window.wrong == []
     context.close()

@@ -56,7 +56,7 @@ def sign_in(client, name: str, secret: str, **more):
 def test_a_password_gets_in_and_a_wrong_one_does_not(client):
     assert client.get("/").headers["location"] == "/sign-in?next=%2F"
     wrong = sign_in(client, "ada", "four quiet words there")
-    assert wrong.status_code == 401 and "not known here" in wrong.text and COOKIE not in client.cookies
+    assert wrong.status_code == 401 and "Unknown name, password or token" in wrong.text and COOKIE not in client.cookies
     answer = sign_in(client, "ada", PASSWORD)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"]

@@ -126,7 +126,7 @@ def test_what_is_odd_about_a_patient_is_said(logistic):
     assert held["ward"].share == 0
     for words in (
         f"lactate has no value: the consortium's median, {short(fill)}, is used instead",
-        f"age = 10000 is above what nearly all training patients have: it is read as {short(high)}",
+        f"age = 10000 is above what nearly all training patients have: it is clipped to {short(high)}",
         "column 'pressure' is absent: the consortium's median",
         "ward = 'attic' occurs in fewer than 5 training patients: it reads as no category",
     ):

@@ -211,7 +211,7 @@ def test_odd_values_are_noted_and_imputed_ones_marked(known, tmp_path):
     assert {n.column: n.kind for n in case.quality} == {"age": "outside", "lactate": "imputed", "sex": "rare"}
     texts = {n.column: n.text for n in case.quality}
     assert texts["age"] == "age = 95 is above what nearly all training patients have (41 to 79)"
-    assert texts["sex"] == "sex = 'male' is a rare category: it is on 0.5% of the training patients"
+    assert texts["sex"] == "sex = 'male' is a rare category: it occurs in 0.5% of the training patients"
     assert [r.column for r in case.attributions if r.imputed] == ["lactate"]
 
 
