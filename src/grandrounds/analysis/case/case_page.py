@@ -407,7 +407,9 @@ def verdict_lines(case: CaseExplanation) -> list[str]:
 def reading_guide(case: CaseExplanation) -> list[str]:
     """Explain the numbers in a few sentences."""
     lines = [
-        f"Explained by {case.explainer}: {EXPLAINERS[case.explainer]}.",
+        "Explained by SHAP values."
+        if case.explainer == "shap"
+        else f"Explained by {case.explainer}: {EXPLAINERS[case.explainer]}.",
         f"Contributions in {score_description(case)} add up from {case.base:.3f} ({case.start}) to "
         f"{case.score:.3f}, a probability of {case.probability:.1%}.",
         "Points: the change in risk, in percentage points, if this column made no contribution and the others stayed. "
