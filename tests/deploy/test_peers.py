@@ -263,7 +263,7 @@ def test_after_a_rotation_sums_go_on_once_the_others_have_the_new_key(folders, t
     with refused("too-few-sites", match="other-peer-key", kind=RunFailed):
         four.run()
     shown = rounds("site", "peers", tmp_path / "a").stdout
-    assert "in run peers-2: b is introduced with another key than this site's list has (other-peer-key)" in shown
+    assert "in run peers-2: b is introduced with another key than on this site's list (peers.json) (other-peer-key)" in shown
     four.accept("b", "c", "d")
     assert four.run()["missing"] == {"a": "refused (other-peer-key)"}
     four.accept("a")

@@ -1,6 +1,6 @@
-"""What a site adds to Platt scaling of the model in use: sums over its validation rows, or counts of their scores.
+"""Platt scaling at a site: sums over its validation rows, or counts of their scores.
 
-A score is the log-odds of the second class, as one of two that a model with one logit gives.
+A score is the log-odds of the second class of two.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret
 
 LIMIT = 100.0
-"""Scores beyond are drawn in, as in a tally's histogram: a model that diverged must not break a sum."""
+"""Bound of scores, as in a tally's histogram: a model that diverged must not break a sum."""
 
 
 def answer(
     ask: Ask, scored: tuple[Array, Array, Array], *, names: Sequence[str], secret: Callable[[str], Secret]
 ) -> dict[str, Array]:
-    """Sums at each of some lines, or counts of scores in cells; counts leave with noise, or are held for a secure sum.
+    """Compute sums at each line, or counts of scores in cells; counts get noise, or are withheld for a secure sum.
 
-    `scored`: the `scores` of the sites of these names; `secret`: what the noise of each comes from.
+    `scored`: the `scores` of the sites of these names; `secret`: the source of each site's noise.
     """
     s, y, owner = scored
     sites = len(names)
@@ -47,7 +47,7 @@ def answer(
     epsilon = float(ask.shared.get("epsilon", 0.0))
     if not epsilon > 0:
         raise BadInput(
-            "counts of scores leave a site with noise or into a secure sum, and this Ask names neither",
+            "counts of scores need noise or a secure sum, but this Ask requests neither",
             code="raw-release",
         )
     purpose = f"{ask.id}: counts of scores"
@@ -59,7 +59,7 @@ def answer(
 
 
 def scores(model: Model, stack: Stack, members: Array, theta: Array) -> tuple[Array, Array, Array]:
-    """The members' validation rows: score, outcome (0 or 1), and the position of the row's site among the members."""
+    """Score the members' validation rows: score, outcome (0 or 1), and the position of the row's site among the members."""
     part = stack.parts["val"]
     rows, owner = member_rows(part, members)
     logits = member_logits(model, stack, members, theta, part)[:, 0].astype(float)
@@ -67,7 +67,7 @@ def scores(model: Model, stack: Stack, members: Array, theta: Array) -> tuple[Ar
 
 
 def one_each(scored: tuple[Array, Array, Array], part: Part, members: Array) -> tuple[Array, Array, Array]:
-    """The scores of one row of each patient, so that a patient moves one count by one; of all rows where each is a patient."""
+    """Select the scores of one row of each patient, so that a patient changes one count by one; all rows if each is a patient."""
     if part.patients is None:
         return scored
     firsts = np.concatenate([[0], np.cumsum(part.counts[members])])
@@ -77,7 +77,8 @@ def one_each(scored: tuple[Array, Array, Array], part: Part, members: Array) -> 
 
 
 def outcome_sums(s: Array, positive: Array, negative: Array, owner: Array, *, sites: int) -> Array:
-    """(sites, 4): positives, negatives, and the sums of their scores. Rows count as often as `positive`, `negative` say."""
+    """(sites, 4): positives, negatives, and the sums of their scores. `positive` and `negative` are the multiplicities of
+    rows."""
     columns = (positive, negative, positive * s, negative * s)
     return np.stack([np.bincount(owner, c, minlength=sites) for c in columns], axis=1)
 
@@ -97,9 +98,8 @@ def line_sums(s: Array, rows: Array, owner: Array, lines: Array, *, sites: int) 
 
 
 def counts(s: Array, y: Array, owner: Array, edges: Array, *, by_outcome: bool, sites: int) -> Array:
-    """Rows in each cell between the edges, those beyond in the outermost: (sites, cells), or (sites, 2, cells).
-
-    A row is in one cell, so one row more or less moves one count by one.
+    """Count rows in each cell between the edges, with those beyond in the outermost: (sites, cells), or (sites, 2, cells). A row
+    is in one cell, so adding or removing a row changes one count by one.
     """
     cells = len(edges) - 1
     cell = np.clip(np.searchsorted(edges, s, side="right") - 1, 0, cells - 1)
@@ -112,8 +112,8 @@ def counts(s: Array, y: Array, owner: Array, edges: Array, *, by_outcome: bool, 
 def add_laplace_noise(counted: Array, epsilon: float, *, secret: Secret, purpose: str) -> Array:
     """Add discrete Laplace noise, P(n) ~ e^(-epsilon |n|), from the site's own secret to its counts.
 
-    Epsilon-DP for one row more or less, since that moves one count by one. Counts and noise are integers, and the sampler
-    is exact: no rounding of floats can give a value away (Ghosh, Roughgarden and Sundararajan 2012).
+    Epsilon-DP for adding or removing a row, which changes one count by one. Counts and noise are integers, and the sampler is
+    exact, so floating-point rounding discloses nothing (Ghosh, Roughgarden and Sundararajan 2012).
 
     Args:
         counted: Counts of any shape.

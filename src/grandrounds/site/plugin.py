@@ -1,4 +1,4 @@
-"""Site plug-ins: the half of a method that runs at the sites. A host keeps a list of them and calls each in turn.
+"""Site plug-ins: the half of a method that runs at the sites. A host calls each of its plug-ins in turn.
 
 A plug-in may answer tasks of its own, add to the job of local training, keep state from round to round, and report on
 the models that sites answer with. `grandrounds.methods.SITE_PLUGINS` lists those of the built-in methods.
@@ -32,11 +32,11 @@ class TrainRequest:
     """Local training that one Ask requests of some sites of a host.
 
     Attributes:
-        ask: the Ask, whose `shared` values may carry what a plug-in needs.
-        members: site numbers (m,).
-        config: settings of the training: steps, learning rate, regularisation.
-        start: the models that training starts from, (P,) for all or (m, P).
-        counts: training rows of each site, (m,).
+        ask: The Ask, whose `shared` values may carry settings of a plug-in.
+        members: Site numbers (m,).
+        config: Settings of the training: steps, learning rate, regularisation.
+        start: The models that training starts from, (P,) for all or (m, P).
+        counts: Training rows of each site, (m,).
     """
 
     ask: Ask
@@ -58,11 +58,11 @@ class Site(Protocol):
 
     @property
     def references(self) -> Mapping[str, SharedReference]:
-        """Reference rows that the sites were sent, by name."""
+        """Reference rows that were sent to the sites, by name."""
 
     @property
     def encoding(self) -> Any:
-        """The preparation of rows that the consortium agreed on."""
+        """The agreed encoding of rows."""
 
     @property
     def largest_weight(self) -> float:
@@ -70,25 +70,25 @@ class Site(Protocol):
 
     @property
     def withheld_splits(self) -> tuple[str, ...]:
-        """Parts of the rows (train, val, test) of which no score may leave."""
+        """Parts of the rows (train, val, test) whose scores are not disclosed."""
 
     def names_of(self, members: Array) -> list[str]:
         """Return the names of these sites."""
 
     def prepared_model(self) -> Model:
-        """Return the model; raise BadInput where the sites have not prepared their rows yet."""
+        """Return the model; raise BadInput if the sites have not prepared their rows yet."""
 
     def in_use(self, ask: Ask, members: Array) -> Any:
-        """Return the models that an Ask sends to these sites, with the entries that each keeps for itself."""
+        """Return the models that an Ask sends to these sites, with the entries that each keeps local."""
 
     def secret(self, site: str) -> Secret:
-        """Return the secret that a site draws its masks and its noise from."""
+        """Return a site's secret, the source of its masks and noise."""
 
 
 class SitePlugin:
     """Base class of site plug-ins; this one does nothing. Override the hooks that a method needs."""
 
-    name: ClassVar[str] = ""  # the folder of its arrays in a checkpoint, where it has any
+    name: ClassVar[str] = ""  # folder of its arrays in a checkpoint, if it has any
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -99,23 +99,23 @@ class SitePlugin:
         return {}
 
     def choose_rows(self, request: TrainRequest, part: Part) -> Part:
-        """Return the training rows to use, of those given."""
+        """Select the training rows to use."""
         return part
 
     def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
-        """Return the job with what the method adds to it: a correction, previous models, reference rows."""
+        """Return the job with the method's additions: a correction, previous models, reference rows."""
         return job
 
     def on_trained(self, request: TrainRequest, result: TrainResult) -> Columns:
-        """Return reports of what was trained, and stage state for the next round (`site.states`)."""
+        """Return reports on the training, and stage state for the next round (`site.states`)."""
         return {}
 
     def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
-        """Return reports on the models that sites answer with: `columns`, attacks of a simulation included."""
+        """Return reports on the models that sites answer with (`columns`), after simulated attacks."""
         return {}
 
     def agreed_weights(self, site: str, round: int) -> Mapping[str, float] | None:
-        """Return the weights that a site accepted for a round; None where it was shown none."""
+        """Return the weights that a site accepted for a round; None if it received none."""
         return None
 
     def arrays(self) -> Mapping[str, Array]:
@@ -123,4 +123,4 @@ class SitePlugin:
         return {}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Take up the state of a checkpoint."""
+        """Restore the state from a checkpoint."""

@@ -1,4 +1,4 @@
-"""The two tasks before training: say what your columns look like, then prepare rows as agreed."""
+"""The two tasks before training: summarise the columns, then encode the rows as agreed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from grandrounds.site.tasks import open_classes, penalty
 
 
 def summarise(stack: Stack, ask: Ask, members: Array, *, smallest: int = 0) -> dict[str, list[Any]]:
-    """Task `summarise`: each site's summary of its training rows, as columns of an Answer.
+    """Answer task `summarise`: each site's summary of its training rows, as columns of an Answer.
 
-    An Ask with `low` and `high` gets mean and deviation of each numeric column, drawn in to that range. A column of which
-    fewer than `smallest` values lie within it is told as empty: its mean would count those on either side.
+    An Ask with `low` and `high` gets mean and deviation of each numeric column, clipped to that range. A column with fewer than
+    `smallest` values inside the range is reported as empty, because its mean would disclose the counts outside.
     """
     answers = []
     ranges = (np.asarray(ask.shared["low"]), np.asarray(ask.shared["high"])) if "low" in ask.shared else None
@@ -33,7 +33,7 @@ def summarise(stack: Stack, ask: Ask, members: Array, *, smallest: int = 0) -> d
 
 
 def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, Columns]:
-    """Task `prepare`: encode every site's rows; answers with row counts and notes on what had to be made up."""
+    """Answer task `prepare`: encode every site's rows, and report row counts and notes on imputed values."""
     encoding: Any = encoding_from(json.loads(str(ask.shared["encoding"])))
     parts = {}
     x = encoding.encode(stack.data, dtype)
@@ -67,7 +67,7 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
 
 
 def _centres(train: Part) -> Any:
-    """The mean input of each site's training rows, (K, d): together they make the consortium's mean patient."""
+    """Compute the mean input of each site's training rows, (K, d), for the consortium's mean patient."""
     ends = np.concatenate([np.zeros((1, train.x.shape[1])), np.cumsum(train.x, axis=0, dtype=float)])[train.offsets]
     return np.diff(ends, axis=0) / np.maximum(train.counts, 1)[:, None]
 
@@ -78,7 +78,7 @@ def _site_notes(stack: Stack, k: int, encoding: Any) -> list[str]:
 
 
 def _bare(data: Any) -> Any:
-    """The rows without their raw table, of which nothing is needed here."""
+    """Return the rows without their raw table, which is not needed here."""
     from grandrounds.data.table import Table
 
     return replace(data, table=Table({}, data.table.source)) if hasattr(data, "table") else data

@@ -1,8 +1,8 @@
-"""Sites trained in several processes at once, where cores stand free: for convolutions on a CPU.
+"""Training of sites in several processes on idle cores: for convolutional nets on a CPU.
 
-Each process takes some of the sites and writes into memory that all share; a site's numbers do not depend on who works
-them out. Cores that others use are left to them: two that wait for one another are slower than one. A process that has
-threads of a numeric library cannot be copied safely (the copy would wait for threads it does not have), and is not.
+Each process trains some of the sites and writes into shared memory; the numbers do not depend on the process. Only idle cores
+are used: processes that compete for cores are slower than one. A process with threads of a numeric library is not forked,
+because the copy would wait for threads it does not have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 WORTHWHILE = 0.3
-"""Seconds that a round must take in one process before others are started for it."""
+"""Seconds of a round in one process from which further processes are started."""
 
 _STAT = Path("/proc/stat")
 _PATIENCE = 30.0
@@ -29,12 +29,12 @@ _PATIENCE = 30.0
 
 @dataclass
 class Cores:
-    """How many cores this process could have: its own share of the machine and what stood idle since the last look."""
+    """Cores that this process can use: its own share of the machine, and those idle since the last call."""
 
     _last: tuple[float, float, float, float] = field(default_factory=lambda: _usage())
 
     def free(self) -> int:
-        """Whole cores, one at least; one where the system does not say."""
+        """Count whole cores, at least one; one if the system does not report usage."""
         before, self._last = self._last, _usage()
         wall, idle, total, ours = (b - a for a, b in zip(before, self._last, strict=True))
         if total <= 0 or wall <= 0:
@@ -44,7 +44,7 @@ class Cores:
 
 
 def _usage() -> tuple[float, float, float, float]:
-    """Now, the machine's idle and total time, and this process's with its children's."""
+    """Return the current time, the machine's idle and total time, and the time of this process with its children."""
     try:
         times = [float(t) for t in _STAT.read_text().split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):
@@ -53,16 +53,16 @@ def _usage() -> tuple[float, float, float, float]:
 
 
 def shared(tensor: Tensor) -> Tensor:
-    """A copy in memory that processes to come will share."""
+    """Copy a tensor to memory that forked processes share."""
     place = torch.frombuffer(mmap.mmap(-1, max(1, tensor.nbytes)), dtype=tensor.dtype, count=tensor.numel())
     return place.view(tensor.shape).copy_(tensor)
 
 
 def parallel_for(work: Callable[[int], None], count: int, results: Sequence[Tensor], *, workers: int) -> None:
-    """Do work(0) ... work(count - 1), each of which changes its own row of the shared `results`, in several processes.
+    """Run work(0) ... work(count - 1), each of which changes its own row of the shared `results`, in several processes.
 
-    Work is dealt out in turn, so that processes finish together when it is sorted by size. What a process could not do
-    is done here, from where it began.
+    Work is distributed round-robin, so that processes finish together if it is sorted by size. Work of a failed process is
+    repeated here from the start.
     """
     workers = workers if _single_threaded() else 1
     begin = [r.clone() for r in results]
@@ -80,13 +80,13 @@ def parallel_for(work: Callable[[int], None], count: int, results: Sequence[Tens
 
 
 def _single_threaded() -> bool:
-    """Whether this process has no threads but Python's own."""
+    """Check that this process has no threads but Python's own."""
     tasks = Path("/proc/self/task")
     return tasks.is_dir() and len(list(tasks.iterdir())) == threading.active_count()
 
 
 def _finished(pid: int, until: float) -> bool:
-    """Whether a process ended well; one that is not done by then is stopped."""
+    """Wait until a process ends, and check that it succeeded; stop it at the time limit."""
     while True:
         finished, status = os.waitpid(pid, os.WNOHANG)
         if finished:

@@ -1,11 +1,10 @@
-"""A host's part in secure sums: each of its sites takes its own steps, with keys that only it knows.
+"""Secure aggregation at the sites: each site takes its own steps, with its own keys.
 
-What is summed never leaves the vault but under masks. A site that refuses answers with the code of its reason, and with
-nothing else.
+Summed values leave a site only masked. A site that refuses answers with a code and nothing else.
 
-A site adds up only with the peers that its own people listed, by the keys that they listed, and with enough of them. The
-server introduces sites to one another. Were it believed, it could play all the others with keys of its own, and the sum
-less its own values would be the one site's (docs/threat-model.md). A refusal is a code; the names behind it stay at the site.
+A site takes part only with listed peers and their listed keys, and with enough of them. The server introduces sites to each
+other. Without the list, it could simulate all other sites with its own keys, and subtract their values from the sum
+(docs/threat-model.md). A refusal is a code; names stay at the site.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("grandrounds.site")
 _SUMS = 4
-"""Sums that a site remembers at a time."""
+"""Number of sums that a site stores at a time."""
 
 
 UNKNOWN, OTHER_KEY, TOO_FEW, NOT_MET = "unknown-peer", "other-peer-key", "too-few-peers", "not-met"
 _SHOWN = 80
-"""Characters of a name that a server made up."""
+"""Maximum length of a name from the server in messages."""
 
 
 class UnknownPeers(BadInput):
-    """A site does not add up with whom it is introduced to. `code` is all that may leave; the words have names in them."""
+    """A site rejects the peers that the server introduces. Only `code` may be sent; the text has names."""
 
     def __init__(self, code: str, words: str) -> None:
         super().__init__(words)
@@ -49,19 +48,19 @@ class UnknownPeers(BadInput):
 
 
 def check_peers(introduced: Mapping[str, bytes], listed: Mapping[str, bytes] | None, *, fewest: int) -> None:
-    """Raise why a site does not go along with an introduction.
+    """Raise the reason why a site rejects an introduction.
 
-    `introduced`: names and keys as the server says; `listed`: as the site's own list says, None where it takes the server's word.
+    `introduced`: names and keys from the server; `listed`: those of the site's own list, None to trust the server.
     """
     strangers = [] if listed is None else sorted(name for name in introduced if name not in listed)
     if strangers:
-        raise UnknownPeers(UNKNOWN, f"{_named(strangers)} introduced and not on this site's list")
+        raise UnknownPeers(UNKNOWN, f"{_named(strangers)} introduced but not on this site's list (peers.json)")
     changed = [] if listed is None else sorted(name for name, key in introduced.items() if listed[name] != key)
     if changed:
-        raise UnknownPeers(OTHER_KEY, f"{_named(changed)} introduced with another key than this site's list has")
+        raise UnknownPeers(OTHER_KEY, f"{_named(changed)} introduced with another key than on this site's list (peers.json)")
     if len(introduced) < fewest:
         raise UnknownPeers(
-            TOO_FEW, f"{len(introduced)} sites are introduced, and this site adds up with {fewest} or more"
+            TOO_FEW, f"{len(introduced)} sites are introduced, but this site's policy requires at least {fewest} (secure.fewest)"
         )
 
 
@@ -71,8 +70,8 @@ def _named(names: list[str]) -> str:
 
 
 def no_secret(site: str) -> Secret:
-    """A host that was given no secrets takes part in no secure sum."""
-    raise BadInput("this site holds no secret of its own, so it cannot mask what it sends", code="missing-secret")
+    """Refuse secure sums at a host without secrets."""
+    raise BadInput("this site has no secret, so it cannot mask its values", code="missing-secret")
 
 
 class SecureSums:
@@ -91,18 +90,16 @@ class SecureSums:
         fewest: int = 0,
         reserved: bool = False,
     ) -> None:
-        """`largest_weight`: a share of a sum beyond which a site does not take part: the sum would be its own values.
-
-        `agreed`: the weights of models that a site went along with in a round; None where it was shown none.
-        `listed`: the keys of all whom it adds up with; None where it takes the server's word for them. `fewest`: sites of a
-        sum, besides what the protocol itself wants. `reserved`: whether a site that gives no values says only that: its
-        reason may follow from the values.
+        """`largest_weight`: the largest share of a sum that a site accepts: beyond it, the sum would be its own values.
+        `agreed`: the model weights that a site accepted in a round; None if it received none. `listed`: keys of accepted peers;
+        None to trust the server. `fewest`: smallest number of sites in a sum. `reserved`: a site that gives no values does not
+        report the cause, which may depend on them.
         """
         self._names, self._withheld = tuple(names), withheld_reports
         self._identify, self._secret, self._largest, self._went_along = identify, secret, largest_weight, agreed
         self._listed, self._fewest, self._reserved = listed, fewest, reserved
         self._peers: dict[str, bytes] = {}
-        self._met, self._apart = False, UnknownPeers(NOT_MET, "a secure sum is asked for before the sites have met")
+        self._met, self._apart = False, UnknownPeers(NOT_MET, "a secure sum is requested before the sites were introduced")
         self._sums: OrderedDict[str, dict[int, SecureSite]] = OrderedDict()
         self.tasks: dict[str, Callable[[Ask, Array], Columns]] = {
             INTRODUCE: self._introduce,
@@ -115,9 +112,9 @@ class SecureSums:
         return {"identity": np.frombuffer(b"".join(keys), np.uint8).reshape(len(members), -1)}
 
     def _meet(self, ask: Ask, members: Array) -> Columns:
-        """Learn who the others are, once: a name that comes with another key later is refused.
+        """Store the introduced peers once: a name with another key is refused later.
 
-        After a refusal no sum is taken part in, until the site is introduced to others whom it goes along with.
+        After a refusal the site takes part in no sum until it accepts another introduction.
         """
         keys = np.asarray(ask.shared["identities"], np.uint8)
         introduced = {name: row.tobytes() for name, row in zip(json.loads(str(ask.shared["names"])), keys, strict=True)}
@@ -127,7 +124,7 @@ class SecureSums:
             if any(self._peers.get(name, key) != key for name, key in introduced.items()):
                 raise UnknownPeers(OTHER_KEY, "a site is introduced with another key than before")
             if any(introduced.get(self._names[k]) != self._identify(self._names[k]).public for k in members):
-                raise UnknownPeers(OTHER_KEY, "this site is introduced to others with a key that is not its own")
+                raise UnknownPeers(OTHER_KEY, "the server introduces this site with a key that is not its own")
         except UnknownPeers as e:
             self._apart = e
             raise
@@ -151,7 +148,7 @@ class SecureSums:
             except Refused as e:
                 reply, error = dict.fromkeys(names, np.empty(0, np.uint8)), e.code
                 if self._reserved and step == "masked":
-                    _log.warning("%s: nothing was given to the sum: %s", ask.id, e)
+                    _log.warning("%s: this site gave no values to the sum: %s", ask.id, e)
                     error = WITHHELD
             for name in names:
                 columns[name].append(reply[name])
@@ -182,9 +179,9 @@ class SecureSums:
             raise Refused("too-few-sites")
 
     def _summand(self, payload: Mapping[str, Value], k: int, site: SecureSite) -> Array:
-        """What this site holds of the answer that is summed, times its weights, in the ring; with its share of the noise.
+        """Compute this site's withheld values times their weights, in the ring, with its share of the noise.
 
-        How few honest sites may stay, which the noise is sized for, the site works out itself.
+        The site itself computes the fewest honest sites that may remain, which sets the noise.
         """
         from grandrounds.privacy.secagg import Refused, Scale, Skellam, fewest_honest
 
@@ -211,7 +208,7 @@ class SecureSums:
         return ring
 
     def _as_agreed(self, site: SecureSite, part: int) -> bool:
-        """Whether models are summed by the weights that this site went along with, but for sites that left since."""
+        """Check that models are summed by the weights that this site accepted, except for sites that have left."""
         agreed = self._went_along(site.name, site.context.round)
         if agreed is None:
             return True
@@ -225,7 +222,7 @@ class SecureSums:
         return bool(np.allclose(now * then.sum(), then * now.sum(), rtol=CLOSE, atol=CLOSE))
 
     def _site(self, ask: Ask, k: int) -> SecureSite:
-        """This site in the sum that is asked for, from its first step to its last."""
+        """Return this site's state in the requested sum."""
         from grandrounds.privacy.secagg import Context, SecureSite
 
         assert ask.id is not None

@@ -1,4 +1,4 @@
-"""The private data of K sites, side by side, and whose rows they are. In a simulation K is all sites; at a hospital K is 1."""
+"""The private data of K sites, and the site of each row. In a simulation K is all sites; at a hospital K is 1."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _CHOSEN = b"grandrounds/one row of a patient/1\x00"
 class Patients:
     """The rows of each patient of one site; patients are numbered in the order of their first rows.
 
-    A patient with several rows gives one of them to a step of DP-SGD, drawn anew each time, and one to a sum or a count, drawn
-    once. So whatever a clip or a cell bounds for one row, it bounds for one patient.
+    A patient with several rows contributes one of them to a step of DP-SGD, drawn each time, and one to a sum or a count, drawn
+    once. So bounds for one row also hold for one patient.
 
-    `rows`: (n,) row numbers, patient after patient. `starts`: (p + 1,) where each patient's begin.
+    `rows`: (n,) row numbers, patient after patient. `starts`: (p + 1,) first position of each patient.
     """
 
     rows: Array
     starts: Array
-    chosen: Array  # (p,) the row of each patient that sums and counts are made of
+    chosen: Array  # (p,) the row of each patient for sums and counts
 
     @classmethod
     def of(cls, names: Array) -> Patients:
@@ -54,8 +54,8 @@ class Patients:
         """Draw one row of each of these patients; a patient may be named several times.
 
         Args:
-            patients: (m,) patient numbers.
-            rng: what the draw comes from; it is not used where every patient has one row.
+            patients: Patient numbers, (m,).
+            rng: Random numbers; not used if every patient has one row.
 
         Returns:
             (m,) row numbers.
@@ -69,7 +69,7 @@ class Patients:
 
 
 def _number(patient: str) -> int:
-    """A number that follows from who the patient is, and from nobody else."""
+    """Compute a number that depends on the patient alone."""
     hashed = hashlib.sha256(_CHOSEN + patient.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(hashed[:8], "little")
 
@@ -77,7 +77,7 @@ def _number(patient: str) -> int:
 PARTS = ("train", "val", "test")
 
 CLEAN = "test_clean"
-"""A further part, in a study of shortcuts: the test rows with the shortcut's patches gone."""
+"""Name of a further part, for studies of shortcuts: the test rows without the shortcut's patches."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,22 @@ class Part:
     target: Array  # (N, C) target probabilities
     group: Array  # (N,) subgroup numbers
     offsets: Array  # (K + 1,)
-    patient: Array | None = None  # (N,) whose row each is, as text, where a promise is to patients
+    patient: Array | None = None  # (N,) patient of each row, as text, if the privacy unit is a patient
 
     @cached_property
     def patients(self) -> tuple[Patients, ...] | None:
-        """The patients of each site; None where each row counts as one."""
+        """Return the patients of each site; None if each row is a patient."""
         if self.patient is None:
             return None
         return tuple(Patients.of(self.patient[a:b]) for a, b in pairwise(self.offsets.tolist()))
 
     @property
     def protected(self) -> Array:
-        """(K,) how many a promise is made to at each site: patients, or rows."""
+        """Count the privacy units of each site, (K,): patients, or rows."""
         return self.counts if self.patients is None else np.array([p.count for p in self.patients], np.int64)
 
     def one_each(self, k: int) -> slice | Array:
-        """One row of each patient of site k, by number; all of its rows where each counts as a patient."""
+        """Return the numbers of one row of each patient of site k; all of its rows if each is a patient."""
         if self.patients is None:
             return slice(int(self.offsets[k]), int(self.offsets[k + 1]))
         chosen: Array = self.offsets[k] + self.patients[k].chosen
@@ -115,55 +115,55 @@ class Part:
         return np.diff(self.offsets)
 
     def emptied(self) -> Part:
-        """The same without any row."""
+        """Return an empty part."""
         none = np.zeros_like(self.offsets)
         return Part(self.x[:0], self.y[:0], self.target[:0], self.group[:0], none)
 
     def only(self, chosen: Array) -> Part:
-        """The same sites with these rows (N,) of bool alone."""
+        """Return the part with these rows (N,) of bool only."""
         ends = np.concatenate([[0], np.cumsum(chosen)])[self.offsets]
         return Part(self.x[chosen], self.y[chosen], self.target[chosen], self.group[chosen], ends)
 
     def owner(self) -> Array:
-        """The site number of each row."""
+        """Return the site number of each row."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.counts)
 
 
 @dataclass(frozen=True)
 class Stack:
-    """K sites: their raw rows, and, once the consortium agreed on an encoding, the prepared ones."""
+    """K sites: their raw rows and, after the agreement on an encoding, the prepared ones."""
 
     names: tuple[str, ...]
     data: Holdings
     rows: tuple[Rows, ...]
-    groups: Array | None = None  # (n,) the subgroup of each row, as text, where one is named
+    groups: Array | None = None  # (n,) the subgroup of each row, as text, if there is one
     tasks: tuple[str, ...] = ()  # each site's task; "" is the main one
     parts: Mapping[str, Part] = field(default_factory=dict)
-    attacks: Mapping[str, Attack] = field(default_factory=dict)  # what some sites do, in a study of attacks
-    penalty: Array | None = None  # (K, C) added to logits, where sites have different tasks
-    event: int = 1  # the number of the class whose probability is the risk, where there are two
-    clean: ImageSet | None = None  # the test pictures, site by site, without a shortcut's patch, where there is one
-    by_patient: bool = False  # whether a promise is to patients, who may have several rows
+    attacks: Mapping[str, Attack] = field(default_factory=dict)  # simulated attacks by site
+    penalty: Array | None = None  # (K, C) added to logits, if sites have different tasks
+    event: int = 1  # number of the event's class, if there are two classes
+    clean: ImageSet | None = None  # test images by site without a shortcut's patch, if there is one
+    by_patient: bool = False  # the privacy unit is a patient, who may have several rows
 
     def number(self, sites: Sequence[str]) -> Array:
-        """Site numbers of the named sites."""
+        """Return the site numbers of the named sites."""
         number_of = {name: k for k, name in enumerate(self.names)}
         return np.array([number_of[s] for s in sites], np.int64)
 
     def attacks_of(self, members: Array) -> list[Attack | None]:
-        """What each member does to the others, in a study of attacks; None: it is honest."""
+        """Return the simulated attack of each member; None for an honest site."""
         return [self.attacks.get(self.names[k]) for k in members.tolist()]
 
     def without(self, parts: Sequence[str]) -> Stack:
-        """The same sites with these parts empty."""
+        """Return the same sites with these parts empty."""
         hidden = {p: part.emptied() for p, part in self.parts.items() if p in parts}
         return replace(self, parts={**self.parts, **hidden}) if hidden else self
 
     def first_half(self, k: int) -> Array:
-        """Find which training rows of a site belong to the first half of its patients, (n,) of bool; the others to the second.
+        """Find the training rows in the first half of a site's patients, (n,) of bool.
 
-        A patient's half follows from the keyed hash of the patient, or of the row where no patient is named: neither from who
-        else is there nor from any number that a server can choose. So a site has two halves, and never others.
+        A patient's half follows from a keyed hash of the patient, or of the row without a patient column. It does not depend on
+        other patients or on the server, so a site always has the same two halves.
         """
         rows = self.rows[k].train
         if self.data.patient is not None:
@@ -175,7 +175,7 @@ class Stack:
         return out
 
     def alone(self, k: int) -> Stack:
-        """One site as a stack of its own, holding nobody else's rows."""
+        """Return one site as its own stack, without other sites' rows."""
         rows = self.rows[k]
         mine = np.concatenate([rows.train, rows.val, rows.test])
         cuts = np.cumsum([len(rows.train), len(rows.val)])

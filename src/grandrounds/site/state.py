@@ -1,8 +1,8 @@
-"""What sites remember between rounds, and how that survives a server that crashes.
+"""State of sites between rounds, which survives a crash of the server.
 
-A step *stages* a change. It is committed when a later Ask names the round as committed, so a
-site whose answer never counted does not move on alone. The last committed state is kept: a server
-that resumes from one round earlier makes the site go back with it.
+A step *stages* a change. It is committed when a later Ask names the round as committed, so a site whose answer was not used
+keeps its earlier state. The last committed state is stored: a server that resumes one round earlier makes the site go back with
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SiteStates:
         self._values: dict[str, Array] = {}  # name -> (3, K, ...)
 
     def settle(self, members: Array, committed: Array) -> None:
-        """Bring each member to the round the server says is committed for it (0: the beginning)."""
+        """Bring each member to the round that the server names as committed for it (0: the start)."""
         for k, c in zip(members.tolist(), committed.tolist(), strict=True):
             before, now, staged = self._rounds[:, k]
             if staged not in (_NEVER, now) and staged == c:
@@ -41,7 +41,7 @@ class SiteStates:
             array[:, k] = array[list(ages), k]
 
     def read(self, name: str, members: Array) -> Array | None:
-        """The committed values (m, ...); zeros for a site that has none yet, None where nobody has."""
+        """Return the committed values (m, ...); zeros for a site without any, None if no site has any."""
         array = self._values.get(name)
         if array is None:
             return None
@@ -50,11 +50,11 @@ class SiteStates:
         return out
 
     def known(self, members: Array) -> Array:
-        """Whether each member has a committed state, (m,)."""
+        """Return a flag for each member with a committed state, (m,)."""
         return np.asarray(self._rounds[1, members] != _NEVER)
 
     def stage(self, members: Array, round: int, values: Mapping[str, Array]) -> None:
-        """Remember what the sites will know once this round counts."""
+        """Stage values that are committed once the round is."""
         for name, value in values.items():
             if name not in self._values:
                 self._values[name] = np.zeros((3, self._rounds.shape[1], *value.shape[1:]), value.dtype)
@@ -63,13 +63,13 @@ class SiteStates:
             self._rounds[2, members] = round
 
     def arrays(self) -> dict[str, Array]:
-        """Everything, for a checkpoint."""
+        """Return all arrays, for a checkpoint."""
         return {"rounds": self._rounds, **{f"value/{n}": a for n, a in self._values.items()}}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
         if np.shape(arrays["rounds"]) != self._rounds.shape:
             raise BadInput(
-                "the checkpoint is of other sites than the plan's: it is damaged, or the plan was changed",
+                "the checkpoint has other sites than the plan: it is damaged, or the plan was changed",
                 code="damaged-checkpoint",
             )
         self._rounds = np.array(arrays["rounds"])
@@ -77,19 +77,19 @@ class SiteStates:
 
 
 class Personal:
-    """Entries of the model that sites do not take from the consortium: each keeps its own."""
+    """Local entries of the model: each site keeps its own values."""
 
     def __init__(self, states: SiteStates) -> None:
         self._states = states
-        self._entries = np.empty(0, np.int64)  # of the model, that each site keeps for itself
+        self._entries = np.empty(0, np.int64)  # local entries of the model
 
     def agree(self, model: Model, keeps: str) -> None:
-        """Sites keep what of this model `keeps` names."""
+        """Set the local entries of this model, as `keeps` names them."""
         entries = getattr(model, "site_entries", None)
         self._entries = np.empty(0, np.int64) if entries is None else entries(keeps)
 
     def in_use(self, theta: Any, members: Array) -> Any:
-        """Models as these sites use them: as told, but for what each keeps for itself once its training has counted."""
+        """Return models as these sites use them, with the local entries of each site once its training is committed."""
         local = self._states.read("own", members) if len(self._entries) else None
         if local is None:
             return theta
@@ -99,5 +99,5 @@ class Personal:
         return out
 
     def entries_of(self, theta: Any) -> dict[str, Array]:
-        """Return the entries of the trained models (m, P) that each site keeps for itself."""
+        """Return the local entries of the trained models (m, P)."""
         return {"own": np.asarray(theta)[:, self._entries]} if len(self._entries) else {}

@@ -1,8 +1,8 @@
-"""Sites with different tasks: one net with a shared body and, for each task, a head of its own.
+"""Sites with different tasks: one net with a shared body and one head per task.
 
-The heads lie side by side in the net's last layer, one output for each class of each task. A site's logits are
-held at minus infinity outside its own task's classes, so its loss and its predictions concern its own head alone, and
-the other heads get no gradient. At the server a head is averaged over the sites that hold its task only.
+The heads share the net's last layer, with one output for each class of each task. A site's logits are minus infinity outside its
+own task's classes, so its loss and predictions use its own head alone, and the other heads get no gradient. The server averages
+a head over the sites with its task.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from grandrounds.core.errors import BadInput, nearest
 
 _SIGN = ": "
 CLOSED = -1e9
-"""Added to logits of other tasks' classes: nothing is left of them after a softmax."""
+"""Added to the logits of other tasks' classes, so that their softmax is 0."""
 
 
 def task_class(task: str, word: str) -> str:
-    """The name of a class of a task, among the classes of all tasks."""
+    """Return the name of a class of a task, among the classes of all tasks."""
     return f"{task}{_SIGN}{word}"
 
 
 def tasks_of(tasks: Mapping[str, Any], sites: Sequence[str]) -> dict[str, str]:
-    """Site -> task ("" is the main one): as named, and where none are named the sites take all tasks in turn."""
+    """Assign a task to each site ("" is the main one): as named, else all tasks in turn."""
     for name, task in tasks.items():
         for site in task["sites"]:
             if site not in sites:
@@ -41,12 +41,12 @@ def tasks_of(tasks: Mapping[str, Any], sites: Sequence[str]) -> dict[str, str]:
 
 
 def task_of_class(word: str, tasks: Sequence[str]) -> str:
-    """The task a class belongs to."""
+    """Return the task of a class."""
     return next((t for t in tasks if t and word.startswith(t + _SIGN)), "")
 
 
 def open_classes(classes: Sequence[str], site_tasks: Sequence[str], tasks: Sequence[str]) -> Array | None:
-    """Which classes are a site's own, (K, C); None where the consortium has no tasks besides the main one."""
+    """Return a mask of each site's own classes, (K, C); None if there are no further tasks."""
     if not tasks:
         return None
     class_tasks = [task_of_class(c, tasks) for c in classes]
@@ -54,5 +54,5 @@ def open_classes(classes: Sequence[str], site_tasks: Sequence[str], tasks: Seque
 
 
 def penalty(open_: Array, dtype: np.typing.DTypeLike) -> Array:
-    """What is added to a site's logits, (K, C): 0 for its own classes."""
+    """Return the term added to a site's logits, (K, C): 0 for its own classes."""
     return np.where(open_, 0.0, CLOSED).astype(dtype)

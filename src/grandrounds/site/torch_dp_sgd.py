@@ -1,8 +1,8 @@
-"""DP-SGD with torch, for nets of any kind: gradients of single rows by vmap, clipped and added up a few rows at a time.
+"""DP-SGD with torch, for nets of any kind: gradients of single rows by vmap, clipped and summed a few rows at a time.
 
-The same draws of rows and the same noise as the NumPy kernel, so a dense model gives the same numbers on either. Sites are
-trained one after another, on a CPU as on a GPU. BatchNorm has no gradient of one row: what it makes of a row depends on the
-others in its batch.
+It uses the same sampling and noise as the NumPy kernel, so a dense model gives the same numbers on either. Sites are
+trained one after another, on a CPU as on a GPU. BatchNorm has no gradient of one row, because its output depends on the other
+rows of the batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from grandrounds.site.torch_train import anchor_reference
 from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
 
 _BYTES = 256 * 2**20
-"""Memory for the gradients of single rows."""
+"""Bytes for the gradients of single rows."""
 
 Gradients = Callable[..., tuple[Tensor, ...]]
 
@@ -45,7 +45,7 @@ def train(job: TrainJob, sampled: SampledSteps) -> TrainResult:
     model, start, config = cast("TorchModel", job.model), job.start, job.config
     if model.statistics:
         raise BadInput(
-            "DP-SGD clips the gradient of each row and BatchNorm mixes rows: set model.norm = 'group'",
+            "DP-SGD clips the gradient of each row, but BatchNorm mixes rows: set model.norm = 'group'",
             code="unsupported-with-dp",
         )
     work = TorchJob.build(job)
@@ -121,7 +121,7 @@ def _one_site(
 def _clipped_sum(
     job: TorchJob, gradients: Gradients, params: Sequence[Tensor], rows: Tensor, closed: Tensor | None, *, clip: float
 ) -> Tensor:
-    """Sum (P,) the gradients of these rows, each clipped; one that is no number counts for nothing."""
+    """Sum (P,) the gradients of these rows, each clipped; a gradient that is not finite is left out."""
     weight = job.x.new_ones(len(rows)) if job.class_weight is None else job.class_weight[job.y[rows]]
     blocks = gradients(params, job.x[rows], job.target[rows], weight, closed)
     each = torch.cat([g.reshape(len(rows), -1) for g in blocks], dim=1).detach()
@@ -133,7 +133,7 @@ def _clipped_sum(
 
 
 def _anchor_gradient(job: TorchJob, anchor: DeviceReference, params: tuple[Tensor, ...], step: int, j: int) -> Tensor:
-    """Compute the reference rows' part of the gradient (P,): no patient is among them, so it comes after the noise."""
+    """Compute the reference rows' part of the gradient (P,): they are not protected patients, so it is added after the noise."""
     drawn = anchor.for_step(step, j)
     weight = (drawn["pull"] / len(drawn["rows"])).expand(len(drawn["rows"]))
     batch = {"x": anchor.inputs(drawn), "target": drawn["target"], "weight": weight}

@@ -1,4 +1,4 @@
-"""One round of training with torch, for every way to run it: the rows, the loss, the step rule, the gradients."""
+"""One round of training with torch: the rows, the loss, the step rule, the gradients."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Penalty = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class DeviceReference:
-    """Reference rows on the device, with what each step and each site needs of them; sites in the plan's order.
+    """Reference rows on the device, with the tensors of each step and site; sites in the plan's order.
 
-    Anchored (`anchor.py`): each step takes some. Aligned (`align.py`): each site has labels for all, and a sketch.
+    Anchors (`anchor.py`): each step uses some rows. Alignment (`align.py`): each site has labels for all rows, and a sketch.
     """
 
     x: Tensor  # (R, d) or (R, C, H, W)
@@ -41,7 +41,7 @@ class DeviceReference:
 
     @classmethod
     def build(cls, model: TorchModel, reference: SharedReference, *, weight: float) -> DeviceReference:
-        """Move the rows once; they stay with the model while they are the same."""
+        """Move the rows to the device once; they are cached with the model."""
         cached = model.cache.get("lent")
         if cached is None or cached[0] is not reference:
             feature_of = torch.as_tensor(reference.features.feature_index).to(model.device)
@@ -62,7 +62,7 @@ class DeviceReference:
         return {**steps, **sites, "pull": self.x.new_tensor(self.weight)}
 
     def inputs(self, drawn: Mapping[str, Tensor]) -> Tensor:
-        """Gather the drawn rows (..., A, ...), permuted (or with a tile hidden) where they are."""
+        """Gather the drawn rows (..., A, ...), permuted (or with a tile hidden) if requested."""
         x = self.x[drawn["rows"]]
         if "feature" not in drawn:
             return x
@@ -74,7 +74,7 @@ class DeviceReference:
 
 @dataclass(frozen=True)
 class TorchJob:
-    """The parts of a training job that do not change from step to step, on the device."""
+    """The constant parts of a training job, on the device."""
 
     model: TorchModel
     x: Tensor
@@ -88,7 +88,7 @@ class TorchJob:
     proximal: float
     lr: Tensor
     class_weight: Tensor | None
-    key: tuple[object, ...]  # what a recorded graph of this job depends on
+    key: tuple[object, ...]  # settings that a captured graph of this job depends on
     correction: Tensor | None = None  # (m, learnt) added to every gradient, in the plan's order
     contrast: tuple[Tensor, Tensor, float, float] | None = None  # MOON: towards and away (N, width), mu, temperature
     reference: DeviceReference | None = None
@@ -126,8 +126,8 @@ class TorchJob:
     def with_rows(self, x: Tensor) -> TorchJob:
         """Return the job on other rows.
 
-        They get a place of their own, the same in every round (a graph reads from it): on a CPU `self.x` is the site's
-        own memory, and its images must not change.
+        They are copied to a fixed buffer, from which a graph reads: on a CPU `self.x` is the site's own memory, and its images
+        must not change.
         """
         return replace(self, x=_placed(self.model, "rows", x))
 
@@ -151,7 +151,7 @@ class TorchJob:
         return replace(self, reference=reference, key=(*self.key, *key))
 
     def with_objective(self, objective: BoundObjective, order: Array) -> TorchJob:
-        """Return the job with a local objective of one's own; `order` is the plan's."""
+        """Return the job with a local objective by import path; `order` is the plan's."""
         learnt = self.model.learnt
         vectors = {n: self.model.tensor(v[order][:, :learnt]) for n, v in objective.state.items()}
         return replace(self, objective=objective, vectors=vectors)
@@ -190,7 +190,7 @@ class TorchJob:
             further = _contrastive(features, batch["towards"], batch["away"], self.contrast[3]) * self.contrast[2]
         if "closed" in batch:
             out = out + batch["closed"]
-        if self.objective is not None and self.objective.has_loss:  # its gradient is the one that the objective gives
+        if self.objective is not None and self.objective.has_loss:  # a surrogate with the gradient of the objective
             slope = cast("Tensor", self.objective.loss_gradient(out.detach(), batch["target"], torch))
             losses = (out * slope).sum(-1)
         else:
@@ -232,7 +232,7 @@ class TorchJob:
 
 
 def _on_device(model: TorchModel, part: Part) -> tuple[Tensor, Tensor, Tensor]:
-    """Move a part's rows to the device once; they stay with the model while the part lives."""
+    """Move a part's rows to the device once; they are cached with the model."""
     cached = model.cache.get("part")
     if cached is None or cached[0] is not part:
         tensors = model.tensor(part.x), model.tensor(part.target), torch.as_tensor(part.y).to(model.device)
@@ -254,7 +254,7 @@ def _contrastive(features: Tensor, towards: Tensor, away: Tensor, temperature: f
 
 
 def feature_use(model: TorchModel, member: Tensor, named: Mapping[str, Tensor], x: Tensor, label: Tensor) -> Tensor:
-    """Measure how much one model uses each feature on these rows, U of `align.py`: (F,), differentiable."""
+    """Measure one model's use of each feature on these rows, U of `align.py`: (F,), differentiable."""
 
     def total(rows: Tensor) -> Tensor:
         return row_losses(model.forward(named, rows), label).sum()
@@ -264,7 +264,7 @@ def feature_use(model: TorchModel, member: Tensor, named: Mapping[str, Tensor], 
 
 
 def _placed(model: TorchModel, name: str, values: Tensor) -> Tensor:
-    """Copy values to a place of their own, the same in every round: a recorded graph reads from it."""
+    """Copy values to a fixed buffer, from which a captured graph reads."""
     place = model.cache.get(name)
     if place is None or place.shape != values.shape:
         place = model.cache[name] = torch.empty_like(values)

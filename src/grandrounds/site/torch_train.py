@@ -1,7 +1,7 @@
 """Local training with torch: on a CPU one site after another, on a GPU all sites at once in a CUDA graph.
 
-The same plan of batches, the same loss and the same step rules as the NumPy kernel, so a dense model gives the
-same numbers on either. Convolutions are not batched over sites on a CPU (that costs 1.8x).
+It uses the same batches, loss and step rules as the NumPy kernel, so a dense model gives the same numbers on either.
+Convolutions are not batched over sites on a CPU, which would take 1.8 times as long.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def train(job: TrainJob, plan: BatchPlan) -> TrainResult:
     closed = None if job.penalty is None else model.tensor(job.penalty[order])
     state = [model.tensor(s[order]) for s in job.slots] or [theta.new_zeros(m, model.learnt) for _ in range(work.slots)]
     t = theta.new_zeros(m, 1) if job.clock is None else model.tensor(job.clock[order])
-    # padded rows would spoil BatchNorm's statistics, and a graph calls neither a site's noise nor code of one's own
+    # padded rows would spoil BatchNorm's statistics, and a graph supports neither gradient noise nor local objectives
     is_plain = job.noise is None and job.objective is None
     if model.device.type == "cuda" and model.stacks and not model.statistics and is_plain:
         from grandrounds.site.cuda_train import run_graph
@@ -102,7 +102,7 @@ def _on_device(job: TrainJob, model: TorchModel, order: Array) -> TorchJob:
 
 
 def _workers(model: TorchModel, sites: int, workers: int) -> int:
-    """Choose the number of processes: as set, or as many as there are free cores once a round has shown its length."""
+    """Choose the number of processes: as set, or one per free core if rounds are long."""
     if model.device.type != "cpu" or sites < 2:
         return 1
     if workers:
@@ -188,7 +188,7 @@ def _one_site(
     closed: Tensor | None,
     noise: _SiteNoise | None,
 ) -> None:
-    """Take all steps of one site: the bare loop, without padding. theta (P,), slots (learnt,), t (1,) change in place."""
+    """Take all steps of one site, without padding. theta (P,), slots (learnt,), t (1,) change in place."""
     model = job.model
     model.net.train()
     params = model.point_at(theta)
@@ -236,7 +236,7 @@ def anchor_reference(job: TrainJob, draws: ReferenceDraws, order: Array) -> Devi
 
 
 def _alignment_reference(job: TrainJob, shared_rows: SharedReference, order: Array) -> DeviceReference:
-    """Predict the classes of the rows with the sites' starts, and find the sketch to pull to; see `Alignment.build`."""
+    """Predict the classes of the rows with the sites' starts, and compute the sketch to align to; see `Alignment.build`."""
     model = cast("TorchModel", job.model)
     models, mine = distinct(job.start, order)
     starts, model_of = model.tensor(models), torch.from_numpy(mine).to(model.device)
@@ -266,7 +266,7 @@ def _sketches(model: TorchModel, reference: DeviceReference, theta: Tensor, labe
 
 @torch.no_grad()
 def _logits(model: TorchModel, theta: Tensor, x: Tensor) -> Tensor:
-    """Compute the logits (n, C) of one model. Unlike `model.logits` it keeps nothing of the rows on the device."""
+    """Compute the logits (n, C) of one model. Unlike `model.logits` it does not cache the rows on the device."""
     model.net.eval()
     named = dict(zip(model.trainable, model.point_at(theta), strict=True))
     return torch.cat([model.forward(named, block) for block in torch.split(x, _ROWS)])

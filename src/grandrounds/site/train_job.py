@@ -1,4 +1,4 @@
-"""Local training as a value: the settings of a round, the job that a kernel is given, and its result."""
+"""Data classes of local training: the settings of a round, the job of a kernel, and its result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of local training in one round; they travel as plain numbers and strings in the Ask."""
+    """Settings of local training in one round, sent as plain numbers and strings in the Ask."""
 
     seed: int
     round: int
@@ -36,7 +36,7 @@ class TrainConfig:
     contrast: float = 0.0  # MOON's mu
     contrast_temperature: float = 0.5
     anchor: float = 0.0  # weight of the reference rows' cross-entropy to the start
-    anchor_rows: str = ""  # name of the reference rows that anchor; "": the usual ones, or the only ones
+    anchor_rows: str = ""  # name of the anchor's reference rows; "": the default or only ones
     permuted: bool = False  # one feature of each anchor row is permuted
     alignment: float = 0.0  # weight of the distance between sketches
     keep_optimizer: bool = False
@@ -49,7 +49,7 @@ class TrainConfig:
     longest: float = 0.0  # largest norm of the update that a site answers with; 0: any
 
     def to_values(self) -> dict[str, Value]:
-        """Return the settings as they travel in an Ask."""
+        """Return the settings as an Ask carries them."""
         return asdict(self)
 
     @classmethod
@@ -63,15 +63,15 @@ class TrainConfig:
 class TrainJob:
     """Local training of m member sites in one round, the same for every kernel.
 
-    A kernel ignores the fields that its models have no use for.
+    A kernel ignores fields that its models do not use.
 
     Attributes:
-        model: The model, which says which kernel trains it.
+        model: The model, which determines the kernel.
         part: Training rows of all sites of the stack.
         members: Site numbers, (m,).
         start: Models to start from: (P,) for all sites, or one each, (m, P). Trees have a list of vectors.
         config: Settings of the round.
-        names: Names of all sites of the stack; random streams follow from them.
+        names: Names of all sites of the stack, which seed their random streams.
         class_weight: Weight of each class in the loss, (C,).
         slots: Optimizer state that the members kept, each (m, P).
         clock: Optimizer steps that the members took so far, (m, 1).
@@ -83,9 +83,9 @@ class TrainJob:
         consensus: The consortium's sketch that sites are aligned to, (F,); None: the start's own.
         noise: Times config.gradient_noise added to every gradient (FL-XAI 4.7). Nothing is clipped, so it gives no
             privacy guarantee. It is drawn on the CPU: a GPU then trains one site after another.
-        objective: A local objective of one's own, where it has hooks that steps call (`train.objective`).
+        objective: A local objective by import path, if it has hooks that steps call (`train.objective`).
         inputs: Inputs that replace part.x in this round (augmented images).
-        penalty: Added to logits, (m, C): it closes the classes of other tasks.
+        penalty: Added to logits, (m, C), to exclude the classes of other tasks.
         seeds: One seed for each member, for networks that draw random numbers.
         workers: Processes that share the sites of a CPU; 0: as many as cores are free.
     """
@@ -115,7 +115,7 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The local models of m sites, and the optimizer state of those who keep it."""
+    """The local models of m sites, and the stored optimizer state."""
 
     theta: Array | list[Array]  # (m, P), or m forests of different sizes
     steps: Array  # (m,)

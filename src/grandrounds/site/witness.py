@@ -1,7 +1,7 @@
-"""A site's part in the ledger: it countersigns a head only when that head continues the last one it signed.
+"""Countersigning of the ledger at a site: it signs a head only if that head continues the last one it signed.
 
-The last head a site signed, and the server's key it was first shown, belong to the site's state: a server that forgets, or
-would show another history to another site, is refused here. What a site does not have yet it takes on trust, once.
+The last signed head and the server's first key are part of the site's state. So a server that loses entries, or shows different
+histories to different sites, is refused. A site without a head trusts the first one.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 SIGNED, BEHIND, SHRUNK, FORKED, OTHER_KEY, UNSIGNED, OTHER_RUN = range(7)
 REASONS = {
-    BEHIND: "the proof does not begin at the head it signed last",  # it says which that is, and may be asked again
+    BEHIND: "the proof does not begin at the head it signed last",  # it reports its head, and may be asked again
     SHRUNK: "the ledger is shorter than the one it signed before",
     FORKED: "the ledger does not continue the one it signed before",
     OTHER_KEY: "the head is signed with another key than before",
     UNSIGNED: "the head is not signed by the server's key",
     OTHER_RUN: "the head is of another run",
 }
-"""Why a site refuses; the code is its answer."""
+"""Causes of a refusal by code; the site answers with the code."""
 
 
 class Witness(SitePlugin):
-    """The memory of K sites: how many entries the last head had that each signed, its root, and the server's key."""
+    """State of K sites: number of entries and root of the last signed head, and the server's key."""
 
     name = "witness"
 
@@ -49,7 +49,7 @@ class Witness(SitePlugin):
         return {"witness": self.answer}
 
     def answer(self, ask: Ask, members: Array) -> Columns:
-        """Each member's countersignature, or the code of why it refuses; `have` is how many entries it has signed before."""
+        """Return each member's countersignature, or a refusal code; `have` is the number of entries it has signed."""
         from grandrounds.audit.canonical import loads
         from grandrounds.audit.head import Head
 
@@ -94,15 +94,15 @@ class Witness(SitePlugin):
         new = self.arrays()
         if {n: (a.shape, a.dtype) for n, a in new.items()} != {n: (a.shape, a.dtype) for n, a in arrays.items()}:
             raise BadInput(
-                "the checkpoint's list of countersigned ledgers does not fit the sites: it is damaged",
+                "the checkpoint's countersigned heads do not match the sites: it is damaged",
                 code="damaged-checkpoint",
             )
         self._size, self._root, self._key = (np.array(arrays[name]) for name in new)
 
 
 def no_identity(site: str) -> Identity:
-    """The identity of a site that was given none."""
-    raise BadInput(f"{site} has no key to countersign with", code="missing-key")
+    """Refuse to sign for a site without a key."""
+    raise BadInput(f"{site} has no key to countersign the ledger with", code="missing-key")
 
 
 def _continues(head: Head, first: int, root: bytes, proof: bytes) -> bool:
