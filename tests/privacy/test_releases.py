@@ -49,7 +49,7 @@ def test_the_page_is_made_from_the_table():
 
 def test_a_site_answers_with_no_report_without_a_class(monkeypatch):
     host = SiteHost(stack([10, 10]))
-    with refused("undeclared-report", match="report 'mood' of task 'train' has no place in grandrounds.protocol.tasks"):
+    with refused("undeclared-report", match="report 'mood' of task 'train' is not declared in grandrounds.protocol.tasks"):
         host._refuse_unaccounted("train", {"model": np.zeros(1), "mood": np.zeros(1)})
 
 
