@@ -293,7 +293,7 @@ def test_a_site_that_says_what_cannot_be_is_left_out_and_the_others_go_on(what, 
 
     monkeypatch.setattr(SiteHost, "answer", answering)
     done = run(tmp_path / "r", privacy=MASKED)
-    assert decisions(done)[1]["missing"] == {"b": "said of itself what cannot be"}
+    assert decisions(done)[1]["missing"] == {"b": "reported impossible figures"}
     assert set(decisions(done)[1]["weights"]) == set("acde") and set(decisions(done)[2]["weights"]) == set("abcde")
 
 

@@ -180,7 +180,7 @@ def test_a_site_whose_rows_have_changed_meanwhile_is_noted(tmp_path, disturbed):
     away(transport, first=KILLED, back=3)
     run = conducted(held, tmp_path / "run", transport, resume=True)
     assert [d["missing"] for d in decisions(run)] == [{}, {"b": DROPPED}, {}]
-    assert "b answers prepare otherwise than when the run was begun" in decisions(run)[2]["notes"]
+    assert "b answers prepare differently than at the start of the run" in decisions(run)[2]["notes"]
 
 
 def test_a_run_that_nobody_opens_fails_and_can_be_gone_on_with_later(tmp_path, disturbed):
@@ -260,6 +260,6 @@ def test_what_is_noted_before_the_first_round_is_in_its_decision(tmp_path, distu
 
     transport.twist = older
     first, second = (d["notes"] for d in decisions(conducted(held, tmp_path / "run", transport)))
-    assert [n for n in first if n.startswith("a node that no site of this run is at")]
+    assert [n for n in first if n.startswith("a node that is no site of this run")]
     assert [n for n in first if n.startswith("b runs version 0.0.1 of the package")]
     assert second == []

@@ -124,7 +124,7 @@ def test_a_node_that_is_no_site_of_the_run_is_noted_and_not_asked(tmp_path, dist
     strangers = [p for p in transport.seen if p.address in ("7", "8", "9")]
     assert {p.address for p in strangers} == {"7", "8", "9"}
     assert {task for p in strangers for task, _ in p.asks} == {"hello"}
-    assert [n for n in decisions(run)[1]["notes"] if "a node that no site of this run is at" in n]
+    assert [n for n in decisions(run)[1]["notes"] if "a node that is no site of this run" in n]
 
 
 class Babbling(Keeper):

@@ -1,9 +1,9 @@
-"""Keep answers on disk where they are large or many, so that the server's memory does not grow with the sites.
+"""Store large or many answers on disk, so that the server's memory does not grow with the number of sites.
 
-`AnswerSpool` holds answers from their arrival until their turn: answers come in any order and are taken in the order of the
-sites, so that sums are the same to the bit whoever was first. `join_on_disk` then puts them side by side with large columns in
-a file. A method sees the same `Answers` as ever: `answers["model"]` is a (K, P) array, mapped from a file that has no name any
-more, so that nothing of it is left when the method is done with it, or when the process ends in the middle.
+`AnswerSpool` stores answers from their arrival until they are used: they arrive in any order and are used in the order of the
+sites, so that sums are the same to the bit. `join_on_disk` then joins them, with large columns in a file. A method sees the
+usual `Answers`: `answers["model"]` is a (K, P) array, mapped from an unlinked file, so that no file remains when the method or
+the process ends.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from grandrounds.core.errors import RunFailed
 from grandrounds.protocol.messages import Answer, Answers
 
 LARGE_COLUMN = 32 * 2**20
-"""Bytes that a column would have if every site answered, from which on it lies in a file."""
+"""Size of a column, if every site answered, from which it is stored in a file."""
 
 _SMALL_ANSWER = 64 * 2**10
-"""Bytes up to which an answer waits in memory, as long as all in memory have no more than `_MEMORY`."""
+"""Size up to which an answer is kept in memory, as long as all of them have at most `_MEMORY`."""
 _MEMORY = 16 * 2**20
 
 Column = Array | list[Any]
@@ -33,7 +33,7 @@ Column = Array | list[Any]
 
 @dataclass(frozen=True)
 class SpooledAnswer:
-    """An answer's bytes, and the answer decoded from them where it waited in memory."""
+    """An answer's bytes, and the decoded answer if it was kept in memory."""
 
     body: bytes
     answer: Answer | None
@@ -104,8 +104,8 @@ def join_on_disk(blocks: Iterable[Answers], max_sites: int, folder: Path | None)
     """Join blocks of answers in their order, with large columns in files.
 
     Args:
-        blocks: Answers of some sites each; a block is let go once it is written.
-        max_sites: How many sites may answer at most: it decides which columns are large.
+        blocks: Answers of some sites each; a block is freed once it is written.
+        max_sites: Largest number of answers, which determines the large columns.
         folder: Folder of the files; None for the system's.
     """
     joined = _DiskAnswers(max_sites, folder)
@@ -115,7 +115,7 @@ def join_on_disk(blocks: Iterable[Answers], max_sites: int, folder: Path | None)
 
 
 class _DiskAnswers:
-    """Collects blocks: small columns as they came, rows of large ones in files; totals are added up at once."""
+    """Collect blocks: small columns in memory, rows of large ones in files; totals are summed at once."""
 
     def __init__(self, max_sites: int, folder: Path | None) -> None:
         self._max_sites, self._folder = max_sites, folder
@@ -132,7 +132,7 @@ class _DiskAnswers:
             self._totals[name] = self._totals[name] + part if name in self._totals else part
 
     def _store(self, name: str, column: Column) -> Column:
-        """Return the column, or an empty one where its rows went to a file: the first row decides whether they do."""
+        """Return the column, or an empty one if its rows are in a file, which the first row decides."""
         if not isinstance(column, np.ndarray):
             return column
         if self._rows == 0 and column.nbytes // len(column) * self._max_sites >= LARGE_COLUMN:
@@ -157,7 +157,7 @@ class _DiskAnswers:
 
 
 def _fill(column: Column, rows: Array, positions: list[int]) -> list[Any]:
-    """Put rows that lie in a file into their places in a column of rows of several shapes."""
+    """Insert rows from a file into a column of rows of several shapes."""
     filled = list(column)
     for k, row in zip(positions, rows, strict=True):
         filled[k] = row
@@ -165,7 +165,7 @@ def _fill(column: Column, rows: Array, positions: list[int]) -> list[Any]:
 
 
 class _RowFile:
-    """Rows of one shape in a file without a name. Written and not mapped: a full disk is then an error and not a signal."""
+    """Rows of one shape in an unlinked file. They are written, not mapped, so that a full disk is an error and not a signal."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], folder: Path | None) -> None:
         self.shape = shape
@@ -174,7 +174,7 @@ class _RowFile:
         self._file = self._create()
 
     def add(self, rows: Array) -> None:
-        """Append rows. Where their type holds more than the file's, the file is written again in a type for both."""
+        """Append rows. If their dtype is wider than the file's, the file is rewritten in a common dtype."""
         dtype = np.result_type(self._dtype, rows.dtype)
         if dtype != self._dtype:
             before = self.read()
@@ -208,5 +208,5 @@ class _RowFile:
 def _disk_error(subject: str, folder: Path | None, error: OSError) -> RunFailed:
     where = folder or tempfile.gettempdir()
     return RunFailed(
-        f"cannot keep {subject} in {where} ({error.strerror}): make room there, then resume", code="cannot-write"
+        f"cannot store {subject} in {where} ({error.strerror}): make room there, then resume", code="cannot-write"
     )

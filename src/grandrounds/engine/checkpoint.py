@@ -1,7 +1,7 @@
-"""Checkpoint a run after each round: written whole or not at all, so that it may be killed at any instant.
+"""Checkpoint a run after each round, atomically, so that the process may be killed at any time.
 
-The journal gains one line a round and is synced first; then one atomic rename makes the round
-count. A crash in between leaves a journal line too many, which the next start cuts off.
+The journal gets one line per round and is synced first; then one atomic rename commits the round. A crash in between leaves a
+surplus journal line, which the next start removes.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Checkpoint:
         return self.folder / "charges.json"
 
     def lock(self) -> None:
-        """Lock the run, so that a second process cannot mix its rounds in.
+        """Lock the run against a second process.
 
         Raises:
             BadInput: Another process has it.
@@ -147,7 +147,7 @@ class Checkpoint:
         return plan
 
     def write(self, record: Mapping[str, object], arrays: Mapping[str, Array], facts: Mapping[str, object]) -> None:
-        """Make a round count: append its record to the journal, then replace the state in one step."""
+        """Commit a round: append its record to the journal, then replace the state in one step."""
         with self._journal() as f:
             f.write(json.dumps(record, allow_nan=False).encode() + b"\n")
             f.flush()
@@ -180,7 +180,7 @@ class Checkpoint:
         return Snapshot(arrays, facts)
 
     def write_charges(self, charges: Mapping[str, object]) -> None:
-        """Write the cost of releases outside the rounds, before they are asked for."""
+        """Write the cost of releases outside the rounds, before they are requested."""
         write_atomic(self.charges_file, json.dumps(charges, indent=1).encode())
 
     def charges(self) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class Checkpoint:
         charges = read_json(self.charges_file) if os.path.lexists(self.charges_file) else {}
         if not isinstance(charges, dict):
             raise BadInput(
-                f"{self.charges_file} is damaged: it lists what was released; restore it from a copy",
+                f"{self.charges_file} is damaged: it lists the privacy costs of the run; restore it from a copy",
                 code="damaged-file",
             )
         return charges
@@ -207,7 +207,7 @@ class Checkpoint:
             return []
         if not self.journal.is_symlink() and not self.journal.exists():
             raise BadInput(
-                f"{self.journal} is not there: the run cannot be read without its rounds", code="file-not-found"
+                f"{self.journal} is missing: the run cannot be read without its rounds", code="file-not-found"
             )
         text = read_file(self.journal)[: snapshot.journal]
         records = [parse_json(line, where=str(self.journal)) for line in text.splitlines()]
@@ -222,7 +222,7 @@ class Checkpoint:
 
 
 def _merge_late(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Move scores that came late to the rounds that they are of."""
+    """Move late scores to the records of their rounds."""
     by_round = {record["round"]: record for record in records}
     for record in records:
         for late in record.pop(LATE, ()):

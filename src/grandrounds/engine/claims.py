@@ -1,8 +1,8 @@
 """Check claims of sites before they are used: summaries, row counts, tallies, shapes of arrays.
 
-A site may be wrong, broken or dishonest. Numbers that no rows can give, text that is no JSON, or another row count than at
-set-up leave that site out of the exchange, with a reason, and never stop the run. A claim that is possible and untrue
-passes: rules against outlying answers (`method.robust`) are for those.
+A site may be wrong, broken or dishonest. Impossible numbers, text that is not JSON, or a row count that differs from set-up
+exclude that site from the exchange, with a reason, and never stop the run. A false claim that is possible passes: robust
+aggregation (`method.robust`) limits its effect.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from grandrounds.site.stack import CLEAN, PARTS
 
 SHAPE = "sent values of another shape"
 MOST_ROWS = 2**31
-"""Rows of one site that are accepted: beyond what a hospital has."""
+"""Largest accepted number of rows of one site, above any hospital's."""
 
-BAD_SUMMARY = "sent a summary of its columns that cannot be"
-BAD_ROWS = "sent row counts or notes that cannot be"
-OTHER_ROWS = "told another number of rows than at set-up"
-BAD_TALLY = "sent a tally that cannot be"
+BAD_SUMMARY = "sent an impossible summary of its columns"
+BAD_ROWS = "sent impossible row counts or notes"
+OTHER_ROWS = "reported another number of rows than at set-up"
+BAD_TALLY = "sent an impossible tally"
 
 _CELLS = 2**23
-"""Quantile cells lie below this number, on either side of zero."""
+"""Largest absolute number of a quantile cell."""
 
 _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 """Raised where an answer is not of the agreed form; broken JSON is a ValueError."""
@@ -42,15 +42,15 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def doubt(ask: Ask, block: Answers, agreed: Rows) -> dict[int, str]:
-    """Find the sites of a block whose answers cannot be.
+    """Find the sites of a block with impossible answers.
 
     Args:
-        ask: The question that was answered.
-        block: Answers of some sites, as they came.
+        ask: The Ask that was answered.
+        block: Answers of some sites, as received.
         agreed: By site, the rows of each part that it reported at set-up; a site that is not named may report any number.
 
     Returns:
-        The place of each such site in the block, with the reason.
+        The position of each such site in the block, with the reason.
     """
     if not len(block):
         return {}
@@ -67,7 +67,7 @@ def doubt(ask: Ask, block: Answers, agreed: Rows) -> dict[int, str]:
 
 
 def _each(block: Answers, check: Callable[[str, Payload], bool], why: str) -> dict[int, str]:
-    """Find the places of sites whose values do not pass a check, or cannot be read by it."""
+    """Find the positions of sites whose values fail a check, or cannot be read by it."""
 
     def passes(site: str, values: Payload) -> bool:
         try:
@@ -79,7 +79,7 @@ def _each(block: Answers, check: Callable[[str, Payload], bool], why: str) -> di
 
 
 def inconsistent_shapes(shapes: Mapping[str, Shapes], *, ragged: Collection[str] = ()) -> dict[str, str]:
-    """Find sites that sent an array of another shape than most, so that one site's mistake or malice stops no round.
+    """Find sites that sent an array of another shape than most, so that one faulty site does not stop a round.
 
     Args:
         shapes: By site, the shape of each array that it sent.
@@ -149,7 +149,7 @@ def _are_moments(moments: Moments, ask: Ask) -> bool:
         return False
     slack = 1e-9 * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
     inside = (mean >= low - slack) & (mean <= high + slack)
-    with np.errstate(over="ignore"):  # a range may be as wide as numbers are
+    with np.errstate(over="ignore"):  # a range may span all numbers
         widest = count * (high - low + slack) ** 2  # no column deviates by more than its whole range
     return bool(((count == 0) | (inside & (m2 >= 0) & (m2 <= widest * (1 + 1e-9)))).all())
 
@@ -174,7 +174,7 @@ def _possible_tallies(block: Answers, agreed: Rows) -> Array:
     good = np.ones(len(block), bool)
     for part in (*PARTS, CLEAN):
         told = {n.partition(".")[2]: c for n, c in block.columns.items() if n.startswith(f"{part}.")}
-        if "count" not in told or len(told["count"]) != len(block):  # a simulation has added them up already
+        if "count" not in told or len(told["count"]) != len(block):  # a simulation has summed them already
             continue
         fields = {name: column for name, column in told.items() if isinstance(column, np.ndarray)}
         if len(fields) < len(told):
@@ -190,7 +190,7 @@ def _possible_tallies(block: Answers, agreed: Rows) -> Array:
 
 
 def _is_tally(fields: Mapping[str, Array], sites: int) -> Array:
-    """Find which of these (K, ...) tallies add up, (K,)."""
+    """Find the consistent tallies among these (K, ...), (K,)."""
     count = fields["count"].reshape(sites, -1)
     good = np.ones(sites, bool)
     for name, column in fields.items():

@@ -1,4 +1,4 @@
-"""Count the bytes and messages of a run, as they are really serialised, by task."""
+"""Count the bytes and messages of a run, as serialised, by task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grandrounds.protocol.tasks import EVALUATE, spec_of
 
 @dataclass
 class Meter:
-    """Counts bytes and messages for each task since the last `read`."""
+    """Count bytes and messages for each task since the last `read`."""
 
     down: dict[str, int] = field(default_factory=dict)
     up: dict[str, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Meter:
         self.messages += sites
 
     def read(self) -> dict[str, float]:
-        """Return the totals since the last call, and start anew."""
+        """Return the totals since the last call, and reset them."""
         totals = {
             "bytes_down": float(sum(self.down.values())),
             "bytes_up": float(sum(self.up.values())),

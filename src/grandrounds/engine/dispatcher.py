@@ -1,7 +1,7 @@
-"""Send requests to sites, wait for their answers and send again, over any transport.
+"""Send requests to sites, wait for their answers and retry, over any transport.
 
-Addresses of sites are found by asking: a site is believed by its signature alone, and one that comes back under another
-address is found again.
+The dispatcher finds addresses of sites by asking. It identifies a site by its signature alone, so a site that returns under
+another address is found again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import Ask
 
 _BATCH_BYTES = 32 * 2**20
-"""Bytes of messages after which those that are written are sent before others are written."""
+"""Bytes of messages that are written before they are sent."""
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long a dispatcher waits, in seconds.
+    """Waiting times of a dispatcher, in seconds.
 
     Attributes:
         answer: For an answer, where an experiment names no deadline.
@@ -43,7 +43,7 @@ class Timeouts:
 class Request:
     """Asks to one site, in one message, after those that it must do first.
 
-    A request without a ticket waits for its site to connect.
+    A request without a ticket waits until its site connects.
     """
 
     site: str
@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True)
 class _Hello:
-    """A message that asks whoever is at an address for their name."""
+    """A message that asks the node at an address for its name."""
 
     address: str
     digest: str
@@ -67,13 +67,13 @@ class _Hello:
 
 
 class Dispatcher:
-    """Sends requests over a transport. `notes` lists what is odd about connected nodes."""
+    """Send requests over a transport. `notes` lists problems of connected nodes."""
 
     def __init__(self, transport: Transport, sealer: MessageSealer, timeouts: Timeouts) -> None:
         self._transport, self._sealer, self.timeouts = transport, sealer, timeouts
         self._addresses: dict[str, str] = {}  # by site
         self._hellos: dict[str, _Hello] = {}  # by ticket
-        self._next_hello: dict[str, float] = {}  # by address: when it may be asked for its name again
+        self._next_hello: dict[str, float] = {}  # by address: time of the next question for its name
         self._hello_count = 0
         self._next_discovery = 0.0
         self.notes: list[str] = []
@@ -88,7 +88,7 @@ class Dispatcher:
         """Send the requests that are not under way, and wait a little.
 
         Args:
-            requests: All that are waited for.
+            requests: All pending requests.
             layout: How parameters of the model are laid out; None before sites have prepared.
 
         Returns:
@@ -104,7 +104,7 @@ class Dispatcher:
         soonest = min((*(r.expires for r in requests), *retries))
         wait = max(0.0, min(self.timeouts.poll, soonest - time.monotonic()))
         replies = []
-        # in the order sent: answers that come together are taken in it, whatever the hashes of their tickets are
+        # in the order sent, independent of the hashes of tickets
         for reply in self._transport.collect([*waiting, *self._hellos], wait=wait):
             if reply.ticket in self._hellos:
                 self._identify(reply)
@@ -113,7 +113,7 @@ class Dispatcher:
         return replies
 
     def _send(self, requests: Sequence[Request], layout: ParameterLayout | None) -> None:
-        """Send messages in batches: each is written for its site, and all of them would be a model for every site."""
+        """Send messages in batches, because all of them together have a model for every site."""
         start = 0
         while start < len(requests):
             batch: list[tuple[str, bytes]] = []
@@ -126,7 +126,7 @@ class Dispatcher:
             start += len(batch)
 
     def expiry_reason(self, request: Request) -> str:
-        """Say why a request is not waited for any longer; empty while it is."""
+        """Return the reason why a request has expired; empty while it is pending."""
         now = time.monotonic()
         if now >= request.expires:
             return LATE if request.ticket else DROPPED
@@ -134,7 +134,7 @@ class Dispatcher:
         return DROPPED if is_away and now - request.absent_since >= self.timeouts.absent else ""
 
     def _retry(self, request: Request, reply: Reply) -> bool:
-        """Schedule a request again whose site was not connected, or failed once; False where the reply counts."""
+        """Reschedule a request whose site was not connected, or failed once; False if the reply is final."""
         if reply.data is not None:
             return False
         now = time.monotonic()
@@ -144,7 +144,7 @@ class Dispatcher:
                 return False
         else:
             address = self._addresses.pop(request.site, "")
-            self._next_hello.pop(address, None)  # it may be another node's by now
+            self._next_hello.pop(address, None)  # another node may have it by now
             request.absent_since = now
         request.ticket, request.retry_time = "", now + self.timeouts.retry
         return True
@@ -176,7 +176,7 @@ class Dispatcher:
         try:
             self._addresses[self._sealer.identify(reply.data, hello.digest)] = hello.address
         except BadInput as e:
-            reason = str(e) if isinstance(e, InvalidAnswer) else "sent what cannot be read"
-            note = f"a node that no site of this run is at {reason}"
+            reason = str(e) if isinstance(e, InvalidAnswer) else "sent an unreadable message"
+            note = f"a node that is no site of this run {reason}"
             if note not in self.notes:
                 self.notes.append(note)

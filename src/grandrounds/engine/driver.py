@@ -1,7 +1,7 @@
-"""Drive a method's generator, wherever its sites are: number Asks, check answers, count cost.
+"""Drive a method's generator: number Asks, check answers, count cost.
 
-An engine defines how answers are got (`_blocks`, `_send`, `_receive`). How they are checked is the same for all: refusals,
-values that are no numbers and claims that cannot be leave a site out with a reason, and a round needs enough sites.
+An engine defines how answers are obtained (`_blocks`, `_send`, `_receive`). The checks are the same for all: refusals, values
+that are not finite and impossible claims exclude a site with a reason, and a round needs enough sites.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _CODE_LENGTH = 20
 
 
 class EngineState(TypedDict, total=False):
-    """What a checkpoint holds of an engine besides arrays."""
+    """State of an engine in a checkpoint, besides arrays."""
 
     clock: float
     accepted: dict[str, int]
     sent: int
-    flights: list[Any]  # sites, or time, order, site and loss of each Ask on its way
+    flights: list[Any]  # sites, or time, order, site and loss of each pending Ask
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class EngineSettings:
 
 
 class Engine(ABC):
-    """Drives generators. `asked` and `missing` are the sites of the last round that was driven."""
+    """Drive generators. `asked` and `missing` are the sites of the last round."""
 
     def __init__(self, sites: tuple[str, ...], settings: EngineSettings) -> None:
         self.settings = settings
@@ -66,9 +66,9 @@ class Engine(ABC):
         self.clock = 0.0
         self.asked: dict[str, None] = {}
         self.missing: dict[str, str] = {}
-        self.notes: list[str] = []  # deviations from the plan since the last round that counts
+        self.notes: list[str] = []  # deviations from the plan since the last committed round
         self.agreed: dict[str, dict[str, int]] = {}  # rows of each part, as real sites reported them at set-up
-        self.secure: SecureRule | None = None  # how totals are added up where no single answer may be seen
+        self.secure: SecureRule | None = None  # computes totals under secure aggregation
         self._accepted: dict[str, int] = {}
         self._answered: dict[str, int] = {}
         self._round = 0
@@ -77,7 +77,7 @@ class Engine(ABC):
 
     @property
     def round(self) -> int:
-        """The round that was driven last."""
+        """Number of the last round."""
         return self._round
 
     @property
@@ -87,7 +87,7 @@ class Engine(ABC):
 
     @abstractmethod
     def _blocks(self, ask: Ask, sites: tuple[str, ...]) -> Iterator[Answers]:
-        """Yield the answers of these sites as they came, in this order, some at a time; who does not answer is missing."""
+        """Yield the answers of these sites in this order, some at a time; sites that do not answer are missing."""
 
     @abstractmethod
     def _send(self, ask: Ask) -> None:
@@ -110,15 +110,15 @@ class Engine(ABC):
         """Continue from a checkpoint."""
 
     def _absent(self, ask: Ask, sites: tuple[str, ...]) -> dict[str, str]:
-        """Find sites that will not answer, with the reason, where that is known before they are asked."""
+        """Find sites that are known not to answer, with the reason."""
         return {}
 
     def _elapsed(self, ask: Ask, answers: Answers) -> float:
-        """Seconds by which these answers move the clock."""
+        """Return the seconds by which these answers advance the clock."""
         return 0.0
 
     def drive(self, work: Generator[Any, Any, Result], *, round: int) -> Result:
-        """Run a generator to its end, answering whatever it yields."""
+        """Run a generator to its end, answering its Asks."""
         if round != self._round:
             self._round, self._step = round, 0
             self.asked, self.missing = {}, {}
@@ -129,7 +129,7 @@ class Engine(ABC):
         return self._run(work, None)
 
     def piggyback(self, work: Generator[Any, Any, Result], on_result: Callable[[Result], None]) -> None:
-        """Run work that nothing waits for: at once, or with the next messages where each exchange takes seconds.
+        """Run work that nothing waits for: at once, or with the next messages if each exchange takes seconds.
 
         Args:
             work: A generator of one Ask.
@@ -138,7 +138,7 @@ class Engine(ABC):
         on_result(self.drive(work, round=self._round))
 
     def flush(self) -> int:
-        """Run all deferred work now, and return how much there was."""
+        """Run all deferred work now, and return its amount."""
         return 0
 
     def _run(self, work: Generator[Any, Any, Result], reply: Any) -> Result:
@@ -156,7 +156,7 @@ class Engine(ABC):
                 reply = self._ask(effect)
 
     def agree_rows(self, rows: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """Hold sites to the row counts of set-up; a site without valid counts takes no part in the run.
+        """Store the row counts of set-up, which later answers must match; a site without valid counts is excluded from the run.
 
         Args:
             rows: By site, its rows of each part.
@@ -167,10 +167,10 @@ class Engine(ABC):
         self.agreed = {site: dict(counts) for site, counts in rows.items()}
         excluded = [site for site in self.sites if site not in rows]
         self.sites = tuple(site for site in self.sites if site in rows)
-        return [f"{site} takes no part: {self.missing.get(site, 'it told no row counts')}" for site in excluded]
+        return [f"{site} takes no part: {self.missing.get(site, 'it reported no row counts')}" for site in excluded]
 
     def commit(self) -> None:
-        """Count the round: sites whose answers it was made of may commit their state."""
+        """Commit the round: sites whose answers were used may commit their state."""
         self._accepted |= self._answered
         self._answered = {}
         self._counts = True
@@ -196,12 +196,12 @@ class Engine(ABC):
         answers = self._answers(ask, tuple(s for s in sites if s not in absent))
         answers.id = ask.id
         answers.missing |= absent
-        if not spec.is_late:  # who leaves that late is in the sum
+        if not spec.is_late:  # a site that leaves this late is in the sum
             self.missing |= answers.missing
         self._count(ask, answers)
         if (spec.is_training or ask.task == UPLOAD) and not ask.shared.get(
             KEEP
-        ):  # what a site keeps counts once it is sent
+        ):  # a stored model takes part once it is sent
             self._answered |= dict.fromkeys(answers.sites, self._round)
         if spec.is_round_work:
             self.clock += self._elapsed(ask, answers)
@@ -219,7 +219,7 @@ class Engine(ABC):
     def _check_enough(self, ask: Ask, answers: Answers) -> None:
         spec = spec_of(ask.task)
         need = self.settings.min_sites if spec.is_round_work else int(not spec.may_fail)
-        if ask.task == UPLOAD:  # fewer may have been chosen
+        if ask.task == UPLOAD:  # fewer may have been selected
             need = min(self.settings.min_sites, len(ask.to or ()))
         if len(answers) < need:
             if len(answers.missing) == len(ask.to or ()) and set(answers.missing.values()) == {NOT_FINITE}:
@@ -239,12 +239,12 @@ class Engine(ABC):
         return self._join((self._validated(ask, block) for block in self._blocks(ask, sites)), len(sites))
 
     def _join(self, blocks: Iterable[Answers], max_sites: int) -> Answers:
-        """Join blocks of answers, of at most so many sites."""
+        """Join blocks of answers, of at most this many sites."""
         listed = list(blocks)
         return Answers.join(listed) if listed else Answers((), {})
 
     def _validated(self, ask: Ask, block: Answers) -> Answers:
-        """Return a block of answers without refusals and invalid values, added up where only the sum is needed."""
+        """Return a block of answers without refusals and invalid values, summed if only the sum is needed."""
         block = _without_refusals(block)
         for check, why in ((finite_rows, NOT_FINITE), (possible_rows, IMPOSSIBLE)):
             good = check(block)

@@ -18,7 +18,7 @@ LATE = "was too late"
 NOT_FINITE = "sent values that are not finite numbers"
 REFUSED = "refused or failed"
 
-IMPOSSIBLE = "said of itself what cannot be"
+IMPOSSIBLE = "reported impossible figures"
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class Faults:
     """Faults to inject.
 
     Attributes:
-        drop: Chance that a site does not answer a training Ask, and again when it is asked for a model that it kept and at
-            each step of a secure sum of models (tallies are spared).
+        drop: Probability that a site does not answer a training Ask, a request for its stored model, or a step of a secure sum
+        of models (not of tallies).
         nan: Sites that send NaN.
-        slow: Virtual seconds that a site takes; 1 where it is not named.
+        slow: Virtual seconds that a site takes; default 1.
     """
 
     drop: float = 0.0
@@ -41,7 +41,7 @@ class Faults:
         return float(self.slow.get(site, 1.0))
 
     def absent(self, ask: Ask, site: str, *, seed: int) -> str:
-        """Return why a site will not answer an Ask in time; empty where it will."""
+        """Return the reason why a site will not answer an Ask in time; empty if it will."""
         spec = spec_of(ask.task)
         summing = spec.is_sum_step and str(ask.shared["tag"]).startswith(MODELS)
         if not (spec.is_round_work or ask.task == UPLOAD or summing) or ask.id is None:
@@ -55,7 +55,7 @@ class Faults:
         return ""
 
     def spoil(self, ask: Ask, answers: Answers) -> None:
-        """Turn the model of the sites named in `nan` into NaN."""
+        """Replace the models of the sites in `nan` by NaN."""
         report = "update" if "update" in answers else "model"
         if ask.task in (TRAIN, UPLOAD) and report in answers:
             column = answers[report]
@@ -77,7 +77,7 @@ def possible_rows(answers: Answers) -> Array:
 def finite_rows(answers: Answers) -> Array:
     """Find sites that sent finite numbers only, (K,), except in figures that may be undefined.
 
-    A simulation may have added reports up over its sites already: then no single one of them can be singled out.
+    A simulation may have summed reports over its sites already: then single sites cannot be checked.
     """
     good = np.ones(len(answers), bool)
     for name, column in answers.columns.items():

@@ -1,8 +1,8 @@
 """The engine for one machine: drive a method's generator with all sites in this process.
 
-Sites are answered in chunks that fit memory. With `wire = true` every site is a host of its own
-(K = 1) and every message goes through bytes and back: the cheapest proof that nothing but bytes is
-needed. `Send` and `Receive` run on a virtual clock, so asynchronous methods repeat to the bit.
+Sites are answered in chunks that fit memory. With `wire = true` every site has its own host (K = 1) and every message is
+serialised and parsed, as at real hospitals. `Send` and `Receive` run on a virtual clock, so asynchronous methods repeat to the
+bit.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Columns = dict[str, Any]
 
 _CHUNK_BYTES = 256 * 2**20
 _EVALUATION_CHUNK = 4096
-"""Sites that are evaluated at once."""
+"""Number of sites that are evaluated at once."""
 
 
 @dataclass(order=True, frozen=True)
 class _Flight:
-    """An Ask on its way: the time of its answer, its place in the order of sending, and its site."""
+    """A pending Ask: the time of its answer, its position in the order of sending, and its site."""
 
     time: float
     order: int
     site: str = field(compare=False)
     ask: Ask = field(compare=False)
-    lost: str = field(compare=False, default="")  # why no answer will come
+    lost: str = field(compare=False, default="")  # reason why no answer will come
 
 
 class LocalEngine(Engine):
@@ -55,7 +55,7 @@ class LocalEngine(Engine):
 
     def __init__(self, stack: Stack, settings: EngineSettings) -> None:
         super().__init__(stack.names, settings)
-        s = settings  # the experiment is run by its author, so its own code may be imported
+        s = settings  # the author runs the experiment, so its code may be imported
         host = partial(
             SiteHost,
             plugins=SITE_PLUGINS,
@@ -85,13 +85,13 @@ class LocalEngine(Engine):
         return {s: why for s in sites if (why := self.settings.faults.absent(ask, s, seed=self.settings.seed))}
 
     def _elapsed(self, ask: Ask, answers: Answers) -> float:
-        """Return the slowest site's virtual seconds, or the deadline where a site did not answer."""
+        """Return the slowest site's virtual seconds, or the deadline if a site did not answer."""
         if answers.missing and ask.deadline is not None:
             return ask.deadline
         return max((self.settings.faults.seconds(s) for s in answers.sites), default=0.0)
 
     def _blocks(self, ask: Ask, sites: tuple[str, ...]) -> Iterator[Answers]:
-        """Answer in chunks of sites, or through bytes one by one, with the faults that the experiment injects."""
+        """Answer in chunks of sites, or serialised one by one, with the faults that the experiment injects."""
         for block in self._over_wire(ask, sites) if self.settings.wire else self._in_chunks(ask, sites):
             if not self.settings.wire and ask.id is not None and spec_of(ask.task).is_counted:
                 self.meter.count_answers(counted_as(ask), size_of_answers(ask.id, block, self.layout), len(block))
@@ -111,7 +111,7 @@ class LocalEngine(Engine):
             start += count
 
     def _fitting_chunks(self, host: SiteHost, ask: Ask, members: Array, size: int) -> Iterator[tuple[int, Columns]]:
-        """Yield numbers of members with their answers; halve the chunk where a device is out of memory, with a note."""
+        """Yield numbers of members with their answers; halve the chunk if a device runs out of memory, with a note."""
         start = 0
         while start < len(members):
             columns = None
@@ -140,7 +140,7 @@ class LocalEngine(Engine):
                 yield Answers.from_rows([(site, answer.values)])
 
     def _exchange(self, ask: Ask, site: str) -> Answer:
-        """Get one site's answer through bytes and back."""
+        """Get one site's answer by serialised messages."""
         host = self.hosts[self.sites.index(site)]
         received = decode_ask(encode_ask(ask, site, self.layout), site, host.model.layout if host.model else None)
         assert received.id is not None
@@ -155,7 +155,7 @@ class LocalEngine(Engine):
         return decode_answer(data, site, self.layout)
 
     def _send(self, ask: Ask) -> None:
-        """Send an Ask to each site. That a site drops out is noticed when its answer was due."""
+        """Send an Ask to each site. A drop-out is detected when the answer is due."""
         ask = self._number(ask)
         self.asked |= dict.fromkeys(ask.to or ())
         for site, size in size_of_ask(ask, self.layout).items():
@@ -167,10 +167,10 @@ class LocalEngine(Engine):
             self._sent += 1
 
     def _receive(self) -> Arrival:
-        """Return the next answer by virtual time. It is computed on arrival, from the Ask as it was sent."""
+        """Return the next answer by virtual time. It is computed on arrival, from the Ask that was sent."""
         if not self._flights:
             raise RunFailed(
-                f"round {self._round}: no answer is on its way; every site asked has dropped out", code="too-few-sites"
+                f"round {self._round}: no answer is pending: every site that was asked has dropped out", code="too-few-sites"
             )
         flight = heapq.heappop(self._flights)
         self.clock = max(self.clock, flight.time)
@@ -185,11 +185,11 @@ class LocalEngine(Engine):
         return Arrival(Answer(flight.site, id, error=why), flight.time, id.round)
 
     def agree_rows(self, rows: Mapping[str, Mapping[str, int]]) -> list[str]:
-        """Hold no site to its counts: simulated sites lie where the experiment says so, and methods are measured by it."""
+        """Skip the check of row counts: simulated sites lie only if the experiment says so."""
         return []
 
     def arrays(self) -> dict[str, Array]:
-        """Return the sites' states and the Asks on their way, for a checkpoint."""
+        """Return the sites' states and the pending Asks, for a checkpoint."""
         states = {f"{i}/{name}": a for i, host in enumerate(self.hosts) for name, a in host.arrays().items()}
         asks = {f"flight/{f.order}": encode_ask(f.ask, f.site, self.layout) for f in self._flights}
         return states | {name: np.frombuffer(data, np.uint8) for name, data in asks.items()}

@@ -1,11 +1,11 @@
-"""The engine for sites elsewhere: every Ask is a sealed message to each site, every Answer a sealed message back.
+"""The engine for remote sites: every Ask and every Answer is a sealed message.
 
 The network is a `Transport`. A site that is not connected is asked again until the deadline; one that has not answered by then
-is missing from the round, with the reason. The same Ask asked twice is answered from the site's own cache, so nothing is lost
-by asking again. The state of sites stays with them: a checkpoint holds the Asks on their way and nothing of theirs.
+is missing from the round, with the reason. A site answers a repeated Ask from its cache, so asking again is safe. The state of
+sites stays with them: a checkpoint has only the pending Asks.
 
-An exchange takes seconds however little it carries. So an Ask whose answer nothing waits for (the test scores of a round, a
-head to countersign) is deferred and travels in the messages of the next one.
+An exchange takes seconds regardless of its size. So an Ask that nothing waits for (the test scores of a round, a head to
+countersign) is deferred and sent with the messages of the next one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BROKE = "could not do it"
 
 @dataclass(frozen=True)
 class Deferred:
-    """Work whose first Ask travels with another."""
+    """Work whose first Ask is sent with another."""
 
     ask: Ask
     work: Generator[Any, Any, Any]
@@ -50,7 +50,7 @@ class Deferred:
 
 
 class RemoteEngine(Engine):
-    """Drives methods at sites behind a transport.
+    """Drive methods at sites behind a transport.
 
     Args:
         settings: The engine section of the experiment.
@@ -58,7 +58,7 @@ class RemoteEngine(Engine):
         identity: The server's key.
         keys: Public key of each site.
         spool: Folder in which large answers wait; None for the system's.
-        timeouts: How long to wait for sites.
+        timeouts: Waiting times for sites.
         setup: Answers of sites to the set-up of a run that is resumed.
         largest: Bytes of an answer, besides four models, beyond which it is not read.
     """
@@ -84,10 +84,10 @@ class RemoteEngine(Engine):
         self._layout: ParameterLayout | None = None
         self._deferred: list[Deferred] = []
         self._answered_deferred: list[Deferred] = []  # whose answers came with those of another Ask
-        self._missing: dict[str, dict[str, str]] = {}  # Ask -> site -> why
+        self._missing: dict[str, dict[str, str]] = {}  # Ask -> site -> reason
         self._shapes: dict[str, dict[str, Shapes]] = {}  # Ask -> site -> the shapes that it sent
         self._in_flight: list[Request] = []
-        self._landed: list[tuple[Request, str]] = []  # whose answers wait to be received, or why there is none
+        self._landed: list[tuple[Request, str]] = []  # received answers that no method has read, or the reason why there is none
         self._noted: set[str] = set()
         self._exchange_start = time.monotonic()
 
@@ -96,7 +96,7 @@ class RemoteEngine(Engine):
         return self._layout
 
     def piggyback(self, work: Generator[Any, Any, Result], on_result: Callable[[Result], None]) -> None:
-        """Defer work to the next messages. A secure sum takes steps of its own, so it gains nothing by waiting."""
+        """Defer work to the next messages. A secure sum needs its own steps, so it is not deferred."""
         if self.secure is not None:
             super().piggyback(work, on_result)
             return
@@ -148,7 +148,7 @@ class RemoteEngine(Engine):
             deferred.on_result(self._run(deferred.work, answers))
 
     def _collect(self, ask: Ask, sites: Sequence[str]) -> Iterator[Answers]:
-        """Take the answers to an Ask that have come, in the order of the sites."""
+        """Read the answers to an Ask that have arrived, in the order of the sites."""
         missing, shapes = self._missing.pop(str(ask.id), {}), self._shapes.pop(str(ask.id), {})
         if not spec_of(ask.task).is_sum_step:
             trees = self._layout is not None and not isinstance(self._layout, Layout)  # their vectors differ in length
@@ -170,13 +170,13 @@ class RemoteEngine(Engine):
         return join_on_disk(blocks, max_sites, self._spool.folder)
 
     def _agree_layout(self, spec: Mapping[str, Any]) -> None:
-        """Build the model that sites are told to build, for the layout that its parameters travel in."""
+        """Build the sites' model, for the layout of its parameters in messages."""
         s = self.settings
         model = build_model(spec, kernel=s.kernel, device="cpu", precision=s.precision)
         self._layout = model.layout
 
     def _gather(self, requests: Sequence[Request]) -> None:
-        """Wait for all requests; answers are in the spool then, with who is missing and which shapes others sent."""
+        """Wait for all requests; then answers are in the spool, with the missing sites and the shapes of the others."""
         pending = list(requests)
         while pending:
             for request, answers in self._finished(pending):
@@ -222,7 +222,7 @@ class RemoteEngine(Engine):
         return [self._store(ask, request.site, body) for ask, body in zip(request.asks, bodies[first:], strict=True)]
 
     def _renew_rows(self, site: str, asks: Sequence[Ask], answers: Sequence[Answer]) -> None:
-        """Hold a site that was away to the row counts of its return; `Setup` notes that they differ."""
+        """Store the row counts of a returning site; `Setup` notes differences."""
         for ask, answer in zip(asks, answers, strict=True):
             if ask.task != PREPARE or site not in self.agreed:
                 continue
@@ -290,7 +290,7 @@ class RemoteEngine(Engine):
         return Arrival(Answer(site, id, error=why), self.clock, id.round)
 
     def arrays(self) -> dict[str, Array]:
-        """Return the Asks on their way. The state of sites stays with them."""
+        """Return the pending Asks. The state of sites stays with them."""
         asks = [encode_ask(request.asks[0], request.site, self.layout) for request in self._unread()]
         return {f"flight/{k}": np.frombuffer(data, np.uint8) for k, data in enumerate(asks)}
 
@@ -299,7 +299,7 @@ class RemoteEngine(Engine):
         return {"clock": self.clock, "accepted": self._accepted, "flights": flights}
 
     def _unread(self) -> list[Request]:
-        """List requests whose answers no method has had yet: a resumed run asks again, and gets the same."""
+        """List requests whose answers no method has read yet: a resumed run asks again, and gets the same."""
         return [*(request for request, _ in self._landed), *self._in_flight]
 
     def restore(self, arrays: Mapping[str, Array], state: EngineState) -> None:

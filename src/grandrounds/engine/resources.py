@@ -1,9 +1,8 @@
 """Measure the CPU seconds and memory of a run, of this process and of those that it started.
 
-Figures of a machine, like the seconds of a clock: no two runs have the same. They are in the summary and in the
-checkpoint, and never in the ledger. The peak is the system's own high-water mark of the process, so what
-reading the data took is in it. Where an earlier run in the same process held more, that mark says nothing of this
-one, and the most memory at the end of a round stands in for it.
+These figures differ between runs. They are in the summary and in the checkpoint, and never in the ledger. The peak is the
+system's high-water mark of the process, including reading the data. If an earlier run in the same process used more, the largest
+memory at the end of a round is reported instead.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ MACHINE = (
     "children_peak_memory",
     "memory_share",
 )
-"""Keys of a summary's cost that describe the machine: they differ where everything else is equal to the bit."""
+"""Keys of a summary's cost that depend on the machine, and may differ between identical runs."""
 
 _UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes of one unit of ru_maxrss."""
@@ -91,7 +90,7 @@ class Gauge:
         }
 
     def summarise(self, *, seconds: float, rounds: int) -> dict[str, float]:
-        """Return the figures for a summary's cost; `seconds` is what the rounds took by the clock."""
+        """Return the figures for a summary's cost; `seconds` is the wall-clock time of the rounds."""
         installed = _installed_memory()
         return {
             "seconds": seconds,

@@ -19,10 +19,10 @@ from grandrounds.protocol.packing import LAYOUT, packed_size
 from grandrounds.protocol.tasks import HELLO
 
 SERVER = "server"
-UNREADABLE = "sent what cannot be read"
-FOREIGN = "sent what is not signed with its key, or answers another question"
-OTHER_VERSION = "speaks another version of the protocol"
-TOO_LARGE = "sent more than an answer can have"
+UNREADABLE = "sent an unreadable message"
+FOREIGN = "sent a message that is not signed with its key, or answers another Ask"
+OTHER_VERSION = "uses another version of the protocol"
+TOO_LARGE = "sent more bytes than an answer can have"
 
 
 class InvalidAnswer(BadInput):
@@ -34,13 +34,13 @@ class InvalidAnswer(BadInput):
 
 @dataclass
 class MessageSealer:
-    """Seals and opens the messages of one run.
+    """Seal and open the messages of one run.
 
     Attributes:
         identity: The server's key.
         run: Name of the run.
         keys: Public key of each site.
-        versions: Version of the package at each site, as its messages tell.
+        versions: Version of the package at each site, from its messages.
     """
 
     identity: Identity
@@ -53,7 +53,7 @@ class MessageSealer:
         return self._seal(bundle([encode_ask(ask, site, layout) for ask in asks]), site)
 
     def seal_hello(self, number: int) -> bytes:
-        """Seal the question who is at an address."""
+        """Seal a message that asks a node for its name."""
         ask = Ask(HELLO, report=("site", "version", "ready"), id=AskId(self.run, 0, number))
         return self._seal(encode_ask(ask, ANYBODY, None), ANYBODY)
 
@@ -64,7 +64,7 @@ class MessageSealer:
         """Check a site's signature and take its answers apart, without decoding them.
 
         Args:
-            data: The message that came.
+            data: The received message.
             site: The site that was asked.
             request_digest: Digest of the message that it must answer.
             count: Number of Asks in that message.

@@ -1,8 +1,8 @@
 """Set-up of a run at sites: the Asks of round 0 that every site must have done, and the answers of each site.
 
-A resumed run may begin without a site. The site's first answers stand in for it, so that row counts and identities are those
-that the run began with. The Asks that it missed are pending and go before its next Asks, in the same message. Its answers
-count only if it did all of them: no site answers with a model of another shape, or by another plan.
+A resumed run may begin without a site. Then the site's first answers are used, so that row counts and identities are those of
+the start. The Asks that it missed are sent before its next Asks, in the same message. Its answers are used only if it did all of
+them, so that no site answers with a model of another shape or plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Setup:
 
     Args:
         file: File in which answers are kept for the next start; None to keep none.
-        resumed: Rounds of the run count already.
+        resumed: The run has committed rounds.
     """
 
     def __init__(self, file: Path | None = None, *, resumed: bool = False) -> None:
@@ -43,7 +43,7 @@ class Setup:
         self.notes: list[str] = []
         stored = {} if file is None or not file.exists() else load(file)[0]
         opened = [name for name in stored if name.startswith(f"{OPEN} ")]
-        self.sites = tuple(name.removeprefix(f"{OPEN} ") for name in opened)  # that the run began with, if it did
+        self.sites = tuple(name.removeprefix(f"{OPEN} ") for name in opened)  # of the start of the run, if it had begun
         if resumed:
             self._answers = {name: data.tobytes() for name, data in stored.items()}
 
@@ -57,7 +57,7 @@ class Setup:
         return {site: why for site, why in self._reasons.items() if site in sites} if _is_part(ask) else {}
 
     def prerequisites(self, asks: Sequence[Ask], site: str) -> tuple[Ask, ...]:
-        """Return the pending Asks that a site must do before these; none where the run is over."""
+        """Return the pending Asks that a site must do before these; none if the run is over."""
         return () if asks[-1].task == CLOSE else tuple(self._pending.get(site, {}).values())
 
     def record(self, ask: Ask, site: str, body: bytes) -> None:
@@ -66,7 +66,7 @@ class Setup:
             return
         before = self._answers.get(f"{_key(ask)} {site}")
         if before is not None and before != body and not _equal(_values(before, site), _values(body, site)):
-            self.notes.append(f"{site} answers {ask.task} otherwise than when the run was begun")
+            self.notes.append(f"{site} answers {ask.task} differently than at the start of the run")
         self._answers[f"{_key(ask)} {site}"] = body
 
     def write(self, ask: Ask) -> None:
@@ -75,7 +75,7 @@ class Setup:
             save(self._file, {name: np.frombuffer(body, np.uint8) for name, body in self._answers.items()}, {})
 
     def settle(self, ask: Ask, missing: Mapping[str, str]) -> dict[str, Payload]:
-        """Find earlier answers that stand in for sites that did not answer.
+        """Find earlier answers of sites that did not answer.
 
         A site may refuse reference rows, or peers that it does not know: it is missing then, as now.
 
@@ -93,7 +93,7 @@ class Setup:
         substitutes: dict[str, Payload] = {}
         if not _is_part(ask):
             return substitutes
-        required = spec_of(ask.task).setup == REQUIRED  # its answer tells that a site takes part, its rows, or its key
+        required = spec_of(ask.task).setup == REQUIRED  # the answer has the site's participation, its rows, or its key
         for site, why in missing.items():
             if not required and why.startswith(REFUSED) and site not in self._pending:
                 continue
@@ -146,7 +146,7 @@ class Setup:
 
 
 def refusal_reason(code: str) -> str:
-    """Return why a site that refused is missing."""
+    """Return the reason of a site that refused."""
     return f"{REFUSED} ({code[:_CODE_LENGTH]})"
 
 

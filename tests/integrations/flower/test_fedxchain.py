@@ -133,7 +133,7 @@ def test_an_impossible_accuracy_is_left_out():
     }
     strategy = FedXChain(min_train_nodes=3)
     played(strategy, nodes, np.zeros(2))
-    assert strategy.decisions[0]["missing"] == {"13": "said of itself what cannot be"}
+    assert strategy.decisions[0]["missing"] == {"13": "reported impossible figures"}
     assert set(strategy.decisions[0]["weights"]) == {"11", "12"}
 
 
