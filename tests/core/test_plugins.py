@@ -264,10 +264,10 @@ def test_a_module_with_batch_norm_averages_its_statistics(tmp_path):
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        (mine.no_module, "it gives a dict, not a torch.nn.Module"),
+        (mine.no_module, "it returns a dict, not a torch.nn.Module"),
         (mine.empty, "has no parameters"),
-        (mine.frozen, "parameter '0.weight' is frozen; register what is not trained as a buffer"),
-        (mine.Wide, r"for 2 rows it gives an output of shape \(2, 3\), not logits of shape \(2, 1\)"),
+        (mine.frozen, "parameter '0.weight' is frozen; register it as a buffer"),
+        (mine.Wide, r"for 2 rows it returns an output of shape \(2, 3\), not logits of shape \(2, 1\)"),
         (mine.Idle, "parameter 'spare.weight' plays no part"),
         (mine.Broken, r"its forward of rows \(2, 30\) failed with RuntimeError: .*own_things.py line"),
         ("NUMBER", "of type int, not a function or class"),

@@ -266,7 +266,7 @@ class RemoteEngine(Engine):
         while not self._landed:
             if not self._in_flight:
                 raise RunFailed(
-                    f"round {self._round}: no answer is on its way; every site asked has dropped out",
+                    f"round {self._round}: no answer is pending: every site that was asked has dropped out",
                     code="too-few-sites",
                 )
             for request, answers in self._finished(self._in_flight):

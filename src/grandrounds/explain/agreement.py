@@ -1,8 +1,8 @@
 """Agreement of explanations with a known truth: heat maps with masks (XFed), sketches with known shortcuts (SSE-AGG).
 
-A heat map is real, and its absolute value is taken; a mask says which pixels the image is about. A mask without an
-inside or without an outside cannot be scored: its image is left out, counted and named. Objects sit in the middle
-of images, so a fixed centre blob that looks at nothing scores near 1: give the baselines beside every XAI accuracy.
+The absolute value of a heat map is used; a mask marks the object's pixels. An empty or full mask cannot be scored: its image is
+left out, counted and listed. Objects are usually centred, so a fixed blob in the middle scores near 1: report the baselines with
+every XAI accuracy.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FORMS = {
 TOP = 0.25
 """The share of pixels that count as the hottest."""
 
-_TIE = 1e-9  # of the warmest cell: sums of the same pixels in another order differ by less
-_WIDTH = 0.2  # of the side: a blob's standard deviation
+_TIE = 1e-9  # relative to the warmest cell; larger than rounding of sums
+_WIDTH = 0.2  # standard deviation of a blob, as a share of the side
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Share(float):
     """Share of the scored samples: a plain number, with the count it is based on and its standard error.
 
-    `count` samples were scored, `left_out` (by place, from 0) could not be; `error` is the standard error
+    `count` samples were scored, `left_out` (by position, from 0) could not be; `error` is the standard error
     sqrt(p (1 - p) / count). Without any scored sample the share is 0 and so is `count`.
     """
 
@@ -65,7 +65,7 @@ def standard_error(share: float, count: int) -> float:
 
 
 def iou_ratio(heat: Array, mask: Array, *, form: str = "mass", q: float = TOP) -> Array:
-    """Return XFed's r = u / v: how much more heat lies inside the mask than outside, (n,) or one number for one pair.
+    """Return XFed's r = u / v, the ratio of heat inside the mask to heat outside, (n,) or one number for one pair.
 
     Eq. 6 prints the inside in both u and v, which makes r the same for every heat map; this is its Alg. 1.
     `mass`: u and v are the mean heat inside and outside. `pixels`: the share of the inside, and of the outside, that
@@ -83,32 +83,32 @@ def iou_ratio(heat: Array, mask: Array, *, form: str = "mass", q: float = TOP) -
 
 
 def iou(heat: Array, mask: Array, q: float = TOP) -> Array:
-    """Intersection over union of the top q of pixels and the mask, (n,); NaN for an empty or full mask."""
+    """Compute the intersection over union of the top q of pixels and the mask, (n,); NaN for an empty or full mask."""
     h, m = _check_pair(heat, mask)
     hot = _hottest(h, q)
     return _mask_unscorable(ratio((hot & m).sum(-1), (hot | m).sum(-1)), m)
 
 
 def in_mask(heat: Array, mask: Array, q: float = TOP) -> Array:
-    """The share of the mask that is among the top q of pixels, (n,): u of the `pixels` form."""
+    """Compute the share of the mask among the top q of pixels, (n,): u of the `pixels` form."""
     h, m = _check_pair(heat, mask)
     return _mask_unscorable(ratio((_hottest(h, q) & m).sum(-1), m.sum(-1)), m)
 
 
 def mass_in_mask(heat: Array, mask: Array) -> Array:
-    """The share of the heat that lies inside the mask, (n,); 0 without heat, NaN for an empty or full mask."""
+    """Compute the share of the heat inside the mask, (n,); 0 without heat, NaN for an empty or full mask."""
     h, m = _check_pair(heat, mask)
     total = h.sum(-1)
     return _mask_unscorable((h * m).sum(-1) / np.where(total > 0, total, 1.0), m)
 
 
 def xai_accuracy(heats: Array, masks: Array, *, form: str = "mass", q: float = TOP) -> Share:
-    """Return the share of images whose heat is drawn to the mask: r > 1; r >= 1 in the `nonzero` form, as XFed prints it."""
+    """Return the share of images with more heat inside the mask: r > 1, or r >= 1 in the `nonzero` form, as XFed prints it."""
     return Share.from_credit(drawn(np.atleast_1d(iou_ratio(heats, masks, form=form, q=q)), form))
 
 
 def drawn(ratios: Array, form: str = "mass") -> Array:
-    """Return for each r (n,) 1 where heat is drawn to the mask, 0 where it is not, NaN where r is."""
+    """Return for each r (n,) 1 if there is more heat inside the mask, else 0; NaN if r is NaN."""
     right = ratios >= 1 if form == "nonzero" else ratios > 1
     out: Array = np.where(np.isnan(ratios), np.nan, right)
     return out
@@ -122,16 +122,15 @@ def grid_accuracy(heats: Array, cells: Array, grid: int, *, positive: bool = Fal
 def grid_credit(heats: Array, cells: Array, grid: int, *, positive: bool = False) -> Array:
     """Return for each scene (n,) 1 where its cell with most heat is the right one, else 0, or a part of 1 where cells tie.
 
-    heats (n, H, W), cells (n,) counted row by row from 0. Where several cells are equally warm the right one has its
-    share of the credit, as a guess among them would; a scene without heat is wrong. `positive` takes only the heat that
-    speaks for the class, as Boehle et al. (2021) do: distractors speak against it, and loudly, so where heat has a sign
-    its absolute value can point at them.
+    heats (n, H, W), cells (n,) counted row by row from 0. If several cells are equally warm, the right one gets its share of the
+    credit, like a random guess; a scene without heat is wrong. `positive` uses only positive evidence for the class, as Boehle
+    et al. (2021) do: distractors often have strong negative evidence, so absolute heat could point at them.
     """
     signed, right = np.asarray(heats, float), np.asarray(cells)
     h = np.maximum(signed, 0.0) if positive else np.abs(signed)
     if h.ndim != 3 or right.shape != h.shape[:1]:
         raise BadInput(
-            f"heats {h.shape} and cells {right.shape} do not belong together: give (n, H, W) and (n,)",
+            f"heats {h.shape} and cells {right.shape} do not match: give (n, H, W) and (n,)",
             code="mismatched-shapes",
         )
     _check_heat(h)
@@ -149,12 +148,12 @@ def grid_credit(heats: Array, cells: Array, grid: int, *, positive: bool = False
 
 
 def uniform_noise(shape: Sequence[int], rng: np.random.Generator) -> Array:
-    """Draw heat (n, H, W) that depends on nothing: the baseline near 1/2."""
+    """Draw random heat (n, H, W): the baseline near 1/2."""
     return rng.random(tuple(shape))
 
 
 def centre_blob(shape: Sequence[int]) -> Array:
-    """Return heat (..., H, W) with one round blob in the middle, whatever the image."""
+    """Return heat (..., H, W) with one round blob in the middle, for any image."""
     return cell_blobs(shape, 1)
 
 
@@ -178,7 +177,7 @@ def spurious_mass(sketches: Array, tiles: Array) -> Array:
     s, tile = np.asarray(sketches, float), np.asarray(tiles)
     if tile.ndim != 1 or s.ndim not in (1, 2) or (s.ndim == 2 and len(s) != len(tile)):
         raise BadInput(
-            f"sketches {s.shape} and tiles {tile.shape} do not belong together: give (K, F) and (K,)",
+            f"sketches {s.shape} and tiles {tile.shape} do not match: give (K, F) and (K,)",
             code="mismatched-shapes",
         )
     if tile.dtype.kind not in "iu" or not ((tile >= 0) & (tile < s.shape[-1])).all():
@@ -188,7 +187,7 @@ def spurious_mass(sketches: Array, tiles: Array) -> Array:
         )
     if not (np.isfinite(s).all() and (s >= 0).all() and s.any(-1).all()):
         raise BadInput(
-            "a sketch holds shares: no negative value, and not all zero; a model that uses no feature has a uniform sketch",
+            "a sketch has shares: values of 0 or more, not all zero; a model that uses no feature has a uniform sketch",
             code="bad-shares",
         )
     shares = np.broadcast_to(s / s.sum(-1, keepdims=True), (len(tile), s.shape[-1]))
@@ -206,8 +205,7 @@ def _check_pair(heat: Array, mask: Array) -> tuple[Array, Array]:
     h, m = np.abs(np.asarray(heat, float)), np.asarray(mask)
     if h.ndim not in (2, 3) or h.shape != m.shape:
         raise BadInput(
-            f"heat {h.shape} and mask {m.shape} do not belong together: give both as (H, W) or (n, H, W), "
-            "the heat summed over channels",
+            f"heat {h.shape} and mask {m.shape} do not match: give both as (H, W) or (n, H, W), with heat summed over channels",
             code="mismatched-shapes",
         )
     if not h.size:
@@ -215,7 +213,7 @@ def _check_pair(heat: Array, mask: Array) -> tuple[Array, Array]:
     _check_heat(h)
     if m.dtype != np.bool_ and not ((m == 0) | (m == 1)).all():
         raise BadInput(
-            "a mask says inside or outside: give it as True and False, not as grey values", code="mask-not-binary"
+            "a mask must be boolean (inside or outside), not grey values", code="mask-not-binary"
         )
     lead = h.shape[:-2]
     return _scale_heat(h.reshape(*lead, -1)), m.astype(bool).reshape(*lead, -1)
@@ -223,7 +221,7 @@ def _check_pair(heat: Array, mask: Array) -> tuple[Array, Array]:
 
 def _check_heat(h: Array) -> None:
     if not np.isfinite(h).all():
-        raise BadInput("a heat map holds values that are not finite; check the model that gave it", code="not-finite")
+        raise BadInput("a heat map has values that are not finite; check its model", code="not-finite")
 
 
 def _scale_heat(h: Array) -> Array:
@@ -260,7 +258,7 @@ def _check_grid(grid: int, size: Sequence[int]) -> None:
 
 
 def _bumps(side: int, cells: int) -> Array:
-    """A bell over each of the cells along one side; the cells are those of `Features.from_tiles`."""
+    """Return a Gaussian over each of the cells along one side, with the cells of `Features.from_tiles`."""
     cell = np.arange(side) * cells // side
     width = np.bincount(cell)
     start = np.cumsum(width) - width

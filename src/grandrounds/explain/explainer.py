@@ -1,7 +1,7 @@
-"""Feature importances in the training loop: how much each feature counts for each row, by one model or by many.
+"""Feature importances in the training loop: of each feature for each row, by one model or by many.
 
-The importance of a feature is the mean over rows; the spread over rows gives the sampling error. One implementation
-serves both questions that are asked of it: many sites' models on the same reference rows (*training drift*), and one
+The importance of a feature is the mean over rows; the spread over rows gives the sampling error. One implementation serves two
+uses: many sites' models on the same reference rows (*training drift*), and one
 model on each site's own rows (*deployed divergence*).
 """
 
@@ -18,7 +18,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.explain.features import Features
 
 _BYTES = 64 * 2**20
-"""Row importances held at once."""
+"""Bytes of row importances held at once."""
 
 
 class Explainer(Protocol):
@@ -28,10 +28,10 @@ class Explainer(Protocol):
     def features(self) -> Features: ...
 
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
-        """Return how much each feature counts for each row: (n, F) by one model (P,), (K, n, F) by models (K, P) of one size.
+        """Return the importance of each feature for each row: (n, F) by one model (P,), (K, n, F) by models (K, P) of one size.
 
-        x (n, d) or images (n, C, H, W); target (n, outputs) as in training. Rows offsets[k]:offsets[k + 1] are one
-        site's: whatever mixes rows (a permutation) mixes them within a site only.
+        x (n, d) or images (n, C, H, W); target (n, outputs) as in training. Rows offsets[k]:offsets[k + 1] belong to one site:
+        an explainer that mixes rows (a permutation) mixes them within a site only.
         """
         ...
 
@@ -40,8 +40,7 @@ class Explainer(Protocol):
 class Importances:
     """Mean importance of each feature for K models or sites, (K, F), with the standard error of that mean, (K, F).
 
-    `halves` (2, K, F) are sums over every other row, where sites have rows of their own: how far the two lie apart shows how
-    much the choice of rows decides.
+    `halves` (2, K, F) are sums over every other row, if sites have their own rows: their difference shows the effect of sampling.
     """
 
     values: Array
@@ -120,10 +119,9 @@ def _measure_sites(
 def _sum_halves(
     explainer: Explainer, model: Any, theta: Array, x: Array, target: Array, offsets: Array, importances: Array
 ) -> Array:
-    """Sums over every other row of each site, (2, m, F).
+    """Sum over every other row of each site, (2, m, F).
 
-    An explainer that mixes rows is asked again, with each half for itself: a patient whose values another row of the
-    half was given counts twice, and across the halves that would be missed.
+    An explainer that mixes rows is run again on each half, so that no row of one half gets values from the other.
     """
     rows = np.diff(offsets)
     odd = (np.arange(len(x)) - np.repeat(offsets[:-1], rows)) % 2
@@ -137,14 +135,14 @@ def _sum_halves(
 
 
 def _expand_target(target: Array, model: Any) -> Array:
-    """Target probabilities with a column for each output: a forest of two classes has two where other models have one."""
+    """Return target probabilities with a column for each output: a forest of two classes has two, other models one."""
     if target.shape[-1] == 1 and getattr(model, "outputs", 1) == 2:
         return np.concatenate([1 - target, target], axis=-1)
     return target
 
 
 def _sum_by_site(values: Array, offsets: Array) -> Array:
-    """Sums of rows (n, F) within each site, (m, F), each for itself; zero for a site without rows."""
+    """Sum rows (n, F) within each site, (m, F); zero for a site without rows."""
     out = np.zeros((len(offsets) - 1, values.shape[1]))
     filled = np.flatnonzero(np.diff(offsets))
     if len(filled):

@@ -1,8 +1,7 @@
 """Features of an explanation: the clinical columns of a table, or the tiles of an image.
 
-A model's inputs are not what a clinician names. A categorical column is several inputs, a missing-value indicator
-belongs to its column; so inputs are explained in groups, and a group is taken or left as a whole. An image is
-explained by the tiles of a grid.
+A model's inputs are not clinical concepts: a categorical column is several inputs, and a missing-value indicator belongs to its
+column. So inputs are explained in groups. An image is explained by the tiles of a grid.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from grandrounds.core.arrays import Array
 
 @dataclass(frozen=True)
 class Features:
-    """Names of F features; `feature_index` (d,) says to which feature each of the d inputs (or pixels of an image) belongs."""
+    """Names of F features; `feature_index` (d,) is the feature of each of the d inputs (or pixels of an image)."""
 
     names: tuple[str, ...]
     feature_index: Array
@@ -57,7 +56,7 @@ class Features:
 
     @cached_property
     def single(self) -> bool:
-        """True where every feature is one input, in order."""
+        """True if every feature is one input, in order."""
         return len(self) == len(self.feature_index) and bool((self.feature_index == np.arange(len(self))).all())
 
     def sum_inputs(self, values: Array) -> Array:

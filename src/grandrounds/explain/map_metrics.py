@@ -1,10 +1,8 @@
-"""Measures of heat maps: how sharp they are, how faithful, how much lies in the mask, and how similar two models' maps are.
+"""Measures of heat maps: sharpness, faithfulness, overlap with the mask, and similarity of two models' maps.
 
-The FL-XAI thesis judges heat maps by eye (sec. 4.6, 4.10). Here each map of each image gives numbers; images stay
-where they are. A map is of the image's own label, right or wrong, so that the maps of two models are of one class.
-
-A map may be dark: Grad-CAM keeps only what speaks for the class, and of a label that the net does not believe in nothing
-may. Dark maps are counted and left out of the other numbers, since they would be even, outside the mask and all alike.
+The FL-XAI thesis compares heat maps by eye (sec. 4.6, 4.10). Here each map of each image gives numbers; images are not moved. A
+map explains the image's label, so that the maps of two models explain the same class. A map may be empty: Grad-CAM has positive
+evidence only, and there may be none for the label. Empty ("dark") maps are counted and left out of the other numbers.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ REPORT = "maps"
 """The task that asks for maps, the report of their numbers, and their place in a round's record."""
 
 KEEP = "maps_keep"
-"""What a training Ask says where a site is to keep the model it trains until maps are asked for."""
+"""Setting of a training Ask: the site stores its trained model until maps are requested."""
 
 TITLES = MAPS
-"""The maps that a run can make, and what they are called."""
+"""The maps that a run can make, and their titles."""
 
 LOCAL, COMMON = "local", "common"
 MAP_NUMBERS = ("concentration", "gini", "inside", "deletion", "insertion", "dark")
@@ -46,7 +44,7 @@ NUMBERS: dict[str, tuple[str, ...]] = {
 
 SIZE = sum(map(len, NUMBERS.values()))
 PARTNERS = 20
-"""Sites of which every pair is compared; of more, so many are drawn."""
+"""Number of sites up to which all pairs are compared; of more sites, this many are drawn."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ class MapRule:
 class ModelMaps:
     """Heat maps of J models on n images."""
 
-    heat: Mapping[str, Array]  # map -> (J, n, H, W), not below 0; an image whose heat is no number is dark
+    heat: Mapping[str, Array]  # map -> (J, n, H, W), at least 0; heat that is not finite is dark
     numbers: Mapping[str, Array]  # map -> (J, OF_ONE), means over images
     probabilities: Array  # (J, n, C) probabilities
 
@@ -91,7 +89,7 @@ def measure_maps(rule: MapRule, model: Any, theta: Array, x: Array, y: Array, ma
         theta: The models.
         x: The images.
         y: The class (n,) that each image's map is of: its label.
-        masks: Truth masks (n, H, W), where they are known.
+        masks: Truth masks (n, H, W), if known.
 
     Returns:
         The maps, their measures and the models' probabilities.
@@ -149,7 +147,7 @@ def label_numbers(numbers: Array, names: Sequence[str]) -> dict[str, dict[str, d
 
 
 def _compare_pairs(a: Array, b: Array, ranked_a: Array, ranked_b: Array) -> Array:
-    """SSIM and rank correlation (..., 2) of maps (..., H, W); NaN where both are dark, and there is nothing to compare."""
+    """SSIM and rank correlation (..., 2) of maps (..., H, W); NaN if both are dark."""
     numbers = np.stack([similarity(a, b), correlation(ranked_a, ranked_b)], axis=-1)
     lit = np.asarray(a.any(axis=(-1, -2)) | b.any(axis=(-1, -2)))
     out: Array = np.where(lit[..., None], numbers, np.nan)
@@ -157,9 +155,8 @@ def _compare_pairs(a: Array, b: Array, ranked_a: Array, ranked_b: Array) -> Arra
 
 
 def _measure_map(model: Any, theta: Array, x: Array, y: Array, heat: Array, masks: Array | None) -> Array:
-    """Return the numbers (n, MAP_NUMBERS) of one model's map of each image; of a dark one only that it is dark.
-
-    What stands in for a pixel that is taken away is 0, the encoded mean.
+    """Return the numbers (n, MAP_NUMBERS) of one model's map of each image; of a dark map only the flag. A removed pixel is
+    replaced by 0, the encoded mean.
     """
 
     def score(images: Array) -> Array:

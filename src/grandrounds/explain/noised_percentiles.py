@@ -1,8 +1,8 @@
 """Percentiles under a privacy budget: patients counted in cells that were agreed beforehand, with noise on every count.
 
-Each column has cells that no row was looked at for: equal parts of its usual range (`data.ranges`), or its listed levels. A
-patient is in one cell of each column, so one patient more or less moves the counts of c columns by sqrt(c) in L2. The noise is
-charged by the method that asks for the counts (`methods.veil_budget`). All that is worked out of noised counts is free.
+The cells of each column do not depend on data: equal parts of its usual range (`data.ranges`), or its listed levels. A patient
+is in one cell per column, so the counts of c columns have L2 sensitivity sqrt(c) to one patient. The method that requests the
+counts charges their cost (`methods.veil.budget`). The rest is post-processing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from grandrounds.data.public import BEYOND
 from grandrounds.explain.percentiles import NoisedSpread, Population, Shares
 
 INNER = 24
-"""Cells within a column's usual range; one more lies below it and one above it."""
+"""Number of cells within a column's usual range; there is one more below and one above."""
 
 NOISE_QUANTILE = 1.96
-"""Deviations of the noise that a stated margin covers: 95 %."""
+"""Margin in standard deviations of the noise: 95 %."""
 
 COLUMNS, COUNTS, NOISE, ROWS = "counted_columns", "counts", "count_noise", "counted_rows"
-"""Names that a method remembers noised counts by."""
+"""Names of noisy counts in a method's state."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ColumnCells:
         return len(self.edges) + 2 if self.edges else len(self.levels) + 2
 
     def count(self, data: Dataset, rows: Array) -> Array:
-        """Count the rows in each cell, (size,): every row is in one. Without the column, all are missing."""
+        """Count the rows in each cell, (size,): every row is in one. Without the column, all values are missing."""
         if self.edges:
             cells = self._numbers(data, rows)
         else:
@@ -109,14 +109,14 @@ def select_columns(columns: Sequence[ColumnCells], weights: Array, count: int) -
 
 
 def max_cell_count(columns: Sequence[ColumnCells], count: int) -> int:
-    """Return the most cells that any `count` of the columns have together, before it is known which they are."""
+    """Return the largest number of cells that any `count` of the columns have together."""
     return sum(sorted((c.size for c in columns), reverse=True)[:count])
 
 
 def estimate_population(encoding: Encoding, remembered: Mapping[str, Array], *, share: float) -> Population | None:
-    """Estimate the training patients' distribution from noised counts; None where a method remembers none.
+    """Estimate the training patients' distribution from noisy counts; None if a method has none.
 
-    `share`: of the budget, for the words that go with it.
+    `share`: the share of the budget, for the description.
     """
     if COUNTS not in remembered:
         return None

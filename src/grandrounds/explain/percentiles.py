@@ -1,8 +1,8 @@
 """Percentiles of a patient among all sites' patients, from the sum of the sites' summaries: no row is needed.
 
-Sites say once how many values fall in which cell of a fixed grid (`data.quantiles`), and their counts merge by adding.
-Of the sum a run keeps `STEPS` quantiles of each column, or fewer, so that each stands for at least `FEWEST` patients,
-and the share of each category that at least `FEWEST` patients have.
+Sites report once the number of values in each cell of a fixed grid (`data.quantiles`), and the counts are summed. A run keeps at
+most `STEPS` quantiles of each column, each of at least `FEWEST` patients, and the share of each category with at least `FEWEST`
+patients.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ STEPS = 200
 """Quantiles kept of a column: half a percentile apart."""
 
 FEWEST = 5
-"""Patients that a quantile, or a category, stands for at least."""
+"""Fewest patients of a quantile or a category."""
 
 MAX_MARGIN = 10.0
-"""Points of margin above which noise is said to have drowned a percentile or share, and none is told."""
+"""Margin in points above which a percentile or share is too noisy to be shown."""
 
-_TOO_FEW = 4  # quantiles that say nothing of where a value stands
-_DIGITS = 6  # of a quantile that is written down: far finer than a cell
+_TOO_FEW = 4  # fewer quantiles give no percentile
+_DIGITS = 6  # digits of a stored quantile: far finer than a cell
 
 
 @dataclass(frozen=True)
 class Spread:
     """Distribution of one numeric column over the patients that have a value."""
 
-    quantiles: tuple[float, ...]  # at (i + 1/2) / len, low to high; empty where too few patients have a value
-    mean: float  # of the values as the model reads them: beyond the outermost quantiles drawn in
+    quantiles: tuple[float, ...]  # at (i + 1/2) / len, low to high; empty if too few patients have a value
+    mean: float  # of the values as model inputs, clipped to the outermost quantiles
     missing: float  # share of all patients
 
     @cached_property
@@ -71,13 +71,13 @@ class NoisedSpread:
     missing_margin: float
 
     def percentile(self, value: float) -> float | None:
-        """Patients in lower cells and half of those in the value's own; None where noise leaves nothing of it."""
+        """Return the percentile: patients in lower cells and half of those in the value's own; None if it is too noisy."""
         cell = self._cell(value)
         ends = (0.0, *self.below, 1.0)
         return None if self.margins[cell] > MAX_MARGIN else 50 * (ends[cell] + ends[cell + 1])
 
     def margin(self, value: float) -> float:
-        """Return by how many points the noise may have moved the percentile of this value."""
+        """Return the margin of this value's percentile by noise, in points."""
         return self.margins[self._cell(value)]
 
     def _cell(self, value: float) -> int:
@@ -88,7 +88,7 @@ class NoisedSpread:
 class Shares:
     """Distribution of one categorical column: level -> share of all patients; rare levels are left out.
 
-    `margin`: by how many points noise may have moved a share; 0 where there is none.
+    `margin`: margin of a share by noise, in points; 0 without noise.
     """
 
     levels: Mapping[str, float]
@@ -98,12 +98,12 @@ class Shares:
 
 @dataclass(frozen=True)
 class Population:
-    """The training patients of all sites, column by column. Never a row."""
+    """Distribution of the training patients of all sites, by column. It has no rows."""
 
     rows: int
     numeric: Mapping[str, Spread | NoisedSpread] = field(default_factory=dict)
     categorical: Mapping[str, Shares] = field(default_factory=dict)
-    noised: str = ""  # what noise its sums were given before they left the sites; "" for none
+    noised: str = ""  # description of the noise in its sums; "" for none
 
     @classmethod
     def from_summaries(cls, parts: Iterable[Summary], encoding: Encoding, *, mean: Array) -> Population:
@@ -127,7 +127,7 @@ class Population:
         """Return the mean patient as model inputs, (d,): numbers at their mean, categories by their shares."""
         counted = [self.numeric[rule.name] for rule in encoding.numeric]
         spreads = [s for s in counted if isinstance(s, Spread)]
-        assert len(spreads) == len(counted), "counts in cells tell no mean"
+        assert len(spreads) == len(counted), "counts in cells have no mean"
         out = [_mean_input(s, rule) for s, rule in zip(spreads, encoding.numeric, strict=True)]
         out += [s.missing for s, rule in zip(spreads, encoding.numeric, strict=True) if rule.indicator]
         for rule in encoding.categorical:

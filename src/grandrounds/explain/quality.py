@@ -1,11 +1,11 @@
 """Quality of attributions without a truth mask, for tables and images.
 
-Faithfulness takes features away and watches the score: `predict(x)` gives the score (n,) of each row's explained class,
+Faithfulness measures the score while features are removed: `predict(x)` gives the score (n,) of each row's explained class,
 as a probability or a logit. It is always called with all n rows in their order, so each row may have a class of its own.
 Attributions are (n, d) for a table, (n, H, W) for an image (its channels go together), or (n, F) for `features`; values
 of inputs or pixels are added up where features group them. Most positive first: attributions keep their sign here.
 
-`randomisation` is a sanity check: parameters are drawn anew, and an explanation that stays as it was never looked at them.
+`randomisation` is a sanity check: parameters are drawn anew, and an explanation that does not change ignores the model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LUMINANCE, _CONTRAST = 0.01**2, 0.03**2  # Wang et al. 2004: keep the ratios of
 
 @dataclass(frozen=True)
 class Curve:
-    """Scores (n, s) after a growing share (s,) of features was taken away (or put in), the most important first."""
+    """Scores (n, s) after a growing share (s,) of features was removed (or inserted), the most important first."""
 
     share: Array
     score: Array
@@ -56,7 +56,7 @@ def deletion_auc(
     steps: int = STEPS,
     features: Features | None = None,
 ) -> Array:
-    """Return the mean score (n,) while features give way to the baseline, most important first: low is good.
+    """Return the mean score (n,) while features are replaced by the baseline, most important first: low is good.
 
     Petsiuk et al. (2018).
     """
@@ -200,7 +200,7 @@ def _group_attributions(x: Array, attributions: Array, features: Features | None
     """Attributions (n, F), and for each input or pixel the feature it belongs to."""
     if not (x.size and attributions.size):
         raise BadInput(
-            f"rows {x.shape} with attributions {attributions.shape} leave nothing to judge: give at least one row",
+            f"rows {x.shape} with attributions {attributions.shape} have nothing to evaluate: give at least one row",
             code="no-values",
         )
     places = prod(x.shape[1:]) if x.ndim < 4 else prod(x.shape[2:])
@@ -217,13 +217,13 @@ def _group_attributions(x: Array, attributions: Array, features: Features | None
         )
     if not np.isfinite(flat).all():
         raise BadInput(
-            "attributions hold values that are not finite; check the model that gave them", code="not-finite"
+            "attributions have values that are not finite; check their model", code="not-finite"
         )
     return flat, index
 
 
 def _broadcast_baseline(x: Array, value: Array | float) -> Array:
-    """Return the stand-in for a removed input, for every row."""
+    """Return the value of a removed input, for every row."""
     try:
         return np.broadcast_to(np.asarray(value, x.dtype if x.dtype.kind == "f" else float), x.shape)
     except ValueError:
@@ -243,7 +243,7 @@ def _score(predict: Predict, x: Array) -> Array:
     scores = np.asarray(predict(x), float)
     if scores.shape != x.shape[:1]:
         raise BadInput(
-            f"predict gave {scores.shape} for {len(x)} rows; it must give one score a row", code="bad-prediction-shape"
+            f"predict gave {scores.shape} for {len(x)} rows; it must return one score per row", code="bad-prediction-shape"
         )
     return scores
 

@@ -1,18 +1,16 @@
 """Score a model on shared scoring images: accuracy, and agreement of its explanations with truth masks (XFed).
 
 A site reports four numbers of its model and no heat map (`score_rationale`): accuracy and log loss on the images as they are,
-the share of them whose heat lies in the truth mask (XAI accuracy), and the share of grid scenes whose warmest cell is the
-right one. `score_images` gives image by image all that these rest on, and what XFed reports besides: how much of the mask is
-hot, plain IoU, and whether the inside of the mask alone is still called right.
+the share of them whose heat lies in the truth mask (XAI accuracy), and the share of grid scenes whose warmest cell is the right
+one. `score_images` gives the scores of each image, and further figures of XFed: the hot share of the mask, plain IoU, and
+correctness on the inside of the mask alone.
 
 Grid scenes put an image in one cell among distractors of other classes (the grid pointing game, Boehle et al. 2021).
-Where objects are centred, a blob in the middle passes for an explanation. In a scene the object may be in any cell, so
-only a heat map that follows the model can find it. Cells are shrunken, so that a scene has the size of an image and a
-net with a fixed input takes it.
+With centred objects, a blob in the middle passes for an explanation. In a scene the object may be in any cell, so only a heat
+map that depends on the model can find it. Cells are shrunk, so that a scene has the size of an image.
 
-`baselines` are what a score must be compared with: heat that looks at no image, and the same net with its weights
-shuffled. Heat by integrated gradients follows an image's contrast whatever the net has learnt, so a net's score says
-something as far as it is above these.
+`baselines` are the scores to compare with: heat that does not depend on the image, and the same net with shuffled weights.
+Integrated gradients follow an image's contrast even in an untrained net, so only the difference to these baselines is meaningful.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from grandrounds.explain.agreement import (
 from grandrounds.explain.features import Features
 
 REPORT = "rationale"
-"""The report, and what a training Ask says that asks for it: the rule."""
+"""Name of the report, and of the setting of a training Ask that requests it."""
 
 
 class SmoothingOptions(TypedDict):
@@ -103,8 +101,8 @@ def score_rationale(
 ) -> dict[str, Array]:
     """Score K models (K, P) on scoring images x (n, C, H, W) of classes y (n,): the report `rationale`.
 
-    Without masks that can be scored XAI accuracy is NaN, without scenes the grid's. A model whose scores are no numbers, since
-    its training diverged, has NaN for all four: it is no answer.
+    Without masks that can be scored XAI accuracy is NaN, without scenes the grid's. A model that diverged has NaN for all four
+    and is not used.
     """
     from grandrounds.explain.explainers.heat import heat
 
@@ -159,7 +157,7 @@ class HeatScores:
 
     heat: Array
     ratio: Array  # (n,) IoU-ratio r
-    reason: Array  # (n,) 1 where r says that heat is drawn to the mask
+    reason: Array  # (n,) 1 if there is more heat inside the mask
     in_mask: Array  # (n,) share of the mask that is hot
     iou: Array  # (n,) of the hottest pixels and the mask
 
@@ -182,12 +180,12 @@ class ImageScores:
     """Scores of n images by one model."""
 
     logits: Array  # (n, C), or (n, 1) for two classes
-    right: Array  # (n,) 1 where the image is called what it is
+    right: Array  # (n,) 1 if the prediction is correct
     loss: Array  # (n,) cross-entropy
-    heated: HeatScores | None  # None without a mask of use
-    masked_right: Array | None  # (n,) 1 where the inside of the mask alone is called right; NaN without a mask of use
+    heated: HeatScores | None  # None without a usable mask
+    masked_right: Array | None  # (n,) 1 if the prediction on the inside of the mask alone is correct; NaN without a usable mask
     grid: Array | None  # (n,) 1 where the warmest cell of the image's scene is its own; None without scenes
-    marked: int = 0  # images with a mask of use
+    marked: int = 0  # images with a usable mask
 
     def __len__(self) -> int:
         return len(self.right)
@@ -195,7 +193,7 @@ class ImageScores:
     def figures(self) -> dict[str, float | int]:
         """Average over images; explanations count where they can be scored.
 
-        `images` is how many there are, and `score_images` how many have a mask of use.
+        `images` is the number of images, and `score_images` of those with a usable mask.
         """
         numbers: dict[str, float | int] = {"accuracy": mean(self.right), "cross_entropy": mean(self.loss)}
         if self.heated is not None and self.masked_right is not None:
@@ -262,7 +260,7 @@ class Scenes:
 def grid_scenes(x: Array, y: Array, grid: int, rng: np.random.Generator) -> Scenes:
     """Make one scene for each image of x (n, C, H, W) with class y (n,), on a grid of cells counted row by row from 0.
 
-    Every cell is right equally often (to one), so whoever always points at the same place scores 1 / grid^2. Distractors
+    Every cell is right equally often (to one), so a fixed position scores 1 / grid^2. Distractors
     are drawn from the images of other classes, without repeating one in a scene where there are enough of them.
     """
     _check_scenes(x, y, grid)
@@ -309,7 +307,7 @@ def _areas(before: int, after: int) -> Array:
 def _check_scenes(x: Array, y: Array, grid: int) -> None:
     if x.ndim != 4 or y.shape != x.shape[:1]:
         raise BadInput(
-            f"images {x.shape} and classes {y.shape} do not belong together: give (n, C, H, W) and (n,)",
+            f"images {x.shape} and classes {y.shape} do not match: give (n, C, H, W) and (n,)",
             code="mismatched-shapes",
         )
     if not 2 <= grid <= min(x.shape[2:]):
@@ -326,7 +324,7 @@ def _check_scenes(x: Array, y: Array, grid: int) -> None:
 
 NOISE, CENTRE, CELLS, SHUFFLED = "noise", "centre blob", "blob per cell", "shuffled weights"
 SHUFFLES = 3
-"""Nets with shuffled weights whose mean is taken: a single one can be lucky."""
+"""Number of nets with shuffled weights that are averaged."""
 
 _MAPS = 10_000  # of noise, so that few images have no luck with it
 _PIXELS = 2**22  # that they may have together
@@ -357,9 +355,8 @@ def baselines(
 def shuffle_weights(model: Any, theta: Array, rng: np.random.Generator) -> Array:
     """Shuffle the entries within each parameter block of a net.
 
-    Within blocks and not over all: every layer keeps the sizes that its weights have, so signals pass through as
-    before and only what was learnt is gone. Shuffled over all, scales of norms land among weights, and a net that saturates
-    or is dead is an opponent too easy to beat.
+    Shuffling within blocks keeps the scale of each layer's weights, so that signals pass through and only the learnt structure
+    is lost. Shuffled over all blocks, a net would saturate and be too weak a baseline.
     """
     out = theta.copy()
     for _, span, _ in model.layout.slices:

@@ -1,4 +1,4 @@
-"""Rules of sketches: an explainer and its settings, as an experiment names them and as they travel to sites."""
+"""Rules of sketches: an explainer and its settings, as in an experiment and as sent to sites."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SketchRule:
         specs = _OF_IMAGES if images else _OF_TABLES
         if not images and self.name in BACKGROUND_EXPLAINERS and background is None:
             raise BadInput(
-                f"'{self.name}' starts from a background and was given none: send one with the Ask",
+                f"'{self.name}' needs a background: send one with the Ask",
                 code="missing-background",
             )
         if self.name not in specs:
@@ -90,9 +90,8 @@ class SketchRule:
         return explainer
 
     def fidelity_reference(self, model: Any, features: Features) -> Explainer | None:
-        """Return the explainer that a sketch's fidelity is measured against: coefficients, else importances by hiding features.
-
-        None where the sketch is that itself (FedXChain sec. IV-F; its fidelity is a rank correlation).
+        """Return the reference explainer for a sketch's fidelity: coefficients, else importances by hiding features. None if the
+        sketch uses it itself (FedXChain sec. IV-F; its fidelity is a rank correlation).
         """
         from grandrounds.explain.explainers.linear import as_dense
 

@@ -1,8 +1,7 @@
-"""Sketches: how much a model relies on each feature, as shares that add up to one.
+"""Sketches: global feature importances of a model, as shares that sum to one.
 
 Raw importances cannot be compared across sites: a sharper model has larger ones. On the simplex they can (SSE-AGG
-eq. 3). A sketch carries the sampling error of every share, because two sketches that differ by less than that do not
-differ.
+eq. 3). A sketch carries the sampling error of every share, because smaller differences between sketches are not significant.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.explain.explainer import Importances
 
 _NEAR_ONE = 1e-5
-"""How far from 1 the shares of a sketch that is read may add up to: they may have travelled as 32-bit numbers."""
+"""Tolerance of the sum of shares of a sketch: they may be 32-bit numbers."""
 
 
 def simplex(importances: Array) -> tuple[Array, Array]:
@@ -33,7 +32,7 @@ def simplex(importances: Array) -> tuple[Array, Array]:
     count = positive.shape[-1]
     if count == 0:
         raise BadInput(
-            "importances of no features cannot be made a sketch: give at least one feature", code="no-features"
+            "a sketch needs at least one feature", code="no-features"
         )
     with np.errstate(over="ignore", invalid="ignore"):
         total = positive.sum(axis=-1, keepdims=True)
@@ -48,8 +47,8 @@ def simplex_error(importances: Array, error: Array) -> Array:
 
     Var E_f = ((1 - E_f)^2 s_f^2 + E_f^2 sum_{g != f} s_g^2) / (sum P)^2. Features are taken as independent, which
     errs to the high side where all of them rise and fall together; clipping at zero, which only shrinks a spread, is
-    left out. A share lies in [0, 1], so its error is never above 1/2: that bound stands where the sum of
-    importances is within its own error of zero. A flat sketch is uniform by decree and has no error.
+    left out. A share lies in [0, 1], so its error is at most 1/2, which is used if the sum of importances is within its own
+    error of zero. A flat sketch is uniform by definition and has no error.
     """
     shares, flat = simplex(importances)
     positive = np.maximum(np.ascontiguousarray(importances, float), 0)
@@ -81,8 +80,8 @@ def keep_top(sketches: Array, q: int) -> Array:
 def add_noise(sketches: Array, sigma: float, rng: np.random.Generator) -> Array:
     """Add Gaussian noise to sketches (..., F), clipped at zero and made to add up to one; uniform where nothing is left.
 
-    No privacy guarantee by itself, and soon no sketch: before clipping the noise has an expected L1 norm of 0.8 F sigma,
-    which at the paper's 0.05 and 64 features is more than the largest distance between two sketches, 2.
+    It gives no privacy guarantee by itself, and large noise destroys a sketch: before clipping its expected L1 norm is 0.8 F
+    sigma, which at the paper's 0.05 and 64 features exceeds the largest distance of two sketches, 2.
     """
     if not (math.isfinite(sigma) and sigma >= 0):
         raise BadInput(
@@ -118,7 +117,7 @@ class Sketch:
         return [(self.names[f], float(self.values[f]), float(self.error[f])) for f in order]
 
     def arrays(self) -> dict[str, Array]:
-        """Return the part of a sketch that travels as arrays; `metadata` is the rest."""
+        """Return the arrays of a sketch; `metadata` is the rest."""
         return {"sketch": self.values, "sketch_error": self.error}
 
     def metadata(self) -> dict[str, object]:
@@ -195,8 +194,8 @@ class Sketch:
 def _sampling_blur(halves: Array | None, q: int) -> Array | None:
     """Half the L1 distance (K,) between the sketches of either half of the rows, each of half as many.
 
-    Two independent halves differ by twice the deviation of the whole. Unlike standard errors it knows which shares
-    vary together and which are held at zero.
+    Two independent halves differ by twice the deviation of the whole. Unlike standard errors it accounts for correlated shares
+    and for those clipped at zero.
     """
     if halves is None:
         return None
@@ -215,8 +214,8 @@ def _read_words(value: Any) -> tuple[str, ...]:
 class Sketches:
     """The shares (K, F) of K sites side by side, their standard errors (K, F), and which sites are flat, (K,).
 
-    `blur` (K,) is how far, in L1, sampling alone puts each from the sketch that endless rows would give. It is known
-    where sites have rows of their own; on shared rows sites are blurred alike, and their distances are not.
+    `blur` (K,) is the expected L1 distance by sampling from the sketch of infinitely many rows. It is known if sites have their
+    own rows; on shared rows sampling affects all sites alike, and their distances not at all.
     """
 
     sites: tuple[str, ...]
@@ -233,8 +232,8 @@ class Sketches:
     ) -> Sketches:
         """Build sketches of importances (K, F), of which the q largest are kept (0: all).
 
-        A flat sketch stays uniform: its first q features are no more important than the others. What is dropped has no
-        error, and which features are dropped is taken as certain.
+        A flat sketch stays uniform: its first q features are no more important than the others. Dropped features have no error,
+        and the choice of dropped features is taken as certain.
         """
         shape = (len(sites), len(names))
         if importances.values.shape != shape or importances.error.shape != shape:
@@ -263,8 +262,7 @@ class Sketches:
     def consensus(self) -> Array:
         """The mean sketch of the sites that are not flat, (F,); uniform where all are.
 
-        The paper's mean (above eq. 5) takes all sites; a uniform sketch says that a site knows nothing, and would
-        pull what the others know towards nothing.
+        The paper's mean (above eq. 5) takes all sites; a uniform sketch has no information, and would only flatten the mean.
         """
         if self.flat.all():
             return np.full(len(self.names), 1 / len(self.names))

@@ -1,7 +1,7 @@
 """Stability of explanations across sites: drift, top-k overlap, rank correlation, divergence from the consensus.
 
 All take sketches (K, F), one row a site. A mean over pairs is exact and never holds K^2 F numbers: L1 distance and rank
-correlation need no pairs at all, the others go block by block. Fewer than two sites have drift 0, overlap and correlation 1.
+correlation need no pairs, the others are computed in blocks. Fewer than two sites have drift 0, overlap and correlation 1.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from grandrounds.explain.sketch import Sketches, largest
 from grandrounds.explain.trust import distribution, divergence
 
 MOST_PAIRS = 64
-"""Sites up to which a measurement keeps every pair."""
+"""Number of sites up to which a measurement stores every pair."""
 
 _SAMPLED = 512
-"""Sites whose pairs are looked at one by one."""
+"""Number of sites up to which pairs are computed one by one."""
 
 _NUMBERS = 2**17
-"""Numbers held at once when pairs are looked at: they stay near the processor."""
+"""Numbers held at once when pairs are computed: they stay in cache."""
 
 
 def pairwise_drift(sketches: Array) -> Array:
@@ -91,7 +91,7 @@ def jaccard_at_k(sketches: Array, k: int) -> float:
 def rank_correlation(a: Array, b: Array) -> Array:
     """Spearman's correlation along the last axis, (..., F) with (..., F) to (...); equal values share their mean rank.
 
-    It is 0 where either side is constant: what ranks nothing agrees with no ranking.
+    It is 0 if either side is constant.
     """
     one, other = _ranks(_check_finite(a)), _ranks(_check_finite(b))
     _check_same_features(one, other)
@@ -129,9 +129,8 @@ def nsds(local: Array, consensus: Array) -> Array:
 
 
 def fidelity(importances: Array, reference: Array) -> Array:
-    """Rank-correlate importances (..., F) with what the model itself says of its features: (...).
-
-    FedXChain's XAI fidelity. `reference` (..., F) is a linear model's coefficients on standardised inputs, or permutation
+    """Rank-correlate importances (..., F) with a reference of the model itself: (...). FedXChain's XAI fidelity. `reference`
+    (..., F) is a linear model's coefficients on standardised inputs, or permutation
     importances with those below zero, which are noise, set to zero. Sizes are compared: the sign of a coefficient is a
     direction, not a weight.
     """
@@ -141,8 +140,8 @@ def fidelity(importances: Array, reference: Array) -> Array:
 def sampling_drift(blur: Array) -> float:
     """Estimate the drift that sampling alone would give sites of equal attributions, from each site's sampling error (K,).
 
-    Two independent errors add in squares; the mean is over pairs, of which none can pass 2. A drift not well above this
-    says nothing about the sites. Of more than 512 sites, 512 evenly spaced ones stand for all.
+    Two independent errors add in squares; the mean is over pairs, of which none can pass 2. A drift not well above this is not
+    significant. Of more than 512 sites, 512 evenly spaced ones are used.
     """
     sites = np.asarray(blur, float)
     if len(sites) < 2:
@@ -238,7 +237,7 @@ def _check_finite(values: Array) -> Array:
         raise BadInput(f"sketches of shape {array.shape} have no features to compare", code="no-features")
     if not np.isfinite(array).all():
         raise BadInput(
-            "sketches hold values that are not finite: bring importances onto the simplex first (simplex)",
+            "sketches have values that are not finite: normalise importances first (simplex)",
             code="not-finite",
         )
     return array

@@ -1,6 +1,6 @@
 """FedXChain's arithmetic (eq. 3-8): divergence of a site's attributions, trust in the site, and its weight.
 
-The server decides by it, every site works out its weight again by it, and so does an auditor: so it stands below all three.
+The server, every site and an auditor compute the same weights with it, so it is in a package below all three.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 
 SMOOTHING = 1e-10
-"""Eq. 3's epsilon: no feature has a share of nothing, or a logarithm would be infinite."""
+"""Epsilon of eq. 3: every share is positive, so that logarithms are finite."""
 
 WIDEST = 0.5
-"""The largest standard deviation that numbers in [0, 1] can have: accuracies that jump so are not consistent at all."""
+"""Largest standard deviation of numbers in [0, 1]: consistency is 0 there."""
 
 CLOSE = 1e-9
-"""How far apart two numbers may be that were worked out in the same way."""
+"""Tolerance for two results of the same computation."""
 
 FORMS = {
     "exponential": "rows^kappa x trust x exp(-tau x NSDS)",
@@ -31,12 +31,12 @@ FORMS = {
 
 
 DOUBTS = {
-    "rule-changed": "the trust rule is not the one that the site was given first",
-    "not-as-told": "the server passed on other numbers than the site had reported, or numbers that no site can have",
+    "rule-changed": "the trust rule differs from the first one that the site received",
+    "not-as-told": "the server passed on other numbers than the site had reported, or impossible numbers",
     "weights-wrong": "the weights do not follow from the sites' numbers",
-    "weight-too-large": "one site would have had more weight than privacy.largest_weight allows",
+    "weight-too-large": "one site would have more weight than privacy.largest_weight allows",
 }
-"""Why a site rejects the weights of a round: its code, and what that means."""
+"""Codes by which a site rejects the weights of a round, with their meaning."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class TrustRule:
     """Composition of trust and its form as a weight: public, the same for all sites and rounds."""
 
     alpha: float = 0.5  # of accuracy
-    beta: float = 0.3  # of agreement with the consortium's attributions
+    beta: float = 0.3  # share of agreement with the consortium's attributions
     gamma: float = 0.2  # of consistency
     tau: float = 0.5
-    kappa: float = 0.0  # power of the rows
+    kappa: float = 0.0  # exponent of the rows
     form: str = "exponential"
-    signed: bool = False  # whether attributions that point the other way are no agreement
-    reasons: bool = False  # whether SSE-AGG's agreement has a say in the weight besides
+    signed: bool = False  # attributions of opposite sign count as no agreement
+    reasons: bool = False  # SSE-AGG's agreement also affects the weight
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -95,13 +95,13 @@ RANGES: dict[str, tuple[float, float]] = {
     "xai": (0, 1),
     "grid": (0, 1),
 }
-"""What can be said of a site: beyond it one number could outweigh all others."""
+"""Ranges of a site's figures: beyond them one number could outweigh all others."""
 
 UNKNOWN = ("accuracy", "accuracies", "steadiness", "xai", "grid")
-"""What may be no number: not known."""
+"""Figures that may be NaN: not known."""
 
 _ROUNDED = 1e-6
-"""By how much rounding may carry a number out of its range."""
+"""Tolerance of rounding at the ends of a range."""
 
 
 def is_possible(name: str, values: Array) -> Array:
@@ -110,9 +110,9 @@ def is_possible(name: str, values: Array) -> Array:
     numbers = np.asarray(values, float)
     fine = (numbers >= least - _ROUNDED) & (numbers <= most + _ROUNDED) & np.isfinite(numbers)
     out: Array = (fine | np.isnan(numbers) if name in UNKNOWN else fine).all(axis=tuple(range(1, numbers.ndim)))
-    if name == "shares":  # nothing diverges from anything if it has no shares at all
+    if name == "shares":  # without shares there is no divergence
         out &= np.abs(numbers.sum(axis=-1) - 1) < _ROUNDED
-    if name == "direction":  # a longer one would be the consortium's
+    if name == "direction":  # a larger one would dominate the consortium's
         out &= (numbers**2).sum(axis=-1) < 1 + _ROUNDED
     return out
 
@@ -121,7 +121,7 @@ def is_possible(name: str, values: Array) -> Array:
 class TrustInputs:
     """Inputs of the trust of K sites, one entry each; accuracies (K, w) are the latest, newest last.
 
-    NaN: not known. Without a validation row or reference rows there is no accuracy; a first round has no steadiness.
+    NaN: not known. Without validation or reference rows there is no accuracy; a first round has no consistency.
     """
 
     rows: Array
@@ -132,7 +132,7 @@ class TrustInputs:
     in_line: Array | None = None  # SSE-AGG's agreement of its sketch, in [0, 1]
 
     def to_values(self) -> dict[str, Array]:
-        """Return the values as they travel; what is not there is left out."""
+        """Return the values as sent; missing ones are left out."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
 
     @classmethod
@@ -140,7 +140,7 @@ class TrustInputs:
         return cls(**{f.name: np.asarray(values[f.name], float) for f in fields(cls) if f.name in values})
 
     def is_complete(self, sites: int) -> bool:
-        """Check that the inputs cover so many sites, and hold no impossible value."""
+        """Check that the inputs cover this many sites, and have no impossible value."""
         values = self.to_values()
         shaped = self.accuracies.ndim == 2 and all(v.ndim == 1 for n, v in values.items() if n != "accuracies")
         if not shaped or any(len(v) != sites for v in values.values()) or not self.accuracies.shape[1]:
@@ -150,7 +150,7 @@ class TrustInputs:
 
 @dataclass(frozen=True)
 class TrustResult:
-    """Trust in K sites, and the weights that follow; `alone`: no weight was left, so trust alone decides."""
+    """Trust in K sites, and the weights that follow; `alone`: all weights were 0, so trust alone decides."""
 
     trust: Array
     consistency: Array
@@ -174,7 +174,7 @@ def pool_shares(shares: Array, trust: Array) -> Array:
 
 
 def divergence(shares: Array, consortium: Array) -> Array:
-    """Compute NSDS = KL(P_i || P_global) in nats (eq. 4), of shares (..., F): (...,). Never below 0, whatever rounding does."""
+    """Compute NSDS = KL(P_i || P_global) in nats (eq. 4), of shares (..., F): (...,). At least 0 in spite of rounding."""
     p, q = np.asarray(shares, float), np.maximum(consortium, np.finfo(float).tiny)
     terms = p * (np.log(np.maximum(p, np.finfo(float).tiny)) - np.log(q))
     out: Array = np.maximum(terms.sum(axis=-1), 0.0)
@@ -184,7 +184,7 @@ def divergence(shares: Array, consortium: Array) -> Array:
 def group_rest(shares: Array, features: Array) -> Array:
     """Keep shares (..., F) of the chosen `features`, and group all others: (..., q + 1).
 
-    A divergence of lumped shares is never larger than that of the whole (Cover & Thomas 2006, sec. 2.7).
+    The divergence of grouped shares is never larger than that of the whole (Cover & Thomas 2006, sec. 2.7).
     """
     chosen = np.asarray(shares, float)[..., features]
     rest = np.maximum(1.0 - chosen.sum(axis=-1, keepdims=True), SMOOTHING)
@@ -242,8 +242,8 @@ def score(rule: TrustRule, accuracy: Array, agreement: Array, steady: Array) -> 
 def compute_trust(rule: TrustRule, inputs: TrustInputs) -> TrustResult:
     """Compute trust (eq. 7) and weights (eq. 8) of K sites.
 
-    A site without an accuracy counts as the mean of those that have one. Where signs count, attributions that point the other way
-    are no agreement and have no weight. Where no weight is left, trust alone decides.
+    A site without an accuracy gets the mean of the others. If signs are used, attributions of opposite sign count as no
+    agreement and have no weight. If all weights are 0, trust alone decides.
     """
     now = inputs.accuracies[:, -1]
     defined = np.isfinite(now)

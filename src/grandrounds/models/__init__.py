@@ -15,7 +15,7 @@ from grandrounds.models.dense import Dense
 from grandrounds.models.protocol import Model, ModelSpec
 
 TABLES = {
-    "logistic": "Logistic regression, binary or multi-class: coefficients that can be read (tables)",
+    "logistic": "Logistic regression, binary or multi-class, with interpretable coefficients (tables)",
     "mlp": "Multi-layer perceptron with ReLU; model.hidden gives the widths, e.g. [64, 32] (tables)",
     "lightgbm": "Gradient-boosted trees by LightGBM, for methods 'pooled' and 'local'; model.trees a round (tables)",
     "forest": "Random forest, trained at sites and joined as a union of trees; model.trees, model.depth (tables)",
@@ -69,11 +69,11 @@ def build_model(
 ) -> Model:
     """Build the model of a spec, on the lightest kernel that fits: NumPy for dense models unless torch or a GPU is asked for.
 
-    A spec may come over a wire, so an import path in it is followed only with `own_code`.
+    A spec may come from a message, so an import path in it is imported only with `own_code`.
     """
     if is_path(spec["name"]) and not own_code:
         raise BadInput(
-            f"model '{spec['name']}' is an import path, and no code is imported because a message names it",
+            f"model '{spec['name']}' is an import path, and a site imports no code that a message names",
             code="code-not-allowed",
         )
     classes, inputs = int(spec["classes"]), tuple(spec["inputs"])
@@ -98,7 +98,7 @@ def build_model(
             from grandrounds.models.custom_net import build_custom_net
         except ImportError:
             raise BadInput(
-                "a model of your own needs torch: pip install 'grandrounds[imaging]'", code="missing-package"
+                "a custom model needs torch: pip install 'grandrounds[imaging]'", code="missing-package"
             ) from None
         return build_custom_net(cast("ModelSpec", spec), outputs=outputs, device=device, precision=precision)
     from grandrounds.models.torch_build import torch_net

@@ -1,4 +1,4 @@
-"""Weighted means of models, and of nets whose last layer holds one head for each task."""
+"""Weighted means of models, and of nets whose last layer has one head per task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from grandrounds.protocol.layout import Layout
 
 _BLOCK = 64
 _STRETCH = 1 << 16
-"""Coordinates that are averaged at a time where models are longer."""
+"""Number of coordinates that are averaged at a time for long models."""
 
 
 def average(models: Array, weights: Array) -> Array:
@@ -27,7 +27,7 @@ def average(models: Array, weights: Array) -> Array:
 
 
 def _average_stretches(models: Array, weights: Array) -> Array:
-    """Compute the same bits one site's stretch of coordinates at a time: models may lie in a file larger than memory."""
+    """Compute the same bits in blocks of coordinates: models may be in a file larger than memory."""
     total = np.zeros(models.shape[1])
     for start in range(0, models.shape[1], _STRETCH):
         span = slice(start, start + _STRETCH)
@@ -42,8 +42,8 @@ def _average_stretches(models: Array, weights: Array) -> Array:
 def average_heads(models: Array, weights: Array, *, before: Array, layout: Layout, last: str, trained: Array) -> Array:
     """Average models (K, P), where each output of layer `last` counts only the sites that trained it.
 
-    `trained` (K, C) says which; an output that nobody trained stays as it was `before` (P,). Without this a head would
-    move only by its task's share of the weight.
+    `trained` (K, C) marks them; an output that no site trained keeps its value `before` (P,). Otherwise a head would change only
+    by its task's share of the weight.
     """
     out = average(models, weights)
     outputs = trained.shape[1]

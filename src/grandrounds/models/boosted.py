@@ -1,8 +1,8 @@
-"""Gradient-boosted trees by LightGBM: the strong table model to compare a federation with.
+"""Gradient-boosted trees by LightGBM, a strong baseline for tables.
 
-Boosting grows each tree on the mistakes of all the trees before it, so models grown apart cannot be
-averaged. This model is for one place: all rows together (method 'pooled') or each site by itself
-('local'), round after round. It is stored as LightGBM's own text and nothing is unpickled; LightGBM is
+Boosting grows each tree on the residuals of all earlier trees, so models of several sites cannot be averaged. This model is for
+methods 'pooled' (all rows together) and 'local' (each site alone), round after round. It is stored as LightGBM's own text and
+nothing is unpickled; LightGBM is
 needed to fit and to predict, and is imported only then.
 """
 
@@ -31,49 +31,48 @@ from grandrounds.models.trees import MAX_DEPTH
 _APART = "gradient-boosted trees of several sites cannot be averaged: use model 'forest', or method 'pooled' or 'local'"
 
 METHODS = ("pooled", "local")
-"""The methods that grow one model in one place; every other one would have to average."""
+"""Methods that fit one model without averaging."""
 
 REFUSALS: dict[str, str] = {
     "averaging": _APART,
     "fedavg": _APART,
-    "fedprox": "boosted trees have no gradient for FedProx's pull to change; use method 'pooled' or 'local'",
-    "fedopt": "boosted trees have no parameters that move, so a server optimiser has no step to take; "
+    "fedprox": "boosted trees have no gradient for FedProx's term; use method 'pooled' or 'local'",
+    "fedopt": "boosted trees have no parameters for a server optimiser; "
     "use method 'pooled' or 'local'",
     "scaffold": "boosted trees have no gradient for SCAFFOLD's control variates to correct; "
     "use method 'pooled' or 'local'",
     "moon": "boosted trees have no hidden representation, so MOON has nothing to contrast; "
     "use method 'pooled' or 'local'",
     "async": "late boosted trees cannot be blended into a newer model; use method 'pooled' or 'local'",
-    "masking": "boosted trees are not numbers to add, so secure sums would return noise; "
-    "turn masking off or use another model",
-    "dp_sgd": "boosted trees have no gradient to clip and blur, so DP-SGD cannot protect them; "
+    "masking": "boosted trees cannot be summed, as secure aggregation requires; set privacy.secure = false or use another model",
+    "dp_sgd": "boosted trees have no gradient for DP-SGD to clip; "
     "use a logistic model or an mlp",
-    "proximal": "boosted trees have no gradient for a proximal pull to change; use stability 'none'",
+    "proximal": "boosted trees have no gradient for a proximal term; use stability 'none'",
     "anchor": "boosted trees have no gradient for an anchor to change; use stability 'none'",
     "permuted_anchor": "boosted trees have no gradient for an anchor to change; use stability 'none'",
-    "anchored_scaffold": "boosted trees have no gradient for variates and an anchor to change; use stability 'none'",
+    "anchored_scaffold": "boosted trees have no gradient for control variates and an anchor; use stability 'none'",
     "alignment": "boosted trees have no gradient that could align their attributions with others'; use stability 'none'",
     "clustered": _APART,
     "robust": _APART,
     "distance": _APART,
     "reference": _APART,
-    "noise": "boosted trees are grown and not stepped, so there is no gradient to add noise to; set train.noise = 0",
-    "finetune": "boosted trees are fitted where they are used; set train.finetune = 0",
-    "attack": "boosted trees have no update to turn round or to blur; use label-flip or label-shuffle",
+    "noise": "boosted trees have no gradient to add noise to; set train.noise = 0",
+    "finetune": "boosted trees cannot be fine-tuned; set train.finetune = 0",
+    "attack": "boosted trees have no update that this attack could change; use label-flip or label-shuffle",
     "temperature": "boosted trees have no last layer to divide by a temperature; use evaluation.calibrate = 'platt', "
     "or none",
-    "keep_optimizer": "boosted trees are grown without an optimizer, so there is no optimizer state to keep; "
-    "turn it off",
+    "keep_optimizer": "boosted trees are grown without an optimizer, so there is no optimizer state to keep; set "
+    "train.keep_optimizer = false",
 }
-"""What boosted trees cannot do, by the name of the feature, and the sentence that says why."""
+"""Features that boosted trees do not support, with the reason."""
 
 LEAVES = 31
-"""Leaves a tree may have: LightGBM's own default."""
+"""Maximum number of leaves: LightGBM's default."""
 
 
 @dataclass(frozen=True)
 class BoostedModel:
-    """Boosted trees behind the `Model` protocol. `trees` is how many rounds of boosting one call of `fit` adds."""
+    """Boosted trees behind the `Model` protocol. `trees` is the number of boosting rounds per call of `fit`."""
 
     features: int
     classes: int
@@ -92,7 +91,7 @@ class BoostedModel:
 
     @property
     def site_bytes(self) -> int:
-        """The vector of what a round adds, at about 75 bytes of text a leaf."""
+        """Size of the trees that a round adds, at about 75 bytes of text per leaf."""
         return 200 * self.trees * self.outputs * min(LEAVES, 1 << self.depth)
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
@@ -115,11 +114,9 @@ class BoostedModel:
 
         A new model starts from the class shares, as LightGBM does, unless a class has no row here. Its
         score would be log(1e-15), which costs 34 for each such patient elsewhere; the start is then the
-        shares with one imagined row more in each class, log((n_c + 1) / (n + C)). Rows of one class alone
-        say nothing about telling classes apart: they grow no tree, and leave a model that has trees as it is.
-
-        `weight` (n,) counts in proportion only, and a row of weight zero is as if it were not there.
-        LightGBM may stop early, where no split helps.
+        shares with one imagined row more in each class, log((n_c + 1) / (n + C)). Rows of a single class grow no tree, and leave
+        a model with trees unchanged. Only relative values of `weight` (n,) matter, and rows of weight zero are ignored. LightGBM
+        may stop early if no split helps.
         """
         if self.trees < 1 or not 1 <= self.depth <= MAX_DEPTH or not 0 < self.lr < np.inf:
             raise BadInput(
@@ -140,7 +137,7 @@ class BoostedModel:
         raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
     def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array:
-        """Return the model whose one score s is slope * s + intercept: every leaf scaled, and a tree of one leaf more."""
+        """Return the model whose one score s is slope * s + intercept: every leaf scaled, and a further tree of one leaf."""
         return self.layout.vector(scale_scores(self.layout.text(theta), slope, intercept), dtype=theta.dtype)
 
     def combine(self, models: Array | Sequence[Array], weights: Array) -> Array:
@@ -148,7 +145,7 @@ class BoostedModel:
         values = np.asarray(weights, np.float64)
         if not len(models) or values.shape != (len(models),):
             raise BadInput(
-                f"{len(models)} models do not go with weights of shape {values.shape}; give one for each",
+                f"{len(models)} models do not match weights of shape {values.shape}; give one weight per model",
                 code="mismatched-shapes",
             )
         if not (np.isfinite(values).all() and (values >= 0).all() and values.any()):
@@ -202,7 +199,7 @@ class BoostedModel:
 
 
 def _lightgbm() -> Any:
-    """Import the package, or say how to get it."""
+    """Import LightGBM; raise BadInput with the install command if it is missing."""
     try:
         import lightgbm
     except ImportError:
@@ -232,7 +229,7 @@ def _check_training_rows(
 ) -> tuple[Array, Array, Array | None]:
     """Check rows, labels and weights; scale weights to mean 1 and leave out rows of weight zero.
 
-    Weights are scaled because LightGBM wants a leaf to hold some absolute weight, and would stop at none.
+    Weights are scaled because LightGBM requires a minimum absolute weight per leaf.
     """
     if y.shape != x.shape[:1] or not len(y):
         raise BadInput(

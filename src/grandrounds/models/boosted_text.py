@@ -1,9 +1,8 @@
 """LightGBM's text as a parameter vector: writing, packing and checking boosted trees.
 
-LightGBM's reader trusts what it reads: a link that goes round is walked for ever, a column number that
-is too large reads foreign memory. A text may come from another hospital, so every line is checked here
-before LightGBM sees it. What the reader can do without is left out (`strip_text`), among it the smallest
-and largest value of each column, which are values of patients.
+LightGBM's reader does not check its input: a circular link loops forever, and a column number that is too large reads foreign
+memory. A text may come from another hospital, so every line is checked here before LightGBM reads it. Lines that the reader does
+not need are removed (`strip_text`), among them the smallest and largest value of each column, which are patient data.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ _DECISIONS = (0, 2, 4, 6, 8, 10)  # numeric splits: which way a missing value go
 class BoostedLayout:
     """The flat form: mark, length, then LightGBM's text with three bytes in each number.
 
-    So the trees travel and are stored wherever a parameter vector can; float32 holds them exactly too.
-    Vectors differ in length, since texts do. A text is believed once all of it has been checked against
-    the model: columns, classes, depth, and links that lead from the root to each leaf once.
+    So the trees can be sent and stored like a parameter vector, exactly also in float32. Vectors differ in length, as texts do.
+    A text is accepted once all of it has been checked against the model: columns, classes, depth, and links that lead from the
+    root to each leaf once.
     """
 
     features: int
@@ -56,7 +55,7 @@ class BoostedLayout:
     depth: int = MAX_DEPTH
 
     def pack(self, params: Mapping[str, Array], *, dtype: np.typing.DTypeLike = np.float64) -> Array:
-        """Pack {"text": (n,) uint8} into one flat vector, checked as if it came from a stranger.
+        """Pack {"text": (n,) uint8} into one flat vector, checked as untrusted input.
 
         float32 is kept; any other type gives float64.
         """
@@ -70,7 +69,7 @@ class BoostedLayout:
         return self.vector(text.tobytes(), dtype=dtype)
 
     def views(self, vector: Array) -> dict[str, Array]:
-        """Return {"text": (n,) uint8}: a read-only copy, not a window into the vector."""
+        """Return {"text": (n,) uint8}: a read-only copy, not a view of the vector."""
         return {"text": np.frombuffer(self.text(vector), np.uint8)}
 
     def vector(self, text: bytes, *, dtype: np.typing.DTypeLike = np.float64) -> Array:
@@ -119,7 +118,7 @@ def compose_text(trees: str, *, features: int, classes: int) -> bytes:
 
 
 def strip_text(theirs: str, *, features: int, classes: int) -> bytes:
-    """Strip LightGBM's text of what its reader can do without.
+    """Remove the parts of LightGBM's text that its reader does not need.
 
     Left out: the ranges of the columns, its parameters and importances, sums that neither a score nor its
     explanation needs, and the byte sizes of the trees, by which the reader would jump (and with several
@@ -172,10 +171,10 @@ def _unpack(vector: Array) -> bytes:
         ((numbers >= 0) & (numbers < _WORD) & (numbers == np.trunc(numbers))).all(), "a number holds no whole bytes"
     )
     length = int(numbers[0]) * _WORD + int(numbers[1])
-    _require(vector.size == _HEADER - (-length // _BYTES), "the length does not agree with the header")
+    _require(vector.size == _HEADER - (-length // _BYTES), "the length does not match the header")
     cells = vector[_HEADER:].astype(">u4").view(np.uint8).reshape(-1, 4)
     padded = cells[:, 4 - _BYTES :].tobytes()
-    _require(not any(padded[length:]), "something follows the text")
+    _require(not any(padded[length:]), "there is data after the text")
     return padded[:length]
 
 
@@ -207,7 +206,7 @@ def _check_tree(tree: str, number: int, *, features: int, depth: int) -> None:
     first, *lines = tree.split("\n")
     named = [line.partition("=") for line in lines]
     _require(first == f"Tree={number}", f"tree {number} is not where it should be")
-    _require([name for name, _, _ in named] == list(_LINES), f"tree {number} has other lines than a tree has")
+    _require([name for name, _, _ in named] == list(_LINES), f"tree {number} has unexpected lines")
     values = {name: _numbers(name, value) for name, _, value in named}
     for name in _ONCE:
         _require(values[name].size == 1, f"'{name}' of tree {number} is not one number")
@@ -221,7 +220,7 @@ def _check_tree(tree: str, number: int, *, features: int, depth: int) -> None:
         blank = name == "leaf_count" and leaves == 1 and not values[name].size  # older versions do not count one leaf
         _require(values[name].size == size or blank, f"'{name}' of tree {number} does not hold {size} numbers")
     column, kind = values["split_feature"], values["decision_type"]
-    _require(((column >= 0) & (column < features)).all(), f"tree {number} asks for a column that is not there")
+    _require(((column >= 0) & (column < features)).all(), f"tree {number} uses a column that does not exist")
     _require(np.isin(kind, _DECISIONS).all(), f"tree {number} has a split that is not numeric")
     _check_links(values["left_child"], values["right_child"], number, depth=depth)
 

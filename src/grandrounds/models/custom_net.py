@@ -24,7 +24,7 @@ _CPU = torch.device("cpu")
 def build_custom_net(spec: ModelSpec, *, outputs: int, device: str, precision: str) -> TorchModel:
     """Build the module that `spec["name"]` names, called with `inputs`, `outputs` and the spec's options.
 
-    It starts from its own initialisation, drawn under the experiment's seed; torch's global generator is left alone.
+    It starts from its own initialisation, drawn with the experiment's seed; torch's global generator is not changed.
     """
     settle_torch()
     name, inputs = str(spec["name"]), tuple(int(n) for n in spec["inputs"])
@@ -37,7 +37,7 @@ def build_custom_net(spec: ModelSpec, *, outputs: int, device: str, precision: s
             net = plugins.call(name, key="model.name", inputs=inputs, outputs=outputs, **options)
         if not isinstance(net, nn.Module):
             raise BadInput(
-                f"model.name is '{name}': it gives a {type(net).__name__}, not a torch.nn.Module", code="not-a-module"
+                f"model.name is '{name}': it returns a {type(net).__name__}, not a torch.nn.Module", code="not-a-module"
             )
         return net
 
@@ -72,7 +72,7 @@ def _check(name: str, net: nn.Module, rows: Tensor, *, outputs: int) -> None:
     frozen = next((n for n, p in params.items() if not p.requires_grad), None)
     if frozen is not None:
         raise BadInput(
-            f"model.name is '{name}': parameter '{frozen}' is frozen; register what is not trained as a buffer",
+            f"model.name is '{name}': parameter '{frozen}' is frozen; register it as a buffer",
             code="frozen-parameter",
         )
     net.eval()
@@ -84,7 +84,7 @@ def _check(name: str, net: nn.Module, rows: Tensor, *, outputs: int) -> None:
     if not isinstance(out, Tensor) or tuple(out.shape) != (len(rows), outputs):
         output = f"shape {tuple(out.shape)}" if isinstance(out, Tensor) else f"type {type(out).__name__}"
         raise BadInput(
-            f"model.name is '{name}': for {len(rows)} rows it gives an output of {output}, "
+            f"model.name is '{name}': for {len(rows)} rows it returns an output of {output}, "
             f"not logits of shape ({len(rows)}, {outputs})",
             code="bad-output-shape",
         )
@@ -92,16 +92,16 @@ def _check(name: str, net: nn.Module, rows: Tensor, *, outputs: int) -> None:
     idle = next((n for n, g in zip(params, used or [None] * len(params), strict=True) if g is None), None)
     if idle is not None:
         raise BadInput(
-            f"model.name is '{name}': parameter '{idle}' plays no part in its output; leave it out",
+            f"model.name is '{name}': parameter '{idle}' has no effect on its output; remove it",
             code="unused-parameter",
         )
 
 
 @torch.no_grad()
 def _ends_linear(net: nn.Module, rows: Tensor) -> bool:
-    """Check that the last parameters are a dense layer's that gives the logits: halve them, and the logits halve.
+    """Check that the last layer is dense and gives the logits: halving its parameters halves the logits.
 
-    A temperature is divided into that layer, MOON looks at what it is fed, and tasks share all but it.
+    Temperature scaling divides that layer, MOON uses its inputs, and tasks share all other layers.
     """
     last = net.get_submodule(list(dict(net.named_parameters()))[-1].rpartition(".")[0])
     if not isinstance(last, nn.Linear):
@@ -116,7 +116,7 @@ def _ends_linear(net: nn.Module, rows: Tensor) -> bool:
 
 
 def _stacks(net: nn.Module, rows: Tensor) -> bool:
-    """Check that torch can train copies of the module side by side: not if it draws numbers or looks at values."""
+    """Check that torch can vmap the module: not if it draws random numbers or branches on values."""
     params = {n: p.detach() for n, p in net.named_parameters()}
 
     def loss(one: dict[str, Tensor], x: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """Linear models and MLPs over a stack of sites, with gradients written out by hand in NumPy.
 
-No autograd and no torch: small clinical models spend their time in dispatch, and one batched
-matmul for all sites is 13x faster a round than a loop over sites. A binary model has one logit
+No autograd and no torch: for small clinical models, dispatch dominates, and one batched matmul for all sites is 13 times as fast
+per round as a loop over sites. A binary model has one logit
 (so its coefficients read as log-odds ratios), a model of C > 2 classes has C.
 
-Batched `matmul` runs the same BLAS call for each site whatever K is, so a site's numbers do not
-depend on which other sites share its stack. `einsum` would not keep that promise.
+Batched `matmul` runs the same BLAS call for each site for any K, so a site's numbers do not depend on the other sites of its
+stack. `einsum` does not guarantee that.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Dense:
 
     @property
     def site_bytes(self) -> int:
-        """Parameters, gradient and two slots."""
+        """Bytes of parameters, gradient and two slots."""
         return 16 * self.layout.size
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
@@ -127,7 +127,7 @@ class Dense:
         pull: Callable[[Array], Array] | None,
         slope: Slope | None = None,
     ) -> None:
-        """Compute `gradient` on views taken before: a loop of small steps spends much of its time taking them."""
+        """Compute `gradient` on prepared views, because creating them dominates a loop of small steps."""
         delta, inputs = self._delta(layers, x, target, weight, slope)
         for i in reversed(range(len(layers))):
             gw, gb = grads[i]
@@ -140,9 +140,9 @@ class Dense:
                 delta *= inputs[i] > 0
 
     def deltas(self, layers: Layers, x: Array, target: Array, weight: Array) -> tuple[list[Array], list[Array]]:
-        """Return for each layer the slope of every row's weighted loss at its outputs, (K, B, width), and the layer's inputs.
+        """Return for each layer the gradient of every row's weighted loss at its outputs, (K, B, width), and the layer's inputs.
 
-        Their outer product is the row's own gradient, so these are all that per-row clipping needs.
+        Their outer product is the row's gradient, so per-row clipping needs no more.
         """
         delta, inputs = self._delta(layers, x, target, weight)
         slopes = [delta]
@@ -189,7 +189,7 @@ class Dense:
 def probabilities(logits: Array) -> Array:
     """Apply the sigmoid to one logit, softmax to several, along the last axis; never overflows. A new array."""
     if logits.shape[-1] == 1:
-        odds: Array = np.minimum(logits, 80)  # np.clip costs more than the rest of a small step
+        odds: Array = np.minimum(logits, 80)  # np.clip takes longer than the rest of a small step
         np.maximum(odds, -80, out=odds)
         np.exp(np.negative(odds, out=odds), out=odds)
         odds += 1

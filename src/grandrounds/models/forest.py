@@ -1,8 +1,7 @@
 """Random forests: trained at each site with scikit-learn, joined as a union of trees, stored as plain arrays.
 
-There is nothing to average in a tree, so a federation of forests is one round: each site fits its
-own, the server joins them with the sites' weights, and the vote of the union is the weighted mean
-of the sites' votes. scikit-learn is needed to fit and for nothing else.
+Trees cannot be averaged, so a federation of forests takes one round: each site fits its own, the server joins them by the sites'
+weights, and the vote of the union is the weighted mean of the sites' votes. scikit-learn is needed only for fitting.
 """
 
 from __future__ import annotations
@@ -19,30 +18,31 @@ from grandrounds.core.errors import BadInput
 from grandrounds.models.trees import DTYPES, MAX_DEPTH, Forest, combine, round_down, single_leaf
 
 REFUSALS: dict[str, str] = {
-    "fedprox": "a forest has no gradient, so FedProx's pull has nothing to pull on; use fedavg",
-    "fedopt": "a forest has no parameters that move, so a server optimiser has no step to take; use fedavg",
-    "scaffold": "a forest has no gradient, so SCAFFOLD's control variates have nothing to correct; use fedavg",
+    "fedprox": "a forest has no gradient for FedProx's term; use fedavg",
+    "fedopt": "a forest has no parameters for a server optimiser; use fedavg",
+    "scaffold": "a forest has no gradient for SCAFFOLD's control variates; use fedavg",
     "moon": "a forest has no hidden representation, so MOON has nothing to contrast; use fedavg",
     "async": "a late forest cannot be blended into a newer one, only joined to it; use synchronous rounds",
-    "masking": "trees are joined and not added, so secure sums would return noise; turn masking off or use another model",
-    "dp_sgd": "a forest has no gradient to clip and blur, so DP-SGD cannot protect it; use a logistic model or an mlp",
-    "proximal": "a forest has no gradient, so a proximal pull has nothing to pull on; use stability 'none'",
+    "masking": "trees cannot be summed, as secure aggregation requires; set privacy.secure = false or use another model",
+    "dp_sgd": "a forest has no gradient for DP-SGD to clip; use a logistic model or an mlp",
+    "proximal": "a forest has no gradient for a proximal term; use stability 'none'",
     "anchor": "a forest has no gradient, so an anchor has nothing to hold; use stability 'none'",
     "permuted_anchor": "a forest has no gradient, so an anchor has nothing to hold; use stability 'none'",
-    "anchored_scaffold": "a forest has no gradient, so variates and an anchor have nothing to hold; use stability 'none'",
+    "anchored_scaffold": "a forest has no gradient for control variates and an anchor; use stability 'none'",
     "alignment": "a forest has no gradient, so its attributions cannot be aligned with others'; use stability 'none'",
-    "clustered": "a forest is grown anew each round and cannot go on from its cluster's; use fedavg or local",
-    "robust": "trees are joined and not averaged, so no rule can compare them number by number; use robust = 'none'",
-    "distance": "two forests have no distance; weigh by data_size or uniform",
-    "reference": "forests of sites differ in size and are not scored side by side; weigh by data_size or uniform",
-    "noise": "a forest has no gradient that noise could be added to; set train.noise = 0",
-    "finetune": "a forest is grown at once and cannot be trained on; set train.finetune = 0",
-    "attack": "a forest has no update to turn round or to blur; use label-flip or label-shuffle",
-    "temperature": "a forest has no last layer for a temperature or for Platt's slope; turn calibration off for it",
-    "class_weights": "a forest weighs every row alike; leave train.class_weights out, or use another model",
-    "keep_optimizer": "a forest is fitted without an optimizer, so there is no optimizer state to keep; turn it off",
+    "clustered": "a forest is grown anew in each round and cannot continue from its cluster's; use fedavg or local",
+    "robust": "trees are joined and not averaged, so robust rules do not apply; use robust = 'none'",
+    "distance": "forests have no distance; weigh by data_size or uniform",
+    "reference": "forests of different sizes are not scored together; weigh by data_size or uniform",
+    "noise": "a forest has no gradient to add noise to; set train.noise = 0",
+    "finetune": "a forest cannot be fine-tuned; set train.finetune = 0",
+    "attack": "a forest has no update that this attack could change; use label-flip or label-shuffle",
+    "temperature": "a forest has no last layer for calibration; set evaluation.calibrate = 'none'",
+    "class_weights": "a forest supports no class weights; leave train.class_weights out, or use another model",
+    "keep_optimizer": "a forest is fitted without an optimizer, so there is no optimizer state to keep; set "
+    "train.keep_optimizer = false",
 }
-"""What a forest cannot do, by the name of the feature, and the sentence that says why."""
+"""Features that a forest does not support, with the reason."""
 
 _MARK = 0x475246  # "GRF" opens every vector; below 2**24, so float32 holds it too
 _HEADER = 4  # mark, trees, nodes, classes
@@ -113,11 +113,10 @@ def _check_data(x: Array, y: Array, *, classes: int) -> None:
 
 @dataclass(frozen=True)
 class ForestLayout:
-    """The flat form: one float64 vector holding header and arrays.
+    """The flat form of a forest: one float64 vector with header and arrays.
 
-    So a forest can travel and be stored wherever a parameter vector can. Vectors differ in length, since
-    forests do. What is known of the model is checked too: a depth also bounds how much room a stranger's
-    trees may take when they are joined with others.
+    So a forest can be sent and stored like a parameter vector. Vectors differ in length, as forests do. They are checked against
+    the model: its depth also bounds the memory of untrusted trees.
     """
 
     features: int | None = None
@@ -125,9 +124,9 @@ class ForestLayout:
     depth: int | None = None
 
     def pack(self, params: Mapping[str, Array], *, dtype: np.typing.DTypeLike = np.float64) -> Array:
-        """Pack the six named arrays into one flat vector, checked as if they came from a stranger.
+        """Pack the six named arrays into one flat vector, checked as untrusted input.
 
-        float32 is kept (a fitted forest loses no decision by it); any other type gives float64.
+        float32 is kept (it changes no decision of a fitted forest); any other type gives float64.
         """
         if set(params) != set(DTYPES):
             extra = sorted(set(params) ^ set(DTYPES))
@@ -140,7 +139,7 @@ class ForestLayout:
         return np.concatenate(parts, dtype=np.float32 if np.dtype(dtype) == np.float32 else np.float64)
 
     def views(self, vector: Array) -> dict[str, Array]:
-        """Return the six named arrays in their own types: read-only copies, not windows into the vector."""
+        """Return the six named arrays in their own types: read-only copies, not views of the vector."""
         return forest_arrays(self.forest(vector))
 
     def forest(self, vector: Array) -> Forest:
@@ -173,17 +172,17 @@ def _sizes(vector: Array) -> tuple[int, int, int]:
         raise BadInput("these parameters are not a forest: the header is missing", code="damaged-model")
     sizes = vector[1:_HEADER]
     if not ((sizes >= 1) & (sizes <= vector.size) & (sizes == np.trunc(sizes))).all():
-        raise BadInput("these parameters are not a forest: the sizes in the header make no sense", code="damaged-model")
+        raise BadInput("these parameters are not a forest: the sizes in the header are invalid", code="damaged-model")
     trees, nodes, classes = (int(n) for n in sizes)
     if vector.size != _HEADER + trees * nodes * (4 + classes) + trees:
         raise BadInput(
-            "these parameters are not a forest: the length does not agree with the header", code="damaged-model"
+            "these parameters are not a forest: the length does not match the header", code="damaged-model"
         )
     return trees, nodes, classes
 
 
 def forest_arrays(forest: Forest) -> dict[str, Array]:
-    """Return the six arrays by name, in the order they travel."""
+    """Return the six arrays by name, in their order in the vector."""
     return {name: getattr(forest, name) for name in DTYPES}
 
 
@@ -218,11 +217,11 @@ class ForestModel:
 
     @property
     def site_bytes(self) -> int:
-        """The vector of a site's forest, were its trees as full as trees of a few thousand rows are."""
+        """Estimated size of a site's forest, for trees of a few thousand rows."""
         return 8 * self.trees * (1 << min(self.depth + 1, 12)) * (4 + self.classes)
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
-        """Return the empty start: one leaf that calls all classes equally likely. The seed changes nothing."""
+        """Return the empty start: one leaf with equal class probabilities. The seed has no effect."""
         return self.layout.pack(forest_arrays(single_leaf(np.full(self.classes, 1 / self.classes))), dtype=dtype)
 
     def logits(self, theta: Array, x: Array) -> Array:
@@ -231,12 +230,12 @@ class ForestModel:
         return np.log(vote, out=vote)
 
     def fit(self, x: Array, y: Array, *, seed: int) -> Array:
-        """Fit a site's forest, as a vector. Sites need seeds of their own, or their trees draw alike."""
+        """Fit a site's forest, as a vector. Sites need different seeds, or their trees are the same."""
         forest = fit_forest(self._rows(x), y, classes=self.classes, trees=self.trees, depth=self.depth, seed=seed)
         return self.layout.pack(forest_arrays(forest))
 
     def with_temperature(self, theta: Array, temperature: float) -> Array:
-        """Refuse: the arrays of a tree have no place for a temperature."""
+        """Refuse: a forest supports no temperature."""
         raise BadInput(REFUSALS["temperature"], code="unsupported-calibration")
 
     def with_platt(self, theta: Array, *, slope: float, intercept: float) -> Array:

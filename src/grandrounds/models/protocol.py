@@ -33,8 +33,8 @@ class ModelSpec(TypedDict):
 class Model(Protocol):
     """A trainable function of parameters (P,) and inputs.
 
-    `kernel` names who trains it: "numpy" (batched dense gradients), "torch" (autograd, any device) or
-    "forest" (scikit-learn at each site). `site_bytes` is what training one site holds in memory.
+    `kernel` names the training code: "numpy" (batched dense gradients), "torch" (autograd, any device) or
+    "forest" (scikit-learn at each site). `site_bytes` is the memory for training one site.
     """
 
     @property
@@ -64,7 +64,7 @@ class Model(Protocol):
 class Calibration:
     """Correction of log-odds s to slope * s + intercept, built into the model's last layer or its leaves.
 
-    A temperature T is the slope 1 / T; it is kept as it was chosen, and Platt's line has none.
+    A temperature T is the slope 1 / T; it is stored as chosen, and Platt's line has none.
     """
 
     slope: float
@@ -73,7 +73,7 @@ class Calibration:
 
     @property
     def platt(self) -> dict[str, float] | None:
-        """Slope and intercept as a run folder stores them; None for a temperature, which has a place of its own."""
+        """Return slope and intercept as a run folder stores them; None for a temperature, which is stored separately."""
         return None if self.temperature is not None else {"slope": self.slope, "intercept": self.intercept}
 
     @classmethod
@@ -82,7 +82,7 @@ class Calibration:
 
     @classmethod
     def from_record(cls, temperature: float | None, platt: Mapping[str, float] | None) -> Calibration | None:
-        """Read what a run folder stores; None where nothing was fitted."""
+        """Read the calibration from a run folder; None if there is none."""
         if platt is not None:
             return cls(float(platt["slope"]), float(platt["intercept"]))
         return None if temperature is None else cls.from_temperature(float(temperature))

@@ -18,7 +18,7 @@ from grandrounds.models.torch_model import TorchModel, settle_torch
 
 
 def pick_device(wish: str) -> str:
-    """Return the device an experiment gets: the one it asked for, or a GPU where there is one."""
+    """Return the device of an experiment: the requested one, or a GPU if there is one."""
     available = torch.cuda.is_available()
     if wish == "cuda" and not available:
         raise BadInput(
@@ -29,7 +29,7 @@ def pick_device(wish: str) -> str:
 
 
 class _Layer(nn.Module):
-    """x @ weight + bias, with the weight as the NumPy kernel keeps it: (inputs, outputs)."""
+    """A dense layer, x @ weight + bias, with the weight as in the NumPy kernel: (inputs, outputs)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

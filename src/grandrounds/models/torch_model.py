@@ -1,8 +1,7 @@
-"""Torch networks behind the `Model` protocol: parameters come and go as flat NumPy vectors.
+"""Torch networks behind the `Model` protocol: parameters are flat NumPy vectors outside.
 
-The network object holds an architecture only. Its parameters are pointed at the vector in hand before each
-use, so one network serves all sites. BatchNorm's running statistics, where a net has them, lie behind the
-learnt parameters in the vector and are averaged like them.
+The network object is an architecture only. Its parameters are set to views of the given vector before each use, so one network
+serves all sites. BatchNorm's running statistics, if any, follow the learnt parameters in the vector and are averaged like them.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ class TorchModel:
     """One architecture on one device. `precision`: float32, float64, tf32 or bf16 (weights stay float32)."""
 
     kernel = "torch"
-    draws = False  # whether the network may draw random numbers while it trains
-    stacks = True  # whether copies of it can be trained side by side on a GPU
-    ends_linear = True  # whether its last layer is a dense one that gives the logits
+    draws = False  # the network may draw random numbers in training
+    stacks = True  # copies of it can be vmapped on a GPU
+    ends_linear = True  # its last layer is dense and gives the logits
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class TorchModel:
         self.dtype = torch.float64 if precision == "float64" else torch.float32
         self.net = net.to(self.device, self.dtype)
         self._initial = initial
-        self.notes: list[str] = []  # what was said about loaded weights
+        self.notes: list[str] = []  # notes on loaded weights
         self.cache: dict[str, Any] = {}  # tensors and graphs on the device, kept between rounds
         self.trainable = tuple(name for name, _ in net.named_parameters())
         self.statistics = tuple(n for n, b in net.named_buffers() if b.is_floating_point())
@@ -86,7 +85,7 @@ class TorchModel:
 
     @cached_property
     def learnt(self) -> int:
-        """Number of entries of the vector that gradients change; the statistics lie behind them."""
+        """Number of entries of the vector that gradients change; the statistics follow them."""
         ends = {n: span.stop for n, span, _ in self.layout.slices}
         return int(ends[self.trainable[-1]])
 
@@ -111,7 +110,7 @@ class TorchModel:
 
     @property
     def room(self) -> int:
-        """Bytes that the sites trained at once may take up, by `site_bytes`: on a GPU a quarter of what is free."""
+        """Bytes for the sites trained at once, by `site_bytes`: on a GPU a quarter of the free memory."""
         return _CPU_ROOM if self.device.type == "cpu" else max(_CPU_ROOM, torch.cuda.mem_get_info(self.device)[0] // 4)
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
@@ -159,7 +158,7 @@ class TorchModel:
     def forward(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Compute logits in full precision from given parameters; in bf16 the arithmetic between is done in it.
 
-        Parameters that the network was pointed at are simply used: swapping them in costs time a CPU notices.
+        Parameters that the network already uses are not swapped in, which is slow on a CPU.
         """
         first = self.net.get_parameter(self.trainable[0])
         if self.precision != "bf16" and params[self.trainable[0]] is first:
@@ -213,7 +212,7 @@ class TorchModel:
         return torch.cat(blocks).cpu().numpy() if blocks else np.empty((0, 0), np.float32)
 
     def _cached_rows(self, x: Array) -> list[Array] | list[Tensor]:
-        """Return blocks of rows; on a GPU the rows of the last few parts stay there, so a round does not move them again."""
+        """Return blocks of rows; on a GPU the rows of the last few parts are cached."""
         cuts = range(0, len(x), _ROWS)
         if self.device.type != "cuda":
             return [x[i : i + _ROWS] for i in cuts]
@@ -258,9 +257,8 @@ def torch_seed(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _to_bf16(x: Tensor) -> Tensor:
-    """bf16, with images and convolutions in channels-last order, which is what a GPU's convolutions want.
-
-    Inside vmap a stack has no such order, and products of matrices want none.
+    """Convert to bf16, with images and convolutions in channels-last order, which is fastest on a GPU. Inside vmap there is no
+    such order, and matrix products do not need it.
     """
     if x.dim() == 4 and not is_using_products() and not torch._C._functorch.is_batchedtensor(x):
         return x.to(torch.bfloat16, memory_format=torch.channels_last)

@@ -14,7 +14,7 @@ from torch import Tensor
 Result = tuple[Tensor, list[Tensor]]
 Step = Callable[[Tensor, Tensor, list[Tensor], Tensor, Tensor, Tensor], Result]
 """step(theta, grad, slots, t, lr, decay) -> (change of theta, new slots); t counts from 1, lr is a tensor, decay is 1
-on weights and 0 on biases and norms. Everything broadcasts, so any layout of sites and parameters will do."""
+on weights and 0 on biases and norms. Everything broadcasts, so any layout of sites and parameters works."""
 
 SLOTS = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 

@@ -1,12 +1,11 @@
 """Decision trees as plain arrays: checked once, voted on with NumPy alone.
 
-A forest comes from another hospital, so it is judged before it is believed: children lie after their
-parent and have no other, so that a walk from the root ends, and no tree is deeper than `MAX_DEPTH`.
-A `Forest` that exists is sound.
+A forest comes from another hospital, so it is checked before use: children come after their only parent, so that a walk from the
+root ends, and no tree is deeper than `MAX_DEPTH`. Every `Forest` object is valid.
 
 A row is compared in float32, as scikit-learn does. Rounding a threshold down to float32 therefore
-changes no decision (for a float32 x, x <= t exactly when x <= the largest float32 not above t), and
-a forest made of such thresholds survives a trip through a float32 vector.
+changes no decision (for a float32 x, x <= t exactly when x <= the largest float32 not above t), and a forest of such thresholds
+is the same after conversion to float32.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 
 MAX_DEPTH = 256
-"""Levels below the root that are believed: a real tree has a few dozen, a chain of a million nodes is an attack."""
+"""Largest accepted depth: a real tree has a few dozen levels, a chain of a million nodes is an attack."""
 
 DTYPES: dict[str, type[np.generic]] = {
     "feature": np.int32,
@@ -31,18 +30,18 @@ DTYPES: dict[str, type[np.generic]] = {
     "value": np.float32,
     "weight": np.float64,
 }
-"""The arrays of a forest by name, in the order they travel, and their types."""
+"""The arrays of a forest by name, in their order in the vector, and their types."""
 
 _CELLS = 32768  # (tree, row) pairs walked at once: their working arrays stay in cache
 _ROWS = 2048  # rows walked at once, so that a block of the table stays in cache too
-_SLACK = 1e-4  # how far shares and weights may be from summing to one: room for float32, not for a louder vote
+_SLACK = 1e-4  # tolerance of sums to one: rounding of float32
 
 
 @dataclass(frozen=True, eq=False)
 class Forest:
     """Trees as arrays: node j of tree t. A row goes left where x[feature] <= threshold; node 0 is the root.
 
-    Anything unsound is refused with `BadInput`. The arrays are copied and cannot be written to.
+    Anything invalid is refused with `BadInput`. The arrays are copied and cannot be written to.
     """
 
     feature: Array  # (T, N) int32, -1 at a leaf and in padding
@@ -50,7 +49,7 @@ class Forest:
     left: Array  # (T, N) int32, -1 at a leaf
     right: Array  # (T, N) int32, -1 at a leaf
     value: Array  # (T, N, C) float32, the class shares at the node
-    weight: Array  # (T,) float64, sums to 1: a tree's say in the vote
+    weight: Array  # (T,) float64, sums to 1: a tree's weight in the vote
 
     def __post_init__(self) -> None:
         for name, dtype in DTYPES.items():
@@ -67,7 +66,7 @@ class Forest:
 
     @property
     def nodes(self) -> int:
-        """Nodes for which each tree has room (the largest tree fills it)."""
+        """Number of nodes per tree, padded to the largest."""
         return int(self.feature.shape[1])
 
     @property
@@ -135,8 +134,8 @@ class Forest:
 class _Table:
     """All trees in one table for walking, level by level: the roots, then their children, and so on.
 
-    A right child follows its sibling, so one step is `left + (x > threshold)`. A leaf is its own left
-    child and its threshold is infinite, so a row that has arrived stays.
+    A right child follows its sibling, so one step is `left + (x > threshold)`. A leaf is its own left child and its threshold is
+    infinite, so a row stays at its leaf.
     """
 
     feature: Array
@@ -166,9 +165,8 @@ class _Table:
 
 
 def combine(forests: Sequence[Forest], weights: Array) -> Forest:
-    """Join forests: tree t of forest k has weights[k] * weight[t] of the vote, all scaled to sum to 1.
-
-    Its vote is the weighted mean of the forests' votes, whatever the number and size of their trees.
+    """Join forests: tree t of forest k has weights[k] * weight[t] of the vote, all scaled to sum to 1. Its vote is the weighted
+    mean of the forests' votes, for any number and size of their trees.
     """
     shares = _shares(weights, count=len(forests))
     if len({f.classes for f in forests}) != 1:
@@ -226,7 +224,7 @@ def _pad(array: Array, *, nodes: int, fill: int) -> Array:
 
 def _require(sound: bool | np.bool_, problem: str) -> None:
     if not sound:
-        raise BadInput(f"this is not a sound forest: {problem}", code="damaged-model")
+        raise BadInput(f"this is not a valid forest: {problem}", code="damaged-model")
 
 
 def _convert_exactly(name: str, array: Array, dtype: np.dtype[np.generic]) -> Array:
@@ -253,7 +251,7 @@ def _check_shapes(forest: Forest) -> None:
 
 
 def _check_links(forest: Forest) -> None:
-    """Check that every child lies after its parent, inside the tree, and has no other parent: no walk can go round."""
+    """Check that every child lies after its parent, inside the tree, and has no other parent: there are no cycles."""
     split = forest.feature >= 0
     tree, parent = np.nonzero(split)
     children = np.stack([forest.left[split], forest.right[split]])

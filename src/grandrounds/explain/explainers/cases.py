@@ -14,11 +14,11 @@ from grandrounds.explain.explainers.linear import linear_layer
 from grandrounds.explain.explainers.shapley import Shap, scores, shap_deep, shap_kernel
 from grandrounds.explain.features import Features
 
-_STEPS = 100  # points on a path: for one patient there is time for many
+_STEPS = 100  # points on a path: one patient allows many
 _SAMPLES = 5000
 
 Outputs = tuple[Array, Array]
-"""Contributions (C, F) to each of the model's outputs, and what each starts from (C,)."""
+"""Contributions (C, F) to each of the model's outputs, and the base value of each (C,)."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def explain_shap(q: Question) -> Outputs:
 
 
 def explain_lime(q: Question) -> Outputs:
-    """Explain by the straight line that fits the model best around the patient."""
+    """Explain by LIME, a local linear model around the patient."""
     return _explain_outputs(q, Lime(q.features, q.background, samples=_SAMPLES, seed=q.seed)), _mean_score(q)
 
 

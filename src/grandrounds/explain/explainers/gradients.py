@@ -1,9 +1,9 @@
 """Explain tables by gradients: the gradient sketch, integrated gradients from one baseline, path gradients from many.
 
-The gradient sketch is |input x gradient of the loss|, one backward pass for all features: the change of a row's
-cross-entropy, to first order, were a feature's inputs those of a baseline, the mean patient. Standardised numbers have it
-at zero; a 0/1 input of a category does not, and against zero a level that everybody has would count for everybody. It
-costs less than an epoch of local training, so it can be taken every round.
+The gradient sketch is |(input - baseline) x gradient of the loss|, one backward pass for all features: the first-order change of
+a row's cross-entropy if a feature had the values of the mean patient. For standardised numbers that is zero; for a 0/1 input of
+a category it is not, and with a zero baseline a level that all patients have would seem important. It takes less time than an
+epoch of local training, so it can be computed in every round.
 
 Along straight lines gradients are added up: phi_j = mean over backgrounds b and points alpha of (x_j - b_j) * df/dx_j at
 b + alpha (x - b), f the logit of one class. With one background this is integrated gradients (Sundararajan et al. 2017,
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from grandrounds.explain.rule import SketchRule
 
 _BLOCK = 512 * 2**10
-"""Bytes of input gradients worked on at once."""
+"""Bytes of input gradients computed at once."""
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """Explainer of tables by input x gradient; the inputs of a feature are added up before the absolute value is taken."""
+    """Explainer of tables by input x gradient; the inputs of a feature are summed before taking the absolute value."""
 
     features: Features
-    baseline: Array | None = None  # (d,) what a row is compared with; not given: zero
+    baseline: Array | None = None  # (d,) the row to compare with; not given: zero
 
     @classmethod
     def from_rule(cls, rule: SketchRule, features: Features, background: Array) -> Gradient:
@@ -97,7 +97,7 @@ def _autograd_loss_slopes(model: Any, models: Array, x: Array, target: Array) ->
     return np.stack(slopes)
 
 
-_CELLS = 2**17  # numbers of a hidden layer worked on at once: they stay in cache
+_CELLS = 2**17  # numbers of a hidden layer computed at once: they stay in cache
 _POINTS = 512  # points of paths given to a torch net at once
 
 Signed = Callable[[Any, Array, Array, Array], Array]
@@ -155,7 +155,7 @@ def path_gradients(
 ) -> Array:
     """Signed path gradients of the logit of `outputs` (one for all rows, or one a row), in the shape of x.
 
-    A row's numbers do not depend on the rows beside it where the model is dense.
+    For dense models a row's numbers do not depend on the other rows.
     """
     if steps < 1:
         raise BadInput(f"a path needs at least one step, not {steps}", code="too-few-steps")

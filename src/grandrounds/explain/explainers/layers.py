@@ -1,6 +1,6 @@
 """Activations and gradients of torch nets for explanations: the layer a heat map is read from, and many models in a pass.
 
-On a CPU one model is looked at after another. On a GPU a whole stack of sites is vmapped where it is in training.
+On a CPU models are processed one after another. On a GPU a whole stack of sites is vmapped if training vmaps it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from grandrounds.models.nets.products import as_products
 from grandrounds.models.torch_model import TorchModel
 
 _BYTES = {"cpu": 2**28, "cuda": 2**34}
-"""What a pass may hold in activations. A CPU gains nothing from larger passes; a GPU is filled by them."""
+"""Bytes of activations per pass. Larger passes are faster on a GPU only."""
 
 Score = Callable[[Tensor, Tensor], Tensor]
-"""From logits (n, C) and classes (n,) to what is explained of each row, (n,)."""
+"""Function of logits (n, C) and classes (n,) that returns the explained score of each row, (n,)."""
 
 Rule = Callable[["Pass", Tensor, Tensor], Tensor]
-"""From a model in hand, images (b, C, H, W) and their classes (b,) to what is wanted of each: (b, ...)."""
+"""Function of a bound model, images (b, C, H, W) and their classes (b,) that returns values of each: (b, ...)."""
 
 _Slope = Callable[[Callable[[Tensor], tuple[Tensor, Tensor]], Tensor], tuple[Tensor, Tensor]]
 
@@ -55,7 +55,7 @@ def trace_net(model: TorchModel, theta: Array, image: Array) -> NetTrace:
 
     The map is the last one of the size of the last convolution's: after its norm, activation and shortcut, where these
     are modules (ResNet's last block; the layers NormGrad's authors take), and before any pooling. Convolutions that
-    give a single pixel (squeeze-and-excitation, a 1x1 classifier) have no place to show and are passed over.
+    give a single pixel (squeeze-and-excitation, a 1x1 classifier) have no spatial map and are skipped.
     """
     traces: dict[tuple[int, ...], NetTrace] = model.cache.setdefault("traces", {})
     if image.shape not in traces:
@@ -123,8 +123,8 @@ class Pass:
         place = self.trace.map
         if place is None:
             raise BadInput(
-                "this net has no convolution that gives a map, so grad_cam and normgrad have nothing to show; "
-                "use saliency, gradient, gradient_norm or integrated_gradients",
+                "this net has no convolution with a spatial map for grad_cam and normgrad; use saliency, gradient, "
+                "gradient_norm or integrated_gradients",
                 code="no-convolution",
             )
 
@@ -187,8 +187,8 @@ def passes(
 ) -> Iterator[tuple[slice, slice, Array]]:
     """Yield (models, images, values (k, b, ...)): `rule` applied to models (K, P) on images (n, C, H, W) of classes (n,).
 
-    `width` is how many images a rule makes of one; `rows` how many a pass may hold in all, if not as many as fit.
-    On a CPU no pass spans two sites (`offsets`): a site's numbers are the same to the bit, whoever else is in the stack.
+    `width` is the number of images that a rule makes of one; `rows` the number per pass, if not as many as fit. On a CPU no pass
+    spans two sites (`offsets`), so a site's numbers are the same to the bit in any stack.
     """
     if not len(x) or not len(theta):
         return
@@ -214,7 +214,7 @@ def passes(
 
 
 def _pass_bytes(device: torch.device) -> int:
-    """Return the bytes for one pass; on a GPU at most a quarter of what is free, because others may use it too."""
+    """Return the bytes for one pass; on a GPU at most a quarter of the free memory, because others may use it too."""
     most = _BYTES[device.type]
     return most if device.type == "cpu" else min(most, torch.cuda.mem_get_info(device)[0] // 4)
 

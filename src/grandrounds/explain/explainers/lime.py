@@ -1,9 +1,9 @@
-"""LIME for tables (Ribeiro et al. 2016): the straight line that fits a model best around one row.
+"""LIME for tables (Ribeiro et al. 2016): a local linear model around one row.
 
 A sample keeps each feature of the row or draws it from the background, with even chances and each feature for itself;
 a feature of several inputs is kept or drawn as a whole. A ridge regression of the scores on what was kept (1 or 0),
-samples weighed by how near they are to the row, gives each feature's attribution: what keeping the row's value is
-worth. Since a draw depends on no row and no model, all are explained with the same samples.
+with samples weighed by their proximity to the row, gives each feature's attribution: the effect of keeping the row's value.
+Draws do not depend on the row or the model, so all are explained with the same samples.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from grandrounds.explain.explainers.shapley import scores
 from grandrounds.explain.features import Features
 
 WIDTH = 0.75
-"""Width of the kernel, in roots of the number of features: what the authors' package takes."""
+"""Width of the kernel, in square roots of the number of features: the default of the authors' package."""
 
 RIDGE = 1e-3
-"""Enough for fewer samples than features to have an answer, too little to draw values towards zero."""
+"""Ridge penalty: enough for fewer samples than features, too small to shrink values."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Lime:
 
     @cached_property
     def _solver(self) -> Array:
-        """Matrix (F, m) that turns scores into coefficients: weighted ridge, its intercept not drawn to zero."""
+        """Matrix (F, m) that turns scores into coefficients: weighted ridge, its intercept not penalised."""
         share = self.proximity / self.proximity.sum()
         centred = self.keep_mask - share @ self.keep_mask
         weighted = centred.T * self.proximity
@@ -119,7 +119,7 @@ def lime(
     predictions = np.asarray(predict(explainer.sample_around(row)), float)
     if predictions.shape != (samples,):
         raise BadInput(
-            f"LIME explains one score a row: for {samples} rows 'predict' gave an array of shape {predictions.shape}",
+            f"LIME explains one score per row: for {samples} rows 'predict' gave an array of shape {predictions.shape}",
             code="bad-prediction-shape",
         )
     out: Array = explainer._solver @ predictions

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Coefficients:
     """The size of each feature's coefficients on the inputs as the model sees them, the same for every row.
 
-    Inputs are standardised, so a coefficient is what one standard deviation is worth in log-odds. A feature of several
+    Inputs are standardised, so a coefficient is the effect of one standard deviation in log-odds. A feature of several
     inputs, or of several classes, has the root of the sum of its squared coefficients.
     """
 
@@ -54,7 +54,7 @@ def linear_layer(model: Any, theta: Array) -> tuple[Array, Array]:
     dense = as_dense(model)
     if dense is None or len(dense.widths) != 2:
         raise BadInput(
-            "only a logistic model has coefficients to read; explain an MLP by 'shap' or 'permutation', a forest by 'shap'",
+            "only a logistic model has coefficients; explain an MLP by 'shap' or 'permutation', a forest by 'shap'",
             code="needs-linear-model",
         )
     return dense.layers(theta)[0]

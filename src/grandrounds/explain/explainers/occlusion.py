@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 SCORES = {
     "log_loss": "log loss with the tile hidden minus log loss without",
     "accuracy": "right (1) or wrong (0) without, minus right or wrong with the tile hidden",
-    "self": "how far the prediction moves, KL(p(x) || p(x with the tile hidden)): no labels",
+    "self": "change of the prediction, KL(p(x) || p(x with the tile hidden)); needs no labels",
 }
 
 _BYTES = 64 * 2**20
-"""Images with a hidden tile held at once, for models that are asked through NumPy."""
+"""Bytes of images with a hidden tile held at once, for models that are called through NumPy."""
 
 
 @dataclass(frozen=True)
@@ -150,17 +150,17 @@ def score_drop(score: str, before: Array, after: Array, target: Array) -> Array:
         now, then = _log_probabilities(before), _log_probabilities(after)
         weight = np.exp(now) if score == "self" else _two_classes(target)
         out: Array = (weight * (now - then)).sum(axis=-1)
-    return np.maximum(out, 0) if score == "self" else out  # only rounding takes a divergence below zero
+    return np.maximum(out, 0) if score == "self" else out  # a divergence is below zero only by rounding
 
 
 def _predict_classes(values: Array, middle: float) -> Array:
-    """The class with the most, or whether the one value is above the middle."""
+    """Return the most likely class; with one value, 1 if it is above the middle."""
     classes: Array = values[..., 0] > middle if values.shape[-1] == 1 else values.argmax(axis=-1)
     return classes
 
 
 def _two_classes(p: Array) -> Array:
-    """One probability as those of two classes."""
+    """Expand one probability to those of two classes."""
     return np.concatenate([1 - p, p], axis=-1) if p.shape[-1] == 1 else p
 
 

@@ -1,11 +1,9 @@
-"""Permutation importance: how much worse a model does when one feature's values change places between rows.
+"""Permutation importance: the loss of a model's score when one feature's values are permuted between rows.
 
-SSE-AGG eq. 2, P_j = S(R) - S(pi_j R), row by row, so that the mean over rows is P_j. The permutations are fixed and
-shared (common random numbers): they follow from the seed and the number of rows alone, so that equal models have equal
-sketches, in every round. The max(0, .) of eq. 3 belongs to the sketch and is not taken here.
-
-A row whose value the permutation does not change cannot score worse. Only rows that move are worked out: of rare
-categories and indicators that is a few in a hundred.
+SSE-AGG eq. 2, P_j = S(R) - S(pi_j R), row by row, so that the mean over rows is P_j. The permutations are fixed and shared
+(common random numbers): they follow from the seed and the number of rows alone, so that equal models have equal sketches in
+every round. The max(0, .) of eq. 3 belongs to the sketch and is not applied here. Only rows whose value changes are computed:
+for rare categories and indicators that is a few percent.
 """
 
 from __future__ import annotations
@@ -31,20 +29,20 @@ if TYPE_CHECKING:
 SCORES = {
     "log_loss": "log loss with the feature permuted minus log loss as it is",
     "accuracy": "right (1) or wrong (0) as it is, minus right or wrong with the feature permuted",
-    "self": "how far the model's own prediction moves, KL(p(x) || p(x permuted)): no labels",
+    "self": "change of the model's prediction, KL(p(x) || p(x permuted)); needs no labels",
 }
 
 _BLOCK = 512 * 2**10
-"""Bytes of the widest layer worked on at once: with what it is made from and made into, it stays in a core's cache."""
+"""Bytes of the widest layer computed at once: with its inputs and outputs it fits in a core's cache."""
 
 _COPIES = 64 * 2**20
-"""Bytes of permuted rows held at once, for models that are asked through `logits`."""
+"""Bytes of permuted rows held at once, for models that are called through `logits`."""
 
 _CHANGES = 2**20
 """Changed inputs held at once, for dense models."""
 
 _GATHER = 0.7
-"""Below this share of rows that move it is cheaper to gather them than to work out all."""
+"""Share of changed rows below which gathering them is faster than computing all."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,8 @@ class Permutation:
     def rows(self, model: Any, theta: Array, x: Array, target: Array, offsets: Array) -> Array:
         """Return the cost of permuting each feature on each row: (n, F) by one model (P,), (K, n, F) by models (K, P).
 
-        Rows change places within a site only. Each site is worked out by itself, so that its numbers do not depend
-        on the others to the last bit.
+        Rows change places within a site only. Each site is computed separately, so that its numbers do not depend on the others
+        to the last bit.
         """
         if x.ndim != 2 or x.shape[1] != len(self.features.feature_index):
             wanted = f"rows of {len(self.features.feature_index)} inputs, not an array of shape {x.shape}"
@@ -265,7 +263,7 @@ def _blocks(picked: Array, rows: Array, room: int) -> list[Array]:
 
 
 class _ShiftedNet:
-    """One dense model on given rows, and what it says when some of their inputs change.
+    """One dense model on given rows, and its outputs when some of their inputs change.
 
     The change of a few inputs adds u = W_1[inputs]' delta to the first layer's s = W_1' x + b_1: an outer product for one
     input. Since relu(u + s) = max(u, -s) + s, and what follows is linear in the last term, s goes through the layers

@@ -1,7 +1,7 @@
-"""Registry of explainers: use, description, needs and code, which is imported when it is asked for.
+"""Registry of explainers: use, description, requirements and code, which is imported on demand.
 
 An explainer is added by a file with its arithmetic and one entry here. The settings `explain.sketch` and `explain.maps`, the
-checks of an experiment, `rounds list explainers` and `rounds explain --explainer` take their words from the table.
+checks of an experiment, `rounds list explainers` and `rounds explain --explainer` use this table.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ExplainerSpec:
 
     Attributes:
         name: As experiments and commands name it.
-        use: What it is asked for; one name may have several uses.
-        words: One line for people.
+        use: Its use; one name may have several uses.
+        words: One-line description.
         code: Module and name below this package. A sketch's is a class with `from_rule(rule, features, background)`, a case's
             a function of a `cases.Question`; heat maps are rules of `heat`.
         needs_gradient: Does not explain forests and boosted trees.
@@ -40,10 +40,10 @@ class ExplainerSpec:
         needs_labels: Reads the true classes of the rows; those that hide features do so unless explain.score is 'self'.
         needs_layer: Reads the map of a net's last convolution.
         hides_features: Scores the model with a feature hidden (explain.score).
-        mean_suffices: Of a linear model, the background's mean is all it needs (cases).
+        mean_suffices: For a linear model, the background's mean is sufficient (cases).
         title: Name of a heat map that a run can make (explain.maps); empty for those that it cannot.
-        short: The same where there is little room.
-        drawn: Whether `rounds explain` draws the heat map of an image.
+        short: A shorter title.
+        drawn: `rounds explain` draws the heat map of an image.
     """
 
     name: str
@@ -69,7 +69,8 @@ class ExplainerSpec:
 
 _T, _I, _H, _C = Use.TABLE_SKETCH, Use.IMAGE_SKETCH, Use.HEAT_MAP, Use.CASE
 EXPLAINER_SPECS: tuple[ExplainerSpec, ...] = (
-    ExplainerSpec("permutation", _T, "how much worse the model gets when a column is shuffled (explain.score, explain.repeats)",
+    ExplainerSpec("permutation", _T,
+                  "permutation importance: loss of the score when a column is shuffled (explain.score, explain.repeats)",
                   "permutation:Permutation", hides_features=True),
     ExplainerSpec("gradient", _T, "mean |input x gradient of the loss|: one backward pass, for every round",
                   "gradients:Gradient", needs_gradient=True, needs_background=True),
@@ -80,7 +81,7 @@ EXPLAINER_SPECS: tuple[ExplainerSpec, ...] = (
                   "gradients:IntegratedGradients", needs_gradient=True, needs_background=True),
     ExplainerSpec("coefficients", _T, "the weights of a linear model on standardised inputs",
                   "linear:Coefficients", needs_gradient=True, needs_linear=True, needs_labels=False),
-    ExplainerSpec("occlusion", _I, "how much worse the net gets when a tile is hidden (explain.score, explain.tiles)",
+    ExplainerSpec("occlusion", _I, "occlusion: loss of the net's score when a tile is hidden (explain.score, explain.tiles)",
                   "occlusion:Occlusion", hides_features=True),
     ExplainerSpec("gradient", _I, "mean |pixel x gradient of the loss| in each tile", "occlusion:Tiles", needs_gradient=True),
     ExplainerSpec("saliency", _I, "|gradient of the class score| in each tile", "occlusion:Tiles", needs_gradient=True),
@@ -90,17 +91,17 @@ EXPLAINER_SPECS: tuple[ExplainerSpec, ...] = (
     ExplainerSpec("normgrad", _I, "NormGrad as published: norms of activations times norms of gradients at a layer",
                   "occlusion:Tiles", needs_gradient=True),
     ExplainerSpec("integrated_gradients", _I, "integrated gradients with SmoothGrad", "occlusion:Tiles", needs_gradient=True),
-    ExplainerSpec("grad_cam", _H, "Grad-CAM: the last map's channels, weighted by their mean gradient; what speaks for the class",
+    ExplainerSpec("grad_cam", _H, "Grad-CAM: the last map's channels weighted by their mean gradient; positive evidence only",
                   needs_layer=True, title="Grad-CAM", drawn=True),
-    ExplainerSpec("normgrad", _H, "NormGrad: length of the last map's activations x length of its gradients, at each place",
+    ExplainerSpec("normgrad", _H, "NormGrad: norm of the last map's activations x norm of its gradients, at each position",
                   needs_layer=True, title="NormGrad", drawn=True),
-    ExplainerSpec("gradient_norm", _H, "length of the input gradient over channels, scaled to [0, 1] in each image",
+    ExplainerSpec("gradient_norm", _H, "norm of the input gradient over channels, scaled to [0, 1] in each image",
                   title="gradient norm", short="grad. norm"),
     ExplainerSpec("integrated_gradients", _H,
                   "integrated gradients averaged over noisy copies (SmoothGrad), absolute, summed over channels",
                   title="integrated gradients", short="int. grad.", drawn=True),
     ExplainerSpec("saliency", _H,
-                  "how fast the class score moves with each pixel: the input gradient, absolute, summed over channels",
+                  "absolute input gradient of the class score, summed over channels",
                   title="saliency"),
     ExplainerSpec("gradient", _H, "input x gradient of the loss, absolute, summed over channels: cheap enough for every round"),
     ExplainerSpec("shap", _C, "exact for linear models and trees; for nets path gradients, averaged over the background",
@@ -111,12 +112,12 @@ EXPLAINER_SPECS: tuple[ExplainerSpec, ...] = (
     ExplainerSpec("integrated_gradients", _C,
                   "gradients along the straight line from the background's mean row to this patient",
                   "cases:explain_integrated_gradients", needs_gradient=True),
-    ExplainerSpec("lime", _C, "the straight line that fits the model best around this patient (LIME); it does not add up exactly",
+    ExplainerSpec("lime", _C, "LIME: a local linear model around this patient; values do not sum exactly to the score",
                   "cases:explain_lime", mean_suffices=False),
     ExplainerSpec("coefficients", _C, "a linear model's coefficients times the patient's standardised values",
                   "cases:explain_coefficients", needs_gradient=True, needs_linear=True),
 )  # fmt: skip
-"""Every explainer in every use, in the order in which lists have them."""
+"""Every explainer in every use, in the order of lists."""
 
 
 def explainers_for(use: Use) -> Mapping[str, ExplainerSpec]:
@@ -125,8 +126,8 @@ def explainers_for(use: Use) -> Mapping[str, ExplainerSpec]:
 
 
 DEFAULT_CASE = "shap"
-"""Explainer of a case where none is named."""
+"""Default explainer of a case."""
 SKETCHES: tuple[str, ...] = tuple(dict.fromkeys((*explainers_for(_T), *explainers_for(_I))))
-"""Words of explain.sketch."""
+"""Values of explain.sketch."""
 MAPS: Mapping[str, str] = {name: spec.title for name, spec in explainers_for(_H).items() if spec.title}
-"""Words of explain.maps, and what the maps are called."""
+"""Values of explain.maps, with the titles of the maps."""

@@ -1,13 +1,12 @@
-"""Explain tables by Shapley values: the explainer that picks the right way for a model, and slower ways for single cases.
+"""Explain tables by Shapley values: the explainer that chooses the algorithm for a model, and slower algorithms for single cases.
 
-What is explained is the logit: the one of a binary model, or that of a chosen class; of a forest, its vote. Features
+Values explain the logit: that of a binary model, or of a chosen class; of a forest, its vote. Features
 that are left out are drawn from an agreed background (interventional), so sites with one background can be compared.
 
-Trees are explained by SHAP's TreeExplainer, from the arrays and texts that travel here. The other kind of tree
-explanation, which follows the training rows down each tree, would need to know how many patients of each site went which
-way, and would mean something else at every site. TreeExplainer keeps thresholds in float32, rounded either way, and
-counts nodes in 16 bits. So thresholds are rounded down before it sees them, which changes no decision about a float32
-row, and a tree too large for it is refused.
+Trees are explained by SHAP's TreeExplainer. Its path-dependent variant is not used: it would need the number of patients at each
+node of every site, and would not be comparable between sites. TreeExplainer stores thresholds in float32, rounded either way,
+and counts nodes in 16 bits. So thresholds are rounded down first, which changes no decision about a float32 row, and larger
+trees are refused.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from grandrounds.explain.rule import SketchRule
 
 MAX_EXACT_FEATURES = 12
-"""Features that are enumerated: each further one doubles the work."""
+"""Largest number of features for enumeration: each further one doubles the work."""
 
 Scores = Callable[[Array], Array]
 """Rows (m, d) to scores (m, C)."""
@@ -51,7 +50,7 @@ TreeDump = dict[str, Any]
 
 @dataclass(frozen=True)
 class Shap:
-    """Shapley values over an agreed background (B, d), in the cheapest way that a model has.
+    """Shapley values over an agreed background (B, d), by the fastest algorithm for a model.
 
     Linear models: exact, in closed form. Forests and boosted trees: exact, by TreeExplainer. MLPs and torch nets: path
     gradients with `steps` points a path, which are not exact Shapley values (see `paths`). `shap_deep`, `shap_kernel`
@@ -93,7 +92,7 @@ def exact_shapley(f: Scores, x: Array, background: Array, features: Features | N
     """Compute Shapley values (n, C, F) from all 2^F coalitions of at most 12 features.
 
     phi_j = sum over S without j of |S|! (F - |S| - 1)! / F! (v(S with j) - v(S)) (Shapley 1953), v(S) the mean over the
-    background of f where the features in S are the row's. `features` groups inputs; without it each is for itself.
+    background of f where the features in S are the row's. `features` groups inputs; without it each input is a feature.
     """
     check_background(x, background)
     grouped = features or Features.from_inputs([str(j) for j in range(x.shape[1])])
@@ -116,7 +115,7 @@ def exact_shapley(f: Scores, x: Array, background: Array, features: Features | N
 def shap_deep(model: Any, theta: Array, x: Array, background: Array) -> Array:
     """Run SHAP's DeepExplainer on an MLP or a torch net: signed values (n, C, ...) of the logits, in the shape of x.
 
-    DeepLIFT's rescale rule averaged over the background: it adds up exactly, but is no exact Shapley value either.
+    DeepLIFT's rescale rule averaged over the background: values sum exactly, but are not exact Shapley values.
     """
     import shap
     import torch
@@ -147,8 +146,8 @@ def shap_deep(model: Any, theta: Array, x: Array, background: Array) -> Array:
 def shap_kernel(model: Any, theta: Array, x: Array, background: Array, *, samples: int = 2048, seed: int = 0) -> Array:
     """Run SHAP's KernelExplainer on any model of tables: signed values (n, C, d) of logits, or of a forest's vote.
 
-    `samples` coalitions a row, each against every background row: accurate with many, and slow. No feature is thrown
-    out by a lasso, as SHAP would do with all but ten.
+    `samples` coalitions a row, each against every background row: accurate with many, and slow. Unlike SHAP's default, no
+    feature is removed by a lasso.
     """
     import shap
 
@@ -172,7 +171,7 @@ def _global_seed(seed: int) -> Iterator[None]:
 
 
 def _torch_layers(dense: Dense, theta: Array) -> Any:
-    """The model as a chain of torch's own layers, by whose names DeepExplainer knows them."""
+    """Build the model as a chain of torch's own layers, which DeepExplainer supports."""
     import torch
     from torch import nn
 
@@ -217,7 +216,7 @@ def forest_shap(forest: Forest, x: Array, background: Array) -> Array:
             "features": forest.feature[t],
             "thresholds": threshold[t],
             "values": forest.value[t] * forest.weight[t],
-            "node_sample_weight": np.ones(forest.nodes),  # asked for, and of no effect here
+            "node_sample_weight": np.ones(forest.nodes),  # required, without effect here
         }
         for t in range(forest.trees)
     ]
@@ -253,7 +252,7 @@ def _interventional(trees: list[TreeDump], x: Array, background: Array, *, outpu
 
     with np.errstate(over="ignore"):
         explained, reference = (rows.astype(np.float32).astype(float) for rows in (x, background))
-    every = shap.maskers.Independent(reference, max_samples=len(reference))  # by itself it would keep 100 rows
+    every = shap.maskers.Independent(reference, max_samples=len(reference))  # the default keeps 100 rows
     explainer = shap.TreeExplainer({"trees": trees}, every, feature_perturbation="interventional")
     if explainer.model.values.shape[1] > _NODES or x.shape[1] > _NODES:
         raise BadInput(
@@ -265,13 +264,13 @@ def _interventional(trees: list[TreeDump], x: Array, background: Array, *, outpu
 
 
 def direction(model: Any, theta: Array, x: Array, background: Array, *, steps: int = 10) -> Array:
-    """Return the direction in which inputs move each output: a unit vector (C * d,), the sign that absolute SHAP values drop.
+    """Return the direction of each input's effect on each output: a unit vector (C * d,), which absolute SHAP values lose.
 
-    A model that learnt from flipped labels uses the right features in the wrong direction: its mean |SHAP| is that of an
-    honest one, and this is its opposite.
+    A model trained on flipped labels relies on the right features in the wrong direction: its mean |SHAP| is that of an honest
+    one, and this vector is the opposite.
 
     mean over rows of phi_j * sign(x_j - mean background_j), for the SHAP values phi of every output; of a linear model
-    w_j * mean |x_j - b_j|. All zeros where no input counts.
+    w_j * mean |x_j - b_j|. All zeros if no input has an effect.
     """
     if not len(x):
         return np.zeros(model.outputs * x.shape[1])

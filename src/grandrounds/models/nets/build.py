@@ -40,8 +40,8 @@ def build_net(
     """Build the named net for images of `shape` (channels, height, width), with starting weights from `seed`.
 
     `norm` is "group" (default; what vmap over sites needs) or "batch", for deep-cnn also "none". `stem` is "small",
-    for images of about 28 to 64 pixels, or "imagenet", for larger ones. Nets without normalisation or a stem pay
-    no heed to them. `options` are the net's own: `dropout` (MobileNets), `widths` and `hidden` (deep-cnn).
+    for images of about 28 to 64 pixels, or "imagenet", for larger ones. Nets without normalisation or a stem ignore them.
+    `options` are the net's own: `dropout` (MobileNets), `widths` and `hidden` (deep-cnn).
     """
     if name not in NETS:
         raise BadInput(f"no net '{name}'; {nearest(str(name), NETS)}", code="unknown-model")

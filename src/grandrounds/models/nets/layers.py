@@ -1,7 +1,7 @@
 """Layers of the nets: convolutions that draw no random numbers, normalisation by name, checks of image sizes.
 
-PyTorch's own layers draw starting weights from the global generator when they are made. These start
-at zero and wait for `init_net`, so that making a net never moves anybody's random numbers.
+PyTorch's own layers draw starting weights from the global generator when they are made. These start at zero until `init_net`, so
+that building a net does not change the global random state.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def group_count(channels: int) -> int:
 def normalise(norm: str, channels: int, *, eps: float = 1e-5, momentum: float = 0.1) -> nn.Module:
     """Build the named normalisation over `channels`.
 
-    Group norm (Wu & He 2018, arXiv:1803.08494) is the default: its statistics are of one image, so nothing
-    about other patients is averaged or sent, and it holds up when sites differ, where batch norm does not
-    (Hsieh et al. 2020, arXiv:1910.00189). Batch norm is here for published weights.
+    Group norm (Wu & He 2018, arXiv:1803.08494) is the default: its statistics are of one image, so no statistics of other
+    patients are averaged or sent, and it works with non-IID sites, unlike batch norm (Hsieh et al. 2020, arXiv:1910.00189).
+    Batch norm is here for published weights.
     """
     if norm == "group":
         return GroupNorm(group_count(channels), channels, eps=eps)
@@ -106,7 +106,7 @@ def check_choice(setting: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_size(name: str, shape: Shape, least: int, *, way_out: str) -> None:
-    """Refuse images of which nothing would be left before the last layer."""
+    """Refuse images that are too small for the net."""
     channels, height, width = shape
     if channels < 1 or min(height, width) < least:
         raise BadInput(

@@ -16,7 +16,7 @@ _RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def load_weights(net: nn.Module, path: Path | str, *, strict_head: bool = False) -> list[str]:
-    """Load a .safetensors file into `net`; return one sentence for each thing that was not loaded as it stood.
+    """Load a .safetensors file into `net`; return one sentence for each array that was not loaded unchanged.
 
     Arrays are matched by name and shape. The classifier (the last dense layer) of another size keeps its
     starting weights, unless `strict_head` refuses it. A first convolution of three channels is summed over
