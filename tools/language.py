@@ -31,7 +31,7 @@ WORDS = {
     r"(goes|go|going|went|gone) by(?! default)": "relies on, uses",
     r"under masks": "with secure aggregation",
     r"purses?": "site budget",
-    r"(?<!capital )(?<!small )letters?(?! (or|and|of|to the)\b|, digits)": "message",
+    r"(?<!capital )(?<!small )letters?(?! (or|nor|and|of|to the)\b|, digits)": "message",
     r"couriers?|errands?": "transport, request",
     r"wardens?": "supervisor",
     r"strangers?": "rejected peer, new user",

@@ -118,8 +118,8 @@ def test_the_words_hold_the_numbers(runs, told):
         "added at each site",
         "follows from the experiment's seed (0)",
         "how rows are prepared",
-        "summaries of the same training rows left as they are",
-        f"{promise['noise']:.3g} times what one row can change, which is in it with chance 0.1",
+        "summaries of the same training rows were sent without noise",
+        f"{promise['noise']:.3g} times the largest change by one row, which is sampled with probability 0.1",
         "agrees with the run in every round and in total",
         "Not yet: `rounds attack",
     ):
@@ -136,17 +136,17 @@ def test_the_words_hold_the_numbers(runs, told):
 def test_a_promise_to_sites_says_whom_it_trusts_and_what_a_patient_has_of_it(runs, told):
     text = flat(told(runs("client").folder)[1])
     assert "GUARANTEE to each site: epsilon = 8" in text and "which the sites must trust" in text
-    assert "twice the epsilon holds, 16, with delta = 0.03" in text, "(1 + e^8) 1e-5"
+    assert "twice the epsilon applies: 16, with delta = 0.03" in text, "(1 + e^8) 1e-5"
     assert "finds at most practically all" in text and "rules out little" in text
     shared = flat(told(runs("shares").folder)[1])
-    assert "enough sites being honest" in shared and "must trust" not in shared
+    assert "enough sites are honest" in shared and "must trust" not in shared
 
 
 def test_pooled_rows_are_not_hidden_from_whoever_holds_them(runs, told):
     pooled = runs("pooled")
     text = flat(told(pooled.folder)[1])
     trained = sum(rows["train"] for rows in pooled.summary["rows"].values())
-    assert f"Trained on: {trained} rows of all sites, pooled." in text and "not against whoever holds the rows" in text
+    assert f"Trained on: {trained} rows of all sites, pooled." in text and "not against the holder of the rows" in text
     assert "before anything leaves" not in text
 
 

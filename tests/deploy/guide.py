@@ -121,7 +121,7 @@ class Reader:
                     out,
                 )
             self._until(command, out.read_text, seconds=120)
-        elif command.line.startswith("rounds status"):
+        elif command.line.startswith("rounds server status"):
             self._until(command, lambda: self._said(command.line), seconds=420)
         else:
             text = self._said(command.line)

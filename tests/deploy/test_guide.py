@@ -40,12 +40,12 @@ def test_every_command_takes_what_it_is_given(line):
 
 def test_a_wrong_option_would_be_found():
     with pytest.raises(Exception, match="No such option"):
-        parsed(["submit", "first.toml", "--sever", "heart"])
+        parsed(["server", "submit", "first.toml", "--sever", "heart"])
 
 
 def test_the_page_has_the_whole_way():
     done = [c.line for c in ALL]
-    for words in ("provision ", "site check", "server start", "site start", "submit", "audit verify", "server stop"):
+    for words in ("provision ", "site check", "server start", "site start", "server submit", "audit verify", "server stop"):
         assert any(line.startswith(f"rounds {words}") for line in done), words
     started = [c.terminal for c in ALL if c.line.startswith("rounds site start")]
     stopped = [c.terminal for c in ALL if c.line == CTRL_C]

@@ -175,7 +175,7 @@ def test_a_site_may_edit_its_policy(copy):
     folder = copy.site("cleveland")
     (folder / "policy.toml").write_text("# ours\n")
     done = rounds("provision", "verify", folder)
-    assert done.returncode == 0 and "policy.toml was changed: it is the site's own" in done.stdout
+    assert done.returncode == 0 and "policy.toml was changed: the site may change it" in done.stdout
 
 
 def test_an_out_that_is_there_is_never_written_over(copy):
@@ -222,7 +222,7 @@ def test_a_new_site_comes_in_and_nobody_elses_keys_change(copy, tmp_path):
         (
             consortium_text("cleveland", "St. Mary Zürich", "basel", "bern", address="fl.example.org"),
             "basel",
-            "bern is new in the file as well",
+            "bern is also new in the file",
         ),
     ],
 )

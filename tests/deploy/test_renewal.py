@@ -168,7 +168,7 @@ def test_a_withdrawn_sites_key_put_back_is_found(folders):
 def test_an_exchanged_key_on_the_servers_list_is_found(folders):
     shutil.copy(folders.node_key("hungary"), folders.node_key("cleveland"))
     done = rounds("provision", "verify", folders.out)
-    assert done.returncode == 3 and "not the one that was recorded" in done.stdout
+    assert done.returncode == 3 and "is not the recorded one" in done.stdout
 
 
 def test_a_new_server_key_is_endorsed_by_the_old_one(folders, tmp_path):
@@ -203,7 +203,7 @@ def test_an_operator_may_delete_what_was_handed_over(folders):
 def test_a_server_key_that_nobody_endorsed_is_not_taken(folders, tmp_path):
     other = provisioned(make_folder(tmp_path / "other"), "cleveland", "hungary")
     done = rounds("site", "accept", folders.site("cleveland"), other.site("cleveland"))
-    assert done.returncode == 2 and "not signed for by the one this site knows" in done.stderr
+    assert done.returncode == 2 and "not signed by the one that this site knows" in done.stderr
     done = rounds("site", "accept", folders.site("cleveland"), folders.site("hungary"))
     assert done.returncode == 2 and "is the folder of 'hungary'" in done.stderr
 

@@ -157,7 +157,7 @@ def test_a_rotated_site_is_sealed_again(tmp_path):
     assert (tmp_path / "hospital/keys/node").read_bytes() == (tmp_path / "out/sites/a/keys/node").read_bytes()
     shutil.rmtree(tmp_path / "out" / "sites" / "b")
     done = rounds("provision", "seal", "out", "--passphrase-file", "pass", cwd=tmp_path)
-    assert done.returncode == 2 and "holds no keys to hand over" in done.stderr
+    assert done.returncode == 2 and "has no keys to hand over" in done.stderr
 
 
 def test_a_short_passphrase_is_refused_before_anything_is_written(tmp_path):

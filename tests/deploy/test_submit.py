@@ -103,11 +103,11 @@ def test_a_folder_that_is_no_servers_or_operators_is_refused(made, experiment, t
 def test_a_run_that_nobody_knows_is_named_with_those_that_are_known(made, answering):
     answering(FlowerRun(1, "first", "running"), FlowerRun(2, "second", "finished:completed"))
     for words in (["server", "submit", "--resume", "frist"], ["server", "stop-run", "frist"]):
-        assert "no run is called 'frist'; did you mean 'first'?" in refused(*words, "--server", made.out)
-        assert "--server OUT looks at its own folders" in refused(*words, "--operator", made.operator("operator"))
-    assert "not at work: nothing to stop" in refused("server", "stop-run", "second", "--server", made.out)
+        assert "there is no run 'frist'; did you mean 'first'?" in refused(*words, "--server", made.out)
+        assert "--server OUT also searches its folders" in refused(*words, "--operator", made.operator("operator"))
+    assert "is not running, so it cannot be stopped" in refused("server", "stop-run", "second", "--server", made.out)
     active = refused("server", "submit", "--resume", "first", "--server", made.out)
-    assert "has not stopped: `rounds server stop-run first` first" in active
+    assert "is still running: stop it first with `rounds server stop-run first`" in active
     answering()
     assert "there is none" in refused("server", "stop-run", "first", "--server", made.out)
 

@@ -213,7 +213,7 @@ def test_the_commands(run, store, tmp_path):
     assert json.loads(done.stdout)["rounds"] == 1, "standard output is the summary and nothing else"
     done = rounds("resume", out, "--set", "method.rounds=2", "--track", "mlflow", env={"MLFLOW_TRACKING_URI": store})
     assert done.returncode == 0
-    assert "tracked: brought up to date" in done.stderr
+    assert "tracked: updated" in done.stderr
     assert "these differ now: method.rounds" in done.stderr
 
 
@@ -276,7 +276,7 @@ def test_a_damaged_run_is_said_to_be(run, store):
 
 
 def test_figures_are_of_a_known_form(run, store):
-    with refused("unknown-figure-format", match="unknown form of figures 'pgn'; did you mean 'png'"):
+    with refused("unknown-figure-format", match="unknown format of figures 'pgn'; did you mean 'png'"):
         track(run, f"mlflow:{store}", figures="pgn")
 
 

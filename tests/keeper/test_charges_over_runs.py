@@ -91,7 +91,7 @@ def test_a_trusted_servers_noise_is_what_its_plan_must_add(tmp_path):
 def test_the_log_says_what_was_released_and_nothing_of_a_patient(site):
     (paid,) = describe(site.pay(site.training()).events)
     (refused,) = describe(site.pay(site.numbered(Ask("summarise", report=("summary",)))).events)
-    assert paid.startswith("5 x models of the sites: Gaussian noise, 2 times what one patient can change")
+    assert paid.startswith("5 x models of the sites: Gaussian noise, 2 times the largest change by one patient")
     assert refused == "1 x a summary of training rows: no noise (training rows)"
 
 
@@ -100,7 +100,7 @@ def test_releases_that_are_alike_are_told_together():
     assert describe((one, one, replace(one, count=3))) == [
         "5 x rows and events: Laplace noise, epsilon = 0.25 each (training rows)"
     ]
-    assert describe(()) == ["nothing of patients"]
+    assert describe(()) == ["nothing about patients"]
 
 
 def test_noise_that_follows_from_a_stored_secret_is_no_noise(site):

@@ -11,7 +11,7 @@ from tests.support import refused
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("fewest = 2", "fewest is 2; give 3 or more: a sum of two tells each of them the other's values"),
+        ("fewest = 2", "fewest is 2; give 3 or more: in a sum of two each site learns the other's values"),
         ('peers = "anybody"', 'is \'anybody\'; give "listed" or "told"'),
         ('peers = ["listed"]', 'give "listed" or "told"'),
     ],
@@ -22,6 +22,6 @@ def test_a_policy_that_would_hide_nobody_is_refused(text, words):
 
 
 def test_a_policy_says_in_words_whom_the_site_adds_up_with():
-    assert "adds up with sites that peers.json lists, in sums of at least 3 sites" in describe_policy(Policy())
+    assert "joins secure sums with sites that peers.json lists, of at least 3 sites" in describe_policy(Policy())
     told = describe_policy(Policy.parse('[secure]\npeers = "told"\nfewest = 7'))
-    assert "adds up with whoever the server names (secure.peers), in sums of at least 7 sites" in told
+    assert "joins secure sums with any site that the server names (secure.peers), of at least 7 sites" in told

@@ -233,8 +233,8 @@ def test_codes_are_fixed_words_and_each_is_explained():
 def test_in_words():
     lines = describe_policy(Policy.parse('[secure]\nonly = true\n[tasks]\ndeny = ["maps"]\n[reports]\nnotes = false'))
     assert "never: maps" in lines[1]
-    assert any("what this site alone learnt" in line and "(under masks only)" in line for line in lines)
-    assert "tells sentences that may name a rare category: never" in lines
+    assert any("the site's own model" in line and "(by secure aggregation only)" in line for line in lines)
+    assert "discloses notes that may name a rare category: never" in lines
 
 
 def test_the_command_names_what_of_a_plan_is_refused(tmp_path):

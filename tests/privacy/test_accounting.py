@@ -361,7 +361,7 @@ def test_a_promise_says_who_is_trusted_and_what_it_leaves_out():
         "not covered (epsilon = infinity), because released without noise: signs"
     )
     assert statement([Event("raw", "signs")], DELTA).startswith("not covered")
-    assert statement([], DELTA) == "nothing that touched patients was released"
+    assert statement([], DELTA) == "no data of patients were released"
 
 
 def test_importing_it_does_not_import_the_library_behind_it():

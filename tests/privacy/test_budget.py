@@ -29,7 +29,7 @@ def test_it_stops_before_the_limit_and_keeps_what_was_spent():
     assert 5 < rounds < 1000
     assert budget.spent() == epsilon_of([ROUND] * rounds, DELTA)
     assert isinstance(refusal.value, RunFailed)
-    for part in ("models of the sites", f"{budget.would(ROUND):.4g} of 1", f"{budget.spent():.4g} is spent", "left"):
+    for part in ("models of the sites", f"{budget.would(ROUND):.4g}; the budget is 1", f"{budget.spent():.4g} is spent", "left"):
         assert part in str(refusal.value)
 
 

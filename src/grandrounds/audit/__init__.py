@@ -1,4 +1,4 @@
-"""The ledger of a run: what was decided in each round, hash-linked and signed, and how to check it without trust.
+"""The ledger of a run: every round's decision, hash-linked and signed, and its independent verification.
 
-Needs `cryptography` and `rfc8785`, which a bare machine may lack: nothing here is imported before it is used.
+Needs `cryptography` and `rfc8785`, which a minimal machine may lack: nothing here is imported before it is used.
 """

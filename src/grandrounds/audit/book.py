@@ -1,4 +1,4 @@
-"""The contents of a ledger as values, read from its database or from an export, and checked in the same way."""
+"""Contents of a ledger as values, read from its database or from an export."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from grandrounds.core.errors import BadInput
 
 @dataclass(frozen=True)
 class Book:
-    """Entries in the order in which they are stored, and the heads over them.
+    """Entries in their stored order, and the heads over them.
 
     Attributes:
         entries: The entries.
         heads: Signed heads.
-        places: The number that each entry is filed under.
-        strays: Countersignatures, by size and site, of heads that are not there.
+        places: The stored number of each entry.
+        strays: Countersignatures, by size and site, of heads that do not exist.
     """
 
     entries: tuple[Entry, ...]
@@ -38,7 +38,7 @@ class Book:
 
     @classmethod
     def from_lines(cls, lines: Iterable[bytes]) -> Book:
-        """Read JSON lines, as `lines` wrote them."""
+        """Read JSON lines that `lines` wrote."""
         entries: list[Entry] = []
         heads: list[SignedHead] = []
         for number, line in enumerate(lines, 1):
@@ -54,7 +54,17 @@ class Book:
 
     @classmethod
     def read(cls, path: Path) -> Book:
-        """Read an export, as `rounds audit export` wrote it."""
+        """Read an export of `rounds audit export`.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The contents.
+
+        Raises:
+            BadInput: It cannot be read.
+        """
         try:
             return cls.from_lines(path.read_bytes().splitlines())
         except OSError as e:

@@ -1,7 +1,7 @@
-"""Canonical JSON (RFC 8785): one value, one string of bytes, so that a hash of it means something.
+"""Canonical JSON (RFC 8785): one value has exactly one byte string, so that its hash is well-defined.
 
-The package `rfc8785` is the judge of what is right and of everything unusual. Plain maps of names and numbers, which a
-Decision of ten thousand sites is made of, are written here directly: the same bytes (property test) ten times faster.
+The package `rfc8785` is the reference and handles everything unusual. Plain maps of names and numbers, such as a Decision
+of ten thousand sites, are written here directly: the same bytes (property test), ten times faster.
 """
 
 from __future__ import annotations
@@ -18,31 +18,38 @@ from grandrounds.core.errors import BadInput
 
 _SAFE = 2**53
 DEEPEST = 500
-"""Lists and maps inside each other. Deeper JSON is refused unread: where a program has raised Python's recursion limit
-(web3 does), reading it would end the process."""
+"""Deepest nesting of lists and maps. Deeper JSON is refused before parsing: if a program has raised Python's recursion
+limit (web3 does), parsing it would end the process.
+"""
 _MARK = re.compile(rb'(?s)"(?:[^"\\]|\\.)*+"?|[\[\]{}]')
 
 
 def canonical(value: Any) -> bytes:
-    """Return the canonical bytes of a JSON value.
+    """Encode a JSON value canonically.
+
+    Args:
+        value: The value.
+
+    Returns:
+        Its canonical bytes.
 
     Raises:
-        BadInput: It has no place in JSON, such as NaN or a key that is no text.
+        BadInput: It is not valid JSON, such as NaN or a key that is not text.
     """
     try:
         return _written(value).encode()
     except rfc8785.FloatDomainError as e:
         raise BadInput(
-            f"no canonical JSON: {e}; only finite numbers have a place in a ledger", code="not-canonical"
+            f"no canonical JSON: {e}; a ledger can contain finite numbers only", code="not-canonical"
         ) from None
     except rfc8785.IntegerDomainError as e:
-        raise BadInput(f"no canonical JSON: {e}; write so large a number as text", code="not-canonical") from None
+        raise BadInput(f"no canonical JSON: {e}; write a number of this size as text", code="not-canonical") from None
     except (rfc8785.CanonicalizationError, RecursionError, UnicodeEncodeError) as e:
         raise BadInput(f"no canonical JSON: {e}", code="not-canonical") from None
 
 
 def parse(data: bytes) -> Any:
-    """Parse canonical JSON; other bytes, though they may mean the same, are refused."""
+    """Parse canonical JSON; any other bytes are refused, even if they mean the same."""
     value = loads(data)
     if canonical(value) != data:
         raise BadInput("is not in canonical form (RFC 8785)", code="not-canonical")
@@ -50,7 +57,7 @@ def parse(data: bytes) -> Any:
 
 
 def loads(data: bytes) -> Any:
-    """Parse JSON. Canonical JSON writes 1e17 as whole digits: those are a float again, as they were."""
+    """Parse JSON. Canonical JSON writes 1e17 as digits, which are converted back to a float."""
     if _is_too_deep(data):
         raise BadInput(f"is not JSON of a ledger: it is nested more than {DEEPEST} deep", code="nested-too-deeply")
     try:
@@ -77,7 +84,7 @@ def _whole(digits: str) -> int | float:
     try:
         return float(number)
     except OverflowError:
-        raise ValueError("a number that no double holds") from None
+        raise ValueError("a number that no double represents") from None
 
 
 def _written(value: Any) -> str:
@@ -87,7 +94,7 @@ def _written(value: Any) -> str:
     if kind is float:
         return _number(value)
     if kind is dict:
-        if set(map(type, value)) <= {str} and "".join(value).isascii():  # then text sorts as its UTF-16 does
+        if set(map(type, value)) <= {str} and "".join(value).isascii():  # then text sorts like its UTF-16
             kinds = set(map(type, value.values()))
             write: Callable[[Any], str] = _text if kinds == {str} else _number if kinds == {float} else _written
             return "{" + ",".join([f"{_text(k)}:{write(value[k])}" for k in sorted(value)]) + "}"
@@ -102,6 +109,6 @@ def _number(value: float) -> str:
     if value.is_integer() and -_SAFE < value < _SAFE:
         return str(int(value))
     plain = repr(value)
-    if "e" in plain or "n" in plain or plain.endswith(".0"):  # not as ECMAScript writes it
+    if "e" in plain or "n" in plain or plain.endswith(".0"):  # ECMAScript writes it differently
         return rfc8785.dumps(value).decode()
     return plain

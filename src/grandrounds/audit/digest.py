@@ -1,7 +1,7 @@
-"""Hash values that a ledger names but does not hold: models, answers, explanations.
+"""Hashes of values that a ledger names but does not contain: models, answers, explanations.
 
-Numbers are hashed as little-endian bytes with their name, type and shape before them, so that two values of different
-meaning never share their bytes.
+Numbers are hashed as little-endian bytes preceded by name, type and shape, so that values of different meaning never share
+their bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from grandrounds.core.arrays import Array
 
 
 def model_digest(model: Array) -> str:
-    """Hash one model: its parameters as one vector."""
+    """Hash one model, its parameters as one vector."""
     hasher = hashlib.sha256()
     _add_array(hasher, "model", np.asarray(model))
     return hasher.hexdigest()
 
 
 def arrays_digest(arrays: Mapping[str, Array]) -> str:
-    """Hash named arrays, in the order of their names."""
+    """Hash named arrays in the order of their names."""
     hasher = hashlib.sha256()
     for name in sorted(arrays):
         _add_array(hasher, name, np.asarray(arrays[name]))
@@ -32,7 +32,7 @@ def arrays_digest(arrays: Mapping[str, Array]) -> str:
 
 
 def row_digests(columns: Mapping[str, Array | Sequence[Any]], rows: int) -> list[bytes]:
-    """Hash each site's answer, where answers lie side by side in columns: names, types and shapes, then the data."""
+    """Hash each site's answer from columns: names, types and shapes, then the data."""
     names = sorted(columns)
     if all(isinstance(columns[name], np.ndarray) for name in names):
         arrays = [np.asarray(columns[name]) for name in names]
@@ -45,7 +45,7 @@ def row_digests(columns: Mapping[str, Array | Sequence[Any]], rows: int) -> list
 
 
 def value_digest(value: Any) -> str:
-    """Hash a JSON value; a list of numbers counts as an array, which is many times faster than their text."""
+    """Hash a JSON value; a list of numbers is hashed as an array, which is many times faster than its text."""
     hasher = hashlib.sha256()
     _add_value(hasher, value)
     return hasher.hexdigest()
@@ -82,7 +82,7 @@ def _hashed(hasher: hashlib._Hash, parts: Iterable[Any]) -> bytes:
 
 
 def _item(value: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """Type, shape and bytes of one report."""
+    """Return type, shape and bytes of one report."""
     if isinstance(value, str):
         data = value.encode()
         return "text", (len(data),), data

@@ -1,6 +1,7 @@
-"""Entries of the ledger: the start of a run, the decision of a round, a resume by another plan, the files at the end.
+"""Entries of the ledger: start of a run, decision of a round, resume with another plan, files at the end.
 
-Canonical JSON throughout. An entry names its number and the hash of the one before, so that its place is part of it.
+All entries are canonical JSON. An entry contains its number and the hash of the previous one, so its position is part of
+it.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from grandrounds.models.protocol import Calibration
 from grandrounds.protocol.identity import Identity, signed_by
 
 Content = dict[str, Any]
-"""The JSON of an entry; `find_fault` checks its form."""
+"""JSON of an entry; `find_fault` checks its form."""
 
 SCHEMA = 1
 OPEN, ROUND, RESUME, CLOSE = "open", "round", "resume", "close"
 VERSION = 2
-"""Version of what entries cover. Since 2 a closing entry names every file that people read; version 1 named model files alone."""
+"""Version of the coverage of entries. Since 2 a closing entry names every file that people read; version 1 named model
+files only.
+"""
 NOTHING = "0" * 64
 """The hash before the first entry."""
 
@@ -35,27 +38,27 @@ _SIGNED = b"grandrounds/entry/1\x00"
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry as it is stored: canonical bytes and the server's signature."""
+    """One stored entry: canonical bytes and the server's signature."""
 
     body: bytes
     signature: bytes
 
     @classmethod
     def sign(cls, content: Mapping[str, object], *, number: int, previous: str, identity: Identity) -> Entry:
-        """Sign an entry in its place."""
+        """Sign an entry at its position."""
         body = canonical({**content, "schema": SCHEMA, "number": number, "previous": previous})
         return cls(body, identity.sign(_SIGNED + leaf_hash(body)))
 
     @cached_property
     def content(self) -> Content:
-        """The content of the entry, parsed.
+        """Parsed content of the entry.
 
         Raises:
-            BadInput: It is damaged, or of another schema.
+            BadInput: It is damaged, or has another schema.
         """
         value = parse(self.body)
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-            raise BadInput(f"is no entry of schema {SCHEMA}", code="bad-ledger-entry")
+            raise BadInput(f"is not an entry of schema {SCHEMA}", code="bad-ledger-entry")
         return value
 
     @cached_property
@@ -64,7 +67,7 @@ class Entry:
 
     @cached_property
     def hash(self) -> str:
-        """The hash that the next entry calls `previous`."""
+        """Hash that the next entry names as `previous`."""
         return hashlib.sha256(self.body).hexdigest()
 
     def is_signed_by(self, key: bytes) -> bool:
@@ -72,23 +75,23 @@ class Entry:
 
 
 def plan_hash(plan: Mapping[str, object]) -> str:
-    """Return the SHA-256 of the resolved experiment; its seed as text, for it may be larger than a number in JSON."""
+    """Compute the SHA-256 of the resolved experiment, with its seed as text, because it may exceed a JSON number."""
     return hashlib.sha256(canonical({**plan, "seed": str(plan["seed"])})).hexdigest()
 
 
 def opening_entry(run: str, *, first: int, plan: str, server: bytes, sites: Mapping[str, bytes], keys: str) -> Content:
-    """Make the first entry: the keys that sign the ledger, and its first round."""
+    """Create the first entry: the keys that sign the ledger, and its first round."""
     all_keys = {"server": server.hex(), "sites": {site: key.hex() for site, key in sites.items()}, "made": keys}
     return {"kind": OPEN, "run": run, "first": first, "plan": plan, "keys": all_keys, "version": VERSION}
 
 
 def resume_entry(run: str, *, round: int, plan: str) -> Content:
-    """Make the entry of a run that resumes by another plan: with more rounds, another calibration or another engine."""
+    """Create the entry of a run that is resumed with another plan: more rounds, another calibration or another engine."""
     return {"kind": RESUME, "run": run, "round": round, "plan": plan}
 
 
 def round_entry(run: str, record: Mapping[str, Any], *, reference: Mapping[str, str]) -> Content:
-    """Make the entry of one round, from its line in the journal: the Decision, and the hashes taken in the round."""
+    """Create the entry of one round from its line in the journal: the Decision, and the round's hashes."""
     facts = record["ledger"]
     return {
         "kind": ROUND,
@@ -105,7 +108,7 @@ def round_entry(run: str, record: Mapping[str, Any], *, reference: Mapping[str, 
 
 
 def without_seconds(decision: Mapping[str, Any]) -> Content:
-    """Return a Decision without the seconds that it took on this machine: the same experiment gives the same ledger anywhere."""
+    """Return a Decision without its measured seconds, so that the same experiment has the same ledger on any machine."""
     return {**decision, "cost": {name: value for name, value in decision["cost"].items() if name != "seconds"}}
 
 
@@ -119,9 +122,20 @@ def closing_entry(
     ended: FinalFiles,
     released: Sequence[Mapping[str, object]] = (),
 ) -> Content:
-    """Make the last entry of a run: the round whose model was kept, its hash after calibration, and the hashes of all files.
+    """Create the last entry of a run: the round of the final model, its hash after calibration, and the hashes of all
+    files.
 
-    `released`: what patients were charged for outside the rounds, such as a private calibration; all of it so far.
+    Args:
+        run: Name of the run.
+        round: Round of the final model.
+        model: Hash of the model.
+        calibration: The fitted calibration, if any.
+        plan: Hash of the plan.
+        ended: The files of the run.
+        released: All privacy charges outside the rounds, such as a private calibration.
+
+    Returns:
+        The content.
     """
     temperature, platt = (None, None) if calibration is None else (calibration.temperature, calibration.platt)
     facts = {"round": round, "model": model, "temperature": temperature, "plan": plan, "files": dict(ended.files)}
@@ -134,16 +148,16 @@ def closing_entry(
 
 
 def covers_files(close: Mapping[str, object]) -> bool:
-    """Tell a closing entry that names every file that people read from one of version 0.1, which names models alone."""
+    """Tell whether a closing entry names every file that people read; those of version 0.1 name models only."""
     return "contents" in close
 
 
 def find_fault(content: Content) -> str:
-    """Name the part of an entry that is missing or of the wrong type; nothing where it is as it should be."""
+    """Name the part of an entry that is missing or of the wrong type; empty if the entry is valid."""
     kind = content.get("kind")
     wanted = _PARTS.get(str(kind))
     if wanted is None:
-        return f"there is no kind of entry {str(kind)[:80]!r}"
+        return f"its kind {str(kind)[:80]!r} is unknown"
     for name, (types, required) in wanted.items():
         if name not in content:
             if required:
@@ -157,7 +171,7 @@ def find_fault(content: Content) -> str:
     if kind == CLOSE and not all(isinstance(v, dict) and _are_texts(v) for v in content.get("contents", {}).values()):
         return "its 'contents' are not hashes by file and key"
     if kind == OPEN and not isinstance(content["keys"].get("made"), str):
-        return "its 'keys' do not say how they were made"
+        return "its 'keys' do not state how they were made"
     return ""
 
 
@@ -195,7 +209,7 @@ _PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
         "released": (list, False),
     },
 }
-"""Parts of each kind of entry: their types, and which of them are always there."""
+"""Parts of each kind of entry: types, and whether they are required."""
 
 _DECISION = {"weights": dict, "signals": dict, "stages": list, "asked": list, "missing": dict, "cost": dict}
 

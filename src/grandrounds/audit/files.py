@@ -1,4 +1,4 @@
-"""The files of a run folder that a closing entry names: those that people read, and the models."""
+"""Files of a run folder that a closing entry names: those that people read, and the models."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from grandrounds.core.errors import BadInput
 MODEL, SUMMARY, REPORT = "model.safetensors", "summary.json", "report.html"
 ROUND_LOGS, EXPLANATIONS, ENVIRONMENT = "round_logs.json", "explanations.json", "environment.json"
 READ = (ROUND_LOGS, EXPLANATIONS, "schema.json", ENVIRONMENT, "percentiles.json", "experiment.toml", REPORT)
-"""Files besides models and summary.json that a closing entry names, where the run has them."""
+"""Files besides models and summary.json that a closing entry names, if the run has them."""
 LOCATED = (SUMMARY, "schema.json", ENVIRONMENT, "percentiles.json")
-"""JSON files of which a closing entry also has a hash of each top-level value."""
+"""JSON files for which a closing entry also has a hash of each top-level value."""
 _SHORT, _KEYS = 16, 200
 LARGEST = 2**28
-"""Bytes of a file that is read to say what was changed in it; any file is hashed."""
+"""Largest file, in bytes, that is parsed to find a change; any file is hashed."""
 
 
 @dataclass(frozen=True)
 class FinalFiles:
-    """The files that a run ends with, for its closing entry.
+    """Files at the end of a run, for its closing entry.
 
     Attributes:
-        files: SHA-256 of each file's bytes, by its path in the run folder.
-        contents: Of JSON files that people read, a short hash of each top-level value, which names what was changed.
-        figures: The final figures of all sites together, as summary.json has them.
+        files: SHA-256 of each file, by its path in the run folder.
+        contents: For JSON files that people read, a short hash of each top-level value, to name a change.
+        figures: Final metrics of all sites together, as in summary.json.
     """
 
     files: Mapping[str, str]
@@ -40,12 +40,15 @@ class FinalFiles:
 
 
 def hash_final_files(folder: Path, *, models: Iterable[str], summary: bytes) -> FinalFiles:
-    """Hash all files that a run ends with, and see to it that they are on the disk.
+    """Hash all files at the end of a run, and flush them to disk.
 
     Args:
-        folder: The run folder, in which everything but summary.json is written.
-        models: The model files, by their path in the folder.
-        summary: The bytes that summary.json will have.
+        folder: The run folder, in which everything except summary.json is written.
+        models: Model files, by their path in the folder.
+        summary: The future content of summary.json.
+
+    Returns:
+        The hashes.
     """
     files, contents = {SUMMARY: hashlib.sha256(summary).hexdigest()}, {SUMMARY: hash_values(json.loads(summary))}
     for name in (*models, *READ):
@@ -61,17 +64,17 @@ def hash_final_files(folder: Path, *, models: Iterable[str], summary: bytes) -> 
 
 
 def hash_values(content: Any) -> dict[str, str]:
-    """Hash each top-level value of a JSON object, in short; nothing of anything else."""
+    """Compute a short hash of each top-level value of a JSON object; empty for any other value."""
     if not isinstance(content, Mapping) or len(content) > _KEYS:
         return {}
     return {str(name): _short(value) for name, value in content.items()}
 
 
 def hash_file(path: Path) -> str:
-    """Hash a plain file's bytes.
+    """Hash a plain file.
 
     Raises:
-        BadInput: It is not there, is a link, a pipe or a folder, or cannot be read.
+        BadInput: It does not exist, is a link, a pipe or a folder, or cannot be read.
     """
     hasher = hashlib.sha256()
     with os.fdopen(_opened(path), "rb") as f:
@@ -87,7 +90,7 @@ def read_file(path: Path) -> bytes:
     """Read a plain file of at most LARGEST bytes.
 
     Raises:
-        BadInput: It is not there, no plain file, too large, or cannot be read.
+        BadInput: It does not exist, is not a plain file, is too large, or cannot be read.
     """
     with os.fdopen(_opened(path), "rb") as f:
         try:
@@ -103,12 +106,12 @@ def _opened(path: Path) -> int:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise BadInput("is not there", code="file-not-found") from None
+        raise BadInput("does not exist", code="file-not-found") from None
     except OSError as e:
         raise BadInput(f"cannot be read: {e.strerror or e}", code="cannot-read") from None
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise BadInput("is no plain file", code="not-a-plain-file")
+        raise BadInput("is not a plain file", code="not-a-plain-file")
     return handle
 
 

@@ -1,8 +1,8 @@
-"""A tree head: how many entries a ledger has and the root over them, signed by the server, countersigned by sites.
+"""Tree heads: number of entries and Merkle root of a ledger, signed by the server and countersigned by sites.
 
-Who keeps a head can tell later whether the ledger still begins as it did. A site countersigns a head only when the server
-has shown that it continues the last one the site signed (`site/witness.py`), so a server cannot show two histories to two
-sites without two signed heads that give it away.
+Anyone who keeps a head can check later that the ledger still begins in the same way. A site countersigns a head only if the
+server has proven that it continues the last one the site signed (`site/witness.py`). So a server that shows two histories
+leaves two signed heads as evidence.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from grandrounds.core.errors import BadInput
 from grandrounds.protocol.identity import Identity, signed_by
 
 WITNESSES = 64
-"""Sites that countersign a head. Of more, so many are drawn by the head's root: which, nobody knows before it is fixed."""
+"""Number of sites that countersign a head. Of more, this many are drawn by the head's root, which nobody can predict."""
 
 _SIGNED, _WITNESSED = b"grandrounds/head/1\x00", b"grandrounds/witness/1\x00"
 
 
 @dataclass(frozen=True)
 class Head:
-    """The first `size` entries of a run's ledger, by their root. No time: equal entries have equal heads."""
+    """The first `size` entries of a run's ledger, by their root. It has no time: equal entries have equal heads."""
 
     run: str
     size: int
@@ -35,7 +35,7 @@ class Head:
 
     @cached_property
     def text(self) -> bytes:
-        """The bytes that are signed."""
+        """Bytes that are signed."""
         return canonical({"run": self.run, "size": self.size, "root": self.root.hex()})
 
     @classmethod
@@ -43,21 +43,21 @@ class Head:
         """Read a head from JSON.
 
         Raises:
-            BadInput: It is no head.
+            BadInput: It is not a head.
         """
         if not (isinstance(value, dict) and set(value) == {"run", "size", "root"}):
-            raise BadInput("is no tree head: run, size and root are needed, and nothing else", code="bad-tree-head")
+            raise BadInput("is not a tree head: it must have exactly run, size and root", code="bad-tree-head")
         run, size = value["run"], value["size"]
         if not (isinstance(run, str) and type(size) is int and size >= 0):
-            raise BadInput("is no tree head: its run must be text and its size a whole number", code="bad-tree-head")
+            raise BadInput("is not a tree head: its run must be text and its size an integer", code="bad-tree-head")
         return cls(run, size, unhex(value["root"], 32, "the root"))
 
     def sign(self, identity: Identity) -> bytes:
-        """Sign as the server."""
+        """Sign the head as the server."""
         return identity.sign(_SIGNED + self.text)
 
     def countersign(self, identity: Identity) -> bytes:
-        """Sign as a site; the server's own signature can never pass for one."""
+        """Sign the head as a site; a signature of the server is never valid here."""
         return identity.sign(_WITNESSED + self.text)
 
     def is_signed_by(self, key: bytes, signature: bytes) -> bool:
@@ -67,7 +67,7 @@ class Head:
         return signed_by(key, _WITNESSED + self.text, signature)
 
     def witnesses(self, sites: Sequence[str]) -> tuple[str, ...]:
-        """Choose the sites that are to countersign it, in their own order."""
+        """Choose the sites that countersign the head, in their given order."""
         if len(sites) <= WITNESSES:
             return tuple(sites)
         drawn = set(heapq.nsmallest(WITNESSES, sites, key=lambda s: hashlib.sha256(self.root + s.encode()).digest()))
@@ -76,7 +76,7 @@ class Head:
 
 @dataclass(frozen=True)
 class SignedHead:
-    """A head with the server's signature and those of sites."""
+    """A head with the signatures of the server and of sites."""
 
     head: Head
     signature: bytes
@@ -96,10 +96,10 @@ class SignedHead:
     def from_json(cls, value: Any) -> SignedHead:
         if not (isinstance(value, dict) and set(value) == {"head", "signature", "witnesses"}):
             raise BadInput(
-                "is no signed head: head, signature and witnesses are needed, and nothing else", code="bad-tree-head"
+                "is not a signed head: it must have exactly head, signature and witnesses", code="bad-tree-head"
             )
         if not isinstance(value["witnesses"], dict):
-            raise BadInput("is no signed head: its witnesses must be signatures by site", code="bad-tree-head")
+            raise BadInput("is not a signed head: its witnesses must be signatures by site", code="bad-tree-head")
         witnesses = {site: unhex(s, 64, f"the signature of {site}") for site, s in value["witnesses"].items()}
         return cls(Head.from_json(value["head"]), unhex(value["signature"], 64, "the signature"), witnesses)
 
@@ -108,7 +108,7 @@ class SignedHead:
 
     @classmethod
     def read(cls, path: Path) -> SignedHead:
-        """Read a head that somebody kept: the file `ledger.head.json` of a run folder."""
+        """Read a head that was kept, a file `ledger.head.json` of a run folder."""
         try:
             return cls.from_json(loads(path.read_bytes()))
         except OSError as e:
@@ -118,7 +118,7 @@ class SignedHead:
 
 
 def unhex(text: Any, size: int, name: str) -> bytes:
-    """Read bytes from lower-case hexadecimal digits; no other spelling is accepted."""
+    """Read bytes from lower-case hexadecimal digits; no other form is accepted."""
     if not isinstance(text, str) or len(text) != 2 * size or set(text) - set("0123456789abcdef"):
         raise BadInput(f"{name} must be {2 * size} hexadecimal digits", code="bad-hex")
     return bytes.fromhex(text)

@@ -1,11 +1,11 @@
-"""The ledger as a file: SQLite in which rows can be added and never changed or taken away.
+"""The ledger as an SQLite file to which rows can only be added.
 
-Triggers refuse what a mistake might do; who rewrites the file itself is found by `verify`. Every append is one transaction,
-synced before it counts, that holds the entries and the signed head over them; BEGIN IMMEDIATE makes a second writer wait.
+Triggers refuse accidental changes; `verify` detects a rewritten file. Every append is one durable transaction with the
+entries and the signed head over them; BEGIN IMMEDIATE makes a second writer wait.
 
-The file may come from a stranger. Before a row is read, its schema must be the one that is written here, word for word: no
-view, no virtual table, no trigger or index of another's. SQLite's limits are low, and a query ends after as many steps as a
-file of this size can need.
+The file may come from an untrusted party. Before a row is read, its schema must be exactly the one defined here: no view,
+no virtual table, no other trigger or index. SQLite's limits are low, and a query ends after as many steps as a file of this
+size can need.
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ _NEXT = {
     "heads": "NEW.size <= (SELECT COALESCE(MAX(size), -1) FROM heads)",
     "witnesses": "EXISTS (SELECT 1 FROM witnesses WHERE size = NEW.size AND site = NEW.site)",
 }
-"""Rows that would not be new: INSERT OR REPLACE must not do what UPDATE may not."""
+"""Rows that are not new: INSERT OR REPLACE must not bypass the ban on UPDATE."""
 
 LARGEST = 2**31
-"""Bytes of a ledger that are read: 100 rounds of 10,000 sites are a fifth of that."""
+"""Largest ledger, in bytes, that is read: 100 rounds of 10,000 sites take a fifth of that."""
 _STEPS, _EVERY = 5_000_000, 10_000
-"""Steps of SQLite's machine that a query may take besides one for each byte of the file, and between two looks at the count."""
+"""Steps of SQLite's virtual machine that a query may take besides one for each byte of the file, and the interval between
+checks.
+"""
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 2**27,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 20_000,
@@ -65,7 +67,7 @@ _LIMITS = {
 
 
 def _statements() -> Iterator[tuple[str, str, str]]:
-    """Every object of a ledger's database: kind, name, and the words that SQLite keeps of it."""
+    """Yield every object of a ledger's database: kind, name, and SQL."""
     for table, columns in _TABLES.items():
         yield "table", table, f"CREATE TABLE {table} ({columns})"
         for verb in ("UPDATE", "DELETE"):
@@ -78,11 +80,11 @@ def _statements() -> Iterator[tuple[str, str, str]]:
 
 _SCHEMA = frozenset(_statements())
 _INDEX = ("index", "sqlite_autoindex_witnesses_1", None)
-"""The index that SQLite makes for the key of `witnesses`."""
+"""The index that SQLite creates for the key of `witnesses`."""
 
 
 class Ledger:
-    """An open ledger. Without an identity it can be read and checked, with one it can be added to."""
+    """An open ledger. Without an identity it can be read and checked; with one it can be extended."""
 
     def __init__(self, path: Path, database: sqlite3.Connection, identity: Identity | None) -> None:
         self.path, self._database, self._identity = path, database, identity
@@ -92,7 +94,18 @@ class Ledger:
 
     @classmethod
     def open(cls, path: str | Path, *, identity: Identity | None = None) -> Ledger:
-        """Open a ledger for reading; with the server's `identity` for adding to, created where there is none."""
+        """Open a ledger for reading, or with the server's `identity` for appending.
+
+        Args:
+            path: The file; with an identity it is created if missing.
+            identity: The server's key.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            BadInput: There is no ledger, or the file is damaged.
+        """
         path = Path(path)
         if identity is None and not path.exists():
             raise BadInput(
@@ -137,7 +150,7 @@ class Ledger:
             )
 
     def entries(self) -> Iterator[Content]:
-        """Yield the content of each entry, from the first on."""
+        """Yield the content of each entry in order."""
         for entry in self.book().entries:
             yield entry.content
 
@@ -152,18 +165,27 @@ class Ledger:
         return longest(self.book().heads)
 
     def tree(self) -> Tree:
-        """Return the tree over all entries, as they are in the file now."""
+        """Return the tree over all entries that are in the file now."""
         self._catch_up()
         return self._tree
 
     def append(self, run: str, *contents: Mapping[str, object], witnessed: SignedHead | None = None) -> SignedHead:
-        """Add entries and the signed head over all, in one durable step, and return the head.
+        """Append entries and the signed head over all, in one durable transaction.
 
-        `witnessed`: an earlier head whose countersignatures are written in the same step.
+        Args:
+            run: Name of the run.
+            contents: The entries.
+            witnessed: An earlier head whose countersignatures are written in the same transaction.
+
+        Returns:
+            The head.
+
+        Raises:
+            BadInput: The ledger was opened for reading.
         """
         if self._identity is None:
             raise BadInput(
-                f"{self.path} was opened for reading: adding to it takes the server's key", code="read-only-ledger"
+                f"{self.path} was opened for reading: appending requires the server's key", code="read-only-ledger"
             )
         with self._writes():
             self._catch_up()
@@ -183,12 +205,20 @@ class Ledger:
             self._countersigned(head)
 
     def verify(self, key: bytes | None = None, *, heads: Sequence[SignedHead] = ()) -> list[Finding]:
-        """Find what is wrong with the ledger; nothing where it verifies. `heads`: those that others kept."""
+        """Verify the ledger.
+
+        Args:
+            key: The server's public key; by default the one that the ledger names.
+            heads: Heads that others kept.
+
+        Returns:
+            The findings; empty if it verifies.
+        """
         from grandrounds.audit.verify import UNREADABLE, Finding, verify
 
         if key is not None and not (isinstance(key, bytes) and len(key) == PUBLIC_BYTES):
             raise BadInput(
-                "a ledger is verified with the 32 bytes of a public key: `identity.load_public(path)` reads them",
+                "a ledger is verified with the 32 bytes of a public key: read them with `identity.load_public(path)`",
                 code="bad-key",
             )
         try:
@@ -198,14 +228,14 @@ class Ledger:
         return verify(book, key, heads=heads)
 
     def _rows(self, query: str, values: tuple[int, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """Rows of a query. Pages that lead in a circle, or twice to the same place, give more bytes than the file has."""
+        """Yield rows of a query. Pages that form a cycle would give more bytes than the file has, which is refused."""
         most = _file_size(self.path) or LARGEST
         read = 0
         for row in self._database.execute(query, values):
             read += sum(len(cell) for cell in row if isinstance(cell, (bytes, str)))
             if read > most:
                 raise BadInput(
-                    f"{self.path} cannot be read as a ledger: its rows hold more than the file", code="not-a-ledger"
+                    f"{self.path} cannot be read as a ledger: its rows contain more bytes than the file", code="not-a-ledger"
                 )
             yield row
 
@@ -225,7 +255,7 @@ class Ledger:
         )
 
     def _catch_up(self) -> None:
-        """Read what is there beyond what is known: written before, or by another process meanwhile."""
+        """Read new rows, written before or by another process."""
         with self._reads():
             query = "SELECT body, signature FROM entries WHERE number >= ? ORDER BY number"
             for body, signature in self._rows(query, (len(self._tree),)):
@@ -245,7 +275,7 @@ class Ledger:
 
     @contextmanager
     def _writes(self) -> Iterator[None]:
-        """One transaction, whole or not at all; a full disk is an OSError, as for any file."""
+        """Run one atomic transaction; a full disk raises OSError, as for any file."""
         try:
             self._database.execute("BEGIN IMMEDIATE")
             yield
@@ -253,14 +283,14 @@ class Ledger:
         except BaseException as e:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
-            self._tree, self._last = Tree(), NOTHING  # as it was is read again when it is needed
+            self._tree, self._last = Tree(), NOTHING  # the previous state is read again when needed
             if isinstance(e, (sqlite3.DatabaseError, UnicodeDecodeError)):
                 raise _as_trouble(self.path, e) from None
             raise
 
 
 def _reading(path: Path) -> sqlite3.Connection:
-    """For reading alone. A file that nobody is writing is opened as unchanging, so that its folder may be read-only."""
+    """Connect for reading. A file without a writer is opened as immutable, so that its folder may be read-only."""
     _refuse_other_files(path)
     log = path.with_name(f"{path.name}-wal")
     still = "" if log.exists() and log.stat().st_size else "&immutable=1"
@@ -281,7 +311,7 @@ def _writing(path: Path) -> sqlite3.Connection:
 
 
 def _closed_on_failure(database: sqlite3.Connection, prepare: Callable[[], object]) -> sqlite3.Connection:
-    """Leave nothing of a file open that is given up."""
+    """Close the database if preparation fails."""
     try:
         prepare()
     except BaseException:
@@ -291,7 +321,7 @@ def _closed_on_failure(database: sqlite3.Connection, prepare: Callable[[], objec
 
 
 def _refuse_other_files(path: Path) -> None:
-    """Raise for a link, a pipe or anything else that is no plain file, for one too large, and for a foreign journal."""
+    """Refuse a link, a pipe or another special file, a file that is too large, and a foreign journal."""
     for part in ("", "-wal", "-shm", "-journal"):
         file = path.with_name(path.name + part)
         try:
@@ -302,22 +332,22 @@ def _refuse_other_files(path: Path) -> None:
             raise BadInput(f"{file} cannot be read: {e.strerror or e}", code="cannot-read") from None
         if not stat.S_ISREG(status.st_mode):
             raise BadInput(
-                f"{file} is no plain file (a link, a folder or a pipe): a ledger is not read through one",
+                f"{file} is not a plain file (a link, a folder or a pipe): it is not read",
                 code="not-a-plain-file",
             )
         if status.st_size > LARGEST:
             raise BadInput(
-                f"{file} has {status.st_size} bytes: a ledger of more than {LARGEST} is not read", code="file-too-large"
+                f"{file} has {status.st_size} bytes: a ledger of more than {LARGEST} bytes is not read", code="file-too-large"
             )
         if part == "-journal" and status.st_size:
             raise BadInput(
-                f"{file} is a journal that no ledger has: somebody put it there; a copy without it can be read",
+                f"{file} is a journal that does not belong to a ledger: copy the ledger without it to read it",
                 code="foreign-journal",
             )
 
 
 def _guard(database: sqlite3.Connection, path: Path, *, reading: bool) -> None:
-    """Do what SQLite advises for files that may be damaged or forged."""
+    """Configure SQLite as recommended for files that may be damaged or forged."""
     for limit, most in _LIMITS.items():
         database.setlimit(limit, most)
     remaining = [(_STEPS + _file_size(path)) // _EVERY]
@@ -335,21 +365,21 @@ def _guard(database: sqlite3.Connection, path: Path, *, reading: bool) -> None:
 
 
 def _refuse_other_schema(database: sqlite3.Connection, path: Path, *, empty: bool) -> None:
-    """Raise where the file holds anything but the tables, triggers and index of a ledger; `empty`: or nothing at all."""
+    """Refuse a file that contains anything but the tables, triggers and index of a ledger; with `empty` it may be empty."""
     objects = database.execute("SELECT type, name, sql, tbl_name FROM sqlite_master LIMIT 100").fetchall()
     for kind, name, words, table in objects:
         if (kind, name, words) != _INDEX and (kind, name, words) not in _SCHEMA:
             raise BadInput(
-                f"{path} is no ledger: it holds the {kind} {str(name)[:80]!r}, which no ledger has in this form",
+                f"{path} is not a ledger: it contains the {kind} {str(name)[:80]!r}, which no ledger has in this form",
                 code="not-a-ledger",
             )
         if kind != "table" and table not in _TABLES:
             raise BadInput(
-                f"{path} is no ledger: its {kind} {str(name)[:80]!r} is of no table of a ledger", code="not-a-ledger"
+                f"{path} is not a ledger: its {kind} {str(name)[:80]!r} belongs to no table of a ledger", code="not-a-ledger"
             )
     missing = [table for table in _TABLES if ("table", table) not in {(kind, name) for kind, name, *_ in objects}]
     if missing and (objects or not empty):
-        raise BadInput(f"{path} is no ledger: it has no table {missing[0]!r}", code="not-a-ledger")
+        raise BadInput(f"{path} is not a ledger: it has no table {missing[0]!r}", code="not-a-ledger")
 
 
 def _prepare(database: sqlite3.Connection) -> None:
@@ -363,19 +393,19 @@ def _prepare(database: sqlite3.Connection) -> None:
 
 
 def _file_size(path: Path) -> int:
-    """Bytes of a ledger with what a writer has not moved into it yet."""
+    """Return the size of a ledger, including pages that a writer has not merged yet."""
     files = (path, path.with_name(f"{path.name}-wal"))
     return sum(file.lstat().st_size for file in files if file.exists())
 
 
 def _words(e: Exception) -> str:
-    """Why SQLite gave up; a query that took too many steps was interrupted by ourselves."""
+    """Describe an SQLite error; a query with too many steps was interrupted by us."""
     text = str(e)
     return "its rows take more steps to read than a file of this size can need" if text == "interrupted" else text
 
 
 def _blob(value: Any) -> bytes:
-    """The bytes of a cell; one that holds something else is what nobody signed."""
+    """Return the bytes of a cell; empty for any other type, which nobody signed."""
     return value if isinstance(value, bytes) else str(value).encode(errors="replace")
 
 
@@ -387,13 +417,17 @@ def _as_trouble(path: Path, e: sqlite3.DatabaseError | UnicodeDecodeError) -> Ex
         return BadInput(f"{path} is being written by another process: wait for it, or stop it", code="ledger-in-use")
     if not isinstance(e, sqlite3.OperationalError):
         return BadInput(
-            f"{path} is damaged ({e}): rounds audit verify says what is wrong with it", code="damaged-ledger"
+            f"{path} is damaged ({e}): `rounds audit verify` names the damage", code="damaged-ledger"
         )
     return OSError(errno.EIO, f"{path.name}: {e}")
 
 
 def ledger_at(run: Path) -> Ledger:
-    """The ledger of a run folder, for reading."""
+    """Open the ledger of a run folder for reading.
+
+    Raises:
+        BadInput: It is not a run folder, or has no ledger.
+    """
     if not run.exists():
         raise BadInput(f"there is no {run}: give the path that `rounds run` printed", code="unknown-run")
     if not (run / "checkpoint").is_dir():
@@ -403,7 +437,7 @@ def ledger_at(run: Path) -> Ledger:
         )
     if not (run / "ledger.db").exists():
         raise BadInput(
-            f"{run} has no ledger: it was run by an earlier version, or on a machine that lacks what one needs",
+            f"{run} has no ledger: it was run by an earlier version, or on a machine without cryptography or rfc8785",
             code="no-ledger",
         )
     return Ledger.open(run / "ledger.db")

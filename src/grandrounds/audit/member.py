@@ -1,4 +1,4 @@
-"""One member's part in a round, from the round's entry alone: its weight, its own numbers, and how weights came about."""
+"""One member's part in a round, from the round's entry: its weight, its signals, and the weighting rule."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _NAMES = {"data_size": "rows", "nsds": "NSDS"}
 
 @dataclass(frozen=True)
 class Part:
-    """A member's part in a round: its weight, or why it had none; the signals of its own; why weights are as they are.
+    """A member's part in a round: its weight or the cause of its absence, its signals, and the weighting rule.
 
-    `notes`: what was noted of it, such as that its reasons diverge too far.
+    `notes` are remarks on it, such as attributions that diverge too far.
     """
 
     round: int
@@ -31,7 +31,7 @@ class Part:
 
     @property
     def line(self) -> str:
-        """The part in words, without the reason of weights."""
+        """The part as one line of text, without the weighting rule."""
         had = f"no weight, because it {self.absent}" if self.weight is None else f"weight {self.weight:.6g}"
         names = [n for n in _FIRST if n in self.numbers] + sorted(set(self.numbers) - set(_FIRST))
         figures = ", ".join(f"{_NAMES.get(n, n.replace('_', ' '))} {_number(self.numbers[n])}" for n in names)
@@ -42,7 +42,7 @@ def read_part(entry: Content, site: str) -> Part:
     """Read a member's part in the round of an entry.
 
     Raises:
-        BadInput: It is no entry of a round.
+        BadInput: It is not the entry of a round.
     """
     try:
         decision = entry["decision"]
@@ -53,11 +53,11 @@ def read_part(entry: Content, site: str) -> Part:
         notes = [note for note in decision.get("notes", ()) if note.startswith(f"{site}: ")]
         return Part(entry["round"], weight, absent, numbers, "; ".join(stages) or decision["why"], notes)
     except (AttributeError, KeyError, TypeError):
-        raise BadInput("holds an entry that is no round's", code="bad-ledger-entry") from None
+        raise BadInput("contains an entry that is not of a round", code="bad-ledger-entry") from None
 
 
 def describe_parts(parts: Sequence[Part]) -> list[str]:
-    """Describe parts, a line a round; how weights came about is repeated only where it changed."""
+    """Describe parts, one line for each round; the weighting rule is repeated only if it changed."""
     out: list[str] = []
     last_reason = ""
     for part in parts:
@@ -69,11 +69,11 @@ def describe_parts(parts: Sequence[Part]) -> list[str]:
 
 
 def _absence_reason(decision: Content, site: str) -> str:
-    """Return why a site has no weight, to follow 'because it'."""
+    """Return the cause of a missing weight, to follow 'because it'."""
     missing = decision.get("missing", {})
     if site in missing:
         return str(missing[site])
-    return "gave no answer that was used" if site in decision["asked"] else "was not asked"
+    return "gave no usable answer" if site in decision["asked"] else "was not asked"
 
 
 def _number(value: float | None) -> str:

@@ -1,7 +1,7 @@
-"""A Merkle tree that only grows (RFC 6962): its root stands for all entries, in their order.
+"""An append-only Merkle tree (RFC 6962), whose root represents all entries in order.
 
 An inclusion proof shows that an entry is under a root, a consistency proof that an older tree is the beginning of a newer
-one; either is a few hashes, checked here as RFC 9162 has it (2.1.3.2 and 2.1.4.2) without the tree.
+one. Both are a few hashes, checked as in RFC 9162 (2.1.3.2 and 2.1.4.2) without the tree.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 EMPTY = hashlib.sha256(b"").digest()
-"""The root of no entries."""
+"""Root of an empty tree."""
 
 
 def leaf_hash(entry: bytes) -> bytes:
-    """SHA-256(0x00 || entry): no entry can pass for an inner node."""
+    """Compute SHA-256(0x00 || entry), so that no entry can be mistaken for an inner node."""
     return hashlib.sha256(b"\x00" + entry).digest()
 
 
@@ -23,7 +23,7 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 class Tree:
-    """The hashes of all complete subtrees, by height: a root or a proof costs a few look-ups, whatever the size."""
+    """Hashes of all complete subtrees by height: a root or a proof costs a few look-ups for any size."""
 
     def __init__(self, leaves: Iterable[bytes] = ()) -> None:
         self._levels: list[list[bytes]] = [[]]
@@ -34,7 +34,7 @@ class Tree:
         return len(self._levels[0])
 
     def append(self, leaf: bytes) -> None:
-        """Add the hash of one more entry."""
+        """Append the hash of an entry."""
         height, node = 0, leaf
         self._levels[0].append(node)
         while len(self._levels[height]) % 2 == 0:
@@ -48,15 +48,15 @@ class Tree:
         return self._levels[0][number]
 
     def root(self, size: int | None = None) -> bytes:
-        """MTH of the first `size` entries; of all by default."""
+        """Compute the root (MTH) of the first `size` entries, by default of all."""
         size = self._checked(len(self) if size is None else size)
         return self._hash(0, size) if size else EMPTY
 
     def inclusion(self, number: int, size: int | None = None) -> list[bytes]:
-        """PATH(number, D[size]): the hashes that lead from an entry to the root, leaf first."""
+        """Compute the inclusion proof PATH(number, D[size]): hashes from an entry to the root, leaf first."""
         size = self._checked(len(self) if size is None else size)
         if not 0 <= number < size:
-            raise IndexError(f"no entry {number} among {size}")
+            raise IndexError(f"there is no entry {number} among {size}")
         path: list[bytes] = []
         start = 0
         while size > 1:
@@ -70,10 +70,10 @@ class Tree:
         return path[::-1]
 
     def consistency(self, first: int, second: int | None = None) -> list[bytes]:
-        """PROOF(first, D[second]): the hashes that show the first entries to be the beginning of the others."""
+        """Compute the consistency proof PROOF(first, D[second]): the first entries are the beginning of the others."""
         second = self._checked(len(self) if second is None else second)
         if not 0 <= first <= second:
-            raise IndexError(f"no tree of {first} entries within one of {second}")
+            raise IndexError(f"there is no tree of {first} entries within one of {second}")
         if first in (0, second):
             return []
         path: list[bytes] = []
@@ -92,11 +92,11 @@ class Tree:
 
     def _checked(self, size: int) -> int:
         if not 0 <= size <= len(self):
-            raise IndexError(f"no tree of {size} entries: there are {len(self)}")
+            raise IndexError(f"there is no tree of {size} entries: the ledger has {len(self)}")
         return size
 
     def _hash(self, start: int, size: int) -> bytes:
-        """MTH of `size` entries from `start` on, which is a multiple of the largest power of two in `size`."""
+        """Compute MTH of `size` entries from `start` on, which is a multiple of the largest power of two in `size`."""
         if size & (size - 1) == 0:
             height = size.bit_length() - 1
             return self._levels[height][start >> height]
@@ -105,7 +105,7 @@ class Tree:
 
 
 def includes(root: bytes, size: int, *, number: int, leaf: bytes, path: Sequence[bytes]) -> bool:
-    """Check that the entry of this leaf hash is entry `number` of the tree with this root and size."""
+    """Check that the entry with this leaf hash is entry `number` of the tree with this root and size."""
     if not 0 <= number < size:
         return False
     position, last, reached = number, size - 1, leaf
@@ -149,5 +149,5 @@ def extends(before: bytes, after: bytes, *, first: int, second: int, path: Seque
 
 
 def _split(size: int) -> int:
-    """The largest power of two below `size`."""
+    """Return the largest power of two below `size`."""
     return 1 << ((size - 1).bit_length() - 1)

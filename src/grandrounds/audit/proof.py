@@ -1,8 +1,8 @@
-"""One file that shows a member its weights to somebody who has neither the ledger nor the run: only a public key.
+"""A proof of a member's weights in one file, which can be checked with only a public key.
 
-It holds the entries of the rounds, the entry that names the sites' keys, a signed and countersigned head, the few hashes that
-lead from the entries to the head's root, and the head that the member countersigned last where that is another. It is
-canonical JSON with nothing in it that is not checked. An entry is whole or it could not be: so other sites' numbers are in it.
+It contains the entries of the rounds, the entry with the sites' keys, a signed and countersigned head, the hashes from the
+entries to the head's root, and the last head that the member countersigned, if it is another. It is canonical JSON in which
+everything is checked. An entry can only be proven whole, so it contains other sites' signals.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DAMAGED = "damaged proof"
 _KEYS = {"schema", "run", "site", "rounds", "opening", "head", "countersigned"}
 
 ProvenEntry = tuple[Content, list[bytes]]
-"""The content of an entry, and its path to the root."""
+"""Content of an entry, and its path to the root."""
 
 
 @dataclass(frozen=True)
 class ProofResult:
-    """The claims of a proof, and the findings against it; none where it is valid.
+    """Claims of a proof, and findings against it; no findings if it is valid.
 
-    `signed`: number of entries under the head that the member itself countersigned last; 0: it has signed none.
+    `signed` is the number of entries under the head that the member countersigned last; 0 if it signed none.
     """
 
     run: str = ""
@@ -48,12 +48,15 @@ class ProofResult:
 
 
 def prove(book: Book, *, site: str, round: int | None = None) -> bytes:
-    """Make the proof of a site's weight in one round, or in all of them, as the bytes of its file.
+    """Create the proof of a site's weight in one round, or in all of them.
 
     Args:
         book: The ledger.
         site: The site.
         round: The round; None for all.
+
+    Returns:
+        The content of the proof file.
 
     Raises:
         BadInput: There is no such round, or no signed head over it.
@@ -65,7 +68,7 @@ def prove(book: Book, *, site: str, round: int | None = None) -> bytes:
     if head is None or not numbers:
         subject = "a round" if round is None else f"round {round}"
         raise BadInput(
-            f"no signed head is over {subject} yet: let the run go on, or `rounds resume` it", code="unsigned-round"
+            f"there is no signed head over {subject} yet: let the run continue, or `rounds resume` it", code="unsigned-round"
         )
     tree = Tree(entry.leaf for entry in book.entries)
 
@@ -90,7 +93,15 @@ def prove(book: Book, *, site: str, round: int | None = None) -> bytes:
 
 
 def check(data: bytes, key: bytes | None = None) -> ProofResult:
-    """Check a proof with nothing but the server's public key; without one, by the key that the ledger names."""
+    """Check a proof with the server's public key; by default with the key that the ledger names.
+
+    Args:
+        data: The content of the proof file.
+        key: The server's public key.
+
+    Returns:
+        Claims and findings.
+    """
     try:
         return _check_proof(_read(data), key)
     except BadInput as e:
@@ -106,7 +117,7 @@ def check_file(path: Path, key: bytes | None = None) -> ProofResult:
 
 
 def provable_sites(book: Book) -> list[str]:
-    """List the sites that a proof can name: those with keys, and others that were asked in some round."""
+    """List the sites that a proof can name: those with keys, and others that were asked in a round."""
     asked_sites = [s for e in book.entries if e.content["kind"] == ROUND for s in e.content["decision"]["asked"]]
     return list(dict.fromkeys([*read_keys(book.entries[0].content)[1], *asked_sites]))
 
@@ -122,7 +133,7 @@ def _entry_numbers(contents: Sequence[Content], round: int | None) -> list[int]:
 
 @dataclass(frozen=True)
 class _Proof:
-    """A proof as it is read, unchecked."""
+    """A parsed proof that is not checked yet."""
 
     run: Any
     site: str
@@ -136,7 +147,7 @@ class _Proof:
 def _read(data: bytes) -> _Proof:
     value = parse(data.removesuffix(b"\n"))
     if not (isinstance(value, dict) and set(value) == _KEYS and value["schema"] == SCHEMA):
-        raise BadInput(f"is no proof of schema {SCHEMA}: `rounds audit prove` writes one", code="bad-proof")
+        raise BadInput(f"is not a proof of schema {SCHEMA}: `rounds audit prove` writes one", code="bad-proof")
     rounds, signed = value["rounds"], value["countersigned"]
     if not isinstance(value["site"], str):
         raise BadInput("names no site", code="bad-proof")
@@ -160,7 +171,7 @@ def _check_proof(proof: _Proof, key: bytes | None) -> ProofResult:
         *_check_countersignature(proof, key or named, sites),
     ]
     parts: list[Part] = []
-    if not findings:  # what entries say is the server's word now, and can be compared
+    if not findings:  # the entries are now verified, so the claims can be compared with them
         parts = [read_part(content, proof.site) for content, _ in proof.entries if content.get("kind") == ROUND]
         findings = list(_check_claims(proof, parts, sites))
     last_signed = head if proof.site in head.witnesses else None if proof.last_signed is None else proof.last_signed[0]
@@ -179,7 +190,7 @@ def _read_entry(value: Any) -> ProvenEntry:
     if not (isinstance(value, dict) and set(value) == {"said", "path"}):
         raise BadInput("lacks an entry with its path", code="bad-proof")
     if not isinstance(value["said"], dict):
-        raise BadInput("holds an entry that says nothing", code="bad-proof")
+        raise BadInput("contains an entry without content", code="bad-proof")
     return value["said"], _read_path(value["path"])
 
 
@@ -203,16 +214,17 @@ def _check_inclusion(proof: _Proof) -> Iterator[Finding]:
 
 def _check_signatures(head: SignedHead, key: bytes, sites: Mapping[str, bytes]) -> Iterator[Finding]:
     if not head.head.is_signed_by(key, head.signature):
-        yield Finding(FORGED_HEAD, "head", "it is not signed by the key given: a wrong key, or a forged signature")
+        yield Finding(FORGED_HEAD, "head", "it is not signed with the given key: the key is wrong, or the signature forged")
     for site, signature in head.witnesses.items():
         if site not in sites:
-            yield Finding(STRANGER, "head", f"{site} is no site of this run")
+            yield Finding(STRANGER, "head", f"{site} is not a site of this run")
         elif not head.head.is_countersigned_by(sites[site], signature):
             yield Finding(FORGED_WITNESS, "head", f"the countersignature is not that of {site}")
 
 
 def _check_countersignature(proof: _Proof, key: bytes, sites: Mapping[str, bytes]) -> Iterator[Finding]:
-    """Check the head that the member signed last: signed by it alone, and a beginning of the proof's ledger."""
+    """Check the head that the member signed last: it must be signed by the member and be a beginning of the proof's ledger.
+    """
     if proof.last_signed is None:
         return
     (signed, path), head = proof.last_signed, proof.head.head
@@ -229,19 +241,19 @@ def _check_claims(proof: _Proof, parts: Sequence[Part], sites: Mapping[str, byte
     """Check that the claims of the proof are those of its entries."""
     contents = [entry for entry, _ in proof.entries]
     if len(parts) != len(contents):
-        yield Finding(OTHER_CLAIM, "rounds", "one of its entries is of no round")
+        yield Finding(OTHER_CLAIM, "rounds", "one of its entries is not of a round")
         return
     for claim, part in zip(proof.claims, parts, strict=True):
         if canonical(claim) != canonical(part.to_dict()):
             yield Finding(OTHER_CLAIM, f"round {part.round}", f"it claims {_find_difference(claim, part.to_dict())}")
     order = [part.round for part in parts]
     if order != sorted(set(order)):
-        yield Finding(OTHER_CLAIM, "rounds", "they are not in their order, or one is there twice")
+        yield Finding(OTHER_CLAIM, "rounds", "they are out of order, or one is repeated")
     if proof.site not in sites and not any(proof.site in entry["decision"]["asked"] for entry in contents):
-        yield Finding(OTHER_CLAIM, "site", f"{proof.site!r} is no site of this run")
+        yield Finding(OTHER_CLAIM, "site", f"{proof.site!r} is not a site of this run")
     for place, run in (("run", proof.run), ("head", proof.head.head.run)):
         if any(entry.get("run") != run for entry in contents):
-            yield Finding(OTHER_CLAIM, place, f"it is of run {run!r}, its entries are not")
+            yield Finding(OTHER_CLAIM, place, f"it is of run {run!r}, but its entries are not")
 
 
 def _find_difference(claim: Content, truth: Mapping[str, object]) -> str:
@@ -249,4 +261,4 @@ def _find_difference(claim: Content, truth: Mapping[str, object]) -> str:
     for name, value in truth.items():
         if name not in claim or canonical(claim[name]) != canonical(value):
             return f"{name} {claim.get(name)!r}, the entry says {value!r}"
-    return "more than an entry says"
+    return "more than the entry contains"

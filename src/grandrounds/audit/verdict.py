@@ -1,4 +1,4 @@
-"""The result of an audit: its findings, its state in words and its colour."""
+"""Result of an audit: findings, state and colour."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ RED, YELLOW, GREEN = "red", "yellow", "green"
 
 @dataclass(frozen=True)
 class AuditResult:
-    """The result of an audit.
+    """Result of an audit.
 
     Attributes:
         where: The folder or file.
-        findings: What is wrong.
-        checked: What was compared and is as it should be, one line each.
-        unchecked: What could not be compared.
-        notes: What one should know besides.
-        unfinished: Why the ledger has no valid end; empty where it has one.
-        running: A process is running this run now, so that it has no end yet.
+        findings: Faults.
+        checked: Parts that were compared and are correct, one line each.
+        unchecked: Parts that could not be compared.
+        notes: Further information.
+        unfinished: Cause why the ledger has no valid end; empty if it has one.
+        running: A process is running this run now, so it has no end yet.
         simulated: The keys follow from the experiment's seed.
-        close: The closing entry that is valid, and its model, in words.
+        close: Description of the valid closing entry and its model.
     """
 
     where: str
@@ -53,19 +53,19 @@ class AuditResult:
 
     @property
     def fails(self) -> bool:
-        """Tell that something was found or that the ledger has no valid end: exit code 3."""
+        """True if there is a finding or the ledger has no valid end: exit code 3."""
         return self.state in (FAILS, OPEN_END)
 
     @property
     def colour(self) -> str:
-        """Red for what fails, yellow for a run that goes on and for simulated keys, green for the rest."""
+        """Red for failures, yellow for a run in progress and for simulated keys, green otherwise."""
         if self.fails:
             return RED
         return YELLOW if self.simulated or self.running else GREEN
 
     @property
     def verdict(self) -> str:
-        """The state in words, with what it rests on."""
+        """The state as text, with its scope."""
         if self.state == FAILS:
             return FAILS
         if self.state == OPEN_END:
@@ -80,11 +80,11 @@ class AuditResult:
             else ""
         )
         text = text or "the ledger verifies; model and records were not checked"
-        return f"{text}, by SIMULATED keys: it proves nothing against who knows the seed" if self.simulated else text
+        return f"{text}, by SIMULATED keys: it proves nothing against anyone who knows the seed" if self.simulated else text
 
     @property
     def line(self) -> str:
-        """The verdict with how much was looked at."""
+        """The verdict with the number of checked entries."""
         entries = f"{self.entries} entr{'y' if self.entries == 1 else 'ies'}"
         if self.findings:
             many = len(self.findings)

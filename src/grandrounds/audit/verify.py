@@ -1,8 +1,7 @@
-"""Check a ledger, and name what is wrong with it. Needs the ledger, the server's public key, and heads that others kept.
+"""Verify a ledger with the server's public key and heads that others kept, and name its faults.
 
-An empty list means: these are the entries that the server signed, all of them up to the longest head known, in their order,
-and the sites that countersigned were shown the same. It does not mean that the server decided well, or told the truth
-about what it did not commit to.
+An empty list means that these are the entries that the server signed, all of them up to the longest known head, in order,
+and that the sites countersigned the same. It does not mean that the server decided well, or recorded the truth.
 """
 
 from __future__ import annotations
@@ -72,23 +71,23 @@ def verify(
     heads: Sequence[SignedHead] = (),
     sites: Mapping[str, bytes] | None = None,
 ) -> list[Finding]:
-    """Check a ledger.
+    """Verify a ledger.
 
     Args:
         book: The ledger.
-        key: The server's public key. Without one the key that the ledger names itself is used: then only its inner logic is
+        key: The server's public key. By default the key that the ledger names is used: then only its consistency is
             checked.
         heads: Signed heads that others kept.
-        sites: Each site's public key, as somebody knows them apart from the ledger.
+        sites: Each site's public key, known independently of the ledger.
 
     Returns:
-        All findings; none where it verifies.
+        All findings; empty if it verifies.
     """
     if not book.entries:
         longest = max((h.head.size for h in (*book.heads, *heads)), default=0)
         if longest:
             return [Finding(TRUNCATED, "ledger", f"it has no entries, but a head over {longest} was signed")]
-        return [Finding(EMPTY, "ledger", "there is nothing in it, not even how it began")]
+        return [Finding(EMPTY, "ledger", "it is empty, without even an opening entry")]
     try:
         server_key, named = read_keys(book.entries[0].content)
     except BadInput as e:
@@ -106,7 +105,7 @@ def verify(
         and not any(e.is_signed_by(key) for e in book.entries)
     ):
         description = (
-            f"no entry is signed by the key given, {key.hex()[:16]}...; the ledger names {server_key.hex()[:16]}..."
+            f"no entry is signed by the given key, {key.hex()[:16]}...; the ledger names {server_key.hex()[:16]}..."
         )
         return [Finding(WRONG_KEY, "ledger", description)]
     checker = _Checker(book, used, named, Tree(e.leaf for e in book.entries))
@@ -115,20 +114,20 @@ def verify(
 
 
 def _site_keys(named: Mapping[str, bytes], expected: Mapping[str, bytes] | None) -> Iterator[Finding]:
-    """Compare the sites and keys that a ledger names with those that somebody knows."""
+    """Compare the sites and keys that a ledger names with known ones."""
     if not named:
-        yield Finding(NO_SITES, "entry 0", "it names no sites: nobody but the server vouches for this ledger")
+        yield Finding(NO_SITES, "entry 0", "it names no sites: only the server vouches for this ledger")
     if expected is None:
         return
     for site in sorted(set(named) | set(expected)):
         if site not in named:
-            yield Finding(OTHER_SITES, "entry 0", f"it does not name {site}, whose key was given")
+            yield Finding(OTHER_SITES, "entry 0", f"it does not name {site}, for which a key was given")
         elif site not in expected:
             yield Finding(OTHER_SITES, "entry 0", f"it names {site}, for which no key was given")
         elif named[site] != expected[site]:
             theirs, known = named[site].hex()[:16], expected[site].hex()[:16]
             yield Finding(
-                OTHER_SITES, "entry 0", f"the key of {site} is {theirs}... there, the key given is {known}..."
+                OTHER_SITES, "entry 0", f"the key of {site} is {theirs}... there, but the given key is {known}..."
             )
 
 
@@ -142,13 +141,13 @@ class _Checker:
     tree: Tree
 
     def entries(self) -> Iterator[Finding]:
-        """Check signatures, and the hash in each entry of the one before."""
+        """Check signatures, and the hash of the previous entry in each."""
         entries = self.book.entries
         for number, entry in enumerate(entries):
             if not entry.is_signed_by(self.key):
                 if self._is_vouched_for(number):
                     yield Finding(
-                        FORGED, f"entry {number}", "its signature is not the server's, though its text is as it was"
+                        FORGED, f"entry {number}", "its signature is not the server's, but its text is unchanged"
                     )
                 else:
                     yield Finding(CHANGED, f"entry {number}", "its text is not what the server signed")
@@ -166,29 +165,29 @@ class _Checker:
         numbers = [s["number"] for s in contents if s is not None and type(s.get("number")) is int]
         for number, times in sorted(Counter(numbers).items()):
             if times > 1:
-                yield Finding(DUPLICATED, f"entry {number}", f"it is there {times} times")
+                yield Finding(DUPLICATED, f"entry {number}", f"it occurs {times} times")
         if len(numbers) == len(contents):
             present = set(numbers)
             for number in range(min(max(numbers), len(numbers) + len(contents))):
                 if number not in present:
-                    yield Finding(REMOVED, f"entry {number}", "later ones are there and it is not")
+                    yield Finding(REMOVED, f"entry {number}", "it is missing, but later entries are there")
         for a, b in pairwise(numbers):
             if b < a:
                 yield Finding(REORDERED, f"entry {b}", f"it comes after entry {a}")
         for position, place in enumerate(self.book.places):
             if place != position:
-                yield Finding(MISFILED, f"entry {position}", f"it is filed under {place}")
+                yield Finding(MISFILED, f"entry {position}", f"it is stored under {place}")
                 break
         yield from self._rounds([s for s in contents if s is not None])
 
     def _rounds(self, contents: Sequence[Content]) -> Iterator[Finding]:
-        """One run, round after round; a gap must have been said by an opening entry."""
+        """Check that the entries are of one run and consecutive rounds; a gap requires an opening entry."""
         run, due = contents[0].get("run") if contents else None, None
         version = contents[0].get("version", 1) if contents else 1
         for value in contents:
             number, kind = value.get("number"), value.get("kind")
             if value.get("run") != run:
-                yield Finding(OTHER_RUN, f"entry {number}", f"it is of run {value.get('run')!r}, the ledger of {run!r}")
+                yield Finding(OTHER_RUN, f"entry {number}", f"it is of run {value.get('run')!r}, but the ledger of {run!r}")
             fault = find_fault(value)
             if fault:
                 yield Finding(MALFORMED, f"entry {number}", fault)
@@ -196,19 +195,19 @@ class _Checker:
                 due = value["first"]
             elif kind == ROUND:
                 if value["round"] != due:
-                    yield Finding(GAP, f"entry {number}", f"round {due} was due, it is of round {value['round']}")
+                    yield Finding(GAP, f"entry {number}", f"it is of round {value['round']}, but round {due} was expected")
                 due = value["round"] + 1
             elif kind == RESUME and due is not None and value["round"] != due - 1:
                 yield Finding(
-                    GAP, f"entry {number}", f"the run was resumed after round {due - 1}, it says {value['round']}"
+                    GAP, f"entry {number}", f"it names round {value['round']}, but the run was resumed after round {due - 1}"
                 )
             elif kind == CLOSE and version == VERSION and not covers_files(value):
-                yield Finding(MALFORMED, f"entry {number}", "it closes the run without the hashes of its figures")
+                yield Finding(MALFORMED, f"entry {number}", "it closes the run without the hashes of its metrics")
 
     def heads(self) -> Iterator[Finding]:
         """Check the heads in the ledger, their signatures and their witnesses."""
         if not self.book.heads or self.book.heads[-1].head.size < len(self.tree):
-            yield Finding(UNCOVERED, f"entry {len(self.tree) - 1}", "no signed head is over it: heads were removed")
+            yield Finding(UNCOVERED, f"entry {len(self.tree) - 1}", "there is no signed head over it: heads were removed")
         parted = next((h for h in self.book.heads if self._parts(h)), None)
         for head in self.book.heads:
             later = parted is not None and head.head.size > parted.head.size and self._parts(head)
@@ -218,10 +217,10 @@ class _Checker:
                 names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
                 yield Finding(NO_WITNESS, f"head of {head.head.size}", f"not countersigned by {names}")
         for size, site in self.book.strays:
-            yield Finding(STRANGER, f"head of {size}", f"{site} countersigned a head that is not there")
+            yield Finding(STRANGER, f"head of {size}", f"{site} countersigned a head that does not exist")
 
     def kept_heads(self, heads: Sequence[SignedHead]) -> Iterator[Finding]:
-        """Heads that others kept: each must be a beginning of this ledger."""
+        """Check heads that others kept: each must be a beginning of this ledger."""
         for number, head in enumerate(heads, 1):
             yield from self._head(head, f"kept head {number}")
 
@@ -240,21 +239,21 @@ class _Checker:
             yield Finding(FORKED, place, f"the server signed{witnessed} another root than these entries have")
         said_run = (_read_content(self.book.entries[0]) or {}).get("run")
         if head.run != said_run:
-            yield Finding(OTHER_RUN, place, f"it is of run {head.run!r}, the ledger of {said_run!r}")
+            yield Finding(OTHER_RUN, place, f"it is of run {head.run!r}, but the ledger of {said_run!r}")
         for site, signature in signed.witnesses.items():
             key = self.sites.get(site)
             if key is None:
-                yield Finding(STRANGER, place, f"{site} is no site of this run")
+                yield Finding(STRANGER, place, f"{site} is not a site of this run")
             elif not head.is_countersigned_by(key, signature):
                 yield Finding(FORGED_WITNESS, place, f"the countersignature is not that of {site}")
 
     def _parts(self, signed: SignedHead) -> bool:
-        """Check whether a head is over other entries than these; of several in the ledger the first is enough."""
+        """Check whether a head covers other entries than these; the first of several in the ledger is enough."""
         head = signed.head
         return head.size <= len(self.tree) and head.root != self.tree.root(head.size)
 
     def _is_vouched_for(self, number: int) -> bool:
-        """Check that the text of an entry is as it was, by what was signed later: the next entry, or a head over it."""
+        """Check that the text of an entry is unchanged, by a later signature: the next entry, or a head over it."""
         entries = self.book.entries
         if number + 1 < len(entries):
             after = entries[number + 1]
@@ -268,7 +267,7 @@ class _Checker:
 
 
 def _read_content(entry: Entry) -> Content | None:
-    """Read the content of an entry; None for one that is damaged."""
+    """Read the content of an entry; None if it is damaged."""
     try:
         return entry.content
     except BadInput:

@@ -15,10 +15,10 @@ from typing import Any
 from grandrounds.core.errors import BadInput, nearest
 
 DAYS, MOST_DAYS = 365, 825
-"""Of leaf certificates: as set, and at most. 825 days is what TLS clients of today still take."""
+"""Validity of leaf certificates in days: the default, and the limit that current TLS clients accept."""
 
 Section = Mapping[str, object]
-"""A section of the file as parsed, of which nothing is known yet."""
+"""A section of the file as parsed, not yet checked."""
 
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
@@ -27,7 +27,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True)
 class Server:
-    """The address of the gateway that sites dial, and the port of the SuperLink behind it."""
+    """Address of the gateway for sites, and the port of the SuperLink behind it."""
 
     address: str
     port: int = 9443
@@ -35,7 +35,7 @@ class Server:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the address is this machine's own."""
+        """True if the address is this machine's own."""
         try:
             return ipaddress.ip_address(self.address).is_loopback
         except ValueError:
@@ -43,13 +43,13 @@ class Server:
 
     @property
     def endpoint(self) -> str:
-        """address:port, with brackets round an IPv6 address."""
+        """address:port, with brackets around an IPv6 address."""
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 @dataclass(frozen=True)
 class Member:
-    """One site, by its name; `slug` is the name of its folder and files."""
+    """One site by its name; `slug` is the name of its folder and files."""
 
     name: str
     contact: str = ""
@@ -61,7 +61,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Consortium:
-    """The content of consortium.toml. `data`: the agreed columns or images as they are in the file, which the keeper reads."""
+    """Content of consortium.toml. `data` is the agreed [data] section as in the file, which the keeper reads."""
 
     name: str
     server: Server
@@ -95,7 +95,7 @@ def load(path: Path) -> Consortium:
     except OSError as e:
         raise BadInput(f"cannot read {path}: {e.strerror or e}", code="unreadable-file") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{path} is no text in UTF-8: a consortium is a TOML file", code="not-text") from None
+        raise BadInput(f"{path} is not UTF-8 text: a consortium is a TOML file", code="not-text") from None
 
 
 def parse(text: str, *, where: str = "consortium.toml") -> Consortium:
@@ -130,7 +130,7 @@ def _read_server(section: Section) -> Server:
     address = section.get("address")
     if not isinstance(address, str) or not address:
         raise BadInput(
-            '[server] needs an address: the DNS name or IP address that sites dial, as address = "fl.example.org"',
+            '[server] has no address: set the DNS name or IP address that sites connect to, as address = "fl.example.org"',
             code="missing-address",
         )
     server = Server(
@@ -140,7 +140,7 @@ def _read_server(section: Section) -> Server:
     )
     if server.port == server.superlink_port:
         raise BadInput(
-            f"[server] port and superlink_port are both {server.port}: they must differ", code="port-conflict"
+            f"[server] port and superlink_port are both {server.port}: choose different ports", code="port-conflict"
         )
     return server
 
@@ -152,7 +152,7 @@ def _checked_address(address: str) -> str:
         pass
     if not _HOST.fullmatch(address) or re.fullmatch(r"[0-9.]+", address):
         raise BadInput(
-            f"[server] address {address!r} is neither a DNS name nor an IP address (no https://, port or path)",
+            f"[server] address {address!r} is neither a DNS name nor an IP address: leave out https://, port and path",
             code="invalid-address",
         )
     return address.lower()
@@ -160,18 +160,18 @@ def _checked_address(address: str) -> str:
 
 def _read_sites(sections: object) -> tuple[Member, ...]:
     if not isinstance(sections, list) or not sections:
-        raise BadInput('there are no sites: each needs a section [[sites]] with name = "..."', code="too-few-sites")
+        raise BadInput('there are no sites: add a section [[sites]] with name = "..." for each', code="too-few-sites")
     members: dict[str, Member] = {}
     for number, one in enumerate(sections, 1):
         if not isinstance(one, dict):
-            raise BadInput(f"sites must be sections [[sites]]; number {number} is none", code="wrong-type")
+            raise BadInput(f"sites must be sections [[sites]]; number {number} is not", code="wrong-type")
         _check_keys(one, ("name", "contact"), f"[[sites]] number {number}")
         site = Member(check_name(one.get("name"), f"[[sites]] number {number}"), _read_contact(one, number))
         before = members.get(fold_name(site.name))
         if before is not None:
             same = "both called" if before.name == site.name else f"called {before.name!r} and"
             raise BadInput(
-                f"two sites are {same} {site.name!r}: names must differ in more than their case", code="repeated-site"
+                f"two sites are {same} {site.name!r}: names must differ in more than case", code="repeated-site"
             )
         members[fold_name(site.name)] = site
     return tuple(members.values())
@@ -213,39 +213,42 @@ def _integer(section: Section, key: str, default: int, least: int, most: int, wh
     value = section.get(key, default)
     if type(value) is not int or not least <= value <= most:
         raise BadInput(
-            f"{where} {key} must be a whole number from {least} to {most}, not {value!r}", code="out-of-range"
+            f"{where} {key} must be an integer from {least} to {most}, not {value!r}", code="out-of-range"
         )
     return value
 
 
 LONGEST = 64
-"""Characters of a name: the most that the common name of a certificate may have."""
+"""Largest length of a name: the limit of a certificate's common name."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MARKS = "-_. "
 
 
 def check_name(value: object, owner: str) -> str:
-    """Check a name that goes into a certificate, a key's comment and a log.
+    """Check a name for use in certificates, key comments and logs.
 
     Args:
         value: The name.
-        owner: The thing that has the name, for the error.
+        owner: The owner of the name, for the error.
+
+    Returns:
+        The name.
 
     Raises:
-        BadInput: It is no text, is too long, or has other characters than letters, digits, - _ . and spaces.
+        BadInput: It is not text, is too long, or contains other characters than A-Z, digits, - _ . and spaces.
     """
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"{owner} needs a name: some text that is not empty", code="invalid-name")
+        raise BadInput(f"{owner} needs a name: give a text that is not empty", code="invalid-name")
     wrong = [c for c in value if not (c.isalnum() or c in _MARKS)]
     if wrong:
         raise BadInput(
-            f"{owner} {value!r} has {wrong[0]!r} in its name: letters, digits, - _ . and spaces are allowed",
+            f"{owner} {value!r} has {wrong[0]!r} in its name: only letters, digits, - _ . and spaces are allowed",
             code="invalid-name",
         )
     if value != value.strip() or "  " in value:
         raise BadInput(
-            f"{owner} {value!r} has spaces at an end of its name, or two in a row: take them away", code="invalid-name"
+            f"{owner} {value!r} has spaces at an end of its name, or two in a row: remove them", code="invalid-name"
         )
     if not any(c.isalnum() for c in value):
         raise BadInput(f"{owner} {value!r} has neither a letter nor a digit in its name", code="invalid-name")
@@ -258,7 +261,7 @@ def check_name(value: object, owner: str) -> str:
 
 
 def slug(name: str) -> str:
-    """Make the name of a site's folder and files: ASCII without spaces, and another one for every other name.
+    """Make the name of a site's folder and files: ASCII without spaces, and unique.
 
     A plain name is its own slug. Any other ends in a digest of the name, since two of them may look alike in ASCII.
     """
@@ -270,5 +273,5 @@ def slug(name: str) -> str:
 
 
 def fold_name(name: str) -> str:
-    """Fold a name so that two names that people, or file systems, take for one become equal."""
+    """Fold a name, so that names that people or file systems confuse become equal."""
     return unicodedata.normalize("NFKC", name).casefold()

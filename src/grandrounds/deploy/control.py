@@ -1,7 +1,7 @@
 """Control a SuperLink as its operator: list and register nodes, start and stop runs.
 
-On the server's host over loopback; from an operator's machine through the gateway, with the operator's certificate (Flower's
-own command cannot send one).
+The connection uses loopback on the server's host, or the gateway with the operator's certificate from other machines
+(Flower's own command cannot send one).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flwr.supercore.control import ControlHttpClient
 
 APP = Path(__file__).parent / "app"
-"""The Flower app that is submitted: it names the settings of a run and holds no code of use to a site."""
+"""The Flower app that is submitted: it names the settings of a run and contains no code for a site."""
 
 ONLINE, UNREGISTERED = "online", "unregistered"
 
@@ -40,7 +40,7 @@ class Node:
 
 @dataclass(frozen=True)
 class FlowerRun:
-    """A run as Flower knows it. Its status says nothing about our run: the run folder does."""
+    """A run as Flower knows it. Its status says nothing about our run; the run folder does."""
 
     id: int
     name: str
@@ -48,7 +48,7 @@ class FlowerRun:
 
 
 class Unreachable(RunFailed):
-    """No server answers at the SuperLink's address, or at the gateway's."""
+    """No server answers at the address of the SuperLink or the gateway."""
 
 
 class Control:
@@ -73,10 +73,10 @@ class Control:
 
     @classmethod
     def operator(cls, folder: Path) -> Self:
-        """Connect through the gateway, as the operator whose folder this is.
+        """Connect through the gateway with an operator's folder.
 
         Raises:
-            BadInput: It is no operator's folder, or its certificate and key do not belong together.
+            BadInput: It is not an operator's folder, or its certificate and key do not match.
         """
         address = gateway_address(folder)
         context = _ssl_context(folder / "server-ca.pem")
@@ -84,7 +84,7 @@ class Control:
             context.load_cert_chain(folder / "operator.pem", folder / "operator.key")
         except (OSError, ssl.SSLError):
             raise BadInput(
-                f"{folder} holds no operator.pem and operator.key that belong together", code="invalid-certificate"
+                f"{folder} has no matching operator.pem and operator.key: ask for the folder again", code="invalid-certificate"
             ) from None
         return cls(address, context)
 
@@ -95,7 +95,7 @@ class Control:
         self._client.close()
 
     def nodes(self) -> list[Node]:
-        """List the nodes that are registered now."""
+        """List the registered nodes."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
         listed = self._call(self._client.ListNodes, ListNodesRequest()).nodes_info
@@ -103,19 +103,26 @@ class Control:
         return [node for node in nodes if node.status != UNREGISTERED]
 
     def register(self, key: bytes, name: str) -> int:
-        """Let a node with this public key (as `node_key` gives it) take part; returns its id."""
+        """Register a node by its public key (from `node_key`).
+
+        Returns:
+            The node's id.
+        """
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
         return int(self._call(self._client.RegisterNode, RegisterNodeRequest(public_key=key, name=name)).node_id)
 
     def unregister(self, node: int) -> None:
-        """Refuse a node from now on."""
+        """Unregister a node."""
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
         self._call(self._client.UnregisterNode, UnregisterNodeRequest(node_id=node))
 
     def start(self, config: Mapping[str, str | bool | int | float]) -> int:
-        """Submit a run with these settings; returns Flower's id of it.
+        """Submit a run with these settings.
+
+        Returns:
+            Flower's id of the run.
 
         Raises:
             RunFailed: The SuperLink did not accept it.
@@ -131,11 +138,11 @@ class Control:
         )
         started = self._call(self._client.StartRun, request)
         if not started.HasField("run_id"):
-            raise RunFailed(f"the SuperLink at {self._address} did not take the run", code="run-not-accepted")
+            raise RunFailed(f"the SuperLink at {self._address} did not accept the run", code="run-not-accepted")
         return int(started.run_id)
 
     def stop(self, run: int) -> None:
-        """Stop a run of Flower's."""
+        """Stop a Flower run."""
         from flwr.proto.control_pb2 import StopRunRequest
 
         self._call(self._client.StopRun, StopRunRequest(run_id=run))
@@ -149,7 +156,7 @@ class Control:
         return [FlowerRun(r.run_id, r.override_config["run"].string, _status(r)) for r in latest]
 
     def _call(self, call: Callable[[Any], Any], request: Any) -> Any:
-        """Call a route and raise errors of HTTP as RunFailed."""
+        """Call a route; HTTP errors become RunFailed."""
         import httpx
 
         try:
@@ -163,7 +170,7 @@ class Control:
 
 
 def node_key(path: Path) -> bytes:
-    """Read a SuperNode's public key file, in the form that the SuperLink keeps."""
+    """Read a SuperNode's public key file, in the form that the SuperLink stores."""
     from cryptography.hazmat.primitives import serialization
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
@@ -205,7 +212,7 @@ def gateway_address(folder: Path) -> str:
         match = None
     if match is None:
         raise BadInput(
-            f"{folder} is no operator's folder: it has no nginx.conf that names the gateway", code="not-operator-folder"
+            f"{folder} is not an operator's folder: it has no nginx.conf that names the gateway", code="not-operator-folder"
         )
     return match.group(1)
 
@@ -222,7 +229,7 @@ def _ssl_context(authority: Path) -> ssl.SSLContext:
     try:
         context.load_verify_locations(authority)
     except (OSError, ssl.SSLError):
-        raise BadInput(f"{authority} is no certificate authority in PEM form", code="invalid-certificate") from None
+        raise BadInput(f"{authority} is not a certificate authority in PEM format", code="invalid-certificate") from None
     return context
 
 
@@ -233,10 +240,10 @@ def _status(run: Any) -> str:
 def _refusal_text(address: str, error: Any) -> str:
     code = error.response.status_code
     texts = {
-        401: "is not known to it",
-        403: "is not allowed to do this: the gateway asks for an operator's certificate",
-        400: "was not taken: the gateway refused the certificate, or the request",
-        404: "asked for what is not there",
-        409: "asked for what cannot be done now",
+        401: "is unknown to it",
+        403: "is not allowed to do this: the gateway requires an operator's certificate",
+        400: "was not accepted: the gateway refused the certificate or the request",
+        404: "asked for something that does not exist",
+        409: "asked for something that is not possible now",
     }
-    return f"the server at {address} refused (HTTP {code}): who asked {texts.get(code, 'got no answer')}"
+    return f"the server at {address} refused (HTTP {code}): the caller {texts.get(code, 'got no answer')}"

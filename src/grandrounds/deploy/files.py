@@ -1,4 +1,4 @@
-"""Write files that others must not read, whole or not at all."""
+"""Write private files atomically."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PRIVATE, FOLDER, SCRIPT, PUBLIC = 0o600, 0o700, 0o700, 0o644
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder that only its owner may enter, and those above it that are missing.
+    """Create a folder with mode 0700, and missing parents.
 
     Raises:
-        BadInput: It cannot be made.
+        BadInput: It cannot be created.
     """
     if not path.parent.exists():
         make_folder(path.parent)
@@ -23,12 +23,12 @@ def make_folder(path: Path) -> Path:
         path.mkdir(mode=FOLDER, exist_ok=True)
         path.chmod(FOLDER)
     except OSError as e:
-        raise BadInput(f"cannot make the folder {path}: {e.strerror or e}", code="cannot-write") from None
+        raise BadInput(f"cannot create the folder {path}: {e.strerror or e}", code="cannot-write") from None
     return path
 
 
 def write(path: Path, data: bytes | str, *, mode: int = PUBLIC) -> None:
-    """Write a file, whole or not at all, and never readable by more than its mode says.
+    """Write a file atomically, never readable beyond its mode.
 
     Raises:
         BadInput: It cannot be written.
@@ -49,12 +49,12 @@ def write(path: Path, data: bytes | str, *, mode: int = PUBLIC) -> None:
 
 
 def write_private(path: Path, data: bytes | str) -> None:
-    """Write a file that only its owner may read."""
+    """Write a file that only its owner can read."""
     write(path, data, mode=PRIVATE)
 
 
 def write_secret(path: Path) -> None:
-    """Write a new secret of 256 bits, in hexadecimal digits without an end of line: it is read as exact bytes."""
+    """Write a new secret of 256 bits in hexadecimal digits without a line ending, because it is read as exact bytes."""
     write_private(path, secrets.token_hex(32))
 
 

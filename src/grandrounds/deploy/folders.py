@@ -82,7 +82,7 @@ class Folders:
 
     @property
     def insecure(self) -> bool:
-        """Whether the consortium was provisioned without TLS, for one machine alone."""
+        """True if the consortium was provisioned without TLS, for one machine."""
         return not self.pki.exists()
 
     def consortium(self) -> Consortium:
@@ -115,11 +115,11 @@ class Folders:
 
 
 SERVICES = ("superlink", "gateway")
-"""What has a certificate of the server's authority."""
+"""Services with a certificate of the server's authority."""
 
 
 def make_server(folders: Folders, consortium: Consortium, text: bytes, *, insecure: bool) -> None:
-    """Make OUT/server, without the record and the lists of sites."""
+    """Create OUT/server, without the record and the lists of sites."""
     server = make_folder(folders.server)
     for name in ("nodes", "sites", "run", "logs", "state", "units"):
         make_folder(server / name)
@@ -142,7 +142,11 @@ def make_server(folders: Folders, consortium: Consortium, text: bytes, *, insecu
 
 
 def renew_services(folders: Folders, consortium: Consortium) -> dict[str, str]:
-    """Issue new certificates of SuperLink and gateway by the same authority; returns their serial numbers."""
+    """Issue new certificates of SuperLink and gateway by the same authority.
+
+    Returns:
+        Their serial numbers by name.
+    """
     authority = IssuedCertificate.load(folders.pki, "server-ca")
     addresses = (consortium.server.address, "localhost", "127.0.0.1", "::1")
     certificates = {name: issue(authority, name, days=consortium.days, addresses=addresses) for name in SERVICES}
@@ -152,14 +156,18 @@ def renew_services(folders: Folders, consortium: Consortium) -> dict[str, str]:
 
 
 PROXY_PORT = 9444
-"""Of the operator's own machine, on loopback."""
+"""Loopback port of the proxy on the operator's machine."""
 
 AGREED = "agreed.toml"
-"""The consortium's file as the server has it: who takes part, and which data was agreed on."""
+"""Copy of the consortium's file: its members and the agreed data."""
 
 
 def make_operator(folders: Folders, consortium: Consortium, name: str) -> str:
-    """Make the folder of one operator, with a new certificate; returns its serial number."""
+    """Create the folder of one operator, with a new certificate.
+
+    Returns:
+        The serial number.
+    """
     folder = make_folder(folders.operator(name))
     for inside in ("run", "logs", "flower"):
         make_folder(folder / inside)
@@ -172,14 +180,18 @@ def make_operator(folders: Folders, consortium: Consortium, name: str) -> str:
 
 
 def renew_operator(folders: Folders, consortium: Consortium, name: str) -> str:
-    """Issue a new certificate by the same authority; the old one holds until it ends or is revoked. Returns the serial number."""
+    """Issue a new certificate by the same authority; the old one is valid until it expires or is revoked.
+
+    Returns:
+        The serial number.
+    """
     certificate = issue(IssuedCertificate.load(folders.pki, "operator-ca"), name, days=consortium.days)
     certificate.save(folders.operator(name), "operator")
     return certificate.serial
 
 
 def hand_over_operator(folders: Folders, name: str) -> None:
-    """Bring the server's own files in an operator's folder up to date, and sign the folder."""
+    """Update the server's files in an operator's folder, and sign the folder."""
     folder = folders.operator(name)
     write(folder / "server.pub", read(folders.server / "server.pub"))
     write(folder / "server-ca.pem", read(folders.pki / "server-ca.pem"))
@@ -188,7 +200,7 @@ def hand_over_operator(folders: Folders, name: str) -> None:
 
 
 def hand_over_operators(folders: Folders) -> None:
-    """Hand over every operator's folder again, when the consortium's file or the server's key has changed."""
+    """Update every operator's folder, after a change of the consortium's file or the server's key."""
     for folder in operator_folders(folders).values():
         hand_over_operator(folders, common_name(load_certificate(folder / "operator.pem")))
 
@@ -197,12 +209,12 @@ def load_agreed(folder: Path) -> Consortium:
     """Load the consortium from an operator's folder.
 
     Raises:
-        BadInput: The folder is of an earlier version, and has none.
+        BadInput: The folder was written by an earlier version and lacks the file.
     """
     if not (folder / AGREED).exists():
         raise BadInput(
-            f"{folder} has no {AGREED}, from which the sites' data are known: `rounds provision renew OUT` at the server "
-            "writes it, then have the folder handed over again",
+            f"{folder} has no {AGREED} with the agreed data: run `rounds provision renew OUT` at the server, which "
+            "writes it, and hand the folder over again",
             code="outdated-folder",
         )
     return load(folder / AGREED)
@@ -215,27 +227,30 @@ def operator_folders(folders: Folders) -> dict[str, Path]:
 
 
 def _flower_config() -> str:
-    """Write $FLWR_HOME/config.toml: through the proxy on this machine, which speaks TLS to the gateway."""
+    """Write $FLWR_HOME/config.toml for the local proxy, which uses TLS to the gateway."""
     through = {"address": f"127.0.0.1:{PROXY_PORT}", "insecure": True}
     head = "# For the `flwr` command: export FLWR_HOME=THIS FOLDER"
     return toml.dumps({"superlink": {"default": "consortium", "consortium": through}}, head=head)
 
 
 NODE_PORT, HEALTH_PORT = 9500, 9501
-"""Loopback ports of the first site; each site after it takes the next two, so that many can run on one machine."""
+"""Loopback ports of the first site; each further site uses the next two, so that many can run on one machine."""
 
 SECONDS = 600
-"""The keeper's own deadline for one Ask."""
+"""Time limit of the keeper for one Ask, in seconds."""
 
 _SITE_HEAD = """\
-# Where this site finds its consortium, and the ports it uses on its own machine. Paths are relative to this folder.
-# The ports and limits are yours to change."""
+# Address of the consortium, and the ports that this site uses on its own machine. Paths are relative to this folder.
+# You may change the ports and limits."""
 
 
 def make_site(folders: Folders, consortium: Consortium, site: Member) -> PublicKeys:
-    """Make the folder of one site, with new keys; returns their public halves, which are on the server's lists then.
+    """Create the folder of one site, with new keys, and add their public keys to the server's lists.
 
-    It is to be handed over (`hand_over_sites`) once all keys that come with these are made.
+    It is handed over (`hand_over_sites`) once all keys of the same operation exist.
+
+    Returns:
+        The public keys.
     """
     folder = make_folder(folders.site(site.name))
     keys = make_keys(folder / "keys", site.name)
@@ -256,7 +271,7 @@ def make_site(folders: Folders, consortium: Consortium, site: Member) -> PublicK
 
 
 def hand_over_sites(folders: Folders, consortium: str) -> None:
-    """Hand over every site's folder again, with the keys of all sites that take part; an operator may have deleted some."""
+    """Update every site's folder with the keys of all current sites; an operator may have deleted some folders."""
     peers = Peers({name: load_public(folders.site_key(name)) for name in folders.members()}).text()
     for name in folders.members():
         if (folders.site(name) / "site.toml").exists():
@@ -264,7 +279,7 @@ def hand_over_sites(folders: Folders, consortium: str) -> None:
 
 
 def _hand_over_site(folders: Folders, consortium: str, name: str, peers: str) -> None:
-    """Bring the server's own files in a site's folder up to date, and sign the folder."""
+    """Update the server's files in a site's folder, and sign the folder."""
     folder = folders.site(name)
     write(folder / "server.pub", read(folders.server / "server.pub"))
     if not folders.insecure:
@@ -276,7 +291,7 @@ def _hand_over_site(folders: Folders, consortium: str, name: str, peers: str) ->
 def _site_settings(consortium: Consortium, site: Member, *, insecure: bool) -> dict[str, object]:
     position = consortium.sites.index(site)
     server: dict[str, str | int] = {"address": consortium.server.address, "port": consortium.server.port}
-    if insecure:  # there is no gateway: the node dials the SuperLink itself
+    if insecure:  # there is no gateway: the node connects to the SuperLink itself
         server |= {"port": consortium.server.superlink_port, "insecure": True}
     return {
         "name": site.name,

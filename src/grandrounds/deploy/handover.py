@@ -1,7 +1,7 @@
-"""At a site: accept a folder that was handed over again, and show its list of peers with fingerprints to compare.
+"""At a site: accept an updated folder, and show its list of peers with fingerprints to compare.
 
-The server's signature alone does not make a list of sites true: it is the server that the list guards against. So whoever
-accepts one is shown the changes, and asked.
+The list of sites protects against the server, so the server's signature alone is not sufficient. The changes are shown, and
+a person must confirm them.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ _SERVER_FILES = ("server.pub", "server-ca.pem", NEXT, ENDORSED, PEERS, MANIFEST,
 def accept(folder: Path, handed: Path, agree: Callable[[Changes], bool]) -> bool | None:
     """Replace the server's files in a site's folder by those that were handed over.
 
-    Nothing is taken unless the key in `handed` is the one that the site knows, or that one signed for it.
+    Nothing is changed unless the server key in `handed` is the known one, or is signed by it.
 
     Args:
         folder: The site's folder.
         handed: The folder that the operator handed over.
-        agree: Asked where the list of sites is another.
+        agree: Asks a person to confirm changes of the list of sites.
 
     Returns:
-        Whether the server's key is another now; None where `agree` said no, and nothing was taken.
+        True if the server's key changed; None if `agree` returned False, and nothing was changed.
 
     Raises:
-        BadInput: The folder is another site's, was changed, or has a key that is not endorsed.
+        BadInput: The folder belongs to another site, was changed, or has a key that is not endorsed.
     """
     name = site_name(folder)
     if name != site_name(handed):
-        raise BadInput(f"{handed} is the folder of {site_name(handed)!r}, this site is {name!r}", code="wrong-site")
+        raise BadInput(f"{handed} is the folder of {site_name(handed)!r}, but this site is {name!r}", code="wrong-site")
     trusted, offered = load_public(folder / "server.pub"), load_public(handed / "server.pub")
     if offered != trusted and not _is_endorsed(trusted, offered, handed):
         raise BadInput(
-            f"the server's key in {handed} is not signed for by the one this site knows: ask the operator",
+            f"the server's key in {handed} is not signed by the one that this site knows: ask the operator",
             code="untrusted-key",
         )
     faults = check_manifest(handed, offered).faults
     if faults:
         raise BadInput(
-            f"{handed} is not as the server signed it ({faults[0]}): nothing was taken", code="folder-changed"
+            f"{handed} is not as the server signed it ({faults[0]}): nothing was changed", code="folder-changed"
         )
     changes = _changes(folder, handed, name)
     if changes and not agree(changes):
@@ -66,22 +66,22 @@ def accept(folder: Path, handed: Path, agree: Callable[[Changes], bool]) -> bool
 
 
 def _changes(folder: Path, handed: Path, name: str) -> Changes:
-    """Compare the site's own list with the offered one, which must have this site's own key."""
+    """Compare the site's own list with the offered one, which must contain this site's own key."""
     if not (handed / PEERS).exists():
         raise BadInput(
-            f"{handed} has no {PEERS}: an operator with an older version wrote it, ask for a new one",
+            f"{handed} has no {PEERS}: an older version wrote it; ask the operator for a new folder",
             code="outdated-folder",
         )
     offered = Peers.load(handed / PEERS).keys
     if offered.get(name) != Identity.load(folder / "keys" / "site.key").public:
         raise BadInput(
-            f"{handed / PEERS} has another key for {name} than {folder / 'keys'}: if new keys were agreed on take them "
-            "first (`rounds site rekey FOLDER --done`, or keys/ as the operator handed it over), else ask the operator",
+            f"{handed / PEERS} has another key for {name} than {folder / 'keys'}: if new keys were agreed on, use them "
+            "first (`rounds site rekey FOLDER --done`, or keys/ from the operator), else ask the operator",
             code="wrong-key",
         )
     try:
         before = Peers.load(folder / PEERS).keys
-    except BadInput:  # none yet, or a damaged one: all of it is new then
+    except BadInput:  # missing or damaged: then the whole list is new
         before = {}
     return Changes.between(before, offered)
 
@@ -97,12 +97,12 @@ def _is_endorsed(trusted: bytes, offered: bytes, handed: Path) -> bool:
 
 
 _SHOWN = 5
-"""Refusals that are printed, the last ones."""
+"""Number of refusals that are printed, the last ones."""
 
 
 @dataclass(frozen=True)
 class PeerList:
-    """A site's list of peers. `sites`: fingerprints by name; `list`: the fingerprint of the whole list."""
+    """A site's list of peers. `sites` has fingerprints by name; `list` is the fingerprint of the whole list."""
 
     site: str
     sites: Mapping[str, str]
@@ -112,7 +112,7 @@ class PeerList:
     refused: tuple[RejectedPeer, ...]
 
     def lines(self) -> Iterator[str]:
-        """Write the list as lines for people."""
+        """Format the list as lines."""
         wide = max(len(name) for name in (*self.sites, "the whole list"))
         for name, mark in self.sites.items():
             yield f"{name:{wide}}  {mark}{'  (this site)' if name == self.site else ''}"
@@ -125,6 +125,9 @@ class PeerList:
 def inspect_peers(folder: Path) -> PeerList:
     """Compare the list in a site's folder with its manifest, its own key and its policy.
 
+    Returns:
+        The list, with problems and refusals.
+
     Raises:
         BadInput: The folder has no list.
     """
@@ -132,7 +135,7 @@ def inspect_peers(folder: Path) -> PeerList:
     name, peers = site.name, site.peers()
     if peers is None:
         raise BadInput(
-            f"{folder} has no {FILE}: ask the operator for the folder again, and take it with `rounds site accept`",
+            f"{folder} has no {FILE}: ask the operator for the folder again, and accept it with `rounds site accept`",
             code="outdated-folder",
         )
     refused = RejectedPeers(folder / "state" / STRANGERS).all()
@@ -151,22 +154,22 @@ def _faults(site: SiteFolder, peers: Peers, name: str) -> Iterator[str]:
     checked = check_manifest(site.path)
     for fault in checked.faults:
         if fault.startswith((FILE, MANIFEST)):
-            yield f"{fault}: take the list again with `rounds site accept`"
+            yield f"{fault}: accept the list again with `rounds site accept`"
     if any(FILE in note for note in checked.notes):
-        yield f"{FILE} is not one that the server signed: take it again with `rounds site accept`"
+        yield f"{FILE} is not signed by the server: accept it again with `rounds site accept`"
     public_key = site.identity().public
     if peers.keys.get(name) != public_key:
         yield (
-            f"{FILE} has another key for this site than its own, {fingerprint(public_key)}: secure sums are refused until "
-            "`rounds site accept` took a list with it"
+            f"{FILE} has another key for this site than its own, {fingerprint(public_key)}: secure sums are refused "
+            "until `rounds site accept` accepts a list with it"
         )
 
 
 def _notes(peers: Peers, policy: Policy) -> Iterator[str]:
     if policy.secure.peers == TOLD:
-        yield 'secure.peers is "told" in policy.toml: the server says who the others are, and this list is not looked at'
+        yield 'secure.peers is "told" in policy.toml: the server names the other sites, and this list is not used'
     if len(peers.keys) < policy.secure.fewest:
         yield (
-            f"{len(peers.keys)} sites, and secure.fewest is {policy.secure.fewest}: no secure sum is taken part in"
-            + (" (a sum of two tells each the other's values)" if policy.secure.fewest == 3 else "")
+            f"{len(peers.keys)} sites, but secure.fewest is {policy.secure.fewest}: this site joins no secure sum"
+            + (" (in a sum of two each learns the other's values)" if policy.secure.fewest == 3 else "")
         )

@@ -1,7 +1,7 @@
-"""The two keys of a site: one for its SuperNode (P-384, as OpenSSH writes it), one that signs Answers (Ed25519).
+"""The two keys of a site: one for its SuperNode (P-384, OpenSSH format), one that signs Answers (Ed25519).
 
-Keys that `rounds provision` makes have passed through the operator's hands. With a key request a site makes its own: the
-private halves stay there, a signed request goes to the operator, and nobody else has ever held them.
+Keys that `rounds provision` makes were in the operator's hands. With a key request a site makes its own: the private keys
+stay there, and a signed request goes to the operator.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SSH = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """The public keys of a site: its SuperNode's as one line of OpenSSH, and the key that it signs with."""
+    """Public keys of a site: its SuperNode's as one line of OpenSSH, and its signing key."""
 
     node: str
     site: bytes
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """The fingerprints that the record names the keys by."""
+        """Fingerprints by which the record names the keys."""
         return {"node": fingerprint(self.node), "site": self.site.hex()}
 
     def save(self, server: Path, slug: str) -> None:
@@ -48,9 +48,12 @@ class PublicKeys:
 
 
 def make_keys(folder: Path, name: str) -> PublicKeys:
-    """Make new keys of a site in its folder keys/, over those that are there; returns the public halves.
+    """Make new keys of a site in its folder keys/, replacing existing ones.
 
-    The secret that masks come from is not among them: a site draws it from its own machine (`privacy.secagg.keys`).
+    The secret of masks is not among them: a site draws it on its own machine (`privacy.secagg.keys`).
+
+    Returns:
+        The public keys.
     """
     make_folder(folder)
     node = ec.generate_private_key(ec.SECP384R1())
@@ -65,7 +68,11 @@ def make_keys(folder: Path, name: str) -> PublicKeys:
 
 
 def make_identity(folder: Path, name: str) -> bytes:
-    """Make a new signing key NAME.key with NAME.pub beside it; returns the public half."""
+    """Make a new signing key NAME.key, and NAME.pub.
+
+    Returns:
+        The public key.
+    """
     identity = Identity.new()
     (folder / f"{name}.key").unlink(missing_ok=True)
     identity.save(folder / f"{name}.key")
@@ -77,13 +84,13 @@ def read_node_key(path: Path) -> str:
     """Read a SuperNode's public key from its file.
 
     Raises:
-        BadInput: It is no P-384 key in OpenSSH form.
+        BadInput: It is not a P-384 key in OpenSSH format.
     """
     try:
         return parse_node_key(read(path).decode())
     except (BadInput, UnicodeDecodeError):
         raise BadInput(
-            f"{path} is no public key of a SuperNode: `ssh-keygen -t ecdsa -b 384` makes such keys", code="invalid-key"
+            f"{path} is not a public key of a SuperNode: create one with `ssh-keygen -t ecdsa -b 384`", code="invalid-key"
         ) from None
 
 
@@ -91,7 +98,7 @@ def parse_node_key(line: object) -> str:
     """Check that a text is one line of OpenSSH with a P-384 key.
 
     Raises:
-        BadInput: It is another kind of key, or none.
+        BadInput: It is not.
     """
     try:
         text = str(line).strip()
@@ -101,7 +108,7 @@ def parse_node_key(line: object) -> str:
         fits = False
     if not fits:
         raise BadInput(
-            "a SuperNode's public key must be one line of OpenSSH, of kind ecdsa-sha2-nistp384", code="invalid-key"
+            "a SuperNode's public key must be one line of OpenSSH of type ecdsa-sha2-nistp384", code="invalid-key"
         )
     return text
 
@@ -130,12 +137,12 @@ class KeyRequest:
         """Read a request that `rekey` wrote.
 
         Raises:
-            BadInput: It is no request, or a key in it is not valid.
+            BadInput: It is not a request, or a key in it is invalid.
         """
         try:
             content = loads(read(path))
             if not isinstance(content, dict) or set(content) != _PARTS or not isinstance(content["site"], str):
-                raise BadInput("is no request for new keys: `rounds site rekey` writes one", code="not-a-request")
+                raise BadInput("is not a request for new keys: `rounds site rekey` writes one", code="not-a-request")
             keys = PublicKeys(parse_node_key(content["node"]), unhex(content["key"], 32, "the key"))
             return cls(
                 content["site"],
@@ -147,14 +154,17 @@ class KeyRequest:
             raise BadInput(f"{path}: {e}", code=e.code) from None
 
     def verify(self, site: str, old: PublicKeys) -> PublicKeys:
-        """Check that this site asked for the new keys with the key that it has now; returns the new keys.
+        """Verify that this site requested the new keys with its current key.
+
+        Returns:
+            The new keys.
 
         Raises:
-            BadInput: The request is another site's, or its signatures are wrong.
+            BadInput: The request belongs to another site, or a signature is invalid.
         """
         text = _signed_text(self.site, self.keys)
         if self.site != site:
-            raise BadInput(f"the request is of {self.site!r}, not of {site!r}", code="wrong-site")
+            raise BadInput(f"the request is from {self.site!r}, not from {site!r}", code="wrong-site")
         if not signed_by(old.site, text, self.old) or not signed_by(self.keys.site, text, self.new):
             raise BadInput(
                 f"the request is not signed by the keys of {site!r}: ask the site for a new one", code="wrong-signature"
@@ -163,7 +173,11 @@ class KeyRequest:
 
 
 def rekey(folder: Path) -> Path:
-    """At a site: make new keys beside those in use; returns the request that goes to the operator."""
+    """At a site: make new keys beside those in use.
+
+    Returns:
+        The request for the operator.
+    """
     name = site_name(folder)
     old = Identity.load(folder / "keys" / "site.key")
     keys = make_keys(folder / NEXT, name)
@@ -176,22 +190,22 @@ def rekey(folder: Path) -> Path:
 
 
 def take_new_keys(folder: Path) -> None:
-    """At a site: use the new keys from the next start on, once the operator has put them on the list.
+    """At a site: use the new keys from the next start on, after the operator has registered them.
 
     Raises:
-        BadInput: There are no new keys, or void ones are still there.
+        BadInput: There are no new keys, or void ones still exist.
     """
     if not (folder / NEXT / "site.key").exists():
         raise BadInput(f"{folder} has no new keys: `rounds site rekey {folder}` makes them", code="no-new-keys")
     if (folder / VOID).exists():
-        raise BadInput(f"{folder / VOID} holds keys that are void: delete it first", code="void-keys-left")
+        raise BadInput(f"{folder / VOID} contains void keys: delete it first", code="void-keys-left")
     (folder / "keys").rename(folder / VOID)
     (folder / NEXT).rename(folder / "keys")
     (folder / "request.json").unlink(missing_ok=True)
 
 
 def site_name(folder: Path) -> str:
-    """Read the name in a site's folder.
+    """Read the site's name from its folder.
 
     Raises:
         BadInput: Its site.toml is damaged.
@@ -200,7 +214,7 @@ def site_name(folder: Path) -> str:
     try:
         name = tomllib.loads(read(path).decode())["name"]
     except (ValueError, KeyError):
-        raise BadInput(f"{path} is damaged: it does not say the site's name", code="damaged-file") from None
+        raise BadInput(f"{path} is damaged: the site's name is missing", code="damaged-file") from None
     return str(name)
 
 

@@ -1,4 +1,4 @@
-"""The manifest of a folder that was handed over: the SHA-256 of each file, signed by the server's key."""
+"""Manifest of a folder that is handed over: the SHA-256 of each file, signed by the server's key."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from grandrounds.protocol.identity import Identity, load_public, signed_by
 
 MANIFEST, SIGNATURE, SCHEMA = "manifest.json", "manifest.sig", 1
 SITE_FILES = ("policy.toml", "site.toml", "keys/")
-"""What a site may change in its folder: a change there is told and is no fault."""
+"""Files that a site may change in its folder; a change is noted but is no fault."""
 
 _SIGNED = b"grandrounds/manifest/1\x00"
 
 
 @dataclass(frozen=True)
 class ManifestCheck:
-    """Faults of a folder, and notes."""
+    """Faults and notes of a folder."""
 
     where: str
     faults: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class ManifestCheck:
 
 
 def write_manifest(folder: Path, identity: Identity, **facts: Any) -> None:
-    """Write manifest.json over every file that is in the folder now, and its signature."""
+    """Write manifest.json over all files in the folder, and its signature."""
     names = sorted(set(_files(folder)) - {MANIFEST, SIGNATURE})
     files = {name: _digest(folder / name) for name in names}
     body = canonical({"schema": SCHEMA, "server": identity.public.hex(), "files": files, **facts})
@@ -52,21 +52,21 @@ def check_manifest(folder: Path, key: bytes | None = None) -> ManifestCheck:
     if key is None:
         key = load_public(folder / "server.pub")
         notes.append(
-            "the key was taken from the folder itself: who can change the one can change the other (give --key)"
+            "the key is the folder's own: whoever can change the folder can change the key (give --key)"
         )
     if not check_signature(folder, key):
         return ManifestCheck(
-            where, (f"{MANIFEST} is not what the server signed, or another server signed it",), tuple(notes)
+            where, (f"{MANIFEST} is not signed by this server",), tuple(notes)
         )
     listed = parse(read(folder / MANIFEST))["files"]
     present = set(_files(folder)) - {MANIFEST, SIGNATURE}
     changed = {name: _fault(folder, name, digest) for name, digest in listed.items()}
     faults = [f"{name} {fault}" for name, fault in changed.items() if fault and not name.startswith(SITE_FILES)]
-    site_changes = [f"{name} {fault}: it is the site's own to change" for name, fault in changed.items() if fault]
+    site_changes = [f"{name} {fault}: the site may change it" for name, fault in changed.items() if fault]
     notes += [note for note in site_changes if note.startswith(SITE_FILES)]
     more = sorted(present - set(listed))
     if more:
-        notes.append(f"not of the manifest: {', '.join(more[:5])}{' ...' if len(more) > 5 else ''}")
+        notes.append(f"not in the manifest: {', '.join(more[:5])}{' ...' if len(more) > 5 else ''}")
     return ManifestCheck(where, tuple(faults), tuple(notes))
 
 

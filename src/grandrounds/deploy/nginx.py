@@ -1,11 +1,11 @@
-"""Write nginx configurations: the gateway before the SuperLink, and the small proxy on an operator's machine.
+"""nginx configurations: the gateway in front of the SuperLink, and the small proxy on an operator's machine.
 
-Measured in the deployment study, section 2: a SuperLink serves nodes, operators and its own workers on one port. The gateway
-lets anybody reach the ten fleet routes (the SuperLink checks a node's signature there), lets holders of an operator's
-certificate reach the control routes, and nothing else. The path that is passed on is built from the match, never
-taken from the request, so that gateway and SuperLink cannot read one path in two ways.
+A SuperLink serves nodes, operators and its own workers on one port. The gateway passes ten fleet routes to everybody (the
+SuperLink checks a node's signature), control routes to holders of an operator's certificate, and nothing else. The passed
+path is built from the match, never copied from the request, so that gateway and SuperLink cannot interpret one path
+differently.
 
-All paths are relative: `nginx -p FOLDER -c nginx.conf` finds certificates beside the configuration, wherever the folder lies.
+All paths are relative: `nginx -p FOLDER -c nginx.conf` finds certificates beside the configuration.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ FLEET = (
     "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages",
     "get-run", "get-fab", "push-object", "pull-object", "confirm-message-received",
 )  # fmt: skip
-"""Routes that a registered node needs; `register-node` and `unregister-node` are the operator's to call."""
+"""Routes that a registered node needs; only operators may call `register-node` and `unregister-node`."""
 
 BODY = "8m"
-"""Largest request, all of it held in memory: Flower cuts arrays into pieces of 5 MiB, and no update touches a disk here."""
+"""Largest request, kept in memory: Flower splits arrays into chunks of 5 MiB, and no update is written to disk here."""
 
 _TOP = """\
 # {title}
@@ -79,7 +79,7 @@ _TLS = """\
 def gateway_config(server: Server) -> str:
     """Write the gateway's configuration."""
     top = _TOP.format(
-        title="The gateway before the SuperLink.", body=BODY, verify='$ssl_client_verify "$ssl_client_s_dn"'
+        title="The gateway in front of the SuperLink.", body=BODY, verify='$ssl_client_verify "$ssl_client_s_dn"'
     )
     return f"""{top}{_LIMITS}\
   upstream superlink {{ server 127.0.0.1:{server.superlink_port}; keepalive 32; }}
@@ -115,7 +115,7 @@ def gateway_config(server: Server) -> str:
 
 
 def operator_config(server: Server, *, port: int) -> str:
-    """Write the proxy of the operator's own machine, which adds the certificate that the `flwr` command cannot send itself."""
+    """Write the proxy of the operator's machine, which adds the certificate that the `flwr` command cannot send."""
     return f"""{_TOP.format(title="On an operator's machine: adds the client certificate.", body=BODY, verify="-")}\
   server {{
     listen 127.0.0.1:{port};
@@ -137,14 +137,14 @@ def operator_config(server: Server, *, port: int) -> str:
 
 
 def _listen(server: Server) -> str:
-    """Choose the address to listen at: every interface, since sites dial it, or this machine's own where the address says so."""
+    """Choose the address to listen on: all interfaces, or loopback if the server's address is loopback."""
     if not server.is_loopback:
         return str(server.port)
     return f"[{server.address}]:{server.port}" if ":" in server.address else f"127.0.0.1:{server.port}"
 
 
 def _certificate_name(server: Server) -> str:
-    """Choose a name in the gateway's certificate. nginx compares DNS names only, so for a bare address it is `localhost`."""
+    """Choose a name in the gateway's certificate. nginx compares DNS names only, so for an IP address it is `localhost`."""
     try:
         ipaddress.ip_address(server.address)
     except ValueError:

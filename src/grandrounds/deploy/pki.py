@@ -1,7 +1,7 @@
-"""Certificates: authorities, the certificates they issue, and their revocations.
+"""Certificates: authorities, issued certificates and revocations.
 
-Two authorities that know nothing of each other: the server's (sites check the gateway by it) and the operators' (the
-gateway checks operators by it). A site has no certificate at all, so nothing that a site holds opens a control route.
+There are two independent authorities: the server's, with which sites check the gateway, and the operators', with which the
+gateway checks operators. A site has no certificate, so nothing that a site holds opens a control route.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from grandrounds.deploy.files import read, write, write_private
 
 AUTHORITY_YEARS = 10
 _EARLY = timedelta(hours=1)
-"""Certificates hold from an hour before they were made: clocks of hospitals differ."""
+"""Certificates are valid from an hour before their creation, because clocks of hospitals differ."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class IssuedCertificate:
 
     @property
     def serial(self) -> str:
-        """The serial number as `openssl x509 -serial` writes it."""
+        """Serial number as `openssl x509 -serial` prints it."""
         return serial_text(self.certificate.serial_number)
 
     def save(self, folder: Path, name: str) -> None:
-        """Write NAME.pem and NAME.key; only the owner may read the key."""
+        """Write NAME.pem and NAME.key; only the owner can read the key."""
         pem = self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -50,20 +50,20 @@ class IssuedCertificate:
         """Load a certificate and its key as `save` wrote them.
 
         Raises:
-            BadInput: A file is missing, or holds another kind of key.
+            BadInput: A file is missing, or holds another type of key.
         """
         path = folder / f"{name}.key"
         try:
             key = serialization.load_pem_private_key(read(path), password=None)
         except (ValueError, TypeError):
-            raise BadInput(f"{path} is no private key in PEM form without a password", code="invalid-key") from None
+            raise BadInput(f"{path} is not a private key in PEM format without a password", code="invalid-key") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise BadInput(f"{path} holds another kind of key: one of an elliptic curve is needed", code="invalid-key")
+            raise BadInput(f"{path} holds another type of key; an elliptic-curve key is required", code="invalid-key")
         return cls(load_certificate(folder / f"{name}.pem"), key)
 
 
 def new_authority(consortium: str, role: str, *, now: datetime | None = None) -> IssuedCertificate:
-    """Make a certificate authority that signs leaf certificates only (path length 0)."""
+    """Create a certificate authority that signs leaf certificates only (path length 0)."""
     start = now or datetime.now(UTC)
     key = ec.generate_private_key(ec.SECP384R1())
     name = _subject_name(consortium, role)
@@ -89,9 +89,12 @@ def issue(
     Args:
         authority: The authority that signs it.
         common_name: The holder's name.
-        days: How long it is valid.
+        days: Validity in days.
         addresses: DNS names or IP addresses of a server; none for a client.
-        now: The start, by default the time of the call.
+        now: Start of the validity; the current time by default.
+
+    Returns:
+        The certificate with its key.
     """
     start = now or datetime.now(UTC)
     end = min(start + timedelta(days=days), authority.certificate.not_valid_after_utc)
@@ -116,10 +119,10 @@ def issue(
 def revocation_list(
     authority: IssuedCertificate, revoked: Mapping[int, datetime], *, now: datetime | None = None
 ) -> bytes:
-    """Sign the list of revoked serial numbers, in PEM form.
+    """Sign the list of revoked serial numbers, in PEM format.
 
-    It holds as long as the authority: TLS refuses every client once a list has run out, and this one is a file on the
-    gateway's own disk, so an early end would protect nobody.
+    It is valid as long as the authority: TLS refuses every client once a list has expired, and this one is a file on the
+    gateway's own disk, so an earlier expiry would protect nobody.
     """
     builder = (
         x509.CertificateRevocationListBuilder()
@@ -139,12 +142,12 @@ def read_revocations(path: Path) -> dict[int, datetime]:
     """Read the revoked serial numbers of a list, with the time of each revocation.
 
     Raises:
-        BadInput: It is no such list.
+        BadInput: It is not such a list.
     """
     try:
         revoked = x509.load_pem_x509_crl(read(path))
     except ValueError:
-        raise BadInput(f"{path} is no list of revoked certificates in PEM form", code="invalid-certificate") from None
+        raise BadInput(f"{path} is not a list of revoked certificates in PEM format", code="invalid-certificate") from None
     return {one.serial_number: one.revocation_date_utc for one in revoked}
 
 
@@ -152,12 +155,12 @@ def load_certificate(path: Path) -> x509.Certificate:
     """Load a certificate from a PEM file.
 
     Raises:
-        BadInput: It is no certificate.
+        BadInput: It is not a certificate.
     """
     try:
         return x509.load_pem_x509_certificate(read(path))
     except ValueError:
-        raise BadInput(f"{path} is no certificate in PEM form", code="invalid-certificate") from None
+        raise BadInput(f"{path} is not a certificate in PEM format", code="invalid-certificate") from None
 
 
 def common_name(certificate: x509.Certificate) -> str:
@@ -166,13 +169,13 @@ def common_name(certificate: x509.Certificate) -> str:
 
 
 def serial_text(serial: int) -> str:
-    """Write a serial number in hexadecimal digits, an even number of them."""
+    """Format a serial number as an even number of hexadecimal digits."""
     text = f"{serial:X}"
     return text.zfill(len(text) + len(text) % 2)
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:
-    """Write a certificate in PEM form."""
+    """Encode a certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 

@@ -15,14 +15,14 @@ from grandrounds.core.errors import BadInput
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0
 STEADY = 60.0
-"""Seconds after which a program counts as up: the next death is not held against it."""
+"""Seconds after which a program counts as stable: a later death does not delay its restart."""
 
 LARGEST_LOG = 20 * 2**20
 
 
 @dataclass(frozen=True)
 class Program:
-    """A command and its log file. `mark`: a word of its command line by which a leftover is recognised."""
+    """A command and its log file. `mark` is a word of its command line that identifies a leftover process."""
 
     name: str
     command: Sequence[str]
@@ -33,7 +33,7 @@ class Program:
 
 @dataclass
 class SupervisedProgram:
-    """A program that is kept running. Every start is a session of its own, so that it is stopped with its children."""
+    """A program that is kept running. Every start is a new session, so that it is stopped with its children."""
 
     program: Program
     process: subprocess.Popen[bytes] | None = None
@@ -47,7 +47,7 @@ class SupervisedProgram:
         return self.program.log.with_suffix(".pid")
 
     def start(self) -> None:
-        """Start it now. A leftover of a server that was killed is ended first: it holds the port."""
+        """Start the program. A leftover process of a killed server is ended first, because it occupies the port."""
         end_leftover(self.pid_file, self.program.mark)
         self.process = _spawn(self.program)
         self.pid_file.write_text(f"{self.process.pid}\n")
@@ -55,11 +55,15 @@ class SupervisedProgram:
         self._began = time.monotonic()
 
     def tend(self) -> bool:
-        """Restart it if it died, not too often; returns whether it was started now."""
+        """Restart the program if it died, with a minimum interval.
+
+        Returns:
+            True if it was started now.
+        """
         if self.process is not None and self.process.poll() is None:
             return False
         now = time.monotonic()
-        if self.process is not None:  # it has died since the last look
+        if self.process is not None:  # it died since the last check
             steady = now - self._began > STEADY
             self._wait = FIRST_WAIT if steady else min(2 * self._wait, LONGEST_WAIT)
             self._next, self.process = now + self._wait, None
@@ -70,11 +74,11 @@ class SupervisedProgram:
 
     @property
     def alive(self) -> bool:
-        """Whether the program runs now."""
+        """True while the program is running."""
         return self.process is not None and self.process.poll() is None
 
     def stop(self, *, grace: float = 10.0) -> None:
-        """Stop it and all that it started: by SIGTERM, then by SIGKILL."""
+        """Stop the program and all its children: with SIGTERM, then with SIGKILL."""
         if self.process is not None:
             end(self.process, grace=grace)
         self.process = None
@@ -91,7 +95,7 @@ def end(process: subprocess.Popen[bytes], *, grace: float = 10.0) -> None:
 
 
 def end_leftover(pid_file: Path, mark: str) -> None:
-    """Stop the process of a pid file, if its command line still has the mark of the program that was started."""
+    """Stop the process of a pid file, if its command line still contains the program's mark."""
     import psutil
 
     try:
@@ -103,7 +107,7 @@ def end_leftover(pid_file: Path, mark: str) -> None:
             except psutil.TimeoutExpired:
                 _signal(process.pid, signal.SIGKILL)
     except (OSError, ValueError, psutil.Error):
-        pass  # no such file, or no such process: nothing is left over
+        pass  # no such file, or no such process: nothing to stop
     pid_file.unlink(missing_ok=True)
 
 
@@ -122,7 +126,7 @@ def _spawn(program: Program) -> subprocess.Popen[bytes]:
             )
     except FileNotFoundError:
         raise BadInput(
-            f"there is no program {program.command[0]} to start {program.name} with", code="missing-program"
+            f"cannot start {program.name}: there is no program {program.command[0]}", code="missing-program"
         ) from None
     except OSError as e:
         raise BadInput(
@@ -131,6 +135,6 @@ def _spawn(program: Program) -> subprocess.Popen[bytes]:
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    """Send a signal to the whole session; to nobody if it has ended."""
+    """Send a signal to the whole session, if it still exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)

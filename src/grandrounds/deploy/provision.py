@@ -1,4 +1,4 @@
-"""Provision a consortium: keys, certificates and folders, made whole or not at all (`rounds provision`)."""
+"""Provision a consortium: keys, certificates and folders, created atomically (`rounds provision`)."""
 
 from __future__ import annotations
 
@@ -26,21 +26,24 @@ from grandrounds.deploy.pki import IssuedCertificate
 
 
 def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
-    """Make everything for a new consortium.
+    """Create everything for a new consortium.
 
     Args:
         source: The consortium.toml.
-        out: The folder to write, which must not be there yet.
-        insecure: Without TLS, for one machine alone.
+        out: The folder to write, which must not exist or must be empty.
+        insecure: Without TLS, for one machine.
+
+    Returns:
+        The consortium.
 
     Raises:
-        BadInput: The file is wrong, `out` is not empty, or `insecure` is asked for an address that is not this machine's own.
+        BadInput: The file is invalid, `out` is not empty, or `insecure` is used with an address that is not loopback.
     """
     consortium = load(source)
     if insecure and not consortium.server.is_loopback:
         raise BadInput(
-            f"--insecure-loopback is for one machine alone: [server] address is {consortium.server.address!r}, "
-            "it must be 127.0.0.1 or localhost",
+            f"--insecure-loopback is for one machine only: [server] address is {consortium.server.address!r}, but must "
+            "be 127.0.0.1 or localhost",
             code="not-loopback",
         )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -62,12 +65,20 @@ def provision(source: Path, out: Path, *, insecure: bool = False) -> Consortium:
 
 
 def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
-    """Add sites that are new in consortium.toml, or that had withdrawn; nobody else's keys change.
+    """Add sites that are new in consortium.toml, or that had withdrawn; other sites' keys do not change.
 
-    All folders are handed over again: the others add up with a new site once they have its key.
+    All folders are handed over again: the other sites need the new site's key for secure sums.
+
+    Args:
+        source: The consortium.toml.
+        out: The provisioned folder.
+        names: The sites to add.
+
+    Returns:
+        The consortium.
 
     Raises:
-        BadInput: A site takes part already, or something else in the file has changed.
+        BadInput: A site already takes part, or something else in the file has changed.
     """
     folders = Folders.open(out)
     consortium, before = load(source), folders.consortium()
@@ -76,7 +87,7 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
     for site in new:
         if folders.node_key(site.name).exists():
             raise BadInput(
-                f"{site.name} takes part already: `rounds provision rotate` gives it new keys", code="repeated-site"
+                f"{site.name} already takes part: `rounds provision rotate` gives it new keys", code="repeated-site"
             )
     write(folders.consortium_file, read(source))
     keys = {site.name: _make_fresh_site(folders, consortium, site) for site in new}
@@ -88,7 +99,7 @@ def add_sites(source: Path, out: Path, names: Sequence[str]) -> Consortium:
 
 
 def _make_fresh_site(folders: Folders, consortium: Consortium, site: Member) -> dict[str, str]:
-    """Make a site's folder anew; that of a site that withdrew is removed."""
+    """Create a site's folder; that of a site that withdrew is removed."""
     folder = folders.site(site.name)
     if folder.exists():
         shutil.rmtree(folder)
@@ -96,34 +107,34 @@ def _make_fresh_site(folders: Folders, consortium: Consortium, site: Member) -> 
 
 
 def _check_changes(before: Consortium, now: Consortium, names: Sequence[str]) -> None:
-    """Refuse other changes than new sites: the server's address and the agreed data concern every folder."""
+    """Refuse other changes than new sites: the server's address and the agreed data affect every folder."""
     names_before = {s.name for s in before.sites}
     for name in names_before - {s.name for s in now.sites}:
         raise BadInput(
-            f"{name} is no longer in the file: `rounds provision withdraw OUT {name!r}` takes a site out",
+            f"{name} is no longer in the file: `rounds provision withdraw OUT {name!r}` removes a site",
             code="consortium-changed",
         )
     for site in now.sites:
         if site.name not in names_before and site.name not in names:
             raise BadInput(
-                f"{site.name} is new in the file as well: add it with a further --site {site.name!r}",
+                f"{site.name} is also new in the file: add it with a further --site {site.name!r}",
                 code="consortium-changed",
             )
     if (before.name, before.server, before.data) != (now.name, now.server, now.data):
         raise BadInput(
-            "the file's name, [server] or [data] changed: every site's folder rests on them, so provision anew",
+            "the file's name, [server] or [data] changed, on which every site's folder depends: provision again",
             code="consortium-changed",
         )
 
 
 @contextlib.contextmanager
 def _atomic_folder(out: Path) -> Iterator[Path]:
-    """Give a folder beside `out` that takes its name when all is written, and is removed when something failed."""
+    """Provide a temporary folder that is renamed to `out` on success and removed on failure."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
     except OSError as e:
-        raise BadInput(f"cannot make {out}: {e.strerror or e}; choose another --out", code="cannot-write") from None
+        raise BadInput(f"cannot create {out}: {e.strerror or e}; choose another --out", code="cannot-write") from None
     try:
         yield part
         if out.exists():

@@ -1,8 +1,8 @@
-"""Records of a consortium: keys and certificates that were issued or revoked, and the state of submitted runs.
+"""Records of a consortium: issued and revoked keys and certificates, and the state of submitted runs.
 
-The consortium's record is a ledger as a run's is (`audit.ledger`), signed by the server's key. Where that key is rotated, the
-entry that says so is the last one the old key signs, so the record can be followed from the first key to the one of today.
-Runs have one small file each, beside their folder. This, not Flower's status, is the truth about a run.
+The consortium's record is a ledger like that of a run (`audit.ledger`), signed by the server's key. A rotation of that key
+is the last entry that the old key signs, so the record can be followed from the first key to the current one. Each run has
+a small file beside its folder. This file, not Flower's status, is the truth about a run.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from grandrounds.protocol.identity import Identity
 PROVISIONED, JOINED, RENEWED, ROTATED = "provisioned", "joined", "renewed", "rotated"
 SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN = "server-rotated", "operator", "revoked", "withdrawn"
 Entry = dict[str, Any]
-"""One entry of the record, as parsed: a JSON object whose fields depend on its kind."""
+"""One entry of the record: a JSON object whose fields depend on its kind."""
 
 KINDS = (PROVISIONED, JOINED, RENEWED, ROTATED, SERVER_ROTATED, OPERATOR, REVOKED, WITHDRAWN)
 
 
 def append_entry(path: Path, consortium: str, identity: Identity, kind: str, **facts: Any) -> None:
-    """Append an entry: what was done, when, and to which keys or certificates."""
+    """Append an entry: the action, its time, and the affected keys or certificates."""
     when = datetime.now(UTC).isoformat(timespec="seconds")
     with Ledger.open(path, identity=identity) as ledger:
         ledger.append(consortium, {"kind": kind, "run": consortium, "when": when, **facts})
@@ -46,7 +46,9 @@ def append_entry(path: Path, consortium: str, identity: Identity, kind: str, **f
 
 @dataclass(frozen=True)
 class ConsortiumState:
-    """The state by the record: keys by site, void keys, withdrawn sites, operators by serial number, revoked certificates."""
+    """State derived from the record: keys by site, void keys, withdrawn sites, operators by serial number, revoked
+    certificates.
+    """
 
     sites: dict[str, dict[str, str]] = field(default_factory=dict)
     void: dict[str, list[dict[str, str]]] = field(default_factory=dict)
@@ -63,7 +65,7 @@ class ConsortiumState:
             self.sites[site] = dict(keys)
             self.withdrawn.pop(site, None)
         if kind == WITHDRAWN:
-            keys_before = self.sites.pop(entry["site"], None)  # none where a withdrawal was cut short and done again
+            keys_before = self.sites.pop(entry["site"], None)  # none if a withdrawal was interrupted and repeated
             self.void.setdefault(entry["site"], []).extend([] if keys_before is None else [keys_before])
             self.withdrawn[entry["site"]] = when
         self.issued.update({serial: name for name, serial in entry.get("operators", {}).items()})
@@ -72,7 +74,7 @@ class ConsortiumState:
 
 
 def consortium_state(path: Path) -> ConsortiumState:
-    """Compute the current state from the record alone."""
+    """Compute the current state from the record only."""
     state = ConsortiumState()
     for entry in read_entries(path):
         state.apply(entry)
@@ -80,31 +82,31 @@ def consortium_state(path: Path) -> ConsortiumState:
 
 
 def describe_entry(entry: Entry) -> str:
-    """Write one entry on one line."""
+    """Format an entry as one line."""
     who = [*entry.get("sites", {}), *entry.get("operators", {}), *entry.get("services", {})]
     who += [str(entry[k])[:16] for k in ("site", "operator", "serial", "new") if k in entry]
     return f"{entry['when']}  {entry['kind']}: {', '.join(who)}"
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Read all entries, from the first on."""
+    """Read all entries in order."""
     with Ledger.open(path) as ledger:
         return list(ledger.entries())
 
 
 def last_entry(path: Path) -> Entry:
-    """Read the newest entry; empty where there is none."""
+    """Read the newest entry; empty if there is none."""
     with Ledger.open(path) as ledger:
         return ledger.last() or {}
 
 
 def verify_record(book: Book, key: bytes | None) -> list[Finding]:
-    """Verify a consortium's record. `key`: the server's, of today or from before a rotation."""
+    """Verify a consortium's record. `key` is the server's current key, or one from before a rotation."""
     if not book.entries:
-        return [Finding(words.EMPTY, "record", "there is nothing in it")]
+        return [Finding(words.EMPTY, "record", "it is empty")]
     signers, findings = _check_entries(book)
     if key is not None and key not in signers:
-        sentence = f"the key given, {key.hex()[:16]}..., is none that it was signed with or handed on to"
+        sentence = f"the given key, {key.hex()[:16]}..., never signed it and was never endorsed in it"
         findings.insert(0, Finding(words.WRONG_KEY, "record", sentence))
     return [*findings, *_check_heads(book, signers[:-1])]
 
@@ -128,11 +130,11 @@ def _check_entries(book: Book) -> tuple[list[bytes], list[Finding]]:
         if not entry.is_signed_by(signer):
             findings.append(Finding(words.CHANGED, where, "its text is not what the server signed"))
         if content.get("number") != number or book.places[number] != number:
-            findings.append(Finding(words.MISFILED, where, f"it says that it is number {content.get('number')}"))
+            findings.append(Finding(words.MISFILED, where, f"its number is {content.get('number')}"))
         if content.get("previous") != before:
             findings.append(Finding(words.BROKEN, where, "it names another entry before it than the one that is there"))
         if content.get("kind") not in KINDS:
-            findings.append(Finding(words.CHANGED, where, f"there is no kind of entry {content.get('kind')!r}"))
+            findings.append(Finding(words.CHANGED, where, f"its kind {content.get('kind')!r} is unknown"))
         signers.append(signer)
         signer, before = following, entry.hash
     return [*signers, signer], findings
@@ -141,7 +143,7 @@ def _check_entries(book: Book) -> tuple[list[bytes], list[Finding]]:
 def _check_heads(book: Book, signers: list[bytes]) -> Iterator[Finding]:
     tree = Tree(e.leaf for e in book.entries)
     if not book.heads or book.heads[-1].head.size < len(signers):
-        yield Finding(words.UNCOVERED, f"entry {len(signers) - 1}", "no signed head is over it: heads were removed")
+        yield Finding(words.UNCOVERED, f"entry {len(signers) - 1}", "there is no signed head over it: heads were removed")
     for signed in book.heads:
         head, where = signed.head, f"head of {signed.head.size}"
         if not 0 < head.size <= len(signers):
@@ -157,14 +159,14 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def check_run_name(name: str) -> str:
-    """Check a run's name, which is also its folder's and its log's: letters, digits, - _ . only.
+    """Check a run's name, which is also the name of its folder and log.
 
     Raises:
-        BadInput: It has other characters, or is too long.
+        BadInput: It contains other characters than A-Z, digits, - _ . or is too long.
     """
     if not _NAME.fullmatch(name):
         raise BadInput(
-            f"{name!r} is no name of a run: letters, digits, - _ and . are allowed, 100 characters at most",
+            f"{name!r} is not a valid name of a run: use letters, digits, - _ and . (at most 100 characters)",
             code="invalid-name",
         )
     return name
@@ -175,25 +177,25 @@ class RunRecord(TypedDict, total=False):
 
     run: str
     state: str
-    flower: list[int]  # the numbers of Flower's runs, the newest last
+    flower: list[int]  # ids of its Flower runs, the newest last
     history: list[list[str]]  # [state, time] of every change
-    starts: int  # deaths of its process in a row
+    starts: int  # consecutive deaths of its process
     exit: int
 
 
 @dataclass(frozen=True)
 class RunRecords:
-    """The records of a server's runs. `rounds server submit` and the scheduler write at the same time, so each takes a lock."""
+    """Records of a server's runs. `rounds server submit` and the scheduler write concurrently, so each takes a lock."""
 
     folder: Path
 
     def update(self, name: str, **changes: Any) -> RunRecord:
-        """Update the record of a run; every state gets its time."""
+        """Update the record of a run; every change of state gets its time."""
         with self._lock():
             return self._write(name, changes)
 
     def mark_queued(self, name: str, flower: int) -> None:
-        """Record that a run was submitted as this run of Flower's; one that runs by now stays as it is."""
+        """Record that a run was submitted as this Flower run; a running one is not changed."""
         with self._lock():
             if flower not in (self.get(name) or {}).get("flower", ()):
                 self._write(name, {"state": QUEUED, "flower": flower})

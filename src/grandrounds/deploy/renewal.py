@@ -1,4 +1,4 @@
-"""Renew, rotate, revoke and withdraw keys and certificates. Each is an entry of the consortium's record."""
+"""Renew, rotate, revoke and withdraw keys and certificates. Each action is an entry of the consortium's record."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ _ROTATED = b"grandrounds/server-key/1\x00"
 
 
 def renew(out: Path) -> dict[str, str]:
-    """Issue new certificates for SuperLink, gateway and every operator that is not revoked; returns serial numbers by name.
+    """Issue new certificates for SuperLink, gateway and every operator that is not revoked.
 
-    Authorities and keys of sites stay as they are, so sites need nothing new. Operators are handed their folders again.
+    Authorities and keys of sites do not change, so sites need nothing. Operators are handed their folders again.
+
+    Returns:
+        Serial numbers by name.
     """
     folders = _with_tls(out)
     consortium, revoked = folders.consortium(), read_revocations(folders.crl)
@@ -50,23 +53,26 @@ def renew(out: Path) -> dict[str, str]:
 
 
 def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
-    """Give a site new keys; the old ones are void from now on, and every folder gets the new public one.
+    """Give a site new keys; the old ones are void, and every folder gets the new public key.
 
     Args:
         out: The provisioned folder.
         name: The site.
-        request: The site's own request (`rounds site rekey`), with which its private keys never leave it. Without one they are
-            made here, and its folder has to be handed over again.
+        request: The site's own request (`rounds site rekey`), with which its private keys never leave it. Without it the
+            keys are made here, and its folder must be handed over again.
+
+    Returns:
+        The new public keys.
 
     Raises:
         BadInput: The site has withdrawn, or its request does not verify.
     """
     folders = Folders.open(out)
     site, consortium = _member(folders, name), folders.consortium()
-    has_folder = (folders.site(site) / "site.toml").exists()  # an operator may delete what was handed over
+    has_folder = (folders.site(site) / "site.toml").exists()  # an operator may delete folders after the handover
     if request is not None:
         keys = KeyRequest.read(request).verify(site, PublicKeys.load(folders.server, slug(site)))
-        shutil.rmtree(folders.site(site) / "keys", ignore_errors=True)  # void, and no longer of any use here
+        shutil.rmtree(folders.site(site) / "keys", ignore_errors=True)  # void, and no longer used here
     elif has_folder:
         keys = make_keys(folders.site(site) / "keys", site)
     else:
@@ -78,9 +84,12 @@ def rotate(out: Path, name: str, *, request: Path | None = None) -> PublicKeys:
 
 
 def rotate_server(out: Path) -> bytes:
-    """Make a new signing key of the server, endorsed by the old one; every folder gets both and is signed anew.
+    """Make a new signing key of the server, endorsed by the old one; every folder gets both and is signed again.
 
-    A site that has the old server.pub takes the new one only with the old one's signature (`is_endorsed`).
+    A site with the old server.pub accepts the new one only with the old one's signature (`is_endorsed`).
+
+    Returns:
+        The new public key.
     """
     folders = Folders.open(out)
     old, waiting = folders.identity(), folders.server / "server.key.next"
@@ -109,7 +118,10 @@ def is_endorsed(old: bytes, new: bytes, endorsement: bytes) -> bool:
 
 
 def add_operator(out: Path, name: str) -> Path:
-    """Add an operator with a certificate of their own; returns the folder to hand over.
+    """Add an operator with its own certificate.
+
+    Returns:
+        The folder to hand over.
 
     Raises:
         BadInput: There is an operator of this name.
@@ -119,7 +131,7 @@ def add_operator(out: Path, name: str) -> Path:
     names = {fold_name(common_name(load_certificate(f / "operator.pem"))) for f in operator_folders(folders).values()}
     if fold_name(name) in names or fold_name(name) == FIRST_OPERATOR:
         raise BadInput(
-            f"there is an operator {name!r} already: choose another name, so that the record tells them apart",
+            f"there is already an operator {name!r}: choose another name",
             code="duplicate-operator",
         )
     serial = make_operator(folders, folders.consortium(), name)
@@ -128,23 +140,26 @@ def add_operator(out: Path, name: str) -> Path:
 
 
 def revoke_operator(out: Path, who: str) -> str:
-    """Put an operator's certificates on the list that the gateway reads.
+    """Add an operator's certificates to the gateway's revocation list.
 
-    A name takes all certificates that the operator was ever given, since an earlier one may not have ended yet.
+    A name revokes all certificates ever issued to the operator, since an earlier one may still be valid.
 
     Args:
         out: The provisioned folder.
         who: A name, or one serial number.
 
+    Returns:
+        The revoked serial numbers.
+
     Raises:
-        BadInput: There is no such operator, or it is revoked already.
+        BadInput: There is no such operator, or it is already revoked.
     """
     folders = _with_tls(out)
     serials = _serials(folders, who)
     revoked = read_revocations(folders.crl)
     new = [s for s in serials if int(s, 16) not in revoked]
     if not new:
-        raise BadInput(f"{who} is revoked already", code="already-revoked")
+        raise BadInput(f"{who} is already revoked", code="already-revoked")
     now = datetime.now(UTC).replace(microsecond=0)
     for serial in new:
         revoked[int(serial, 16)] = now
@@ -154,7 +169,7 @@ def revoke_operator(out: Path, who: str) -> str:
 
 
 def withdraw(out: Path, name: str) -> None:
-    """Take a site's keys off all lists: its node is not let in, and its Answers are not accepted."""
+    """Remove a site's keys from all lists: its node is refused, and its Answers are not accepted."""
     folders = Folders.open(out)
     site = _member(folders, name)
     _record(folders, records.WITHDRAWN, site=site)
@@ -164,7 +179,7 @@ def withdraw(out: Path, name: str) -> None:
 
 
 def _serials(folders: Folders, who: str) -> dict[str, str]:
-    """Find serial numbers in the record, with the name each was issued to: all of an operator, or the one that is named."""
+    """Find serial numbers in the record, with their holders: all of an operator, or a single one."""
     issued = records.consortium_state(folders.record).issued
     digits = who.replace(":", "").upper().lstrip("0")  # some programs print a serial number without its leading zeros
     matches = {s: n for s, n in issued.items() if n == who or s.lstrip("0") == digits}
@@ -181,7 +196,7 @@ def _member(folders: Folders, name: str) -> str:
     site = folders.consortium().site(name).name
     if not folders.node_key(site).exists():
         raise BadInput(
-            f"{site} has withdrawn: `rounds provision consortium.toml --out OUT --site {site!r}` takes it in again",
+            f"{site} has withdrawn: `rounds provision consortium.toml --out OUT --site {site!r}` adds it again",
             code="site-withdrawn",
         )
     return site

@@ -1,6 +1,6 @@
-"""Run one plan at the sites, as a process of its own: `python -m grandrounds.deploy.run_worker`.
+"""Run one plan at the sites, in its own process: `python -m grandrounds.deploy.run_worker`.
 
-Its task comes on standard input, from the scheduler.
+The scheduler sends its task on standard input.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(stream: IO[str] = sys.stdin) -> int:
     """Run one task.
 
     Args:
-        stream: The stream that the task is read from.
+        stream: The stream with the task.
 
     Returns:
         The exit code: 0 done, 1 failed run, 2 bad input.
@@ -49,7 +49,7 @@ def _run_task(task: Task) -> None:
     except ValueError:
         plan = None
     if not isinstance(plan, dict):
-        raise BadInput("the run came without a plan: submit it with `rounds server submit`", code="missing-plan")
+        raise BadInput("the run has no plan: submit it with `rounds server submit`", code="missing-plan")
     from grandrounds.engine.transport import FlowerTransport
 
     server = Path(task.server)
@@ -61,7 +61,7 @@ def _run_task(task: Task) -> None:
 
 
 def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: Path, resume: bool) -> None:
-    """Run at the sites that take part now; a run that was begun goes on, which only `resume` allows."""
+    """Run at the current sites; a run that was begun continues only with `resume`."""
     from grandrounds.deploy.folders import Folders
     from grandrounds.protocol.identity import load_public
     from grandrounds.runs.deployment import Deployment
@@ -74,12 +74,12 @@ def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: P
         return
     if begun and not resume:
         raise BadInput(
-            f"run {folder.name} was begun before: `rounds server submit --resume {folder.name}` continues it",
+            f"run {folder.name} was begun before: continue it with `rounds server submit --resume {folder.name}`",
             code="run-already-begun",
         )
     if not begun and not plan:
         raise BadInput(
-            f"run {folder.name} had not begun, so there is nothing to go on with: submit it again", code="run-not-begun"
+            f"run {folder.name} has not begun, so it cannot be resumed: submit it again", code="run-not-begun"
         )
     if not begun:
         run.create()
@@ -93,7 +93,7 @@ def _run_at_sites(plan: PlainPlan, folder: Path, transport: Transport, server: P
 
 
 def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
-    """Check that no key has changed since the run's ledger was opened: a new key's signatures would not verify there.
+    """Check that no key has changed since the run's ledger was opened: signatures of a new key would not verify there.
 
     Raises:
         BadInput: The server or a site has another key.
@@ -112,13 +112,13 @@ def check_keys(folder: Path, server: bytes, sites: Mapping[str, bytes]) -> None:
     who = ", ".join((["the server"] if server_before != server else []) + changed)
     if who:
         raise BadInput(
-            f"run {folder.name} was begun with other keys of {who}: its record cannot go on; submit it anew",
+            f"run {folder.name} was begun with other keys of {who}, so its ledger cannot continue: submit a new run",
             code="other-keys",
         )
 
 
 def load_started_plan(checkpoint: Path) -> PlainPlan:
-    """Load the plan that a run was begun with, as its sites were sent it: the digest of [data] was added when it began."""
+    """Load the plan with which a run was begun, as its sites received it; the digest of [data] was added at its start."""
     from grandrounds.engine.checkpoint import Checkpoint
 
     plan = Checkpoint(checkpoint).plan()
@@ -126,10 +126,10 @@ def load_started_plan(checkpoint: Path) -> PlainPlan:
 
 
 def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
-    """Adapt a plan to the consortium's columns or images: a submitted experiment's own data settings mean nothing here.
+    """Adapt a plan to the consortium's columns or images; data settings of a submitted experiment are ignored.
 
     Raises:
-        BadInput: The consortium agreed on no data, or on none that the plan can be run on.
+        BadInput: The consortium agreed on no data, or on data that do not fit the plan.
     """
     from grandrounds.data.agreement import schema
     from grandrounds.data.encoding import order_classes
@@ -138,7 +138,7 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
 
     if not agreed:
         raise BadInput(
-            "consortium.toml has no [data]: the sites must have agreed on columns or pictures before a run",
+            "consortium.toml has no [data]: the sites must agree on columns or images before a run",
             code="no-agreed-data",
         )
     agreement = schema.parse_schema(agreed)
@@ -152,18 +152,18 @@ def plan_at_sites(plan: PlainPlan, agreed: Mapping[str, Any]) -> PlainPlan:
         "sha256": None,
     }
     nowhere |= {"pictures": None, "size": None, "masks": None}
-    nowhere |= {"decimal": "auto", "text_encoding": "auto", "separator": "auto"}  # each site's file shows its own
+    nowhere |= {"decimal": "auto", "text_encoding": "auto", "separator": "auto"}  # read from each site's file
     data = {**requested, **nowhere, **settings, "levels": {**requested["levels"], **settings.get("levels", {})}}
-    if data["pictures"] and requested["masks"] == STROKES:  # made at each site, of what it has
+    if data["pictures"] and requested["masks"] == STROKES:  # computed at each site
         data["masks"] = STROKES
-    if len(agreement.classes) == 2:  # a doubt about the event is refused here
+    if len(agreement.classes) == 2:  # an ambiguous event is refused here
         classes = order_classes(dict.fromkeys(agreement.classes, 0), data["positive"])["classes"]
         state_event(classes, None, data)
     return {**plan, "data": data, "split": {**plan["split"], "by": choose_split(plan["split"]["by"], data)}}
 
 
 def choose_split(requested: str, data: Mapping[str, object]) -> str:
-    """Choose the unit that stays together where sites split their rows: a patient, if the consortium agreed on a column for it.
+    """Choose the unit that is kept in one split: a patient, if the consortium agreed on a patient column.
 
     Raises:
         BadInput: The requested unit has no agreed column.
@@ -171,13 +171,13 @@ def choose_split(requested: str, data: Mapping[str, object]) -> str:
     unit = ("row" if data["patient"] is None else "patient") if requested == "auto" else requested
     if unit in ("patient", "time") and data[unit] is None:
         raise BadInput(
-            f"split.by is '{unit}', and the consortium agreed on no {unit}: leave split.by out", code="no-agreed-column"
+            f"split.by is '{unit}', but the consortium agreed on no {unit} column: leave split.by out", code="no-agreed-column"
         )
     return unit
 
 
 def _log_event(event: Mapping[str, object]) -> None:
-    """Print one line a round, for the log."""
+    """Print one line for each round."""
     if event["event"] == "round":
         print(f"round {event['round']}", flush=True)
     elif event["event"] == "done":
@@ -185,7 +185,7 @@ def _log_event(event: Mapping[str, object]) -> None:
 
 
 def open_grid(task: Task) -> HttpGrid:
-    """Open Flower's grid for a run, by its token."""
+    """Open Flower's grid for a run with its token."""
     from flwr.common.constant import SUPERLINK_NODE_ID
     from flwr.supercore.run import Run
     from flwr.supercore.task_identity import TaskIdentity

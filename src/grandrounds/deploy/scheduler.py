@@ -1,9 +1,9 @@
-"""Schedule runs: take submitted runs from the SuperLink and run them one by one, each in a process of its own.
+"""Schedule runs: take submitted runs from the SuperLink and run them one by one, each in its own process.
 
-It replaces Flower's SuperExec and ServerApp processes. From a run it takes settings, never code: whoever can
-submit runs can have experiments made and nothing else. A process that dies in the middle of a run is started again, as a new
-Flower run that goes on from the run folder's checkpoint. A new one, because messages that were half sent keep SuperNodes
-waiting for up to three minutes in the old one, and are dropped at once when that one is over.
+It replaces Flower's SuperExec and ServerApp processes. It takes only settings from a run, never code: whoever can submit
+runs can start experiments and nothing else. If a process dies, it is started again as a new Flower run that continues from
+the run folder's checkpoint. It is a new Flower run because half-sent messages keep SuperNodes waiting for up to three
+minutes in the old one, and are dropped when that one ends.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 BEAT = 3.0
-"""Seconds between two heartbeats of a run that is at work."""
+"""Seconds between heartbeats of a running run."""
 
 STARTS = 5
-"""How often in a row a run's process may die before the run is given up. Ends that it chose (exit 0 to 3) are final."""
+"""Consecutive deaths of a run's process after which the run is abandoned. Regular exits (codes 0 to 3) are final."""
 
 FINAL = (0, 1, 2, 3)
 WORKER = (sys.executable, "-m", "grandrounds.deploy.run_worker")
@@ -41,7 +41,7 @@ WORKER = (sys.executable, "-m", "grandrounds.deploy.run_worker")
 
 @dataclass(frozen=True)
 class Task:
-    """The task of a run's process, given on its standard input: the token is never on a command line."""
+    """Task of a run's process, sent on its standard input: the token is never on a command line."""
 
     address: str
     authority: str | None
@@ -55,7 +55,7 @@ class Task:
 
 
 class RunScheduler:
-    """Scheduler that runs one run at a time. The server calls `tick` again and again."""
+    """Scheduler that runs one run at a time. The server calls `tick` repeatedly."""
 
     def __init__(self, link: Link, *, command: Sequence[str] = WORKER) -> None:
         self._link, self._command = link, command
@@ -68,11 +68,11 @@ class RunScheduler:
 
     @property
     def current_run(self) -> str:
-        """The name of the run that is running; "" where none is."""
+        """Name of the running run; "" if there is none."""
         return self._task.name if self._task is not None else ""
 
     def tick(self) -> None:
-        """Take a run if none is running, else check the one that is. A SuperLink that is away is asked again next time.
+        """Take a run if none is running, else check the running one. An unreachable SuperLink is asked again next time.
 
         Raises:
             BadInput: The SuperLink refuses the secret.
@@ -97,11 +97,15 @@ class RunScheduler:
             pass
 
     def resume_interrupted(self) -> list[str]:
-        """Resume runs that were running when a server was killed; returns their names. Called once, before the first `tick`."""
+        """Resume runs that were running when a server was killed. Call it once, before the first `tick`.
+
+        Returns:
+            Their names.
+        """
         interrupted = [record for record in self._records.all() if record.get("state") == RUNNING]
         for record in interrupted:
             with Control.local(self._link) as control:
-                with contextlib.suppress(RunFailed):  # Flower may have ended it by itself
+                with contextlib.suppress(RunFailed):  # Flower may have ended it
                     control.stop(record["flower"][-1])
                 flower = control.start({"run": record["run"], "plan": "{}", "resume": True})
             self._records.update(record["run"], state=QUEUED, flower=flower)
@@ -124,7 +128,7 @@ class RunScheduler:
         try:
             self._records.update(self._task.name, state=RUNNING, flower=self._task.run_id)
         except BadInput:
-            self._finish(2)  # a name that is none: submitted past our own command
+            self._finish(2)  # an invalid name: submitted without our command
         else:
             self._start()
 
@@ -166,7 +170,7 @@ class RunScheduler:
         return alive
 
     def _finish(self, code: int) -> None:
-        """Tell Flower that the run is over, and record the exit code."""
+        """Report the end of the run to Flower, and record the exit code."""
         from flwr.common.constant import SubStatus
         from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 
@@ -182,7 +186,7 @@ class RunScheduler:
             self._task_client.close()
 
     def _give_up(self) -> None:
-        """Stop a run that Flower ended: it was stopped, or the SuperLink was away for too long."""
+        """Stop a run that Flower ended: it was stopped, or the SuperLink was unreachable for too long."""
         assert self._task is not None
         if self._process is not None:
             end(self._process)
@@ -191,7 +195,7 @@ class RunScheduler:
 
 
 def take_task(runtime_client: RuntimeHttpClient, link: Link) -> tuple[Task, RuntimeHttpClient] | None:
-    """Take the next run that waits at the SuperLink, with a client for it. The app that came with it stays unopened."""
+    """Take the next waiting run from the SuperLink, with a client for it. Its app is not opened."""
     from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest
     from flwr.supercore.constant import TaskType
 

@@ -1,7 +1,7 @@
-"""Encrypt a folder as one file: a tar under AES-256-GCM, with a key that scrypt makes of a passphrase.
+"""Encrypt a folder as one file: a tar under AES-256-GCM, with a key that scrypt derives from a passphrase.
 
-The whole file is authenticated before a byte of the archive is looked at; even so only plain files and folders with plain
-names come out of it, since whoever knows the passphrase could have made another archive.
+The whole file is authenticated before the archive is parsed. Only plain files and folders with plain names are extracted,
+since anyone who knows the passphrase could have made another archive.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from grandrounds.deploy.folders import Folders
 
 MAGIC = b"grandrounds/sealed/1\n"
 SHORTEST = 12
-"""Characters of a passphrase."""
+"""Shortest passphrase, in characters."""
 
 LARGEST = 64 * 2**20
-"""Bytes of an archive; a site's folder has some ten thousand."""
+"""Largest archive, in bytes; a site's folder has about ten thousand."""
 
 _SALT, _NONCE = 16, 12
 _COST, _BLOCK, _LANES = 2**16, 8, 1
-"""scrypt: 64 MiB and about a quarter of a second a guess (RFC 7914)."""
+"""Parameters of scrypt: 64 MiB and about a quarter of a second for each guess (RFC 7914)."""
 
 
 def read_passphrase(path: Path) -> str:
     """Read a passphrase, the first line of a file.
 
     Raises:
-        BadInput: It is too short, or the file is no text.
+        BadInput: It is too short, or the file is not text.
     """
     try:
         lines = read(path).decode().splitlines()
     except UnicodeDecodeError:
-        raise BadInput(f"{path} is no text: the passphrase is its first line", code="not-text") from None
+        raise BadInput(f"{path} is not a text file: its first line must be the passphrase", code="not-text") from None
     phrase = lines[0].strip() if lines else ""
     if len(phrase) < SHORTEST:
         raise BadInput(
-            f"the passphrase in {path} has {len(phrase)} characters: at least {SHORTEST} are needed",
+            f"the passphrase in {path} has {len(phrase)} characters: use at least {SHORTEST}",
             code="passphrase-too-short",
         )
     return phrase
@@ -60,7 +60,15 @@ def seal(folder: Path, phrase: str, out: Path) -> None:
 
 
 def unseal(path: Path, phrase: str, out: Path) -> list[str]:
-    """Decrypt a sealed folder into a folder that is not there yet; returns the names of the files.
+    """Decrypt a sealed folder into a new folder.
+
+    Args:
+        path: The sealed file.
+        phrase: The passphrase.
+        out: The folder to write, which must not exist.
+
+    Returns:
+        The names of the files.
 
     Raises:
         BadInput: The passphrase is wrong, the file was changed, or its archive is unsafe.
@@ -70,13 +78,13 @@ def unseal(path: Path, phrase: str, out: Path) -> list[str]:
     data = read(path)
     size = len(MAGIC) + _SALT + _NONCE
     if not data.startswith(MAGIC) or len(data) < size or len(data) > LARGEST:
-        raise BadInput(f"{path} is no sealed folder: `rounds provision --seal` writes such files", code="not-sealed")
+        raise BadInput(f"{path} is not a sealed folder: `rounds provision --seal` writes such files", code="not-sealed")
     head, salt, nonce = data[:size], data[len(MAGIC) : size - _NONCE], data[size - _NONCE : size]
     try:
         packed = AESGCM(_key(phrase, salt)).decrypt(nonce, data[size:], head)
     except InvalidTag:
         raise BadInput(
-            f"{path} cannot be opened: the passphrase is another, or the file was changed", code="wrong-passphrase"
+            f"{path} cannot be opened: the passphrase is wrong, or the file was changed", code="wrong-passphrase"
         ) from None
     return _unpack(packed, path, out)
 
@@ -87,7 +95,7 @@ def _key(phrase: str, salt: bytes) -> bytes:
 
 
 def _pack(folder: Path) -> bytes:
-    """Pack the folder as a tar: no owners, no times, nothing but its own files."""
+    """Pack the folder as a tar without owners and times."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(folder.rglob("*")):
@@ -108,10 +116,10 @@ def _unpack(packed: bytes, path: Path, out: Path) -> list[str]:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as tar:
             entries = [(entry, b"" if entry.isdir() else _content(tar, entry)) for entry in tar.getmembers()]
     except (tarfile.TarError, EOFError, ValueError):
-        raise BadInput(f"{path} holds no archive that can be read", code="unsafe-archive") from None
+        raise BadInput(f"{path} contains no readable archive", code="unsafe-archive") from None
     names = [_safe_name(entry, path) for entry, _ in entries]
     if len(set(names)) != len(names):
-        raise BadInput(f"{path} has a file twice: nothing was written", code="unsafe-archive")
+        raise BadInput(f"{path} contains a file twice: nothing was written", code="unsafe-archive")
     make_folder(out)
     for name, (entry, data) in zip(names, entries, strict=True):
         if entry.isdir():
@@ -128,12 +136,12 @@ def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> bytes:
 
 
 def _safe_name(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
-    """Check that an entry stays inside the folder and is a plain file or folder; returns its name."""
+    """Check that an entry is a plain file or folder inside the folder; returns its name."""
     name = PurePosixPath(entry.name)
     plain = entry.isreg() or entry.isdir()
     if not plain or name.is_absolute() or ".." in name.parts or not name.parts or "\\" in entry.name:
         raise BadInput(
-            f"{path} holds {entry.name!r}, which is no plain file inside its folder: nothing was written",
+            f"{path} contains {entry.name!r}, which is not a plain file inside its folder: nothing was written",
             code="unsafe-archive",
         )
     return name
@@ -142,7 +150,7 @@ def _safe_name(entry: tarfile.TarInfo, path: Path) -> PurePosixPath:
 def read_passphrases(path: Path, names: Sequence[str] | None, source: Path) -> dict[str, str]:
     """Read the passphrase of each site: one file for all, or a folder with NAME.txt by the name of the site's folder.
 
-    With one passphrase for all, a site that gets hold of another's sealed file can open it.
+    With one passphrase for all, a site that obtains another's sealed file can open it.
     """
     names = [s.name for s in load(source).sites] if names is None else names
     if path.is_dir():
@@ -152,7 +160,10 @@ def read_passphrases(path: Path, names: Sequence[str] | None, source: Path) -> d
 
 
 def seal_sites(folders: Folders, names: Sequence[str], phrases: dict[str, str]) -> list[Path]:
-    """Write OUT/sealed/NAME.sealed for each site; returns the paths.
+    """Write OUT/sealed/NAME.sealed for each site.
+
+    Returns:
+        The paths.
 
     Raises:
         BadInput: A site's folder has no keys to hand over.
@@ -160,7 +171,7 @@ def seal_sites(folders: Folders, names: Sequence[str], phrases: dict[str, str]) 
     for name in names:
         if not (folders.site(name) / "keys").exists():
             raise BadInput(
-                f"{folders.site(name)} holds no keys to hand over: the site made its own, or it was deleted",
+                f"{folders.site(name)} has no keys to hand over: the site made its own, or they were deleted",
                 code="no-keys",
             )
     where = make_folder(folders.out / "sealed")

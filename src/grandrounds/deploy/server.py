@@ -1,4 +1,4 @@
-"""Serve a consortium: keep SuperLink and gateway running, register nodes, schedule runs; in the background or not."""
+"""Serve a consortium: keep SuperLink and gateway running, register nodes, schedule runs; in the foreground or background."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from grandrounds.protocol.flower_message import require_flower
 Say = Callable[[str], None]
 READY = "ready"
 TICK, LOOK = 0.25, 5.0
-"""Seconds between two looks at programs and runs, and between two looks at the folder of nodes."""
+"""Seconds between checks of programs and runs, and between checks of the folder of nodes."""
 
 
 def serve(link: Link, stop: threading.Event, say: Say, *, health: int | None = None) -> None:
-    """Serve until told to stop.
+    """Serve until stopped.
 
     Args:
         link: The server's folder.
         stop: Set to stop.
         say: Called with sentences for a log.
-        health: The port of a health page on loopback; None for no page.
+        health: Port of a health page on loopback; None for no page.
 
     Raises:
-        BadInput: Another server of this folder runs, or the port is taken.
+        BadInput: Another server of this folder is running, or the port is in use.
     """
     require_flower()
     link.prepare()
@@ -65,14 +65,15 @@ class _Server:
             self._programs.append(SupervisedProgram(before))
         elif not link.insecure:
             say(
-                "there is no nginx on this machine: sites reach the SuperLink only through a gateway that you start yourself"
+                "nginx is not installed on this machine: sites reach the SuperLink only through a gateway that you start "
+                "yourself"
             )
         self._known_nodes: frozenset[tuple[str, float]] | None = None
         self._last_look = 0.0
         self._scheduler: RunScheduler | None = None
 
     def problems(self) -> list[str]:
-        """List the problems that a person should look after."""
+        """List the problems that need attention."""
         down = [f"{supervised.program.name} is down" for supervised in self._programs if not supervised.alive]
         return down if down or self._scheduler is not None else ["the SuperLink does not answer yet"]
 
@@ -89,9 +90,9 @@ class _Server:
             for node in control.nodes():
                 online[label(site=node.name)] = float(node.status == ONLINE)
         return {
-            "grandrounds_up": ("gauge", "Whether a program runs.", up),
-            "grandrounds_restarts_total": ("counter", "How often a program was started again.", again),
-            "grandrounds_site_up": ("gauge", "Whether a site's SuperNode is there.", online),
+            "grandrounds_up": ("gauge", "1 while a program is running.", up),
+            "grandrounds_restarts_total": ("counter", "Restarts of a program.", again),
+            "grandrounds_site_up": ("gauge", "1 while a site's SuperNode is connected.", online),
             "grandrounds_runs": ("gauge", "Runs by state.", {label(state=s): float(n) for s, n in states.items()}),
         }
 
@@ -107,7 +108,7 @@ class _Server:
                 if self._scheduler is None:
                     self._scheduler = RunScheduler(self._link)
                     for run in self._scheduler.resume_interrupted():
-                        self._say(f"run {run} was at work when the server ended: it goes on")
+                        self._say(f"run {run} was running when the server ended: it continues")
                     ready.write_text(f"{os.getpid()}\n")
                     self._say(f"ready: the SuperLink listens at {self._link.address}")
                 self._scheduler.tick()
@@ -134,16 +135,16 @@ class _Server:
         for supervised in self._programs:
             again = supervised.starts > 0
             if supervised.tend() and again:
-                self._known_nodes = None  # a SuperLink that kept them in memory has forgotten its nodes
-                self._say(f"{supervised.program.name} had ended and was started again: see {supervised.program.log}")
+                self._known_nodes = None  # a SuperLink with its state in memory has lost its nodes
+                self._say(f"{supervised.program.name} ended and was started again: see {supervised.program.log}")
 
     def _sync_nodes(self) -> bool:
-        """Bring the SuperLink's nodes in line with the folder's; returns whether they are."""
+        """Register and unregister nodes to match the folder; returns True if they match."""
         now = time.monotonic()
         if self._known_nodes is not None and now - self._last_look < LOOK:
             return True
         self._last_look = now
-        if self._link.insecure:  # nodes have no keys then
+        if self._link.insecure:  # nodes then have no keys
             return self._answers()
         listed = frozenset((p.name, p.stat().st_mtime) for p in self._link.nodes.glob("*.pub"))
         if listed == self._known_nodes:
@@ -154,7 +155,7 @@ class _Server:
         except BadInput:
             raise
         except GrandRoundsError:
-            return self._known_nodes is not None  # the SuperLink is not there yet
+            return self._known_nodes is not None  # the SuperLink is not up yet
         for names, change in ((new, "may take part now"), (old, "may no longer take part")):
             if names:
                 self._say(f"{', '.join(names)} {change}")
@@ -171,7 +172,7 @@ class _Server:
 
 @contextmanager
 def _lock(link: Link) -> Iterator[None]:
-    """Allow one server a folder."""
+    """Allow one server for each folder."""
     handle = os.open(link.state / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -180,14 +181,14 @@ def _lock(link: Link) -> Iterator[None]:
         yield
     except BlockingIOError:
         raise BadInput(
-            f"the server of {link.folder} is running already: `rounds server stop` ends it", code="server-running"
+            f"the server of {link.folder} is already running: stop it with `rounds server stop`", code="server-running"
         ) from None
     finally:
         os.close(handle)
 
 
 def server_process(link: Link) -> int | None:
-    """Return the process that serves this folder now, if one does."""
+    """Return the id of the process that serves this folder, if there is one."""
     path: Path = link.state / "server.lock"
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -206,16 +207,16 @@ PATIENCE = 120.0
 
 
 def start_in_background(link: Link, health: int) -> None:
-    """Start `rounds server start --foreground` and wait until it takes runs.
+    """Start `rounds server start --foreground` and wait until it accepts runs.
 
     Raises:
-        BadInput: A server of this folder runs.
+        BadInput: A server of this folder is running.
         RunFailed: It ended, or does not answer.
     """
     link.prepare()
     if (running := server_process(link)) is not None:
         raise BadInput(
-            f"the server of {link.folder} is running already (process {running}): `rounds server stop` ends it",
+            f"the server of {link.folder} is already running (process {running}): stop it with `rounds server stop`",
             code="server-running",
         )
     (link.state / READY).unlink(missing_ok=True)
@@ -266,4 +267,4 @@ def stop_in_background(link: Link) -> None:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"

@@ -1,10 +1,10 @@
 """Write files that start a server or a site: shell scripts, systemd units, Compose files, and the README of a site.
 
-Units are hardened: a program sees its own folder, no devices, no other network than it needs. They are written for
+Units are hardened: a program sees its own folder, no devices, and only the network that it needs. They are written for
 /opt/grandrounds (the virtual environment) and /var/lib/grandrounds (the folder), which are named once at the top of each.
 
-In Compose files SuperLink and gateway share one network, as do SuperNode and keeper, so that what listens on loopback stays
-between the two. The image is built from a wheelhouse (`rounds provision wheels`), without the internet.
+In Compose files SuperLink and gateway share one network, as do SuperNode and keeper, so that loopback ports stay between
+the two. The image is built from a wheelhouse (`rounds provision wheels`), without internet access.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SystemCallErrorNumber=EPERM
 
 @dataclass(frozen=True)
 class InstallPaths:
-    """The paths of an installation: environment, folder and table."""
+    """Paths of an installation: environment, folder and table."""
 
     environment: str = "/opt/grandrounds"
     folder: str = "/var/lib/grandrounds"
@@ -64,7 +64,7 @@ class InstallPaths:
 def server_units(
     consortium: Consortium, where: InstallPaths | None = None, *, insecure: bool = False
 ) -> dict[str, str]:
-    """Write the unit of the server: SuperLink, gateway and the list of nodes, which `rounds server start` looks after."""
+    """Write the unit of the server: `rounds server start` supervises SuperLink, gateway and the list of nodes."""
     where = where or InstallPaths(folder="/var/lib/grandrounds/server")
     about = f"Grand Rounds server of {_escape_percent(consortium.name)}"
     command = server_command(where.program("rounds"), where.folder, insecure=insecure)
@@ -75,9 +75,10 @@ def server_units(
 def site_units(
     consortium: Consortium, site: Member, ports: int, where: InstallPaths | None = None, *, insecure: bool = False
 ) -> dict[str, str]:
-    """Write the units of a site: the SuperNode, which alone speaks to the gateway, and the keeper, which alone sees the data.
+    """Write the units of a site: the SuperNode, which connects to the gateway, and the keeper, the only process that reads
+    the data.
 
-    The keeper reaches this machine and nothing else (IPAddressDeny); a table in a database elsewhere needs a line more.
+    The keeper reaches loopback only (IPAddressDeny); a database elsewhere needs one more line.
     """
     where = where or InstallPaths(folder="/var/lib/grandrounds/site")
     whose = f"{_escape_percent(site.name)} in {_escape_percent(consortium.name)}"
@@ -141,7 +142,7 @@ _WHEELS = (
 
 
 def server_compose(consortium: Consortium) -> str:
-    """Write the server's service: `rounds server start` looks after SuperLink and gateway. Only the gateway's port is open."""
+    """Write the server's service: `rounds server start` supervises SuperLink and gateway. Only the gateway's port is open."""
     port = consortium.server.port
     service = _service(
         server_command("rounds", "/folder", insecure=False),
@@ -152,7 +153,7 @@ def server_compose(consortium: Consortium) -> str:
 
 
 def site_compose(consortium: Consortium, site: Member, port: int, *, insecure: bool = False) -> str:
-    """Write the services SuperNode and keeper. The keeper has no network of its own, and alone has the table."""
+    """Write the services SuperNode and keeper. The keeper has no network of its own, and is the only one with the table."""
     folder = "${DATA:?the folder of this site's table}:/data:ro"
     node = supernode_command("flower-supernode", "/folder", consortium.server, port, insecure=insecure)
     keep = _service(
@@ -192,11 +193,11 @@ def _service(command: Sequence[str], *, image: str, dockerfile: str) -> dict[str
 
 
 def _yaml(about: str, services: Mapping[str, Mapping[str, object]]) -> str:
-    """Write YAML that any parser reads: JSON is YAML, but people edit this, so the first levels are written as lines."""
+    """Write YAML with the first levels as lines, because people edit it; deeper levels are JSON."""
     lines = [
         f"# {about}. Before the first start: rounds provision wheels OUT --to wheels",
-        "# Start it with: OWNER=$(id -u):$(id -g) docker compose up --build -d",
-        "# Variables: WHEELS (that folder), OWNER, and at a site DATA and TABLE (the folder and the file of its patients).",
+        "# Start: OWNER=$(id -u):$(id -g) docker compose up --build -d",
+        "# Variables: WHEELS (that folder), OWNER, and at a site DATA and TABLE (the folder and the file with its data).",
         "services:",
     ]
     for name, service in services.items():
@@ -221,20 +222,22 @@ export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 OMP_NUM_THREADS=1 OP
 
 def server_script(*, insecure: bool = False) -> str:
     """Write the script that starts SuperLink and gateway."""
-    about = "./start.sh: the server of this consortium, until it is stopped. `rounds` must be on the PATH."
+    about = "./start.sh: run the server of this consortium until it is stopped. `rounds` must be on the PATH."
     flag = " --insecure-loopback" if insecure else ""
     return f'{_SCRIPT_HEAD.format(about=about)}exec rounds server start "$here" --foreground{flag} "$@"\n'
 
 
 def site_script() -> str:
     """Write the script that starts a site with its table."""
-    about = "./start.sh TABLE: this site, until it is stopped. `rounds` must be on the PATH."
+    about = "./start.sh TABLE: run this site until it is stopped. `rounds` must be on the PATH."
     usage = '[ $# -ge 1 ] || { echo "usage: $0 TABLE (a .csv or .parquet file of this site)" >&2; exit 2; }\n'
     return f'{_SCRIPT_HEAD.format(about=about)}{usage}table=$1\nshift\nexec rounds site start "$here" --data "$table" "$@"\n'
 
 
 def gateway_script() -> str:
-    """Write the script that starts nginx with the configuration beside it; `reload` reads certificates and revocations again."""
+    """Write the script that starts nginx with the folder's configuration; `reload` reads certificates and revocations
+    again.
+    """
     about = "./gateway.sh [test|reload|stop]: nginx with the configuration of this folder."
     return f"""{_SCRIPT_HEAD.format(about=about)}\
 PATH=$PATH:/usr/sbin
@@ -255,15 +258,15 @@ def site_readme(consortium: Consortium, site: Member) -> str:
     return f"""\
 {site.name} in the consortium {consortium.name}
 
-1. rounds provision verify .                    is this folder as it was handed over?
-2. rounds site rekey .                         new keys that nobody but you has held; send request.json to the operator,
-                                                and when they have taken it: rounds site rekey . --done
-3. rounds site check --data TABLE               does your table fit what was agreed on (schema.json)?
-4. edit policy.toml                             what this site allows; nothing else leaves it
-5. rounds site peers .                          the other sites' keys: compare fingerprints with them, by telephone say
-6. ./start.sh TABLE                             or units/ for systemd, compose.yaml for containers
+1. rounds provision verify .                    check that this folder is unchanged since it was handed over
+2. rounds site rekey .                          make keys that nobody else has held; send request.json to the operator,
+                                                and after their reply run: rounds site rekey . --done
+3. rounds site check --data TABLE               check that your table fits the agreed columns (schema.json)
+4. edit policy.toml                             decide what may leave this site
+5. rounds site peers .                          compare the other sites' fingerprints with them, for example by telephone
+6. ./start.sh TABLE                             or use units/ (systemd) or compose.yaml (containers)
 
-keys/ is yours alone: never send it to anybody. The server is {consortium.server.endpoint}.
+Never send keys/ to anybody. The server is {consortium.server.endpoint}.
 """
 
 
@@ -273,16 +276,17 @@ QUIET = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""In every process: nothing calls home, and linear algebra keeps to one thread."""
+"""Environment of every process: no telemetry, and one thread for linear algebra."""
 
 
 def server_command(rounds: str, folder: str, *, insecure: bool) -> list[str]:
-    """Return the command of the server: SuperLink, gateway and the registration of nodes."""
+    """Return the server's command, which supervises SuperLink, gateway and the registration of nodes."""
     return [rounds, "server", "start", folder, "--foreground", *(["--insecure-loopback"] if insecure else [])]
 
 
 def supernode_command(program: str, folder: str, server: Server, port: int, *, insecure: bool) -> list[str]:
-    """Return the command of a SuperNode that runs no app code: tasks wait on loopback for the keeper, which knows the secret."""
+    """Return the command of a SuperNode that runs no app code: tasks wait on loopback for the keeper, which has the secret.
+    """
     root, keys = Path(folder), Path(folder) / "keys"
     arguments = launcher.command(
         superlink=f"{server.address}:{server.superlink_port}" if insecure else server.endpoint,
@@ -295,5 +299,5 @@ def supernode_command(program: str, folder: str, server: Server, port: int, *, i
 
 
 def keeper_command(rounds: str, folder: str, table: str) -> list[str]:
-    """Return the command of the keeper with a site's table; its SuperNode is a program of its own."""
+    """Return the command of the keeper with a site's table; its SuperNode is a separate program."""
     return [rounds, "site", "start", folder, "--data", table, "--no-node"]

@@ -32,14 +32,14 @@ from grandrounds.deploy.superlink import Link
 from grandrounds.protocol.identity import load_public
 
 SOON = 30
-"""Days before its end from which on a certificate is warned of."""
+"""Days before the end of a certificate from which on a warning is given."""
 
 HOLDS, ENDS_SOON, ENDED, REVOKED, WITHDRAWN = "holds", "ends soon", "has ended", "revoked", "withdrawn"
 
 
 @dataclass(frozen=True)
 class KeyStatus:
-    """The status of one certificate or one site."""
+    """Status of one certificate or one site."""
 
     kind: str
     name: str
@@ -49,7 +49,7 @@ class KeyStatus:
     days: int | None = None
 
     def to_dict(self) -> dict[str, str | int | None]:
-        """Return all fields as plain JSON."""
+        """Return all fields as plain JSON values."""
         return {
             "what": self.kind,
             "name": self.name,
@@ -85,7 +85,7 @@ def list_keys(out: Path, *, now: datetime | None = None) -> list[KeyStatus]:
 
 
 def verify_all(out: Path, key: bytes | None = None) -> list[ManifestCheck]:
-    """Verify the record by itself, the server's lists against the record, and every folder against its manifest."""
+    """Verify the record, the server's lists against the record, and every folder against its manifest."""
     folders = Folders.open(out)
     current = load_public(folders.server / "server.pub")
     handed = [*(folders.site(name) for name in folders.members()), *operator_folders(folders).values()]
@@ -104,7 +104,7 @@ def _check_record(folders: Folders, key: bytes) -> ManifestCheck:
 
 
 def _compare_record(folders: Folders, now: ConsortiumState) -> Iterator[Finding]:
-    """Find keys and revocations on the server's disk that the record does not have, or the other way round."""
+    """Find keys and revocations on the server's disk that the record does not have, and vice versa."""
     unknown_files = {p.name for p in (folders.server / "nodes").glob("*.pub")}
     for name in now.sites:
         unknown_files.discard(f"{slug(name)}.pub")
@@ -114,13 +114,13 @@ def _compare_record(folders: Folders, now: ConsortiumState) -> Iterator[Finding]
             yield Finding("missing key", name, str(e))
             continue
         if keys != now.sites[name]:
-            yield Finding("foreign key", name, "the key on the server's list is not the one that was recorded")
+            yield Finding("foreign key", name, "the key on the server's list is not the recorded one")
     for name in sorted(unknown_files):
-        yield Finding("foreign key", name, "it is on the list of nodes, and no site that takes part has it")
+        yield Finding("foreign key", name, "it is on the list of nodes, but no current site has it")
     if not folders.insecure:
         listed = {serial_text(s) for s in read_revocations(folders.crl)}
         for serial in sorted(set(now.revoked) - listed):
-            yield Finding("lost revocation", serial, "it was revoked and is not on the gateway's list")
+            yield Finding("lost revocation", serial, "it was revoked but is not on the gateway's list")
 
 
 def _certificates(folders: Folders, now: datetime) -> Iterator[KeyStatus]:
@@ -156,7 +156,7 @@ def _site_keys(folders: Folders) -> Iterator[KeyStatus]:
 
 
 def list_sites(control: Control, sites: Sequence[Member] = ()) -> list[SiteRow]:
-    """List registered sites, by the names that consortium.toml has; Flower knows their slugs alone."""
+    """List registered sites by their names in consortium.toml; Flower knows only their slugs."""
     names = {site.slug: site.name for site in sites}
     nodes = [(names.get(node.name, node.name) or f"(node {node.id})", node.status) for node in control.nodes()]
     return [{"site": name, "there": status} for name, status in sorted(nodes)]
@@ -165,7 +165,7 @@ def list_sites(control: Control, sites: Sequence[Member] = ()) -> list[SiteRow]:
 def list_runs(link: Link) -> list[RunRow]:
     """List every run that was submitted here. A run is done when its folder says so, whatever Flower says.
 
-    One whose record is lost, as where only the folders of runs were restored from a copy, has stopped.
+    A run without a record, for example after a restore of run folders only, counts as stopped.
     """
     records = RunRecords(link.state / "runs").all()
     begun = sorted(path.parents[1].name for path in link.runs.glob("*/checkpoint/plan.json"))
@@ -179,7 +179,7 @@ def _run_row(record: RunRecord, folder: Path) -> RunRow:
     finished = (folder / "summary.json").exists()
     state = DONE if finished else record.get("state", "")
     if state == DONE and not finished:
-        state = "failed"  # its process ended well, and left no summary
+        state = "failed"  # its process ended well, but left no summary
     missing = sorted(_missing_sites(rounds[-1])) if rounds else []
     return {
         "run": record["run"],

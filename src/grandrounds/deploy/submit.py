@@ -1,4 +1,4 @@
-"""Submit runs to a SuperLink, resume them, stop them."""
+"""Submit, resume and stop runs of a SuperLink."""
 
 from __future__ import annotations
 
@@ -40,23 +40,26 @@ _AGREED_KEYS = (
     "file",
     "size",
 )
-"""Settings of [data] that the consortium has agreed on, or that name a table: a submitted experiment's are left out."""
+"""Settings of [data] that the consortium agreed on, or that name a table: those of a submitted experiment are ignored."""
 
 
 def submit_run(
     control: Control, source: str, settings: Sequence[str], name: str | None, link: Link | None
 ) -> tuple[str, int]:
-    """Submit an experiment; returns the run's name and Flower's number.
+    """Submit an experiment.
 
     Args:
         control: A connection to the SuperLink.
         source: A recipe or a TOML file.
-        settings: Settings that differ, as `section.key=value`.
+        settings: Changed settings, as `section.key=value`.
         name: The run's name; by default the experiment's with the time.
         link: The server's folder, on its own host.
 
+    Returns:
+        The run's name and Flower's id.
+
     Raises:
-        BadInput: The experiment cannot be run at hospitals, or there is a run of this name.
+        BadInput: The experiment cannot be run at hospitals, or a run of this name exists.
     """
     from grandrounds.core.plan_types import Plan
     from grandrounds.runs.deployment import refuse_unfit
@@ -66,23 +69,26 @@ def submit_run(
     run = check_run_name(name or f"{_ascii_name(plan['name'])}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     if run in _run_names(control, link):
         raise BadInput(
-            f"there is a run {run} already: choose another --name, or go on with it by --resume {run}",
+            f"there is already a run {run}: choose another --name, or continue it with --resume {run}",
             code="run-exists",
         )
     return run, _start(control, link, run=run, plan=json.dumps(plan), resume=False)
 
 
 def resume_run(control: Control, run: str, link: Link | None) -> tuple[str, int]:
-    """Start a new Flower run that resumes a run of ours; its plan is the one that its folder holds.
+    """Start a new Flower run that resumes a run with the plan in its folder.
 
-    On the server's host (`link`) a run is known by its own folder and record: Flower's database may be gone.
+    On the server's host (`link`) a run is known by its own folder and record, even if Flower's database is lost.
+
+    Returns:
+        The run's name and Flower's id.
 
     Raises:
-        BadInput: The run is unknown, is running, has finished or had not begun.
+        BadInput: The run is unknown, is running, has finished or has not begun.
     """
     flower_runs = _flower_runs(control, check_run_name(run), link)
     if any(not one.status.startswith(_FINISHED) for one in flower_runs):
-        raise BadInput(f"run {run} has not stopped: `rounds server stop-run {run}` first", code="run-active")
+        raise BadInput(f"run {run} is still running: stop it first with `rounds server stop-run {run}`", code="run-active")
     if link is not None:
         _check_resumable(link.runs / run)
     return run, _start(control, link, run=run, plan="{}", resume=True)
@@ -92,19 +98,19 @@ def stop_run(control: Control, run: str, link: Link | None = None) -> None:
     """Stop every Flower run of this run.
 
     Raises:
-        BadInput: The run is unknown, or does not run.
+        BadInput: The run is unknown, or is not running.
     """
     at_work = [one for one in _flower_runs(control, run, link) if not one.status.startswith(_FINISHED)]
     if not at_work:
-        raise BadInput(f"run {run} is not at work: nothing to stop", code="run-not-active")
+        raise BadInput(f"run {run} is not running, so it cannot be stopped", code="run-not-active")
     for one in at_work:
         control.stop(one.id)
 
 
 def deployed_plan(path: Path, settings: Sequence[str]) -> PlainPlan:
-    """Make an experiment's plan for hospitals that hold their own rows: its settings of a table or images are left out.
+    """Make an experiment's plan for hospitals with their own rows; its table or image settings are left out.
 
-    How rows are split (split.by) is decided when the consortium's own columns are known: it may be by patient, or by time.
+    The unit of the split (split.by) is chosen once the consortium's columns are known: it may be by patient or by time.
     """
     from grandrounds.data.loading import AT_SITES, STROKES
     from grandrounds.experiment.experiment import Experiment
@@ -123,7 +129,7 @@ def deployed_plan(path: Path, settings: Sequence[str]) -> PlainPlan:
 
 
 def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any]) -> PlainPlan:
-    """Make the plan of an experiment exactly as sites will be sent it, which they can approve by its digest beforehand.
+    """Make the plan of an experiment exactly as sites will receive it, so that they can approve its digest beforehand.
 
     Raises:
         BadInput: The experiment does not fit hospitals, or the agreed data.
@@ -134,16 +140,16 @@ def plan_for_sites(path: Path, settings: Sequence[str], agreed: Mapping[str, Any
 
     plan = Plan(plan_at_sites(deployed_plan(path, settings), agreed))
     refuse_unfit(plan)
-    empty(plan)  # a model that does not go with the agreed data is refused here
+    empty(plan)  # a model that does not fit the agreed data is refused here
     return plan.plain()
 
 
 def _check_resumable(folder: Path) -> None:
     if (folder / "summary.json").exists():
-        raise BadInput(f"run {folder.name} is done: `rounds show {folder}` has what came of it", code="run-finished")
+        raise BadInput(f"run {folder.name} is done: see `rounds show {folder}`", code="run-finished")
     if not _is_started(folder):
         raise BadInput(
-            f"run {folder.name} had not begun, so there is nothing to go on with: submit it again", code="run-not-begun"
+            f"run {folder.name} has not begun, so it cannot be resumed: submit it again", code="run-not-begun"
         )
 
 
@@ -163,7 +169,7 @@ def _records(link: Link) -> RunRecords:
 
 
 def _run_names(control: Control, link: Link | None) -> set[str]:
-    """List runs that Flower knows, and on the server's host those that have a record or a folder there."""
+    """List runs that Flower knows, and on the server's host those with a record or a folder."""
     names = {one.name for one in control.runs()}
     if link is not None:
         names |= {str(record["run"]) for record in _records(link).all()}
@@ -172,12 +178,12 @@ def _run_names(control: Control, link: Link | None) -> set[str]:
 
 
 def _flower_runs(control: Control, run: str, link: Link | None) -> list[FlowerRun]:
-    """Find Flower's runs of a run; empty where only the server's own disk knows it."""
+    """Find the Flower runs of a run; empty if only the server's disk knows it."""
     names = _run_names(control, link)
     if run not in names:
         hint = nearest(run, sorted(names)) if names else "there is none"
-        more = "" if link is not None else "; on the server's host, --server OUT looks at its own folders as well"
-        raise BadInput(f"no run is called {run!r}; {hint}{more}", code="unknown-run")
+        more = "" if link is not None else "; on the server's host, --server OUT also searches its folders"
+        raise BadInput(f"there is no run {run!r}; {hint}{more}", code="unknown-run")
     return [one for one in control.runs() if one.name == run]
 
 

@@ -14,33 +14,33 @@ from grandrounds.deploy.consortium import load
 from grandrounds.deploy.processes import Program
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-"""In every Flower process of ours: none calls home."""
+"""Environment of every Flower process: no telemetry."""
 MEMORY = ":flwr-in-memory:"
-"""What Flower calls a database that is none."""
+"""Flower's name for a database in memory."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """One server's folder (OUT/server), and the address of its SuperLink on this host."""
+    """A server's folder (OUT/server), and the address of its SuperLink on this host."""
 
     folder: Path
     port: int
     insecure: bool = False
-    """Plain text on loopback and nodes without keys: for trying things out on one machine."""
+    """Plain text on loopback and nodes without keys, for experiments on one machine."""
     in_memory: bool = False
-    """Whether the SuperLink keeps its letters in memory; what counts is in our own record and checkpoints all the same."""
+    """True if the SuperLink keeps its messages in memory; our own record and checkpoints are on disk in any case."""
 
     @classmethod
     def from_folder(cls, path: Path, *, insecure: bool = False) -> Link:
         """Open the server's folder that `rounds provision` wrote: OUT, or OUT/server.
 
         Raises:
-            BadInput: It is no such folder.
+            BadInput: It is not such a folder.
         """
         folder = path / "server" if (path / "server" / "consortium.toml").is_file() else path
         if not (folder / "consortium.toml").is_file():
             raise BadInput(
-                f"{path} is no server's folder: name what `rounds provision --out` wrote", code="not-server-folder"
+                f"{path} is not a server's folder: give the folder that `rounds provision --out` wrote", code="not-server-folder"
             )
         folder = folder.resolve()
         return cls(folder, load(folder / "consortium.toml").server.superlink_port, insecure)
@@ -51,7 +51,7 @@ class Link:
 
     @property
     def authority(self) -> Path | None:
-        """The certificate that the SuperLink's own is checked against."""
+        """Certificate authority of the SuperLink."""
         return None if self.insecure else self.folder / "pki" / "server-ca.pem"
 
     @property
@@ -75,13 +75,13 @@ class Link:
         return self.folder / "logs"
 
     def prepare(self) -> None:
-        """Make the folders that a server writes to, for its owner only."""
+        """Create the folders that a server writes to, for its owner only."""
         for folder in (self.state, self.logs, self.runs, self.state / "runs"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def flower_environment(home: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment of a Flower program: quiet, a home of its own, and our programs first on the path."""
+    """Return the environment of a Flower program: no telemetry, its own home, and our programs first on the path."""
     base = os.environ if base is None else base
     programs = str(Path(sys.executable).parent)
     return {
@@ -95,7 +95,7 @@ def flower_environment(home: Path, base: Mapping[str, str] | None = None) -> dic
 
 
 def superlink_program(link: Link) -> Program:
-    """Return the SuperLink on loopback: TLS, nodes by key, state on disk (or in memory), no app code installed or run by it."""
+    """Return the SuperLink on loopback: TLS, nodes by key, state on disk or in memory, no app code installed or run."""
     database = MEMORY if link.in_memory else str(link.state / "link.db")
     pki = link.folder / "pki"
     tls = [
@@ -117,7 +117,7 @@ def superlink_program(link: Link) -> Program:
 
 
 def gateway_program(link: Link) -> Program | None:
-    """Return nginx with the written configuration; None where there is none to start."""
+    """Return nginx with the folder's configuration; None if it is not installed."""
     config, nginx = link.folder / "nginx.conf", shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if link.insecure or nginx is None or not config.is_file():
         return None

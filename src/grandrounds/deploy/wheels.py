@@ -1,4 +1,4 @@
-"""Write a wheelhouse: the package and all it needs as files, for a hospital without the internet."""
+"""Write a wheelhouse: the package and all its dependencies as files, for a hospital without internet access."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from grandrounds.deploy.manifest import write_manifest
 
 _INSTALL = """\
 #!/bin/sh
-# ./install.sh [FOLDER]: a virtual environment with what lies here, without the internet. Every file is held to its SHA-256.
-# PYTHON=python3.11 ./install.sh chooses another Python; it must be Python {python} on a machine of the same kind.
+# ./install.sh [FOLDER]: create a virtual environment from these files, without internet access. Every SHA-256 is checked.
+# PYTHON=python3.11 ./install.sh chooses another Python; it must be Python {python} on a machine of the same type.
 set -eu
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 into=${{1-/opt/grandrounds}}
@@ -36,13 +36,16 @@ is=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
 
 def write_wheelhouse(out: Path, target: Path, *, extras: str = "flower", source: str | None = None) -> list[str]:
-    """Collect wheels for machines of this one's kind and Python, signed by the server; returns their names.
+    """Collect wheels for this machine type and Python version, with a manifest signed by the server.
 
     Args:
         out: The provisioned folder.
         target: The folder to write, which must be empty.
-        extras: The extras of the package to include.
+        extras: Extras of the package to include.
         source: The requirement that pip installs; by default the source of this installation.
+
+    Returns:
+        The names of the wheels.
 
     Raises:
         BadInput: `target` is not empty.
@@ -80,7 +83,7 @@ def write_wheelhouse(out: Path, target: Path, *, extras: str = "flower", source:
 
 
 def _find_source(scratch: Path) -> str:
-    """Copy the source of an editable installation, which a build must not litter; else name the package at this version."""
+    """Copy the source of an editable installation, to keep a build out of it; else return the package at this version."""
     direct_url = metadata.distribution("grandrounds").read_text("direct_url.json")
     tree = Path(unquote(urlparse(json.loads(direct_url)["url"]).path)) if direct_url else None
     if tree is None or not (tree / "pyproject.toml").is_file():
@@ -92,6 +95,6 @@ def _find_source(scratch: Path) -> str:
 
 
 def _pin(wheel: Path) -> str:
-    """Write one line of requirements.txt: the name, the version, and the hash of the file."""
+    """Format one line of requirements.txt: name, version and hash."""
     name, version = wheel.name.split("-")[:2]
     return f"{name.replace('_', '-')}=={version} --hash=sha256:{hashlib.sha256(read(wheel)).hexdigest()}\n"

@@ -1,1 +1,1 @@
-"""A hospital's own side in a deployment: what it holds, allows, checks and answers."""
+"""A hospital's side of a deployment: its data, policy, privacy account and answers."""

@@ -1,7 +1,7 @@
 """Access control of a site: policy and budget before an Ask is answered, and the policy again before the answer leaves.
 
-Peers that a site refuses to add up with are noted in its own folder, in lines of JSON: a run's name, a code and names of
-sites, which are not sent to the server. Nothing of patients is in them.
+Rejected peers of secure sums are noted in the site's folder as lines of JSON: run, code and names of sites. The notes
+contain no patient data and are not sent to the server.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_TEXT = 500
 
 @dataclass(frozen=True)
 class RejectedPeer:
-    """A peer that the site refused to add up with, in one run."""
+    """A peer that the site rejected for secure sums, in one run."""
 
     time: str
     run: str
@@ -59,13 +59,13 @@ class RejectedPeer:
 
 
 class RejectedPeers:
-    """The file of rejected peers; it has the last hundred."""
+    """The file of rejected peers, limited to the last hundred."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def note(self, run: str, code: str, description: str) -> None:
-        """Note a rejected peer, unless it is the last one again."""
+        """Note a rejected peer, unless it equals the last entry."""
         peer = RejectedPeer(datetime.now(UTC).isoformat(timespec="seconds"), run[:100], code, description[:_MAX_TEXT])
         before = self.all()
         if before and (before[-1].run, before[-1].description) == (peer.run, peer.description):
@@ -74,7 +74,7 @@ class RejectedPeers:
         write_atomic(self._path, text.encode())
 
     def all(self) -> list[RejectedPeer]:
-        """Read all that are noted, the oldest first; none where the file cannot be read."""
+        """Read all entries, the oldest first; an empty list if the file cannot be read."""
         try:
             return [RejectedPeer.from_json(line) for line in self._path.read_text().splitlines()]
         except (OSError, ValueError, KeyError, TypeError):
@@ -87,11 +87,11 @@ class AccessControl:
 
     Attributes:
         policy: The policy.
-        budget: The site's privacy budget over all runs; None where it has none.
+        budget: The site budget over all runs; None if there is none.
         split: File that records how rows were split in the site's first run.
         classes: Values of the label that the consortium agreed on.
-        peers: Keys of the sites that this one adds up with; None where it takes the server's word.
-        rejected_peers: Where others are noted.
+        peers: Keys of the sites that this one accepts in secure sums; None if it trusts the server's list.
+        rejected_peers: File of rejected peers.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -102,14 +102,26 @@ class AccessControl:
     rejected_peers: RejectedPeers | None = None
 
     def check_opening(self, ask: Ask, plan: PlanValues) -> None:
-        """Let a run be opened, or raise a Refusal."""
+        """Check that a run may be opened.
+
+        Raises:
+            Refusal: The policy does not allow it.
+        """
         self._check(self.policy.refuses(ask, plan))
 
     def account(self, host: SiteHost, plan: PlanValues, facts: Facts) -> Account:
-        """Make the account of a run; `facts` as an earlier account left them.
+        """Create the account of a run.
 
-        Where privacy is required, rows must be split as in the site's first run: test rows are not covered, and a server
-        could make a test patient of everybody in turn.
+        If privacy is required, rows must be split as in the site's first run: test rows are not covered, and a server could
+        make each patient a test patient in turn.
+
+        Args:
+            host: The site's host.
+            plan: The plan of the run.
+            facts: State that an earlier account stored.
+
+        Returns:
+            The account.
         """
         p = self.policy.privacy
         if p.require and self.split is not None and not check_own_split(self.split, host.stack):
@@ -133,7 +145,11 @@ class AccessControl:
         return Account(host, terms, unbounded=bool(facts.get("unbounded", False)))
 
     def permit(self, ask: Ask, plan: PlanValues, account: Account, questions: Questions, *, rows: int) -> None:
-        """Let an Ask be answered and charge the budget for it, or raise a Refusal."""
+        """Check that an Ask may be answered, and charge the budget for it.
+
+        Raises:
+            Refusal: The policy or the budget does not allow it.
+        """
         self._check(self.policy.refuses(ask, plan, rows=rows))
         questions.check(ask)
         p = self.policy.privacy
@@ -143,11 +159,11 @@ class AccessControl:
         self._check(paid.code)
 
     def trim(self, ask: Ask, values: Payload, rows: Mapping[str, int]) -> Payload:
-        """Return an answer as it may leave; `rows`: how many the site has for training, validation and test."""
+        """Return an answer as it may leave; `rows` is the number of training, validation and test rows."""
         return self.policy.trim(ask, values, rows=rows)
 
     def reject_peers(self, ask: Ask, why: UnknownPeers) -> Refusal:
-        """Note peers that the site does not accept, and return the refusal that leaves."""
+        """Note rejected peers, and return the refusal that leaves the site."""
         _log.warning("%s: %s", ask.id, why)
         if self.rejected_peers is not None and ask.task == MEET and ask.id is not None:
             self.rejected_peers.note(ask.id.run, why.code, str(why))

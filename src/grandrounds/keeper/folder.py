@@ -1,4 +1,4 @@
-"""A site's folder, as `rounds provision` wrote it and its people edited it: identity, policy, data and state."""
+"""A site's folder, as `rounds provision` wrote it and its staff edited it: identity, policy, data and state."""
 
 from __future__ import annotations
 
@@ -41,6 +41,9 @@ class SiteFolder:
     def settings(self) -> Mapping[str, Any]:
         """Read site.toml.
 
+        Returns:
+            Its settings.
+
         Raises:
             BadInput: It cannot be read, or lacks a key.
         """
@@ -49,7 +52,7 @@ class SiteFolder:
             settings = tomllib.loads(file.read_text())
         except OSError as e:
             raise BadInput(
-                f"{self.path} is no site's folder: site.toml cannot be read ({e.strerror or e})",
+                f"{self.path} is not a site's folder: site.toml cannot be read ({e.strerror or e})",
                 code="not-a-site-folder",
             ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
@@ -58,7 +61,7 @@ class SiteFolder:
             values = settings.get(section, {}) if section else settings
             if not isinstance(values, Mapping) or not isinstance(values.get(key), kind):
                 raise BadInput(
-                    f"{file} has no {section + '.' if section else ''}{key}: bring the handed-over file back",
+                    f"{file} has no {section + '.' if section else ''}{key}: restore the file that was handed over",
                     code="missing-key",
                 )
         return settings
@@ -69,7 +72,7 @@ class SiteFolder:
 
     @property
     def state(self) -> Path:
-        """The folder of the site's state; only its owner can read it."""
+        """Folder of the site's state, readable by its owner only."""
         folder = self.path / "state"
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
@@ -78,7 +81,7 @@ class SiteFolder:
         return Identity.load(self.path / "keys" / "site.key")
 
     def schema(self) -> AgreedSchema | None:
-        """Read the schema that the consortium agreed on; None where there is none."""
+        """Read the agreed schema; None if there is none."""
         file = self.path / "schema.json"
         if not file.exists():
             return None
@@ -88,17 +91,17 @@ class SiteFolder:
             raise BadInput(f"{file} cannot be read: {e}", code="cannot-read") from None
 
     def peers(self) -> Peers | None:
-        """Read the consortium's sites and their keys, as handed over to this site; None where there are none."""
+        """Read the list of the consortium's sites and their keys; None if there is none."""
         file = self.path / PEERS
         return Peers.load(file) if file.exists() else None
 
     def accepted_peers(self) -> Mapping[str, bytes] | None:
-        """Return the keys of sites that this one adds up with; None where its policy takes the server's word for them."""
+        """Return the keys of sites accepted in secure sums; None if the policy trusts the server's list."""
         if self.policy().secure.peers == TOLD:
             return None
         peers = self.peers()
         if peers is None:
-            _log.warning("%s has no %s: secure sums are refused until `rounds site accept` took one", self.path, PEERS)
+            _log.warning("%s has no %s: secure sums are refused until `rounds site accept` has accepted one", self.path, PEERS)
             return {}
         if peers.keys.get(self.name) != self.identity().public:
             _log.warning("%s has another key for this site than keys/: secure sums are refused", self.path / PEERS)
@@ -108,16 +111,16 @@ class SiteFolder:
         return Policy.load(self.path / "policy.toml")
 
     def budget(self) -> SiteBudget:
-        """Open the site's budget over all runs, on its own disk."""
+        """Open the site budget."""
         p = self.policy().privacy
         return SiteBudget.open(self.state / "purse.json", epsilon=p.epsilon, delta=p.delta)
 
     def rows(self, data: str, *, query: str | None = None) -> Table | ImageSet:
-        """Read the site's own data, raw."""
+        """Read the site's own data without preparation."""
         return read_rows(self.schema(), data, query=query, form=self.form())
 
     def form(self) -> Format:
-        """Return the format of the site's file, as [table] of site.toml has it: decimal, text_encoding, separator, censored."""
+        """Return the format of the site's file from [table] of site.toml: decimal, text_encoding, separator, censored."""
         section = self.settings().get("table", {})
         keys = [f.name for f in fields(Format) if f.name != "detect"]
         odd = next((key for key in section if key not in keys), None)
@@ -129,7 +132,7 @@ class SiteFolder:
         return table_format(DataSettings({**asdict(Format()), **section}))
 
     def keeper(self, data: str, *, query: str | None = None, device: str = "auto") -> Keeper:
-        """Make the keeper of this site's data."""
+        """Create the keeper of this site's data."""
         schema = self.schema()
         access = AccessControl(
             self.policy(),

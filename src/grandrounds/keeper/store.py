@@ -1,7 +1,7 @@
-"""The state of a run on a site's own disk: how it was opened, what the site remembers, and its last answers.
+"""State of a run on a site's disk: its opening terms, the site's state, and the last answers.
 
-An answer is on disk before it leaves. A server that asks again gets the same bytes: nothing is trained twice, and nothing
-private is released twice. Answers of rounds that are done are removed.
+An answer is on disk before it leaves. A server that repeats an Ask gets the same bytes: nothing is trained twice, and
+nothing private is released twice. Answers of finished rounds are removed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _KEPT_ROUNDS = 2
 
 
 Facts = Mapping[str, Any]
-"""What a run remembers besides arrays, as JSON."""
+"""State of a run besides arrays, as JSON."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """The terms on which a server opened a run at this site.
+    """Terms on which a server opened a run at this site.
 
     Attributes:
         plan: The plan, as the server sent it.
-        role: The role of the site: whether it trains, or only tests.
-        task: A task of its own; empty where it has none.
+        role: Role of the site: training, or testing only.
+        task: The site's own task; empty if there is none.
         largest_weight: Largest share of a secure sum.
-        withheld_splits: Splits of which the host reports nothing.
+        withheld_splits: Splits about which the host reports nothing.
     """
 
     plan: dict[str, Any]
@@ -67,7 +67,7 @@ class Opening:
 
 
 def run_folder(state: Path, run: str) -> Path:
-    """Return the folder of a run, whatever characters its name has."""
+    """Return the folder of a run; its name may contain any characters."""
     safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in run)[:80].lstrip(".")
     return state / f"{safe}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
 
@@ -95,18 +95,18 @@ class Store:
         return self.folder / "setup"
 
     def opening(self) -> Opening | None:
-        """Read how the run was opened here; None where it was not, or is closed."""
+        """Read the opening terms; None if the run was not opened here, or is closed."""
         if not self._opening.exists():
             return None
         try:
             return Opening.from_json(self._opening.read_text())
         except (OSError, ValueError, KeyError, TypeError):
             raise BadInput(
-                f"{self._opening} is damaged: remove the folder to forget the run", code="damaged-file"
+                f"{self._opening} is damaged: remove the folder to discard the run", code="damaged-file"
             ) from None
 
     def open(self, opening: Opening) -> None:
-        """Begin the run, or resume it on these terms; its set-up is done anew."""
+        """Open or resume the run on these terms; its setup starts again."""
         for folder in (self.folder, self._answers, self._setup):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.rmtree(self._setup)
@@ -114,36 +114,36 @@ class Store:
         write_atomic(self._opening, opening.to_json())
 
     def close(self) -> None:
-        """End the run. What the site signed is remembered, in case the run is resumed."""
+        """Close the run. The heads that the site signed are kept, in case the run is resumed."""
         for folder in (self._answers, self._setup):
             shutil.rmtree(folder, ignore_errors=True)
         self._opening.unlink(missing_ok=True)
 
     def set_up(self, name: str, ask: bytes) -> None:
-        """Keep an Ask that the run was set up with, for a keeper that starts again; a later one of its name replaces it."""
+        """Store a setup Ask for a restarted keeper; a later one of the same name replaces it."""
         stored = sorted(p.name for p in self._setup.iterdir())
         same = [p for p in stored if p.split(" ", 1)[1] == name]
         number = int(same[0].split(" ", 1)[0]) if same else len(stored)
         write_atomic(self._setup / f"{number:04d} {name}", ask)
 
     def setup(self) -> list[bytes]:
-        """Read the Asks that the run was set up with, in order."""
+        """Read the setup Asks, in order."""
         return [p.read_bytes() for p in sorted(self._setup.iterdir())] if self._setup.exists() else []
 
     def save(self, arrays: Mapping[str, Array], facts: Facts) -> None:
-        """Write what the site remembers."""
+        """Write the site's state."""
         save(self._state, arrays, facts)
 
     def load(self) -> tuple[Mapping[str, Array], Facts] | None:
         return load(self._state) if self._state.exists() else None
 
     def answer(self, digest: str) -> bytes | None:
-        """Read the answer to an Ask of this digest; None where there is none."""
+        """Read the answer to an Ask with this digest; None if there is none."""
         files = list(self._answers.glob(f"*-{digest}")) if self._answers.exists() else []
         return files[0].read_bytes() if files else None
 
     def keep(self, id: AskId, digest: str, answer: bytes) -> None:
-        """Keep an answer; those of rounds that are long done are removed."""
+        """Store an answer, and remove those of rounds that ended long ago."""
         write_atomic(self._answers / f"{id.round:06d}-{digest}", answer)
         for path in self._answers.iterdir():
             round = int(path.name.split("-")[0])

@@ -1,1 +1,1 @@
-"""What keeps patients private: sums that show no single answer, and noise that is sized for them."""
+"""Privacy of patients: secure aggregation, differential privacy with an accountant, site budgets, and attacks."""

@@ -1,7 +1,7 @@
-"""The accountant: what releases told about one patient (or one site) all together, as epsilon at a delta.
+"""Privacy accountant: the epsilon of many releases at a given delta, for one patient or one site.
 
-Neighbouring data differ by adding or removing one patient (or site). Events are adaptive: each may depend on what was
-released before. The bounds themselves are in `composition`.
+Neighbouring data sets differ by adding or removing one patient (or site). Events are adaptive: each may depend on earlier
+releases. The bounds are in `composition`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,24 @@ from grandrounds.privacy.events import PURE, Event
 __all__ = ["Event", "epsilon_of", "noise_for", "skellam_rho", "statement", "total_rho"]
 
 _SLACK = 1e-4
-"""Relative room that calibrated noise leaves, so that the same releases charged one by one never round over it."""
+"""Relative slack of calibrated noise, so that the same releases charged one by one never exceed the budget by rounding."""
 
 
 def epsilon_of(events: Sequence[Event], delta: float) -> float:
-    """The least epsilon, of all valid bounds, that these releases keep at `delta`; infinite where one is raw.
+    """Compute the smallest epsilon, over all valid bounds, of these releases.
 
-    Training, validation and test rows are of different patients, each of whom is in one of them: the largest of their
-    epsilons holds for all (parallel composition). A site holds all three kinds, so per site they add up. Bounds per
-    patient and per site are different promises and are not added: ask for each alone.
+    Training, validation and test rows belong to different patients, so the largest of their epsilons is valid for all
+    (parallel composition). A site holds all three splits, so per site they add up.
+
+    Args:
+        events: The releases, all per patient or all per site.
+        delta: Probability of failure.
+
+    Returns:
+        Epsilon; infinite if a release is raw.
+
+    Raises:
+        BadInput: Delta is not in [0, 1), or releases per patient and per site are mixed.
     """
     _check(delta)
     if any(e.kind == "raw" for e in events):
@@ -60,9 +69,19 @@ def _least(tally: Tally, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def total_rho(epsilon: float, delta: float) -> float:
-    """The largest zCDP rho whose conversion stays within (epsilon, delta), to be split over releases.
+    """Compute the largest zCDP rho that stays within (epsilon, delta), to be split over releases.
 
-    Only whole Renyi orders are used, so that it may be spent on Skellam noise as well as on Gaussian noise and draws.
+    Only integer Renyi orders are used, so it may be spent on Skellam noise as well as on Gaussian noise and draws.
+
+    Args:
+        epsilon: The budget.
+        delta: Probability of failure, above 0.
+
+    Returns:
+        Rho.
+
+    Raises:
+        BadInput: Epsilon or delta is out of range.
     """
     _check(delta, epsilon)
 
@@ -78,11 +97,24 @@ def total_rho(epsilon: float, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def noise_for(epsilon: float, delta: float, *, steps: int, rate: float = 1.0) -> float:
-    """The least noise multiplier of `steps` Gaussian releases, each of a Poisson sample of `rate`, within the budget."""
+    """Compute the smallest noise multiplier with which Gaussian releases fit a budget.
+
+    Args:
+        epsilon: The budget.
+        delta: Probability of failure, above 0.
+        steps: Number of releases.
+        rate: Probability that a patient is in a release (Poisson sampling).
+
+    Returns:
+        Standard deviation of the noise over the sensitivity.
+
+    Raises:
+        BadInput: An argument is out of range.
+    """
     _check(delta, epsilon)
     if steps < 1 or not 0 < rate <= 1:
         raise BadInput(
-            "noise is sized for one step at least and a sampling rate above 0 and at most 1",
+            f"steps = {steps} and rate = {rate:g}: noise needs at least one step and a sampling rate above 0 and at most 1",
             code="bad-privacy-parameter",
         )
     from dp_accounting import get_sigma_gaussian
@@ -98,13 +130,13 @@ def noise_for(epsilon: float, delta: float, *, steps: int, rate: float = 1.0) ->
     def by_renyi(noise: float) -> float:
         return composition.renyi(composition.tallied([step(noise)]), delta)
 
-    # Sampling never tells more than no sampling: `most` is enough. Renyi divergences are quick and close, losses decide.
+    # Sampling never reveals more, so `most` is enough. Renyi divergences are fast and close; the loss distribution decides.
     high = _least_enough(by_renyi, goal, low=most / 2**20, high=most)
     return _least_enough(lambda noise: epsilon_of([step(noise)], delta), goal, low=high / 2, high=high)
 
 
 def _least_enough(spent: Callable[[float], float], goal: float, *, low: float, high: float) -> float:
-    """The least noise in [low, high] that spends at most `goal`, to a tenth of the slack; `high` where none does."""
+    """Find the smallest noise in [low, high] that spends at most `goal`, to a tenth of the slack; `high` if none does."""
     from scipy.optimize import brentq
 
     def excess(log_noise: float) -> float:
@@ -121,23 +153,34 @@ def _least_enough(spent: Callable[[float], float], goal: float, *, low: float, h
 
 
 def skellam_rho(sigma: float, *, sensitivity: float, step: float, dimension: int) -> float:
-    """zCDP of one secure sum with Skellam noise of deviation `sigma` in total, values rounded to a grid of `step`.
+    """Compute the zCDP of one secure sum with Skellam noise, with values rounded to a grid.
 
-    `sensitivity` is the L2 distance that one patient makes in a site's real-valued vector of `dimension` entries. In
-    steps of the ring that is D2 = sensitivity / step + sqrt(dimension): each of the two neighbouring vectors is rounded
-    by at most 1/2 an entry. The difference is whole-numbered, so its L1 length is D1 <= min(sqrt(dimension) * D2, D2**2).
-    With mu = (sigma / step)**2 the variance of the noise, Agarwal, Kairouz & Liu (2021) bound the Renyi divergence of a
-    shifted Skellam for every whole order a > 1; added up over the entries, which are independent, that is
+    In steps of the ring the sensitivity is D2 = sensitivity / step + sqrt(dimension): each of two neighbouring vectors is
+    rounded by at most 1/2 in each entry. The difference is an integer vector, so its L1 norm is D1 <= min(sqrt(dimension) *
+    D2, D2**2). With mu = (sigma / step)**2, the variance of the noise, Agarwal, Kairouz & Liu (2021) bound the Renyi
+    divergence of a shifted Skellam for every integer order a > 1. Summed over the independent entries, this is
 
         a * D2**2 / (2 mu) + min(((2a - 1) * D2**2 + 6 * D1) / (4 mu**2), 3 * D1 / (2 mu)).
 
-    As 2a - 1 < 2a and 1 < a, that is at most a * rho with rho = D2**2 / (2 mu) + min(D2**2 / (2 mu**2) + 3 * D1 /
-    (2 mu**2), 3 * D1 / (2 mu)): zCDP at whole orders, and the accountant uses no others for it.
+    As 2a - 1 < 2a and 1 < a, this is at most a * rho with rho = D2**2 / (2 mu) + min(D2**2 / (2 mu**2) + 3 * D1 / (2
+    mu**2), 3 * D1 / (2 mu)): zCDP at integer orders, and the accountant uses no others for it.
 
-    Above a variance of 2**25 a share, `Skellam` rounds a normal draw instead. The sum of such shares has, but for terms
-    of exp(-2 pi**2 * variance), the density of a normal draw plus independent uniform ones, read off at whole numbers:
-    post-processing of the Gaussian mechanism with rounding in its sensitivity, whose rho is D2**2 / (2 mu), the first term
-    here. So this rho holds there too.
+    If a share has a variance above 2**25, `Skellam` rounds a normal draw instead. Up to terms of exp(-2 pi**2 * variance),
+    the sum of such shares is a normal draw plus independent uniform ones, read at integers. This is post-processing of the
+    Gaussian mechanism with rounding in its sensitivity, whose rho is the first term, D2**2 / (2 mu). So this rho is valid
+    there too.
+
+    Args:
+        sigma: Standard deviation of the noise in the sum.
+        sensitivity: Largest L2 change of a site's real-valued vector by one patient.
+        step: Width of the grid.
+        dimension: Length of the vector.
+
+    Returns:
+        Rho.
+
+    Raises:
+        BadInput: An argument is not above zero.
     """
     if not (_positive(sigma, sensitivity, step) and dimension >= 1):
         raise BadInput(
@@ -152,15 +195,24 @@ def skellam_rho(sigma: float, *, sensitivity: float, step: float, dimension: int
 def statement(
     events: Sequence[Event], delta: float, *, rounds: int | None = None, simulated: bool = False, unit: str = ""
 ) -> str:
-    """State the promise in one sentence with its unit: "epsilon = 3.2, delta = 1e-5, for each patient, add/remove, ...".
+    """State the guarantee in one sentence: "epsilon = 3.2, delta = 1e-5, for each patient, add/remove, ...".
 
-    Epsilon is rounded up. A release without noise is named: no promise covers it. `unit`: whom it is to, in words; left out,
-    as the releases say.
+    Epsilon is rounded up. Releases without noise are listed, because no guarantee covers them.
+
+    Args:
+        events: The releases.
+        delta: Probability of failure.
+        rounds: Number of rounds, to be named.
+        simulated: The noise follows from the experiment's seed.
+        unit: Protected unit as text; by default that of the releases.
+
+    Returns:
+        The sentence.
     """
     covered = [e for e in events if e.kind != "raw"]
     raw = list(dict.fromkeys(e.what for e in events if e.kind == "raw"))
     if not covered:
-        return _raw(raw) if raw else "nothing that touched patients was released"
+        return _raw(raw) if raw else "no data of patients were released"
     parts = [
         _epsilon(epsilon_of(covered, delta)),
         f"delta = {_plain(delta)}",
@@ -198,7 +250,7 @@ def _epsilon(value: float) -> str:
 
 
 def _plain(delta: float) -> str:
-    """1e-5, not 1e-05."""
+    """Format a delta as 1e-5, not 1e-05."""
     mantissa, _, power = f"{delta:g}".partition("e")
     return f"{mantissa}e{int(power)}" if power else mantissa
 
@@ -210,8 +262,8 @@ def _positive(*values: float) -> bool:
 def _check(delta: float, epsilon: float | None = None) -> None:
     if not 0 <= delta < 1 or (epsilon is not None and delta == 0):
         raise BadInput(
-            f"delta = {delta:g} is no chance to fail with: choose a small number above 0, such as 1e-5",
+            f"delta = {delta:g} is not a valid probability: choose a small number above 0, such as 1e-5",
             code="bad-delta",
         )
     if epsilon is not None and not _positive(epsilon):
-        raise BadInput(f"epsilon = {epsilon:g} is no budget: choose a finite number above 0", code="bad-epsilon")
+        raise BadInput(f"epsilon = {epsilon:g} is not a valid budget: choose a finite number above 0", code="bad-epsilon")

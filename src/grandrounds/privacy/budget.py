@@ -1,4 +1,4 @@
-"""A budget that is asked before anything is released, and says no before it is overspent."""
+"""Privacy budget of a run: it is charged before a release, and refuses a release that would exceed it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from grandrounds.privacy.events import Event
 
 SCHEMA = 1
 _ROUNDING = 1 + 1e-9
-"""Three times a third of a budget is all of it, whatever floats say."""
+"""Tolerance for rounding, so that three charges of a third of the budget fit."""
 
 
 class Overspent(RunFailed):
-    """A release was refused: it would have told more than the budget allows. Nothing was released or charged."""
+    """A release was refused, because it would exceed the budget. Nothing was released or charged."""
 
 
 class Budget:
-    """Events of a run and what they spent; `epsilon=None` sets no limit and only counts.
+    """Releases of a run and the epsilon they spent; `epsilon=None` sets no limit and only counts.
 
-    A raw event spends infinity: with a limit it is refused like any other that does not fit.
+    A raw release spends infinity: with a limit it is refused.
     """
 
     def __init__(self, epsilon: float | None, delta: float) -> None:
         if epsilon is not None and not (math.isfinite(epsilon) and epsilon > 0):
-            raise BadInput(f"epsilon = {epsilon:g} is no budget: choose a finite number above 0", code="bad-epsilon")
+            raise BadInput(f"epsilon = {epsilon:g} is not a valid budget: choose a finite number above 0", code="bad-epsilon")
         if not 0 <= delta < 1:
             raise BadInput(
-                f"delta = {delta:g} is no chance to fail with: choose a small number such as 1e-5", code="bad-delta"
+                f"delta = {delta:g} is not a valid probability: choose a small number such as 1e-5", code="bad-delta"
             )
         self.epsilon = epsilon
         self.delta = delta
@@ -39,20 +39,26 @@ class Budget:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """All that was charged, in order."""
+        """All charged releases, in order."""
         return tuple(self._events)
 
     def charge(self, event: Event | Iterable[Event], *, key: str | None = None) -> None:
-        """Spend before it is released; `Overspent` where it does not fit, and then nothing has changed.
+        """Charge a release before it is made. Several events are charged all or none.
 
-        Several events are charged all or none. A `key` (the ask's id and what it releases) that was charged before is
-        the same release again, after a crash: it costs nothing. The same key for other events is refused.
+        Args:
+            event: One event, or several.
+            key: Identifies the release (the Ask's id and the released data). A key that was charged before is the same
+                release after a crash and costs nothing.
+
+        Raises:
+            Overspent: The release does not fit; nothing has changed.
+            BadInput: The key was charged before for other events.
         """
         new = _listed(event)
         if key is not None and key in self._keys:
             if self._keys[key] != new:
                 raise BadInput(
-                    f"'{key}' was charged before for another release; a key names one release", code="repeated-release"
+                    f"'{key}' was charged before for another release: use a new key for each release", code="repeated-release"
                 )
             return
         if self.epsilon is not None and (after := self._after(new)) > self.epsilon * _ROUNDING:
@@ -62,25 +68,25 @@ class Budget:
             self._keys[key] = new
 
     def recall(self, event: Event | Iterable[Event], *, key: str) -> None:
-        """Count a release of an earlier process, which is spent whether it fits or not; nothing where it is known."""
+        """Count a release of an earlier process, which is spent even if it does not fit; a known key is ignored."""
         if key not in self._keys:
             self._keys[key] = _listed(event)
             self._events += self._keys[key]
 
     def has(self, key: str) -> bool:
-        """Whether this key was charged before."""
+        """Tell whether this key was charged before."""
         return key in self._keys
 
     def would(self, event: Event | Iterable[Event]) -> float:
-        """The epsilon of the rows concerned, were this released as well."""
+        """Compute the epsilon of the affected rows if this were released too."""
         return self._after(_listed(event))
 
     def spent(self, rows: str = "training") -> float:
-        """Epsilon of these rows so far (of sites: of everything, because a site holds all its rows)."""
+        """Compute the epsilon of these rows so far; for sites that of all rows, because a site holds every split."""
         return epsilon_of([e for e in self._events if e.of == rows or e.unit == "site"], self.delta)
 
     def left(self, event: Event | Iterable[Event]) -> float:
-        """What is left of the limit for the rows of this event; never below zero."""
+        """Compute the remaining budget for the rows of this event, at least zero."""
         spent = max((self.spent(rows) for rows in {e.of for e in _listed(event)}), default=0.0)
         return max(0.0, (math.inf if self.epsilon is None else self.epsilon) - spent)
 
@@ -96,25 +102,25 @@ class Budget:
 
     @classmethod
     def from_dict(cls, values: object) -> Budget:
-        """Read what `to_dict` wrote.
+        """Restore a budget from `to_dict`.
 
         Raises:
-            BadInput: It is anything else; never is the result an empty budget.
+            BadInput: The values have another form. The result is never an empty budget.
         """
         if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
-            raise BadInput(f"a budget is not written as expected: its schema must be {SCHEMA}", code="damaged-budget")
+            raise BadInput(f"a stored budget is damaged: its schema must be {SCHEMA}", code="damaged-budget")
         epsilon, delta, events, keys = (values.get(name) for name in ("epsilon", "delta", "events", "keys"))
         if not (epsilon is None or _is_number(epsilon)) or delta is None or not _is_number(delta):
             raise BadInput(
-                "a budget is not written as expected: epsilon and delta must be numbers", code="damaged-budget"
+                "a stored budget is damaged: epsilon and delta must be numbers", code="damaged-budget"
             )
         if not isinstance(events, list) or not isinstance(keys, Mapping):
-            raise BadInput("a budget is not written as expected: it lists its events and keys", code="damaged-budget")
+            raise BadInput("a stored budget is damaged: it must list its events and keys", code="damaged-budget")
         budget = cls(epsilon, delta)
         budget._events = [Event.from_dict(e) for e in events]
         for key, listed in keys.items():
             if not isinstance(listed, list):
-                raise BadInput("a budget is not written as expected: a key lists its events", code="damaged-budget")
+                raise BadInput("a stored budget is damaged: each key must list its events", code="damaged-budget")
             budget._keys[str(key)] = [Event.from_dict(e) for e in listed]
         return budget
 
@@ -133,6 +139,7 @@ def _refusal(new: list[Event], after: float, limit: float, delta: float, remaini
     if math.isinf(after):
         return f"'{names}' would be released without noise, which no budget covers (epsilon = {limit:g} of {rows} rows)"
     return (
-        f"'{names}' would bring epsilon to {after:.4g} of {limit:g} at delta = {delta:g} ({rows} rows): {limit - remaining:.4g} "
-        f"is spent, {remaining:.4g} is left; nothing was released. Use more noise, fewer rounds, or a larger budget"
+        f"'{names}' would raise epsilon to {after:.4g}; the budget is {limit:g} at delta = {delta:g} ({rows} rows), of "
+        f"which {limit - remaining:.4g} is spent and {remaining:.4g} left. Nothing was released. Use more noise, fewer "
+        "rounds, or a larger budget"
     )

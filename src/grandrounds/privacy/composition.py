@@ -1,7 +1,7 @@
-"""Three ways to bound what many releases tell together, each valid alone; the accountant takes the least.
+"""Bounds on the joint privacy loss of many releases. Each is valid alone; the accountant takes the smallest.
 
-Neighbours differ by adding or removing one patient (or site). What repeats is cached by its plain numbers, because a
-budget is asked in every round. `dp_accounting` takes over a second to import, so it is imported when first needed.
+Neighbours differ by adding or removing one patient (or site). Repeated parts are cached by their numbers, because a budget
+is consulted in every round. `dp_accounting` takes over a second to import, so it is imported when first needed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from grandrounds.core.arrays import Array
 from grandrounds.privacy.events import PURE, Event
 
 ORDERS = np.array([*(1 + x / 20 for x in range(1, 60)), *range(4, 64), 72, 96, 128, 192, 256, 512, 1024])
-"""Of Renyi divergences: finer below 4, where large epsilons are decided."""
+"""Orders of Renyi divergences: finer below 4, which decide large epsilons."""
 WHOLE = np.rint(ORDERS) == ORDERS
 
 _STEP = 2e-3
-"""Of a discretised privacy loss: connecting the dots puts a bound up by about 0.3 * releases * step**2."""
+"""Step of a discretised privacy loss: interpolation raises a bound by about 0.3 * releases * step**2."""
 _CUT = 1e-7
-"""Share of delta that one composition may move to an infinite loss, to keep distributions short; it stays a bound."""
+"""Share of delta that one composition may move to an infinite loss, to keep distributions short. The result is still a
+bound.
+"""
 _WIDEST = 50.0
-"""Above this epsilon nobody needs the last per cent, and loss distributions get long."""
+"""Largest epsilon for loss distributions: above it they get long, and precision does not matter."""
 
 
 class Release(NamedTuple):
-    """An event without its words: what its bound depends on."""
+    """Parameters of an event on which its bound depends."""
 
     kind: str
     sigma: float
@@ -40,7 +42,7 @@ class Release(NamedTuple):
 
 
 Tally = tuple[tuple[Release, int, int], ...]
-"""(release, count in one event, number of such events), sorted: events in any order have one tally."""
+"""(release, count in one event, number of such events), sorted, so that the order of events does not matter."""
 
 
 def tallied(events: Iterable[Event]) -> Tally:
@@ -49,14 +51,14 @@ def tallied(events: Iterable[Event]) -> Tally:
 
 
 def basic(tally: Tally) -> float:
-    """Epsilons of pure releases add up, whatever they are; infinite where one is not pure."""
+    """Add up the epsilons of pure releases; infinite if a release is not pure."""
     if any(release.kind not in PURE for release, _, _ in tally):
         return math.inf
     return sum(n * times * release.epsilon for release, n, times in tally)
 
 
 def gaussians(tally: Tally, delta: float) -> float:
-    """Plain Gaussian releases are exactly one Gaussian with 1/sigma**2 added up (Balle & Wang 2018, theorem 8)."""
+    """Compose plain Gaussian releases exactly, as one Gaussian with summed 1/sigma**2 (Balle & Wang 2018, theorem 8)."""
     if any(not _is_gaussian(release) for release, _, _ in tally):
         return math.inf
     return _gaussian(_joint(tally), delta)
@@ -64,7 +66,9 @@ def gaussians(tally: Tally, delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def renyi(tally: Tally, delta: float, whole_orders: bool = False) -> float:
-    """By Renyi divergences, which add up, and Canonne, Kamath & Steinke's conversion (2020, proposition 12)."""
+    """Bound epsilon by Renyi divergences, which add up, with the conversion of Canonne, Kamath & Steinke (2020, proposition
+    12).
+    """
     from dp_accounting import rdp
 
     total = np.zeros(len(ORDERS))
@@ -78,18 +82,18 @@ def renyi(tally: Tally, delta: float, whole_orders: bool = False) -> float:
 
 @lru_cache(maxsize=512)
 def curve(release: Release) -> Array:
-    """Renyi divergences of one release at `ORDERS`, infinite where it has no bound at that order.
+    """Compute the Renyi divergences of one release at `ORDERS`; infinite where there is no bound.
 
-    An eps-DP exponential mechanism, drawn by Gumbel noise, is eps**2/8-zCDP (Dong, Durfee & Rogers 2020; Cesar & Rogers
-    2021), because it has a bounded range: its loss L = ln(P/Q) lies in an interval of length eps for every two neighbours.
-    By Hoeffding's lemma 1 = E_P[exp(-L)] <= exp(-E_P[L] + eps**2/8), so E_P[L] <= eps**2/8, and (a - 1) D_a = ln
-    E_P[exp((a - 1) L)] <= (a - 1) E_P[L] + (a - 1)**2 eps**2/8 <= (a - 1) a eps**2/8.
+    An eps-DP exponential mechanism, drawn with Gumbel noise, is eps**2/8-zCDP (Dong, Durfee & Rogers 2020; Cesar & Rogers
+    2021), because it has bounded range: its loss L = ln(P/Q) lies in an interval of length eps for any two neighbours. By
+    Hoeffding's lemma 1 = E_P[exp(-L)] <= exp(-E_P[L] + eps**2/8), so E_P[L] <= eps**2/8, and (a - 1) D_a = ln E_P[exp((a -
+    1) L)] <= (a - 1) E_P[L] + (a - 1)**2 eps**2/8 <= (a - 1) a eps**2/8.
 
-    Any other eps-DP mechanism is eps**2/2-zCDP (Bun & Steinke 2016, proposition 1.4), permute-and-flip and noisy maxima
-    by Laplace noise among them. No divergence of either exceeds eps.
+    Any other eps-DP mechanism is eps**2/2-zCDP (Bun & Steinke 2016, proposition 1.4), including permute-and-flip and noisy
+    maxima with Laplace noise. No divergence of either exceeds eps.
 
-    Bounds of Skellam noise and of the sampled Gaussian are used at whole orders only: the one is proven there alone, the
-    other is a finite sum there.
+    Bounds of Skellam noise and of the sampled Gaussian are used at integer orders only: the first is proven only there, the
+    second is a finite sum there.
     """
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, ZCDpEvent
     from dp_accounting.rdp import RdpAccountant
@@ -116,11 +120,11 @@ def curve(release: Release) -> Array:
 
 @lru_cache(maxsize=1024)
 def losses(tally: Tally, delta: float) -> float:
-    """By the distribution of the privacy loss, composed numerically and rounded up (Doroshenko et al. 2022).
+    """Bound epsilon by the privacy loss distribution, composed numerically and rounded up (Doroshenko et al. 2022).
 
-    Infinite where a release has none (zCDP bounds, Skellam noise), or where it would be too long to be worth it. A pure
-    release is taken as the worst that its epsilon allows. Events of equal count are composed as a binary tree, whose
-    parts are kept: one more round of the same is one composition more, and a resumed run finds the same number.
+    Infinite if a release has none (zCDP bounds, Skellam noise), or if it would be too long. A pure release is replaced by
+    the worst mechanism of its epsilon. Events of equal count are composed as a binary tree whose parts are cached, so one
+    more round costs one more composition, and a resumed run computes the same number.
     """
     if any(release.rho is not None or release.kind == "skellam" for release, _, _ in tally):
         return math.inf
@@ -139,7 +143,7 @@ def losses(tally: Tally, delta: float) -> float:
 
 @lru_cache(maxsize=96)
 def _repeated(release: Release, n: int, times: int, cut: float) -> Any:
-    """The loss distribution of `times` events of `n` releases each."""
+    """Compose the loss distribution of `times` events of `n` releases each."""
     if times == 1:
         one = _loss(release)
         return one.self_compose(n, tail_mass_truncation=cut) if n > 1 else one

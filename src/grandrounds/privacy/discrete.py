@@ -1,7 +1,7 @@
-"""Exact samplers of integer noise for counts: no float is ever compared, so no proof is lost to rounding.
+"""Exact samplers of integer noise for counts. No floats are compared, so rounding cannot invalidate a proof.
 
-Canonne, Kamath & Steinke, "The discrete Gaussian for differential privacy" (2020), algorithms 1 to 3, over whole arrays:
-chances are fractions, exp(-x) is never computed. A float parameter stands for the fraction that it exactly is.
+Canonne, Kamath & Steinke, "The discrete Gaussian for differential privacy" (2020), algorithms 1 to 3, vectorised.
+Probabilities are fractions; exp(-x) is never computed. A float parameter means exactly the fraction that it represents.
 """
 
 from __future__ import annotations
@@ -23,36 +23,66 @@ _BLOCK = 1 << 14
 def discrete_laplace(scale: float | Fraction, size: int, *, rng: np.random.Generator) -> Array:
     """Draw integers (size,) with probabilities proportional to exp(-|x| / scale).
 
-    Added to a count that one patient moves by 1 it is (1/scale)-DP: charge `Event("laplace", epsilon=1 / scale)`.
+    Added to a count that one patient changes by 1, the noise is (1/scale)-DP: charge `Event("laplace", epsilon=1 / scale)`.
+
+    Args:
+        scale: Scale of the noise, above 0 and at most 2**40.
+        size: Number of draws.
+        rng: Random generator.
+
+    Returns:
+        The draws.
+
+    Raises:
+        BadInput: The scale is out of range.
     """
     return _filled(size, lambda n: _laplace(_fraction(scale), n, rng))
 
 
 def laplace_scale(epsilon: float, *, sensitivity: int = 1) -> Fraction:
-    """Return the exact scale of discrete Laplace noise for counts that one patient moves by `sensitivity` in L1.
+    """Return the exact scale of discrete Laplace noise for counts.
+
+    Args:
+        epsilon: Privacy parameter of the release.
+        sensitivity: Largest L1 change of the counts by one patient.
+
+    Returns:
+        The scale.
 
     Raises:
-        BadInput: Epsilon is no finite number above 0.
+        BadInput: Epsilon is not a finite number above 0.
     """
     if not (math.isfinite(epsilon) and epsilon > 0):
-        raise BadInput(f"epsilon = {epsilon:g} gives no noise: choose a finite number above 0", code="bad-epsilon")
+        raise BadInput(f"epsilon = {epsilon:g} is not valid for noise: choose a finite number above 0", code="bad-epsilon")
     return sensitivity / Fraction(epsilon)
 
 
 def discrete_gaussian(sigma: float | Fraction, size: int, *, rng: np.random.Generator) -> Array:
     """Draw integers (size,) with probabilities proportional to exp(-x**2 / (2 * sigma**2)).
 
-    Added to whole numbers that one patient moves by s in L2 it is s**2 / (2 * sigma**2)-zCDP, as normal noise is (theorem
-    4 there), and its deviation is at most sigma: charge `Event("gaussian", rho=s**2 / (2 * sigma**2), sigma=sigma / s)`.
+    Added to integers that one patient changes by s in L2, the noise is s**2 / (2 * sigma**2)-zCDP, like normal noise
+    (theorem 4), and its standard deviation is at most sigma: charge `Event("gaussian", rho=s**2 / (2 * sigma**2),
+    sigma=sigma / s)`.
+
+    Args:
+        sigma: Standard deviation, above 0.
+        size: Number of draws.
+        rng: Random generator.
+
+    Returns:
+        The draws.
+
+    Raises:
+        BadInput: Sigma is out of range.
     """
     variance = _fraction(sigma) ** 2
     return _filled(size, lambda n: _gaussian(variance, n, rng))
 
 
 def _filled(size: int, draw: Callable[[int], Array]) -> Array:
-    """Call `draw`, which proposes some numbers and returns those it accepts, until there are enough."""
+    """Call `draw`, which proposes numbers and returns the accepted ones, until there are enough."""
     if size < 0:
-        raise BadInput(f"cannot draw {size} numbers", code="bad-count")
+        raise BadInput(f"cannot draw {size} numbers: give a size of 0 or more", code="bad-count")
     accepted: list[Array] = []
     missing = size
     while missing > 0:
@@ -63,7 +93,7 @@ def _filled(size: int, draw: Callable[[int], Array]) -> Array:
 
 
 def _laplace(scale: Fraction, n: int, rng: np.random.Generator) -> Array:
-    """Algorithm 2 with scale t/s; what it rejects is left out."""
+    """Draw by algorithm 2 with scale t/s; rejected draws are left out."""
     t, s = scale.numerator, scale.denominator
     low = _below(t, n, rng)
     low = low[_exp_within(low, t, rng)]
@@ -76,7 +106,7 @@ def _laplace(scale: Fraction, n: int, rng: np.random.Generator) -> Array:
 
 
 def _gaussian(variance: Fraction, n: int, rng: np.random.Generator) -> Array:
-    """Algorithm 3: a discrete Laplace draw y is kept with chance exp(-(|y| - variance / t)**2 / (2 * variance))."""
+    """Draw by algorithm 3: keep a discrete Laplace draw y with probability exp(-(|y| - variance / t)**2 / (2 * variance))."""
     t = math.isqrt(variance.numerator // variance.denominator) + 1
     y = _laplace(Fraction(t), n, rng)
     p, q = variance.numerator, variance.denominator
@@ -86,7 +116,7 @@ def _gaussian(variance: Fraction, n: int, rng: np.random.Generator) -> Array:
 
 
 def _exp(numerators: list[int], denominator: int, rng: np.random.Generator) -> Array:
-    """Bernoulli(exp(-x)) of x = numerator / denominator >= 0: as many exp(-1) as x has wholes, then the rest."""
+    """Draw Bernoulli(exp(-x)) for x = numerator / denominator >= 0: one exp(-1) for each whole of x, then the remainder."""
     wholes = np.array([min(x // denominator, _WORD) for x in numerators], np.int64)
     rest = np.array([x % denominator for x in numerators], object)
     alive = np.ones(len(wholes), bool)
@@ -99,7 +129,7 @@ def _exp(numerators: list[int], denominator: int, rng: np.random.Generator) -> A
 
 
 def _exp_within(numerators: Array, denominator: int, rng: np.random.Generator) -> Array:
-    """Algorithm 1, Bernoulli(exp(-x)) for x in [0, 1]: the first k at which Bernoulli(x / k) fails is odd."""
+    """Draw Bernoulli(exp(-x)) for x in [0, 1] by algorithm 1: the first k at which Bernoulli(x / k) fails is odd."""
     k, odd = 1, np.zeros(len(numerators), bool)
     trials = np.arange(len(numerators))
     while len(trials):
@@ -110,7 +140,7 @@ def _exp_within(numerators: Array, denominator: int, rng: np.random.Generator) -
 
 
 def _successes(n: int, rng: np.random.Generator) -> Array:
-    """How often Bernoulli(exp(-1)) succeeds before it first fails."""
+    """Count the successes of Bernoulli(exp(-1)) before the first failure."""
     successes, trials = np.zeros(n, np.int64), np.arange(n)
     while len(trials):
         trials = trials[_exp_within(np.ones(len(trials), np.int64), 1, rng)]
@@ -119,12 +149,12 @@ def _successes(n: int, rng: np.random.Generator) -> Array:
 
 
 def _bernoulli(numerators: Array, denominator: int, rng: np.random.Generator) -> Array:
-    """True with chance numerator / denominator <= 1."""
+    """Draw True with probability numerator / denominator <= 1."""
     return np.asarray(_below(denominator, len(numerators), rng) < numerators, bool)
 
 
 def _below(limit: int, n: int, rng: np.random.Generator) -> Array:
-    """Uniform whole numbers under `limit`: Python's own where 64 bits do not hold them, and again where one is too large."""
+    """Draw uniform integers below `limit`: with Python's integers beyond 64 bits, and again if one is too large."""
     if limit <= _WORD:
         return rng.integers(0, limit, n)
     bits = limit.bit_length()

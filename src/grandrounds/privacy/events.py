@@ -1,4 +1,4 @@
-"""Releases as plain values that an accountant adds up."""
+"""Releases as plain values for the accountant."""
 
 from __future__ import annotations
 
@@ -27,15 +27,21 @@ def protects_patients(plan: Plan) -> bool:
 
 @dataclass(frozen=True)
 class Event:
-    """One release that touched patients (or sites), as the accountant needs it.
+    """One release of data about patients (or sites), with the parameters that the accountant needs.
 
-    `count` releases of one `kind`: `sigma` is the deviation of the noise over the sensitivity (gaussian,
-    sampled_gaussian), `rate` the chance of each patient to be in it (sampled_gaussian), `epsilon` of one pure release
-    (laplace, exponential, randomised_response), `rho` its zCDP where that is known better: always for skellam. k draws
-    of `exponential_top_k(epsilon=e)` are `Event("exponential", ..., count=k, epsilon=e / k)`. A "raw" event is a release
-    without noise: no epsilon covers it.
-
-    `of` says whose rows: training, validation and test rows are of different patients, so their budgets are apart.
+    Attributes:
+        kind: Mechanism. A "raw" release has no noise, and no epsilon covers it.
+        what: Name of the released data.
+        count: Number of releases. k draws of `exponential_top_k(epsilon=e)` are `Event("exponential", ..., count=k,
+            epsilon=e / k)`.
+        sigma: Standard deviation of the noise over the sensitivity (gaussian, sampled_gaussian).
+        rate: Probability that a patient is in the release (sampled_gaussian).
+        epsilon: Of one pure release (laplace, exponential, randomised_response).
+        rho: Its zCDP if that is a better bound; required for skellam.
+        unit: Protected unit, patient or site.
+        of: Split of the rows. Training, validation and test rows belong to different patients, so their budgets are
+            separate.
+        trust: The party that adds the noise.
     """
 
     kind: str
@@ -58,12 +64,12 @@ class Event:
                 )
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise BadInput(
-                f"{self._named} counts {self.count} times: it must be a whole number from 1 on",
+                f"{self._named} has count = {self.count}: it must be an integer of 1 or more",
                 code="bad-privacy-parameter",
             )
         if self.rho is not None and not (math.isfinite(self.rho) and self.rho >= 0):
             raise BadInput(
-                f"{self._named} has rho = {self.rho}: it must be a finite number from 0 on",
+                f"{self._named} has rho = {self.rho}: it must be a finite number of 0 or more",
                 code="bad-privacy-parameter",
             )
         if self.kind in PURE and not (math.isfinite(self.epsilon) and self.epsilon > 0):
@@ -77,7 +83,7 @@ class Event:
             )
         if self.kind == "skellam" and self.rho is None:
             raise BadInput(
-                f"{self._named} needs its rho: compute it with grandrounds.privacy.accounting.skellam_rho",
+                f"{self._named} has no rho: compute it with grandrounds.privacy.accounting.skellam_rho",
                 code="missing-rho",
             )
         if not 0 < self.rate <= 1:
@@ -86,7 +92,7 @@ class Event:
             )
         if self.rate != 1 and self.kind != "sampled_gaussian":
             raise BadInput(
-                f"{self._named} is sampled at rate {self.rate}: only a sampled_gaussian gains from sampling",
+                f"{self._named} has rate = {self.rate}: only sampled_gaussian benefits from sampling; remove the rate",
                 code="bad-sampling-rate",
             )
 
@@ -100,21 +106,21 @@ class Event:
 
     @classmethod
     def from_dict(cls, found: object) -> Event:
-        """Read what `to_dict` wrote.
+        """Restore an event from `to_dict`.
 
         Raises:
-            BadInput: It is anything else.
+            BadInput: The values have another form.
         """
         names = {f.name for f in fields(cls)}
         if not isinstance(found, Mapping) or not {"kind", "what"} <= set(found) <= names:
             raise BadInput(
-                f"a release is not written as expected: it has a kind, a what, and of {', '.join(sorted(names))}",
+                f"a stored release is damaged: it must have kind and what, and may have {', '.join(sorted(names))}",
                 code="damaged-event",
             )
         values: dict[str, Any] = dict(found)
         for name in ("kind", "what", "unit", "of", "trust"):
             if not isinstance(values.get(name, ""), str):
-                raise BadInput(f"{name} of a release must be a word", code="damaged-event")
+                raise BadInput(f"{name} of a release must be a string", code="damaged-event")
         for name in ("sigma", "rate", "epsilon", "rho"):
             value = values.get(name)
             if value is None and name in values and name != "rho":

@@ -1,8 +1,8 @@
-"""Mechanisms with a stated sensitivity: what may leave a site once it has been drawn or noised by one of these.
+"""Mechanisms of differential privacy with a stated sensitivity.
 
-Each takes its generator from the caller: in a run it is keyed by the site's own secret (`noise_generator`), never by the
-experiment's seed. Which `Event` to charge is said at each. Real-valued noise is float64: what it adds up to is rounded,
-which the usual proofs leave out; counts take the exact samplers of `discrete`.
+Each takes its random generator from the caller. In a run it is keyed by the site's own secret (`noise_generator`), never by
+the experiment's seed. Each docstring names the `Event` to charge. Real-valued noise is float64, whose rounding the usual
+proofs ignore; use the exact samplers of `discrete` for counts.
 """
 
 from __future__ import annotations
@@ -17,25 +17,38 @@ from grandrounds.privacy.secagg.keys import Secret
 
 
 def noise_generator(secret: Secret, purpose: str) -> np.random.Generator:
-    """A generator for one purpose, keyed by 128 bits of the site's secret, as noise in shares is."""
+    """Create a generator for one purpose, keyed by 128 bits of the site's secret."""
     return np.random.Generator(np.random.Philox(key=np.frombuffer(secret.bytes(purpose, 16), "<u8")))
 
 
 def exponential_top_k(scores: Array, *, epsilon: float, sensitivity: float, k: int, rng: np.random.Generator) -> Array:
-    """Indices (..., k) of k of the candidates (..., d), drawn one after the other without replacement; epsilon-DP in all.
+    """Draw k candidates without replacement, with a total of epsilon-DP.
 
-    Each draw is an exponential mechanism of epsilon_0 = epsilon / k: candidate j is drawn with a chance proportional to
-    exp(epsilon_0 * score_j / (2 * sensitivity)) among those left. One patient may move every score by `sensitivity`, up or
-    down; candidates (feature, direction) are scores of their own. Gumbel noise added to all exponents and the k largest
-    taken, in order, is exactly that (Durfee & Rogers 2019), and works in log space, so no score is too large.
+    Each draw is an exponential mechanism of epsilon_0 = epsilon / k: candidate j is drawn with probability proportional to
+    exp(epsilon_0 * score_j / (2 * sensitivity)) among those left. Gumbel noise added to all exponents, with the k largest
+    taken in order, is exactly that (Durfee & Rogers 2019). It works in log space, so no score is too large.
 
-    Charge `Event("exponential", ..., count=k, epsilon=epsilon / k)`: it has a bounded range, so many draws compose better
+    Charge `Event("exponential", ..., count=k, epsilon=epsilon / k)`: its range is bounded, so many draws compose better
     than their sum.
+
+    Args:
+        scores: Scores of the candidates, (..., d). Each (feature, direction) is a candidate.
+        epsilon: Privacy parameter of all draws.
+        sensitivity: Largest change of a score by one patient.
+        k: Number of draws.
+        rng: Random generator.
+
+    Returns:
+        Indices (..., k).
+
+    Raises:
+        BadInput: A score is not finite, or an argument is out of range.
     """
     utilities = _real(scores, "scores")
     if utilities.ndim < 1 or not 1 <= k <= utilities.shape[-1]:
         raise BadInput(
-            f"cannot draw {k} of {utilities.shape[-1] if utilities.ndim else 0} candidates: ask for 1 to all of them",
+            f"cannot draw {k} of {utilities.shape[-1] if utilities.ndim else 0} candidates: choose a number from 1 to "
+            "the number of candidates",
             code="bad-count",
         )
     _above_zero(epsilon=epsilon, sensitivity=sensitivity)
@@ -52,14 +65,27 @@ def report_noisy_max(
     rng: np.random.Generator,
     noise: Literal["gumbel", "laplace"] = "gumbel",
 ) -> int:
-    """The candidate with the largest noised score; epsilon-DP where one patient moves each score by `sensitivity`.
+    """Select the candidate with the largest noisy score, with epsilon-DP.
 
     Gumbel noise is the exponential mechanism: charge `Event("exponential", epsilon=epsilon)`. Laplace noise of scale 2 *
     sensitivity / epsilon has no bounded range: charge `Event("laplace", epsilon=epsilon)`.
+
+    Args:
+        scores: Scores of the candidates, (d,).
+        epsilon: Privacy parameter.
+        sensitivity: Largest change of a score by one patient.
+        rng: Random generator.
+        noise: Distribution of the noise.
+
+    Returns:
+        The index of the candidate.
+
+    Raises:
+        BadInput: The scores are not a list of finite numbers, or an argument is out of range.
     """
     utilities = _real(scores, "scores")
     if utilities.ndim != 1 or not len(utilities):
-        raise BadInput("a noisy maximum is of a flat list of one candidate at least", code="wrong-shape")
+        raise BadInput("a noisy maximum needs a flat list of at least one score", code="wrong-shape")
     if noise == "gumbel":
         return int(exponential_top_k(utilities, epsilon=epsilon, sensitivity=sensitivity, k=1, rng=rng)[0])
     if noise != "laplace":
@@ -69,9 +95,19 @@ def report_noisy_max(
 
 
 def gaussian(values: Array, *, sigma: float, sensitivity: float, rng: np.random.Generator) -> Array:
-    """Values plus normal noise of deviation sigma * sensitivity, where one patient moves them by `sensitivity` in L2.
+    """Add normal noise of standard deviation sigma * sensitivity. Charge `Event("gaussian", sigma=sigma)`.
 
-    Charge `Event("gaussian", sigma=sigma)`.
+    Args:
+        values: The exact values.
+        sigma: Noise multiplier.
+        sensitivity: Largest L2 change of the values by one patient.
+        rng: Random generator.
+
+    Returns:
+        The noisy values.
+
+    Raises:
+        BadInput: A value is not finite, or an argument is not above 0.
     """
     exact = _real(values, "values")
     _above_zero(sigma=sigma, sensitivity=sensitivity)
@@ -79,9 +115,19 @@ def gaussian(values: Array, *, sigma: float, sensitivity: float, rng: np.random.
 
 
 def laplace(values: Array, *, epsilon: float, sensitivity: float, rng: np.random.Generator) -> Array:
-    """Values plus Laplace noise of scale sensitivity / epsilon, where one patient moves them by `sensitivity` in L1.
+    """Add Laplace noise of scale sensitivity / epsilon. Charge `Event("laplace", epsilon=epsilon)`.
 
-    Charge `Event("laplace", epsilon=epsilon)`.
+    Args:
+        values: The exact values.
+        epsilon: Privacy parameter.
+        sensitivity: Largest L1 change of the values by one patient.
+        rng: Random generator.
+
+    Returns:
+        The noisy values.
+
+    Raises:
+        BadInput: A value is not finite, or an argument is not above 0.
     """
     exact = _real(values, "values")
     _above_zero(epsilon=epsilon, sensitivity=sensitivity)
@@ -89,10 +135,22 @@ def laplace(values: Array, *, epsilon: float, sensitivity: float, rng: np.random
 
 
 def randomised_response(answers: Array, *, epsilon: float, categories: int, rng: np.random.Generator) -> Array:
-    """Each answer (0 to categories - 1) kept with chance e^epsilon / (e^epsilon + categories - 1), else any other.
+    """Keep each answer with probability e^epsilon / (e^epsilon + categories - 1), else replace it by another.
 
-    Each patient's own report is epsilon-DP, whatever it is replaced by; how many reports there are is not hidden. Charge
-    `Event("randomised_response", epsilon=epsilon)` once, where each patient is in one report.
+    Each patient's report is epsilon-DP; the number of reports is not hidden. Charge `Event("randomised_response",
+    epsilon=epsilon)` once if each patient is in one report.
+
+    Args:
+        answers: Integers from 0 to categories - 1.
+        epsilon: Privacy parameter.
+        categories: Number of categories, at least 2.
+        rng: Random generator.
+
+    Returns:
+        The reports.
+
+    Raises:
+        BadInput: An answer or an argument is out of range.
     """
     given_answers = np.asarray(answers)
     if (
@@ -101,7 +159,7 @@ def randomised_response(answers: Array, *, epsilon: float, categories: int, rng:
         or (given_answers.size and not 0 <= given_answers.min() <= given_answers.max() < categories)
     ):
         raise BadInput(
-            f"randomised response takes whole numbers from 0 to {categories - 1}, and two categories at least",
+            f"randomised response needs integers from 0 to {categories - 1} and at least two categories",
             code="bad-category",
         )
     _above_zero(epsilon=epsilon)
@@ -111,10 +169,22 @@ def randomised_response(answers: Array, *, epsilon: float, categories: int, rng:
 
 
 def shares_behind(reports: Array, *, epsilon: float, categories: int) -> Array:
-    """Unbiased shares (categories,) of the true answers behind randomised reports; one may fall below 0 or above 1."""
+    """Estimate the shares of the true answers from randomised reports.
+
+    Args:
+        reports: The reports.
+        epsilon: Privacy parameter of the reports.
+        categories: Number of categories.
+
+    Returns:
+        Unbiased shares (categories,); one may be below 0 or above 1.
+
+    Raises:
+        BadInput: There are no reports.
+    """
     counts = np.asarray(reports)
     if not counts.size:
-        raise BadInput("no reports to estimate shares from", code="no-reports")
+        raise BadInput("there are no reports to estimate shares from", code="no-reports")
     _above_zero(epsilon=epsilon)
     chance = _kept(epsilon, categories)
     other = (1 - chance) / (categories - 1)

@@ -1,6 +1,6 @@
-"""Every file of a run folder, and its class while privacy.epsilon is set.
+"""Files of a run folder, and their privacy class while privacy.epsilon is set.
 
-Reports of sites have their class in the table of tasks (`protocol.tasks`). `docs/releases.md` is made from both.
+Reports of sites have their class in the table of tasks (`protocol.tasks`). `docs/releases.md` is generated from both.
 """
 
 from __future__ import annotations
@@ -18,27 +18,30 @@ from grandrounds.protocol.task_spec import (
     uncovered,
 )
 
-_SIMULATED = "a simulation's own: at hospitals it stays with the server"
+_SIMULATED = "simulation only: at hospitals it stays with the server"
 
 FILES: Mapping[str, Release] = {
     "experiment.toml": uncovered("settings, and the kind of each column as read from all rows", PREPARATION),
     "schema.json": uncovered("how each column was read, and why", PREPARATION),
     "environment.json": public("versions of packages"),
-    "model.safetensors": charged("final model; how its inputs are prepared is not covered", "made of charged releases"),
-    "models/": charged("models of single sites (method `local`)", "made of charged releases; fine-tuned ones are refused"),
-    "percentiles.json": charged("noised percentiles of columns", "VEIL: a share of its budget; no other run writes it"),
-    "explanations.json": charged("sketches of private models on reference rows", "made of charged releases"),
-    "round_logs.json": uncovered("Decisions, with row counts and figures of test rows", TEST_ROWS),
-    "summary.json": uncovered("figures of test rows, row counts, the privacy statement", TEST_ROWS),
-    "report.html": uncovered("the same as a page", TEST_ROWS),
+    "model.safetensors": charged("final model; how its inputs are prepared is not covered", "computed from charged "
+                                                                                            "releases"),
+    "models/": charged("models of single sites (method `local`)", "computed from charged releases; fine-tuned models are "
+                                                                  "refused"),
+    "percentiles.json": charged("noisy percentiles of columns", "VEIL: a share of its budget; no other run writes the "
+                                                                 "file"),
+    "explanations.json": charged("sketches of private models on reference rows", "computed from charged releases"),
+    "round_logs.json": uncovered("Decisions, with row counts and metrics of test rows", TEST_ROWS),
+    "summary.json": uncovered("metrics of test rows, row counts, the privacy statement", TEST_ROWS),
+    "report.html": uncovered("the same, as a page", TEST_ROWS),
     "ledger.db": uncovered("Decisions and hashes", ROW_COUNTS),
     "ledger.head.json": public("signed head of the ledger"),
     "server.pub": public("public key of the server"),
     "checkpoint/": Release(UNCOVERED, "state of server and sites between rounds", f"{_SIMULATED}; listed as \"{PREPARATION}\""),
 }
-"""By the name of a file in the run folder; a name with a slash is a folder."""
+"""Release of each file by its name in the run folder; a name that ends in a slash is a folder."""
 
 
 def file_release(name: str) -> Release | None:
-    """Look up a file of the run folder by its path in it; None where it has no place in the table."""
+    """Look up a file of the run folder by its path; None if it is not in the table."""
     return FILES.get(name) or next((r for n, r in FILES.items() if n.endswith("/") and name.startswith(n)), None)

@@ -1,4 +1,4 @@
-"""A site's own budget on its own disk: it outlives runs, and no server's message can reset it."""
+"""Site budget: a privacy budget on the site's own disk that covers all runs and that no message can reset."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from grandrounds.privacy.events import Event
 
 
 class SiteBudget:
-    """A `Budget` in a JSON file, held by the site, charged by all runs that ask its patients.
+    """A `Budget` in a JSON file of the site, charged by all runs.
 
-    Charge first, release then. The charge is on disk before `charge` returns: after a crash between the two the same run
-    and key are asked again, cost nothing, and must be answered with the *same* values (from the site's cache of answers):
-    `charge` returns False then. A site that has lost that answer must not draw another one under the same key.
+    Charge before the release. The charge is on disk before `charge` returns. After a crash between the two, the same run
+    and key cost nothing (`charge` returns False) and must be answered with the *same* values from the site's cache. A site
+    that lost that answer must not draw another one under the same key.
 
-    Processes take turns by a lock beside the file, and each reads the file anew. A damaged file is `BadInput`: to start
-    from nothing again is for the site's own people to decide, by removing it.
+    Processes take turns by a lock file, and each reads the file again. A damaged file raises `BadInput`; only the site's
+    staff may start over, by removing it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,17 +32,25 @@ class SiteBudget:
 
     @classmethod
     def open(cls, path: Path | str, *, epsilon: float | None = None, delta: float | None = None) -> SiteBudget:
-        """Open the budget at `path`; make it, with both limits, where there is none.
+        """Open the budget at `path`, or create it with both limits.
+
+        Args:
+            path: The JSON file.
+            epsilon: Limit; required for a new file.
+            delta: Probability of failure; required for a new file.
+
+        Returns:
+            The budget.
 
         Raises:
-            BadInput: The file has other limits, cannot be read or is damaged; or there is none and a limit is missing.
+            BadInput: The file has other limits, cannot be read or is damaged; or it does not exist and a limit is missing.
         """
         budget = cls(Path(path))
         with budget._turn():
             if not budget.path.exists():
                 if epsilon is None or delta is None:
                     raise BadInput(
-                        f"there is no budget at {budget.path}: give its epsilon and delta to make one",
+                        f"there is no site budget at {budget.path}: give epsilon and delta to create it",
                         code="missing-budget",
                     )
                 budget._write(Budget(epsilon, delta))
@@ -50,15 +58,25 @@ class SiteBudget:
         for name, wanted, current in (("epsilon", epsilon, stored.epsilon), ("delta", delta, stored.delta)):
             if wanted is not None and wanted != current:
                 raise BadInput(
-                    f"the budget at {budget.path} has {name} = {current:g}, not {wanted:g}: limits are set once, when it is made",
+                    f"the site budget at {budget.path} has {name} = {current:g}, not {wanted:g}: limits cannot be "
+                    "changed after creation",
                     code="changed-budget-limit",
                 )
         return budget
 
     def charge(self, event: Event | Iterable[Event], *, run: str, key: str) -> bool:
-        """Charge, on disk, before anything is released: True if it is new, False if this run and key were charged before.
+        """Charge a release on disk before it is made.
 
-        `Overspent` where it does not fit; the file is then as it was.
+        Args:
+            event: One event, or several.
+            run: Name of the run.
+            key: Identifies the release within the run.
+
+        Returns:
+            True for a new release, False if this run and key were charged before.
+
+        Raises:
+            Overspent: The release does not fit; the file is unchanged.
         """
         named = json.dumps([run, key])
         events = [event] if isinstance(event, Event) else list(event)
@@ -71,11 +89,11 @@ class SiteBudget:
         return not is_repeat
 
     def spent(self, rows: str = "training") -> float:
-        """Return the epsilon that these rows have spent over all runs."""
+        """Return the epsilon spent for these rows over all runs."""
         return self.budget().spent(rows)
 
     def budget(self) -> Budget:
-        """Return a copy of the budget in the file: to look at, not to charge."""
+        """Return a copy of the stored budget, to inspect and not to charge."""
         with self._turn():
             return self._read()
 
@@ -84,22 +102,22 @@ class SiteBudget:
             values: Any = json.loads(self.path.read_bytes())
         except OSError as e:
             raise BadInput(
-                f"cannot read the budget at {self.path}: {e.strerror or e}", code="cannot-read"
+                f"cannot read the site budget at {self.path}: {e.strerror or e}", code="cannot-read"
             ) from None
         except ValueError:
             raise BadInput(
-                f"the budget at {self.path} is damaged: restore it from a copy; nothing is released",
+                f"the site budget at {self.path} is damaged: restore the newest copy; nothing is released",
                 code="damaged-budget",
             ) from None
         try:
             budget = Budget.from_dict(values)
         except BadInput as e:
             raise BadInput(
-                f"the budget at {self.path} is damaged ({e}): restore it from a copy", code="damaged-budget"
+                f"the site budget at {self.path} is damaged ({e}): restore the newest copy", code="damaged-budget"
             ) from None
         if budget.epsilon is None:
             raise BadInput(
-                f"the budget at {self.path} is damaged (it has no limit): restore it from a copy", code="damaged-budget"
+                f"the site budget at {self.path} is damaged (it has no limit): restore the newest copy", code="damaged-budget"
             )
         return budget
 
@@ -109,18 +127,18 @@ class SiteBudget:
             self.path.chmod(0o600)
         except OSError as e:
             raise BadInput(
-                f"cannot write the budget at {self.path}: {e.strerror or e}; nothing is released",
+                f"cannot write the site budget at {self.path}: {e.strerror or e}; nothing is released",
                 code="cannot-write",
             ) from None
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Alone with the file; the system gives the lock back when a process dies."""
+        """Hold the lock of the file; the system releases it when a process dies."""
         try:
             handle = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as e:
             raise BadInput(
-                f"cannot lock the budget at {self.path}: {e.strerror or e}", code="cannot-write"
+                f"cannot lock the site budget at {self.path}: {e.strerror or e}", code="cannot-write"
             ) from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""Asks and Answers as bytes. The model travels as its named arrays, everything else by its own name.
+"""Encode Asks and Answers as bytes. The model is sent as its named arrays, every other value under its own name.
 
-A message says nothing but arrays, numbers and short strings; numbers travel as arrays of no
-dimension, so the size of an answer does not depend on its values.
+A message contains only arrays, numbers and short strings. Numbers are arrays without dimensions, so the size of an answer
+does not depend on its values.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from grandrounds.protocol.messages import PROTOCOL, Answer, Ask, AskId, Payload,
 
 MODEL = "model"
 _BUNDLE = b"\xff\xff\xff\xffGRB1"
-"""How a bundle begins. A message alone begins with the length of its header, which is never so large."""
+"""First bytes of a bundle. A single message begins with the length of its header, which is never this large."""
 
 _MOST = 64
-"""Messages in a bundle."""
+"""Largest number of messages in a bundle."""
 
 
 def _split(values: Payload, layout: ParameterLayout | None) -> tuple[dict[str, Array], dict[str, str]]:
@@ -48,7 +48,7 @@ def _join(arrays: Mapping[str, Array], words: Mapping[str, str], layout: Paramet
             values[name] = array.item() if array.ndim == 0 else array
     if params:
         if layout is None:
-            raise BadInput("a model came before the model's shape was agreed", code="not-prepared")
+            raise BadInput("a model arrived before its shape was agreed: prepare the site first", code="not-prepared")
         values[MODEL] = layout.pack(params, dtype=next(iter(params.values())).dtype)
     return values
 
@@ -70,7 +70,7 @@ def _answer_meta(id: AskId, error: str, words: Mapping[str, str]) -> dict[str, o
 
 
 def encode_ask(ask: Ask, site: str, layout: ParameterLayout | None) -> bytes:
-    """What one site is sent: the shared part and its own, nobody else's."""
+    """Encode an Ask for one site: the shared part and the site's own, no other site's."""
     arrays, words = _split(ask.for_site(site), layout)
     return encode(arrays, _ask_meta(ask, words))
 
@@ -95,7 +95,7 @@ def _build_ask(arrays: Mapping[str, Array], meta: Any, site: str, layout: Parame
 
 @dataclass(frozen=True)
 class ParsedAsk:
-    """An Ask whose bytes are read and whose model is not put together yet: its layout depends on the run."""
+    """An Ask whose bytes are parsed but whose model is not assembled yet, because its layout depends on the run."""
 
     task: str
     id: AskId
@@ -103,21 +103,27 @@ class ParsedAsk:
     meta: Any
 
     def build(self, site: str, layout: ParameterLayout | None) -> Ask:
-        """Return the Ask, as `decode_ask` gives it, without reading its bytes again."""
+        """Assemble the Ask as `decode_ask` returns it, without parsing the bytes again."""
         return _build_ask(self.arrays, self.meta, site, layout)
 
 
 def peek_ask(data: bytes) -> tuple[str, AskId]:
-    """Return the task and the id of an Ask, before anything is known of the model that it may carry."""
+    """Read the task and the id of an Ask, before the layout of its model is known."""
     parsed = parse_ask(data)
     return parsed.task, parsed.id
 
 
 def parse_ask(data: bytes) -> ParsedAsk:
-    """Read the bytes of an Ask.
+    """Parse the bytes of an Ask.
+
+    Args:
+        data: The encoded Ask.
+
+    Returns:
+        The parsed Ask.
 
     Raises:
-        BadInput: They are damaged, of another protocol, or have no task and id.
+        BadInput: The bytes are damaged, use another protocol version, or have no task and id.
     """
     arrays, meta = decode(data, where="an Ask")
     _check_protocol(meta)
@@ -141,25 +147,25 @@ def decode_answer(data: bytes, site: str, layout: ParameterLayout | None) -> Ans
 
 
 def peek_answer(data: bytes) -> str:
-    """The error of an Answer, or nothing."""
+    """Return the error code of an encoded Answer; empty if there is none."""
     _, meta = decode(data, where="an Answer")
     return str(meta["error"])
 
 
 def ask_size(ask: Ask, site: str, layout: ParameterLayout | None) -> int:
-    """The bytes `encode_ask` would give, without giving them."""
+    """Compute the size of `encode_ask` in bytes, without encoding."""
     arrays, words = _split(ask.for_site(site), layout)
     return encoded_size(arrays, _ask_meta(ask, words))
 
 
 def answer_size(id: AskId, values: Payload, layout: ParameterLayout | None) -> int:
-    """The bytes `encode_answer` would give, without giving them."""
+    """Compute the size of `encode_answer` in bytes, without encoding."""
     arrays, words = _split(values, layout)
     return encoded_size(arrays, _answer_meta(id, "", words))
 
 
 def bundle(parts: Sequence[bytes]) -> bytes:
-    """Several Asks, or the Answers to them, as the body of one letter; one alone is itself."""
+    """Bundle several Asks, or their Answers, as the body of one message; a single one is returned unchanged."""
     if len(parts) == 1:
         return parts[0]
     sizes = b"".join(len(part).to_bytes(8, "little") for part in parts)
@@ -167,17 +173,21 @@ def bundle(parts: Sequence[bytes]) -> bytes:
 
 
 def unbundle(data: bytes) -> list[bytes]:
-    """What was bundled; one that is no bundle is alone."""
+    """Split a bundle into its messages; data that are no bundle are returned as one message.
+
+    Raises:
+        BadInput: The bundle is truncated or its sizes do not add up.
+    """
     if not data.startswith(_BUNDLE):
         return [data]
     start = len(_BUNDLE) + 4
     count = int.from_bytes(data[len(_BUNDLE) : start], "little")
     if count > _MOST or len(data) < start + 8 * count:
-        raise BadInput("a bundle of messages is cut short", code="malformed-message")
+        raise BadInput("a bundle of messages is truncated", code="malformed-message")
     sizes = [int.from_bytes(data[start + 8 * k : start + 8 * (k + 1)], "little") for k in range(count)]
     first = start + 8 * count
     if first + sum(sizes) != len(data):
-        raise BadInput("a bundle of messages does not add up", code="malformed-message")
+        raise BadInput("the sizes of a bundle of messages do not add up", code="malformed-message")
     ends = [first + sum(sizes[: k + 1]) for k in range(count)]
     return [data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
@@ -186,6 +196,6 @@ def _check_protocol(meta: Any) -> None:
     if not isinstance(meta, dict) or meta.get("protocol") != PROTOCOL:
         theirs = meta.get("protocol") if isinstance(meta, dict) else None
         raise BadInput(
-            f"the message speaks protocol {theirs}, this package speaks {PROTOCOL}: use one version everywhere",
+            f"the message uses protocol {theirs}, this package protocol {PROTOCOL}: install the same version everywhere",
             code="protocol-mismatch",
         )

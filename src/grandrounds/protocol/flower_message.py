@@ -1,8 +1,8 @@
-"""How a letter (sealed bytes) lies in a Flower message, and which Flower this was read for.
+"""Carry a signed message in a Flower message, and check the version of Flower.
 
-The only place that says either, for the server's side (`engine/transport.py`) and the site's (`keeper/flower/node.py`).
-A small letter is a bytes field, three Flower objects a message; a large one is an array of bytes, which Flower cuts
-into chunks of 5 MiB. Nothing is decoded here: `.data` is taken as it came, never `.numpy()`.
+This module serves the server's side (`engine/transport.py`) and the site's (`keeper/flower/node.py`). A small message is a
+bytes field (three Flower objects); a large one is a byte array, which Flower splits into chunks of 5 MiB. Nothing is
+decoded here: `.data` is used as received, never `.numpy()`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,27 @@ if TYPE_CHECKING:
 MESSAGE_TYPE = "query.grandrounds"
 RECORD, FIELD, STYPE = "letter", "sealed", "grandrounds.sealed"
 SMALL = 256 * 1024
-"""Bytes up to which a letter travels whole: well under a gateway's 16 MiB, and most letters of tables."""
+"""Largest message, in bytes, that is sent as one field: far below a gateway's 16 MiB, and enough for most messages of
+tables.
+"""
 
 FLWR = ("1.41", "1.42")
-"""The releases whose internals (runtime API, its helpers, the node's loop) were read for this."""
+"""Flower releases whose internals (runtime API, helpers, the node's loop) were reviewed for this module."""
 
 
 class NotALetter(Exception):
-    """A Flower message that carries something else than one letter."""
+    """A Flower message that does not carry exactly one signed message."""
 
 
 def require_flower(*, exactly: Sequence[str] = ()) -> None:
-    """Refuse in words when Flower is missing, or is a release that nobody has read yet; `exactly`: versions to keep to."""
+    """Check that a supported release of Flower is installed.
+
+    Args:
+        exactly: Versions that are required; any supported release if empty.
+
+    Raises:
+        BadInput: Flower is missing, or its version is not supported.
+    """
     try:
         import flwr
     except ImportError:
@@ -38,19 +47,19 @@ def require_flower(*, exactly: Sequence[str] = ()) -> None:
     if exactly and version not in exactly:
         supported = " or ".join(exactly)
         raise BadInput(
-            f"this works with flwr {supported} only, and flwr {version} is installed: start without it",
+            f"--fast requires flwr {supported}, but flwr {version} is installed: start without --fast",
             code="unsupported-version",
         )
     if ".".join(version.split(".")[:2]) not in FLWR:
         supported, newest = " and ".join(FLWR), FLWR[-1]
         raise BadInput(
-            f"flwr {version} is installed, and the keeper speaks to flwr {supported}: pip install 'flwr=={newest}.*'",
+            f"flwr {version} is installed, but the keeper requires flwr {supported}: pip install 'flwr=={newest}.*'",
             code="unsupported-version",
         )
 
 
 def pack(letter: bytes) -> RecordDict:
-    """The content of a Flower message that carries this letter."""
+    """Build the content of a Flower message that carries these bytes."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
     if len(letter) <= SMALL:
@@ -60,7 +69,11 @@ def pack(letter: bytes) -> RecordDict:
 
 
 def unpack(content: RecordDict) -> bytes:
-    """The letter that a Flower message carries."""
+    """Return the signed message in a Flower message.
+
+    Raises:
+        NotALetter: The Flower message carries anything else.
+    """
     record = content.get(RECORD)
     field = record.get(FIELD) if record is not None else None
     data = field if isinstance(field, bytes) else getattr(field, "data", None)

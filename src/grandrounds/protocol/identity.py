@@ -1,7 +1,7 @@
-"""Who signs: an Ed25519 key of a site's or the server's own, and whether a signature is of the key that it claims.
+"""Ed25519 identities of server and sites: create, store and load keys, and verify signatures.
 
-The private half stays where it was made. A simulation derives it from the experiment's seed, so that runs repeat; whoever
-knows the seed can then sign as anybody, which is said where it matters.
+The private key stays where it was made. A simulation derives it from the experiment's seed, so that runs are reproducible.
+Anyone who knows the seed can then sign as any party; the ledger and `rounds audit verify` state this.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _SMALL_ORDER = frozenset(
         "ee" + "ff" * 30 + "7f",
     )
 )
-"""Points of order 1, 2, 4 and 8, without the bit of the sign: a signature that everybody can make verifies by such a key."""
+"""Points of order 1, 2, 4 and 8 without the sign bit. Anyone can make a signature that verifies with such a key."""
 _LARGEST = 100_000
-"""Bytes of a file that is read as a key."""
+"""Largest size of a key file, in bytes."""
 
 
 class Identity:
-    """A private signing key. It prints as its public half only."""
+    """A private signing key. Its `repr` shows the public key only."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -45,30 +45,47 @@ class Identity:
 
     @classmethod
     def new(cls) -> Identity:
-        """From the operating system's entropy: what a deployed site or server has."""
+        """Create a key from the operating system's entropy, as a deployed site or server does."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def simulated(cls, seed: int, who: str) -> Identity:
-        """The key of a site, or of the server, in a simulation: follows from the seed."""
+        """Derive the simulated key of a site or of the server from the experiment's seed."""
         secret = hashlib.sha256(f"grandrounds identity\x1f{seed}\x1f{who}".encode()).digest()
         return cls(Ed25519PrivateKey.from_private_bytes(secret))
 
     @classmethod
     def load(cls, path: Path) -> Identity:
-        """A key as `save` wrote it."""
+        """Load a private key that `save` wrote.
+
+        Args:
+            path: The PEM file.
+
+        Returns:
+            The identity.
+
+        Raises:
+            BadInput: The file cannot be read, or is not an Ed25519 key in PEM format without a password.
+        """
         try:
             key = serialization.load_pem_private_key(path.read_bytes(), password=None)
         except OSError as e:
             raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="cannot-read") from None
         except (ValueError, TypeError):
-            raise BadInput(f"{path} is no private key in PEM form without a password", code="bad-key") from None
+            raise BadInput(f"{path} is not a private key in PEM format without a password", code="bad-key") from None
         if not isinstance(key, Ed25519PrivateKey):
-            raise BadInput(f"{path} holds another kind of key: an Ed25519 key is needed", code="wrong-key-type")
+            raise BadInput(f"{path} holds another type of key; an Ed25519 key is required", code="wrong-key-type")
         return cls(key)
 
     def save(self, path: Path) -> None:
-        """Write the key for its owner's eyes only; a file that is there already is never written over."""
+        """Write the private key with mode 0600. An existing file is never overwritten.
+
+        Args:
+            path: The new PEM file.
+
+        Raises:
+            BadInput: The file exists or cannot be written.
+        """
         pem = self._key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -88,7 +105,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Signers:
-    """Who signs a run's ledger: the server's key, each site's public one, and in words how they were made."""
+    """Keys that sign a run's ledger: the server's key, each site's public key, and a description of how they were made."""
 
     server: Identity
     sites: Mapping[str, bytes]
@@ -96,7 +113,7 @@ class Signers:
 
 
 def signed_by(public: bytes, message: bytes, signature: bytes) -> bool:
-    """Tell that the owner of this public key signed this message; False for anything that is no key or no signature."""
+    """Verify that the owner of this public key signed this message; False for an invalid key or signature."""
     if is_weak(public):
         return False
     try:
@@ -107,20 +124,26 @@ def signed_by(public: bytes, message: bytes, signature: bytes) -> bool:
 
 
 def is_weak(public: bytes) -> bool:
-    """Tell a key of small order, by which signatures of nobody verify."""
+    """Tell whether a key is of small order, so that anyone can make signatures that verify with it."""
     return len(public) == PUBLIC_BYTES and public[:-1] + bytes([public[-1] & 0x7F]) in _SMALL_ORDER
 
 
 def load_public(path: Path) -> bytes:
     """Read a public key from a PEM file, or from one line of 64 hexadecimal digits.
 
+    Args:
+        path: The file.
+
+    Returns:
+        The 32 bytes of the key.
+
     Raises:
-        BadInput: The file cannot be read, is no Ed25519 key, or holds a key of small order.
+        BadInput: The file cannot be read, is not an Ed25519 key, or holds a key of small order.
     """
     key = _read_public(path)
     if is_weak(key):
         raise BadInput(
-            f"{path} holds a key of small order, by which anybody can sign: ask its owner for the real key",
+            f"{path} holds a key of small order, with which anyone can sign: ask its owner for the real key",
             code="weak-key",
         )
     return key
@@ -129,7 +152,7 @@ def load_public(path: Path) -> bytes:
 def _read_public(path: Path) -> bytes:
     try:
         if path.stat().st_size > _LARGEST:
-            raise BadInput(f"{path} is no public key: PEM, or 64 hexadecimal digits, is needed", code="bad-key")
+            raise BadInput(f"{path} is not a public key: PEM or 64 hexadecimal digits are required", code="bad-key")
         data = path.read_bytes()
     except OSError as e:
         raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="cannot-read") from None
@@ -140,14 +163,14 @@ def _read_public(path: Path) -> bytes:
     try:
         key = serialization.load_pem_public_key(data)
     except ValueError:
-        raise BadInput(f"{path} is no public key: PEM, or 64 hexadecimal digits, is needed", code="bad-key") from None
+        raise BadInput(f"{path} is not a public key: PEM or 64 hexadecimal digits are required", code="bad-key") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise BadInput(f"{path} holds another kind of key: an Ed25519 public key is needed", code="wrong-key-type")
+        raise BadInput(f"{path} holds another type of key; an Ed25519 public key is required", code="wrong-key-type")
     return key.public_bytes_raw()
 
 
 def public_pem(public: bytes) -> bytes:
-    """A public key as other tools read it."""
+    """Encode a public key as PEM."""
     key = Ed25519PublicKey.from_public_bytes(public)
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 

@@ -1,8 +1,7 @@
-"""A model's parameters: named arrays to the outside, one flat vector inside.
+"""Layout of a model's parameters: named arrays in files and messages, one flat vector in memory.
 
-Files and messages hold a flat dict of named arrays. In memory the parameters of K sites are one
-(K, P) buffer whose named arrays are views, so that an optimiser step, an average or a proximal
-term is one operation whatever the architecture.
+The parameters of K sites are one (K, P) buffer whose named arrays are views. So an optimizer step, an average or a proximal
+term is one operation for every architecture.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from grandrounds.core.errors import BadInput
 
 
 class ParameterLayout(Protocol):
-    """How a flat vector and named arrays belong together."""
+    """Conversion between a flat vector and named arrays."""
 
     def views(self, buffer: Array, /) -> dict[str, Array]: ...
 
@@ -29,7 +28,7 @@ class ParameterLayout(Protocol):
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of a model's arrays, in the order they lie in the flat vector."""
+    """Names and shapes of a model's arrays, in their order in the flat vector."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -46,12 +45,23 @@ class Layout:
         return tuple(out)
 
     def views(self, buffer: Array) -> dict[str, Array]:
-        """Named views into (..., P): each (..., *shape). Writing to a view writes to the buffer."""
+        """Return named views of a (..., P) buffer, each (..., *shape). Writing to a view writes to the buffer."""
         lead = buffer.shape[:-1]
         return {name: buffer[..., piece].reshape(*lead, *shape) for name, piece, shape in self.slices}
 
     def pack(self, params: Mapping[str, Array], *, dtype: np.typing.DTypeLike = np.float32) -> Array:
-        """One flat vector from named arrays; a wrong name or shape is refused by name."""
+        """Pack named arrays into one flat vector.
+
+        Args:
+            params: Arrays by parameter name.
+            dtype: Type of the vector.
+
+        Returns:
+            The vector, (P,).
+
+        Raises:
+            BadInput: A name is missing or unknown, or an array has another shape.
+        """
         if set(params) != {name for name, _ in self.shapes}:
             extra = sorted(set(params) ^ {name for name, _ in self.shapes})
             raise BadInput(
@@ -67,7 +77,7 @@ class Layout:
         return out
 
     def mask(self, suffix: str) -> Array:
-        """1 where a parameter's name ends with `suffix` (weights, not biases), else 0."""
+        """Return a mask (P,): 1 for parameters whose name ends with `suffix` (weights, not biases), else 0."""
         out = np.zeros(self.size, np.float32)
         for name, piece, _ in self.slices:
             out[piece] = name.endswith(suffix)

@@ -1,9 +1,8 @@
-"""What the server asks of sites and what sites answer: values, never behaviour.
+"""Messages between server and sites: Asks, Answers and their asynchronous halves.
 
-An `Ask` carries named arrays, numbers and short strings: a part for all (`shared`) and a part for
-each (`each`). `Answers` are the sites' answers side by side. A method yields Asks and is sent
-Answers; it never sees a network. `Send` and `Receive` are the two halves of an Ask, for methods
-that do not wait for everyone.
+An `Ask` carries named arrays, numbers and short strings: a part for all sites (`shared`) and a part for each (`each`).
+`Answers` are the answers of several sites as columns. A method yields Asks and receives Answers; it never sees a network.
+`Send` and `Receive` are the two halves of an Ask, for asynchronous methods.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ import numpy as np
 from grandrounds.core.arrays import Array
 
 PROTOCOL = 1
-"""Version of the message format; sites and server refuse to talk across versions."""
+"""Version of the message format. Sites and server of different versions refuse each other."""
 
 KEEP, UPLOAD = "keep", "upload"
-"""What a training Ask says where a site is to keep its model until it is asked for, and the task that asks for it."""
+"""Setting of a training Ask that makes a site keep its model, and the task that later requests that model."""
 
 OWN_HALF = "own_half"
-"""What a training Ask says where a site is to train on one half of its own patients: 1 or 2."""
+"""Setting of a training Ask that makes a site train on one half of its own patients: 1 or 2."""
 
 Value = Array | int | float | str | bool
 Payload = Mapping[str, Value]
 Columns = dict[str, Any]
-"""Reports of m sites by name, each with m entries: an array, or a list."""
+"""Reports of m sites by name, each with m entries: an array or a list."""
 
 
 @dataclass(frozen=True)
 class AskId:
-    """Which question of which run this is: the key of a site's Answer cache."""
+    """Identifies an Ask by run, round and step; the key of a site's Answer cache."""
 
     run: str
     round: int
@@ -45,10 +44,10 @@ class AskId:
 
 @dataclass(frozen=True)
 class Ask:
-    """One question to sites: do `task`, and answer with no more than the reports named.
+    """One request to sites: perform `task` and answer with the named reports only.
 
-    What is named in `summed` is added up on its way, so the server's memory does not grow with the sites. What is named in
-    `withheld` does not leave: the site keeps it until a secure sum asks for it, and answers with its shape alone.
+    Reports in `summed` are added up while they arrive, so the server's memory does not grow with the number of sites.
+    Reports in `withheld` do not leave: the site keeps them for a secure sum and answers with their shape.
     """
 
     task: str
@@ -58,25 +57,25 @@ class Ask:
     report: tuple[str, ...] = ()
     deadline: float | None = None
     id: AskId | None = None
-    summed: tuple[str, ...] = ()  # reports of which the sum over sites is all that is needed
+    summed: tuple[str, ...] = ()  # reports of which only the sum over sites is needed
     withheld: tuple[str, ...] = ()  # reports that stay at the site
     protocol: int = PROTOCOL
 
     @property
     def round(self) -> int:
-        """The round it is asked in; 0 where nobody has numbered it."""
+        """Round of the Ask; 0 without an id."""
         return 0 if self.id is None else self.id.round
 
     def for_site(self, site: str) -> dict[str, Value]:
-        """What one site is told: the shared part and its own."""
+        """Return the payload of one site: the shared part and its own."""
         return {**self.shared, **self.each.get(site, {})}
 
     def with_reports(self, *more: str) -> Ask:
-        """The same, answered with these reports too."""
+        """Return a copy that requests these reports too."""
         return replace(self, report=(*self.report, *more)) if more else self
 
     def withholding(self, *names: str) -> Ask:
-        """The same, but these reports stay at the sites."""
+        """Return a copy in which these reports stay at the sites."""
         return replace(self, withheld=(*self.withheld, *names))
 
     def numbered(self, id: AskId, to: tuple[str, ...]) -> Ask:
@@ -85,7 +84,8 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """One site's answer to one Ask. `error` is a fixed code, never exception text: that can carry patients' values."""
+    """One site's answer to one Ask. `error` is a fixed code, never an exception's text, which may contain patients' values.
+    """
 
     site: str
     id: AskId
@@ -96,21 +96,21 @@ class Answer:
 
 @dataclass(frozen=True)
 class Send:
-    """Ask without waiting: the answers come later, one by one, through `Receive`."""
+    """Ask without waiting: the answers arrive later, one by one, through `Receive`."""
 
     ask: Ask
 
 
 @dataclass(frozen=True)
 class Receive:
-    """Wait for the next answer to arrive, from whichever site."""
+    """Wait for the next answer, from any site."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """What `Receive` gives: an answer, when it came (virtual seconds), and the round its Ask was sent in.
+    """Result of `Receive`: an answer, its arrival time (virtual seconds), and the round in which its Ask was sent.
 
-    An answer that will never come, or that is no use, arrives too: its `error` says why.
+    An answer that will never come, or that is unusable, arrives too; its `error` gives the cause.
     """
 
     answer: Answer
@@ -119,10 +119,10 @@ class Arrival:
 
 
 class Answers:
-    """The answers of several sites to one Ask, as columns: `answers["count"]` is a (K,) array.
+    """Answers of several sites to one Ask, as columns: `answers["count"]` is a (K,) array.
 
-    A report with one array shape for all sites is stacked along a leading site axis; one whose
-    shape differs between sites, or a string, is a list of K items.
+    A report with the same shape at all sites is stacked along a leading site axis. A report with differing shapes, or of
+    strings, is a list of K items.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Answers:
         totals: Mapping[str, Array] | None = None,
         id: AskId | None = None,
     ) -> None:
-        self.id = id  # of the Ask that was answered, where an engine gave it one
+        self.id = id  # id of the Ask, if an engine assigned one
         self.sites = sites
         self.columns = dict(columns)
         self.missing = dict(missing or {})
@@ -154,13 +154,21 @@ class Answers:
             yield site, {name: column[k] for name, column in self.columns.items()}
 
     def by_site(self, name: str) -> dict[str, float]:
-        """One number a site, as a plain dict for a Decision."""
+        """Return one number for each site, as a plain dict for a Decision."""
         return {s: float(v) for s, v in zip(self.sites, self.columns[name], strict=True)}
 
     def only(self, keep: Iterable[int], missing: Mapping[str, str]) -> Answers:
-        """These answers without some sites, which are named as missing with a reason."""
+        """Select the answers of some sites and record the others as missing.
+
+        Args:
+            keep: Positions of the sites to keep.
+            missing: Cause by site, for the sites that are left out.
+
+        Returns:
+            The selected answers.
+        """
         rows = list(keep)
-        run = bool(rows) and rows == list(range(rows[0], rows[0] + len(rows)))  # then a view does, of any size
+        run = bool(rows) and rows == list(range(rows[0], rows[0] + len(rows)))  # then a view suffices, of any size
         index = slice(rows[0], rows[0] + len(rows)) if run else rows
         columns = {
             name: column[index] if isinstance(column, np.ndarray) else [column[k] for k in rows]
@@ -171,7 +179,7 @@ class Answers:
 
     @classmethod
     def join(cls, blocks: Sequence[Answers]) -> Answers:
-        """The answers of several blocks of sites, in their order."""
+        """Concatenate the answers of several blocks of sites, in order."""
         if len(blocks) == 1:
             return blocks[0]
         named = [b for b in blocks if len(b)]
@@ -185,7 +193,7 @@ class Answers:
         return cls(tuple(s for b in blocks for s in b.sites), columns, missing=missing, totals=totals)
 
     def summed(self, reports: Iterable[str]) -> Answers:
-        """These answers with the named reports (`test` means test.count, test.confusion ...) added up over sites."""
+        """Sum the named reports over sites (`test` means test.count, test.confusion ...) and keep the others."""
         add = {name for name in self.columns if name in reports or name.split(".")[0] in reports}
         totals = {name: np.asarray(self.columns[name]).sum(axis=0) for name in add}
         rest = {name: column for name, column in self.columns.items() if name not in add}
@@ -193,7 +201,7 @@ class Answers:
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[str, Payload]], *, missing: Mapping[str, str] | None = None) -> Answers:
-        """Columns from single answers, as they come off a wire."""
+        """Build columns from single answers, as they arrive from the network."""
         pairs = list(rows)
         names = dict.fromkeys(name for _, values in pairs for name in values)
         columns: dict[str, Array | list[Any]] = {}
@@ -205,7 +213,7 @@ class Answers:
 
 
 def _joined(parts: Sequence[Array | list[Any]]) -> Array | list[Any]:
-    """Columns of several blocks as one: an array where all rows have one shape, else a list."""
+    """Concatenate columns of several blocks: an array if all rows have one shape, else a list."""
     arrays = [p for p in parts if isinstance(p, np.ndarray)]
     if len(arrays) == len(parts) and len({a.shape[1:] for a in arrays}) == 1:
         return np.concatenate(arrays)

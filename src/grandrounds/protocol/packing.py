@@ -11,11 +11,11 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 
 LAYOUT = "held"
-"""The column of an answer that describes the reports withheld for a secure sum: their layout, and no value."""
+"""Column of an answer that describes the reports withheld for a secure sum: their layout, without values."""
 
 
 def describe_layout(values: Mapping[str, Array]) -> str:
-    """Describe named arrays in packing order as one line of JSON: name, shape, and whether the numbers are integers."""
+    """Describe named arrays in packing order as one line of JSON: name, shape, and true for integers."""
     return json.dumps([[n, list(values[n].shape), values[n].dtype.kind in "iub"] for n in sorted(values)])
 
 
@@ -55,12 +55,15 @@ def unpack(total: Array, layout: str) -> dict[str, Array]:
         total: The sum, (L,).
         layout: As `describe_layout` wrote it; arrays of integers are rounded to integers.
 
+    Returns:
+        Arrays by name.
+
     Raises:
         BadInput: The sum has another length than the layout.
     """
     if packed_size(layout) != len(total):
         raise BadInput(
-            f"a secure sum has {len(total)} entries and its layout {packed_size(layout)}", code="wrong-shape"
+            f"a secure sum has {len(total)} entries, but its layout describes {packed_size(layout)}", code="wrong-shape"
         )
     out: dict[str, Array] = {}
     start = 0

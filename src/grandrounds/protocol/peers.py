@@ -1,7 +1,7 @@
-"""The sites of a consortium as one of them knows them: each one's name and the key that it signs with.
+"""List of a consortium's sites, `peers.json`: each site's name and public signing key.
 
-`rounds provision` writes the list into every site's folder. People compare it, by telephone for instance: what the server
-alone vouches for would protect nobody from the server.
+`rounds provision` writes the list into every site's folder. People compare it, for example by telephone: a list that only
+the server vouches for would not protect from the server.
 """
 
 from __future__ import annotations
@@ -17,24 +17,34 @@ from grandrounds.protocol.identity import PUBLIC_BYTES, is_weak, load_public
 
 FILE, SCHEMA = "peers.json", 1
 _BYTES = 20
-"""Of a fingerprint: two keys, or two lists, that share 160 bits of a SHA-256 cannot be found."""
+"""Length of a fingerprint in bytes: 160 bits of a SHA-256, so that collisions cannot be found."""
 
 
 def fingerprint(data: bytes) -> str:
-    """What people read out: ten groups of four hexadecimal digits, the beginning of the SHA-256."""
+    """Return a fingerprint to read out: ten groups of four hexadecimal digits, the beginning of the SHA-256."""
     digits = hashlib.sha256(data).hexdigest()[: 2 * _BYTES]
     return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
 @dataclass(frozen=True)
 class Peers:
-    """A list: the public key of each site, this one's own among them."""
+    """Public key of each site, this one included."""
 
     keys: Mapping[str, bytes]
 
     @classmethod
     def load(cls, path: Path) -> Peers:
-        """The list in a file; one that is not what `text` writes is refused."""
+        """Load the list of sites from a file.
+
+        Args:
+            path: `peers.json`.
+
+        Returns:
+            The list.
+
+        Raises:
+            BadInput: The file cannot be read, or is not in the format that `text` writes.
+        """
         try:
             content = json.loads(path.read_text("utf-8"))
             keys = {str(name): bytes.fromhex(key) for name, key in content["sites"].items()}
@@ -47,24 +57,26 @@ class Peers:
             fits, keys = False, {}
         if not fits or len(set(keys.values())) != len(keys):
             raise BadInput(
-                f"{path} is no list of sites and their keys: bring the handed-over file back", code="damaged-file"
+                f"{path} is not a list of sites and their keys: restore the file that was handed over", code="damaged-file"
             )
         return cls(keys)
 
     def text(self) -> str:
-        """The file."""
+        """Return the content of `peers.json`."""
         sites = {name: self.keys[name].hex() for name in sorted(self.keys)}
         return json.dumps({"schema": SCHEMA, "sites": sites}, indent=1, ensure_ascii=False) + "\n"
 
     @property
     def fingerprint(self) -> str:
-        """Of the whole list: sites that have the same one know the same keys. `sha256sum peers.json` begins so."""
+        """Fingerprint of the whole list, the beginning of `sha256sum peers.json`. Sites with equal fingerprints know the
+        same keys.
+        """
         return fingerprint(self.text().encode())
 
 
 @dataclass(frozen=True)
 class Changes:
-    """From one list to the next: who came, who is gone, and whose key is another (the old one and the new)."""
+    """Difference of two lists: sites added, sites removed, and sites whose key changed (old and new key)."""
 
     added: Mapping[str, bytes]
     removed: Mapping[str, bytes]
@@ -81,7 +93,7 @@ class Changes:
         return bool(self.added or self.removed or self.other)
 
     def lines(self) -> list[str]:
-        """In words, one change a line."""
+        """Describe the changes, one in a line."""
         return [
             *(f"added      {name}: {fingerprint(key)}" for name, key in sorted(self.added.items())),
             *(f"removed    {name}: {fingerprint(key)}" for name, key in sorted(self.removed.items())),
@@ -93,14 +105,17 @@ class Changes:
 
 
 def load_site_keys(path: Path) -> dict[str, bytes]:
-    """Read the key of each site.
+    """Read the public key of each site.
 
     Args:
-        path: `peers.json`, the list that `rounds provision` writes into every site's folder, or a folder with one file
-            NAME.pub for each site.
+        path: `peers.json`, which `rounds provision` writes into every site's folder, or a folder with one file NAME.pub for
+            each site.
+
+    Returns:
+        The key of each site.
 
     Raises:
-        BadInput: There is no key in it, or one cannot be read or is of small order.
+        BadInput: There is no key, or a key cannot be read or is of small order.
     """
     if path.is_dir():
         keys = {file.stem: load_public(file) for file in sorted(path.glob("*.pub"))}
@@ -108,13 +123,13 @@ def load_site_keys(path: Path) -> dict[str, bytes]:
         keys = dict(Peers.load(path).keys)
     if not keys:
         raise BadInput(
-            f"{path} has no key of a site: give peers.json, or a folder with a file NAME.pub for each site",
+            f"{path} contains no key of a site: give peers.json, or a folder with a file NAME.pub for each site",
             code="missing-key",
         )
     weak = next((site for site, key in keys.items() if is_weak(key)), None)
     if weak is not None:
         raise BadInput(
-            f"the key of {weak} in {path} is of small order, by which anybody can sign: ask the site for its own",
+            f"the key of {weak} in {path} is of small order, with which anyone can sign: ask the site for its real key",
             code="weak-key",
         )
     return keys

@@ -1,11 +1,11 @@
 """The table of tasks and reports: every task that a site can be asked for, and every report that it may answer with.
 
-A task or a report is declared here and nowhere else. The site's policy, its accountant, its rule for small cells, the
-releases under a privacy budget, the cost of a run, set-up and the questions that a plan declares look it up:
+A task or a report is declared only here. The site's policy, its accountant, its rule for small cells, the releases under a
+privacy budget, the cost of a run, setup and the requests that a plan declares look it up:
 
     SPECS["calibrate"].reports["losses"].kind       # a sum over the site's patients
-    spec_of(ask.task).is_counted                    # of any task; of an unknown one the most careful answers
-    report_of("evaluate", "test.count")             # of a column of an answer
+    spec_of(ask.task).is_counted                    # of any task; for an unknown one the most cautious value
+    report_of("evaluate", "test.count")             # by a column of an answer
 
 A task that is not in the table is refused at every hospital.
 """
@@ -62,21 +62,21 @@ KEYS, MASK_SHARES, MASKED = "secagg.keys", "secagg.shares", "secagg.masked"
 SIGN, UNMASK = "secagg.sign", "secagg.unmask"
 
 ERROR = "error"
-"""The report with the code of a refusal; empty where a site took part."""
+"""Report with the code of a refusal; empty if the site took part."""
 
 MODELS, TALLIES, REASONS = "models", "tallies", "reasons"
 """Purposes of a secure sum: the first word of its tag."""
 
 
 def _reports(*specs: ReportSpec) -> dict[str, ReportSpec]:
-    """Reports by name."""
+    """Index reports by name."""
     return {spec.name: spec for spec in specs}
 
 
 _BY_MODEL = "DP-SGD: `models of the sites`; client level: `mean update`, with the noise in the sum"
-_WITH_MODEL = "paid for with the model of DP-SGD, on reference rows alone; refused at client level and on own patients"
+_WITH_MODEL = "charged with the model of DP-SGD, on reference rows only; refused at client level and on own patients"
 _SUM_STEP = "a step of a secure sum: keys, shares of masks, signatures"
-_WITHHELD = "`untold` rows: the site counts none"
+_WITHHELD = "the site counts no withheld rows"
 _LEARNT = "a model trained without noise"
 _FIGURES = "figures of a model"
 
@@ -119,7 +119,7 @@ _TASKS = (
             ReportSpec("test_rows", COUNT, uncovered("number of test rows", ROW_COUNTS)),
             ReportSpec(
                 "notes", WORDS,
-                refused("sentences on rows, which may name a rare category", "no run with an epsilon asks for them"),
+                refused("sentences on rows, which may name a rare category", "not asked for under a budget"),
                 account="notes on rows", rows=("train", "val", "test"), is_raw=True, is_ragged=True,
             ),
             ReportSpec(
@@ -134,7 +134,7 @@ _TASKS = (
     TaskSpec(
         LEND,
         _reports(_nothing("held", "number of reference rows that arrived", is_ragged=True)),
-        asked_by="reference rows come in (anchors, XFed, FedXChain)",
+        asked_by="methods with reference rows (anchors, XFed, FedXChain)",
         cost=NO_COST, setup=OFFERED,
     ),
     TaskSpec(
@@ -144,12 +144,12 @@ _TASKS = (
                 "model", MODEL, charged("trained model", _BY_MODEL), account=_LEARNT, of_model=True, is_masked=True
             ),
             ReportSpec(
-                "update", MODEL, charged("trained model less the one sent", _BY_MODEL),
+                "update", MODEL, charged("trained model minus the one sent", _BY_MODEL),
                 account=_LEARNT, of_model=True, is_masked=True,
             ),
             ReportSpec(
                 "variate", MODEL,
-                charged("SCAFFOLD's control variate", "made of DP-SGD's noisy steps; refused at client level"),
+                charged("SCAFFOLD's control variate", "computed from DP-SGD's noisy steps; refused at client level"),
                 account=_LEARNT, of_model=True, is_masked=True,
             ),
             ReportSpec("count", COUNT, uncovered("number of training rows", ROW_COUNTS)),
@@ -169,15 +169,15 @@ _TASKS = (
                 hidden=(("val", "ece"),), nan_columns=("ece",),
             ),
             ReportSpec(
-                "local", FIGURE, refused("how right the local model is on its own rows", "`evaluation.local_models`"),
+                "local", FIGURE, refused("metrics of the local model on its own rows", "`evaluation.local_models`"),
                 account="how right the site's own model is on its rows", rows=("train", "test"), omits_withheld=True,
                 is_raw=True, hidden=(("test", "local.test_accuracy"),), nan_columns=("local",),
             ),
             ReportSpec(
-                "reasons", SHARES, refused("sketch that alignment steered the local model by", "stability `aligned`"),
+                "reasons", SHARES, refused("sketch of the local model for alignment", "stability `aligned`"),
                 account=_LEARNT, of_model=True, is_raw=True,
             ),
-            _trust(charged("FedXChain's figures of the local model", _WITH_MODEL), of_model=True),
+            _trust(charged("FedXChain's metrics of the local model", _WITH_MODEL), of_model=True),
             ReportSpec(
                 "sketch", SHARES, charged("sketch of the local model", _WITH_MODEL),
                 account=_LEARNT, of_model=True, cells=SKETCH_CELLS,
@@ -187,18 +187,18 @@ _TASKS = (
                 account=_LEARNT, of_model=True, is_masked=True, is_claim=True,
             ),
             ReportSpec(
-                "rationale", FIGURE, charged("where the local model looks on reference images", _WITH_MODEL),
+                "rationale", FIGURE, charged("attention of the local model on reference images", _WITH_MODEL),
                 account=_LEARNT, of_model=True, nan_columns=("rationale.xai", "rationale.grid"), is_claim=True,
             ),
         ),
-        asked_by="every round but VEIL's",
+        asked_by="every round, except with VEIL",
         cost=TRAINING_COST, is_round_work=True, is_training=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(
         FINETUNE,
         _reports(
             ReportSpec(
-                "model", MODEL, refused("model trained further on the site's own rows", "`train.finetune`"),
+                "model", MODEL, refused("model fine-tuned on the site's own rows", "`train.finetune`"),
                 account=_LEARNT, of_model=True,
             )
         ),
@@ -210,7 +210,7 @@ _TASKS = (
         _reports(
             ReportSpec(
                 "model", MODEL,
-                charged("local model that the site kept", "when DP-SGD trained it; method `xfed` is refused"),
+                charged("local model that the site stored", "when DP-SGD trained it; method `xfed` is refused"),
             )
         ),
         asked_by="XFed",
@@ -220,23 +220,23 @@ _TASKS = (
         EVALUATE,
         _reports(
             ReportSpec(
-                "train", CELLS, empty("counts of scores on training rows", _WITHHELD),
+                "train", CELLS, empty("score counts of training rows", _WITHHELD),
                 account=_FIGURES, rows=("train",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
             ),
             ReportSpec(
-                "val", CELLS, empty("counts of scores on validation rows", _WITHHELD),
+                "val", CELLS, empty("score counts of validation rows", _WITHHELD),
                 account=_FIGURES, rows=("val",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
             ),
             ReportSpec(
-                "test", CELLS, uncovered("counts of scores on test rows", TEST_ROWS),
+                "test", CELLS, uncovered("score counts of test rows", TEST_ROWS),
                 account=_FIGURES, rows=("test",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
             ),
             ReportSpec(
-                "test_clean", CELLS, uncovered("counts of scores on test images without patches", TEST_ROWS),
+                "test_clean", CELLS, uncovered("score counts of test images without patches", TEST_ROWS),
                 account=_FIGURES, rows=("test_clean",), omits_withheld=True, is_masked=True, cells=TALLY_CELLS,
             ),
             ReportSpec(
-                "figures", FIGURE, uncovered("figures of test rows", TEST_ROWS),
+                "figures", FIGURE, uncovered("metrics of test rows", TEST_ROWS),
                 account=_FIGURES, rows=("test",), omits_withheld=True,
                 hidden=(("test", "figures.test."),), nan_columns=("figures",),
             ),
@@ -285,7 +285,7 @@ _TASKS = (
         _reports(
             ReportSpec(
                 "sums", SUM,
-                refused("sums over validation rows", "a run with an epsilon asks for `counts` in their place"),
+                refused("sums over validation rows", "replaced by `counts` under a budget"),
                 is_raw=True, is_masked=True, hidden=(("val", "sums."),),
             ),
             ReportSpec(
@@ -301,7 +301,7 @@ _TASKS = (
         _reports(
             ReportSpec(
                 "sketch", SHARES,
-                refused("explanation of the model in use on own patients", "`explain.at`, and no run asks for it"),
+                refused("explanation of the model in use for own patients", "`explain.at`; not asked for under a budget"),
                 account="explanations on own patients", rows=("train", "val", "test"), is_raw=True, cells=SKETCH_CELLS,
             )
         ),
@@ -312,7 +312,7 @@ _TASKS = (
         MAPS,
         _reports(
             ReportSpec(
-                "maps", FIGURE, refused("numbers of heat maps of own images", "`explain.maps`"),
+                "maps", FIGURE, refused("heat map statistics of own images", "`explain.maps`"),
                 is_raw=True, nan_columns=("maps",),
             )
         ),
@@ -332,19 +332,19 @@ _TASKS = (
     TaskSpec(
         DIVERGE,
         _reports(_trust(charged("distance of the local model's attributions from their mean", _WITH_MODEL))),
-        asked_by="FedXChain under masks",
+        asked_by="FedXChain with secure aggregation",
         cost=MODEL_COST,
     ),
     TaskSpec(
         WEIGHTS,
-        _reports(_nothing("agreed", "yes or no to the weights", "follows from what was told before"), _REFUSAL),
+        _reports(_nothing("agreed", "acceptance of the weights: yes or no", "follows from earlier reports"), _REFUSAL),
         asked_by="FedXChain",
         cost=NO_COST, may_fail=True,
     ),
     TaskSpec(
         CONTRIBUTE,
-        _reports(_trust(charged("loss of the model without the site's own", _WITH_MODEL))),
-        asked_by="FedXChain under masks",
+        _reports(_trust(charged("loss of the model without this site's contribution", _WITH_MODEL))),
+        asked_by="FedXChain with secure aggregation",
         cost=MODEL_COST, is_late=True, may_fail=True,
     ),
     TaskSpec(
@@ -414,7 +414,7 @@ _TASKS = (
         _reports(
             ReportSpec(
                 "masked", NOTHING,
-                charged("masked values, of which the server sees the sum", "as what is summed, with its noise"),
+                charged("masked values; the server sees their sum", "as the summed values, with their noise"),
             ),
             _nothing("unreadable", "sites whose shares could not be read", _SUM_STEP),
             _REFUSAL,
@@ -431,7 +431,7 @@ _TASKS = (
     TaskSpec(
         UNMASK,
         _reports(
-            _nothing("owners", "whose shares these are", _SUM_STEP),
+            _nothing("owners", "owners of the shares", _SUM_STEP),
             _nothing("shares", "shares of masks", _SUM_STEP),
             _REFUSAL,
         ),
@@ -444,17 +444,17 @@ SPECS: dict[str, TaskSpec] = {spec.name: spec for spec in _TASKS}
 """Every task by name."""
 
 SUM_STEPS: Mapping[str, tuple[str, ...]] = {t.name: tuple(t.reports) for t in _TASKS if t.is_sum_step}
-"""The steps of a secure sum in their order, with the reports that each is asked for."""
+"""Steps of a secure sum in order, with the reports of each."""
 
 
 def spec_of(task: str) -> TaskSpec:
     """Look up a task.
 
     Args:
-        task: as an Ask names it.
+        task: Name, as in an Ask.
 
     Returns:
-        Its place in the table. A task that is not declared has no report, and its cost is not known.
+        Its specification. An undeclared task has no report and unknown cost.
     """
     return SPECS.get(task) or TaskSpec(task)
 
@@ -463,16 +463,16 @@ def report_of(task: str, report: str) -> ReportSpec | None:
     """Look up a report of a task.
 
     Args:
-        task: as an Ask names it.
-        report: as an Ask names it, or a column of an answer ("test.count" is of report "test").
+        task: Name of the task, as in an Ask.
+        report: Name of the report, or a column of an answer ("test.count" belongs to report "test").
 
     Returns:
-        Its place in the table; None where it is not declared, and then no site answers with it.
+        Its specification; None if it is not declared. No site answers with an undeclared report.
     """
     return spec_of(task).reports.get(report.split(".")[0])
 
 
 def named_like(column: str) -> tuple[ReportSpec, ...]:
-    """Find the reports of all tasks that a column of an answer may be of, where its task is not known."""
+    """Find the reports of all tasks to which a column of an answer may belong, if its task is unknown."""
     name = column.split(".")[0]
     return tuple(spec.reports[name] for spec in SPECS.values() if name in spec.reports)

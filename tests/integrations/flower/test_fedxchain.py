@@ -155,5 +155,5 @@ def test_names_that_do_not_fit_are_refused():
     nodes = {
         n: says(np.ones(2), **{"num-examples": 9}, **fedxchain_report(np.ones((1, 2)), accuracy=0.9)) for n in (11, 12)
     }
-    with refused("length-mismatch", match="3 names and nodes send 2 SHAP shares"):
+    with refused("length-mismatch", match="3 names, but nodes send 2 SHAP shares"):
         played(FedXChain(features=("a", "b", "c")), nodes, np.zeros(2))

@@ -140,12 +140,12 @@ def test_what_cannot_be_used_is_left_out_and_named():
     assert decision["missing"] == {
         "12": "did not answer",
         "13": "sent values that are not finite numbers",
-        "14": "sent a model whose arrays have other names or shapes than those it was sent",
-        "15": "sent 5 numbers in 'grandrounds.sketch', where most nodes sent 4",
-        "16": "sent no 'grandrounds.sketch' in its MetricRecord: add what grandrounds.flower.client.sse_report gives to "
+        "14": "sent a model whose arrays have other names or shapes than the one it received",
+        "15": "sent 5 numbers in 'grandrounds.sketch', but most nodes sent 4",
+        "16": "sent no 'grandrounds.sketch' in its MetricRecord: add the result of grandrounds.flower.client.sse_report to "
         "the reply's metrics",
         "17": "failed (Flower's error code 2)",
-        "18": "sent a 'num-examples' that is no number of rows above 0",
+        "18": "sent a 'num-examples' that is not a number of rows above 0",
     }
     assert "room 7" not in json.dumps(strategy.decisions)
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_used_is_left_out_and_named():
 def test_a_key_that_no_client_sends_is_said_with_the_helper_that_makes_it():
     apps = {n: says(np.ones(2), **{"num-examples": 5}) for n in (11, 12)}
     with refused(
-        "missing-report", match="node 11 sent no 'grandrounds.sketch' .* grandrounds.flower.client.sse_report gives"
+        "missing-report", match="node 11 sent no 'grandrounds.sketch' .* grandrounds.flower.client.sse_report"
     ):
         played(SSEAgg(), apps, np.zeros(2))
     rows = {n: says(np.ones(2), **sse_report_of(np.ones((1, 2)))) for n in (11, 12)}
@@ -164,7 +164,7 @@ def test_a_key_that_no_client_sends_is_said_with_the_helper_that_makes_it():
 def test_a_round_without_a_usable_answer_keeps_the_model_and_says_so():
     strategy = SSEAgg()
     assert played(strategy, {n: raises("no") for n in (11, 12)}, np.zeros(2)) == (None, None)
-    assert strategy.decisions[0]["why"] == "no answer could be used, so the model stays as it was"
+    assert strategy.decisions[0]["why"] == "no answer was usable, so the model is unchanged"
     assert list(strategy.decisions[0]["missing"]) == ["11", "12"]
 
 

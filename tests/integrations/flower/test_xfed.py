@@ -155,7 +155,7 @@ def test_a_model_of_another_round_is_not_sent():
 
     send("train", **{KEEP: True, "server-round": 3})
     assert send("train.grandrounds_upload", **{ROUND: 3}).content["arrays"].keys() == {"a", "b"}
-    assert "keeps no model of round 4" in send("train.grandrounds_upload", **{ROUND: 4}).error.reason
+    assert "has no stored model of round 4" in send("train.grandrounds_upload", **{ROUND: 4}).error.reason
 
 
 def test_missing_scores_and_settings_a_flower_app_cannot_have():

@@ -56,7 +56,7 @@ def test_garbage_of_every_kind_at_every_step_puts_its_sender_out(step, kind):
     found = rehearse(VALUES, scale=SCALE, tamper=spoiling(step, "s2", GARBAGE[kind]))
     out = found.missing if step in ("keys", "shares", "masked") else found.faults
     assert list(out) == ["s2"]
-    assert out["s2"].startswith(f"{step}: sent no proper '")
+    assert out["s2"].startswith(f"{step}: sent an invalid '")
     assert ("s2" in found.sites) == (step in ("sign", "unmask"))
     right(found)
 
@@ -108,12 +108,12 @@ def test_keys_of_another_round_are_not_taken():
 
 def test_a_signature_of_the_survivors_that_is_not_good():
     found = rehearse(VALUES, scale=SCALE, tamper=spoiling("sign", "s2", lambda s: {"signature": noise(s["signature"])}))
-    assert found.faults == {"s2": "sign: its signature of the survivors is not good"}
+    assert found.faults == {"s2": "sign: its signature of the survivors is invalid"}
     right(found)
 
 
 def test_shares_that_nobody_can_read_halt_the_sum_and_name_their_sender():
-    with refused("secure-sum-halted", match=r"of s2 needs 4 shares and 1 came \(5 could not read theirs\)", kind=Halted):
+    with refused("secure-sum-halted", match=r"of s2 needs 4 shares, but 1 arrived \(5 could not read theirs\)", kind=Halted):
         rehearse(VALUES, scale=SCALE, tamper=spoiling("shares", "s2", lambda s: {"sealed": noise(s["sealed"])}))
 
 
@@ -131,7 +131,7 @@ def test_one_unreadable_share_does_no_harm():
 def test_false_shares_at_the_end_are_worked_around_and_named(dropped):
     lie = spoiling("unmask", "s0", lambda said: {**said, "shares": noise(said["shares"])})
     found = rehearse(VALUES, scale=SCALE, tamper=lie, drops={"masked": dropped})
-    assert found.faults == {"s0": "gave a share that does not fit, or was dealt one"}
+    assert found.faults == {"s0": "sent, or was dealt, a share that does not fit"}
     assert set(found.missing) == set(dropped)
     right(found)
 
@@ -140,7 +140,7 @@ def test_more_false_shares_than_can_be_spared_halt_the_sum():
     def lie(step, site, said):
         return {**said, "shares": noise(said["shares"])} if step == "unmask" and site in ("s0", "s1", "s2") else said
 
-    with refused("secure-sum-halted", match="does not come out of the 6 shares that came", kind=Halted):
+    with refused("secure-sum-halted", match="cannot be reconstructed from 6 shares", kind=Halted):
         rehearse(VALUES, scale=SCALE, tamper=lie)
 
 
@@ -148,7 +148,7 @@ def test_shares_of_sites_that_are_not_its_neighbours():
     values = {f"s{k:02d}": np.zeros(3) for k in range(30)}
     owners = {"owners": np.arange(30, dtype=np.uint32), "shares": np.zeros((30, 33), np.uint8)}
     found = rehearse(values, scale=Scale(32, 1.0, 30), degree=8, tamper=spoiling("unmask", "s07", lambda said: owners))
-    assert found.faults == {"s07": "unmask: sent no proper 'owners'"}
+    assert found.faults == {"s07": "unmask: sent an invalid 'owners'"}
 
 
 def test_noise_in_place_of_a_masked_vector_is_told_by_the_guard():
@@ -180,14 +180,14 @@ def test_strangers_and_second_answers_change_nothing():
 @pytest.mark.parametrize(("step", "left", "need"), [("keys", 2, 3), ("shares", 3, 4), ("masked", 3, 4), ("sign", 3, 4)])
 def test_a_halt_says_how_many_and_how_many_are_needed(step, left, need):
     names = list(VALUES)
-    with refused("secure-sum-halted", match=f"after step '{step}' {left} of 6 sites are left and {need} are", kind=Halted) as e:
+    with refused("secure-sum-halted", match=f"after step '{step}' {left} of 6 sites are left, but {need} are", kind=Halted) as e:
         rehearse(VALUES, scale=SCALE, drops={step: names[left:]})
     assert set({**e.value.missing, **e.value.faults}) == set(names[left:])
     assert e.value.exit_code == 1
 
 
 def test_a_halt_at_the_last_step_says_which_secret_is_short_of_shares():
-    with refused("secure-sum-halted", match="the self-mask of s0 needs 4 shares and 3 came", kind=Halted) as e:
+    with refused("secure-sum-halted", match="the self-mask of s0 needs 4 shares, but 3 arrived", kind=Halted) as e:
         rehearse(VALUES, scale=SCALE, drops={"unmask": ["s3", "s4", "s5"]})
     assert set(e.value.faults) == {"s3", "s4", "s5"}
 
@@ -195,7 +195,7 @@ def test_a_halt_at_the_last_step_says_which_secret_is_short_of_shares():
 def test_a_sparse_graph_halts_where_one_neighbourhood_is_short():
     play = Play(30, degree=4).until("masked")
     around = play.server._roster.graph.neighbours(0)
-    with refused("secure-sum-halted", match=r"\d of the 5 sites around s\d\d are left and 4 are needed", kind=Halted):
+    with refused("secure-sum-halted", match=r"\d of the 5 sites around s\d\d are left, but 4 are needed", kind=Halted):
         play.answer_all(without=tuple(f"s{k:02d}" for k in around[:2]))
 
 
@@ -210,7 +210,7 @@ def test_a_sum_in_which_too_few_have_weight_halts():
     weights = {"s0": 0.5, "s1": 0.3, "s2": 0.2, "s3": 0.0, "s4": 0.0, "s5": 0.0}
     scale = Scale(32, 1.0, 6, weighted=True)
     assert rehearse(VALUES, scale=scale, weights=weights).sites == tuple(VALUES)
-    with refused("secure-sum-halted", match="fewer than 3 of the sites that are left have any weight", kind=Halted):
+    with refused("secure-sum-halted", match="fewer than 3 of the remaining sites have any weight", kind=Halted):
         rehearse(VALUES, scale=scale, weights=weights, drops={"masked": ["s1"]})
 
 
@@ -223,7 +223,7 @@ def test_the_total_can_be_asked_for_twice():
 
 def test_more_sites_than_the_scale_has_room_for():
     peers = {f"s{k}": Identity.new().public for k in range(4)}
-    with refused("too-many-sites", match="room for 3 sites and 4 are asked"):
+    with refused("too-many-sites", match="room for 3 sites, but 4 are asked"):
         SecureSum(Context("r", 1, "t"), peers=peers, scale=Scale(32, 1.0, 3), size=2)
 
 

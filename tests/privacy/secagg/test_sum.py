@@ -26,7 +26,7 @@ def check(found, values, scale, weights=None):
 
 
 def test_two_sites_are_refused():
-    with refused("secure-sum-halted", match="2 of 2 sites are left and 3 are needed", kind=Halted):
+    with refused("secure-sum-halted", match="2 of 2 sites are left, but 3 are needed", kind=Halted):
         rehearse(made(2, 3), scale=Scale(32, 1.0, 2))
 
 

@@ -1,4 +1,4 @@
-"""A ledger's rounds on an EVM chain: who cannot rewrite the chain cannot rewrite the rounds that are anchored there.
+"""Anchor a ledger's rounds on an EVM chain: without control of the chain, anchored rounds cannot be rewritten.
 
-Needs `web3` (the extra `chain`), which is imported when a node is first asked.
+Needs `web3` (the extra `chain`), which is imported when a node is first used.
 """

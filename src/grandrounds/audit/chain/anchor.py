@@ -1,7 +1,7 @@
-"""Anchor a run's rounds: only what the chain has not yet, and never over something else.
+"""Anchor a run's rounds that are not on the chain yet.
 
-Before each write it waits for what was sent earlier and asks the contract what is there, so it can be stopped or cut off
-at any moment and started again.
+Before each write it waits for earlier transactions and reads the contract, so it can be interrupted at any time and started
+again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from grandrounds.core.errors import BadInput, GrandRoundsError
 
 
 class Rewritten(GrandRoundsError):
-    """The chain has something else for rounds of this ledger."""
+    """The chain has other hashes for rounds of this ledger."""
 
     exit_code = 3
 
@@ -26,11 +26,23 @@ class Rewritten(GrandRoundsError):
 def anchors(
     rounds: Rounds, *, run: bytes, contract: Contract, account: Any, batch: int = 1
 ) -> Iterator[tuple[Span, Receipt]]:
-    """Anchor the rounds that are not on the chain, `batch` of them under one root; yields each span when it is there."""
+    """Anchor missing rounds, `batch` of them under one root; yields each span once it is on the chain.
+
+    Args:
+        rounds: Rounds with the hashes of their entries.
+        run: Id of the run.
+        contract: The contract.
+        account: The account that signs and pays.
+        batch: Rounds under one root.
+
+    Raises:
+        BadInput: The rounds are out of order.
+        Rewritten: The chain has other hashes.
+    """
     check_batch(batch)
     if any(a >= b for (a, _), (b, _) in pairwise(rounds)):
         raise BadInput(
-            "rounds must follow each other: the ledger has one twice, or out of order", code="rounds-out-of-order"
+            "the ledger has a round twice, or out of order: rounds must be consecutive", code="rounds-out-of-order"
         )
     remaining, refused_from = list(rounds), -1
     while remaining:
@@ -50,7 +62,7 @@ def anchors(
         try:
             receipt = contract.write(account, run, span)
         except Reverted:
-            if refused_from == anchored.next:  # refused twice with nothing new on the chain
+            if refused_from == anchored.next:  # refused twice without a change on the chain
                 raise
             refused_from = anchored.next
             continue

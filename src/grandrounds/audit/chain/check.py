@@ -13,7 +13,7 @@ ABSENT = "run not on the chain"
 
 @dataclass(frozen=True)
 class AnchoredRun:
-    """A run in the contract: its writer, the lowest round that still can be anchored, and spans."""
+    """A run in the contract: its writer, the lowest round that can still be anchored, and its spans."""
 
     writer: str | None
     next: int
@@ -22,17 +22,17 @@ class AnchoredRun:
 
 @dataclass(frozen=True)
 class ChainCheck:
-    """The findings and notes of a comparison."""
+    """Findings and notes of a comparison."""
 
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
 
 
 def check(rounds: Rounds, anchored: AnchoredRun) -> ChainCheck:
-    """Recompute every span on the chain from the ledger's own entries, and compare."""
+    """Recompute every span on the chain from the ledger's entries, and compare."""
     if anchored.writer is None:
         description = (
-            "the contract knows nothing of it: it was never anchored there, or the ledger's first entry was changed"
+            "the contract does not know it: it was never anchored there, or the ledger's first entry was changed"
         )
         return ChainCheck((Finding(ABSENT, "chain", description),), ())
     entry = dict(rounds)

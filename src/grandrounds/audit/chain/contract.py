@@ -1,4 +1,4 @@
-"""The contract RoundAnchor at an address of a chain: read it, check writers, write spans."""
+"""The contract RoundAnchor at an address: read it, check writers, write spans."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from grandrounds.audit.chain.spans import LONGEST, Rounds, Span
 from grandrounds.core.errors import BadInput
 
 PAGE = 500
-"""Rounds read with one question."""
+"""Rounds read with one request."""
 CONTRACT, WRITER = "--contract", "the writer's ADDRESS"
-"""Names of addresses in commands."""
+"""Names of addresses in messages of commands."""
 
 
 @cache
 def artefact() -> dict[str, Any]:
-    """The compiled contract, as the package has it: `abi`, `bytecode` to deploy, `deployed` as a chain holds it."""
+    """Load the compiled contract of the package: `abi`, `bytecode` to deploy, `deployed` as on a chain."""
     text = files("grandrounds").joinpath("audit/contracts/RoundAnchor.json").read_text(encoding="utf-8")
     value: dict[str, Any] = json.loads(text)
     return value
 
 
 class Contract:
-    """RoundAnchor on a chain; an address that holds anything else is refused."""
+    """RoundAnchor on a chain; an address with anything else is refused."""
 
     def __init__(self, node: Node, address: str) -> None:
         self.node, self.address = node, checked_address(address, CONTRACT)
@@ -41,20 +41,20 @@ class Contract:
             )
         if code.hex() != artefact()["deployed"]:
             raise BadInput(
-                f"the contract at {self.address} on chain {node.chain} is another than RoundAnchor",
+                f"the contract at {self.address} on chain {node.chain} is not RoundAnchor",
                 code="other-contract",
             )
         self._contract: Any = node.web3.eth.contract(address=self.address, abi=artefact()["abi"])
 
     @classmethod
     def connect(cls, rpc: str, address: str, *, patience: float = 120.0) -> Contract:
-        """Connect to the contract at an address; a malformed address is refused before the node is asked."""
+        """Connect to the contract at an address; a malformed address is refused before the node is contacted."""
         address = checked_address(address, CONTRACT)
         return cls(Node(rpc, patience=patience), address)
 
     @classmethod
     def deploy(cls, node: Node, account: Any) -> tuple[Contract, Receipt]:
-        """Deploy a new contract, which the account owns and may write to."""
+        """Deploy a new contract, owned and writable by the account."""
         receipt = node.send(account, data=bytes.fromhex(artefact()["bytecode"]))
         assert receipt.contract is not None
         return cls(node, receipt.contract), receipt
@@ -67,7 +67,7 @@ class Contract:
         return bool(self._read("isWriter", checked_address(address, WRITER)))
 
     def read_run(self, run: bytes, rounds: Rounds) -> AnchoredRun:
-        """Read a run, with the spans that touch these rounds."""
+        """Read a run with the spans that contain these rounds."""
         writer, following = self._read("runs", run)
         if not int(writer, 16):
             return AnchoredRun(None, 0)
@@ -90,7 +90,7 @@ class Contract:
             )
         if anchored.writer not in (None, account.address):
             raise BadInput(
-                f"this run is anchored by {anchored.writer}: account {account.address} cannot write into it",
+                f"this run is anchored by {anchored.writer}: account {account.address} cannot write to it",
                 code="not-a-writer",
             )
 
@@ -101,10 +101,10 @@ class Contract:
         return self._send(account, "anchorBatch", run, span.first, span.last, span.hash)
 
     def set_writer(self, account: Any, address: str, *, registered: bool) -> Receipt | None:
-        """Register a writer or take that back; nothing is sent where it is so already."""
+        """Register or unregister a writer; nothing is sent if there is no change."""
         if self.owner != account.address:
             raise BadInput(
-                f"only its owner {self.owner} can say who writes to {self.address}, not {account.address}",
+                f"only the owner {self.owner} can change the writers of {self.address}, not {account.address}",
                 code="not-the-owner",
             )
         self.node.settle(account.address)
@@ -121,14 +121,14 @@ class Contract:
 
 
 def checked_address(text: str, name: str) -> str:
-    """Return an address in the spelling whose capitals tell a mistyped one; all lower case is taken as it is.
+    """Return an address with its checksum spelling; a lower-case one is accepted.
 
-    What is none is not quoted: it may be a key in the wrong place.
+    An invalid address is not quoted, because it may be a key in the wrong place.
     """
     tools = need_web3().Web3
     if not (text.startswith("0x") and tools.is_address(text.lower())):
-        raise BadInput(f"{name} is no address: 0x and 40 hexadecimal digits are needed", code="invalid-address")
+        raise BadInput(f"{name} is not an address: give 0x and 40 hexadecimal digits", code="invalid-address")
     address = str(tools.to_checksum_address(text))
     if text not in (address, address.lower()):
-        raise BadInput(f"{name} is no address: its capitals say that it was mistyped", code="invalid-address")
+        raise BadInput(f"{name} is not an address: its checksum (capitals) shows a typing error", code="invalid-address")
     return address

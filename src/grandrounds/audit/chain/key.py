@@ -1,4 +1,4 @@
-"""The key that signs transactions: from the environment or from a file, never from a command line, never printed."""
+"""The key that signs transactions: from the environment or a file, never from a command line, never printed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ _FORM = "a private key is 64 hexadecimal digits"
 
 
 def need_web3() -> Any:
-    """The package web3, or how to get it.
+    """Import web3.
 
-    A part of it (py_ecc) lets every program that imports it nest calls 100,000 deep, and Python then dies of JSON that is
-    nested so deep instead of refusing it: the limit is put back.
+    A part of it (py_ecc) raises Python's recursion limit to 100,000, with which deeply nested JSON ends the process instead
+    of being refused. The limit is restored here.
+
+    Raises:
+        BadInput: The package is not installed.
     """
     limit = sys.getrecursionlimit()
     try:
         import web3
     except ImportError:
         raise BadInput(
-            "a chain needs the package web3: pip install 'grandrounds[chain]'", code="missing-package"
+            "anchoring needs the package web3: pip install 'grandrounds[chain]'", code="missing-package"
         ) from None
     finally:
         sys.setrecursionlimit(limit)
@@ -33,7 +36,7 @@ def need_web3() -> Any:
 
 
 def account(key_file: Path | None = None) -> Any:
-    """The account that pays for and signs transactions; it prints as no more than its address."""
+    """Load the account that signs and pays for transactions; its `repr` shows its address only."""
     need_web3()
     from eth_account import Account
 
@@ -42,15 +45,15 @@ def account(key_file: Path | None = None) -> Any:
     elif VARIABLE in os.environ:
         text, where = os.environ[VARIABLE], f"the variable {VARIABLE}"
     else:
-        raise BadInput(f"no key to sign with: set the variable {VARIABLE}, or give --key-file", code="no-account-key")
+        raise BadInput(f"there is no key to sign with: set the variable {VARIABLE}, or give --key-file", code="no-account-key")
     try:
         return Account.from_key(bytes.fromhex(text.strip().removeprefix("0x")))
-    except Exception:  # its own words might quote the key
-        raise BadInput(f"{where} holds no key of an account: {_FORM}", code="bad-account-key") from None
+    except Exception:  # its message might quote the key
+        raise BadInput(f"{where} is not the key of an account: {_FORM}", code="bad-account-key") from None
 
 
 def _read(path: Path) -> str:
-    """The text of a file that nobody but its owner can read or write."""
+    """Read a file that only its owner can read or write."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
@@ -59,4 +62,4 @@ def _read(path: Path) -> str:
     except OSError as e:
         raise BadInput(f"cannot read the key {path}: {e.strerror or e}", code="cannot-read") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{path} holds no key of an account: {_FORM}", code="bad-account-key") from None
+        raise BadInput(f"{path} is not the key of an account: {_FORM}", code="bad-account-key") from None

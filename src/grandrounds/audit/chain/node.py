@@ -1,7 +1,7 @@
-"""A node of a chain: asked again when the connection is lost, and sent a transaction once, however often it is lost.
+"""A node of a chain: retried when the connection is lost, without sending a transaction twice.
 
-A transaction is signed once. Until it is in a block it is looked for before the same bytes are sent again; an account's
-number for it (nonce) lets a chain take it only once.
+A transaction is signed once. Until it is in a block it is looked up before the same bytes are sent again; its nonce lets a
+chain accept it only once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from grandrounds.core.errors import BadInput, RunFailed
 
 T = TypeVar("T")
 Transaction = dict[str, Any]
-"""A transaction or its receipt, as web3 has them."""
+"""A transaction or its receipt, as in web3."""
 RPC = "GRANDROUNDS_CHAIN_RPC"
-"""The variable that may hold a node's URL: one with a secret in it has no place on a command line."""
+"""Environment variable for a node's URL; a URL with a secret must not be on a command line."""
 ANSWER = 15.0
-"""Seconds that one question to the node may take."""
+"""Time limit of one request to the node, in seconds."""
 
 
 class Reverted(RunFailed):
@@ -31,21 +31,21 @@ class Reverted(RunFailed):
 
 
 class Refused(RunFailed):
-    """The node answered with an error of its own."""
+    """The node answered with an error."""
 
 
 FIRST, LONGEST, GROWTH = 0.02, 2.0, 1.5
-"""Seconds of the first pause and of the longest, and how much longer each is than the one before."""
+"""First and longest pause in seconds, and the growth factor."""
 
 
 class Waiting:
-    """Pauses that grow, of at most `patience` seconds in all."""
+    """Growing pauses of at most `patience` seconds in total."""
 
     def __init__(self, patience: float) -> None:
         self._until, self._pause = time.monotonic() + patience, FIRST
 
     def goes_on(self) -> bool:
-        """Pause; return False at once where patience would end meanwhile."""
+        """Pause; returns False at once if patience would end meanwhile."""
         if time.monotonic() + self._pause > self._until:
             return False
         time.sleep(self._pause)
@@ -64,20 +64,20 @@ class Receipt:
 
 
 class Node:
-    """A connection. `patience`: seconds that a lost connection, or a transaction on its way, is waited for."""
+    """A connection. `patience` is the time in seconds to wait for a lost connection or a pending transaction."""
 
     def __init__(self, url: str, *, patience: float = 120.0) -> None:
         web3 = need_web3()
         self.place, self.patience, self._secrets = _place(url), patience, _secrets(url)
         provider = web3.HTTPProvider(url, request_kwargs={"timeout": ANSWER}, exception_retry_configuration=None)
         self.web3: Any = web3.Web3(provider)
-        # Chains of known signers put more into a block's header than Ethereum does.
+        # Chains with known signers put more into a block's header than Ethereum does.
         self.web3.middleware_onion.inject(web3.middleware.ExtraDataToPOAMiddleware, layer=0)
         self._met = False
         self.chain = int(self.ask(lambda: self.web3.eth.chain_id))
 
     def ask(self, question: Callable[[], T]) -> T:
-        """What the node answers. A lost connection is waited for, if there ever was one."""
+        """Send a request to the node. A lost connection is awaited if there was one before."""
         from requests import ConnectionError, HTTPError, RequestException, Timeout
         from web3.exceptions import BadResponseFormat, Web3RPCError
 
@@ -95,27 +95,27 @@ class Node:
             except (ConnectionError, Timeout) as e:
                 lost = "takes too long to answer" if isinstance(e, Timeout) else "cannot be reached"
             except RequestException:
-                raise BadInput(f"{self.place} does not speak as a node does: check --rpc", code="not-a-node") from None
+                raise BadInput(f"{self.place} does not answer like a node: check --rpc", code="not-a-node") from None
             except Web3RPCError as e:
                 raise self._refused(e) from None
             except (BadResponseFormat, JSONDecodeError, RecursionError):
                 raise BadInput(
-                    f"what answers at {self.place} is no node of an EVM chain: check --rpc", code="not-a-node"
+                    f"the server at {self.place} is not a node of an EVM chain: check --rpc", code="not-a-node"
                 ) from None
             else:
                 self._met = True
                 return answer
             if not self._met:
-                raise BadInput(f"no node at {self.place}: it {lost}; start it, or check --rpc", code="node-unreachable")
+                raise BadInput(f"there is no node at {self.place}: it {lost}; start it, or check --rpc", code="node-unreachable")
             if not waiting.goes_on():
                 raise RunFailed(
-                    f"the node at {self.place} {lost}, for {self.patience:g} s; what is anchored stays, "
-                    "the same command goes on from there",
+                    f"the node at {self.place} {lost}, for {self.patience:g} s; anchored rounds stay, and the same "
+                    "command continues from there",
                     code="node-unreachable",
                 )
 
     def settle(self, address: str) -> int:
-        """Wait until nothing that this account sent earlier is on its way; gives the number of its next transaction."""
+        """Wait until this account has no pending transaction; returns the nonce of its next one."""
         waiting = Waiting(self.patience)
         while True:
             mined = int(self.ask(lambda: self.web3.eth.get_transaction_count(address, "latest")))
@@ -124,7 +124,7 @@ class Node:
             self._pause(waiting, f"a transaction that {address} sent earlier is")
 
     def send(self, account: Any, *, data: bytes, recipient: str | None = None) -> Receipt:
-        """Have one transaction done; call `settle` first, and look whether it is still needed."""
+        """Send one transaction and wait for it; call `settle` first, and check that it is still needed."""
         number = self.settle(account.address)
         signed = account.sign_transaction(self._fill_transaction(account.address, number, recipient, data))
         name, waiting = signed.hash.to_0x_hex(), Waiting(self.patience)
@@ -152,7 +152,7 @@ class Node:
         have = int(self.ask(lambda: self.web3.eth.get_balance(address)))
         if have < most:
             raise BadInput(
-                f"account {address} has {_coins(have)} on chain {self.chain}, and the transaction may cost "
+                f"account {address} has {_coins(have)} on chain {self.chain}, but the transaction may cost "
                 f"{_coins(most)}: send it funds",
                 code="too-little-funds",
             )
@@ -192,7 +192,7 @@ class Node:
         return True
 
     def _broadcast(self, raw: bytes, address: str, number: int, name: str) -> None:
-        """Send; that the node has it already, or has done it by now, is as good."""
+        """Send a transaction; a node that already has it, or has executed it, is fine."""
         try:
             self.ask(lambda: self.web3.eth.send_raw_transaction(raw))
         except (Refused, BadInput):
@@ -200,8 +200,8 @@ class Node:
                 return
             if self.ask(lambda: self.web3.eth.get_transaction_count(address, "latest")) > number:
                 raise RunFailed(
-                    f"another transaction of {address} came first: it is used by another program at the same time; "
-                    "the same command goes on from there",
+                    f"another transaction of {address} was first: another program uses the account at the same time; run "
+                    "the same command again to continue",
                     code="account-in-use",
                 ) from None
             raise
@@ -210,7 +210,7 @@ class Node:
         message = _words(e)
         if "insufficient funds" in message.lower():
             return BadInput(
-                f"the account has too little on chain {self.chain} to pay for it: send it funds",
+                f"the account has too little funds on chain {self.chain}: send it funds",
                 code="too-little-funds",
             )
         for secret in self._secrets:
@@ -220,32 +220,33 @@ class Node:
     def _pause(self, waiting: Waiting, subject: str) -> None:
         if not waiting.goes_on():
             raise RunFailed(
-                f"{subject} in no block after {self.patience:g} s; the same command looks for it before it sends anything",
+                f"{subject} in no block after {self.patience:g} s; run the same command again: it looks for it before it "
+                "sends anything",
                 code="transaction-pending",
             )
 
 
 def _place(url: str) -> str:
-    """Where a node is, without what in its URL may be a secret."""
+    """Return the host of a node's URL, without parts that may be secret."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
     except ValueError:
         parts, port = urlsplit(""), ""
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadInput("--rpc is no URL of a node: http://HOST:PORT, or https://...", code="bad-url")
+        raise BadInput("--rpc is not a URL of a node: give http://HOST:PORT or https://...", code="bad-url")
     return f"{parts.scheme}://{parts.hostname}{port}"
 
 
 def _secrets(url: str) -> list[str]:
-    """The parts of a URL that may be a key: its user, password, path and options."""
+    """Return the parts of a URL that may be a key: user, password, path and options."""
     parts = urlsplit(url)
     pieces = [parts.username, parts.password, *parts.path.split("/"), *re.split("[=&]", parts.query)]
     return sorted({text for text in pieces if text}, key=len, reverse=True)
 
 
 def _words(e: Exception) -> str:
-    """What the node said."""
+    """Return the node's error message."""
     response = getattr(e, "rpc_response", None) or {}
     error = response.get("error")
     return str(error.get("message")) if isinstance(error, Mapping) else str(e)

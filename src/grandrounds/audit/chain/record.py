@@ -1,6 +1,6 @@
-"""`anchors.json` of a run folder: on which chain, in which contract and transactions its rounds were anchored.
+"""`anchors.json` of a run folder: chain, contract and transactions of its anchored rounds.
 
-A help for people, not a proof: what counts is what the chain says.
+It helps people and proves nothing; only the chain counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Place = dict[str, Any]
 
 @dataclass(frozen=True)
 class Record:
-    """The part of a run's record that is about one contract on one chain."""
+    """The part of a run's record about one contract on one chain."""
 
     path: Path
     chain: int
@@ -32,7 +32,7 @@ class Record:
 
     @classmethod
     def begin(cls, folder: Path, contract: Contract, run: bytes) -> Record:
-        """Write down where a run is anchored; the same contract on another chain is a node that was mistaken."""
+        """Record the contract of a run; the same contract on another chain indicates a wrong node."""
         record = cls(folder / NAME, contract.node.chain, contract.address)
         places = record._load()
         for place in places:
@@ -48,7 +48,7 @@ class Record:
         return record
 
     def add(self, span: Span, receipt: Receipt) -> None:
-        """Add a span, with the transaction that anchored it."""
+        """Add a span with its transaction."""
         places = self._load()
         [place] = [p for p in places if self._matches(p)]
         facts = {k: v for k, v in asdict(receipt).items() if k != "contract"}
@@ -67,7 +67,7 @@ class Record:
                 _ = place["chain"], place["contract"], place["spans"]
         except (OSError, ValueError, KeyError, TypeError):
             raise BadInput(
-                f"{self.path} cannot be read: move it away; the chain itself is what counts", code="damaged-file"
+                f"{self.path} cannot be read: move it away; only the chain itself counts", code="damaged-file"
             ) from None
         return places
 

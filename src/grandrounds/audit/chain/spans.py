@@ -1,4 +1,4 @@
-"""A ledger's rounds as a chain holds them: each by its entry's hash, or several that follow each other by one root."""
+"""Rounds of a ledger as stored on a chain: one by its entry's hash, or several consecutive ones by one root."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from grandrounds.audit.merkle import Tree, leaf_hash
 from grandrounds.core.errors import BadInput
 
 LONGEST = 1024
-"""Rounds that one root can stand for; the contract holds to it."""
+"""Largest number of rounds under one root, as in the contract."""
 
 Rounds = Sequence[tuple[int, bytes]]
-"""Each round with the hash of its entry, in the order of rounds."""
+"""Each round with the hash of its entry, in order."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Rounds `first` to `last`; for one round the hash of its entry, for several the RFC 6962 root over those hashes."""
+    """Rounds `first` to `last`: the hash of one entry, or the RFC 6962 root over several hashes."""
 
     first: int
     last: int
@@ -30,41 +30,41 @@ class Span:
 
 
 def check_batch(batch: int) -> None:
-    """Refuse more rounds under one root than the contract takes."""
+    """Refuse more rounds under one root than the contract accepts."""
     if not 1 <= batch <= LONGEST:
         raise BadInput(f"--batch must be from 1 to {LONGEST}, not {batch}", code="out-of-range")
 
 
 def stretch(first: int, last: int) -> str:
-    """Rounds in words."""
+    """Describe a range of rounds."""
     return f"round {first}" if first == last else f"rounds {first} to {last}"
 
 
 def stretches(numbers: Sequence[int]) -> str:
-    """Rounds in words, those that follow each other taken together."""
+    """Describe rounds, with consecutive ones as ranges."""
     return ", ".join(stretch(part[0], part[-1]) for part in _unbroken(numbers))
 
 
 def run_and_rounds(book: Book) -> tuple[bytes, list[tuple[int, bytes]]]:
-    """What is anchored of a ledger. A run is known by its first entry, which names the plan and everybody's keys.
+    """Return the id and the rounds of a ledger. The id is the hash of its first entry, which names the plan and all keys.
 
-    Entries that are not of a round are not anchored by themselves, but each round's entry names the hash of the one before.
+    Other entries are not anchored themselves, but each round's entry contains the hash of the previous one.
     """
     if not book.entries:
-        raise BadInput("the ledger has no entries: there is nothing to anchor", code="empty-ledger")
+        raise BadInput("the ledger has no entries to anchor", code="empty-ledger")
     rounds = [(int(e.content["round"]), bytes.fromhex(e.hash)) for e in book.entries if e.content["kind"] == ROUND]
     return bytes.fromhex(book.entries[0].hash), rounds
 
 
 def span_of(rounds: Rounds) -> Span:
-    """One span over rounds that follow each other."""
+    """Make one span of consecutive rounds."""
     hashes = [entry for _, entry in rounds]
     one = hashes[0] if len(hashes) == 1 else Tree(leaf_hash(h) for h in hashes).root()
     return Span(rounds[0][0], rounds[-1][0], one)
 
 
 def spans(rounds: Rounds, *, batch: int) -> Iterator[Span]:
-    """All rounds in spans of at most `batch`, which end where a round is missing."""
+    """Split rounds into spans of at most `batch`, which end at a missing round."""
     entry = dict(rounds)
     for part in _unbroken([number for number, _ in rounds]):
         for start in range(0, len(part), batch):

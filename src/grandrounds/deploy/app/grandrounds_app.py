@@ -1,4 +1,4 @@
-"""What would run if this app were started by Flower itself: a sentence that says how it is meant."""
+"""Flower app that carries the settings of a run. It raises an error if Flower itself starts it."""
 
 from flwr.app import Context
 from flwr.clientapp import ClientApp
@@ -10,4 +10,4 @@ client = ClientApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    raise SystemExit("runs of this app are conducted by `rounds server start`; nothing is run from the app itself")
+    raise SystemExit("this app is run by `rounds server start`; it contains no code of its own")

@@ -1,10 +1,10 @@
 """SSE-AGG, FedXChain and XFed as strategies for existing Flower apps.
 
 from grandrounds.integrations.flower import SSEAgg
-strategy = SSEAgg(fraction_train=0.5)          # where the app had FedAvg(fraction_train=0.5)
+strategy = SSEAgg(fraction_train=0.5)          # in place of FedAvg(fraction_train=0.5)
 
-A strategy runs the package's own method, so its weights are those of `grandrounds.run`. `grandrounds.flower.client` computes
-what clients add to their replies; it needs NumPy alone and imports no Flower.
+A strategy runs the package's own method, so its weights equal those of `grandrounds.run`. `grandrounds.flower.client`
+computes the metrics that clients add to their replies; it needs only NumPy and imports no Flower.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOME = {
     "XFed": "xfed",
     "answer_with": "uploads",
     "send_kept_model": "uploads",
-    "kept": "uploads",  # send_kept_model by its first name
+    "kept": "uploads",  # earlier name of send_kept_model
 }
 
 

@@ -1,11 +1,11 @@
-"""Metrics that a client adds to the MetricRecord of its reply, from plain callables and NumPy arrays: any framework will do.
+"""Metrics that a client adds to the MetricRecord of its reply, from plain callables and NumPy arrays of any framework.
 
 metrics = {"num-examples": len(x), **sse_report(predict, x_reference, y_reference)}
 return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)}), reply_to=message)
 
-`predict` takes rows (n, d) and returns probabilities of the model that the client has just trained: (n,) or (n, 1) of the
-event, or (n, C) of classes. Keys are the names of the package's own reports with `grandrounds.` before them, so that they
-meet no key of the app's own.
+`predict` takes rows (n, d) and returns probabilities of the trained model: (n,) or (n, 1) of the event, or (n, C) of
+classes. Keys are the names of the package's reports with the prefix `grandrounds.`, so that they do not collide with the
+app's keys.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from grandrounds.metrics import ScoredRows, scores
 from grandrounds.site.explain import sketched
 
 PREFIX = "grandrounds."
-"""Before every key of ours in a MetricRecord."""
+"""Prefix of our keys in a MetricRecord."""
 
 KEEP, ROUND = f"{PREFIX}keep", f"{PREFIX}round"
-"""In a message's ConfigRecord: that the node is to keep its model until it is asked for, and the round it trained in."""
+"""Keys of a message's ConfigRecord: the node keeps its model until it is requested, and the round of that model."""
 
 SITE = f"{PREFIX}site"
-"""In a ConfigRecord of a reply: what the node calls itself, for the record alone."""
+"""Key of a reply's ConfigRecord: the node's own name, for the record only."""
 
 UPLOAD = "grandrounds_upload"
-"""The action of the message that asks for a model that was kept: `@app.train("grandrounds_upload")`."""
+"""Action of the message that requests a stored model: `@app.train("grandrounds_upload")`."""
 
 
 @dataclass(frozen=True)
 class ReportColumns:
-    """The columns of a report.
+    """Columns of a report.
 
     Attributes:
-        columns: The names of the columns.
-        lists: Those that are lists.
-        optional: Those that may be left out.
-        helper: The function that computes them.
+        columns: Names of the columns.
+        lists: Columns that are lists.
+        optional: Columns that may be omitted.
+        helper: Function that computes them.
     """
 
     columns: tuple[str, ...]
@@ -76,11 +76,11 @@ REPORTS = {
         helper="xfed_report",
     ),
 }
-"""By the names that methods ask for; `model`, `count` and `steps` are Flower's own business."""
+"""Reports by the names that methods use; `model`, `count` and `steps` come from Flower itself."""
 
 
 def metric_key(column: str) -> str:
-    """Return the MetricRecord's key of a report's column."""
+    """Return the key of a report's column in a MetricRecord."""
     return f"{PREFIX}{column}"
 
 
@@ -88,7 +88,7 @@ Predict = Callable[[Array], Array]
 Report = dict[str, float | int | list[float]]
 
 _MIN_PROBABILITY = 1e-15
-"""How near to 0 and 1 a probability may be: a log loss stays finite."""
+"""Smallest distance of a probability from 0 and 1, so that a log loss is finite."""
 
 
 def sse_report(
@@ -101,21 +101,24 @@ def sse_report(
     repeats: int = 3,
     validation: tuple[Array, Array] | None = None,
 ) -> Report:
-    """Compute SSE-AGG's report: the sketch of a model by permutation importance (eq. 2-3).
+    """Compute SSE-AGG's report: a sketch of the model by permutation importance (eq. 2-3).
 
     Args:
         predict: The model's probabilities.
         x: Reference rows (n, d), the same at all nodes: sketches of other rows cannot be compared.
-        y: Their classes (n,); None: importance is how far the model's own predictions move.
-        columns: The clinical column of each input (d,), so that one-hot inputs are permuted together; by default each input is
-            permuted for itself.
-        seed: The seed of permutations, the same at all nodes.
+        y: Their classes (n,); None: importance is the change of the model's own predictions.
+        columns: The clinical column of each input (d,), so that one-hot inputs are permuted together; by default each input
+            is permuted separately.
+        seed: Seed of the permutations, the same at all nodes.
         repeats: Permutations of each column, the same at all nodes.
         validation: The node's own rows (x, y) for the signals worst_site and calibration (eq. 6-7): validation loss and
             calibration error.
 
+    Returns:
+        The metrics.
+
     Raises:
-        BadInput: `predict` returns no probabilities.
+        BadInput: `predict` does not return probabilities.
     """
     model = _PredictModel.from_callable(predict, x[:1])
     rows = np.asarray(x, float)
@@ -129,11 +132,14 @@ def sse_report(
 
 
 def sse_report_of(importances: Array) -> Report:
-    """Compute SSE-AGG's report from importances by an explainer of your own: |input x gradient|, |SHAP|, occlusion.
+    """Compute SSE-AGG's report from importances of your own explainer: |input x gradient|, |SHAP|, occlusion.
 
     Args:
         importances: Importances (n, F) of rows, or (F,), of the same reference rows at all nodes and in one unit (nats of a
-            loss, log-odds): sites whose features count for much more or less than others' stand out.
+            loss, log-odds); sites whose importances are much larger or smaller than others' count as outliers.
+
+    Returns:
+        The metrics.
     """
     rows = np.atleast_2d(np.asarray(importances, float))
     mean = rows.mean(axis=0, keepdims=True)
@@ -149,9 +155,12 @@ def fedxchain_report(
     """Compute FedXChain's report: SHAP values of a node's own rows as shares (eq. 3), and the accuracy on held-out rows.
 
     Args:
-        attributions: SHAP values (n, F), against one background that all nodes agree on, or they cannot be compared.
+        attributions: SHAP values (n, F) with one background at all nodes, or they cannot be compared.
         accuracy: The model's accuracy on held-out rows; None for a node without any.
         against: (x, background), (n, F) and (B, F): adds the direction of attributions, for trust.signed.
+
+    Returns:
+        The metrics.
     """
     values = np.atleast_2d(np.asarray(attributions, float))
     out: Report = {
@@ -173,20 +182,23 @@ def xfed_report(
     scenes: tuple[Array, Array, int] | None = None,
     form: str = "mass",
 ) -> Report:
-    """Compute XFed's report: accuracy on shared scoring images, and the share of them with heat in the right place.
+    """Compute XFed's report: accuracy on shared scoring images, and the share of images with heat in the correct region.
 
     Args:
         predict: The model's probabilities.
-        x: Images (n, ...) that all nodes hold.
+        x: Images (n, ...) that all nodes have.
         y: Their classes (n,).
-        heats: Importance of each pixel for the true class (n, H, W), by any attribution. XAI accuracy is the share of images
-            with more heat inside the mask (IoU-ratio above 1; sec. 3).
-        masks: The right place (n, H, W).
-        scenes: Heats (m, H, W) of grid scenes, their right cells (m,) and the cells on a side, for score "grid".
-        form: The form of the IoU-ratio.
+        heats: Importance of each pixel for the true class (n, H, W), by any attribution. XAI accuracy is the share of
+            images with more heat inside the mask (IoU-ratio above 1; sec. 3).
+        masks: The correct region (n, H, W).
+        scenes: Heats (m, H, W) of grid scenes, their correct cells (m,) and the cells on a side, for score "grid".
+        form: Form of the IoU-ratio.
+
+    Returns:
+        The metrics.
 
     Raises:
-        BadInput: Heats come without masks, there are neither heats nor scenes, or `predict` returns no probabilities.
+        BadInput: Heats have no masks, there are neither heats nor scenes, or `predict` does not return probabilities.
     """
     if (heats is None) != (masks is None) or (heats is None and scenes is None):
         raise BadInput("xfed_report needs heats with their masks, or scenes with their cells", code="missing-argument")
@@ -215,21 +227,22 @@ class _PredictModel:
 
     @classmethod
     def from_callable(cls, predict: Predict, some: Array) -> _PredictModel:
-        """Call `predict` once, to see how many classes it tells apart."""
+        """Call `predict` once, to find the number of classes."""
         probabilities = np.asarray(predict(some))
         if probabilities.ndim not in (1, 2) or len(probabilities) != len(some):
             raise BadInput(
-                f"predict gave an array of shape {probabilities.shape} for {len(some)} rows: give (n,), (n, 1) or (n, C)",
+                f"predict returned an array of shape {probabilities.shape} for {len(some)} rows: return (n,), (n, 1) or "
+                "(n, C)",
                 code="bad-predictions",
             )
         return cls(predict, 1 if probabilities.ndim == 1 else probabilities.shape[1])
 
     def logits(self, _: Any, x: Array) -> Array:
-        """Return probabilities as log-odds (n, 1), or as their logarithms (n, C)."""
+        """Convert probabilities to log-odds (n, 1), or to their logarithms (n, C)."""
         p = np.asarray(self.predict(x), float).reshape(len(x), -1)
         if not ((p >= -_MIN_PROBABILITY) & (p <= 1 + 1e-6)).all():
             raise BadInput(
-                "predict gave numbers that are no probabilities: give the model's softmax or sigmoid, from 0 to 1",
+                "predict returned numbers outside 0 to 1: return probabilities (the model's softmax or sigmoid)",
                 code="bad-predictions",
             )
         p = np.clip(p, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
@@ -237,7 +250,7 @@ class _PredictModel:
         return out
 
     def target(self, y: Array) -> Array:
-        """Return classes (n,) as the probabilities that training would aim at, (n, outputs)."""
+        """Convert classes (n,) to target probabilities, (n, outputs)."""
         classes = np.asarray(y).astype(np.int64)
         if self.outputs == 1:
             return classes[:, None].astype(float)

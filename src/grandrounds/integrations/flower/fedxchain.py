@@ -1,4 +1,4 @@
-"""FedXChain as a Flower strategy: nodes are weighed by trust, from accuracy, agreement of SHAP values and consistency."""
+"""FedXChain as a Flower strategy: nodes are weighted by trust, from accuracy, agreement of SHAP values and consistency."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ _DIRECTION = "shap.direction"
 
 
 class FedXChain(MethodStrategy):
-    """Flower's FedAvg, weighed by trust (FedXChain eq. 3-8).
+    """Flower's FedAvg, weighted by trust (FedXChain eq. 3-8).
 
     Clients add `grandrounds.flower.client.fedxchain_report` to their metrics.
 
-    This is less than method 'fedxchain' of this package: SHAP shares and models reach the server without masks, nodes do not
-    recompute the weights, and nothing is signed. The server computes the steadiness of explanations, since it sees them.
+    This is less than method 'fedxchain' of this package: SHAP shares and models reach the server without secure
+    aggregation, nodes do not recompute the weights, and nothing is signed. The server computes the steadiness of
+    explanations, since it sees them.
 
     Args:
-        trust: The section [method.trust] of an experiment: preset, alpha, beta, gamma, tau, kappa and so on.
-        features: The names of the features of SHAP values.
+        trust: Section [method.trust] of an experiment: preset, alpha, beta, gamma, tau, kappa and so on.
+        features: Names of the features of SHAP values.
         explain: Explains nodes' models at the server.
         fedavg: Arguments of Flower's FedAvg.
 
     Raises:
-        BadInput: A setting needs what a Flower app does not have.
+        BadInput: A setting is not available in a Flower app.
     """
 
     method_name, section = "fedxchain", "trust"
@@ -54,21 +55,21 @@ class FedXChain(MethodStrategy):
         for key, only in (("accuracy_at", "site"), ("explained", "own"), ("top", 0)):
             if getattr(settings, key) != only:
                 raise BadInput(
-                    f"FedXChain: trust.{key} can be {only!r} alone in a Flower app, not {getattr(settings, key)!r}",
+                    f"FedXChain: trust.{key} is {getattr(settings, key)!r}, but a Flower app supports only {only!r}",
                     code="unsupported-setting",
                 )
         self.signed = bool(settings.signed)
         self.features = tuple(features)
-        self._shares: dict[str, Array] = {}  # each node's reasons of the last round that it had a part in
+        self._shares: dict[str, Array] = {}  # each node's attributions of its last round
 
     def expected_content(self, ask: Ask) -> ReplyContent:
-        """Read the direction of attributions where it counts."""
+        """Read the direction of attributions if it is used."""
         some = frozenset({_DIRECTION})
         content = super().expected_content(ask)
         return replace(content, required=some) if self.signed else replace(content, ignored=some)
 
     def complete(self, answers: Answers) -> Answers:
-        """Add the steadiness of each node's explanations; NaN for a node that takes part for the first time."""
+        """Add the steadiness of each node's explanations; NaN for a node's first round."""
         shares = np.asarray(answers["shap.shares"])
         steady = np.full(len(answers), np.nan)
         for k, node in enumerate(answers.sites):
@@ -83,12 +84,12 @@ class FedXChain(MethodStrategy):
         if answers is None or not self.features:
             return server
         if len(self.features) != len(server.features):
-            counts = f"{len(self.features)} names and nodes send {len(server.features)} SHAP shares"
+            counts = f"{len(self.features)} names, but nodes send {len(server.features)} SHAP shares"
             raise BadInput(f"FedXChain: features has {counts}: give one name for each", code="length-mismatch")
         return replace(server, features=self.features)
 
     def reply(self, ask: Ask, answers: Answers) -> Answers:
-        """Answer for nodes that they accept the weights: nodes of a Flower app are not shown them, as the record says."""
+        """Accept the weights in place of the nodes, which do not receive them; the record says so."""
         if ask.task != WEIGHTS:
             return super().reply(ask, answers)
         return Answers(answers.sites, {"agreed": np.ones(len(answers), bool)})

@@ -1,4 +1,4 @@
-"""Replies of Flower nodes as Answers: read what a method asked for, leave out and name what cannot be used."""
+"""Convert replies of Flower nodes to Answers; unusable replies are left out and named."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from grandrounds.integrations.flower.client import PREFIX, REPORTS, metric_key
 from grandrounds.protocol.messages import Answers
 
 Metrics = Mapping[str, int | float | list[int] | list[float]]
-"""The metrics of a reply, by key."""
+"""Metrics of a reply by key."""
 
 Row = dict[str, Array | float]
-"""The columns of one node's answer."""
+"""Columns of one node's answer."""
 
 Explain = Callable[[ArrayRecord], Metrics]
-"""Explains a node's model at the server: what a helper of `grandrounds.flower.client` gives for it."""
+"""Explains a node's model at the server; returns the metrics of a helper of `grandrounds.flower.client`."""
 
 SILENT = "did not answer"
 STRANGE = "answered without having been asked"
@@ -32,18 +32,18 @@ STRANGE = "answered without having been asked"
 
 @dataclass(frozen=True)
 class Parameters:
-    """The names, types and shapes of a model's arrays, in order: packs an ArrayRecord into the vector that methods average."""
+    """Names, types and shapes of a model's arrays, in order; packs an ArrayRecord into the vector that methods average."""
 
     shapes: tuple[tuple[str, np.dtype[np.generic], tuple[int, ...]], ...]
 
     @classmethod
     def from_record(cls, arrays: ArrayRecord) -> Parameters:
-        """Read the headers of a record; no array is decoded."""
+        """Read the headers of a record without decoding arrays."""
         return cls(tuple((name, np.dtype(a.dtype), tuple(a.shape)) for name, a in arrays.items()))
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """Return one type that holds all arrays: float32 where all are that or smaller, else float64."""
+        """Return one type for all arrays: float32 if that suffices, else float64."""
         small = all(kind in (np.float16, np.float32) for _, kind, _ in self.shapes)
         return np.dtype(np.float32 if small else np.float64)
 
@@ -58,7 +58,7 @@ class Parameters:
         return np.concatenate(parts) if parts else np.zeros(0, self.dtype)
 
     def unpack(self, vector: Array) -> ArrayRecord:
-        """Unpack a vector (P,) into a record; whole numbers (BatchNorm's counter of batches) are rounded back to their type."""
+        """Unpack a vector (P,) into a record; integers (BatchNorm's counter of batches) are rounded to their type."""
         out, start = ArrayRecord(), 0
         for name, kind, shape in self.shapes:
             size = prod(shape)
@@ -71,11 +71,11 @@ class Parameters:
 
 @dataclass(frozen=True)
 class ReplyContent:
-    """The content that is read from a reply.
+    """Content to read from a reply.
 
     Attributes:
         reports: The reports.
-        required: Columns that must be there although their report makes them optional.
+        required: Columns that are required although their report makes them optional.
         ignored: Columns that are not read.
         model: Read the model.
         rows: Read the number of rows.
@@ -90,7 +90,7 @@ class ReplyContent:
 
 @dataclass(frozen=True)
 class Replies:
-    """Replies by node, in the order of their ids, and the nodes that failed with the reason."""
+    """Replies by node, in the order of their ids, and failed nodes with the cause."""
 
     contents: Mapping[str, RecordDict]
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Replies:
         failed: dict[str, str] = {}
         for message in sorted(replies, key=lambda m: m.metadata.src_node_id):
             node = str(message.metadata.src_node_id)
-            if message.has_error():  # the code alone: a reason can carry values of patients
+            if message.has_error():  # only the code: a text may contain patients' values
                 failed[node] = f"failed (Flower's error code {message.error.code})"
             else:
                 contents[node] = message.content
@@ -111,28 +111,28 @@ class Replies:
 
 @dataclass(frozen=True)
 class UsableReplies:
-    """The usable replies of one exchange as Answers; the nodes of the others are in `answers.missing`, with the reason."""
+    """Usable replies of one exchange as Answers; the other nodes are in `answers.missing`, with the cause."""
 
     answers: Answers
     contents: Mapping[str, RecordDict] = field(default_factory=dict)
 
 
 class _Unusable(Exception):
-    """A reply that is left out, with the reason."""
+    """A reply that is left out, with the cause."""
 
 
 class _NotSent(_Unusable):
-    """A reply without a key that is needed: the client does not compute it yet."""
+    """A reply without a required key: the client does not compute it yet."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads replies of nodes that were sent a model with these parameters.
+    """Reads replies of nodes that received a model with these parameters.
 
     Attributes:
-        parameters: The parameters of the model.
-        rows_key: The key of the number of rows in a MetricRecord.
-        arrays_key: The key of the model's ArrayRecord.
+        parameters: Parameters of the model.
+        rows_key: Key of the number of rows in a MetricRecord.
+        arrays_key: Key of the model's ArrayRecord.
         explain: Explains nodes' models at the server.
     """
 
@@ -149,8 +149,11 @@ class Reader:
             nodes: The nodes that were asked.
             expected: The content to read.
 
+        Returns:
+            The usable replies.
+
         Raises:
-            BadInput: No node sends a key that is needed, which is a mistake of the app.
+            BadInput: No node sends a required key, which is a mistake in the app.
         """
         rows: dict[str, Row] = {}
         missing = dict(replies.failed)
@@ -174,7 +177,7 @@ class Reader:
         return UsableReplies(answers, {n: replies.contents[n] for n in answers.sites})
 
     def _row(self, content: RecordDict, expected: ReplyContent) -> Row:
-        """Read the columns of one reply; the model first, since one that is not finite cannot be explained."""
+        """Read the columns of one reply; the model first, since a model that is not finite cannot be explained."""
         row: Row = {}
         if expected.model:
             row["model"] = self.model(content)
@@ -191,7 +194,7 @@ class Reader:
         return row
 
     def arrays(self, content: RecordDict) -> ArrayRecord | None:
-        """Return the model of a reply: under the strategy's key, or the only ArrayRecord there is."""
+        """Return the model of a reply: under the strategy's key, or the only ArrayRecord."""
         records = content.array_records
         only = next(iter(records.values())) if len(records) == 1 else None
         return records.get(self.arrays_key, only)
@@ -202,7 +205,7 @@ class Reader:
         if arrays is None:
             raise _NotSent(f"sent no model: put an ArrayRecord under '{self.arrays_key}' into the reply")
         if not self.parameters.fits(arrays):
-            raise _Unusable("sent a model whose arrays have other names or shapes than those it was sent")
+            raise _Unusable("sent a model whose arrays have other names or shapes than the one it received")
         vector = self.parameters.pack(arrays)
         if not np.isfinite(vector).all():
             raise _Unusable(NOT_FINITE)
@@ -210,7 +213,7 @@ class Reader:
 
 
 def without_own_metrics(content: RecordDict) -> RecordDict:
-    """Remove our keys from a reply, for Flower's own averaging of metrics: a mean of them says nothing."""
+    """Remove our keys from a reply before Flower averages its metrics: their mean is meaningless."""
     out = RecordDict()
     for name, record in content.metric_records.items():
         out[name] = MetricRecord({k: v for k, v in record.items() if not k.startswith(PREFIX)})
@@ -219,15 +222,15 @@ def without_own_metrics(content: RecordDict) -> RecordDict:
 
 def _row_count(metrics: Metrics, key: str) -> float:
     if key not in metrics:
-        raise _NotSent(f"sent no '{key}' in its MetricRecord: say there how many rows it trained on")
+        raise _NotSent(f"sent no '{key}' in its MetricRecord: put the number of training rows there")
     rows = metrics[key]
     if isinstance(rows, list) or not (np.isfinite(rows) and rows > 0):
-        raise _Unusable(f"sent a '{key}' that is no number of rows above 0")
+        raise _Unusable(f"sent a '{key}' that is not a number of rows above 0")
     return float(rows)
 
 
 def _report_columns(name: str, metrics: Metrics, expected: ReplyContent) -> Row:
-    """Read one report's columns from a MetricRecord; an optional column that is left out is NaN."""
+    """Read one report's columns from a MetricRecord; an omitted optional column is NaN."""
     report = REPORTS[name]
     row: Row = {}
     for column in report.columns:
@@ -236,32 +239,32 @@ def _report_columns(name: str, metrics: Metrics, expected: ReplyContent) -> Row:
             continue
         if key not in metrics:
             if column in expected.required or column not in report.optional:
-                add = f"add what grandrounds.flower.client.{report.helper} gives to the reply's metrics"
+                add = f"add the result of grandrounds.flower.client.{report.helper} to the reply's metrics"
                 raise _NotSent(f"sent no '{key}' in its MetricRecord: {add}")
             if column not in report.lists:
                 row[column] = float("nan")
             continue
         value = metrics[key]
         if isinstance(value, list) != (column in report.lists):
-            raise _Unusable(f"sent a '{key}' that is {'no list' if column in report.lists else 'a list'}")
+            raise _Unusable(f"sent a '{key}' that is {'not a list' if column in report.lists else 'a list'}")
         row[column] = np.asarray(value, float)
     return row
 
 
 def _mismatched_lengths(rows: Mapping[str, Row]) -> dict[str, str]:
-    """Find nodes whose lists have another length than most nodes' have, each with the reason."""
+    """Find nodes whose lists differ in length from those of most nodes, with the cause."""
     out: dict[str, str] = {}
     for column in dict.fromkeys(c for row in rows.values() for c, v in row.items() if np.ndim(v) == 1 and c != "model"):
         sizes = {node: np.size(row[column]) if column in row else 0 for node, row in rows.items()}
         usual = Counter(sizes.values()).most_common(1)[0][0]
         for node, size in sizes.items():
             if size != usual:
-                out[node] = f"sent {size} numbers in '{metric_key(column)}', where most nodes sent {usual}"
+                out[node] = f"sent {size} numbers in '{metric_key(column)}', but most nodes sent {usual}"
     return out
 
 
 def _drop_unusable(answers: Answers) -> Answers:
-    """Drop nodes that sent values that are not finite, or impossible, by the local engine's own rules."""
+    """Drop nodes with values that are not finite or impossible, by the local engine's rules."""
     for look, why in ((finite_rows, NOT_FINITE), (possible_rows, IMPOSSIBLE)):
         good = look(answers)
         if not good.all():

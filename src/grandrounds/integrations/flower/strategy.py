@@ -1,7 +1,7 @@
-"""The base of the three strategies, Flower's FedAvg with the package's own method between replies and model; and SSE-AGG.
+"""Base class of the three strategies: Flower's FedAvg with a method of this package as aggregation; and SSE-AGG.
 
-A method's round is a generator that yields Asks. Here replies of Flower nodes are its Answers, so weights, signals and the
-record of a round are the method's own, and nothing is computed twice.
+A method's round is a generator that yields Asks. Replies of Flower nodes are its Answers, so weights, signals and the
+record of a round are the method's own.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from grandrounds.methods.base import Outcome, Round, Server
 from grandrounds.protocol.messages import Answers, Ask
 
 _ANY_DATA = {"data": {"name": "breast-cancer"}}
-"""An experiment names its data, so that its settings can be filled in. None is read here: an app's nodes have their own."""
+"""Placeholder for the data of an experiment, so that its settings can be filled in. No data are read here."""
 
 _CONSORTIUM_STATE = ("pooled",)
-"""What methods remember of the consortium, and not of its sites one by one."""
+"""State of methods about the consortium as a whole, not about single sites."""
 
 
 @dataclass(frozen=True)
 class TrainingRound:
-    """A round that nodes were asked to train in: the model that they were sent, and the nodes."""
+    """A round in which nodes were asked to train: the model they received, and the nodes."""
 
     round: int
     reader: Reader
@@ -57,19 +57,19 @@ class MethodStrategy(FedAvg):
     """Flower's FedAvg with the aggregation of a method of this package; sampling, messages and evaluation are FedAvg's.
 
     Args:
-        settings: The method's own section of an experiment, with the same names and defaults.
-        explain: Explains nodes' models at the server, where it holds reference rows: takes a node's ArrayRecord and returns
-            what a helper of `grandrounds.flower.client` computes. Clients then need no change.
+        settings: The method's section of an experiment, with the same names and defaults.
+        explain: Explains nodes' models at the server if it has reference rows: takes a node's ArrayRecord and returns the
+            metrics of a helper of `grandrounds.flower.client`. Clients then need no change.
         fedavg: Arguments of Flower's FedAvg.
 
     Attributes:
-        decisions: The record: one dict of plain JSON values per round, as `round_logs.json` of a run has them, with nodes by
+        decisions: The record: one dict of plain JSON values per round, as in `round_logs.json` of a run, with nodes by
             their ids.
-        names: The names that nodes give themselves, in a ConfigRecord with 'grandrounds.site'.
+        names: Names of the nodes from a ConfigRecord with 'grandrounds.site'.
     """
 
     method_name: ClassVar[str] = ""
-    section: ClassVar[str] = ""  # the method's own section of [method]
+    section: ClassVar[str] = ""  # the method's section of [method]
 
     def __init__(self, settings: Mapping[str, object] | None, *, explain: Explain | None, **fedavg: Any) -> None:
         super().__init__(**fedavg)
@@ -93,7 +93,7 @@ class MethodStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Sample nodes as FedAvg does, and remember what they are sent."""
+        """Sample nodes as FedAvg does, and remember the model they receive."""
         messages = list(super().configure_train(server_round, arrays, config, grid))
         parameters = Parameters.from_record(arrays)
         reader = Reader(parameters, self.weighted_by_key, self.arrayrecord_key, self.explain)
@@ -112,19 +112,19 @@ class MethodStrategy(FedAvg):
         outcome = self._drive(training, usable.answers)
         return self.finish_round(training, usable, outcome)
 
-    # What a strategy of its own may say otherwise
+    # Methods that a strategy may override
 
     def expected_content(self, ask: Ask) -> ReplyContent:
         """Return the content that is read from replies to the method's training Ask."""
         return ReplyContent(tuple(r for r in ask.report if r in REPORTS), model="model" in ask.report)
 
     def complete(self, answers: Answers) -> Answers:
-        """Add to the answers what the server computes, since nodes of a Flower app do not report it."""
+        """Add signals that the server computes, since nodes of a Flower app do not report them."""
         return answers
 
     def reply(self, ask: Ask, answers: Answers) -> Answers:
         """Answer a further Ask of the round, after training."""
-        raise TypeError(f"{type(self).__name__} does not know the task '{ask.task}'")
+        raise TypeError(f"{type(self).__name__} does not support the task '{ask.task}'")
 
     def notes(self) -> Sequence[str]:
         """Return notes for every round's record."""
@@ -133,20 +133,20 @@ class MethodStrategy(FedAvg):
     # The round
 
     def current_round(self, server_round: int) -> TrainingRound:
-        """Return the round that nodes were asked in.
+        """Return the round in which nodes were asked.
 
         Raises:
             BadInput: configure_train was not called for this round.
         """
         if self._training is None or self._training.round != server_round:
             raise BadInput(
-                f"aggregate_train of round {server_round} has no model to begin with: call configure_train for it first",
+                f"aggregate_train of round {server_round} has no initial model: call configure_train for it first",
                 code="round-not-configured",
             )
         return self._training
 
     def server(self, training: TrainingRound, answers: Answers | None = None) -> Server:
-        """Build the method's server; `answers` tell its number of features."""
+        """Build the method's server; `answers` determine its number of features."""
         new = sorted(set(training.nodes) - set(self._nodes), key=int)
         self._state = {n: a if n in _CONSORTIUM_STATE else _extend(a, len(new)) for n, a in self._state.items()}
         self._nodes = (*self._nodes, *new)
@@ -158,15 +158,15 @@ class MethodStrategy(FedAvg):
             seed=0,
             state=self._state,
             present=training.nodes,
-            background=np.zeros((1, 1)),  # clients have agreed on theirs
+            background=np.zeros((1, 1)),  # clients agreed on theirs
             features=tuple(f"feature {f + 1}" for f in range(features)),
         )
 
     def read_replies(self, training: TrainingRound, replies: Iterable[Message]) -> UsableReplies:
-        """Read the replies of nodes that trained, and log those that cannot be used."""
+        """Read the replies of nodes that trained, and log unusable ones."""
         content = self.expected_content(self._first_ask(training))
         usable = training.reader.read(Replies.from_messages(replies), training.nodes, content)
-        log(INFO, "aggregate_train: %s answers can be used", len(usable.answers))
+        log(INFO, "aggregate_train: %s answers are usable", len(usable.answers))
         for node, why in usable.answers.missing.items():
             log(WARNING, "\t> left out: node %s %s", node, why)
         names = [(node, r[SITE]) for node, c in usable.contents.items() for r in c.config_records.values() if SITE in r]
@@ -174,12 +174,12 @@ class MethodStrategy(FedAvg):
         return usable
 
     def _first_ask(self, training: TrainingRound) -> Ask:
-        """Return the method's Ask of nodes that train in this round."""
+        """Return the method's training Ask of this round."""
         work = self.method.round(self.server(training))
         ask = next(work)
         work.close()
         if not isinstance(ask, Ask):
-            raise TypeError(f"{self.method.title} does not wait for its sites")
+            raise TypeError(f"{self.method.title} is asynchronous, which a Flower strategy does not support")
         return ask
 
     def _drive(self, training: TrainingRound, answers: Answers) -> Outcome:
@@ -190,7 +190,7 @@ class MethodStrategy(FedAvg):
         return self.finish(work, answers, answers)
 
     def finish(self, work: Round, answers: Answers, trained: Answers) -> Outcome:
-        """Continue a round that waits for these answers; `trained` are those to training."""
+        """Continue a round that waits for these answers; `trained` are the answers to training."""
         while True:
             try:
                 effect = work.send(answers)
@@ -198,7 +198,7 @@ class MethodStrategy(FedAvg):
                 outcome: Outcome = end.value
                 return outcome
             if not isinstance(effect, Ask):
-                raise TypeError(f"{self.method.title} does not wait for its sites")
+                raise TypeError(f"{self.method.title} is asynchronous, which a Flower strategy does not support")
             answers = self.reply(effect, trained)
 
     def finish_round(
@@ -211,9 +211,9 @@ class MethodStrategy(FedAvg):
         return training.reader.parameters.unpack(outcome.model), metrics
 
     def abandon_round(self, training: TrainingRound, usable: UsableReplies) -> tuple[None, None]:
-        """Keep the model in a round without usable answers, and record why."""
+        """Keep the model in a round without usable answers, and record the cause."""
         if training.nodes:
-            why = "no answer could be used, so the model stays as it was"
+            why = "no answer was usable, so the model is unchanged"
             log(WARNING, "aggregate_train: %s", why)
             self._record(training, usable.answers.missing, Decision(why=why))
         return None, None
@@ -235,7 +235,7 @@ class MethodStrategy(FedAvg):
 
 
 def _extend(values: Array, more: int) -> Array:
-    """Add NaN rows for `more` nodes to what is remembered of nodes."""
+    """Add NaN rows for `more` nodes to the state of nodes."""
     if not more:
         return values
     out: Array = np.concatenate([values, np.full((more, *values.shape[1:]), np.nan)])
@@ -243,13 +243,13 @@ def _extend(values: Array, more: int) -> Array:
 
 
 class SSEAgg(MethodStrategy):
-    """Flower's FedAvg, weighed by the agreement of nodes' explanations (SSE-AGG eq. 4-8, 20-21).
+    """Flower's FedAvg, weighted by the agreement of nodes' explanations (SSE-AGG eq. 4-8, 20-21).
 
-    Clients add `grandrounds.flower.client.sse_report` to their metrics; or the server computes it (`explain`), and they add
-    nothing. Local regularisation (SCAFFOLD, anchors) is part of training, which is the app's own: only weights are set here.
+    Clients add `grandrounds.flower.client.sse_report` to their metrics; or the server computes it (`explain`), and clients
+    need no change. Local regularization (SCAFFOLD, anchors) is part of the app's own training: only weights are set here.
 
     Args:
-        weigh: The section [method.weigh] of an experiment: form, explanation_weight or lambdas, sharpness, floor and so on.
+        weigh: Section [method.weigh] of an experiment: form, explanation_weight or lambdas, sharpness, floor and so on.
         explain: Explains nodes' models at the server.
         fedavg: Arguments of Flower's FedAvg.
     """

@@ -1,4 +1,4 @@
-"""Uploads at a client of XFed: a trained model stays at the node until it is requested, which saves the others' uploads.
+"""Uploads of an XFed client: a trained model stays at the node until it is requested, which saves the others' uploads.
 
 @app.train()
 def train(message, context):
@@ -19,12 +19,15 @@ _KEPT, _WHEN = f"{PREFIX}kept.", f"{PREFIX}kept_in"
 
 
 def answer_with(message: Message, context: Context, content: RecordDict) -> Message:
-    """Reply to a training message: with all of `content`, or without the model where the server asks to keep it.
+    """Reply to a training message with all of `content`, or without the model if the server asks to keep it.
 
     Args:
         message: The message.
-        context: The client's context, whose state keeps the model.
+        context: The client's context, whose state stores the model.
         content: The reply.
+
+    Returns:
+        The reply message.
     """
     config = _merged_config(message)
     if not config.get(KEEP, False):
@@ -39,16 +42,16 @@ def answer_with(message: Message, context: Context, content: RecordDict) -> Mess
 
 
 def send_kept_model(message: Message, context: Context) -> Message:
-    """Reply to a message that requests the model of a round: with the one that was kept in it.
+    """Reply to a request for the model of a round with the stored one.
 
     Raises:
-        BadInput: No model of this round was kept.
+        BadInput: No model of this round is stored.
     """
     when = context.state.config_records.get(_WHEN)
     round_asked = _merged_config(message).get(ROUND)
     if when is None or round_asked is None or when[ROUND] != round_asked:
         raise BadInput(
-            f"this node keeps no model of round {round_asked!r}: answer training messages with answer_with",
+            f"this node has no stored model of round {round_asked!r}: answer training messages with answer_with",
             code="no-kept-model",
         )
     models = {n.removeprefix(_KEPT): a for n, a in context.state.array_records.items() if n.startswith(_KEPT)}
@@ -65,4 +68,4 @@ def _merged_config(message: Message) -> ConfigRecord:
 
 
 kept = send_kept_model
-"""The first name of `send_kept_model`."""
+"""Earlier name of `send_kept_model`."""

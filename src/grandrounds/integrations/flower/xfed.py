@@ -21,7 +21,7 @@ _NEEDS = {"grid": "rationale.grid", "masks": "rationale.xai"}
 
 @dataclass
 class _Selection:
-    """A round between its exchanges: nodes have reported scores, and the selected ones have been asked for their models."""
+    """A round between its exchanges: nodes have reported scores, and the selected ones were asked for their models."""
 
     round: int
     work: Round
@@ -31,20 +31,21 @@ class _Selection:
 
 
 class XFed(MethodStrategy):
-    """Flower's FedAvg of the nodes that are right for the right reasons.
+    """Flower's FedAvg over the nodes with the best accuracy and rationale scores.
 
-    A round has two exchanges. `configure_train` has nodes train and report scores; the messages it returns ask the selected nodes
-    for their models, which saves the others' uploads. Clients keep their model meanwhile (`grandrounds.flower.answer_with`,
-    `send_kept_model`). Where a client sends its model with its scores, it is used and nothing is saved; the record says so.
+    A round has two exchanges. `configure_train` makes nodes train and report scores; the returned messages ask the selected
+    nodes for their models, which saves the others' uploads. Clients store their model meanwhile
+    (`grandrounds.flower.answer_with`, `send_kept_model`). If a client sends its model with its scores, it is used and no
+    upload is saved; the record says so.
 
     Args:
-        xfed: The section [method.xfed] of an experiment: keep, xai_share, score, measure, until, weights. Unlike there, `score`
+        xfed: Section [method.xfed] of an experiment: keep, xai_share, score, measure, until, weights. Unlike there, `score`
             is "masks" by default: heat maps against truth masks, as `grandrounds.flower.client.xfed_report` computes them.
         score_timeout: Seconds to wait for scores.
         fedavg: Arguments of Flower's FedAvg.
 
     Raises:
-        BadInput: A setting needs what a Flower app does not have.
+        BadInput: A setting is not available in a Flower app.
     """
 
     method_name, section = "xfed", "xfed"
@@ -54,7 +55,7 @@ class XFed(MethodStrategy):
         settings = self.method.settings.xfed
         if settings.score_at != "site":
             raise BadInput(
-                "XFed: xfed.score_at can be 'site' alone in a Flower app: the server holds no scoring pictures",
+                "XFed: xfed.score_at must be 'site' in a Flower app, because the server has no scoring images",
                 code="unsupported-setting",
             )
         self.until = int(settings.until)
@@ -63,7 +64,7 @@ class XFed(MethodStrategy):
         self._notes: tuple[str, ...] = ()
 
     def expected_content(self, ask: Ask) -> ReplyContent:
-        """Require the scores that sites are ranked by."""
+        """Require the scores by which nodes are ranked."""
         content = super().expected_content(ask)
         needs = frozenset({"rationale.accuracy", "rationale.loss", _NEEDS[self.method.settings.xfed.score]})
         return replace(content, required=needs if content.reports else frozenset())
@@ -71,7 +72,7 @@ class XFed(MethodStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Have nodes train and report scores, and ask the selected nodes for their models."""
+        """Make nodes train and report scores, and ask the selected nodes for their models."""
         choosing = not (self.until and server_round > self.until)
         config[KEEP] = choosing
         messages = list(super().configure_train(server_round, arrays, config, grid))
@@ -111,7 +112,7 @@ class XFed(MethodStrategy):
         return self._notes
 
     def _choose(self, training: TrainingRound, usable: UsableReplies) -> list[Message]:
-        """Continue the method's round up to its second Ask, and write its messages."""
+        """Continue the method's round up to its second Ask, and create its messages."""
         work = self.method.round(self.server(training, usable.answers))
         next(work)
         ask = work.send(usable.answers)

@@ -1,7 +1,7 @@
-"""A finished run in an experiment tracker: its content (`contents`), the place (`target`), and MLflow (`client`).
+"""Log a finished run to MLflow: its content (`contents`), the target (`target`), and the client (`client`).
 
-A run finishes first and is logged then, from its folder. So a tracker that is away costs no run, and earlier runs, or those
-at hospitals, are logged the same way.
+A run is finished first and then logged from its folder. So an unreachable tracker never breaks a run, and earlier runs, or
+those at hospitals, are logged in the same way.
 """
 
 from __future__ import annotations

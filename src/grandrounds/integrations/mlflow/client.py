@@ -1,6 +1,6 @@
-"""Log a run to MLflow, by `MlflowClient` alone, which the packages `mlflow` and `mlflow-skinny` both have.
+"""Log a run to MLflow with `MlflowClient` only, which both `mlflow` and `mlflow-skinny` have.
 
-The model is logged as a file in the safetensors layout. MLflow's own flavours pickle, so none is used.
+The model is logged as a safetensors file. MLflow's own flavours pickle, so none is used.
 """
 
 from __future__ import annotations
@@ -22,49 +22,52 @@ from grandrounds.integrations.mlflow.contents import LONGEST_TAG, Contents, Metr
 from grandrounds.integrations.mlflow.target import Figures, LoggedRun, NotLogged, Target, hide_credentials
 
 _DEFAULTS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # MLflow would tell its makers of its use
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # disable MLflow's telemetry
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # seven, as MLflow has it, is four minutes for a server that is away
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # MLflow's default of seven takes four minutes for an unreachable server
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
 }
 _EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"
 _PARAMS, _METRICS = 100, 500
-"""How many a request may hold; of metrics MLflow allows 1000 in all."""
+"""Largest number of parameters and metrics in a request; MLflow allows 1000 in total."""
 
 T = TypeVar("T")
 
 
 def log(contents: Contents, target: Target, *, figures: Figures) -> LoggedRun:
-    """Log a run, or update what was logged of it.
+    """Log a run, or update its earlier log.
 
     Args:
-        contents: The content of the run.
+        contents: Content of the run.
         target: The tracker.
-        figures: The file format of figures.
+        figures: File format of figures.
+
+    Returns:
+        The logged run.
 
     Raises:
-        NotLogged: MLflow failed; the sentence holds no secrets.
+        NotLogged: MLflow failed; the message contains no secrets.
     """
-    where = "its default place" if target.uri is None else hide_credentials(target.uri)
+    where = "its default location" if target.uri is None else hide_credentials(target.uri)
     with tempfile.TemporaryDirectory() as folder, _default_settings():
         drawings = _write_figures(
             contents, Path(folder), figures
-        )  # before MLflow is asked for anything: a PNG may be refused
+        )  # before MLflow is contacted: PNG may be unavailable
         try:
-            with redirect_stdout(io.StringIO()):  # where it would print the URI, with the password that is in it
+            with redirect_stdout(io.StringIO()):  # MLflow would print the URI with its password
                 client = _client(target)
                 where = target.without_secrets(hide_credentials(str(client.tracking_uri)))
                 return _RunLogger(client, contents, where).log(drawings)
         except GrandRoundsError:
             raise
-        except Exception as e:  # whatever a store, a driver or the network throws: the run is whole all the same
+        except Exception as e:  # any error of a store, driver or network: the run itself is complete
             raise NotLogged(
-                f"MLflow at {where} did not take {contents.identity.name}: {_reason(e, target)}", code="tracker-failed"
+                f"MLflow at {where} did not accept {contents.identity.name}: {_reason(e, target)}", code="tracker-failed"
             ) from None
 
 
 def _reason(error: BaseException, target: Target) -> str:
-    """Say why in few words: the network's error where it is at the bottom of it, else MLflow's own sentence."""
+    """Describe an error briefly: the underlying network error, else MLflow's own message."""
     below: BaseException | None = error
     while below is not None:
         if isinstance(below, (ConnectionError, TimeoutError, socket.gaierror)) and below.strerror:
@@ -76,14 +79,14 @@ def _reason(error: BaseException, target: Target) -> str:
 
 def _client(target: Target) -> Any:
     mlflow = import_module("mlflow")
-    for name in ("mlflow", "alembic"):  # how it makes its tables is of no interest here
+    for name in ("mlflow", "alembic"):  # details of creating its tables are not relevant
         logging.getLogger(name).setLevel(logging.ERROR)
     return mlflow.MlflowClient(tracking_uri=target.uri)
 
 
 @contextmanager
 def _default_settings() -> Iterator[None]:
-    """Set MLflow's settings as they suit a finished run, where the user has not set them."""
+    """Set MLflow's settings for a finished run, unless the user has set them."""
     ours = {name: value for name, value in _DEFAULTS.items() if name not in os.environ}
     os.environ.update(ours)
     try:
@@ -132,13 +135,13 @@ class _RunLogger:
         return str(experiment.experiment_id)
 
     def _find_run(self, experiment: str) -> Any:
-        """Find what was logged of this run before, complete or not."""
+        """Find the earlier log of this run, complete or not."""
         query = f"tags.`grandrounds.identity` = '{self._contents.identity.digest}'"
         runs = self._client.search_runs([experiment], filter_string=query, max_results=1)
         return runs[0] if runs else None
 
     def _log_params(self, now: Mapping[str, str], logged: Mapping[str, str]) -> tuple[str, ...]:
-        """Log new parameters. MLflow never changes a parameter, so one that differs becomes a tag; return those."""
+        """Log new parameters. MLflow never changes a parameter, so a changed one becomes a tag; return those."""
         new = [self._entities.Param(name, value) for name, value in now.items() if name not in logged]
         for some in _batches(_PARAMS, new):
             self._client.log_batch(self._id, params=some)
@@ -148,7 +151,7 @@ class _RunLogger:
         return differ
 
     def _log_metrics(self, measured: Sequence[Metric], ended: int, logged: Mapping[str, float]) -> None:
-        """Log new points. `logged`: the newest of each metric, which tells which have a history to read."""
+        """Log new points. `logged` is the newest point of each metric, which tells which metrics have a history."""
         points = {(m.key, m.step, m.value) for name in logged for m in self._client.get_metric_history(self._id, name)}
         new = [
             self._entities.Metric(m.name, m.value, ended - int(1000 * m.ends), m.round)

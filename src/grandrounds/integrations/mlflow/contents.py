@@ -1,7 +1,7 @@
-"""The content of a run for a tracker: parameters, metrics by round and final ones, tags, files. Plain values, no tracker.
+"""Content of a run for a tracker as plain values: parameters, metrics by round, final metrics, tags, files.
 
-Files are named here one by one. What is not named is not sent: no patient's page (explain/), no heat map (at_sites/), no
-summaries of columns (percentiles.json), no state of sites (checkpoint/), no key.
+Files are listed one by one. Other files are not sent: no patient's page (explain/), no heat map (at_sites/), no summaries
+of columns (percentiles.json), no state of sites (checkpoint/), no key.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ FILES = {
     "model.safetensors": "model",
     "schema.json": "model",
 }
-"""Files of a run folder, and the folder of the tracker that each goes to."""
+"""Files of a run folder, and the folder of each at the tracker."""
 
 LONGEST_VALUE, LONGEST_TAG, LONGEST_NAME = 6000, 5000, 250
-"""What MLflow takes, in characters: values of parameters and tags, names of anything."""
+"""Limits of MLflow in characters: values of parameters and tags, and names."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _ELLIPSIS = " ..."
@@ -58,7 +58,7 @@ class Metric:
 def flatten_plan(plan: Mapping[str, object]) -> dict[str, str]:
     """Flatten the plan to names such as `method.rounds`.
 
-    Lists, and dicts by names of somebody's columns, become JSON. Nulls and empty values are left out.
+    Lists, and dicts with the user's column names, become JSON. Nulls and empty values are left out.
     """
     return {
         name: cut(_as_text(value), LONGEST_VALUE) for name, value in _flat_settings(plan) if value not in (None, [], {})
@@ -127,7 +127,7 @@ def _final_metrics(summary: RunSummary) -> dict[str, object]:
 
 
 def _worst_scores(sites: Mapping[str, Scores]) -> dict[str, float]:
-    """Return each metric at its worst site, which can differ from metric to metric."""
+    """Return each metric at its worst site, which can differ between metrics."""
     out = {}
     for name in shown_in(Place.ROUND_SITES):
         values = [v for v in sites.get(name, {}).values() if v is not None]
@@ -145,7 +145,7 @@ def _drift_metrics(explanation: Mapping[str, Mapping[str, Any]]) -> dict[str, di
 
 
 def _flatten_numbers(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers among nested values, as `test/auroc`; text and what is not defined are left out."""
+    """Yield the numbers among nested values, as `test/auroc`; text and undefined values are left out."""
     for key, value in values.items():
         if isinstance(value, Mapping):
             yield from _flatten_numbers(value, f"{above}{key}/")
@@ -160,11 +160,11 @@ def _metric_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of a run.
+    """Identity of a run.
 
     Attributes:
-        name: The name of its folder.
-        began: A hash that stays when a run continues for more rounds.
+        name: Name of its folder.
+        began: A hash that does not change when a run continues for more rounds.
     """
 
     name: str
@@ -196,7 +196,7 @@ def read_contents(run: Run) -> Contents:
     Raises:
         BadInput: The run is not finished, or its files are damaged.
     """
-    _ = run.summary  # one that is not finished says so itself
+    _ = run.summary  # an unfinished run raises its own error
     try:
         identity = identify(run)
         return Contents(
@@ -216,9 +216,10 @@ def read_contents(run: Run) -> Contents:
 
 
 def identify(run: Run) -> Identity:
-    """Identify a run by its folder's name and the hash of its ledger's first entry, or of its seed and data without a ledger.
+    """Identify a run by its folder's name and the hash of its ledger's first entry, or of its seed and data without a
+    ledger.
 
-    The ledger's root will not do: it grows with every round, and a run that was resumed for more would be another one.
+    The ledger's root is not used: it changes with every round, so a resumed run would be another one.
     """
     name = run.folder.resolve().name
     if (run.folder / "ledger.db").exists():
@@ -234,7 +235,7 @@ def _digest(values: object) -> str:
 
 
 def build_tags(run: Run, identity: Identity) -> dict[str, str]:
-    """Build the tags that a run is found by, and those that must be read with its scores."""
+    """Build the tags that identify a run, and those that must be read with its scores."""
     from grandrounds import __version__
 
     summary = run.summary
@@ -263,7 +264,7 @@ def list_files(run: Run) -> Iterator[tuple[Path, str]]:
 
 
 def _model_files(named: Mapping[str, str]) -> Sequence[str]:
-    """Return the files of separate models that the summary names; a name that leads out of models/ is left out."""
+    """Return the files of separate models that the summary names; names outside models/ are left out."""
     return [n for n in named.values() if isinstance(n, str) and re.fullmatch(r"models/[0-9]+\.safetensors", n)]
 
 

@@ -1,4 +1,4 @@
-"""The place that a run is logged to, `mlflow` or `mlflow:URI`, and the result, without the secrets that a URI can hold."""
+"""Target of a log, `mlflow` or `mlflow:URI`, and its result, without the secrets of a URI."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class LoggedRun:
     Attributes:
         id: The tracker's id of the run.
         experiment: The experiment there.
-        where: The place, without secrets.
-        again: It had been logged before.
-        unchanged: Parameters that the tracker holds as they were first logged, and that differ now.
+        where: The location, without secrets.
+        again: It was logged before.
+        unchanged: Parameters that differ now, but that the tracker keeps as first logged.
     """
 
     id: str
@@ -44,10 +44,10 @@ class LoggedRun:
     unchanged: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        verb = "brought up to date" if self.again else "logged"
+        verb = "updated" if self.again else "logged"
         line = f"{verb} as run {self.id} of experiment '{self.experiment}' in MLflow at {self.where}"
         if self.unchanged:
-            line += f"; MLflow keeps parameters as first logged, and these differ now: {', '.join(self.unchanged)}"
+            line += f"; MLflow keeps parameters as first logged, and these have changed: {', '.join(self.unchanged)}"
         return line
 
 
@@ -57,7 +57,7 @@ class Target:
 
     Attributes:
         uri: The URI; None for MLflow's own default.
-        named: The URI was given by the user, not by the environment.
+        named: The user gave the URI, not the environment.
     """
 
     uri: str | None = None
@@ -65,7 +65,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> Target:
-        """Read `mlflow` (MLFLOW_TRACKING_URI, or MLflow's own default) or `mlflow:URI`.
+        """Parse `mlflow` (MLFLOW_TRACKING_URI, or MLflow's own default) or `mlflow:URI`.
 
         Raises:
             BadInput: The tracker is unknown, or MLflow is not installed.
@@ -80,7 +80,7 @@ class Target:
         return cls(uri or os.environ.get(_URI) or None, named=bool(uri))
 
     def __str__(self) -> str:
-        """Write it as it was given, without secrets."""
+        """Return the given text without secrets."""
         return f"mlflow:{hide_credentials(self.uri)}" if self.named and self.uri else "mlflow"
 
     def without_secrets(self, text: str) -> str:
@@ -107,12 +107,15 @@ def _secrets_of(uri: str) -> set[str]:
 
 
 def track(run: Run, target: str | Target = "mlflow", *, figures: Figures = "json") -> LoggedRun:
-    """Log a finished run, or update what was logged of it.
+    """Log a finished run, or update its earlier log.
 
     Args:
         run: The run.
         target: The tracker: "mlflow", "mlflow:URI" or a Target.
-        figures: "json" as Plotly reads it, "html" for a page each (2 MB), "png" where kaleido and a browser are installed.
+        figures: "json" for Plotly, "html" for a page each (2 MB), "png" if kaleido and a browser are installed.
+
+    Returns:
+        The logged run.
 
     Raises:
         BadInput: The tracker or the format is unknown, or the run is not finished.
@@ -120,7 +123,7 @@ def track(run: Run, target: str | Target = "mlflow", *, figures: Figures = "json
     """
     place = target if isinstance(target, Target) else Target.parse(target)
     if figures not in FORMS:
-        raise BadInput(f"unknown form of figures '{figures}'; {nearest(figures, FORMS)}", code="unknown-figure-format")
+        raise BadInput(f"unknown format of figures '{figures}'; {nearest(figures, FORMS)}", code="unknown-figure-format")
     from grandrounds.integrations.mlflow.client import log
     from grandrounds.integrations.mlflow.contents import read_contents
 

@@ -1,1 +1,1 @@
-"""A site's own privacy account: what each Ask costs its patients, paid before it is answered."""
+"""A site's own privacy account: the cost of each Ask, charged before it is answered."""

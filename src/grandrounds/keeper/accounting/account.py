@@ -1,11 +1,11 @@
-"""A site's privacy account: the cost of each Ask to its patients, computed here and paid before the Ask is answered.
+"""A site's privacy account: the cost of each Ask, computed at the site and charged before the Ask is answered.
 
-No server is trusted. Which releases an answer is follows from the Ask and from the site's rows (`ask_costs`); they are
-charged to the site's own budget, which outlives runs, and what does not fit, or has no noise, is refused.
+The server is not trusted. The releases of an answer follow from the Ask and from the site's rows (`ask_costs`). They are
+charged to the site budget, which covers all runs. An Ask that does not fit, or whose answer has no noise, is refused.
 
     paid = account.pay(ask, budget, required=policy.privacy.require)     # before
     columns = host.answer(ask, members)
-    account.record(ask, columns)                                      # after: what is withheld now, for a later sum
+    account.record(ask, columns)                                      # after: the withheld reports, for a later sum
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from grandrounds.site.host import SiteHost
 
 _REMEMBERED = 16
-"""Withheld answers, and sums, that an account knows at a time: more than a host holds."""
+"""Number of withheld answers, and sums, that an account remembers: more than a host stores."""
 
 
 @dataclass(frozen=True)
 class Paid:
-    """The outcome of a charge.
+    """Result of a charge.
 
     Attributes:
-        code: Why the Ask is refused; empty where it is not.
-        events: All that the answer discloses.
-        new: False where the very same Ask was paid for before: it must be answered from the cache, or not at all, since other
-            noise under the same charge would be a second release.
+        code: Refusal code; empty if the Ask is allowed.
+        events: All releases of the answer.
+        new: False if the same Ask was charged before. It must be answered from the cache, or not at all, since other noise
+            under the same charge would be a second release.
     """
 
     code: str
@@ -54,17 +54,17 @@ class Paid:
 class Account:
     """The account of one site in one run.
 
-    It remembers what the site withholds for secure sums, and whether it trained without noise.
+    It remembers the reports withheld for secure sums, and whether the site trained without noise.
 
     Args:
         host: The host of the site.
-        terms: How the site counts.
-        unbounded: As `facts` had it before a restart; a site that trained without noise makes nothing private of it later.
+        terms: Rules of accounting.
+        unbounded: As in `facts` before a restart. A site that trained without noise cannot become private later.
     """
 
     def __init__(self, host: SiteHost, terms: Terms, *, unbounded: bool = False) -> None:
         if len(host.stack.names) != 1:
-            raise ValueError("an account is of one site")
+            raise ValueError("an account belongs to one site")
         self._host = host
         self._site, self._rows, self._terms = host.stack.names[0], RowCounts.from_host(host), terms
         self._unbounded = unbounded
@@ -72,16 +72,16 @@ class Account:
         self._joined: OrderedDict[str, JoinedSum] = OrderedDict()
 
     def charges(self, ask: Ask) -> tuple[Event, ...]:
-        """Return what answering an Ask releases: raw where it has no noise, nothing where no patient has a part in it."""
+        """List the releases of an answer: raw if it has no noise, none if it uses no patient's data."""
         try:
             return self._summed(ask) if ask.task == MASKED else self._released(ask)
         except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError):
             raise BadInput(
-                f"an Ask '{ask.task}' is not of the agreed form, so nobody can say what it costs", code="malformed-ask"
+                f"the Ask '{ask.task}' has an invalid form, so its privacy cost cannot be computed", code="malformed-ask"
             ) from None
 
     def due(self, ask: Ask) -> tuple[Event, ...]:
-        """Return the part of `charges` that has to be paid for under the site's terms."""
+        """List the part of `charges` that must be charged under the site's terms."""
         return self._terms.due(self.charges(ask))
 
     def pay(
@@ -93,18 +93,21 @@ class Account:
         each_run: float | None = None,
         lost: bool = False,
     ) -> Paid:
-        """Charge the budget for an Ask, on disk, or refuse it by a code; then nothing was charged.
+        """Charge the budget for an Ask, on disk, or refuse it with a code and charge nothing.
 
         Args:
             ask: The Ask.
-            budget: The site's budget; None where it has none.
-            required: Refuse what has no noise; where False it is only listed.
+            budget: The site budget; None if there is none.
+            required: Refuse releases without noise; otherwise they are only listed.
             each_run: An epsilon that no run may exceed.
-            lost: Charge anew for an answer that was paid for and is not there any more: the next one has other noise and is
-                another release. Else `new` is False for it.
+            lost: Charge again for an answer that was charged and is no longer stored: the next one has other noise and is
+                another release. Otherwise `new` is False for it.
+
+        Returns:
+            The result.
 
         Raises:
-            BadInput: The budget cannot be read: nothing is released then.
+            BadInput: The budget cannot be read; nothing is released.
         """
         assert ask.id is not None
         events = self.charges(ask)
@@ -113,13 +116,13 @@ class Account:
             if required:
                 return Paid(codes.NOT_PRIVATE, events)
             due = tuple(e for e in due if e.kind != "raw")
-        self._unbounded |= self._read(ask).unbounded  # before it is done: work that breaks off may have been remembered
+        self._unbounded |= self._read(ask).unbounded  # before the work: interrupted work may already have changed the state
         if not due:
             return Paid("", events)
         if budget is None:
             return Paid(codes.NOT_PRIVATE if required else "", events)
         before = budget.budget()
-        if len({e.unit for e in (*before.events, *due)}) > 1:  # a promise to patients and one to sites do not add up
+        if len({e.unit for e in (*before.events, *due)}) > 1:  # guarantees to patients and to sites do not add up
             return Paid(codes.NOT_PRIVATE, events)
         key = self.key(ask)
         while lost and before.has(_charge_name(ask.id.run, key)):
@@ -132,9 +135,9 @@ class Account:
             return Paid(codes.BUDGET, events)
 
     def record(self, ask: Ask, columns: Mapping[str, Sequence[Value]]) -> None:
-        """Record what the host withholds now, and which sum it has joined: a later Ask is charged by it.
+        """Record the reports that the host withholds now, and the sum that it joined; a later Ask is charged by them.
 
-        Two questions by one id leave it open which of the answers is withheld, so a sum of it has no account any more.
+        If two Asks have one id, it is unclear which answer is withheld, so a sum of it can no longer be accounted.
         """
         if ask.withheld:
             disclosures = {
@@ -154,11 +157,11 @@ class Account:
                 _forget(self._joined)
 
     def facts(self) -> dict[str, bool]:
-        """Facts that must outlive a restart. Withheld answers do not, and neither does what is known of them."""
+        """Facts that must survive a restart. Withheld answers do not survive it."""
         return {"unbounded": self._unbounded}
 
     def key(self, ask: Ask) -> str:
-        """Return the name of a charge: the Ask's id and a digest of all that it says, without its deadline."""
+        """Return the name of a charge: the Ask's id and a digest of its content without the deadline."""
         from grandrounds.privacy.secagg.payload import fingerprint
 
         terms = [ask.task, sorted(ask.report), sorted(ask.withheld), ask.protocol]
@@ -174,7 +177,7 @@ class Account:
 
     @property
     def _of_fixed_size(self) -> bool:
-        """Check that a withheld model discloses nothing by its shape: trees are as many and as deep as patients make them."""
+        """Check that a withheld model discloses nothing by its shape; number and depth of trees depend on patients."""
         return self._host.model is None or self._host.model.kernel in ("numpy", "torch")
 
     def _summed(self, ask: Ask) -> tuple[Event, ...]:
@@ -186,20 +189,20 @@ class Account:
         return ask_cost(ask, self._rows, self._terms, unbounded=self._unbounded)
 
     def _sum_name(self, ask: Ask) -> str:
-        """Name the sum of a step, as the host tells them apart."""
+        """Name the sum of a step as the host does."""
         assert ask.id is not None
         return f"{ask.id.run}/{ask.id.round}/{ask.for_site(self._site).get('tag', '')}"
 
 
 def describe(events: tuple[Event, ...]) -> list[str]:
-    """Describe each release for the site's log, with its noise and rows. No value of a patient is in it."""
+    """Describe each release for the site's log, with its noise and rows, without patient values."""
     from grandrounds.privacy.in_words import release
 
     counts: dict[Event, int] = {}
     for e in events:
         one = replace(e, count=1)
         counts[one] = counts.get(one, 0) + e.count
-    return [release(replace(e, count=n)) for e, n in counts.items()] or ["nothing of patients"]
+    return [release(replace(e, count=n)) for e, n in counts.items()] or ["nothing about patients"]
 
 
 def _charge_name(run: str, key: str) -> str:
@@ -208,7 +211,7 @@ def _charge_name(run: str, key: str) -> str:
 
 
 def _fits(before: Mapping[str, Any], due: tuple[Event, ...], run: str, key: str, epsilon: float) -> bool:
-    """Check that this run stays within its own limit; what it has paid for before costs nothing more."""
+    """Check that this run stays within its own limit; releases that it charged before cost nothing more."""
     from grandrounds.privacy.accounting import epsilon_of
 
     paid = {name: [Event.from_dict(e) for e in events] for name, events in before["keys"].items()}

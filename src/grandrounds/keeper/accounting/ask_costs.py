@@ -1,12 +1,12 @@
-"""The privacy cost of an Ask: what its answer would disclose of patients, read from the Ask and the site's row counts alone.
+"""Privacy cost of an Ask: the disclosures of its answer, derived from the Ask and the site's row counts only.
 
-A task that is not known here discloses all rows without noise: a new task or report is refused until its rule is in the
-table of tasks (`protocol.tasks`). The parts of this file, from the top: any Ask, training, VEIL, secure sums.
+An unknown task discloses all rows without noise: a new task or report is refused until its rule is in the table of tasks
+(`protocol.tasks`). The parts of this file are: any Ask, training, VEIL, secure sums.
 
-A site knows the noise of its own share of a secure sum. That others add theirs it cannot see: the promise holds where as
-many sites are honest as `Terms.honest` says, or as the protocol's threshold lets survive. How many take part it reads from
-the roster that it shared its masks with, never from the number that comes with the question (`parties`), which its share is
-sized by.
+A site knows the noise of its own share of a secure sum, but cannot see the others' shares. The guarantee holds if as many
+sites are honest as `Terms.honest` says, or as the protocol's threshold lets survive. The number of participants is read
+from the roster for which the site shared its masks, never from the number in the request (`parties`), which determines the
+size of its share.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ _NORMAL = 2.0**25
 
 
 def ask_cost(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> AskCost:
-    """Find what the answer to an Ask would disclose, by the rule that its task has in the table of tasks.
+    """Find the disclosures of an answer, by the rule of its task in the table of tasks.
 
     Args:
-        ask: The question.
-        rows: How many rows the site has.
-        terms: How the site counts.
-        unbounded: The site has trained without noise before, in this run.
+        ask: The Ask.
+        rows: Number of rows of the site.
+        terms: Rules of accounting.
+        unbounded: The site trained without noise before, in this run.
 
     Returns:
-        The releases of the answer. A task without a rule discloses all rows as they are.
+        The releases of the answer. A task without a rule discloses all rows without noise.
     """
     match spec_of(ask.task).cost:
         case task_spec.NO_COST:
@@ -81,12 +81,12 @@ def ask_cost(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> Ask
 
 
 def _every_report(ask: Ask, description: str, rows: Sequence[str]) -> AskCost:
-    """Every report discloses this."""
+    """Charge every report with this disclosure."""
     return AskCost((), dict.fromkeys(ask.report, Disclosure(description, tuple(rows))))
 
 
 def _by_rows(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """Each report discloses, as it is, the rows that the table names for it; one that is not declared, all rows."""
+    """Charge each report, without noise, for the rows that the table names; an undeclared one for all rows."""
     disclosures = {}
     for name in ask.report:
         report = spec_of(ask.task).reports.get(name)
@@ -99,17 +99,17 @@ def _by_rows(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 
 
 def _prepare(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """How many rows there are is taken as known; the mean input and notes in words are not."""
+    """Charge mean inputs and notes; row counts are taken as known."""
     if not _is_sound(json.loads(str(ask.shared["encoding"])), terms.classes):
         return AskCost(raw("rows by an encoding that could tell single patients", rows.present(*ALL)))
     return _by_rows(ask, rows, terms)
 
 
 def _is_sound(encoding: Any, classes: Sequence[str]) -> bool:
-    """Check that every row is a number under this encoding, whatever is in it, and that every label has a place.
+    """Check that every row is finite under this encoding, and that every label has a place.
 
-    A scale of 0 makes no number of those who are exactly at the centre, and one such row is seen in a sum through any noise;
-    a label that is left out makes the site fail where a patient has it.
+    A scale of 0 gives NaN for values exactly at the centre, and one such row is visible in a sum through any noise. A
+    missing label makes the site fail if a patient has it.
     """
     columns = encoding.get("numeric", ()) if isinstance(encoding, dict) else None
     if columns is None or not set(classes) <= set(encoding.get("classes", ())):
@@ -122,7 +122,7 @@ def _is_sound(encoding: Any, classes: Sequence[str]) -> bool:
 
 
 def _score(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """Losses on training rows; or how right models are on the parts that are named."""
+    """Charge losses on training rows, or metrics of models on the named splits."""
     if "parts" not in ask.shared:
         return _every_report(ask, "losses of models", rows.present("train"))
     named = [p for p in str(ask.shared["parts"]).split(",") if p not in terms.withheld_splits]
@@ -130,10 +130,10 @@ def _score(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 
 
 def _platt(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """Platt's line: sums as they are, counts with the site's own noise, or counts that are held for a sum with noise.
+    """Charge Platt scaling: sums without noise, counts with the site's own noise, or counts held for a sum with noise.
 
-    A row is in one cell, so it moves one count by one. Far below an epsilon of 1e-6 the geometric draws are beyond 64 bits
-    and cancel: no noise is left.
+    A row is in one cell, so it changes one count by one. Far below an epsilon of 1e-6 the geometric draws exceed 64 bits
+    and cancel, so no noise is left.
     """
     parts = rows.present("val")
     if "lines" in ask.shared:
@@ -150,14 +150,14 @@ def _platt(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 
 
 def _maps(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """Of the last part there is; and of the site's own model, which training rows made."""
+    """Charge the last split that exists, and the site's own model, which training rows made."""
     counts = {"train": rows.train, "val": rows.val, "test": rows.test}
     looked = next((p for p in reversed(PARTS) if counts[p]), "train")
     return _every_report(ask, "numbers of heat maps", rows.present(looked, "train"))
 
 
 def _training(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> AskCost:
-    """`unbounded`: whether this site has trained without noise before, in this run: it may go on from what it remembers."""
+    """Charge training. `unbounded`: this site trained without noise before, in this run, and may continue from that state."""
     work = TrainConfig.from_values(ask.shared)
     private = bool(work.rate)
     events = _dp_sgd(work, rows, unbounded=unbounded) if private else ()
@@ -172,12 +172,12 @@ def _training(ask: Ask, rows: RowCounts, terms: Terms, *, unbounded: bool) -> As
 
 
 def _dp_sgd(work: TrainConfig, rows: RowCounts, *, unbounded: bool) -> tuple[Event, ...]:
-    """The steps that this site will really make, whatever is reported of them: the site remembers them.
+    """Charge the steps that this site will make, whatever is reported, because the site's state depends on them.
 
-    Work that it refuses, for too few rows, costs nothing. Numbers that the clipping does not hold for are no noise.
+    Work that is refused for too few rows costs nothing. Parameters for which clipping is not exact count as no noise.
     """
     description = "models of the sites"
-    if unbounded:  # even a site that takes no step answers with what it keeps of its model
+    if unbounded:  # even a site that takes no step answers with its stored model
         return raw(description, rows.present("train"))
     if rows.train < max(1, work.fewest):
         return ()
@@ -191,10 +191,10 @@ def _dp_sgd(work: TrainConfig, rows: RowCounts, *, unbounded: bool) -> tuple[Eve
 
 
 def _report(name: str, task: str, work: TrainConfig, rows: RowCounts, terms: Terms) -> Disclosure | None:
-    """Find what a report discloses where nothing but its own noise, if any, stands before it.
+    """Find the disclosure of a report that is protected by its own noise only, if any.
 
-    None where the site's row counts say as much, which are taken as known, and where a private model covers it: it is made
-    of that model and of lent rows alone (`_trust_events` looks after own rows).
+    None if it discloses only row counts, which are taken as known, or if a private model covers it: it is computed from
+    that model and reference rows only (`_trust_events` handles own rows).
     """
     report = spec_of(task).reports.get(name)
     if report is None:
@@ -202,19 +202,21 @@ def _report(name: str, task: str, work: TrainConfig, rows: RowCounts, terms: Ter
     if not (report.rows or report.of_model) or (report.of_model and work.rate):
         return None
     parts = () if work.rate else rows.present("train")
-    if name == "update" and within(work.longest, 1e-6, 1e6):  # all that a site has to say, whoever its patients are
+    if name == "update" and within(work.longest, 1e-6, 1e6):  # independent of the patients
         return Disclosure("mean update", parts, work.longest, work.longest, unit="site")
     hidden = terms.withheld_splits if report.omits_withheld else ()
     return Disclosure(report.account, (*parts, *rows.present(*(p for p in report.rows if p not in hidden))))
 
 
 def _trust_events(ask: Ask, rows: RowCounts, *, private: bool) -> tuple[Event, ...]:
-    """FedXChain's explanations and accuracy: disclosed even where withheld, since a site compares them with those it is shown."""
+    """Charge FedXChain's attributions and accuracy: disclosed even if withheld, since a site compares them with those it is
+    shown.
+    """
     parts = () if private else rows.present("train")
     events: tuple[Event, ...] = ()
     if ATTRIBUTE in ask.shared:
         shown = parts if str(ask.shared.get(ON, "")) else rows.present("train")
-        events += raw("reasons of the site's own model", shown)
+        events += raw("attributions of the site's own model", shown)
     if JUDGED_ON in ask.shared:
         shown = parts if str(ask.shared[JUDGED_ON]) else (*parts, *rows.present("val"))
         events += raw("how right the site's own model is", shown)
@@ -222,7 +224,9 @@ def _trust_events(ask: Ask, rows: RowCounts, *, private: bool) -> tuple[Event, .
 
 
 def _census(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """Rows and events: one patient moves both by 1. With a `norm` also a vector no longer than 1: sqrt(3) in all."""
+    """Charge rows and events: one patient changes both by 1. With a `norm` also a vector of norm at most 1: sqrt(3) in
+    total.
+    """
     settings = ask.shared
     if "epsilon" in settings:  # Laplace noise of scale 2 / epsilon on two counts
         epsilon = _number(settings, "epsilon")
@@ -234,13 +238,13 @@ def _census(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 
 
 def _scores(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """Vectors of patients, each no longer than `norm`."""
+    """Charge a sum of patients' vectors, each of norm at most `norm`."""
     sound = _is_exact_length(ask.shared, "norm") and _is_exact_length(ask.shared, "value")
     return _clipped_sum(ask, rows, _SCORES, _number(ask.shared, "norm") if sound else math.inf)
 
 
 def _moments(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """z z' and a z (y - prior) of z no longer than R: sqrt(R^4 + a^2 R^2 (y - prior)^2), whatever prior is named."""
+    """Charge z z' and a z (y - prior) for z of norm at most R: sqrt(R^4 + a^2 R^2 (y - prior)^2), for any prior."""
     settings = ask.shared
     r, a, prior = (_number(settings, name) for name in ("norm", "outcome", "prior"))
     sound = (
@@ -254,10 +258,10 @@ def _moments(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 
 
 def _propose(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """k draws by scores that one patient moves by at most 1. Other ways to propose promise nothing that a site can check.
+    """Charge k draws by scores that one patient changes by at most 1. Other forms give no guarantee that a site can check.
 
-    As printed, signs are sent as they are. By a site's own fit a patient's reach rests on how many others there are, and on
-    a minimum being reached: no bound for one patient more or less.
+    As published, signs are sent without noise. With a site's own fit, a patient's influence depends on the number of other
+    patients and on convergence: there is no bound for one patient more or less.
     """
     settings = ask.shared
     description = "proposals of features with a sign"
@@ -269,12 +273,12 @@ def _propose(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
 
 
 def _percentiles(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """A patient is in one cell of each column that is named, whatever the cells are."""
+    """Charge counts: a patient is in one cell of each named column, whatever the cells are."""
     return _clipped_sum(ask, rows, _CELLS, math.sqrt(len(json.loads(str(ask.shared["columns"])))))
 
 
 def _clipped_sum(ask: Ask, rows: RowCounts, description: str, reach: float) -> AskCost:
-    """A sum with the site's own noise, or one that is held for a secure sum to add noise to."""
+    """Charge a sum with the site's own noise, or one that is held for a secure sum with noise."""
     noise = _number(ask.shared, "noise")
     if noise and math.isfinite(reach):
         sigma = noise / reach
@@ -290,7 +294,7 @@ def _number(settings: Mapping[str, Value], name: str) -> float:
 
 
 def _is_exact_length(settings: Mapping[str, Value], name: str) -> bool:
-    """Check that this length is one that clipping is exact for."""
+    """Check that clipping is exact for this norm."""
     return within(_number(settings, name), 1e-3, 1e3)
 
 
@@ -310,7 +314,7 @@ READERS: Mapping[str, Callable[[Ask, RowCounts, Terms], AskCost]] = {
 
 @dataclass(frozen=True)
 class WithheldAnswer:
-    """An answer that the site withholds: by report what it would disclose (nothing where it is private already), its layout."""
+    """An answer that the site withholds: the disclosure of each report (none if it is already private), and its layout."""
 
     disclosures: Mapping[str, Disclosure]
     layout: str
@@ -319,7 +323,7 @@ class WithheldAnswer:
 
 @dataclass(frozen=True)
 class JoinedSum:
-    """A sum that the site shared its masks for: the number of sites on the roster, and its own weights, one a report."""
+    """A sum for which the site shared its masks: number of sites on the roster, and its own weights, one for each report."""
 
     sites: int
     weights: tuple[float, ...]
@@ -337,9 +341,12 @@ def sum_cost(
 
     Args:
         settings: Settings of the Ask.
-        withheld: The answer that is summed; None where it is not known for certain.
-        joined: The sum that the site shared its masks for.
+        withheld: The answer that is summed; None if it is not known for certain.
+        joined: The sum for which the site shared its masks.
         honest: Sites whose noise counts; None for the protocol's threshold.
+
+    Returns:
+        The releases.
     """
     if withheld is None:
         return raw("a secure sum of what this account does not know", ("training", "validation", "test"), trust=TRUST)
@@ -367,9 +374,10 @@ def _sum_event(
     joined: JoinedSum,
     honest: int | None,
 ) -> Event | None:
-    """Find the sum's event; None where no bound holds.
+    """Find the sum's event; None if there is no valid bound.
 
-    A bound on entries below what they can be makes the site refuse by its patients' values: that would tell of them too.
+    A bound below the possible entries would make the site refuse depending on its patients' values, which would disclose
+    them too.
     """
     from grandrounds.privacy.accounting import skellam_rho
     from grandrounds.privacy.secagg import Scale, Skellam, fewest_honest
@@ -398,7 +406,7 @@ def _sum_event(
         return None
     common: dict[str, Any] = {"unit": unit, "of": rows[0] if unit == "patient" else "training", "trust": TRUST}
     if _whole(shape) and not weights and scale.step <= 1 and noise.variance(scale) > _NORMAL:
-        # whole numbers lie on the ring: nothing is rounded
+        # integers lie on the ring: nothing is rounded
         return Event("gaussian", description, sigma=enough / reach, **common)
     rho = skellam_rho(enough, sensitivity=reach, step=scale.step, dimension=packed_size(shape))
     return Event("skellam", description, rho=rho, **common)

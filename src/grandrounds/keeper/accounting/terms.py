@@ -1,8 +1,7 @@
-"""Terms of a site's privacy account, and the values that it is kept in.
+"""Terms of a site's privacy account, and the values that it uses.
 
-`Terms` are settled by the site's own people: no message can change them. `check_own_split` checks that rows are training,
-validation and test rows of the same patients in every run. `Disclosure`, `AskCost` and `RowCounts` are the values that
-readers of Asks make and an account adds up.
+The site's staff decide on `Terms`; no message can change them. `check_own_split` checks that every run splits the rows in
+the same way. `Disclosure`, `AskCost` and `RowCounts` are values that readers of Asks produce and an account adds up.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ if TYPE_CHECKING:
     from grandrounds.site.host import SiteHost
 
 ROW_KINDS = {"train": "training", "val": "validation", "test": "test", CLEAN: "test"}
-"""The kind of rows of each split, as the accountant names it."""
+"""Name of each split in the accountant."""
 
 ALL = PARTS
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How a site counts. The defaults trust nobody but the protocol's own threshold of honest sites.
+    """Rules of accounting of a site. The defaults trust only the protocol's own threshold of honest sites.
 
     Attributes:
-        withheld_splits: Splits (train, val, test) that the site's host reports nothing of; as the host was built with.
-        unprotected: Rows (test) that the policy promises nothing for; their releases are listed and not charged.
-        own_split: The site itself splits its rows into training, validation and test, once, for all runs. Where a server can
-            have them split anew, a patient of one kind is one of another kind in the next run: then all kinds pay for each.
-        honest: Sites of a secure sum whose noise counts, this one among them; None: as few as the protocol lets survive.
-        trust_server: The site takes the server's word for noise that the server adds itself.
-        declared: That noise, in units of what one site can change (`declared_noise`).
-        classes: Values of the label that the consortium agreed on; an encoding that leaves one out is refused.
+        withheld_splits: Splits (train, val, test) about which the site's host reports nothing.
+        unprotected: Rows (test) without a guarantee; their releases are listed but not charged.
+        own_split: The site splits its rows into training, validation and test once, for all runs. If a server can change
+            the split, a patient of one split is in another in the next run, so every split pays for each release.
+        honest: Sites of a secure sum whose noise counts, this one included; None: as few as the protocol lets survive.
+        trust_server: The site accepts the server's word for noise that the server adds itself.
+        declared: That noise, relative to the largest change by one site (`declared_noise`).
+        classes: Values of the label that the consortium agreed on; an encoding that omits one is refused.
     """
 
     withheld_splits: tuple[str, ...] = ()
@@ -55,14 +54,16 @@ class Terms:
     classes: tuple[str, ...] = ()
 
     def due(self, events: Iterable[Event]) -> tuple[Event, ...]:
-        """Return the events that must be paid for: all but unprotected rows; by rows of every kind where splits change."""
+        """Return the events that must be charged: all except unprotected rows, and for rows of every split if splits
+        change.
+        """
         if not self.own_split:
             return tuple(replace(e, of=part) for e in events for part in (ROWS if e.unit == "patient" else (e.of,)))
         return tuple(e for e in events if e.of not in self.unprotected or e.unit == "site")
 
 
 def declared_noise(*, epsilon: float | None, delta: float, rounds: int, noise: float | None = None) -> float:
-    """Return the noise that a trusted server must add by its own plan: as named, or as its budget needs."""
+    """Return the noise that a trusted server must add by its plan: as set, or as its budget requires."""
     from grandrounds.privacy.accounting import noise_for
 
     if noise is not None or epsilon is None:
@@ -73,8 +74,8 @@ def declared_noise(*, epsilon: float | None, delta: float, rounds: int, noise: f
 def check_own_split(path: Path, stack: Stack, *, most_test: float = 0.5) -> bool:
     """Check that this site's rows are split as in its first run, which is recorded in `path` (`Terms.own_split`).
 
-    The rows themselves are compared, whatever the plan says. A split with more test rows than `most_test` is never the
-    site's own, and is not recorded.
+    The rows themselves are compared, whatever the plan says. A split with more test rows than `most_test` is never accepted
+    or recorded.
     """
     split = stack.rows[0]
     parts = (split.train, split.val, split.test)
@@ -87,7 +88,7 @@ def check_own_split(path: Path, stack: Stack, *, most_test: float = 0.5) -> bool
     try:
         return bool(json.loads(path.read_bytes()) == split_digest)
     except (OSError, ValueError):
-        raise BadInput(f"{path} is damaged: restore it from a copy; nothing is released", code="damaged-file") from None
+        raise BadInput(f"{path} is damaged: restore the newest copy; nothing is released", code="damaged-file") from None
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,11 @@ class Disclosure:
     """A report without noise of its own.
 
     Attributes:
-        description: What it is, in words.
-        rows: The kinds of rows that it is of.
-        reach: How far one patient (or site) can move it, in L2.
-        largest: A bound on its entries, known before any row is looked at.
-        unit: What is protected: patient or site.
+        description: Its data, as text.
+        rows: Splits of the rows in it.
+        reach: Largest L2 change by one patient (or site).
+        largest: Bound on its entries, known before any row is read.
+        unit: Protected unit: patient or site.
     """
 
     description: str
@@ -111,12 +112,12 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class AskCost:
-    """The privacy cost of an Ask.
+    """Privacy cost of an Ask.
 
     Attributes:
         events: Charged if it is answered at all.
-        disclosures: By report, charged where the report leaves.
-        unbounded: Rows are trained on without noise, so that all that the site remembers from now on discloses them.
+        disclosures: Charged by report, if the report leaves.
+        unbounded: Rows are trained on without noise, so the site's state discloses them from now on.
     """
 
     events: tuple[Event, ...] = ()
@@ -126,7 +127,7 @@ class AskCost:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """The site's rows of each split: taken as known to everybody."""
+    """Number of the site's rows in each split, taken as publicly known."""
 
     train: int
     val: int
@@ -138,19 +139,19 @@ class RowCounts:
         return cls(len(split.train), len(split.val), len(split.test))
 
     def present(self, *parts: str) -> tuple[str, ...]:
-        """Return the kinds of rows of these splits, where there are any."""
+        """Return the names of those splits that have rows."""
         counts = {"train": self.train, "val": self.val, "test": self.test, CLEAN: self.test}
         return tuple(dict.fromkeys(ROW_KINDS[p] for p in parts if counts.get(p)))
 
 
 def raw(description: str, rows: Sequence[str], *, trust: str = "local") -> tuple[Event, ...]:
-    """Make a release without noise, of each of these kinds of rows."""
+    """Make a release without noise for each of these splits."""
     return tuple(Event("raw", description, of=part, trust=trust) for part in dict.fromkeys(rows))
 
 
 def within(value: float, low: float, high: float) -> bool:
-    """Check that a server's number is one that the arithmetic of a mechanism keeps its bound for.
+    """Check that a server's number is within the range in which a mechanism's arithmetic keeps its bound.
 
-    Far outside, floats round a clipped vector up to more than its length, or noise down to nothing.
+    Far outside it, floats round a clipped vector up beyond its norm, or noise down to nothing.
     """
     return math.isfinite(value) and low <= value <= high

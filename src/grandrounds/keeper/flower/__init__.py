@@ -1,1 +1,1 @@
-"""A hospital's connection to Flower: its SuperNode, and the messages that it takes from it."""
+"""A hospital's connection to Flower: its SuperNode, and the messages received from it."""

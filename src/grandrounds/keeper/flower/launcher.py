@@ -1,8 +1,8 @@
-"""`python -m grandrounds.keeper.flower.launcher ...`: the `flower-supernode` command with its sleeps capped.
+"""`python -m grandrounds.keeper.flower.launcher ...`: the `flower-supernode` command with shorter sleeps.
 
-Flower's SuperNode sleeps 3 s when no message waits and 0.5 s until a reply is there, fixed, and waits a second for an object
-that is a moment late. This rebinds two names in one of its modules, in this process; Flower's files stay as they are.
-Off by default. It refuses another flwr than the one whose loop was read.
+Flower's SuperNode sleeps 3 s when no message waits and 0.5 s until a reply is ready, and waits a second for a late object.
+This launcher rebinds two names in one of its modules, in this process only; Flower's files are not changed. It is off by
+default, and refuses versions of flwr whose loop was not reviewed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.protocol.flower_message import require_flower
 
 READ_FOR = ("1.41.0", "1.42.0")
-"""Versions whose loop was read: flwr/supernode/start_client_internal.py is the same file in both."""
+"""Reviewed versions: flwr/supernode/start_client_internal.py is the same file in both."""
 SLEEP = "GRANDROUNDS_NODE_SLEEP"
 DEFAULT, LEAST, MOST = 0.1, 0.01, 3.0
 
@@ -27,8 +27,22 @@ DEFAULT, LEAST, MOST = 0.1, 0.01, 3.0
 def command(
     *, superlink: str, authority: Path | None, key: Path | None, port: int, secret: Path, fast: bool = False
 ) -> list[str]:
-    """How a site's SuperNode is started: it dials the gateway, knows itself by its key, listens on loopback only, starts no
-    process and installs nothing. `authority` and `key` are None together: plain text, on one machine."""
+    """Build the command that starts a site's SuperNode.
+
+    The node connects to the gateway, identifies itself by its key, listens on loopback only, starts no process and installs
+    nothing.
+
+    Args:
+        superlink: Address of the gateway.
+        authority: Certificate of the server's authority; None together with `key` for plain text on one machine.
+        key: The node's private key.
+        port: Loopback port of its runtime API.
+        secret: File with the runtime secret.
+        fast: Shorten its sleeps.
+
+    Returns:
+        The command line.
+    """
     programs = Path(sys.executable).parent
     start = (
         [sys.executable, "-m", "grandrounds.keeper.flower.launcher"] if fast else [str(programs / "flower-supernode")]
@@ -44,19 +58,19 @@ def command(
 
 
 def longest_sleep() -> float:
-    """Seconds that the SuperNode may sleep at most, from the environment."""
+    """Return the longest sleep of the SuperNode in seconds, from the environment."""
     text = os.environ.get(SLEEP, str(DEFAULT))
     try:
         seconds = float(text)
     except ValueError:
         seconds = float("nan")
     if not LEAST <= seconds <= MOST:
-        raise BadInput(f"{SLEEP} is {text}: seconds between {LEAST} and {MOST} are needed", code="out-of-range")
+        raise BadInput(f"{SLEEP} is {text}: give seconds between {LEAST} and {MOST}", code="out-of-range")
     return seconds
 
 
 def cap_sleeps(cap: float) -> None:
-    """Let the SuperNode's loop, in this process, sleep `cap` seconds at most."""
+    """Limit the sleeps of the SuperNode's loop, in this process, to `cap` seconds."""
     require_flower(exactly=READ_FOR)
     import flwr.supernode.start_client_internal as node
 

@@ -1,11 +1,11 @@
-"""The keeper's side of a SuperNode: takes messages from its runtime API, has them answered, gives the answers back.
+"""The keeper's side of a SuperNode: take messages from its runtime API, answer them, and return the answers.
 
-A SuperNode with `--isolation process` starts nothing by itself. This worker takes the place of Flower's process per
-message: one loop, nothing imported per message, no app code installed or run (the app's bundle that comes with a task is
-not opened). What goes wrong here leaves as a bare Flower error code: exception text can carry patients' values.
+A SuperNode with `--isolation process` starts nothing by itself. This worker replaces Flower's process per message: one
+loop, nothing imported per message, no app code installed or run (the app bundle of a task is not opened). Failures leave as
+a bare Flower error code, because an exception's text may contain patients' values.
 
-The second half of the file is the calls of the runtime API that an answer takes, over Flower's own client: internals of flwr
-1.41 and 1.42.
+The second half of the file contains the calls of the runtime API, over Flower's own client: internals of flwr 1.41 and
+1.42.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ if TYPE_CHECKING:
 
 Handler = Callable[[bytes], bytes]
 Note = Callable[[str], None]
-"""Told what happened, as one of a few fixed words: `connected`, `away`; `taken` and then what became of the letter: `answered`,
-`failed`, `late`, `busy` or `lost`."""
+"""Callback with one of a few fixed words: `connected`, `away`; `taken`, followed by the outcome `answered`, `failed`,
+`late`, `busy` or `lost`.
+"""
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 BEAT = 10.0
-"""Seconds between heartbeats of a task at work; a SuperNode gives a task up after 60 s without one."""
+"""Seconds between heartbeats of a running task; a SuperNode abandons a task after 60 s without one."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often the SuperNode is asked. Quick while messages come, slower when none came for `calm` seconds."""
+    """Polling intervals: short while messages arrive, longer after `calm` seconds without one."""
 
     busy: float = 0.05
     idle: float = 0.5
     calm: float = 60.0
     away: float = 5.0
     objects: float = 0.02
-    """First wait for a part of a message that the SuperNode announced and has not fetched yet."""
+    """First wait for a part of a message that the SuperNode announced but has not fetched yet."""
 
 
 def serve(
@@ -60,9 +61,21 @@ def serve(
 ) -> None:
     """Answer messages of the SuperNode at `address` (loopback) until `stop` is set.
 
-    A SuperNode that goes away is waited for. One that refuses the runtime secret is not: that takes a person. A message that
-    takes longer than `seconds` is answered with an error, so that the node is not blocked; messages that come while it is still
-    being worked on are answered so at once.
+    A SuperNode that disappears is awaited. One that refuses the runtime secret is not, because that needs a person. A
+    message that takes longer than `seconds` is answered with an error, so that the node is not blocked; messages that
+    arrive meanwhile are answered with an error at once.
+
+    Args:
+        handler: Answers one message.
+        address: Host and port of the runtime API.
+        secret: The runtime secret.
+        stop: Ends the loop.
+        seconds: Time limit of one message.
+        pace: Polling intervals.
+        note: Callback for events.
+
+    Raises:
+        BadInput: The SuperNode refuses the runtime secret.
     """
     require_flower()
     import httpx
@@ -77,7 +90,7 @@ def serve(
             except (httpx.HTTPError, ValueError) as e:
                 if _refused(e):
                     raise BadInput(
-                        f"the SuperNode at {address} refuses the runtime secret: both must be started with the same file",
+                        f"the SuperNode at {address} refuses the runtime secret: start both with the same file",
                         code="wrong-secret",
                     ) from None
                 if connected:
@@ -99,18 +112,18 @@ def serve(
 
 
 def _silent(word: str) -> None:
-    """Nobody listens."""
+    """Ignore an event."""
 
 
 class _Worker:
-    """Takes tasks of one SuperNode, one at a time. `_next`: the token of a task that is taken and not begun."""
+    """Takes tasks of one SuperNode, one at a time. `_next` is the token of a task that is taken but not started."""
 
     def __init__(self, address: str, door: RuntimeHttpClient, runner: _MessageRunner, pace: Pace) -> None:
         self._address, self._door, self._runner, self._pace = address, door, runner, pace
         self._next = ""
 
     def look(self) -> bool:
-        """Check whether there is a task to work on."""
+        """Check for a task."""
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
         from flwr.supercore.constant import TaskType
 
@@ -119,7 +132,7 @@ class _Worker:
         return bool(self._next)
 
     def answer(self, stop: threading.Event) -> str:
-        """Fetch one message, have it answered and return the answer; the word for what happened."""
+        """Fetch one message, have it answered and return the answer; gives the word for the outcome."""
         import httpx
         from flwr.app import Error, Message
         from flwr.common.constant import ErrorCode, SubStatus
@@ -140,14 +153,14 @@ class _Worker:
                     push(client, node, Message(content, reply_to=message))
                     finish(client, SubStatus.COMPLETED)
             except (httpx.HTTPError, ObjectPullError, ObjectPushError, ValueError, TypeError, KeyError):
-                return "lost"  # the SuperNode is gone, or gave the task up; the server asks again
+                return "lost"  # the SuperNode is gone, or abandoned the task; the server asks again
         return word
 
     def _arrived(self, client: RuntimeHttpClient, node: TaskPlace, tree: Any, stop: threading.Event) -> bool:
         """Wait for a message that the SuperNode announced and is still fetching.
 
-        Of a run that is stopped meanwhile nothing more comes, without notice. The SuperNode fetches one message at a time, so
-        a further task shows that this one is given up.
+        Nothing more arrives, without notice, if the run is stopped meanwhile. The SuperNode fetches one message at a time,
+        so a further task shows that this one was abandoned.
         """
         from flwr.proto.message_pb2 import PullObjectRequest
 
@@ -164,14 +177,14 @@ class _Worker:
 
 
 class _MessageRunner:
-    """Works on one message at a time; one that takes too long stays here without blocking others."""
+    """Processes one message at a time; one that takes too long continues here without blocking others."""
 
     def __init__(self, handler: Handler, seconds: float | None) -> None:
         self._handler, self._seconds = handler, seconds
         self._at_work: Future[bytes] | None = None
 
     def answer(self, message: Message) -> tuple[bytes | None, str]:
-        """Return the answer, or None where there is none, with the word for what happened."""
+        """Return the answer, or None, with the word for the outcome."""
         if self._at_work is not None and not self._at_work.done():
             return None, "busy"
         work: Future[bytes] = Future()
@@ -186,7 +199,7 @@ class _MessageRunner:
         except TimeoutError:
             return None, "failed" if work.done() else "late"
         except Exception:
-            return None, "failed"  # never the text of it
+            return None, "failed"  # never the exception's text
 
     def _work(self, work: Future[bytes], data: bytes) -> None:
         try:
@@ -202,14 +215,14 @@ def _refused(error: Exception) -> bool:
 
 @dataclass(frozen=True)
 class TaskPlace:
-    """The node and the run of a task, which Flower wants with every object."""
+    """Node and run of a task, which Flower requires with every object."""
 
     node: Any
     run: int
 
 
 def read_announcement(client: RuntimeHttpClient) -> tuple[TaskPlace, Any]:
-    """Read where a task's message belongs, and the tree of its parts. The app bundle of a task is left unopened."""
+    """Read the place of a task's message and the tree of its parts. The app bundle of the task is not opened."""
     from flwr.proto.node_pb2 import Node
     from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullTaskInputRequest
 
@@ -267,14 +280,14 @@ def push(client: RuntimeHttpClient, place: TaskPlace, reply: Message) -> None:
 
 
 def finish(client: RuntimeHttpClient, status: str) -> None:
-    """Tell the SuperNode that the task is over. What Flower calls success is that there was a reply."""
+    """Report to the SuperNode that the task is finished. Flower calls it a success if there was a reply."""
     from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 
     client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
 
 
 def make_client(address: str, *interceptors: Any) -> RuntimeHttpClient:
-    """Plain HTTP on loopback, tried again a few times when a connection breaks; never for good."""
+    """Create a client for plain HTTP on loopback that retries a broken connection a few times."""
     import httpx
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.retry import RetryInvoker, exponential
@@ -303,9 +316,9 @@ def make_authentication(secret: bytes) -> Any:
 
 @contextmanager
 def send_heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
-    """Send heartbeats from a thread for as long as a message is worked on.
+    """Send heartbeats from a thread while a message is processed.
 
-    Flower's own sender ends the process when a task was given up; here the answer is then lost and the keeper goes on.
+    Flower's own sender ends the process when a task was abandoned; here only the answer is lost.
     """
     import httpx
     from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
@@ -329,11 +342,15 @@ def send_heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
 
 
 def runtime_secret(path: Path) -> bytes:
-    """Read a secret file's exact bytes, ends of lines and all, as Flower's own programs do: both sides must agree."""
+    """Read the exact bytes of a secret file, line endings included, as Flower's own programs do.
+
+    Raises:
+        BadInput: The file cannot be read or is empty.
+    """
     try:
         secret = path.read_bytes()
     except OSError as e:
         raise BadInput(f"cannot read the runtime secret {path}: {e.strerror or e}", code="cannot-read") from None
     if not secret:
-        raise BadInput(f"the runtime secret {path} is empty: bring the handed-over file back", code="empty-secret")
+        raise BadInput(f"the runtime secret {path} is empty: restore the file that was handed over", code="empty-secret")
     return secret

@@ -1,1 +1,1 @@
-"""A site's own policy: what it answers, and how small a count may leave it."""
+"""A site's own policy: what it answers, and the smallest count that may leave."""

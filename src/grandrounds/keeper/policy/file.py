@@ -1,7 +1,6 @@
-"""The policy file: the text that a new site is given, and how a section of it is read.
+"""The policy file: the template for a new site, and the parsing of its sections.
 
-A value has the type of its default. A key or word that is not known is refused, because it may have been meant to forbid
-something.
+A value has the type of its default. An unknown key or word is refused, because it may have been meant to forbid something.
 """
 
 from __future__ import annotations
@@ -15,77 +14,77 @@ from grandrounds.core.errors import BadInput, nearest
 
 Section = TypeVar("Section")
 _ONE_OF = {"listed": ("listed", "told")}
-"""By a key's default: all that it may be."""
+"""Allowed values of a key, by its default."""
 
 DEFAULT = """\
-# What this hospital allows a server to ask. The keeper reads this file when it starts; no message can change it.
-# An Ask that the policy refuses is answered with a fixed code and written to the site's log.
-# `rounds site policy policy.toml` says in words what is allowed; with `--plan plan.json`, what of a plan would be refused.
+# Requests that this hospital allows. The keeper reads this file when it starts; no message can change it.
+# A request that the policy refuses is answered with a fixed code and written to the site's log.
+# `rounds site policy policy.toml` prints the rules in plain language; with `--plan plan.json`, the refusals of a plan.
 
 [runs]
-# Which runs may be opened here: "any", or a list of names: ["heart-2026"]. A server chooses a run's name itself,
+# Runs that may be opened here: "any", or a list of names: ["heart-2026"]. The server chooses a run's name,
 # so a list of names guards against mistakes, not against a dishonest server.
 allow = "any"
-# Plans that were read and approved, by their digest (`rounds site policy` prints it). Where one is listed, no other
-# plan is opened: the settings of a run are then the ones you read.
+# Digests of approved plans (`rounds site policy` prints a plan's digest). If any is listed, no other plan is opened:
+# the settings of a run are then the ones that you reviewed.
 plans = []
-# A run may have at most this many rounds.
+# Largest number of rounds of a run.
 rounds = 1000
-# After this many questions that the site could not answer, whatever the reason, the run is over for this site: each
-# refusal tells the server a little of what the site holds.
+# After this many requests that the site could not answer, the run is over for this site: each refusal discloses a
+# little about the site's data.
 refusals = 10
-# Hours of the day, local time, in which work is done: [20, 6] is from 8 in the evening to 6 in the morning.
+# Working hours, local time: [20, 6] is from 8 in the evening to 6 in the morning.
 hours = [0, 24]
 
 [tasks]
 # "all", or a list of tasks; docs/releases.md lists all of them, and the data that each discloses.
 allow = "all"
-# Tasks that are never done, such as "veil.propose".
+# Tasks that are never performed, such as "veil.propose".
 deny = []
 
 [reports]
-# "all", or a list; a report is written "val_loss" (whatever the task) or "train.val_loss".
+# "all", or a list; a report is written "val_loss" (for any task) or "train.val_loss".
 allow = "all"
 deny = []
-# Whether the site may describe its columns (means, quantiles, category counts), for inputs that are fitted to all sites.
-# Without it a plan must say data.encoding = "public".
+# true: summaries of columns (means, quantiles, category counts) may leave, to prepare inputs for all sites.
+# If false, a plan must set data.encoding = "public".
 summary = true
-# Whether it may say in words what it had to make up. Such a note can name a rare category.
+# true: notes on replaced values may leave. Such a note can name a rare category.
 notes = false
 
 [cells]
-# Counts of fewer patients than this do not leave as they are: rare categories are left out, small quantile cells are
-# drawn together, small subgroups are counted among the others. What is under masks in a secure sum is not touched.
+# Counts of fewer patients than this do not leave: rare categories are left out, small quantile cells are merged,
+# small subgroups are counted with the others. Values in a secure sum are not changed.
 smallest = 5
 # With fewer training rows the site neither trains nor describes them.
 fewest_rows = 8
 
 [secure]
-# true: models, tallies and sums leave under the masks of a secure sum only, and the server sees no single site's.
+# true: models, counts and sums leave by secure aggregation only, and the server sees no single site's values.
 only = false
-# The largest share of a secure sum: with nearly all of the weight, the sum would be this site's own model.
+# Largest share of a secure sum: with nearly all of the weight, the sum would be this site's own model.
 largest_weight = 0.95
-# The smallest number of sites in a secure sum, this one among them; never below 3, since a sum of two tells each of them
-# the other's values. A consortium of two sites can have no secure sums.
+# Smallest number of sites in a secure sum, this one included; never below 3, since in a sum of two each site learns
+# the other's values. A consortium of two sites cannot use secure aggregation.
 fewest = 3
-# "listed": adds up only with sites of this folder's peers.json, by the keys that it lists (`rounds site peers .` prints
-# them, to be compared with the other hospitals by telephone). "told": takes the server's word for who the others are; a
-# dishonest server can then play all of them, and read this site's values.
+# "listed": only sites of this folder's peers.json, with the keys that it lists (`rounds site peers .` prints them, to be
+# compared with the other hospitals by telephone). "told": any site that the server names; a dishonest server can then
+# impersonate all of them and read this site's values.
 peers = "listed"
 
 [privacy]
-# true: nothing is learnt from training and validation patients without differential privacy. Figures of test rows are
-# not covered: they leave as they are, whole numbers of at least `cells.smallest` patients.
+# true: nothing is learnt from training and validation patients without differential privacy. Metrics of test rows are
+# not covered: they leave without noise, for at least `cells.smallest` patients.
 require = false
-# What all runs together may spend of each patient here. The budget is kept on this machine.
+# Site budget: epsilon of each patient over all runs. It is stored on this machine.
 epsilon = 10.0
 delta = 1e-5
-# What one run may be planned to spend.
+# Largest planned epsilon of one run.
 run_epsilon = 10.0
-# true: take the server's word for noise that it adds itself (privacy.mechanism = "client" without secure sums).
+# true: accept the server's word for noise that it adds itself (privacy.mechanism = "client" without secure sums).
 trust_server = false
-# How many sites of a secure sum, this one among them, are taken to add their share of the noise: 0 is as few as the
-# protocol lets survive, 1 counts this site's own share alone.
+# Number of sites of a secure sum, this one included, that are assumed to add their share of the noise: 0 is as few as the
+# protocol lets survive, 1 counts this site's own share only.
 honest = 0
 
 [objectives]
@@ -96,9 +95,13 @@ honest = 0
 
 
 def parse_section(kind: type[Section], values: Any, where: str) -> Section:
-    """Check one section of the file, and build it."""
+    """Check one section of the file and build it.
+
+    Raises:
+        BadInput: A key is unknown, or a value has another type.
+    """
     if not isinstance(values, Mapping):
-        raise BadInput(f"{where} is no section", code="not-a-section")
+        raise BadInput(f"{where} is not a section", code="not-a-section")
     usual = {f.name: f.default for f in fields(kind)}  # type: ignore[arg-type]
     checked = {}
     for name, value in values.items():
@@ -135,13 +138,13 @@ def parse_objectives(values: Any, where: str) -> dict[str, str]:
 
 
 def _check_value(value: Any, usual: Any, where: str) -> Any:
-    """Check that a value is of its default's kind."""
+    """Check that a value has the type of its default."""
     if isinstance(usual, bool):
         right, expected = isinstance(value, bool), "true or false"
     elif isinstance(usual, int):
         right, expected = (
             isinstance(value, int) and not isinstance(value, bool) and value >= 0,
-            "a whole number from 0 on",
+            "an integer of 0 or more",
         )
     elif isinstance(usual, float):
         right = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

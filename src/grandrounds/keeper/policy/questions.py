@@ -1,9 +1,9 @@
-"""The questions that a plan declares: their kinds, how often each may be asked, and the numbers that come with them.
+"""Requests that a plan declares: their kinds, how often each may be made, and their settings.
 
-Everything follows from the plan's settings: no data are read and nothing is run. A site that has opened a plan answers no
-other question (`Questions`), so a server cannot probe its patients by asking again with numbers of its own choice. The
-same list tells the site's people beforehand what a plan would ask (`expected_asks`) and what of it their policy refuses. Tests
-compare it with what runs of many plans really asked. Where settings leave it open it names more, never less.
+Everything follows from the plan's settings: no data are read and nothing is run. A site that opened a plan answers no other
+request (`Questions`), so a server cannot probe its patients with settings of its own choice. The same list shows the site's
+staff beforehand which requests a plan makes (`expected_asks`) and which of them their policy refuses. Tests compare it with
+the requests of many runs. If settings leave it open, the list contains more, never less.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from grandrounds.site.objective import objective_payload
 from grandrounds.site.stack import CLEAN
 
 REPEATS = 3
-"""How often a question may be asked anew: a server that was killed asks some of them again, in other words."""
+"""Number of repetitions of a request: a server that was killed repeats some of them with other content."""
 
 _TREES = 200
-"""Models that differ in size are scored one by one (evaluation.local_models = "crossed"): as many as there are sites."""
+"""Models of different size are scored one by one (evaluation.local_models = "crossed"): at most this many sites."""
 
 _TRAIN = ("epochs", "steps", "batch", "optimizer", "momentum", "weight_decay", "l2", "keep_optimizer", "augment")
-"""Settings of [train] that a site is told with every question to train."""
+"""Settings of [train] that are sent with every training request."""
 
 
 class Questions:
-    """The questions of one run that a site answers, by the plan that it has opened.
+    """Requests of one run that a site answers, by the plan that it opened.
 
     Args:
         plan: The plan, as the site opened it.
-        facts: What `facts` gave before the keeper was started again; empty for a new run.
+        facts: State from `facts` before a restart of the keeper; empty for a new run.
     """
 
     def __init__(self, plan: PlanValues, facts: Facts) -> None:
@@ -68,13 +68,13 @@ class Questions:
         self._agreed: dict[str, str] = dict(facts.get("agreed", {}))
 
     def check(self, ask: Ask) -> None:
-        """Refuse a question that the plan does not declare, and count one that it does.
+        """Refuse a request that the plan does not declare, and count one that it does.
 
         Args:
-            ask: The question; one that was answered before never comes here, it gets the same answer.
+            ask: The Ask; one that was answered before gets the same answer elsewhere.
 
         Raises:
-            Refusal: The plan has no such question, no more of them in this round, or other numbers for it.
+            Refusal: The plan has no such request, no more of them in this round, or other settings for it.
         """
         spec = spec_of(ask.task)
         if ask.task not in self._tasks or not self._declares(ask) or not self._has_its_numbers(ask):
@@ -91,11 +91,11 @@ class Questions:
         self._asked = {k: n for k, n in self._asked.items() if int(k.split()[0]) in (0, ask.round - 1, ask.round)}
 
     def facts(self) -> dict[str, Mapping[str, object]]:
-        """Return what must outlive a restart of the keeper, and the end of the run."""
+        """Return the state that must survive a restart of the keeper, and the end of the run."""
         return {"asked": self._asked, "agreed": self._agreed}
 
     def _declares(self, ask: Ask) -> bool:
-        """Check that the plan has a question with these reports in this round, withheld for a secure sum where it says so."""
+        """Check that the plan has a request with these reports in this round, withheld for a secure sum if required."""
         rounds = ask.round <= self._settings.method.rounds + 1
         declared = all((ask.task, r) in (self._reports if r in ask.withheld else self._open) for r in ask.report)
         return rounds and declared and set(ask.withheld) <= set(ask.report)
@@ -106,7 +106,9 @@ class Questions:
         return _TREES if ask.report == ("lent",) else spec_of(ask.task).per_round
 
     def _agreed_once(self, ask: Ask) -> tuple[str, str] | None:
-        """Return a choice that a server may make once in a run, with its digest: ranges of columns, or the encoding of rows."""
+        """Return a choice that a server may make once in a run, with its digest: ranges of columns, or the encoding of
+        rows.
+        """
         choices = [ask.shared[name] for name in spec_of(ask.task).chosen_once if name in ask.shared]
         if not choices:
             return None
@@ -114,7 +116,7 @@ class Questions:
         return ask.task, hashlib.sha256(content).hexdigest()
 
     def _has_its_numbers(self, ask: Ask) -> bool:
-        """Check that its numbers, those for all sites and those for this one, are the plan's."""
+        """Check that its settings, those for all sites and those for this one, are the plan's."""
         site_values = {name: value for part in ask.each.values() for name, value in part.items()}
         if spec_of(ask.task).is_training:
             settings = (ask.shared, {**ask.shared, **site_values})
@@ -143,7 +145,7 @@ class Questions:
         return settings | ({"longest": p.privacy.clip} if p.privacy.mechanism == CLIENT else {})
 
     def _has_its_bound(self, settings: Mapping[str, Value]) -> bool:
-        """Check that the largest value of a sum is the plan's: a site refuses larger ones, so another would be an oracle."""
+        """Check that the bound of a sum is the plan's: a site refuses larger values, so another bound would be an oracle."""
         p, purpose = self._settings, str(settings.get("tag", "")).split(" ")[0]
         longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.secure_range
         models = (STATISTIC_BITS, MAX_SUM_ENTRY) if is_variant_of(p.method.name, "veil") else (MODEL_BITS, longest)
@@ -156,7 +158,15 @@ class Questions:
 
 
 def refused_requests(policy: Policy, plan: PlanValues) -> list[tuple[str, str, str]]:
-    """List what a policy would refuse of a plan: (code, task, reports), each once; `open` alone where it refuses the run."""
+    """List the requests of a plan that a policy would refuse.
+
+    Args:
+        policy: The policy.
+        plan: The plan.
+
+    Returns:
+        (code, task, reports), each once; only `open` if the run itself is refused.
+    """
     refusals: dict[tuple[str, str, str], None] = {}
     first = policy.refuses(Ask(tasks.OPEN), plan)
     if first:
@@ -183,16 +193,16 @@ def _only(ask: Ask, report: str) -> Ask:
 
 
 def _ask(p: Plan, task: str, *report: str, **shared: Value) -> Ask:
-    """Make an Ask for these reports, or for all that the task has; those that are added up under masks are withheld."""
+    """Create an Ask for these reports, or for all reports of the task; those summed by secure aggregation are withheld."""
     named = report or tuple(SPECS[task].reports)
     masked = {r.name for r in SPECS[task].reports.values() if r.is_masked and p.privacy.secure}
     return Ask(task, shared=shared, report=named, withheld=tuple(r for r in named if r in masked))
 
 
 def _before(p: Plan) -> Iterator[Ask]:
-    """Agreeing on the data, sending reference rows, meeting for secure sums."""
+    """List the Asks before round 1: agreement on data, reference rows, introductions for secure sums."""
     if p.data.encoding == "fitted":
-        yield _ask(p, tasks.SUMMARISE)  # and once more, within the ranges that were agreed on
+        yield _ask(p, tasks.SUMMARISE)  # and once more, within the agreed ranges
     centre = (p.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(p) is None) or needs_mean_patient(p)
     rows = tuple(r.name for r in SPECS[tasks.PREPARE].reports.values() if r.kind == COUNT)
     more = (*(() if under_budget(p) else ("notes",)), *(("centre",) if centre else ()))
@@ -205,7 +215,7 @@ def _before(p: Plan) -> Iterator[Ask]:
 
 
 def _rounds(p: Plan) -> Iterator[Ask]:
-    """Selecting, training, weighing."""
+    """List the Asks of rounds: selection, training, weighting."""
     m = p.method
     if m.select.rule in ASKS_FIRST:
         yield _ask(p, tasks.SCORE, "loss")
@@ -273,7 +283,7 @@ def _veil(p: Plan) -> Iterator[Ask]:
 
 
 def _about(p: Plan) -> Iterator[Ask]:
-    """Explaining, and how right models are."""
+    """List the Asks for explanations and evaluation."""
     yield _ask(p, tasks.EVALUATE, *(r for r in SPECS[tasks.EVALUATE].reports if r != CLEAN or p.data.shortcut.p))
     if p.explain.sketch != "none" and not under_budget(p):
         yield _ask(p, tasks.EXPLAIN)
@@ -284,7 +294,7 @@ def _about(p: Plan) -> Iterator[Ask]:
 
 
 def _after(p: Plan) -> Iterator[Ask]:
-    """Fine-tuning, calibration, the ledger's countersignatures."""
+    """List the Asks after the rounds: fine-tuning, calibration, countersignatures of the ledger."""
     private = under_budget(p)
     if p.train.finetune:
         yield _ask(p, tasks.FINETUNE)

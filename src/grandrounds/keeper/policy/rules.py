@@ -1,7 +1,7 @@
-"""A site's own policy: which runs, tasks and reports it allows, how small a cell may be, what must be secure or private.
+"""A site's own policy: allowed runs, tasks and reports, smallest cells, and requirements of secure aggregation and privacy.
 
-The policy is asked before anything is done (`refuses`) and again before an answer leaves (`trim`). It refuses with a
-fixed code. It keeps no state: the site budget knows what was spent.
+The policy is checked before an Ask is processed (`refuses`) and again before an answer leaves (`trim`). It refuses with a
+fixed code. It has no state: the site budget knows what was spent.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ MEANS = {
     REPORT: "the policy does not allow these reports",
     SECURE: "only secure sums may leave (privacy.secure = true in the plan)",
     PRIVACY: "differential privacy is required: privacy.epsilon with a mechanism, data.encoding = 'public'",
-    EPSILON: "the plan's epsilon is above what one run may spend",
+    EPSILON: "the plan's epsilon exceeds the limit of one run (privacy.run_epsilon)",
     CELLS: "too few patients",
     RUN: "the run or its plan is not approved (runs.allow, runs.plans)",
-    ROUNDS: "more rounds than are allowed",
-    HOURS: "outside the hours in which work is done",
+    ROUNDS: "more rounds than allowed (runs.rounds)",
+    HOURS: "outside the working hours (runs.hours)",
     OWN_CODE: "the plan names code that this site does not import (a local objective must be listed under [objectives])",
 }
-"""What each code tells the site's own people."""
+"""Explanation of each code, for the site's staff."""
 
 ALL, ANY = "all", "any"
 LISTED, TOLD = "listed", "told"
-"""Whose list of peers a site trusts: its own, or the server's."""
+"""Source of the list of peers: the site's own file, or the server."""
 
 DP_SGD, CLIENT = "dp-sgd", "client"
 _ALWAYS = (HELLO, CLOSE)
-_SPARE = 1  # rounds after the last, in which a run is closed
+_SPARE = 1  # rounds after the last one, in which a run is closed
 
 Listed = str | tuple[str, ...]
 
@@ -92,7 +92,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Secure:
-    """Rules of secure sums: whether single models may leave, and which peers the site adds up with."""
+    """Rules of secure sums: single models, weights and peers."""
 
     only: bool = False
     largest_weight: float = 0.95
@@ -102,7 +102,7 @@ class Secure:
 
 @dataclass(frozen=True)
 class Privacy:
-    """Promises to patients."""
+    """Requirements of differential privacy."""
 
     require: bool = False
     epsilon: float = 10.0
@@ -126,24 +126,45 @@ class Policy:
 
     @classmethod
     def load(cls, path: Path) -> Policy:
-        """Load a policy file; an unknown key is refused, because it may have been meant to forbid something."""
+        """Load a policy file.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The policy.
+
+        Raises:
+            BadInput: It cannot be read, or has an unknown key, which may have been meant to forbid something.
+        """
         try:
             text = path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as e:
             reason = getattr(e, "strerror", None) or "not UTF-8 text"
             raise BadInput(
-                f"the policy {path} cannot be read: {reason}; nothing is answered without one", code="cannot-read"
+                f"the policy {path} cannot be read: {reason}; without a policy nothing is answered", code="cannot-read"
             ) from None
         return cls.parse(text, where=str(path))
 
     @classmethod
     def parse(cls, text: str, *, where: str = "the policy") -> Policy:
-        """Parse the text of a policy file."""
+        """Parse the text of a policy file.
+
+        Args:
+            text: The content.
+            where: Name of the file for errors.
+
+        Returns:
+            The policy.
+
+        Raises:
+            BadInput: The text is not TOML, or has an unknown key or value.
+        """
         try:
             sections = tomllib.loads(text)
         except tomllib.TOMLDecodeError as e:
             raise BadInput(
-                f"{where} is no TOML ({e}): mend it, nothing is answered without a policy", code="not-toml"
+                f"{where} is not valid TOML ({e}): correct it; without a policy nothing is answered", code="not-toml"
             ) from None
         kinds = {"runs": Runs, "tasks": Tasks, "reports": Reports, "cells": Cells, "secure": Secure, "privacy": Privacy}
         objectives = parse_objectives(sections.pop("objectives", {}), f"{where} [objectives]")
@@ -159,19 +180,22 @@ class Policy:
 
     @property
     def withheld_splits(self) -> tuple[str, ...]:
-        """Splits of which a host reports nothing in an evaluation, whatever the plan says."""
+        """Splits about which a host reports nothing in an evaluation, whatever the plan says."""
         return ("train", "val") if self.privacy.require else ()
 
     def refuses(
         self, ask: Ask, plan: PlanValues | None, *, rows: int | None = None, now: datetime | None = None
     ) -> str:
-        """Return the code by which an Ask is refused; empty where it is allowed.
+        """Return the code with which an Ask is refused; empty if it is allowed.
 
         Args:
             ask: The Ask.
-            plan: The plan of its run; None where there is none.
-            rows: The site's training rows, where known.
-            now: Time of day; the clock's by default.
+            plan: The plan of its run; None if there is none.
+            rows: Number of training rows of the site, if known.
+            now: Time of day; the current time by default.
+
+        Returns:
+            The code.
         """
         if ask.task in _ALWAYS:
             return ""
@@ -195,20 +219,27 @@ class Policy:
         return next((code for code, no in refused if no), "")
 
     def trim(self, ask: Ask, values: Payload, *, rows: Mapping[str, int] | None = None) -> Payload:
-        """Return an answer as it may leave: no count of fewer patients than allowed, and no notes where none are.
+        """Return an answer as it may leave: without counts of fewer patients than allowed, and without notes if they are
+        not allowed.
 
-        `rows`: how many rows the site has for train, val and test.
+        Args:
+            ask: The Ask.
+            values: The answer.
+            rows: Number of rows for train, val and test.
+
+        Returns:
+            The answer.
         """
         trimmed = without_small_cells(ask.task, values, self.cells.smallest, rows)
         return trimmed if self.reports.notes or "notes" not in trimmed else {**trimmed, "notes": "[]"}
 
     def allows_task(self, task: str) -> bool:
-        """Check that a task is known, listed, and not denied."""
+        """Check that a task is known, listed and not denied."""
         is_known = task in SPECS and task not in self.tasks.deny
         return is_known and (task == OPEN or self.tasks.allow == ALL or task in self.tasks.allow)
 
     def allows_report(self, task: str, report: str) -> bool:
-        """Check that a report of a task is known, listed, and not denied."""
+        """Check that a report of a task is known, listed and not denied."""
         spec, names = spec_of(task).reports.get(report), {report, f"{task}.{report}"}
         if spec is None or names & set(self.reports.deny) or (spec.kind == SUMMARY and not self.reports.summary):
             return False
@@ -220,12 +251,12 @@ class Policy:
         return self.secure.only and spec is not None and spec.is_summable
 
     def over_budget(self, plan: PlanValues) -> bool:
-        """Check whether a plan means to spend more than one run may."""
+        """Check whether a plan would spend more than one run may."""
         planned = plan["privacy"]["epsilon"]
         return planned is not None and bool(planned > min(self.privacy.run_epsilon, self.privacy.epsilon))
 
     def lacks_privacy_limit(self, plan: PlanValues) -> bool:
-        """Check whether a plan has no privacy limit, where one is required."""
+        """Check whether a plan has no privacy limit although one is required."""
         return self.privacy.require and plan["privacy"]["epsilon"] is None
 
     def _approves(self, plan: PlanValues, run: str) -> bool:
@@ -260,17 +291,17 @@ def plan_digest(plan: PlanValues) -> str:
 
 
 def is_private(ask: Ask, plan: PlanValues | None) -> bool:
-    """Check that nothing in the answer to an Ask is of training or validation rows without noise.
+    """Check that the answer to an Ask discloses nothing about training or validation rows without noise.
 
-    This is the policy's plain yes or no by the words of the Ask, before anything is done. The account of the site charges
-    the answer besides (`keeper.accounting`) and remembers what the site withholds; the two together let nothing out unpaid.
+    This is the policy's decision from the Ask alone, before any work. In addition the site's account charges the answer
+    (`keeper.accounting`) and remembers withheld reports. Together they release nothing that is not charged.
 
     Args:
-        ask: The question.
+        ask: The Ask.
         plan: The plan of the run; None before a run is opened.
 
     Returns:
-        True where every report has noise, is withheld for a secure sum, or discloses nothing of these rows.
+        True if every report has noise, is withheld for a secure sum, or discloses nothing about these rows.
     """
     spec = spec_of(ask.task)
     if spec.is_raw or any(r in spec.reports and spec.reports[r].is_raw for r in ask.report):
@@ -289,11 +320,12 @@ def is_private(ask: Ask, plan: PlanValues | None) -> bool:
 
 
 def _training(ask: Ask, spec: TaskSpec, mechanism: str) -> bool:
-    """DP-SGD at the site; or a clipped update that a secure sum adds noise to. A server's own noise is not taken on trust."""
+    """Accept DP-SGD at the site, or a clipped update that a secure sum adds noise to. A server's own noise is not accepted.
+    """
     if {"shap", "trust"} & set(ask.report) and not (
         ask.shared.get("attribute_on", "") and ask.shared.get("attribute_judged", "-")
     ):
-        return False  # reasons or accuracy on own rows
+        return False  # attributions or accuracy on own rows
     if mechanism == DP_SGD:
         return all(_above_zero(ask, name) for name in ("rate", "noise", "clip"))
     released = {r for r in ask.report if r in spec.reports and spec.reports[r].kind == MODEL}
@@ -306,7 +338,7 @@ def _above_zero(ask: Ask, name: str) -> bool:
 
 
 def describe_policy(policy: Policy) -> list[str]:
-    """Describe what a policy allows, a sentence a line."""
+    """Describe the rules of a policy, one sentence in a line."""
     runs, cells, secure, privacy = policy.runs, policy.cells, policy.secure, policy.privacy
     named = "any run" if runs.allow == ANY else f"runs named {_listed(runs.allow)}"
     plans = f", only with {len(runs.plans)} approved plan(s)" if runs.plans else ""
@@ -314,7 +346,7 @@ def describe_policy(policy: Policy) -> list[str]:
     lines = [f"opens {named}{plans}, of at most {runs.rounds} rounds, {hours}"]
     tasks = [t for t in SPECS if policy.allows_task(t)]
     no = [t for t in SPECS if t not in tasks]
-    lines.append(f"does {len(tasks)} of {len(SPECS)} tasks" + (f", never: {', '.join(no)}" if no else ""))
+    lines.append(f"performs {len(tasks)} of {len(SPECS)} tasks" + (f", never: {', '.join(no)}" if no else ""))
     for kind in KINDS:
         if kind == NOTHING:
             continue
@@ -322,15 +354,15 @@ def describe_policy(policy: Policy) -> list[str]:
         reports = [f"{t}.{r}" for t, r in pairs if policy.allows_report(t, r)]
         if kind == WORDS and not policy.reports.notes:
             reports = []  # asked for, and sent empty
-        masked = " (under masks only)" if pairs and all(policy.needs_secure_sum(t, r) for t, r in pairs) else ""
-        lines.append(f"tells {kind}{masked}: {', '.join(reports) or 'never'}")
+        masked = " (by secure aggregation only)" if pairs and all(policy.needs_secure_sum(t, r) for t, r in pairs) else ""
+        lines.append(f"discloses {kind}{masked}: {', '.join(reports) or 'never'}")
     lines.append(
         f"names no category, subgroup or quantile cell of fewer than {cells.smallest} patients, and trains with "
         f"{cells.fewest_rows} rows or more"
     )
     lines.append(f"takes part in secure sums with a share of at most {secure.largest_weight:g}")
-    who = "sites that peers.json lists" if secure.peers == LISTED else "whoever the server names (secure.peers)"
-    lines.append(f"adds up with {who}, in sums of at least {secure.fewest} sites")
+    who = "sites that peers.json lists" if secure.peers == LISTED else "any site that the server names (secure.peers)"
+    lines.append(f"joins secure sums with {who}, of at least {secure.fewest} sites")
     lines.append(
         f"{'requires differential privacy' if privacy.require else 'does not require differential privacy'}; all runs together "
         f"may spend epsilon {privacy.epsilon:g} at delta {privacy.delta:g}, one run {privacy.run_epsilon:g}"
@@ -345,7 +377,7 @@ def _listed(words: str | tuple[str, ...]) -> str:
 
 
 def _is_plan(plan: PlanValues) -> bool:
-    """Check that a plan has the settings that a policy checks."""
+    """Check that a plan has the settings that a policy uses."""
     try:
         epsilon, rounds = plan["privacy"]["epsilon"], plan["method"]["rounds"]
         words = (plan["name"], plan["model"]["name"], plan["privacy"]["mechanism"])
@@ -356,7 +388,7 @@ def _is_plan(plan: PlanValues) -> bool:
 
 
 def _own_code(ask: Ask, plan: PlanValues | None) -> bool:
-    """Check whether code would have to be imported that a message names: never done."""
+    """Check whether a message names code to import, which a site never does."""
     if plan is not None and is_path(str(plan["model"]["name"])):
         return True
     if ask.task != PREPARE:
@@ -368,7 +400,7 @@ def _own_code(ask: Ask, plan: PlanValues | None) -> bool:
 
 
 def _check(policy: Policy, where: str) -> None:
-    """Words that mean nothing are refused: a policy that forbids 'modle' forbids nothing."""
+    """Refuse unknown words: a policy that forbids 'modle' forbids nothing."""
     reports = {name for t in SPECS.values() for r in t.reports for name in (r, f"{t.name}.{r}")}
     for part, listed, valid in (
         ("tasks", policy.tasks, set(SPECS)),
@@ -379,16 +411,16 @@ def _check(policy: Policy, where: str) -> None:
         if odd is not None:
             raise BadInput(f"{where} [{part}] lists '{odd}'; {nearest(odd, sorted(valid))}", code="bad-policy-value")
     if policy.secure.largest_weight > 1 or policy.privacy.delta >= 1:
-        raise BadInput(f"{where}: largest_weight and delta are shares of 1", code="bad-policy-value")
+        raise BadInput(f"{where}: largest_weight and delta must be between 0 and 1", code="bad-policy-value")
     if policy.secure.fewest < Secure.fewest:
         raise BadInput(
-            f"{where} [secure] fewest is {policy.secure.fewest}; give {Secure.fewest} or more: "
-            "a sum of two tells each of them the other's values",
+            f"{where} [secure] fewest is {policy.secure.fewest}; give {Secure.fewest} or more: in a sum of two each site "
+            "learns the other's values",
             code="bad-policy-value",
         )
     odd = next((p for p in policy.runs.plans if len(p) != 64 or set(p) - set("0123456789abcdef")), None)
     if odd is not None:
         raise BadInput(
-            f"{where} [runs] plans lists '{odd}', which is no digest: `rounds site policy` prints a plan's",
+            f"{where} [runs] plans lists '{odd}', which is not a digest: `rounds site policy` prints a plan's digest",
             code="bad-policy-value",
         )

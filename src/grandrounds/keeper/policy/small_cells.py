@@ -1,8 +1,8 @@
-"""Remove counts of few patients from answers before they leave. What a site withholds for a secure sum is not touched.
+"""Remove counts of few patients from answers before they leave. Reports withheld for a secure sum are not changed.
 
-Nothing is made up where adding can hide it: small subgroups are counted among the others and small quantile cells with
-their neighbours, so totals stay what they were. Rare categories are left out of a summary, and are `other` to the model.
-A class with few patients is told as the smallest number allowed, because a model must know of it.
+Small subgroups are counted with the others and small quantile cells with their neighbours, so totals stay the same. Rare
+categories are left out of a summary, and become `other` for the model. A class with few patients is reported with the
+smallest allowed count, because a model must know about it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _TALLY = ("count", "log_loss", "brier", "confusion", "reliability", "histogram")
 
 
 def without_small_cells(task: str, values: Payload, smallest: int, rows: Mapping[str, int] | None = None) -> Payload:
-    """Remove counts of few patients from one site's answer, by the rule that each report has in the table of tasks.
+    """Remove counts of few patients from one site's answer, by the rule of each report in the table of tasks.
 
     Args:
         task: The task that is answered.
         values: The columns of the answer.
-        smallest: The smallest count that may leave; counts from 1 to `smallest` - 1 are removed.
-        rows: Number of the site's rows in each part. Of a part that has too few no figure is told either (NaN, as where
-            there are no rows), and its sums are 0. Without it that is known only of parts whose tally is in the answer.
+        smallest: Smallest count that may leave; counts from 1 to `smallest` - 1 are removed.
+        rows: Number of the site's rows in each split. For a split with too few rows metrics are NaN and sums 0. Without it
+            this is known only for splits whose counts are in the answer.
 
     Returns:
         The columns as they may leave.
@@ -69,7 +69,7 @@ def _categories(values: Payload, smallest: int) -> Payload:
     words = json.loads(str(values["summary.words"]))
     words["groups"] = {w: n for w, n in words["groups"].items() if n >= smallest}
     words["classes"] = {w: max(n, smallest) for w, n in words["classes"].items()}
-    if "levels" not in words:  # of images, which have no columns
+    if "levels" not in words:  # summaries of images have no columns
         return {"summary.words": json.dumps(words)}
     words["levels"] = [{w: n for w, n in levels.items() if n >= smallest} for levels in words["levels"]]
     column, cell, count = (np.asarray(values[f"summary.{n}"]) for n in ("cell_column", "cell", "cell_count"))
@@ -82,9 +82,10 @@ def _categories(values: Payload, smallest: int) -> Payload:
 
 
 def _merge_cells(column: Array, cell: Array, count: Array, smallest: int) -> tuple[Array, Array, Array]:
-    """Add up neighbouring cells of a column until each has enough; the cell with the middle patient stands for them.
+    """Merge neighbouring cells of a column until each has enough patients; the cell with the median patient represents
+    them.
 
-    Cells lie in order. What is left over at the upper end is added to the last.
+    Cells are in order. The remainder at the upper end is added to the last.
     """
     columns: list[int] = []
     cells: list[int] = []
@@ -110,7 +111,7 @@ def _merge_cells(column: Array, cell: Array, count: Array, smallest: int) -> tup
 
 
 def _tally(values: Payload, part: str, smallest: int) -> Payload:
-    """Add small subgroups of a tally (groups, ...) to the last, which is that of the others."""
+    """Add small subgroups of counts (groups, ...) to the last group, which is that of the others."""
     count = np.atleast_1d(np.asarray(values[f"{part}.count"]))
     fields = {n: np.asarray(values[f"{part}.{n}"]) for n in _TALLY if f"{part}.{n}" in values}
     if not ((count > 0) & (count < smallest)).any():
@@ -131,7 +132,7 @@ def _tally(values: Payload, part: str, smallest: int) -> Payload:
 
 
 def _groups_to_merge(count: Array, smallest: int) -> list[int]:
-    """Choose the subgroups to count among the others: all small ones, and as many more, smallest first, as make those enough."""
+    """Choose the subgroups to count with the others: all small ones, and more, smallest first, until they are enough."""
     last = len(count) - 1
     moved = [g for g in range(last) if 0 < count[g] < smallest]
     rest = sorted((g for g in range(last) if count[g] >= smallest), key=lambda g: int(count[g]))

@@ -1,1 +1,1 @@
-"""The programs of a hospital at work: the supervisor and the process that works with its data."""
+"""Processes of a hospital: the supervisor, and the worker that reads its data."""

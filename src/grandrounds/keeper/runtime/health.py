@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from grandrounds.core.errors import BadInput
 
 Metrics = Mapping[str, tuple[str, str, Mapping[str, float]]]
-"""name -> (counter or gauge, help, labels as Prometheus writes them -> value)."""
+"""name -> (counter or gauge, help, labels in Prometheus' format -> value)."""
 
 
 def prometheus(metrics: Metrics) -> str:
@@ -23,13 +23,13 @@ def prometheus(metrics: Metrics) -> str:
 
 
 def label(**words: str) -> str:
-    """Format the labels of one value, escaped."""
+    """Format the escaped labels of one value."""
     escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in words.items()}
     return ",".join(f'{k}="{v}"' for k, v in escaped.items())
 
 
 class Health:
-    """Serves on 127.0.0.1 until it is closed. `faults`: returns what is wrong, in fixed words; nothing where all is well."""
+    """Health server on 127.0.0.1. `faults` returns fixed descriptions of problems; an empty list if there are none."""
 
     def __init__(self, port: int, *, faults: Callable[[], list[str]], metrics: Callable[[], Metrics]) -> None:
         class Page(BaseHTTPRequestHandler):
@@ -53,7 +53,7 @@ class Health:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Log nothing: who looks is nobody's concern."""
+                """Log no requests."""
 
         try:
             self._server = ThreadingHTTPServer(("127.0.0.1", port), Page)

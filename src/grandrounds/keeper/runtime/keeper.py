@@ -1,8 +1,8 @@
-"""The keeper: answers the server's messages at a hospital. It has the data, the keys, the policy and the budget.
+"""The keeper answers the server's messages at a hospital. It has the data, the keys, the policy and the budget.
 
-Code that comes over the wire is never run: a message is data, signed by the server. A message is answered if it is the
-server's, to this site, of a run that was opened here, allowed by the site's own policy and within its own budget. Whatever
-goes wrong leaves as a fixed code; an exception's text can carry patients' values and stays here.
+Code from the network is never run: a message is data, signed by the server. It is answered if it is from the server, to
+this site, belongs to a run that was opened here, is allowed by the site's policy and within its budget. Failures leave as a
+fixed code, because an exception's text may contain patients' values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SERVER = "server"
 
 @dataclass(frozen=True)
 class _Question:
-    """One Ask of a message whose signature was checked, with its bytes and their digest."""
+    """One Ask of a verified message, with its bytes and their digest."""
 
     body: bytes
     parsed: ParsedAsk
@@ -52,7 +52,7 @@ class _Question:
 
     @classmethod
     def parse(cls, envelope: Letter, body: bytes) -> _Question:
-        """Read one Ask of a message. A message to nobody in particular may ask for the site's name, and nothing else."""
+        """Parse one Ask of a message. A message without a recipient may ask for the site's name only."""
         parsed = parse_ask(body)
         if parsed.id.run != envelope.run or (envelope.to == ANYBODY and parsed.task != HELLO):
             raise Refusal(codes.REFUSED)
@@ -89,7 +89,7 @@ class Keeper:
         self._turn = threading.Lock()
 
     def handle(self, data: bytes) -> bytes:
-        """Answer a message by a message, and never raise. Several Asks in one message are answered one by one, in order."""
+        """Answer a message; never raises. Several Asks in one message are answered in order."""
         run = ""
         try:
             envelope = self._open(data)
@@ -103,7 +103,7 @@ class Keeper:
         return seal_answer(self.me.identity, self.me.name, bundle(bodies), run=run, about=digest(data))
 
     def _answer_body(self, envelope: Letter, body: bytes) -> bytes:
-        """Answer one Ask; whatever goes wrong with it is a code."""
+        """Answer one Ask; failures become codes."""
         id = AskId(envelope.run, 0, 0)
         try:
             question = _Question.parse(envelope, body)
@@ -124,7 +124,7 @@ class Keeper:
         return encode_answer(Answer(self.me.name, id, error=code), None)
 
     def _open(self, data: bytes) -> Letter:
-        """Open a message that is the server's and to this site."""
+        """Open a message, and check that it is from the server and to this site."""
         try:
             envelope = unseal(data, public=self._server)
         except BadInput:
@@ -133,7 +133,7 @@ class Keeper:
             raise Refusal(codes.UNSIGNED)
         if envelope.protocol != PROTOCOL:
             _log.warning(
-                "the server speaks protocol %d (version %s), this site %d",
+                "the server uses protocol %d (version %s), this site %d",
                 envelope.protocol,
                 envelope.version,
                 PROTOCOL,
@@ -142,7 +142,7 @@ class Keeper:
         return envelope
 
     def _answer(self, question: _Question) -> bytes:
-        """Return the answer's bytes: of a question that was answered before, the same ones."""
+        """Return the encoded answer; a repeated request gets the same bytes."""
         id = question.id
         if question.task == HELLO:
             values: dict[str, Value] = {"site": self.me.name, "version": __version__, "ready": True}
@@ -185,7 +185,7 @@ class Keeper:
         return run.answer(ask, question.body)
 
     def _run(self, name: str, store: Store) -> SiteRun | None:
-        """Find a run that is open here, and load it from disk if need be."""
+        """Find a run that is open here, and load it from disk if needed."""
         if name not in self._runs:
             run = SiteRun.load(store, self._data(), self.me, self._access, device=self._device)
             if run is None:
@@ -200,7 +200,7 @@ class Keeper:
 
 
 def _where(e: BaseException) -> str:
-    """File and line of an exception, without its text."""
+    """Return file and line of an exception, without its text."""
     frame = e.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -208,12 +208,12 @@ def _where(e: BaseException) -> str:
 
 
 def seal_answer(identity: Identity, site: str, body: bytes, *, run: str, about: str) -> bytes:
-    """Seal the answer of a site to the message whose digest is `about`."""
+    """Sign the answer of a site to the message with digest `about`."""
     return seal(identity, Letter(site, SERVER, run, body, about=about, version=__version__))
 
 
 def seal_refusal(identity: Identity, site: str, message: bytes, code: str) -> bytes:
-    """Seal a refusal of every Ask in a message; of one that cannot be read, of no Ask in particular."""
+    """Sign a refusal of every Ask in a message, or of none in particular if the message cannot be read."""
     run, ids = "", [AskId("", 0, 0)]
     try:
         envelope = peek(message)

@@ -1,6 +1,6 @@
-"""The site's own log: one line of JSON for each Ask, with its task and outcome. It never leaves the site.
+"""The site's own log: one line of JSON for each Ask. It never leaves the site.
 
-No value of a patient is in it, and no key: the run, the round, the task, sizes, seconds and codes.
+It contains run, round, task, sizes, seconds and codes, but no patient values and no keys.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LARGEST = 50 * 2**20
 
 
 class SiteLog:
-    """Writes log.jsonl and counts Asks, around a handler of messages."""
+    """Writes log.jsonl and counts Asks, around a message handler."""
 
     def __init__(self, path: Path, handler: Callable[[bytes], bytes]) -> None:
         self._path, self._handler = path, handler
@@ -36,7 +36,7 @@ class SiteLog:
         self.last = 0.0
 
     def handle(self, message: bytes) -> bytes:
-        """Answer a message, and write a line for each of its Asks."""
+        """Answer a message, and log a line for each of its Asks."""
         began = time.monotonic()
         answer = self._handler(message)
         took = time.monotonic() - began
@@ -66,7 +66,7 @@ class SiteLog:
             return {
                 "grandrounds_letters_total": (
                     "counter",
-                    "Messages of the server, by what became of them.",
+                    "Messages of the server, by result.",
                     {label(code=code): float(n) for code, n in self.codes.items()},
                 ),
                 "grandrounds_tasks_total": (
@@ -80,7 +80,7 @@ class SiteLog:
                     {label(direction=d): float(n) for d, n in self.bytes.items()},
                 ),
                 "grandrounds_work_seconds_total": ("counter", "Seconds spent on messages.", {"": self.seconds}),
-                "grandrounds_last_letter_timestamp_seconds": ("gauge", "When the last message came.", {"": self.last}),
+                "grandrounds_last_letter_timestamp_seconds": ("gauge", "Time of the last message.", {"": self.last}),
             }
 
 

@@ -1,4 +1,4 @@
-"""One run at one hospital: the host that answers its Asks, loaded from disk where the keeper was started again."""
+"""One run at one hospital: the host that answers its Asks, restored from disk after a restart of the keeper."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from grandrounds.site.tasks import task_class
 
 @dataclass(frozen=True)
 class SiteIdentity:
-    """A site's name, its key, and the secret that its masks and noise come from."""
+    """A site's name, its key, and the secret of its masks and noise."""
 
     name: str
     identity: Identity
@@ -92,27 +92,27 @@ class SiteRun:
         self.host.maps.files.folder = store.folder / "maps"
         self.account = access.account(self.host, opening.plan, {})
         self.questions = Questions(opening.plan, {})
-        self.refusals = 0  # questions that were not answered, by no fault of the server that this site could name
+        self.refusals = 0  # unanswered requests for which this site can blame no specific fault of the server
         self.last = 0
-        self._counted = 0  # the round that the server last said counts
+        self._counted = 0  # the last round that the server committed
 
     @classmethod
     def load(
         cls, store: Store, rows: Table | ImageSet, me: SiteIdentity, access: AccessControl, *, device: str
     ) -> SiteRun | None:
-        """Load a run that was open when the keeper stopped; None where there is none."""
+        """Load a run that was open when the keeper stopped; None if there is none."""
         opening = store.opening()
         if opening is None:
             return None
         run = cls(opening, store, rows, me, access, device=device)
         for data in store.setup():
-            with suppress(UnknownPeers):  # whom it met is no longer listed: sums are refused until it meets others
+            with suppress(UnknownPeers):  # a known peer is no longer listed: sums are refused until it is replaced
                 run._do(decode_ask(data, me.name, run.layout))
         run.restore()
         return run
 
     def restore(self) -> None:
-        """Load what the site remembers of this run."""
+        """Restore the site's state of this run."""
         stored = self.store.load()
         if stored is not None:
             arrays, facts = stored
@@ -127,13 +127,14 @@ class SiteRun:
         return None if self.host.model is None else self.host.model.layout
 
     def has_same_rows(self, opening: Opening) -> bool:
-        """Check that a run opened on these terms splits this site's rows as this one does."""
+        """Check that a run opened on these terms splits the rows of this site in the same way."""
         return opening.role == self.opening.role and _split_settings(opening.plan) == _split_settings(self.opening.plan)
 
     def check(self, ask: Ask) -> None:
-        """Refuse Asks of a round that is long over, since the site's state would go back to it, and all after many refusals.
+        """Refuse Asks of a round that ended long ago, and all Asks after too many refusals.
 
-        A refusal tells one bit of what the site has, so after `runs.refusals` of them the run is over for this site.
+        An old Ask would reset the site's state. A refusal discloses one bit about the site's data, so after `runs.refusals`
+        of them the run is over for this site.
         """
         assert ask.id is not None
         spec = spec_of(ask.task)
@@ -143,12 +144,12 @@ class SiteRun:
             raise Refusal(REFUSED)
 
     def count_refusal(self) -> None:
-        """Remember, also over a restart, that a question was not answered."""
+        """Count a request that was not answered, also across restarts."""
         self.refusals += 1
         self._save()
 
     def answer(self, ask: Ask, body: bytes) -> bytes:
-        """Answer an Ask, with the state after it on disk before the answer leaves."""
+        """Answer an Ask. The state after it is on disk before the answer leaves."""
         assert ask.id is not None
         split = self.host.stack.rows[0]
         rows = {"train": len(split.train), "val": len(split.val), "test": len(split.test)}
@@ -171,7 +172,7 @@ class SiteRun:
         self.store.save(self.host.arrays(), {**facts, **self.account.facts(), **self.questions.facts()})
 
     def _do(self, ask: Ask) -> Payload:
-        """Have the host answer. Round 0 is asked again by a server that resumes: it takes back no round."""
+        """Let the host answer. A server that resumes asks round 0 again, which reverts no round."""
         if ask.round:
             self._counted = int(ask.shared.get("committed", 0))
         ask = replace(ask, shared={**ask.shared, "committed": self._counted})
@@ -180,7 +181,7 @@ class SiteRun:
 
 
 def _split_settings(plan: PlanValues) -> PlanValues:
-    """Return the settings that decide which rows are whose; the hash of data that the server wrote in is no part of it."""
+    """Return the settings that decide the split of rows, without the hash of data that the server added."""
     data = {name: value for name, value in plan["data"].items() if name != "sha256"}
     return {"data": data, **{name: plan[name] for name in ("seed", "split", "tasks")}}
 
@@ -198,13 +199,13 @@ def read_opening(ask: Ask) -> Opening:
 
 
 def refuse_other_rows(before: SiteRun | None, opening: Opening) -> None:
-    """Refuse a resumed run that splits the rows anew: a test row of before would be trained on."""
+    """Refuse a resumed run that splits the rows anew, since a former test row would be trained on."""
     if before is not None and not before.has_same_rows(opening):
         raise Refusal(OTHER_SPLIT)
 
 
 def build_stack(plan: Plan, rows: Table | ImageSet, *, name: str, role: str, task: str) -> Stack:
-    """Build one site's stack of a run: its rows, split into training, validation and test as the plan says."""
+    """Build one site's stack of a run: its rows, split into training, validation and test by the plan."""
     data = _check_images(plan.data, rows) if isinstance(rows, ImageSet) else _check_table(plan.data, rows)
     share = plan.split.test if plan.split.scheme == "within" else 0.0
     split = split_site_rows(plan, data, name, np.arange(len(data)), role, test=share, keys=split_keys(plan, data))
@@ -217,33 +218,33 @@ def build_stack(plan: Plan, rows: Table | ImageSet, *, name: str, role: str, tas
 
 def _check_table(settings: DataSettings, table: Table) -> Dataset:
     if parse_image_shape(settings) is not None:
-        raise BadInput(f"{table.source} is a table, and the run needs images", code="other-data-kind")
+        raise BadInput(f"{table.source} is a table, but the run needs images", code="other-data-kind")
     return apply_schema(settings, table)
 
 
 def _check_images(settings: DataSettings, images: ImageSet) -> ImageSet:
-    """Check that images have the size, channels and classes of the plan, and masks where it asks for them."""
+    """Check that images have the size, channels and classes of the plan, and masks if it requires them."""
     shape = parse_image_shape(settings)
     labels = None if settings.label is None else settings.levels.plain().get(settings.label)
     if settings.kinds.plain():
-        raise BadInput(f"{images.name} holds images, and the run needs a table", code="other-data-kind")
+        raise BadInput(f"{images.name} contains images, but the run needs a table", code="other-data-kind")
     if shape is not None and images.shape != shape:
         raise BadInput(
-            f"images of {images.name} have the shape {images.shape}, and {shape} is agreed", code="image-size-mismatch"
+            f"images of {images.name} have shape {images.shape}, but {shape} is agreed", code="image-size-mismatch"
         )
     if shape is not None and labels and not set(images.label.tolist()) <= set(labels):
-        raise BadInput(f"{images.name} has labels that are none of the agreed classes", code="unknown-class")
+        raise BadInput(f"{images.name} has labels outside the agreed classes", code="unknown-class")
     if settings.masks == AT_SITES and images.masks is None:
-        raise BadInput(f"{images.name} has no truth masks, which are agreed on", code="no-truth-masks")
+        raise BadInput(f"{images.name} has no truth masks, but the consortium agreed on them", code="no-truth-masks")
     return replace(images, masks=stroke_masks(images.pixels)) if settings.masks == STROKES else images
 
 
 def _labels(plan: Plan, data: Holdings, task: str) -> Any:
-    """Map the labels of a site with a task of its own to the classes of that task."""
+    """Map the labels of a site with its own task to the classes of that task."""
     groups: Mapping[str, Sequence[str]] = plan.tasks.plain()[task]["classes"]
     grouped = {old: new for new, olds in groups.items() for old in olds}
     if any(word not in grouped for word in data.label.tolist()):
         raise BadInput(
-            f"tasks.{task}.classes does not say what to do with every label of this site", code="unknown-class"
+            f"tasks.{task}.classes does not cover every label of this site: add the missing labels", code="unknown-class"
         )
     return np.array([task_class(task, grouped[word]) for word in data.label.tolist()], object)

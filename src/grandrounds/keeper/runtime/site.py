@@ -1,4 +1,4 @@
-"""A site at work: its SuperNode, the supervisor of the process that works with its data, its log and its health page."""
+"""A running site: its SuperNode, the supervisor of its worker process, its log and its health page."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from grandrounds.keeper.runtime.worker import Supervisor
 Say = Callable[[str], None]
 
 GAVE_UP = b"SSL/TLS handshake error detected"
-"""Flower's words for it."""
+"""Flower's log message for an abandoned connection."""
 
 
 class Site:
-    """One site at work, until it is stopped."""
+    """One running site, until it is stopped."""
 
     def __init__(
         self, folder: SiteFolder, *, data: str, query: str | None, device: str, fast: bool, node: bool
     ) -> None:
-        """`node`: whether to start the SuperNode too; one that is there already is used."""
+        """Create a site; with `node` its SuperNode is started too, else a running one is used."""
         self.folder, self._fast, self._with_node = folder, fast, node
         self.settings = folder.settings()
         limit = float(self.settings["limits"]["seconds"])
@@ -41,7 +41,7 @@ class Site:
         self._connected = False
         self._node: subprocess.Popen[bytes] | None = None
         self._node_log = folder.state / "node.log"
-        self._node_read = 0  # how much of the SuperNode's log was looked at
+        self._node_read = 0  # bytes of the SuperNode's log that were read
 
     @property
     def port(self) -> int:
@@ -73,7 +73,7 @@ class Site:
     def _noted(self, word: str, say: Say) -> None:
         if word in ("connected", "away"):
             self._connected = word == "connected"
-            say("the SuperNode is there" if self._connected else "the SuperNode is away; waiting for it")
+            say("the SuperNode is connected" if self._connected else "the SuperNode is offline; waiting for it")
 
     def _start_node(self) -> None:
         server, path = self.settings["server"], self.folder.path
@@ -102,7 +102,7 @@ class Site:
                 self._node.wait()
 
     def _tend(self, stop: threading.Event) -> None:
-        """Start the SuperNode again where it died, or gave up, not too often."""
+        """Restart the SuperNode if it died or gave up, with a minimum interval."""
         while not stop.wait(5.0):
             if self._node is None:
                 continue
@@ -118,28 +118,28 @@ class Site:
         return None if port is None else Health(int(port), faults=self._faults, metrics=self._metrics)
 
     def _faults(self) -> list[str]:
-        return [] if self._connected else ["the SuperNode is away"]
+        return [] if self._connected else ["the SuperNode is offline"]
 
     def _metrics(self) -> Metrics:
         budget = self.folder.budget()
         return {
             **self.log.metrics(),
-            "grandrounds_node_up": ("gauge", "Whether the SuperNode is there.", {"": float(self._connected)}),
+            "grandrounds_node_up": ("gauge", "1 if the SuperNode is connected.", {"": float(self._connected)}),
             "grandrounds_restarts_total": (
                 "counter",
-                "How often the process that works with the data was replaced.",
+                "Restarts of the worker process.",
                 {"": float(max(0, self.supervisor.restarts))},
             ),
-            "grandrounds_epsilon_spent": ("gauge", "Epsilon of training rows over all runs.", {"": budget.spent()}),
-            "grandrounds_epsilon_limit": ("gauge", "What may be spent.", {"": float(budget.budget().epsilon or 0.0)}),
+            "grandrounds_epsilon_spent": ("gauge", "Epsilon spent for training rows over all runs.", {"": budget.spent()}),
+            "grandrounds_epsilon_limit": ("gauge", "Limit of the site budget.", {"": float(budget.budget().epsilon or 0.0)}),
         }
 
 
 def gave_up(log: Path, since: int) -> bool:
-    """Check whether a SuperNode has ended its work and not its process, by its log from this byte on.
+    """Check whether a SuperNode stopped working without ending its process, by its log from this byte on.
 
-    Flower's does so when a connection ends in the middle of a TLS handshake, as where a proxy or a firewall on the way takes
-    connections while the gateway is down. It would stay, hear nothing more, and look well from here.
+    Flower does so when a connection ends within a TLS handshake, for example when a proxy or firewall accepts connections
+    while the gateway is down. The process would stay, receive nothing more, and look healthy.
     """
     with log.open("rb") as f:
         f.seek(since)

@@ -1,9 +1,9 @@
 """The worker process, which works with a site's data, and the supervisor that restarts it.
 
-`python -m grandrounds.keeper.runtime.worker FOLDER --data TABLE` is the worker: it answers messages that come in on
-standard input, one at a time. The supervisor stops it when it hangs and starts another when it dies. Stock Flower waits for a
-hung app for good, and its node is lost with it. Here a message that takes longer than the site's own limit is answered with a
-code, the process is ended, and the next one takes up what the site remembers from disk.
+`python -m grandrounds.keeper.runtime.worker FOLDER --data TABLE` is the worker: it answers messages from standard input,
+one at a time. The supervisor stops it when it hangs and starts another when it dies. Stock Flower waits for a hung app
+forever, and loses its node. Here a message that exceeds the site's time limit is answered with a code, the process is
+ended, and the next one restores the site's state from disk.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ READY = b"ready"
 """The first frame of a worker that has read its data."""
 
 ORPHANED = 4
-"""Exit code of a process whose parent is gone."""
+"""Exit code of a process whose parent has ended."""
 
 LENGTH = 8
 LARGEST = 16 * 2**30
-"""Bytes of a frame's length, and the largest frame that is read."""
+"""Size of a frame's length field in bytes, and the largest frame."""
 
 
 class Supervisor:
-    """Hands messages to the worker, one at a time, each within `seconds`. `restarts`: how often it had to be replaced."""
+    """Passes messages to the worker, one at a time, each within `seconds`. `restarts` counts replacements."""
 
     def __init__(self, command: Sequence[str], identity: Identity, site: str, *, seconds: float, log: Path) -> None:
         self._command, self._identity, self._site, self._seconds, self._log = command, identity, site, seconds, log
@@ -55,7 +55,7 @@ class Supervisor:
     def for_folder(
         cls, folder: Path, identity: Identity, site: str, *, data: str, query: str | None, device: str, seconds: float
     ) -> Supervisor:
-        """Make the supervisor of a site's folder."""
+        """Create the supervisor of a site's folder."""
         command = [
             sys.executable,
             "-m",
@@ -71,12 +71,12 @@ class Supervisor:
         return cls(command, identity, site, seconds=seconds, log=folder / "state" / "work.log")
 
     def start(self) -> None:
-        """Start the worker, which reads the data: errors in them are raised here, and never sent to a server."""
+        """Start the worker, which reads the data. Errors in the data are raised here, and never sent to a server."""
         with self._turn:
             self._start()
 
     def handle(self, message: bytes) -> bytes:
-        """Answer a message; by a code where there is no answer in time."""
+        """Answer a message; with a code if there is no answer in time."""
         with self._turn:
             answer, code = None, codes.CRASHED
             try:
@@ -90,7 +90,7 @@ class Supervisor:
             if answer is not None:
                 return answer
             self._end()
-            _log.error("the process that works with the data was %s; another takes its place", code)
+            _log.error("the worker process was %s; another takes its place", code)
             return seal_refusal(self._identity, self._site, message, code)
 
     def _ask_worker(self, message: bytes) -> bytes | None:
@@ -99,7 +99,7 @@ class Supervisor:
         return self._next(self._seconds)
 
     def _next(self, seconds: float) -> bytes | None:
-        """Return the worker's next frame; None where it is gone."""
+        """Return the worker's next frame; None if it has ended."""
         try:
             return self._answers.get(timeout=seconds)
         except queue.Empty:
@@ -122,7 +122,7 @@ class Supervisor:
         if not ready:
             self._end()
             raise RunFailed(
-                f"the process that works with the data did not start: {self._log} says why", code="worker-did-not-start"
+                f"the worker process did not start: see {self._log}", code="worker-did-not-start"
             )
 
     def _end(self) -> None:
@@ -132,7 +132,7 @@ class Supervisor:
             self._process = None
 
     def close(self) -> None:
-        """End the worker; nothing is lost."""
+        """End the worker; no state is lost."""
         with self._turn:
             self._end()
 
@@ -146,7 +146,11 @@ def _listen(pipe: IO[bytes], answers: queue.Queue[bytes | None]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a worker; the exit code: 0 the supervisor is gone, 1 failed, 2 bad input."""
+    """Run a worker.
+
+    Returns:
+        Exit code: 0 the supervisor has ended, 1 failure, 2 bad input.
+    """
     from grandrounds.keeper.folder import SiteFolder
 
     parser = argparse.ArgumentParser(prog="python -m grandrounds.keeper.runtime.worker")
@@ -157,7 +161,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     end_with_parent()  # nobody would stop it if it hung
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing that a library prints gets among the answers
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries must not mix with the answers
     try:
         keeper = SiteFolder(args.folder).keeper(args.data, query=args.query, device=args.device)
     except GrandRoundsError as e:
@@ -170,7 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def end_with_parent() -> None:
-    """End this process, whatever it is at, within a second of its parent's end."""
+    """End this process within a second after its parent ends."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -188,7 +192,7 @@ def write_frame(pipe: IO[bytes], data: bytes) -> None:
 
 
 def read_frame(pipe: IO[bytes]) -> bytes | None:
-    """Read the next frame; None where the other side is gone."""
+    """Read the next frame; None if the other side has ended."""
     head = _read_exactly(pipe, LENGTH)
     if head is None:
         return None

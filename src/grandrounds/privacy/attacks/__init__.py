@@ -1,1 +1,1 @@
-"""Attacks on what was promised: how much a mechanism, or a finished model, really tells of one patient."""
+"""Attacks that test privacy guarantees of mechanisms and of finished models."""

@@ -1,8 +1,8 @@
-"""A lower bound on a mechanism's epsilon, from watching it: run it often on two neighbouring inputs and count an event.
+"""Empirical lower bound on a mechanism's epsilon: run it on two neighbouring inputs and count an event.
 
-(epsilon, delta)-differential privacy says P[E | a] <= e^epsilon P[E | b] + delta for every event E and both ways round.
-One event that breaks it refutes the claim, whatever the proof says. The event is chosen on one half of the runs and
-counted on the other, so its counts are plain binomials: Clopper-Pearson intervals hold without any correction.
+(epsilon, delta)-differential privacy requires P[E | a] <= e^epsilon P[E | b] + delta for every event E, in both directions.
+One event that violates it refutes the claim. The event is chosen on one half of the runs and counted on the other, so the
+counts are binomial and Clopper-Pearson intervals need no correction.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.rng import generator
 
 CONFIDENCE = 0.999
-"""How sure a bound is, all of it together: a test with a true claim fails once in a thousand seeds at most."""
+"""Confidence of a bound as a whole: a test of a true claim fails for at most one seed in a thousand."""
 
 _THRESHOLDS = 400
-"""Cuts of the score that are looked at: finer ones are too close together for any number of runs to tell apart."""
+"""Number of score thresholds; finer ones cannot be distinguished by any number of runs."""
 
 Mechanism = Callable[..., Any]
-"""(data, rng) -> outcome; or, `at_once`, (data, rng, runs) -> outcomes along a leading axis."""
+"""(data, rng) -> outcome; or with `at_once` (data, rng, runs) -> outcomes along a leading axis."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Epsilon is at least `epsilon`, but for a chance of 1 - confidence. `ceiling`: what so many runs could show at most."""
+    """Lower bound on epsilon with the given confidence. `ceiling` is the largest bound that so many runs could show."""
 
     epsilon: float
     event: str
-    of: str  # under which input the event is the likelier: "a" or "b"
-    likely: int  # how often it was seen there, in `counted` runs
-    unlikely: int  # and under the other input
+    of: str  # the input with which the event is more likely: "a" or "b"
+    likely: int  # count with that input, in `counted` runs
+    unlikely: int  # count with the other input
     counted: int
     delta: float
     confidence: float
     ceiling: float
 
     def refutes(self, claimed: float) -> bool:
-        """Whether a claim of (claimed, delta)-privacy is shown to be wrong."""
+        """Tell whether the bound refutes a claim of (claimed, delta)-privacy."""
         return self.epsilon > claimed
 
 
 @dataclass(frozen=True)
 class _Event:
-    """A score at or above a cut, or at or below it; and under which input it is the likelier."""
+    """A score at or above a threshold, or at or below it, and the input with which it is more likely."""
 
     cut: float
     above: bool
@@ -71,18 +71,33 @@ def lower_bound(
     at_once: bool = False,
     confidence: float = CONFIDENCE,
 ) -> Bound:
-    """Run a mechanism on neighbours `a` and `b`, `runs` times each, and bound its epsilon from below.
+    """Run a mechanism on neighbouring inputs and bound its epsilon from below.
 
-    `score` makes a number of an outcome (with `at_once`: numbers (runs,) of outcomes); events are its tails. Without
-    one, numbers are their own score, vectors are scored along the direction in which their means differ, and anything
-    else (words, tuples of features) by how much oftener it came from `a`; both are learnt on the first half only.
+    Args:
+        mechanism: (data, rng) -> outcome, or with `at_once` (data, rng, runs) -> outcomes.
+        a: One input.
+        b: Its neighbour.
+        runs: Number of runs for each input.
+        seed: Seed of the runs.
+        delta: Delta of the claim.
+        score: Maps an outcome to a number (with `at_once`: outcomes to numbers); events are its tails. By default numbers
+            are their own score, vectors are projected on the difference of their means, and other outcomes are scored by
+            how much more often they come from `a`. Both are learnt on the first half of the runs.
+        at_once: The mechanism returns all outcomes in one call.
+        confidence: Confidence of the bound.
+
+    Returns:
+        The bound.
+
+    Raises:
+        BadInput: An argument is out of range, or a score is not finite.
     """
     if runs < 4:
-        raise BadInput(f"{runs} runs show nothing: give some thousands", code="too-few-runs")
+        raise BadInput(f"runs = {runs} is too small: use several thousand", code="too-few-runs")
     if not 0 <= delta < 1:
-        raise BadInput(f"delta is a chance between 0 and 1, not {delta}", code="bad-delta")
+        raise BadInput(f"delta = {delta} is not a probability: choose a number from 0 to 1", code="bad-delta")
     if not 0 < confidence < 1:
-        raise BadInput(f"confidence is a chance between 0 and 1, not {confidence}", code="bad-confidence")
+        raise BadInput(f"confidence = {confidence} is not a probability: choose a number between 0 and 1", code="bad-confidence")
     first, second = runs // 2, runs - runs // 2
     outcomes = {}
     for name, data in (("a", a), ("b", b)):
@@ -108,10 +123,10 @@ def lower_bound(
 
 
 def epsilon_shown(likely: Any, unlikely: Any, *, runs: int, delta: float, confidence: float = CONFIDENCE) -> Array:
-    """The epsilon that counts of one event show, elementwise: log((p - delta) / q), and nothing below zero.
+    """Compute the epsilon that counts of one event show, elementwise: log((p - delta) / q), at least zero.
 
-    p is the lower Clopper-Pearson limit of `likely` out of `runs`, q the upper one of `unlikely`; each may be wrong with
-    half of 1 - confidence.
+    p is the lower Clopper-Pearson limit of `likely` out of `runs`, q the upper limit of `unlikely`. Each fails with
+    probability (1 - confidence) / 2.
     """
     from scipy.special import betaincinv
 
@@ -124,10 +139,10 @@ def epsilon_shown(likely: Any, unlikely: Any, *, runs: int, delta: float, confid
 
 
 def _choose(a: Array, b: Array, *, delta: float, confidence: float) -> _Event:
-    """The tail of the score, and the direction, that shows the most on these runs."""
+    """Choose the tail of the score, and the direction, that shows the largest epsilon on these runs."""
     both = np.unique(np.concatenate([a, b]))
     if len(both) > _THRESHOLDS:
-        tail = np.geomspace(1 / len(both), 0.02, _THRESHOLDS // 4)  # small deltas are decided far out
+        tail = np.geomspace(1 / len(both), 0.02, _THRESHOLDS // 4)  # the tails decide small deltas
         places = np.concatenate([np.linspace(0, 1, _THRESHOLDS // 2), tail, 1 - tail])
         both = np.unique(np.quantile(both, places, method="nearest"))
     a, b = np.sort(a), np.sort(b)
@@ -151,12 +166,12 @@ def _outcomes(mechanism: Mechanism, data: Any, rng: np.random.Generator, runs: i
         return [mechanism(data, rng) for _ in range(runs)]
     outcomes = mechanism(data, rng, runs)
     if len(outcomes) != runs:
-        raise BadInput(f"the mechanism was asked for {runs} outcomes at once and gave {len(outcomes)}", code="wrong-shape")
+        raise BadInput(f"the mechanism returned {len(outcomes)} outcomes, but {runs} were requested", code="wrong-shape")
     return outcomes
 
 
 def _scorer(a: Any, b: Any, score: Callable[[Any], Any] | None, *, at_once: bool) -> Callable[[Any], Array]:
-    """From outcomes to finite numbers (n,): as the caller has it, or learnt from these outcomes of either input."""
+    """Build the function from outcomes to finite numbers (n,): the caller's score, or one learnt from these outcomes."""
     if score is not None:
         score_one = score
         return lambda outcomes: _numbers(score_one(outcomes) if at_once else [score_one(s) for s in outcomes])
@@ -178,5 +193,5 @@ def _scorer(a: Any, b: Any, score: Callable[[Any], Any] | None, *, at_once: bool
 def _numbers(scores: Any) -> Array:
     out = np.asarray(scores, float)
     if out.ndim != 1 or not np.isfinite(out).all():
-        raise BadInput("a score is one finite number for each outcome", code="not-finite")
+        raise BadInput("a score must be one finite number for each outcome", code="not-finite")
     return out

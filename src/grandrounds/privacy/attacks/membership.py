@@ -1,8 +1,8 @@
-"""Was this patient among the training rows? Attacks that ask so, as arithmetic on a model's confidences.
+"""Membership inference attacks, computed from a model's confidences: was this patient in the training rows?
 
-Everything starts from the log-odds that a model gives to a row's true class. The loss threshold of Yeom et al. (2018)
-ranks rows by them alone. LiRA (Carlini et al. 2022) asks how confident models are in the same row that never saw it (and,
-online, that did see it), from shadow models, and so does not take an easy patient for a member.
+All attacks use the log-odds that a model gives to a row's true class. The loss threshold of Yeom et al. (2018) ranks rows
+by them. LiRA (Carlini et al. 2022) compares them with shadow models that did not see the row (online: also with those that
+did), so an easy patient is not mistaken for a member.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from grandrounds.core.errors import BadInput
 from grandrounds.metrics.classification import OccupiedBins, recall_at_specificity, roc_area, roc_interval
 
 FPR = 0.01
-"""The share of non-members that may be called members where the attack's hits are counted."""
+"""False-positive rate at which found members are counted."""
 
 _FURTHEST = 100.0
-"""Log-odds are drawn in to this: beyond it a probability is 0 or 1 to forty digits, or the model diverged."""
+"""Limit of log-odds: beyond it a probability is 0 or 1 to forty digits, or the model diverged."""
 
 _ENOUGH = 64
-"""Shadow models from which on a row has a variance of its own; with fewer, all rows share one (Carlini et al., fig. 9)."""
+"""Number of shadow models from which on each row has its own variance; with fewer, all rows share one (Carlini et al., fig.
+9).
+"""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """How well an attack told members from non-members: ROC area with DeLong's 95% interval, hits at 1% false alarms."""
+    """Result of an attack: ROC AUC with DeLong's 95% interval, and true-positive rate at 1% false positives."""
 
     attack: str
     members: int
@@ -50,14 +52,14 @@ class Attack:
 
 
 def confidence(logits: Array, y: Array) -> Array:
-    """The log-odds (n,) of each row's true class from logits (n, C), or (n, 1) for two classes.
+    """Compute the log-odds (n,) of each row's true class from logits (n, C), or (n, 1) for two classes.
 
-    log(p / (1 - p)) without going through p, which rounds to 1 where a model has learnt a row by heart.
+    log(p / (1 - p)) is computed without p, which rounds to 1 if a model memorised a row.
     """
     z = np.asarray(logits, float)
     if np.isnan(z).any():
         raise BadInput(
-            "the model gives no number for some rows: its training diverged, so there is nothing to attack",
+            "the model's output is NaN for some rows: its training diverged, so it cannot be attacked",
             code="diverged-model",
         )
     z = np.clip(z, -1e6, 1e6)
@@ -73,7 +75,7 @@ def confidence(logits: Array, y: Array) -> Array:
 
 
 def judged(attack: str, scores: Array, member: Array) -> Attack:
-    """What scores (n,) are worth that should be higher for members (n,) bool; rows without a score (NaN) do not count."""
+    """Evaluate attack scores (n,), which should be higher for members (n,) bool; rows without a score (NaN) are ignored."""
     scored = ~np.isnan(scores)
     scores, member = scores[scored], member[scored]
     values, column = np.unique(scores, return_inverse=True)
@@ -93,15 +95,22 @@ def judged(attack: str, scores: Array, member: Array) -> Attack:
 
 
 def offline(target: Array, shadows: Array, inside: Array) -> Array:
-    """LiRA's offline score (n,): by how many deviations the target's confidence (n,) exceeds that of shadow models
-    (S, n) which did not see the row; `inside` (S, n) says which saw it. NaN for a row that every shadow saw.
+    """Compute LiRA's offline score (n,): the target's confidence relative to shadow models that did not see the row.
+
+    Args:
+        target: Confidences of the attacked model, (n,).
+        shadows: Confidences of the shadow models, (S, n).
+        inside: True for shadow models that saw the row, (S, n).
+
+    Returns:
+        Differences in standard deviations; NaN for a row that every shadow model saw.
     """
     mean, deviation = _fitted(shadows, ~inside)
     return (target - mean) / deviation
 
 
 def online(target: Array, shadows: Array, inside: Array) -> Array:
-    """LiRA's online score (n,): the log of how much likelier the target's confidence is from models that saw the row."""
+    """Compute LiRA's online score (n,): the log-likelihood ratio of models that saw the row and models that did not."""
     scores = []
     for used in (inside, ~inside):
         mean, deviation = _fitted(shadows, used)
@@ -110,7 +119,7 @@ def online(target: Array, shadows: Array, inside: Array) -> Array:
 
 
 def _fitted(shadows: Array, used: Array) -> tuple[Array, Array]:
-    """Mean and deviation (n,) of each row's confidences over the shadow models that are used for it."""
+    """Compute mean and standard deviation (n,) of each row's confidences over the shadow models used for it."""
     count = used.sum(axis=0)
     mean = np.divide((shadows * used).sum(axis=0), count, where=count > 0, out=np.full(len(count), np.nan))
     squares = np.where(used, (shadows - mean) ** 2, 0.0).sum(axis=0)
@@ -123,17 +132,17 @@ def _fitted(shadows: Array, used: Array) -> tuple[Array, Array]:
 
 
 def most_hits(epsilon: float, delta: float, *, fpr: float = FPR) -> float:
-    """The most members that any attack can find at `fpr` false alarms against (epsilon, delta)-privacy.
+    """Compute the largest true-positive rate of any attack at `fpr` against (epsilon, delta)-privacy.
 
-    TPR <= e^epsilon FPR + delta, and the same of the rows that are not called members.
+    TPR <= e^epsilon FPR + delta, and the same for the rows that are not called members.
     """
     e = math.exp(min(epsilon, 700.0))
     return max(0.0, min(1.0, e * fpr + delta, 1 - (1 - delta - fpr) / e))
 
 
 def most_area(epsilon: float, delta: float) -> float:
-    """The largest ROC area of any attack against (epsilon, delta)-privacy: 1 - (1 - delta)^2 / (1 + e^epsilon).
+    """Compute the largest ROC AUC of any attack against (epsilon, delta)-privacy: 1 - (1 - delta)^2 / (1 + e^epsilon).
 
-    The area under the curve of `most_hits`: a line of slope e^epsilon from (0, delta), then one of slope e^-epsilon.
+    It is the area under the curve of `most_hits`: a line of slope e^epsilon from (0, delta), then one of slope e^-epsilon.
     """
     return 1 - (1 - delta) ** 2 / (1 + math.exp(min(epsilon, 700.0)))

@@ -1,8 +1,8 @@
-"""Secure aggregation: the server learns the sum of the sites' values and no single site's.
+"""Secure aggregation: the server learns the sum of the sites' values and no single site's values.
 
-Five exchanges (`STEPS`), after Bonawitz et al. 2017 with the signatures of its malicious setting and the sparse graph of
-Bell et al. 2020. Pure values and state machines: `SecureSite` answers, `SecureSum` asks and adds up, and whatever carries
-their messages need not be trusted.
+Five steps (`STEPS`) after Bonawitz et al. (2017), with the signatures of its malicious setting and the sparse graph of Bell
+et al. (2020). `SecureSite` and `SecureSum` are state machines over plain values, so the transport of their messages need
+not be trusted.
 """
 
 from grandrounds.privacy.secagg.keys import Secret

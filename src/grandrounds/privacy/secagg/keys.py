@@ -1,13 +1,13 @@
-"""A site's secrets for one sum: its randomness, its keys, the keys that two sites agree on, and the masks made of them.
+"""Keys, masks and randomness of a site for one secure sum.
 
-Everything is fresh for each sum: one X25519 pair for masks (its private half is shared out, and read again by the server
-where the site drops out), one for sealing shares (its private half never leaves), and the seed of the site's own mask. Keys
-and noise come from a `Secret`, never from the experiment's seed in a deployed run.
+Everything is fresh for each sum: one X25519 pair for masks (its private key is shared out, and reconstructed by the server
+if the site drops out), one for sealing shares (its private key never leaves), and the seed of the site's own mask. Keys and
+noise come from a `Secret`, in a deployed run never from the experiment's seed.
 
-A mask is a stream of ring elements from a 32-byte key, added or taken away in place. The stream is AES-256 in counter mode,
-of `cryptography`, over zeros (two to four times as fast as ChaCha20 where the processor knows AES). A key is made for one mask,
-so the counter starts at zero. Work goes block by block, all masks of a block after one another: the block stays in the
-processor's cache, and memory does not grow with the number of masks.
+A mask is a stream of ring elements from a 32-byte key, added or subtracted in place: AES-256 in counter mode of
+`cryptography` over zeros (two to four times as fast as ChaCha20 on processors with AES). A key is used for one mask, so the
+counter starts at zero. Work is done block by block, with all masks of a block in turn: the block stays in the processor's
+cache, and memory does not grow with the number of masks.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from grandrounds.protocol.identity import SIGNATURE_BYTES, Identity
 
 
 class Secret:
-    """Bytes that nobody else knows. It prints as its kind only."""
+    """Random bytes known to one site only. Its `repr` shows the kind only."""
 
     def __init__(self, root: bytes | None) -> None:
         self._root = root
 
     @classmethod
     def own(cls) -> Secret:
-        """From the operating system's entropy, anew at every call.
+        """Create a secret from the operating system's entropy, fresh at every call.
 
-        Not derived from a stored root on purpose: a site that forgot a sum half-way and is asked again must not mask
+        It is not derived from a stored root on purpose: a site that lost a sum half-way and is asked again must not mask
         other values with the same masks.
         """
         return cls(None)
 
     @classmethod
     def simulated(cls, seed: int, site: str) -> Secret:
-        """Follows from the seed, so that runs repeat; whoever knows the seed can then undo every mask."""
+        """Derive a secret from the seed, so that runs are reproducible; anyone who knows the seed can remove every mask."""
         return cls(hashlib.sha256(joined("grandrounds simulated secret", seed, site)).digest())
 
     @property
@@ -59,7 +59,7 @@ class Secret:
         return self._root is not None
 
     def bytes(self, purpose: str, size: int) -> bytes:
-        """So many bytes for one purpose; a simulated secret gives the same for the same purpose."""
+        """Return bytes for one purpose; a simulated secret returns the same bytes for the same purpose."""
         if self._root is None:
             return os.urandom(size)
         return hashlib.shake_256(joined(self._root, purpose)).digest(size)
@@ -72,16 +72,16 @@ KEY_BYTES = 32
 _BLOCK_BYTES = 1 << 18
 _ZEROS = bytes(_BLOCK_BYTES)
 _AT_ONCE = 256
-"""Streams open at a time."""
+"""Number of streams open at a time."""
 
 
 def derived(secret: bytes, purpose: str, *context: bytes | str | int, size: int = KEY_BYTES) -> bytes:
-    """A key for one purpose in one context: HKDF-SHA256."""
+    """Derive a key for one purpose in one context with HKDF-SHA256."""
     return HKDF(SHA256(), size, None, joined("grandrounds secagg", purpose, *context)).derive(secret)
 
 
 def apply_masks(values: Array, *, add: Sequence[bytes] = (), take: Sequence[bytes] = ()) -> None:
-    """Add the masks of some keys to ring elements (P,) and take away those of others, in place."""
+    """Add the masks of some keys to ring elements (P,) and subtract those of others, in place."""
     for start in range(0, max(len(add), len(take)), _AT_ONCE):
         _apply_block(values, add[start : start + _AT_ONCE], take[start : start + _AT_ONCE])
 
@@ -113,7 +113,7 @@ _PROBE = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 
 @dataclass(frozen=True)
 class Announced:
-    """What everybody may know of a site's keys, signed by the site: both public halves and a commitment to the seed."""
+    """Public keys of a site, signed by it: both public keys and a commitment to the seed."""
 
     mask: bytes
     seal: bytes
@@ -129,17 +129,17 @@ class Announced:
         return self.mask + self.seal + self.commitment + self.signature
 
     def statement(self, context: Context, site: str) -> bytes:
-        """What the signature is over."""
+        """Return the signed bytes."""
         return joined("keys", context.bytes, site, self.mask, self.seal, self.commitment)
 
     @property
     def weak(self) -> bool:
-        """Whether one of the keys is a point of low order: all secrets agreed with it are the same."""
+        """True if a key is a point of low order: all secrets agreed with it are equal."""
         return _weak(self.mask) or _weak(self.seal)
 
 
 class OwnKeys:
-    """The private side; prints nothing of it."""
+    """Private keys of a site; its `repr` shows nothing of them."""
 
     def __init__(self, secret: Secret, context: Context, site: str) -> None:
         def fresh(purpose: str) -> bytes:
@@ -165,7 +165,9 @@ class OwnKeys:
 
 
 def commitment(context: Context, site: str, seed: bytes) -> bytes:
-    """Binds a site to its seed before anybody sees a share; says nothing of 32 random bytes."""
+    """Compute a commitment that binds a site to its seed before any share is seen; it reveals nothing about 32 random
+    bytes.
+    """
     return digest("self-mask", context.bytes, site, seed)
 
 
@@ -174,7 +176,7 @@ def public_of(private: bytes) -> bytes:
 
 
 def mask_key(private: X25519PrivateKey, public: bytes, *, terms: bytes, pair: tuple[int, int]) -> bytes:
-    """The key of the mask that two sites share, the same at either end; `pair` is their numbers on the roster."""
+    """Derive the key of the mask that two sites share, the same at both; `pair` is their numbers on the roster."""
     return derived(_agreed(private, public), "mask", terms, min(pair), max(pair))
 
 
@@ -183,7 +185,7 @@ def self_mask_key(seed: bytes, *, terms: bytes, site: int) -> bytes:
 
 
 def seal_keys(private: X25519PrivateKey, public: bytes, *, terms: bytes, site: int, other: int) -> tuple[bytes, bytes]:
-    """The keys for what this site seals for another, and for what the other seals for it."""
+    """Derive the keys for shares that this site seals for another, and for those that the other seals for it."""
     both = derived(_agreed(private, public), "seal", terms, min(site, other), max(site, other), size=2 * KEY_BYTES)
     up, down = both[:KEY_BYTES], both[KEY_BYTES:]
     return (up, down) if site < other else (down, up)
@@ -194,7 +196,7 @@ def seal(key: bytes, text: bytes, *, terms: bytes, sender: int, receiver: int) -
 
 
 def unseal(key: bytes, sealed: bytes, *, terms: bytes, sender: int, receiver: int) -> bytes | None:
-    """What was sealed, or None where it was sealed otherwise or altered."""
+    """Open sealed shares; None if they were altered or sealed with another key."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, sealed, joined(terms, sender, receiver))
     except InvalidTag:

@@ -1,4 +1,4 @@
-"""Messages as plain values, read with suspicion: each part must be there, of its type and of its shape."""
+"""Parse messages of secure aggregation defensively: each part must be present, of its type and of its shape."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from grandrounds.protocol.messages import Value
 
 
 class Malformed(Exception):
-    """A message that is not of the agreed form; the word says which part."""
+    """A message of another form than agreed; the text names the part."""
 
 
 def part(message: Any, name: str, kind: type[np.generic], shape: tuple[int | None, ...]) -> Array:
-    """An array of this type and shape, where None is any length; anything else is `Malformed`."""
+    """Read an array of this type and shape (None: any length).
+
+    Raises:
+        Malformed: It is anything else.
+    """
     value = message.get(name) if isinstance(message, Mapping) else None
     if not isinstance(value, np.ndarray) or value.dtype != np.dtype(kind) or value.ndim != len(shape):
         raise Malformed(name)
@@ -28,17 +32,17 @@ def part(message: Any, name: str, kind: type[np.generic], shape: tuple[int | Non
 
 
 def raw(message: Any, name: str, size: int) -> bytes:
-    """So many bytes."""
+    """Read a given number of bytes."""
     return part(message, name, np.uint8, (size,)).tobytes()
 
 
 def rows(message: Any, name: str, size: int, *, count: int | None = None) -> list[bytes]:
-    """Rows of so many bytes each."""
+    """Read rows of a given number of bytes."""
     return [row.tobytes() for row in part(message, name, np.uint8, (count, size))]
 
 
 def numbers(message: Any, name: str, *, below: int) -> tuple[int, ...]:
-    """Numbers of sites, rising, all below a limit."""
+    """Read increasing numbers of sites, all below a limit."""
     values = part(message, name, np.uint32, (None,))
     if len(values) and (int(values[-1]) >= below or not (values[1:] > values[:-1]).all()):
         raise Malformed(name)
@@ -58,7 +62,7 @@ def as_numbers(sites: Any) -> Array:
 
 
 def fingerprint(message: Mapping[str, Value]) -> bytes:
-    """A hash of a message's content: whether a step is asked twice with the same question."""
+    """Hash the content of a message, to tell whether a step is repeated with the same request."""
     h = hashlib.sha256()
     for name in sorted(message):
         value = message[name]

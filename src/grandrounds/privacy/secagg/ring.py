@@ -1,9 +1,10 @@
-"""Fixed point in a ring: real values as integers modulo 2**32 (models) or 2**64 (statistics), where masks cancel exactly.
+"""Fixed-point arithmetic in a ring: real values as integers modulo 2**32 (models) or 2**64 (statistics), where masks cancel
+exactly.
 
-Noise is added in shares: each site adds a little of its own, and the sum holds as much as one draw for the whole consortium.
-Skellam noise (the difference of two Poisson draws of one mean) is discrete and closed under sums, so it is the same
-distribution whoever survives (Agarwal et al. 2021); only its variance grows with the survivors. Shares are sized for the
-fewest honest survivors that the threshold allows, so the variance of the sum is never below what was asked for.
+Noise is added in shares: each site adds a part, and the sum has as much noise as one draw for the whole consortium. Skellam
+noise (the difference of two Poisson draws of one mean) is discrete and closed under sums, so it has the same distribution
+whichever sites survive (Agarwal et al. 2021); only its variance grows with the survivors. Shares are sized for the fewest
+honest survivors that the threshold allows, so the variance of the sum is never below the requested one.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from grandrounds.privacy.secagg.terms import Context, Refused
 
 _BLOCK = 1 << 16
 _SLACK = Fraction(1, 2**20)
-"""Weights that add up to one do so but for rounding, and so do their products with values."""
+"""Weights that add up to one do so up to rounding, and so do their products with values."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How values become ring elements, such that a sum over `parties` sites cannot wrap around.
+    """Conversion of values to ring elements, such that a sum over `parties` sites cannot wrap around.
 
-    `bound` is of any one value of any one site. Plain sums have room for `parties * bound`; `weighted` ones, where site
-    i multiplies by a public weight w_i before rounding and the weights add up to at most one, for `bound` alone: there
-    the number of sites costs no bits. `spare` is room for noise, in units of the values.
+    `bound` limits any one value of any one site. Plain sums have room for `parties * bound`. `weighted` sums, where site i
+    multiplies by a public weight w_i before rounding and the weights add up to at most one, need room for `bound` only:
+    there the number of sites costs no bits. `spare` is room for noise, in units of the values.
 
     A value v becomes rint(v * 2**exponent) with the largest exponent for which
 
         room * 2**exponent + parties / 2  <=  2**(bits - 2).
 
-    Proof that nothing wraps: |sum v_i| <= room, each of the `parties` roundings is off by at most 1/2, so by this
-    inequality the integer sum is within +-2**(bits - 2), half of what the ring can tell apart. The other half is the
-    guard: what honest sites cannot add up to, and what a vector of noise in place of a masked one falls into, each
-    entry with chance one half. A power of two keeps integers and halves exact.
+    Proof that nothing wraps: |sum v_i| <= room, and each of the `parties` roundings is off by at most 1/2. By this
+    inequality the integer sum is within +-2**(bits - 2), half of the ring. Honest sums cannot reach the other half, but
+    each entry of a vector of noise in place of a masked one falls into it with probability one half. A power of two keeps
+    integers and halves exact.
     """
 
     bits: int
@@ -53,12 +54,12 @@ class Scale:
     def __post_init__(self) -> None:
         if self.bits not in (32, 64):
             raise BadInput(
-                f"a ring of {self.bits} bits is not offered: use 32 (models) or 64 (statistics)",
+                f"bits = {self.bits} is not supported for a secure sum: use 32 (models) or 64 (statistics)",
                 code="bad-secure-range",
             )
         if not (math.isfinite(self.bound) and self.bound > 0 and math.isfinite(self.spare) and self.spare >= 0):
             raise BadInput(
-                "the bound of a secure sum must be a positive number, and the room for noise none below zero",
+                "the bound of a secure sum must be above zero, and the room for noise zero or more",
                 code="bad-secure-range",
             )
         if self.parties < 1 or self.parties >= 2 ** (self.bits - 2):
@@ -66,22 +67,22 @@ class Scale:
 
     @cached_property
     def exponent(self) -> int:
-        """Bits behind the point; below zero where the bound is so large that whole numbers are too fine."""
+        """Number of fractional bits; below zero if the bound is so large that integers are too fine."""
         room = Fraction(self.bound) * (1 if self.weighted else self.parties) * (1 + _SLACK) + Fraction(self.spare)
         free = (1 << (self.bits - 2)) - Fraction(self.parties, 2)
         ratio = free / room
-        guess = ratio.numerator.bit_length() - ratio.denominator.bit_length()  # right, or one too many
+        guess = ratio.numerator.bit_length() - ratio.denominator.bit_length()  # exact, or one too many
         power = Fraction(1 << guess) if guess >= 0 else Fraction(1, 1 << -guess)
         return guess if power <= ratio else guess - 1
 
     @property
     def step(self) -> float:
-        """The distance between two neighbouring values."""
+        """Distance between neighbouring values."""
         return math.ldexp(1.0, -self.exponent)
 
     @property
     def error(self) -> float:
-        """The most by which rounding can put one entry of a sum off."""
+        """Largest rounding error of one entry of a sum."""
         return self.parties * self.step / 2
 
     @property
@@ -89,12 +90,17 @@ class Scale:
         return np.dtype(np.uint32 if self.bits == 32 else np.uint64)
 
     def to_ring(self, values: Array, *, weight: float = 1.0) -> Array:
-        """A site's values, times its weight, as ring elements (P,); refused where one is not finite or beyond the bound."""
+        """Convert a site's values, times its weight, to ring elements (P,).
+
+        Raises:
+            Refused: A value is not finite or beyond the bound.
+            BadInput: The values are not a flat array of real numbers, or the weight is not between 0 and 1.
+        """
         flat = np.asarray(values)
         if flat.ndim != 1 or flat.dtype.kind not in "fiub":
-            raise BadInput("a secure sum is of flat arrays of real numbers", code="not-numeric")
+            raise BadInput("a secure sum needs a flat array of real numbers", code="not-numeric")
         if not 0 <= weight <= 1:
-            raise BadInput("a weight in a secure sum is between 0 and 1", code="bad-weights")
+            raise BadInput(f"weight = {weight} in a secure sum must be between 0 and 1", code="bad-weights")
         out = np.empty(len(flat), self.dtype)
         for start in range(0, len(flat), _BLOCK):
             block = flat[start : start + _BLOCK].astype(np.float64)
@@ -108,16 +114,16 @@ class Scale:
         return out
 
     def from_ring(self, total: Array) -> Array:
-        """Real values of ring elements, in float64."""
+        """Convert ring elements to real values in float64."""
         return np.ldexp(self.signed(total).astype(np.float64), -self.exponent)
 
     def possible(self, total: Array) -> bool:
-        """Whether honest sites can have added up to this; False tells of a vector that was not masked as agreed."""
+        """Tell whether honest sites can have this sum; False if a vector was not masked as agreed."""
         signed, most = self.signed(total), 2 ** (self.bits - 2)
         return not len(signed) or (int(signed.min()) >= -most and int(signed.max()) <= most)
 
     def signed(self, total: Array) -> Array:
-        """Ring elements read as integers around zero."""
+        """Interpret ring elements as integers around zero."""
         return total.astype(self.dtype, copy=False).view(np.int32 if self.bits == 32 else np.int64)
 
 
@@ -127,14 +133,14 @@ _LARGEST = 2.0**90
 
 @dataclass(frozen=True)
 class Skellam:
-    """Noise of standard deviation `sigma` (in units of the values) in a sum that `fewest` honest sites survive.
+    """Noise of standard deviation `sigma` (in units of the values) in a sum with at least `fewest` honest survivors.
 
-    Above a variance of 2**25 a share is a normal draw rounded to the ring: NumPy's Poisson draws are decided by
-    differences of logarithms that lose their digits there (at a mean of 2**50 they are worthless). A Skellam of that
-    variance differs from it, at z standard deviations, by a relative z**4 / (24 * variance): 2e-6 at six.
+    If a share has a variance above 2**25, it is a normal draw rounded to the ring: NumPy's Poisson draws lose precision
+    there (at a mean of 2**50 they are useless). At z standard deviations a Skellam of that variance differs from it by a
+    relative z**4 / (24 * variance): 2e-6 at six.
 
-    Draws come from a Philox generator keyed by 128 bits of the site's secret. It is no cipher; what is ever seen of its
-    stream is the sum of the noise of several sites and their values.
+    Draws come from a Philox generator keyed by 128 bits of the site's secret. It is no cipher; only the sum of the noise of
+    several sites and their values is ever visible.
     """
 
     sigma: float
@@ -143,26 +149,26 @@ class Skellam:
     def __post_init__(self) -> None:
         if not (np.isfinite(self.sigma) and self.sigma > 0 and self.fewest >= 1):
             raise BadInput(
-                "noise in shares needs a standard deviation above zero and one honest survivor at least",
+                "noise in shares needs a standard deviation above zero and at least one honest survivor",
                 code="bad-privacy-parameter",
             )
 
     def variance(self, scale: Scale) -> float:
-        """Of one site's share, in steps of the ring."""
+        """Variance of one site's share, in steps of the ring."""
         variance = (self.sigma / scale.step) ** 2 / self.fewest
         if variance > _LARGEST:
             raise BadInput(
-                "the noise is larger than the ring can hold: ask for less, or for a larger bound",
+                "the noise is too large for the ring: use less noise or a larger bound",
                 code="bad-secure-range",
             )
         return variance
 
     def room(self, parties: int) -> float:
-        """What to give `Scale.spare`: ten standard deviations of the noise of all `parties`, which none will pass."""
+        """Return the room for `Scale.spare`: ten standard deviations of the noise of all `parties`."""
         return 10 * self.sigma * float(np.sqrt(max(1.0, parties / self.fewest)))
 
     def share(self, scale: Scale, size: int, *, secret: Secret, context: Context) -> Array:
-        """One site's noise as ring elements (size,), to be added to its values before they are masked."""
+        """Draw one site's noise as ring elements (size,), to be added to its values before masking."""
         variance = self.variance(scale)
         key = np.frombuffer(secret.bytes(f"{context}: noise", 16), "<u8")
         rng = np.random.Generator(np.random.Philox(key=key))

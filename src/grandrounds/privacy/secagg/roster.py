@@ -1,4 +1,4 @@
-"""Who takes part in a sum: names and signed keys, sorted by name, the same for all."""
+"""Roster of a secure sum: names and signed keys of its sites, sorted by name, equal for all."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from grandrounds.protocol.messages import Value
 
 @dataclass(frozen=True)
 class Roster:
-    """The sites of one sum with their announced keys (`ANNOUNCED_BYTES` each), how many shares open a secret, and weights."""
+    """Sites of one sum with their announced keys (`ANNOUNCED_BYTES` each), the threshold of shares, and the weights."""
 
     context: Context
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class Roster:
         degree: int = DEGREE,
         weights: Mapping[str, Sequence[float]] | None = None,
     ) -> Roster:
-        """A roster of what sites announced; without a threshold, the least that sites accept."""
+        """Build a roster from announced keys; the default threshold is the lowest that sites accept."""
         names = tuple(sorted(announced))
         if threshold is None:
             threshold = least(build_graph(len(names), b"", degree).around)
@@ -60,7 +60,7 @@ class Roster:
 
     @classmethod
     def read(cls, message: Any, context: Context, degree: int) -> Roster:
-        """A roster as it came; its form is checked, not yet its truth."""
+        """Parse a roster from a message; its form is checked, but not its content."""
         keys = part(message, "keys", np.uint8, (None, ANNOUNCED_BYTES))
         weights = part(message, "weights", np.float64, (len(keys), None))
         threshold = message.get("threshold")
@@ -83,12 +83,12 @@ class Roster:
 
     @cached_property
     def digest(self) -> bytes:
-        """The hash of names and signed keys: what the graph follows from."""
+        """Hash of names and signed keys, from which the graph follows."""
         return digest("roster", self.context.bytes, json.dumps(self.names), self.keys)
 
     @cached_property
     def terms(self) -> bytes:
-        """The hash of all that must be the same at every site; masks and seals of sites told otherwise do not fit."""
+        """Hash of everything that must be equal at every site; masks and seals made with other terms do not fit."""
         table = self.weights.astype("<f8").tobytes()
         return digest("terms", self.digest, self.threshold, self.degree, self.weights.shape[1], table)
 
@@ -100,9 +100,14 @@ class Roster:
         return Announced.unpack(self.keys[site * ANNOUNCED_BYTES : (site + 1) * ANNOUNCED_BYTES])
 
     def check(self, peers: Mapping[str, bytes], *, largest: float = 1.0) -> None:
-        """Refuse what a site must not take part in.
+        """Check that the site may take part.
 
-        `peers`: the public identity of every site it knows; `largest`: the share beyond which one site is the sum.
+        Args:
+            peers: Public key of every known site.
+            largest: Largest share of one site in a weighted sum.
+
+        Raises:
+            Refused: The roster violates a rule of the protocol.
         """
         if len(self) < FEWEST_SITES:
             raise Refused("too-few-sites")
@@ -122,13 +127,13 @@ class Roster:
             raise Refused(flaw)
 
     def survivors_statement(self, survivors: tuple[int, ...]) -> bytes:
-        """What sites sign once it is known whose values came."""
+        """Return the bytes that sites sign once the survivors are known."""
         return digest("survivors", self.terms, as_numbers(survivors).tobytes())
 
 
 @lru_cache(maxsize=8)
 def _flaw(context: Context, names: tuple[str, ...], keys: bytes, publics: tuple[bytes, ...]) -> str:
-    """The code of what is wrong with announced keys, or nothing. Sites of one process look at one roster once."""
+    """Return the code of the first fault in announced keys, or an empty string. Sites of one process check a roster once."""
     for k, (name, public) in enumerate(zip(names, publics, strict=True)):
         announced = Announced.unpack(keys[k * ANNOUNCED_BYTES : (k + 1) * ANNOUNCED_BYTES])
         if not signed_by(public, announced.statement(context, name), announced.signature):
@@ -140,5 +145,5 @@ def _flaw(context: Context, names: tuple[str, ...], keys: bytes, publics: tuple[
 
 @lru_cache(maxsize=4096)
 def has_signed(public: bytes, statement: bytes, signature: bytes) -> bool:
-    """As `signed_by`; sites of one process that are shown the same signatures look at each once."""
+    """Verify a signature like `signed_by`; sites of one process check each signature once."""
     return signed_by(public, statement, signature)

@@ -1,7 +1,7 @@
-"""The server's side of one sum: asks step by step, adds up what comes, and takes the masks off the sum.
+"""The server's side of one secure sum: ask step by step, add up the answers, and remove the masks from the sum.
 
-A site may send anything. What can be told to be wrong puts the site out, with a reason; what leaves too few halts the
-sum. `missing` are the sites whose values are not in it, `faults` those whose values are but who failed it later.
+A site may send anything. A site whose answer is provably wrong is excluded, with a cause; too few remaining sites halt the
+sum. `missing` lists the sites whose values are not in it, `faults` those that failed after their values were added.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NO_ANSWER = "no answer"
 
 @dataclass(frozen=True)
 class Question:
-    """What to ask next: a part for all, a part for each, and to whom."""
+    """The next request: a part for all sites, a part for each, and the recipients."""
 
     step: str
     to: tuple[str, ...]
@@ -47,7 +47,9 @@ class Question:
 
 
 class SecureSum:
-    """One sum. `ask` closes a step and opens the next; `take` what comes; after the last step, `total`."""
+    """One secure sum. `ask` closes a step and opens the next; `take` accepts an answer; after the last step, `total`
+    returns the sum.
+    """
 
     def __init__(
         self,
@@ -60,13 +62,24 @@ class SecureSum:
         threshold: int | None = None,
         degree: int = DEGREE,
     ) -> None:
-        """`peers`: the public identity of every site that is asked; `size`: how long each one's vector is.
+        """Create a sum.
 
-        `weights`: in a weighted sum each site's, one for each part of its vector; sites multiply, and all are told all.
+        Args:
+            context: Run, round and tag of the sum.
+            peers: Public key of every site that is asked.
+            scale: Fixed-point scale.
+            size: Length of each site's vector.
+            weights: For a weighted sum, each site's weights, one for each part of its vector. Sites multiply; all sites see
+                all weights.
+            threshold: Number of shares that reconstruct a secret; by default the lowest that sites accept.
+            degree: Number of neighbours of a site.
+
+        Raises:
+            BadInput: The scale has room for fewer sites than are asked.
         """
         if len(peers) > scale.parties:
             raise BadInput(
-                f"the scale of this sum has room for {scale.parties} sites and {len(peers)} are asked",
+                f"the scale of this sum has room for {scale.parties} sites, but {len(peers)} are asked",
                 code="too-many-sites",
             )
         self.context, self.scale, self.size = context, scale, size
@@ -82,7 +95,7 @@ class SecureSum:
         self._sealed: dict[int, dict[int, bytes]] = {}  # sender -> neighbour -> sealed shares
         self._sum = np.zeros(size, scale.dtype)
         self._survivors: set[int] = set()
-        self._statement = b""  # what the sites are to sign
+        self._statement = b""  # the list that the sites sign
         self._signatures: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, bytes]] = {}  # owner -> holder -> share
         self._unreadable: dict[int, int] = {}
@@ -100,11 +113,15 @@ class SecureSum:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Those whose values are in the sum."""
+        """Sites whose values are in the sum."""
         return tuple(self._roster.names[k] for k in sorted(self._survivors)) if self._roster else ()
 
     def ask(self) -> Question:
-        """Close the step that is open and ask the next; `Halted` where too few are left for it."""
+        """Close the open step and return the next request.
+
+        Raises:
+            Halted: Too few sites are left.
+        """
         self._close()
         self._step += 1
         asks = (self._ask_keys, self._ask_shares, self._ask_masked, self._ask_sign, self._ask_unmask)
@@ -113,23 +130,27 @@ class SecureSum:
         return question
 
     def take(self, site: str, answer: Any) -> None:
-        """One site's answer to the open step. One that is not awaited (a stranger's, a second one) changes nothing."""
+        """Accept one site's answer to the open step. An unexpected one (from another party, or a second one) is ignored."""
         if site not in self._waiting:
             return
         self._waiting.discard(site)
         try:
             self._takes[self.step](site, answer)
         except Malformed as e:
-            self._out(site, f"sent no proper '{e}'")
+            self._out(site, f"sent an invalid '{e}'")
 
     def lost(self, site: str, why: str) -> None:
-        """This site will not answer the open step: it refused, or was too late."""
+        """Record that this site will not answer the open step: it refused, or was too late."""
         if site in self._waiting:
             self._waiting.discard(site)
             self._out(site, why)
 
     def total(self) -> Array:
-        """The sum over `sites` in float64 (size,), without masks; `Halted` where it cannot be had, or cannot be true."""
+        """Remove the masks and return the sum over `sites` in float64, (size,).
+
+        Raises:
+            Halted: The sum cannot be computed, or is impossible for honest sites.
+        """
         self._close()
         roster = self._agreed()
         add: list[bytes] = []
@@ -147,7 +168,7 @@ class SecureSum:
         plain = self._sum.copy()
         apply_masks(plain, add=add, take=take)
         if not self.scale.possible(plain):
-            raise self._halted("the sum is beyond what honest sites can add up to: one of them did not mask as agreed")
+            raise self._halted("the sum is impossible for honest sites: one of them did not mask as agreed")
         return self.scale.from_ring(plain)
 
     def _ask_keys(self) -> Question:
@@ -194,7 +215,7 @@ class SecureSum:
         if not signed_by(self._peers[site], announced.statement(self.context, site), announced.signature):
             self._out(site, "its keys are not signed by it")
         elif announced.weak:
-            self._out(site, "its keys hide nothing")
+            self._out(site, "its keys are weak")
         else:
             self._announced[site] = data
 
@@ -217,7 +238,7 @@ class SecureSum:
     def _take_signature(self, site: str, answer: Any) -> None:
         signature = raw(answer, "signature", SIGNATURE_BYTES)
         if not signed_by(self._peers[site], self._statement, signature):
-            self._out(site, "its signature of the survivors is not good")
+            self._out(site, "its signature of the survivors is invalid")
         else:
             self._signatures[self._number[site]] = signature
 
@@ -231,26 +252,26 @@ class SecureSum:
             self._shares.setdefault(owner, {})[holder] = share
 
     def _recover(self, owner: int, secret: str, suspects: set[int], proves: Callable[[bytes], bool]) -> bytes:
-        """A secret of one site; who gave a false share of it is named as a fault."""
+        """Reconstruct a secret of one site; holders of false shares are recorded as faults."""
         roster = self._agreed()
         shares = {holder + 1: share for holder, share in self._shares.get(owner, {}).items()}
         if len(shares) < roster.threshold:
             unread = self._unreadable.get(owner, 0)
             more = f" ({unread} could not read theirs)" if unread else ""
             raise self._halted(
-                f"the {secret} of {roster.names[owner]} needs {roster.threshold} shares and {len(shares)} came{more}"
+                f"the {secret} of {roster.names[owner]} needs {roster.threshold} shares, but {len(shares)} arrived{more}"
             )
         recovered: Recovered | None = recover(
             shares, threshold=roster.threshold, proves=proves, suspects=frozenset(suspects)
         )
         if recovered is None:
             raise self._halted(
-                f"the {secret} of {roster.names[owner]} does not come out of the {len(shares)} shares that came: "
-                "it or some of their holders gave false ones"
+                f"the {secret} of {roster.names[owner]} cannot be reconstructed from {len(shares)} shares: that site or "
+                "some of their holders sent false ones"
             )
         suspects |= recovered.false
         for point in recovered.false:
-            self.faults.setdefault(roster.names[point - 1], "gave a share that does not fit, or was dealt one")
+            self.faults.setdefault(roster.names[point - 1], "sent, or was dealt, a share that does not fit")
         return recovered.secret
 
     def _proves_seed(self, owner: int) -> Callable[[bytes], bool]:
@@ -262,7 +283,7 @@ class SecureSum:
         return lambda secret: public_of(secret) == public
 
     def _close(self) -> None:
-        """Whoever has not answered the open step is out of it."""
+        """Exclude the sites that have not answered the open step."""
         for site in sorted(self._waiting):
             self._out(site, NO_ANSWER)
         self._waiting = set()
@@ -275,11 +296,11 @@ class SecureSum:
         if have < need:
             closed = STEPS[self._step - 1]
             raise self._halted(
-                f"after step '{closed}' {have} of {len(self._peers)} sites are left and {need} are needed"
+                f"after step '{closed}' {have} of {len(self._peers)} sites are left, but {need} are needed"
             )
 
     def _enough_around(self, survivors: Collection[int]) -> None:
-        """Enough in all, and in every neighbourhood whose secrets must be read again."""
+        """Check that enough sites are left in total, and in every neighbourhood whose secrets must be reconstructed."""
         roster = self._agreed()
         need = roster.threshold
         self._enough(len(survivors), max(least(len(roster)), need if roster.graph.complete else 0))
@@ -289,16 +310,16 @@ class SecureSum:
                 closed = STEPS[self._step - 1]
                 raise self._halted(
                     f"after step '{closed}' {len(self._around[k] & present)} of the {roster.graph.around} sites around "
-                    f"{roster.names[k]} are left and {need} are needed"
+                    f"{roster.names[k]} are left, but {need} are needed"
                 )
 
     def _hidden(self, roster: Roster, survivors: Collection[int]) -> None:
         if not hide(roster.weights, survivors, largest=1.0):
-            raise self._halted(f"fewer than {FEWEST_SITES} of the sites that are left have any weight in the sum")
+            raise self._halted(f"fewer than {FEWEST_SITES} of the remaining sites have any weight in the sum")
 
     def _halted(self, reason: str) -> Halted:
         return Halted(f"{self.context}: {reason}", missing=self.missing, faults=self.faults)
 
     def _agreed(self) -> Roster:
-        assert self._roster is not None, "the sites have not been asked for shares yet"
+        assert self._roster is not None, "the sites have not been asked for shares yet: close step 'keys' first"
         return self._roster

@@ -1,10 +1,10 @@
-"""Shamir's secret sharing of 32-byte secrets: any `threshold` shares give the secret, fewer say nothing about it.
+"""Shamir's secret sharing of 32-byte secrets: any `threshold` shares give the secret, fewer reveal nothing about it.
 
-`cryptography` does not offer it, so it is here, in a few lines over Python's integers modulo the prime 2**256 + 297, the
-first that every 32-byte secret is smaller than. Python's integers take time that depends on their values; an attacker
-would have to measure it inside a site.
+`cryptography` does not offer it. This implementation uses Python's integers modulo the prime 2**256 + 297, the first that
+is larger than every 32-byte secret. The running time of Python's integers depends on their values; an attacker would have
+to measure it inside a site.
 
-`recover` reads a secret from shares of which some may be false: subsets are tried until one proves right.
+`recover` reconstructs a secret from shares of which some may be false: it tries subsets until one is correct.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ import numpy as np
 PRIME = 2**256 + 297
 SECRET_BYTES, SHARE_BYTES = 32, 33
 COEFFICIENT_BYTES = 48
-"""Of entropy for each coefficient: 16 more than needed, so that the remainder is uniform to 2**-127."""
+"""Bytes of entropy for each coefficient: 16 more than needed, so that the remainder is uniform to 2**-127."""
 
 
 def split(secret: bytes, points: Sequence[int], *, threshold: int, entropy: bytes) -> list[bytes]:
-    """A share for each point (distinct, none zero): the polynomial of degree threshold - 1 through the secret at zero."""
+    """Compute a share for each point (distinct, not zero) of the polynomial of degree threshold - 1 through the secret at
+    zero.
+    """
     if len(secret) != SECRET_BYTES or len(entropy) != COEFFICIENT_BYTES * (threshold - 1):
-        raise ValueError("a secret of 32 bytes and 48 bytes of entropy for each coefficient are needed")
+        raise ValueError("sharing needs a secret of 32 bytes and 48 bytes of entropy for each coefficient")
     cuts = range(0, len(entropy), COEFFICIENT_BYTES)
     coefficients = [int.from_bytes(entropy[c : c + COEFFICIENT_BYTES], "big") % PRIME for c in cuts]
     coefficients.append(int.from_bytes(secret, "big"))
@@ -34,24 +36,24 @@ def split(secret: bytes, points: Sequence[int], *, threshold: int, entropy: byte
     for x in points:
         y = 0
         for c in coefficients:
-            y = y * x + c  # reduced once at the end: points are small
+            y = y * x + c  # reduced once at the end, because points are small
         shares.append((y % PRIME).to_bytes(SHARE_BYTES, "big"))
     return shares
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes | None:
-    """The secret that these shares, taken as exactly as many as the threshold, have in common; None where it is none."""
+    """Compute the secret of exactly `threshold` shares; None if the result is no 32-byte secret."""
     value = value_at(0, shares)
     return value.to_bytes(SECRET_BYTES, "big") if value < 2 ** (8 * SECRET_BYTES) else None
 
 
 def fits(shares: Mapping[int, bytes], point: int, share: bytes) -> bool:
-    """Whether a further share lies on the polynomial of these."""
+    """Tell whether a further share lies on the polynomial of these."""
     return value_at(point, shares) == int.from_bytes(share, "big")
 
 
 def value_at(x: int, shares: Mapping[int, bytes]) -> int:
-    """The value at x of the polynomial through these shares."""
+    """Evaluate the polynomial through these shares at x."""
     points = tuple(sorted(shares))
     values = (int.from_bytes(shares[p], "big") for p in points)
     return sum(w * y for w, y in zip(_lagrange(points, x), values, strict=True)) % PRIME
@@ -59,7 +61,7 @@ def value_at(x: int, shares: Mapping[int, bytes]) -> int:
 
 @lru_cache(maxsize=256)
 def _lagrange(points: tuple[int, ...], x: int) -> tuple[int, ...]:
-    """What each point's value counts for in the polynomial's value at x."""
+    """Compute the Lagrange coefficients of the points at x."""
     weights = []
     for p in points:
         over = under = 1
@@ -72,12 +74,12 @@ def _lagrange(points: tuple[int, ...], x: int) -> tuple[int, ...]:
 
 
 TRIES = 500
-"""Subsets at most. With a third of 100 shares to spare, five false ones are found in some 250."""
+"""Largest number of subsets. With a third of 100 shares to spare, five false ones are found in about 250."""
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """A secret that proved right, and the holders (by point) whose shares do not fit it."""
+    """A verified secret, and the holders (by point) whose shares do not fit it."""
 
     secret: bytes
     false: frozenset[int] = frozenset()
@@ -93,9 +95,18 @@ def recover(
     proves: Callable[[bytes], bool],
     suspects: frozenset[int] = frozenset(),
 ) -> Recovered | None:
-    """The secret, from shares by point; None where no subset within `TRIES` gives one that `proves` accepts.
+    """Reconstruct a secret from shares of which some may be false.
 
-    Suspects are used last. Where the first subset is right the others are not looked at: nobody was harmed.
+    If the first subset is correct, the other shares are not checked: no harm was done.
+
+    Args:
+        shares: Shares by point.
+        threshold: Number of shares that give the secret.
+        proves: Tells whether a candidate is the secret.
+        suspects: Points that are used last.
+
+    Returns:
+        The secret and the false shares; None if no subset within `TRIES` gives a verified secret.
     """
     points = sorted(shares, key=lambda p: (p in suspects, p))
     if len(points) < threshold:
@@ -110,7 +121,7 @@ def recover(
 
 
 def _subsets(points: list[int], size: int) -> Iterator[tuple[int, ...]]:
-    """Subsets to try, the first ones first: all of them where they are few, else drawn."""
+    """Generate subsets to try, the first points first: all of them if they are few, else drawn."""
     yield tuple(points[:size])
     if math.comb(len(points), size) <= TRIES:
         yield from combinations(points, size)

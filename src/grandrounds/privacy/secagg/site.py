@@ -1,8 +1,8 @@
-"""A site's side of one sum: it answers five questions, checks each for itself, and refuses what would unmask a peer.
+"""A site's side of one secure sum: it answers five requests, checks each, and refuses to unmask another site.
 
-The server may be anybody. What protects a site is here: keys are good only if their owners signed them, shares are
-readable only to whom they are sealed for, and for every peer either the share of its mask key or that of its self-mask
-leaves, as follows from the one list of survivors that enough sites have signed.
+The server is not trusted. Keys are valid only if their owners signed them, and shares can be read only by the site they are
+sealed for. For every neighbour either the share of its mask key or that of its self-mask leaves, according to the one list
+of survivors that enough sites signed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from grandrounds.protocol.messages import Payload
 
 
 class SecureSite:
-    """One site in one sum. Methods are the steps in their order; questions and answers are plain values."""
+    """One site in one sum. The methods are the steps in order; requests and answers are plain values."""
 
     def __init__(
         self,
@@ -47,9 +47,16 @@ class SecureSite:
         degree: int = DEGREE,
         largest: float = 1.0,
     ) -> None:
-        """`peers`: the public identity of every site that this one knows, its own among them.
+        """Create a site's side of a sum.
 
-        `largest`: the share of a weighted sum beyond which a site is not hidden in it.
+        Args:
+            name: Name of the site.
+            context: Run, round and tag of the sum.
+            identity: The site's private signing key.
+            peers: Public key of every site that this one knows, its own included.
+            secret: Source of the site's randomness.
+            degree: Number of neighbours of a site.
+            largest: Largest share of one site in a weighted sum.
         """
         self.name, self.context = name, context
         self._identity, self._peers, self._secret, self._degree = identity, dict(peers), secret, degree
@@ -71,50 +78,50 @@ class SecureSite:
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """This site's weights, one for each part of its vector, as every site was told; known once it has shared."""
+        """This site's weights, one for each part of its vector, as on the roster; known after `shares`."""
         return tuple(self._agreed().weights[self._me].tolist())
 
     @property
     def terms(self) -> str:
-        """Which sum this is of all that its context could name: who takes part, by which keys and weights."""
+        """Identify this sum by its context and the hash of participants, keys and weights."""
         return f"{self.context} {self._agreed().terms.hex()}"
 
     @property
     def everybody(self) -> dict[str, tuple[float, ...]]:
-        """Every site's weights, by name, as every site was told."""
+        """Every site's weights by name, as on the roster."""
         roster = self._agreed()
         return {name: tuple(weights) for name, weights in zip(roster.names, roster.weights.tolist(), strict=True)}
 
     def keys(self) -> Message:
-        """Announce fresh keys, signed: `keys`."""
+        """Announce fresh signed keys: `keys`."""
         return self._steps.take("keys", b"", lambda: {"keys": as_bytes(self._announced)})
 
     def shares(self, question: Payload) -> Message:
-        """Share out the secrets that would take the masks away, sealed: `sealed`, one row for each neighbour.
+        """Share out the secrets that remove the masks, sealed: `sealed`, one row for each neighbour.
 
-        Asked with the roster: `names`, `keys`, `threshold`, `weights`.
+        The request contains the roster: `names`, `keys`, `threshold`, `weights`.
         """
         return self._step("shares", question, lambda: self._share(question))
 
     def masked(self, values: Array, question: Payload) -> Message:
-        """Ring elements (P,), of `Scale.to_ring`, under masks: `masked`; and whose shares could not be read: `unreadable`.
+        """Mask ring elements (P,) of `Scale.to_ring`: `masked`, and the senders of unreadable shares: `unreadable`.
 
-        Asked with the shares for this site: `senders` and their `sealed` rows.
+        The request contains the shares for this site: `senders` and their `sealed` rows.
         """
         if values.ndim != 1 or values.dtype not in (np.uint32, np.uint64):
-            raise TypeError("what is masked are ring elements: Scale.to_ring makes them")
+            raise TypeError("only ring elements can be masked: convert values with Scale.to_ring")
         fingerprint_of_values = hashlib.sha256(np.ascontiguousarray(values).data).digest()
         return self._step("masked", question, lambda: self._mask(values, question), fingerprint_of_values)
 
     def sign(self, question: Payload) -> Message:
-        """Agree to a list of `survivors`, whose values came: `signature`. One list only."""
+        """Sign a list of `survivors`, the sites whose values arrived: `signature`. Only one list is signed."""
         return self._step("sign", question, lambda: self._sign(question))
 
     def unmask(self, question: Payload) -> Message:
-        """For each neighbour a share of what takes its masks away: `owners`, `shares`.
+        """Return a share for each neighbour that removes its masks: `owners`, `shares`.
 
-        Of its self-mask where it survived, of its mask key where not. Asked with the signed list: `survivors`,
-        `signers` and their `signatures`, as far as they concern its neighbours.
+        The share is of its self-mask if it survived, else of its mask key. The request contains the signed list:
+        `survivors`, `signers` and their `signatures`, as far as they concern its neighbours.
         """
         return self._step("unmask", question, lambda: self._unmask(question))
 
@@ -187,7 +194,7 @@ class SecureSite:
         signatures = zip(signers, rows(question, "signatures", SIGNATURE_BYTES, count=len(signers)), strict=True)
         statement = roster.survivors_statement(survivors)
         agreed = {k for k, signature in signatures if has_signed(self._peers[roster.names[k]], statement, signature)}
-        # counted among those who hold the owner's shares: two lists for one owner must meet in an honest site
+        # counted among the holders of the owner's shares: two lists for one owner must share an honest site
         for owner in self._shared:
             if len(agreed & {owner, *roster.graph.neighbours(owner)}) < roster.threshold:
                 raise Refused("signatures")

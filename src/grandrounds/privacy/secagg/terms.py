@@ -1,18 +1,17 @@
-"""Terms of a secure sum: which sum it is, its steps, what is refused, who masks with whom, how many are enough, and weights.
+"""Terms of a secure sum: identity of the sum, steps, refusals, the graph of neighbours, thresholds and weights.
 
-Every key, signature and sealed share is bound to a `Context`, so none fits another round.
+Every key, signature and sealed share is bound to a `Context`, so none fits another round. Neither a refusal nor a halt
+names a value, because values come from patients.
 
-Neither a refusal nor a halt ever names a value: values are patients'.
+Up to 101 sites every site masks with every other, beyond that with `degree` others. The sparse graph is a ring of all sites
+in an order that follows from the hash of their signed keys, each joined to the nearest ones on both sides (Bell et al.
+2020, section 3). It is symmetric, regular and connected, and stays connected unless `degree` / 2 adjacent sites drop out.
+Nobody can choose it after the keys are known. The party that announces last, or that chooses the roster, can try again for
+better odds, which a degree of 100 leaves very small.
 
-Everybody masks with everybody up to a hundred sites, beyond that each with `degree` others. The sparse graph is a ring of all
-sites in an order that follows from the hash of their signed keys, each joined to the nearest ones on both sides (Bell et al.
-2020, section 3): symmetric, regular, connected, and it stays connected unless `degree` / 2 sites next to one another are gone.
-Nobody can choose it after the keys are known. Whoever announces last, or chooses who is on the roster, can try again for better
-odds, which a degree of 100 leaves very small.
-
-The weights of a weighted sum are public, the same list at every site, and part of what sites agree on. Were each site told its
-own weight only, a server could tell all but one that theirs is zero, and the sum would be that one's values. So the whole table
-is on the roster, and sites look at it before they share and again when they sign.
+The weights of a weighted sum are public and equal at every site. If each site knew only its own weight, a server could give
+all but one site a weight of zero, and the sum would be that site's values. So the whole table is on the roster, and sites
+check it before they share and again when they sign.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from grandrounds.protocol.messages import Value
 
 
 def joined(*parts: bytes | str | int) -> bytes:
-    """Parts as one byte string that can be cut up in one way only: each follows its length."""
+    """Concatenate parts unambiguously: each follows its length."""
     raw = [p if isinstance(p, bytes) else str(p).encode() for p in parts]
     return b"".join(len(p).to_bytes(8, "big") + p for p in raw)
 
 
 def digest(purpose: str, *parts: bytes | str | int) -> bytes:
-    """SHA-256 of parts, for one purpose."""
+    """Compute the SHA-256 of parts, for one purpose."""
     return hashlib.sha256(joined("grandrounds secagg", purpose, *parts)).digest()
 
 
 @dataclass(frozen=True)
 class Context:
-    """A run, its round, and which of the round's sums."""
+    """Identifies a sum by run, round and tag."""
 
     run: str
     round: int
@@ -57,33 +56,33 @@ class Context:
 
 
 REASONS = {
-    "beyond-bound": "a value is beyond the bound that was agreed for this sum",
-    "malformed": "the server's message is not of the agreed form",
-    "not-finite": "a value is no finite number",
-    "out-of-order": "this step is asked before its time",
-    "other-weights": "models are to be summed by other weights than this site went along with",
-    "own-keys": "the roster does not hold this site's own keys as it announced them",
+    "beyond-bound": "a value is beyond the bound agreed for this sum",
+    "malformed": "the server's message has another form than agreed",
+    "not-finite": "a value is not finite",
+    "out-of-order": "this step was requested out of order",
+    "other-weights": "the models would be summed with weights that this site did not accept",
+    "own-keys": "the roster does not contain this site's keys as announced",
     "peer-signature": "the keys of another site are not signed by it",
-    "replayed": "this step was answered already, to another question",
-    "same-identity": "two names of the roster are one identity",
-    "shares": "too few of the shares that came for this site can be read",
-    "signatures": "too few of the sites have signed the list of survivors",
-    "survivors": "the list of survivors cannot be true, or is too short",
+    "replayed": "this step was already answered, to another request",
+    "same-identity": "two names on the roster have one identity",
+    "shares": "too few of the shares for this site can be read",
+    "signatures": "too few sites signed the list of survivors",
+    "survivors": "the list of survivors is impossible or too short",
     "threshold": "the threshold is lower than this site allows, or cannot be met",
-    "too-few-sites": "a sum of so few sites would tell them apart",
+    "too-few-sites": "a sum over so few sites would reveal single values",
     "unknown-site": "the roster names a site that this one does not know",
-    "weak-key": "the roster holds a key that hides nothing",
-    "weight": "the weights are no shares, or would make the sum that of too few",
-    "withheld": "the site gave no values to this sum; its own log says why",
+    "weak-key": "the roster contains a weak key",
+    "weight": "the weights are not shares, or concentrate the sum on too few sites",
+    "withheld": "the site gave no values to this sum; the cause is in its own log",
 }
-"""Every code of a refusal, and what it means."""
+"""Every refusal code and its meaning."""
 
 WITHHELD = "withheld"
-"""All that a hospital says where it gives no values: a reason that follows from them would tell of them."""
+"""The only code for a site that gives no values: a more specific cause could disclose something about them."""
 
 
 class Refused(GrandRoundsError):
-    """A site does not go along. `code` is one of `REASONS` and all that may be told to the server."""
+    """A site refuses a step. `code` is one of `REASONS`, and the only part that may leave the site."""
 
     def __init__(self, code: str) -> None:
         super().__init__(f"refused ({code}): {REASONS[code]}")
@@ -91,7 +90,8 @@ class Refused(GrandRoundsError):
 
 
 class Halted(RunFailed):
-    """The sum cannot be had. `missing` says who gave nothing to it, `faults` who went wrong besides."""
+    """The sum cannot be computed. `missing` lists sites without values in it, `faults` other failures, each with its cause.
+    """
 
     def __init__(self, reason: str, *, missing: Mapping[str, str], faults: Mapping[str, str] | None = None) -> None:
         self.reason, self.missing, self.faults = reason, dict(missing), dict(faults or {})
@@ -107,13 +107,14 @@ Message = dict[str, Value]
 
 
 class Steps:
-    """What a site answered so far. A step asked again gives the same answer, asked otherwise it is refused."""
+    """A site's answers so far. A repeated request gets the same answer; a different one for the same step is refused."""
 
     def __init__(self) -> None:
         self._done: dict[str, tuple[bytes, Message]] = {}
 
     def take(self, step: str, content: bytes, work: Callable[[], Message]) -> Message:
-        """The answer to a step whose question has this fingerprint. Where `work` refuses, nothing is answered or kept."""
+        """Return the answer to a step whose request has this fingerprint. If `work` refuses, nothing is answered or stored.
+        """
         if step in self._done:
             before, answer = self._done[step]
             if before != content:
@@ -127,25 +128,37 @@ class Steps:
 
 
 FEWEST_SITES = 3
-"""A sum of two tells each of the two the other's value."""
+"""Smallest sum: in a sum of two, each site learns the other's values."""
 
 
 def least(sites: int) -> int:
-    """Two thirds, rounded up, and three at least: the lowest threshold that a site accepts among so many.
+    """Compute the lowest threshold that a site accepts: two thirds, rounded up, and at least three.
 
-    Two lists that so many have signed share more than a third of the signers. So while fewer than a third of them
-    collude with the server, an honest one is among those, and it signs one list only: no site's mask key and self-mask
-    can both be asked for.
+    Two lists that so many sites signed share more than a third of the signers. While fewer than a third collude with the
+    server, an honest site is among those, and it signs one list only. So the server cannot obtain both the mask key and the
+    self-mask of any site.
     """
     return max(FEWEST_SITES, -(-2 * sites // 3))
 
 
 def fewest_honest(sites: int, *, threshold: int = 0, colluding: int = 0) -> int:
-    """The least number of honest survivors that a sum among so many sites can end with; noise in shares is sized for it."""
+    """Compute the smallest number of honest survivors of a sum; noise in shares is sized for it.
+
+    Args:
+        sites: Number of sites.
+        threshold: Threshold of the sum, if above the lowest.
+        colluding: Number of sites assumed to collude with the server.
+
+    Returns:
+        The number of honest survivors.
+
+    Raises:
+        BadInput: There may be none.
+    """
     honest = max(least(sites), threshold) - colluding
     if honest < 1:
         raise BadInput(
-            f"with {colluding} of {sites} sites colluding a sum may hold no honest site: assume fewer",
+            f"with {colluding} of {sites} sites colluding, a sum may contain no honest site: assume fewer colluding sites",
             code="too-few-sites",
         )
     return honest
@@ -156,7 +169,7 @@ DEGREE = 100
 
 @dataclass(frozen=True)
 class Graph:
-    """`order`: the sites (by number) around the ring; `reach`: how many on each side a site is joined to."""
+    """Ring of sites. `order`: sites (by number) around the ring; `reach`: neighbours on each side."""
 
     order: tuple[int, ...]
     place: tuple[int, ...]
@@ -168,15 +181,15 @@ class Graph:
 
     @property
     def around(self) -> int:
-        """How many a neighbourhood holds, the site itself among them."""
+        """Size of a neighbourhood, the site itself included."""
         return min(len(self.order), 2 * self.reach + 1)
 
     def neighbours(self, site: int) -> tuple[int, ...]:
-        """Those this site masks with, and whose shares it holds, in the roster's order."""
+        """Return the sites that this one masks with, and whose shares it holds, in the roster's order."""
         return self.within(site, 1)
 
     def within(self, site: int, hops: int) -> tuple[int, ...]:
-        """All others that are at most so many hops away."""
+        """Return all other sites that are at most so many hops away."""
         n, place, far = len(self.order), self.place[site], hops * self.reach
         if 2 * far + 1 >= n:
             return tuple(k for k in range(n) if k != site)
@@ -185,7 +198,7 @@ class Graph:
 
 @lru_cache(maxsize=8)
 def build_graph(sites: int, seed: bytes, degree: int = DEGREE) -> Graph:
-    """The graph of so many sites (numbered as on the roster) from the roster's hash; an odd degree counts as one more."""
+    """Build the graph of sites (numbered as on the roster) from the roster's hash; an odd degree is rounded up."""
     order = sorted(range(sites), key=lambda k: hashlib.sha256(seed + k.to_bytes(8, "big")).digest())
     place = [0] * sites
     for position, site in enumerate(order):
@@ -194,32 +207,32 @@ def build_graph(sites: int, seed: bytes, degree: int = DEGREE) -> Graph:
 
 
 _ROUNDING = 2.0**-21
-"""By how much weights that add up to one may be off; `Scale` has room for twice as much."""
+"""Rounding tolerance of weights that add up to one; `Scale` has room for twice as much."""
 
 LEAST_SHARE = 1e-3
-"""Of a sum's weights: a site with less hides nobody."""
+"""Smallest share of a sum's weights with which a site counts."""
 
 
 def table_of(weights: Mapping[str, Sequence[float]] | None, names: Sequence[str]) -> Array:
-    """Weights (n, S) in the roster's order: S of them a site, one for each part of its vector; none for a plain sum."""
+    """Arrange weights (n, S) in the roster's order, one for each part of a site's vector; S = 0 for a plain sum."""
     if weights is None:
         return np.empty((len(names), 0), "<f8")
     rows = [list(weights[name]) for name in names]
     if len({len(row) for row in rows}) > 1:
-        raise BadInput("every site of a weighted sum needs as many weights as every other", code="bad-weights")
+        raise BadInput("every site of a weighted sum needs the same number of weights", code="bad-weights")
     return np.array(rows, "<f8")
 
 
 def are_shares(table: Array) -> bool:
-    """Whether all are between zero and one and each part's add up to one at most."""
+    """Tell whether all weights are between zero and one, and each part's weights add up to at most one."""
     inside = np.isfinite(table) & (table >= 0) & (table <= 1)
     return bool(inside.all() and (table.sum(axis=0) <= 1 + _ROUNDING).all())
 
 
 def hide(table: Array, sites: Collection[int], *, largest: float) -> bool:
-    """Whether a sum over these sites hides each: three count for something in every part, none for more than `largest`.
+    """Tell whether a sum over these sites hides each: in every part three count, and none has more than `largest`.
 
-    A site counts for something with a thousandth of the whole: what weighs less is lost in the values of the others.
+    A site counts with at least a thousandth of the total: smaller weights are lost in the values of the others.
     """
     survivors = table[sorted(sites)]
     total = survivors.sum(axis=0)
