@@ -323,7 +323,7 @@ def test_pictures_are_drawn_printed_and_saved(home, squares, rounds):
     code, out, err = rounds("explain", squares, "--case", 8)
     assert (code, err) == (0, "")
     for words in (
-        "Picture 8 of squares at south",
+        "Image 8 of squares at south",
         "Grad-CAM",
         "heat inside the mask",
         "IoU-ratio",

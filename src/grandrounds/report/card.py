@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
-from grandrounds.metrics.fairness import decision_key, group_lines, intervals, majority_lines, worst_site
+from grandrounds.metrics.fairness import decision_key, group_lines, intervals, worst_site
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME, Place, shown_in
 from grandrounds.report.document import number, sites_line, span, table, td, text_cell
-from grandrounds.report.page import subgroup_table
+from grandrounds.report.page import findings_section, subgroup_table
 from grandrounds.report.style import words
 
 if TYPE_CHECKING:
     from grandrounds.audit.verdict import AuditResult
 
 NO_USE = (
-    "None was stated when this file was made (rounds report --use). Until one is, take the model for research only, and for no "
-    "decision about a patient."
+    "None was stated when this file was made (rounds report --use). Until one is, use the model for research only, not for "
+    "decisions about patients."
 )
 
 
@@ -48,6 +48,7 @@ def model_card(
     return [
         "<h1>Model card</h1>",
         f"<p class='quiet'>{escape(str(summary.name))}, {escape(date)}</p>",
+        *findings_section(summary),
         "<h2>Intended use</h2>",
         f"<p{'' if use else ' class=warn'}>{escape(use or NO_USE)}</p>",
         "<h2>Model and data</h2>",
@@ -80,7 +81,7 @@ def _facts(summary: RunSummary, plan: Plan) -> str:
         **_event_facts(summary, data),
         "sites": sites_line(summary),
         "rows": f"{counts['train']:,} for training, {counts['val']:,} for validation, {counts['test']:,} for test",
-        "decision": f"from a probability of {summary.threshold:g} on a patient counts as {_decision_class(summary)}",
+        "decision": f"flagged as {_decision_class(summary)} from a probability of {summary.threshold:g}",
     }
     return table(["", "<th class='text'></th>"], [[td(escape(name)), text_cell(text)] for name, text in facts.items()])
 
@@ -118,7 +119,7 @@ def _metrics(summary: RunSummary) -> str:
 
 
 def _worst(summary: RunSummary) -> str:
-    """Name the site with the lowest AUROC, and sites below their own majority class."""
+    """Name the site with the lowest AUROC."""
     worst = worst_site(summary.per_site)
     text = "<p>No site has enough test rows for a comparison of sites.</p>"
     if worst:
@@ -127,8 +128,7 @@ def _worst(summary: RunSummary) -> str:
             f"<p>Lowest AUROC of a site: {escape(str(worst['site']))}, {number(worst['auroc'], 3)}"
             f"{f' (95% CI {ends})' if ends else ''}, {worst['count']:.0f} test rows.</p>"
         )
-    lines = [f"Worse than a constant answer at {line}." for line in majority_lines(summary)]
-    return text + "".join(f"<p class='warn'>{escape(line)}</p>" for line in lines)
+    return text
 
 
 def _subgroups(summary: RunSummary) -> str:

@@ -80,7 +80,7 @@ def report_page(
         f"seed {summary.seed}</p>",
         *_event_lines(summary),
         *[f"<p class='warn'>{escape(w)}</p>" for w in summary.warnings],
-        *_findings(summary),
+        *([] if card else findings_section(summary)),
         *[f"<p class='quiet'>Assumption made while reading the table: {escape(note)}</p>" for note in summary.assumed],
         charts.note,
         _tiles(summary),
@@ -124,8 +124,8 @@ def _event_lines(summary: RunSummary) -> list[str]:
     return [f"<p><b>{escape(event_line(event, summary.classes))}</b></p>"]
 
 
-def _findings(summary: RunSummary) -> list[str]:
-    """List the findings of the run in plain language."""
+def findings_section(summary: RunSummary) -> list[str]:
+    """Write the section with the findings of a run in plain language; empty for a run without test rows."""
     items = "".join(f"<li>{escape(line)}</li>" for line in describe_findings(summary))
     return [f"<h2>Summary</h2><ul>{items}</ul>"] if items else []
 

@@ -179,7 +179,7 @@ def maps_png(sheet: MapSheet) -> bytes:
 
 def strip(sheet: MapSheet, image: MappedImage) -> Strip:
     """Draw one row: the image, its truth mask where there is one, and over the image each map of its label's class."""
-    panels = [Panel("picture", to_display(image.pixels))]
+    panels = [Panel("image", to_display(image.pixels))]
     if image.mask is not None:
         panels.append(Panel("truth mask", to_display(np.asarray(image.mask, np.uint8)[..., None] * 255)))
     for name in sheet.maps:

@@ -56,7 +56,7 @@ def to_display(pixels: Array) -> Array:
         return np.repeat(np.repeat(colour, times, axis=0), times, axis=1)
     if max(height, width) <= LARGEST:
         return np.ascontiguousarray(colour)
-    image = pillow("drawing pictures")
+    image = pillow("drawing images")
     size = tuple(max(1, round(n * LARGEST / max(height, width))) for n in (width, height))
     return np.asarray(image.fromarray(np.ascontiguousarray(colour)).resize(size, image.Resampling.LANCZOS))
 
@@ -96,7 +96,7 @@ def draw(title: str, strips: Sequence[Strip], *, columns: int = 8, heat: bool = 
         columns: The most panels in a line.
         heat: Whether the panels show heat, so that its colours are explained.
     """
-    image = pillow("drawing pictures")
+    image = pillow("drawing images")
     from PIL import ImageDraw, ImageFont
 
     fonts = {size: ImageFont.load_default(size) for size in (12, 14, 17)}
@@ -149,12 +149,12 @@ _PRIVATE = "Patient data: images. Treat this page as part of the medical record.
 def image_title(case: ImageExplanation) -> str:
     """Write the title: which image, at which site."""
     where = f" at {case.site}" if case.site else ""
-    return f"Picture {case.number} of {case.source}{where}"
+    return f"Image {case.number} of {case.source}{where}"
 
 
 def site_images_title(site: SiteImageExplanation) -> str:
     """Write the title of a site's images."""
-    return f"Pictures of {site.site} ({site.source})"
+    return f"Images of {site.site} ({site.source})"
 
 
 def verdict(case: ImageExplanation) -> str:
@@ -167,7 +167,7 @@ def image_png(explanation: ImageExplanation | SiteImageExplanation) -> bytes:
     """Draw the image, its heat maps, and, where there is a mask, the mask and the image inside and outside of it."""
     if isinstance(explanation, ImageExplanation):
         return draw(image_title(explanation), [_strip(explanation, verdict(explanation))], columns=4)
-    strips = [_strip(c, f"picture {c.number}: {verdict(c)}") for c in explanation.cases]
+    strips = [_strip(c, f"image {c.number}: {verdict(c)}") for c in explanation.cases]
     return draw(site_images_title(explanation), strips)
 
 
@@ -179,7 +179,7 @@ def image_case_page(case: ImageExplanation) -> str:
     ]
     tiles = [
         ("says", case.predicted, f"{case.probability:.1%}, {case.model_owner}"),
-        ("truth", case.outcome or "not known", PARTS.get(case.part or "", "new picture").replace("row", "picture")),
+        ("truth", case.outcome or "not known", PARTS.get(case.part or "", "new image").replace("row", "image")),
     ]
     head = ["heat map", "heat inside the mask", "IoU-ratio", "concentration"]
     body = [_figure(image_png(case)), table(head, rows), _reading_guide(case)]
@@ -227,7 +227,7 @@ def heat_note(explanation: ImageExplanation | SiteImageExplanation) -> str:
 
 
 def _strip(case: ImageExplanation, title: str) -> Strip:
-    panels = [Panel("picture", to_display(case.pixels))]
+    panels = [Panel("image", to_display(case.pixels))]
     for name, heat in case.heats.items():
         panels.append(Panel(MAPS[name] if heat.any() else f"{MAPS[name]}: none", overlay_heat(case.pixels, heat)))
     if case.mask is not None:

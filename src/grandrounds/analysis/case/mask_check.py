@@ -64,12 +64,12 @@ class MaskCheck:
     def _strip(self, i: int) -> Strip:
         pixels, mask = self.images.pixels[i], self._masks[i]
         panels = (
-            Panel("picture", to_display(pixels)),
+            Panel("image", to_display(pixels)),
             Panel("mask", tint_mask(pixels, mask)),
             Panel("inside the mask", cover_outside(pixels, mask)),
             Panel("outside the mask", cover_outside(pixels, ~mask)),
         )
-        return Strip(f"picture {i}: {self.images.label[i]}, {self.area[i]:.1%} marked", panels)
+        return Strip(f"image {i}: {self.images.label[i]}, {self.area[i]:.1%} marked", panels)
 
 
 def check_masks(images: ImageSet) -> MaskCheck:

@@ -258,13 +258,13 @@ def strip(image: ScoredImage) -> Strip:
     """Draw one row of the sheet."""
     hot, mask = heat_colours(image.heat), np.asarray(image.mask, bool)
     panels = (
-        Panel("picture", to_display(image.pixels)),
+        Panel("image", to_display(image.pixels)),
         Panel("truth mask", to_display(mask[..., None].astype(np.uint8) * 255)),
         Panel("heat map", to_display(hot)),
         Panel("heat inside", cover_outside(hot, mask)),
         Panel("heat outside", cover_outside(hot, ~mask)),
     )
-    return Strip(f"picture {image.number}: {image.description}", panels)
+    return Strip(f"image {image.number}: {image.description}", panels)
 
 
 def heat_colours(heat: Array) -> Array:

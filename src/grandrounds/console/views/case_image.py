@@ -134,5 +134,5 @@ def _mask(mask: Array, base: Array) -> Array:
 
 def _png(pixels: Array) -> bytes:
     buffer = io.BytesIO()
-    pillow("drawing pictures").fromarray(np.ascontiguousarray(pixels)).save(buffer, "PNG")
+    pillow("drawing images").fromarray(np.ascontiguousarray(pixels)).save(buffer, "PNG")
     return buffer.getvalue()

@@ -246,13 +246,13 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def _mark(metric: str, cells: Sequence[Cell]) -> None:
-    """Mark the best of a column, where arms differ and all scores are of one kind."""
+    """Mark the best of a column, where arms differ in the digits shown and all scores are of one kind."""
     scored = [c for c in cells if c.mean is not None]
     if len(scored) < 2 or (metric == EPSILON and len({c.note for c in scored}) > 1):
         return
     values = [c.mean for c in scored if c.mean is not None]
     best = min(values) if _lower(metric) else max(values)
-    if min(values) != max(values):
+    if f"{min(values):.3f}" != f"{max(values):.3f}":  # no best among arms that read the same
         for cell in scored:
             cell.best = cell.mean == best
 
