@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import grandrounds as gr
@@ -63,6 +67,31 @@ def test_scikit_learns_tools(frame):
     assert len(cross_val_score(gr.FederatedClassifier(rounds=1, sites=2), X, y, cv=2)) == 2
     changed = gr.FederatedClassifier().set_params(method="scaffold", rounds=3)
     assert clone(changed).get_params()["method"] == "scaffold" and changed.get_params()["rounds"] == 3
+
+
+def test_sites_travel_through_scikit_learn(frame):
+    X, y, site = frame[["age", "lactate"]].to_numpy(), frame["died"].to_numpy(), frame["hospital"].to_numpy()
+    with config_context(enable_metadata_routing=True):
+        model = gr.FederatedClassifier(rounds=1).set_fit_request(site=True)
+        fitted = make_pipeline(StandardScaler(), model).fit(X, y, site=site)
+    assert fitted[-1].sites_.tolist() == ["a", "b", "c"]
+
+
+def test_columns_of_any_type_and_columns_without_values(frame):
+    X = pd.DataFrame(
+        {
+            "age": frame["age"],
+            "ward": pd.Categorical(frame["ward"]),
+            "count": pd.array([1, 2, None] * 40, dtype="Int64"),
+            "flag": [True, False] * 60,
+        }
+    )
+    model = gr.FederatedClassifier(rounds=1).fit(X, frame["died"], site=frame["hospital"])
+    assert model.predict_proba(X).shape == (120, 2) and model.summary_.event["label"] == "died"
+    with pytest.raises(ValueError, match="infinity"):
+        model.predict(X.assign(age=np.inf))
+    empty = np.column_stack([frame["age"], np.full(120, np.nan), np.ones(120)])
+    assert gr.FederatedClassifier(rounds=1).fit(empty, frame["died"]).n_features_in_ == 3
 
 
 def test_wrong_arguments(frame):

@@ -245,7 +245,7 @@ def test_a_promise_taken_out_of_the_summary_is_found(copied, told):
     nothing = {"mechanism": "none", "epsilon": None, "statement": "none"}
     run = change(copied("client"), "summary.json", lambda s: s.update(privacy=nothing))
     code, printed = told(run.folder)
-    assert code == 3 and "NO GUARANTEE" in printed and "tells of releases" in printed
+    assert code == 3 and "NO GUARANTEE" in printed and "has releases with a privacy guarantee" in printed
 
 
 def test_attacks_are_told_and_a_broken_promise_is_a_finding(copied, told):

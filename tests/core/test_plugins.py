@@ -500,7 +500,7 @@ def test_a_loader_that_will_not_do_is_refused_in_words(tmp_path, data, match):
 def test_a_partition_by_column_needs_sites_in_the_pictures(tmp_path):
     data = {"name": own(mine.pictures_of_patients), "patient": "patient"}
     fails_to_run(
-        "does not say whose each row is",
+        "has no site for each row",
         tmp_path,
         data=data,
         split={"partition": "column"},

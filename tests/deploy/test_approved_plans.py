@@ -121,7 +121,7 @@ def test_an_approved_run_that_is_gone_on_with_is_still_the_approved_one(here):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--set", "method.name=pooled"], "takes all rows to one place"),
+        (["--set", "method.name=pooled"], "pools the rows of all sites"),
         (["--set", "model.name=small-cnn"], "pictures"),
         (["--resume", "study"], "give the file of an experiment"),
     ],

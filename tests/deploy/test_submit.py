@@ -122,7 +122,7 @@ def test_experiments_and_names_that_make_no_sense_are_refused_before_anybody_is_
     assert "there is a run first already" in refused("server", "submit", experiment, "--name", "first", *at)
     assert "nowhere.toml" in refused("server", "submit", experiment.parent / "nowhere.toml", *at)
     assert "rouns" in refused("server", "submit", experiment, "--set", "method.rouns=3", *at)
-    assert "takes all rows to one place" in refused("server", "submit", experiment, "--set", "method.name=pooled", *at)
+    assert "pools the rows of all sites" in refused("server", "submit", experiment, "--set", "method.name=pooled", *at)
     assert superlink.started == []
 
 

@@ -177,7 +177,7 @@ def test_injected_drop_outs_halt_again_until_they_are_fewer(tmp_path):
         gr.resume(tmp_path / "r", table=patients(SIZES))
     assert str(first.value) == str(second.value)
     command = f"`rounds resume {tmp_path / 'r'} --set engine.faults.drop=0`"
-    assert f"{SAME}c, d, e dropped out because engine.faults.drop = 0.12 has sites do so: {command}" in str(first.value)
+    assert f"{SAME}c, d, e dropped out because engine.faults.drop = 0.12 makes sites drop out: {command}" in str(first.value)
     assert "privacy.on_halt = 'retry'" in str(first.value)
     done = gr.resume(tmp_path / "r", table=patients(SIZES), settings=["engine.faults.drop=0"])
     assert done.finished and not audit(done.folder, deep=True).findings
@@ -190,7 +190,7 @@ def test_injected_drop_outs_halt_again_until_they_are_fewer(tmp_path):
             {"privacy": {"secure_range": 0.01}},
             "a, b, c, d, e trained to a model beyond privacy.secure_range = 0.01: start a new run",
         ),
-        ({"train": {"lr": 1e300}}, "no finite number: start a new run with a lower train.lr"),
+        ({"train": {"lr": 1e300}}, "not finite: start a new run with a lower train.lr"),
         (
             {"engine": {"deadline": 1.5, "faults": {"slow": {"a": 3, "b": 3, "c": 3}}}},
             r"a, b, c .*engine\.deadline = 1\.5",

@@ -361,7 +361,7 @@ def test_masks_of_another_set_reach_the_sites_and_have_a_say(wire, squares, monk
         assert d["notes"] == [], "the server finds what sites say: they have the same masks"
     assert done.summary["privacy"]["lent"] == {"scoring": 12}
     said = done.summary["privacy"]["statement"]
-    assert said.endswith("12 pictures of 'xfed-mnist' ('scoring') were sent to every site: published, no patients'.")
+    assert said.endswith("12 images of 'xfed-mnist' ('scoring') were sent to every site: published, not of patients.")
     assert "patients' rows stay at their sites" in said and "patients' rows." not in said
     assert done.summary["reference"] == {"scoring": found.sha256()}
     assert replace(found, masks=~found.masks).sha256() != found.sha256(), "the hash is of the masks too"

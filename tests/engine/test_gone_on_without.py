@@ -211,7 +211,7 @@ def test_a_site_that_has_left_the_consortium_since_is_named(tmp_path, disturbed)
     killed(held, tmp_path / "run", transport)
     run = conducted(held, tmp_path / "run", transport, sites="acd", resume=True)
     assert [set(d["weights"]) for d in decisions(run)] == [set("abcd"), set("acd"), set("acd")]
-    assert "b has left the consortium since the run was begun" in decisions(run)[1]["notes"]
+    assert "b has left the consortium since the run started" in decisions(run)[1]["notes"]
     assert findings(run) <= {("missing countersignature", "not countersigned by b")}
 
 

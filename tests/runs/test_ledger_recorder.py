@@ -370,7 +370,7 @@ def test_an_old_folder_has_no_ledger_until_it_is_gone_on_with(folder):
     with refused("no-ledger"):
         _ = gr.load_run(folder).ledger
     run = gr.resume(folder, settings=["method.rounds=5"])
-    assert "rounds up to 3 were run without a ledger, which begins with the next" in run.summary["warnings"]
+    assert "rounds up to 3 were run without a ledger, which starts with the next" in run.summary["warnings"]
     found = audit(folder, deep=True)
     assert found.findings == () and found.rounds == 2
     assert "rounds before 4 were run without a ledger" in found.notes
@@ -412,7 +412,7 @@ def test_a_machine_that_lacks_what_a_ledger_needs_runs_without_and_says_so(tmp_p
     done = subprocess.run([sys.executable, "-c", BARE, missing, str(plan), "--out", str(tmp_path / "run"), "--quiet"])
     assert done.returncode == 0
     run = gr.load_run(tmp_path / "run")
-    said = f"this run keeps no ledger, because {missing.replace(',', ' and ')} cannot be imported here"
+    said = f"this run has no ledger, because {missing.replace(',', ' and ')} cannot be imported here"
     assert said in run.summary["warnings"]
     assert not (tmp_path / "run" / "ledger.db").exists()
     run = gr.resume(run.folder, settings=["method.rounds=4"])

@@ -155,12 +155,12 @@ def test_the_summary_says_that_the_noise_promises_nothing(tmp_path):
     noisy = gr.run(experiment(train={"noise": 0.25}), table=table, out=tmp_path / "noisy").summary["privacy"]
     assert noisy["mechanism"] == "none" and noisy["epsilon"] is None and noisy["gradient_noise"] == 0.25
     assert noisy["statement"].startswith(plain["statement"])
-    assert "deviation 0.25 was added" in noisy["statement"] and "promises nothing" in noisy["statement"]
+    assert "deviation 0.25 was added" in noisy["statement"] and "no privacy guarantee" in noisy["statement"]
     assert "gradient_noise" not in plain
     masked = gr.run(
         experiment(train={"noise": 0.25}, privacy={"secure": True}), table=table, out=tmp_path / "masked"
     ).summary["privacy"]
-    assert "Secure aggregation" in masked["statement"] and "promises nothing" in masked["statement"]
+    assert "Secure aggregation" in masked["statement"] and "no privacy guarantee" in masked["statement"]
 
 
 @pytest.mark.parametrize(

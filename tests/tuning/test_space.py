@@ -65,10 +65,10 @@ def test_bare_words_are_text():
         ("train.lr=a..b", ("two numbers",)),
         ("train.lr=1..2:cubic", ("low..high:log",)),
         ("train.lr", ("train.lr=1e-3..1:log",)),
-        ("split.val=0.1..0.2", ("cannot be tuned", "judged alike")),
+        ("split.val=0.1..0.2", ("cannot be tuned", "could not be compared")),
         ("seed=1,2", ("cannot be tuned",)),
         ("data.name=heart,digits", ("cannot be tuned", "scale")),
-        ("privacy.epsilon=1,2", ("cannot be tuned", "promised")),
+        ("privacy.epsilon=1,2", ("cannot be tuned", "guarantee")),
         ("privacy.noise=0.5..2", ("without privacy.epsilon",)),
     ],
 )

@@ -97,10 +97,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             BadInput: A setting is wrong, or the rows cannot be trained on.
         """
         features, site_of_row, site_name = _split_site(X, site)
-        dtype = None if is_frame(features) else "numeric"
-        checked, y = validate_data(self, features, y, dtype=dtype, ensure_all_finite="allow-nan", reset=True)
-        check_classification_targets(y)
         label_name = getattr(y, "name", None)
+        checked, y = validate_data(self, **_checked_input(features), y=y, reset=True)
+        check_classification_targets(y)
         y = column_or_1d(y, warn=True)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -119,9 +118,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             options["site"] = _free_name(site_name, columns)
             columns[options["site"]] = np.asarray(site_of_row)
         if not is_frame(features):
-            options["settings"]["data.kinds"] = {
-                name: "numeric" for name in list(columns)[: checked.shape[1]] if np.ptp(checked[:, int(name[1:])])
-            }
+            varying = [k for k in range(checked.shape[1]) if np.unique(checked[~np.isnan(checked[:, k]), k]).size > 1]
+            options["settings"]["data.kinds"] = {_FEATURE.format(k): "numeric" for k in varying}
         self._train(Table.from_mapping(columns, source="data frame"), options)
         return self
 
@@ -138,8 +136,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = X
         if self._site_column is not None and is_frame(X) and self._site_column in X.columns:
             features = X.drop(columns=self._site_column)
-        dtype = None if is_frame(features) else "numeric"
-        checked = validate_data(self, features, dtype=dtype, ensure_all_finite="allow-nan", reset=False)
+        checked = validate_data(self, **_checked_input(features), reset=False)
         table = Table.from_mapping(_columns(features, checked), source="data frame")
         made = self.model_.predict(table)
         order = [made.classes.index(word) for word in self._words]
@@ -209,10 +206,22 @@ def _split_site(X: Any, site: Any) -> tuple[Any, Any, str]:
     return X.drop(columns=site), X[site].to_numpy(), site
 
 
+def _checked_input(features: Any) -> dict[str, Any]:
+    """Return the arguments of `validate_data`: a frame of any types, or an array of numbers. Missing values are allowed."""
+    if not is_frame(features):
+        return {"X": features, "dtype": "numeric", "ensure_all_finite": "allow-nan"}
+    plain = all(isinstance(kind, np.dtype) for kind in features.dtypes)
+    return {"X": features if plain else features.astype(object), "dtype": None, "ensure_all_finite": "allow-nan"}
+
+
 def _columns(features: Any, checked: Array) -> dict[str, Any]:
     """Return the features by name; columns of an array are called x0, x1 ..."""
     if is_frame(features):
-        return {str(name): features.iloc[:, k].to_numpy() for k, name in enumerate(features.columns)}
+        columns = dict(Table.from_pandas(features).columns)
+        for name, values in columns.items():
+            if values.dtype.kind == "f" and np.isinf(values).any():
+                raise ValueError(f"Input X contains infinity in column '{name}'")
+        return columns
     return {_FEATURE.format(k): checked[:, k] for k in range(checked.shape[1])}
 
 

@@ -1,4 +1,4 @@
-"""Running many plans, several at a time, each in a process of its own. What is finished is not run again."""
+"""Run many plans, several at a time, each in its own process. Finished runs are not run again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,21 @@ def run_all(
     progress: Callable[[str, Run], None],
     failed: Callable[[str, RunFailed], None] | None = None,
 ) -> list[Run]:
-    """Run each plan into folder/NAME; go on with interrupted ones; return the runs in the order of the plans.
+    """Run each plan into folder/NAME; interrupted runs are resumed, finished ones are not run again.
 
-    With `failed` a run that fails stops nothing: it is told of, and left out of what is returned.
+    Args:
+        plans: Plans by name.
+        folder: The folder of all runs.
+        jobs: The number of runs at a time.
+        progress: Called with the name and the run after each run.
+        failed: Called with the name and the error of a run that failed; the others continue. None stops at the first failure.
+
+    Returns:
+        The runs in the order of the plans, without those that failed.
+
+    Raises:
+        BadInput: The folder cannot be made, a plan is wrong, or a folder has a run of another experiment.
+        RunFailed: A run failed, and `failed` is None.
     """
     broken: set[str] = set()
     try:
@@ -68,7 +80,7 @@ def _run_one(name: str, plan: PlanValues, out: Path) -> Run:
 
 
 def _same_plan(existing: Run, plan: PlanValues) -> None:
-    """A finished run is used again only if it is the run that was asked for."""
+    """Raise where a finished run is not a run of this plan."""
     mine, theirs = json.loads(json.dumps(plan)), existing.plan
     for p in (mine, theirs):
         p.pop("code", None)

@@ -41,7 +41,7 @@ class RunContext:
         sites: The sites that train.
         recorder: The ledger.
         references: The reference sets of the server.
-        spending: The privacy budget; None where nothing is promised.
+        spending: The privacy budget; None where the run gives no privacy guarantee.
         explanations: The explanations of each round; None where none are asked for.
         rationale: Scores of heat maps against masks; None where none are asked for.
         local_scores: Scores of local models; None where none are asked for.

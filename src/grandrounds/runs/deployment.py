@@ -1,7 +1,7 @@
-"""A run at the hospitals themselves: the server holds no patient's row, only what sites answer to letters.
+"""Deployed runs: hospitals hold the rows, and the server sees only their answers to its messages.
 
-The consortium's schema stands in for the data: its columns and kinds, and no row. Reference rows are the server's own, from
-a file that no hospital's patients are in.
+The server knows the consortium's schema: columns and their kinds, without rows. Reference rows are the server's own, from a
+file without patients of the hospitals.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Deployment:
         identity: The server's key.
         keys: Public key of each site.
         run: A name that no other run of the consortium has.
-        checkpoint: The run's own, which keeps the answers of sites to its set-up; without it a run resumes with all sites or
-            not at all.
+        checkpoint: The checkpoint of the run, which stores the answers of sites to the set-up. Without it a run can resume
+            only with all sites.
     """
 
     transport: Transport
@@ -71,13 +71,13 @@ class Deployment:
     _engine: RemoteEngine | None = None
 
     def __post_init__(self) -> None:
-        """A run that goes on does so with the sites that it was begun with: its ledger names them."""
+        """Restrict a resumed run to the sites that it was started with: its ledger names them."""
         self._setup = self._held()
         if self._setup.sites:
             self.keys = {site: key for site, key in self.keys.items() if site in self._setup.sites}
 
     def assemble(self, plan: Plan) -> Consortium:
-        """The sites, and a schema without rows."""
+        """Return the sites, and a schema without rows."""
         refuse_unfit(plan)
         names = tuple(self.keys)
         data = empty(plan)
@@ -92,9 +92,10 @@ class Deployment:
         return Consortium(data, stack, training, reference, hashlib.sha256(settings.encode()).hexdigest())
 
     def engine(self, plan: Plan, consortium: Consortium) -> Engine:
-        """An engine whose sites have opened the run: all of them, or, once a round counts, some.
+        """Return an engine whose sites have opened the run.
 
-        Who is missing then is asked again in every round, and takes part from when it opens the run on.
+        A new run needs all sites. A run with finished rounds continues without a missing site, which is asked again in every
+        round and takes part as soon as it opens the run.
         """
         names = consortium.stack.names
         settings = engine_settings(plan, names, run=self.run)
@@ -108,7 +109,7 @@ class Deployment:
             setup=self._setup,
         )
         missing = [site for site in self._setup.sites if site not in self.keys]
-        engine.notes += [f"{site} has left the consortium since the run was begun" for site in missing]
+        engine.notes += [f"{site} has left the consortium since the run started" for site in missing]
         payload: dict[str, Value] = {"plan": json.dumps(plan.plain()), "untold": ",".join(settings.withheld_splits)}
         payload["largest_weight"] = settings.largest_weight
         tasks = dict(zip(names, consortium.stack.tasks, strict=True))
@@ -122,7 +123,7 @@ class Deployment:
         return engine
 
     def _held(self) -> Setup:
-        """What sites answered when the run was begun, where rounds of it count already."""
+        """Return the answers of sites to the set-up, where the run has finished rounds."""
         if self.checkpoint is None:
             return Setup()
         return Setup(self.checkpoint / "setup.safetensors", resumed=Checkpoint(self.checkpoint).state_file.exists())
@@ -134,17 +135,17 @@ class Deployment:
         return Secret.own()
 
     def close(self) -> None:
-        """Tell sites that the run is over. All that matters is on disk, so nobody has to hear it."""
+        """Tell sites that the run is over. All results are on disk, so a site may miss this message."""
         if self._engine is not None:
             with suppress(RunFailed):
                 self._engine.drive(_close(), round=self._engine.round)
 
 
 def empty(plan: Plan) -> Holdings:
-    """The consortium's columns, and no row; of pictures their agreed shape, and not one.
+    """Return the consortium's columns without rows; for images their agreed shape, without images.
 
-    A model's inputs and classes are those that sites' summaries add up to. Where no site is asked (data.encoding = "public"),
-    and for pictures of the server's own, the shape is the agreed one.
+    A model's inputs and classes follow from the sites' summaries. Where no site is asked (data.encoding = "public"), and for
+    images of the server's own, the shape is the agreed one.
     """
     d = plan.data
     none = np.empty(0, object)
@@ -156,7 +157,7 @@ def empty(plan: Plan) -> Holdings:
         return ImageSet(AT_SITES, np.empty((0, height, width, channels), np.uint8), none, patient=patient)
     columns = tuple(_column(name, kind) for name, kind in d.kinds.plain().items())
     if d.label is None:
-        raise BadInput("data.label names no column: say which column hospitals are to predict", code="label-not-set")
+        raise BadInput("data.label names no column: set it to the column that hospitals predict", code="label-not-set")
     schema = Schema(columns, d.label, None, d.patient, d.time)
     held: dict[str, Any] = {c.name: none for c in columns} | {d.label: none}
     return Dataset(
@@ -174,21 +175,21 @@ def empty(plan: Plan) -> Holdings:
 
 
 def _refuse_other_model(plan: Plan, shape: tuple[int, int, int] | None) -> None:
-    """Raise where the model is no one for these pictures, or nobody has said what they are like."""
+    """Raise where the model does not fit the sites' kind of data, or the size of images is not agreed."""
     name = plan.model.name
     if shape is not None and name in TABLES:
         raise BadInput(
-            f"model.name is '{name}', which is for tables, and the sites hold pictures: use {', '.join(IMAGES)}",
+            f"model.name is '{name}', which is for tables, and the sites have images: use {', '.join(IMAGES)}",
             code="model-does-not-fit",
         )
     if shape is None and plan.data.kinds.plain():
         raise BadInput(
-            f"model.name is '{name}', which is for pictures, and the sites hold tables: use {', '.join(TABLES)}",
+            f"model.name is '{name}', which is for images, and the sites have tables: use {', '.join(TABLES)}",
             code="model-does-not-fit",
         )
     if shape is None and plan.data.encoding == "public":
         raise BadInput(
-            "data.encoding = 'public' asks no site, so the size of pictures must be agreed on: see [data]",
+            "data.encoding = 'public' asks no site, so the size of images must be agreed on: see [data]",
             code="no-image-size",
         )
 
@@ -206,11 +207,11 @@ def _roles(plan: Plan, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _reference(plan: Plan, name: str, settings: Mapping[str, Any], data: Holdings) -> Reference:
-    """Rows of the server's own, from a file, or pictures that were published."""
+    """Return reference rows of the server's own: a file, or published images."""
     if not settings.get("source"):
         raise BadInput(
             f"reference.{name} would be taken from hospitals' rows, which the server does not have: "
-            f"set reference.{name}.source to a table (or .npz file of pictures) of the server's own",
+            f"set reference.{name}.source to a table (or .npz file of images) of the server's own",
             code="no-reference-rows",
         )
     if isinstance(data, ImageSet):
@@ -219,7 +220,7 @@ def _reference(plan: Plan, name: str, settings: Mapping[str, Any], data: Holding
         assert isinstance(reference.images, ImageSet)
         if shape is not None and reference.images.shape != shape:
             raise BadInput(
-                f"reference.{name}.source '{settings['source']}' has pictures of another size than the sites agreed on",
+                f"reference.{name}.source '{settings['source']}' has images of another size than the sites agreed on",
                 code="image-size-mismatch",
             )
         return reference
@@ -236,29 +237,29 @@ def _close() -> Generator[Ask, Answers, None]:
 
 
 def refuse_unfit(plan: Plan) -> None:
-    """Refuse an experiment that no hospital can be asked for."""
+    """Refuse an experiment that cannot run at hospitals."""
     for reason in _reasons(plan):
         raise BadInput(reason, code="not-for-hospitals")
 
 
 def _reasons(plan: Plan) -> Iterator[str]:
-    """Why this experiment is no one for real hospitals."""
+    """List the reasons why an experiment cannot run at hospitals."""
     d, e = plan.data, plan.engine
     if d.table != AT_SITES:
-        yield f"data.table must be '{AT_SITES}': a run at hospitals reads no table of the server's"
+        yield f"data.table must be '{AT_SITES}': a run at hospitals reads no table at the server"
     named = [("model.name", plan.model.name), ("method.name", plan.method.name)]
     named += [("evaluation.metrics", name) for name in plan.evaluation.metrics]
     own_code = next((key for key, name in named if is_path(name)), None)
     if own_code is not None:
-        yield f"{own_code} names code of your own, which neither a server nor a site runs for somebody who submits: leave it out"
+        yield f"{own_code} names your own code, which neither the server nor a site runs for a submitted experiment: leave it out"
         return
     if is_variant_of(plan.method.name, POOLED):
-        yield f"method '{plan.method.name}' takes all rows to one place, which no hospital allows: use another"
+        yield f"method '{plan.method.name}' pools the rows of all sites, which hospitals do not allow: use another method"
     if plan.plain()["attacks"]:
         yield "[[attacks]] are for simulations: leave them out"
     if d.shift.strength or d.shortcut.p:
-        yield "data.shift and data.shortcut change pictures of a simulation: leave them out"
+        yield "data.shift and data.shortcut change images of a simulation: leave them out"
     if e.faults.drop or e.faults.nan or e.faults.slow.plain() or e.speed_spread:
-        yield "engine.faults and engine.speed_spread are for simulations: leave them out, real sites are late by themselves"
+        yield "engine.faults and engine.speed_spread are for simulations: leave them out"
     if e.absences.plain():
         yield "engine.absences is for simulations: a real site that is away is missing from the round"

@@ -14,7 +14,7 @@ _PACKAGES = ("numpy", "scipy", "scikit-learn", "torch")
 
 @lru_cache
 def environment() -> dict[str, object]:
-    """Python, packages, processor, memory."""
+    """Return the versions of Python and packages, the processor and the memory."""
     from grandrounds import __version__
 
     packages = {"grandrounds": __version__}
@@ -35,7 +35,7 @@ def environment() -> dict[str, object]:
 
 
 def own_version() -> str:
-    """The version of this package."""
+    """Return the version of this package."""
     from grandrounds import __version__
 
     return __version__

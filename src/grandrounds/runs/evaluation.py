@@ -1,4 +1,4 @@
-"""From tallies to the figures people read: per round, per site, per subgroup, final."""
+"""Compute scores from tallies: per round, per site, per subgroup, and for the final model."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from grandrounds.metrics.local_models import disclose_shared_models
 from grandrounds.site.tasks import task_of_class
 
 SITE_METRICS = shown_in(Place.ROUND_SITES)
-"""What is recorded of each site in every round; the summary has everything."""
+"""Scores of each site in the record of a round; the summary has all scores."""
 
 TASK_METRICS = shown_in(Place.TASK)
-"""What is reported of each task where sites have different ones."""
+"""Scores of each task, where sites have different tasks."""
 
 Metrics = Mapping[str, Callable[[Tally], float]]
-"""Metrics of the experiment's own, by name."""
+"""Custom metrics of the experiment, by name."""
 
 DECISION_THRESHOLDS = np.round(np.arange(0.01, 1.0, 0.01), 2)
 
@@ -49,9 +49,9 @@ POOLED_ROWS = {
 
 
 def class_weight(setting: Any, encoding: AnyEncoding, *, counted: bool = True) -> Array | None:
-    """Weights (C,) of the loss, scaled so that the mean over training rows is 1; None for no weighting.
+    """Return class weights (C,) of the loss, scaled so that the mean over training rows is 1; None for no weighting.
 
-    Where rows may not be `counted`, the mean over classes is.
+    Where rows may not be `counted`, the mean over classes is 1 instead.
     """
     if setting == "none":
         return None
@@ -72,17 +72,17 @@ def class_weight(setting: Any, encoding: AnyEncoding, *, counted: bool = True) -
 def figures(
     tally: Tally, *, threshold: float = 0.5, more: Metrics, only: Collection[str] = tuple(DESCRIPTIONS)
 ) -> dict[str, float]:
-    """Figures of a tally, all or `only` some, and those of the experiment's own metrics."""
+    """Compute the scores of a tally, all or `only` some, and the custom metrics."""
     values = {name: float(v) for name, v in scores(tally, threshold=threshold, only=only).items()}
     return values | {name: float(metric(tally)) for name, metric in more.items()}
 
 
 ROUND_METRICS = shown_in(Place.ROUND)
-"""What is recorded of the consortium in every round; the summary has everything."""
+"""Scores of all sites together in the record of a round; the summary has all scores."""
 
 
 def round_scores(scored: EvaluationResult, more: Metrics) -> dict[str, Any]:
-    """Consortium figures of val and test from summed tallies, and a few figures of each site's test rows."""
+    """Compute validation and test scores from summed tallies, and a few scores of each site's test rows."""
     out: dict[str, object] = {}
     for part, total in scored.totals.items():
         out[part] = figures(total.sum(axis=0), more=more, only=ROUND_METRICS)
@@ -91,7 +91,7 @@ def round_scores(scored: EvaluationResult, more: Metrics) -> dict[str, Any]:
 
 
 def final_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: float, more: Metrics) -> dict[str, Any]:
-    """Everything about the final model: parts, sites, worst site, subgroups, threshold, decision curve."""
+    """Compute all scores of the final model: parts, sites, worst site, subgroups, threshold, decision curve."""
     totals = {part: t.sum(axis=0) for part, t in scored.totals.items()}
     final = {part: figures(t, threshold=threshold, more=more) for part, t in totals.items()}
     per_site = site_figures(scored)
@@ -113,12 +113,12 @@ def final_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: 
 
 
 def site_figures(scored: EvaluationResult) -> dict[str, dict[str, float]]:
-    """What each site worked out of its own test rows."""
+    """Return the scores that each site computed on its own test rows."""
     return {s: {name: float(column[k]) for name, column in scored.figures.items()} for k, s in enumerate(scored.sites)}
 
 
 def task_scores(tally: Tally, encoding: AnyEncoding, task: str, *, tasks: Sequence[str], sites: int) -> dict[str, object]:
-    """Test figures of a task from the tally of the sites that hold it, within its own classes."""
+    """Compute the test scores of a task from the tally of its sites, within its classes."""
     class_indices = [c for c, word in enumerate(encoding.classes) if task_of_class(word, tasks) == task]
     confusion = tally.confusion[np.ix_(class_indices, class_indices)]
     wide = Tally(
@@ -135,10 +135,11 @@ def shortcut_scores(
     *,
     tiles: int,
 ) -> dict[str, object]:
-    """What a shortcut was worth: test figures without the patches (`final` has them with), the spurious gap in AUROC
-    (SSE-AGG eq. 26), and SAM (25) of local models on clean pictures and of the model in use on the sites' own.
+    """Measure the effect of a shortcut: test scores without the patches, spurious gap and SAM.
 
-    A sketch that prefers none of its `tiles` has a SAM of `chance`.
+    The spurious gap (SSE-AGG eq. 26) is the difference in AUROC between test images with patches (`final`) and without. SAM
+    (eq. 25) is computed for local models on clean images, and for the model in use on the sites' own images. A sketch that
+    prefers none of its `tiles` has a SAM of `chance`.
     """
     sam, deployed = (explanation.get(kind, {}).get("spurious_mass") for kind in ("training", "deployed"))
     return {
@@ -155,7 +156,7 @@ def shortcut_scores(
 
 
 def _heads(histogram: Array, class_indices: Sequence[int]) -> Array:
-    """The one-against-rest histograms of these classes; of two classes the second alone."""
+    """Return the one-against-rest histograms of these classes; for two classes only the second."""
     return histogram[class_indices] if len(class_indices) > 2 else histogram[class_indices[1:]]
 
 
@@ -164,7 +165,7 @@ def _floats(values: Mapping[str, Array]) -> dict[str, float]:
 
 
 def choose(val: Tally, encoding: AnyEncoding, evaluation: Any) -> float:
-    """The probability that counts as "yes", from the validation rows of all sites."""
+    """Choose the decision threshold on the validation rows of all sites."""
     if len(encoding.classes) > 2 or evaluation.threshold == "half":
         return 0.5
     if evaluation.threshold == "youden":
@@ -192,7 +193,7 @@ def _decision(tally: Tally, encoding: AnyEncoding) -> dict[str, object]:
 
 
 def _reliability(tally: Tally) -> dict[str, object]:
-    """What was said and what came true in bins of confidence (`Tally.reliability`); empty without rows."""
+    """Return predicted and observed frequencies in bins of confidence (`Tally.reliability`); empty without rows."""
     rows, confidence, came = tally.reliability.T
     if not rows.sum():
         return {}
@@ -207,7 +208,7 @@ def _reliability(tally: Tally) -> dict[str, object]:
 
 
 def _short(table: str) -> str:
-    """A file by its name, without the folders of whoever ran it."""
+    """Return the name of a file without its folders."""
     return table if "://" in table else PurePath(table).name
 
 
@@ -223,8 +224,10 @@ SECURE = {
 def _privacy(
     lent: Mapping[str, int], sources: Mapping[str, str | None], *, secure: bool, pooled: bool
 ) -> dict[str, object]:
-    """Where nothing is promised to patients: that, and that reference rows were sent to every site, which are patients' too but
-    for those of a published source."""
+    """Write the privacy statement of a run without a guarantee, with the reference rows that every site received.
+
+    Reference rows are rows of patients, except those of a published source.
+    """
     if pooled:
         return {**POOLED_ROWS, **({"lent": dict(lent)} if lent else {})}
     if secure:
@@ -246,23 +249,23 @@ def _privacy(
         statement = f"{statement} {sentence} were sent to every site: patients' rows."
     for name in (n for n in lent if n not in patient_rows):
         statement += (
-            f" {lent[name]} pictures of '{sources[name]}' ('{name}') were sent to every site: published, no patients'."
+            f" {lent[name]} images of '{sources[name]}' ('{name}') were sent to every site: published, not of patients."
         )
     return {**NO_PRIVACY, "lent": dict(lent), "statement": statement}
 
 
 def _blurred(privacy: Mapping[str, Any], noise: float) -> Mapping[str, Any]:
-    """What is said of privacy where noise was added to gradients that nothing bounds (train.noise, FL-XAI 4.7)."""
+    """Add to the privacy statement that noise was added to unclipped gradients (train.noise, FL-XAI 4.7)."""
     if not noise:
         return privacy
     sentence = (
-        f"Gaussian noise of deviation {noise:g} was added to every step's gradient, not clipped: it promises nothing."
+        f"Gaussian noise of deviation {noise:g} was added to every step's gradient, not clipped: it gives no privacy guarantee."
     )
     return {**privacy, "gradient_noise": noise, "statement": f"{privacy['statement']} {sentence}"}
 
 
 def cohorts(records: Sequence[RoundRecord]) -> dict[str, object]:
-    """Who was grouped with whom in the end, and how steady that was: the mean adjusted Rand index of rounds to the one before."""
+    """Return the final cohorts and their stability: the mean adjusted Rand index between successive rounds."""
     groups = [r["decision"]["cohorts"] for r in records if r["decision"].get("cohorts")]
     if not groups:
         return {}
@@ -277,7 +280,7 @@ def cohorts(records: Sequence[RoundRecord]) -> dict[str, object]:
 def summary(
     plan: Plan, final: Mapping[str, Any], *, rows: Mapping[str, Mapping[str, int]], **facts: Any
 ) -> dict[str, object]:
-    """summary.json: what others rely on first (final, per_site, cost, privacy, explanation), then the rest."""
+    """Build the content of summary.json."""
     training: Sequence[str] = facts.pop("training")
     lent: Mapping[str, int] = facts.pop("lent")
     promised: Mapping[str, Any] | None = facts.pop("privacy")

@@ -1,11 +1,11 @@
-"""Explanations in a run: each round's sketches of local models and of the model in use, whatever the method.
+"""Explanations in a run: sketches of local models and of the model in use, for every method.
 
-A method does not know that it is watched. Its round is a generator; `RoundExplanations.watched` passes its Asks on, has local
-models explained as their answers come in (at the server, or at the sites, which then report sketches themselves), and
-hands the answers on with a column `sketch` that a method may use.
+A method is not aware of them. Its round is a generator; `RoundExplanations.watched` forwards its Asks, explains local models as
+their answers arrive (at the server, or at the sites, which then report sketches), and forwards the answers with a column
+`sketch` that a method may use.
 
-Two kinds of numbers come of it and are never mixed: *training* is the drift between the sites' local models on the
-shared reference rows; *deployed* is how differently the model in use reasons on each site's own patients.
+There are two separate measures: *training* is the drift between the sites' local models on the shared reference rows;
+*deployed* is the divergence of the model in use between the sites' own patients.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ NUMBERS = (
     "spurious_mass",
 )
 DEPLOYED_SCORE = "self"
-"""The model in use is judged by how far its predictions move: at a bedside there are no labels, and at a site with one
-class a shuffled column would seem to make the model better."""
+"""The model in use is scored by the change of its predictions: patients in care have no label yet, and at a site with one
+class a permuted column would seem to improve the model."""
 
 _TOP = 10
 _ENTRIES = 200_000
-"""Sketch entries of a round that are written down; of larger consortia the consensus and each site's distance to it."""
+"""Most sketch entries that a round stores; larger consortia store the consensus and each site's distance to it."""
 
 Driven = Generator[Ask, Answers, Any]
 
 
 @dataclass
 class RoundExplanations:
-    """What a run knows about its explanations."""
+    """State of the explanations of a run."""
 
     rule: SketchRule
     features: Features
@@ -67,13 +67,13 @@ class RoundExplanations:
     every: int
     rounds: int
     k: int
-    hospitals: tuple[str, ...]  # the sites whose patients the model in use is explained on
-    on: str | None = None  # the reference set that local models are compared on
-    lent: str | None = None  # the rows sites explain their local models on themselves
-    reference: ServerRows | None = None  # or those the server explains them on
-    before: dict[str, Array] = field(default_factory=dict)  # kind -> the consensus of the last time
+    hospitals: tuple[str, ...]  # sites on whose patients the model in use is explained
+    on: str | None = None  # reference set on which local models are compared
+    lent: str | None = None  # reference rows on which sites explain their local models
+    reference: ServerRows | None = None  # reference rows on which the server explains them
+    before: dict[str, Array] = field(default_factory=dict)  # kind -> the previous consensus
     found: dict[str, dict[str, Array]] = field(default_factory=dict)  # site -> its report of this round
-    labelled: bool = False  # whether models can be judged on the reference rows
+    labelled: bool = False  # the reference rows have labels
     patch_tiles: Mapping[str, int] = field(default_factory=dict)  # site -> the tile that holds its shortcut's patch
 
     @classmethod
@@ -87,9 +87,15 @@ class RoundExplanations:
         on: str | None,
         planted: PlantedShortcut | None = None,
     ) -> RoundExplanations:
-        """As [explain] says; `reference`: the rows local models are compared on, where there are any, named `on`.
+        """Set up explanations as [explain] states.
 
-        `planted`: the shortcut in the sites' pictures, where one is studied.
+        Args:
+            plan: The plan.
+            setup: The set-up of the run.
+            name: The explainer's name.
+            reference: The reference rows on which local models are compared; None without any.
+            on: The name of the reference set.
+            planted: The shortcut in the sites' images; None without one.
         """
         e = plan.explain
         rule = SketchRule.from_settings(name, e, plan.seed)
@@ -100,7 +106,7 @@ class RoundExplanations:
             rule=rule,
             features=features,
             background=_background(reference, setup, sent=sent) if needs else None,
-            every=e.every or int(plan.train.early_stop > 0),  # any round may turn out to be the last
+            every=e.every or int(plan.train.early_stop > 0),  # with early stopping any round may be the last
             rounds=plan.method.rounds,
             k=e.k,
             hospitals=tuple(site for site in setup.rows if site != POOL),
@@ -112,7 +118,7 @@ class RoundExplanations:
         )
 
     def recall(self, records: Iterable[RoundRecord]) -> None:
-        """Take up an interrupted run: the consensus of the last time is in its records."""
+        """Restore the previous consensus from the records of an interrupted run."""
         for record in records:
             for kind, block in record.get("explanation", {}).items():
                 if kind in KINDS:
@@ -122,9 +128,9 @@ class RoundExplanations:
         return round == self.rounds or bool(self.every and round % self.every == 0)
 
     def watched(self, work: Round, round: int, model: Array) -> Round:
-        """The method's round, with its local models explained on the way where it is due, or where the method asks for it.
+        """Return the method's round with explanations of local models, where they are due or the method asks for them.
 
-        `model` is the one it begins with: where sites answer with updates only, that plus the update is explained.
+        `model` is the model at the start of the round: where sites answer with updates, start plus update is explained.
         """
         self.found = {}
         outcome: Outcome
@@ -143,15 +149,15 @@ class RoundExplanations:
         return outcome
 
     def after(self, served: ModelAssignment) -> Driven:
-        """The record of a round's explanations; sites explain the model in use meanwhile."""
+        """Return the record of a round's explanations; sites explain the model in use meanwhile."""
         out: dict[str, object] = {}
-        if len(self.found) > 1:  # one model alone does not drift
+        if len(self.found) > 1:  # drift needs two models
             out["training"] = self._block("training", self._training()) | self._fidelity()
         deployed = yield from self.deployed(served)
         return {**out, "deployed": deployed} if deployed else out
 
     def deployed(self, served: ModelAssignment) -> Driven:
-        """How the model in use reasons on each site's own patients, and over all of them: sites weighed by patients."""
+        """Explain the model in use on each site's own patients, and on all of them, weighted by the number of patients."""
         rule = replace(self.rule, score=DEPLOYED_SCORE)
         sketches, rows = yield from explain_locally(served, rule, self.features, self.background, sites=self.hospitals)
         if not len(sketches.sites):
@@ -161,14 +167,14 @@ class RoundExplanations:
         return {**block, "rows": dict(zip(sketches.sites, rows.tolist(), strict=True)), "overall": overall.tolist()}
 
     def described(self, plan: Plan) -> dict[str, object]:
-        """How the sketches were taken and what their entries mean: the head of explanations.json."""
+        """Describe the explainer and the entries of sketches: the head of explanations.json."""
         e, r = plan.explain, self.rule
         rule = {"explainer": r.name, **self._scores(), "repeats": r.repeats, "steps": r.steps, "top": r.top}
         where = {"noise": r.noise, "at": e.at, "every": e.every, "k": self.k, "rows": r.rows, "reference": self.on}
         return {"sketch": {**rule, **where}, "features": self.features.names, "grid": self.features.grid}
 
     def summary(self, explained: Sequence[Mapping[str, Any]], final: Mapping[str, Any]) -> dict[str, object]:
-        """The last numbers of either kind and the features that count most: for summary.json."""
+        """Return the last measures of both kinds and the most important features, for summary.json."""
         out: dict[str, object] = {"explainer": self.rule.name, **self._scores()}
         trained = [r for r in explained if "training" in r]
         if trained:
@@ -180,7 +186,7 @@ class RoundExplanations:
         return out
 
     def _scores(self) -> dict[str, str | None]:
-        """What a hidden feature is scored by, in training and in use; nothing for explainers that hide none."""
+        """Return the scores that permuted features are measured by, in training and in use; empty for other explainers."""
         hides = self.rule.name in HIDING_EXPLAINERS
         return {"score": self.rule.score if hides else None, "deployed_score": DEPLOYED_SCORE if hides else None}
 
@@ -197,17 +203,17 @@ class RoundExplanations:
         return Sketches(tuple(self.found), self.features.names, values, error, flat)
 
     def _fidelity(self) -> dict[str, object]:
-        """How faithful each local model's sketch is to the model, and the mean; nothing where the sketch is the measure."""
+        """Return the fidelity of each local model's sketch, and the mean; empty where the sketch itself is the measure."""
         fidelity = {
             s: float(report["sketch.fidelity"]) for s, report in self.found.items() if "sketch.fidelity" in report
         }
         return {"fidelity": float(np.mean(list(fidelity.values()))), "fidelities": fidelity} if fidelity else {}
 
     def _spurious(self, sketches: Sketches) -> dict[str, object]:
-        """The share of each site's sketch on the tile with its patch, and SAM, their mean (SSE-AGG eq. 25).
+        """Return the share of each site's sketch on the tile with its patch, and SAM, their mean (SSE-AGG eq. 25).
 
-        The paper takes it from local models on clean pictures (`training`); of the model in use on the sites' own
-        pictures, patches and all (`deployed`), it says what a clinician would see.
+        The paper computes it for local models on clean images (`training`). For the model in use on the sites' own images,
+        with patches (`deployed`), it is the value that a clinician would see.
         """
         indices = [k for k, site in enumerate(sketches.sites) if site in self.patch_tiles]
         if not indices:
@@ -217,7 +223,7 @@ class RoundExplanations:
         return {"spurious_mass": float(mass.mean()), "spurious_masses": dict(zip(names, mass.tolist(), strict=True))}
 
     def _asked(self, effect: Effect) -> Effect:
-        """The method's Ask; where sites explain themselves, with what they need for it, else not asked of them."""
+        """Return the method's Ask; where sites explain their models, with the rule for it, else without the report `sketch`."""
         if self.lent is None:
             return _without_sketch(effect) if isinstance(effect, Ask) else effect
         if isinstance(effect, Send):
@@ -234,13 +240,13 @@ class RoundExplanations:
         return replace(_without_sketch(ask), shared={**ask.shared, **rule}).with_reports(_SKETCH)
 
     def _heard(self, effect: Effect, reply: Any, explainer: Explainer, round: int, start: Array) -> Any:
-        """What the method hears: the answers to training with each site's sketch beside its model."""
+        """Return the reply for the method: answers to training with each site's sketch added."""
         if isinstance(reply, Arrival):
             return self._arrived(reply, explainer, round, start)
         trained = isinstance(effect, Ask) and effect.task in ("train", UPLOAD)
         if not (trained and isinstance(reply, Answers) and len(reply)) or not {"model", _SKETCH} & set(reply.columns):
             return reply
-        if _SKETCH not in reply and self.lent is not None:  # sites said it when they trained
+        if _SKETCH not in reply and self.lent is not None:  # sites reported it when they trained
             return reply
         if _SKETCH not in reply:
             reply.columns |= self._sketches(reply["model"], reply.sites, explainer, round)
@@ -266,7 +272,7 @@ class RoundExplanations:
         return self.reference.sketches(self.rule, explainer, models, sites=sites, round=round)
 
     def _evidence(self, reply: Answers, explainer: Explainer) -> dict[str, Array]:
-        """Measure on the server's own rows what sampling does to each sketch, and the harm that each model does."""
+        """Measure on the server's rows the effect of sampling on each sketch, and the harm of each model."""
         models = reply["model"]
         if self.reference is None or not isinstance(models, np.ndarray) or len(reply) < 2:
             return {}
@@ -285,9 +291,10 @@ def _without_sketch(ask: Ask) -> Ask:
 
 
 def _background(reference: ServerRows | None, setup: RunSetup, *, sent: bool) -> Array:
-    """What shap, integrated gradients and the gradient sketch start from, agreed for all sites: (B, d).
+    """Return the background (B, d) of SHAP, integrated gradients and the gradient sketch, the same for all sites.
 
-    Reference rows where sites may have them, else only their mean; without a reference set the consortium's mean patient.
+    It is the reference rows where sites may have them, else only their mean; without a reference set the mean patient of the
+    consortium.
     """
     if reference is None:
         assert setup.centre is not None
@@ -297,14 +304,14 @@ def _background(reference: ServerRows | None, setup: RunSetup, *, sent: bool) ->
 
 
 def _patch_tiles(planted: PlantedShortcut | None, features: Features) -> dict[str, int]:
-    """The tile that holds each site's patch; nothing without a shortcut, or where a patch is larger than a tile."""
+    """Return the tile with each site's patch; empty without a shortcut, or where a patch is larger than a tile."""
     if planted is None or features.grid is None or not fits_one_tile(planted.clean.shape, max(features.grid)):
         return {}
     return {site: patch_tile(patch.corner, grid=features.grid[0]) for site, patch in planted.patches.items()}
 
 
 def numbers(explanation: Mapping[str, Any]) -> dict[str, Any]:
-    """The single numbers of a round's explanations, for its record; the rest is in explanations.json."""
+    """Return the scalars of a round's explanations for its record; explanations.json has the arrays."""
     return {
         kind: {name: block[name] for name in NUMBERS if name in block}
         for kind, block in explanation.items()
@@ -325,7 +332,7 @@ def _without_arrays(record: RoundRecord) -> RoundRecord:
 
 
 class ReferenceExplanations(RoundExplanations):
-    """Sites are not asked how the model in use reasons on their patients: sketches of theirs would leave without noise."""
+    """Explanations on reference rows only: sketches of sites' patients would be disclosed without noise."""
 
     def deployed(self, served: ModelAssignment) -> Generator[Ask, Answers, Any]:
         yield from ()

@@ -25,7 +25,7 @@ _HOW = (
 
 
 def to_json(model: TrainedModel) -> dict[str, Any]:
-    """Preparation and parameters, enough to score a patient by hand."""
+    """Return the preparation and parameters of a model: enough to score a patient by hand."""
     net, encoding, schema = dense_parts(model, "json")
     layers = len(net.widths) - 1
     p = model.parameters
@@ -53,7 +53,7 @@ def to_json(model: TrainedModel) -> dict[str, Any]:
 
 
 def dense_parts(model: TrainedModel, kind: str) -> tuple[Dense, Encoding, Schema]:
-    """Net, encoding and schema of a logistic model or MLP; other models are not exported and are refused in words."""
+    """Return the net, encoding and schema of a logistic model or MLP; other models are refused."""
     if not (isinstance(model.net, Dense) and isinstance(model.encoding, Encoding) and model.schema):
         raise BadInput(
             f"only logistic and mlp models are exported to {kind}; this one is '{model.spec['name']}'",
@@ -63,7 +63,7 @@ def dense_parts(model: TrainedModel, kind: str) -> tuple[Dense, Encoding, Schema
 
 
 def to_onnx(model: TrainedModel) -> Any:
-    """An ONNX graph from raw columns, each an input of shape (n, 1): float (NaN is missing) or string ("" is missing).
+    """Build an ONNX graph from raw columns, each an input of shape (n, 1): float (NaN is missing) or string ("" is missing).
 
     Ordinal columns enter as the number of their level, counted from 0. Output: `probabilities` (n, classes).
     """
@@ -93,7 +93,7 @@ def export(model: TrainedModel, kind: str, path: Path) -> None:
 
 
 def score_json(values: dict[str, Any], row: dict[str, Any]) -> list[float]:
-    """Probabilities of one patient from an exported JSON model, as `how_to_score` says; None is missing."""
+    """Compute the probabilities of one patient from an exported JSON model, as `how_to_score` states; None is missing."""
     x = []
     for r in values["numeric"]:
         v = row.get(r["name"])
@@ -118,7 +118,7 @@ def score_json(values: dict[str, Any], row: dict[str, Any]) -> list[float]:
 
 
 class _Graph:
-    """Collects nodes and constants under fresh names."""
+    """Collect nodes and constants under fresh names."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
@@ -147,7 +147,7 @@ class _Graph:
 
 
 def build_graph(model: TrainedModel, net: Dense, encoding: Encoding) -> Any:
-    """A checked ModelProto. Numbers are double inside, as in the package's own preparation."""
+    """Build a checked ModelProto. It computes in double precision, as the package's own preparation does."""
     from onnx import TensorProto, checker, helper
 
     g = _Graph()

@@ -1,7 +1,6 @@
-"""From a plan to the sites that will take part: read the rows, give them to hospitals, set reference rows aside.
+"""Build the consortium of a simulation: read the rows, assign them to sites, set reference rows aside.
 
-Only a simulation does this in one place. A deployed hospital reads its own file through the same
-schema and splits its own rows by the same rule.
+A deployed hospital reads its own file with the same schema and splits its rows by the same rule.
 """
 
 from __future__ import annotations
@@ -37,18 +36,26 @@ from grandrounds.site.tasks import task_class, tasks_of
 
 @dataclass(frozen=True)
 class Consortium:
-    """The data, the sites that hold it, which of them train, and the reference sets."""
+    """The data, the sites with their rows, the sites that train, and the reference sets."""
 
     data: Holdings
     stack: Stack
     training: tuple[str, ...]
     reference: dict[str, Reference]
     sha256: str
-    planted: PlantedShortcut | None = None  # the shortcut in the sites' pictures, where one is studied
+    planted: PlantedShortcut | None = None  # the shortcut in the sites' images; None without one
 
 
 def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
-    """Everything the plan says about data, done."""
+    """Build the consortium that a plan describes.
+
+    Args:
+        plan: The plan.
+        given: Rows in memory that replace those that the plan names.
+
+    Raises:
+        BadInput: The data do not fit the plan.
+    """
     data, digest = load_data(plan.data, given)
     _check_fit(plan.model.name, data)
     subgroup = plan.evaluation.subgroup
@@ -72,7 +79,7 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
         data, planted = _as_taken(plan, data, dict(zip(sites, rows, strict=True)))
     elif plan.data.shortcut.p:
         raise BadInput(
-            f"data.shortcut paints a patch on pictures, but {data.name} is a table: set data.shortcut.p = 0",
+            f"data.shortcut paints a patch on images, but {data.name} is a table: set data.shortcut.p = 0",
             code="shortcut-needs-images",
         )
     attacks = assign_attacks(plan.plain()["attacks"], {s: len(r.train) for s, r in zip(sites, rows, strict=True)}, data=data)
@@ -100,7 +107,7 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
 
 
 def _roles(plan: Plan, sites: tuple[str, ...]) -> dict[str, str]:
-    """Which sites train, and which are held out for the test."""
+    """Return the role of each site: training, or held out for the test."""
     split = plan.split
     return dict(
         assign_roles(
@@ -115,9 +122,9 @@ def _roles(plan: Plan, sites: tuple[str, ...]) -> dict[str, str]:
 
 
 def _held_out(plan: Plan, data: Holdings) -> Array:
-    """Rows of hospitals that are kept for the test: no reference set may show them to anybody."""
+    """Return the rows of held-out sites, which no reference set may contain."""
     if plan.split.partition != "column" or plan.split.scheme == "within" or data.site is None:
-        return np.empty(0, np.int64)  # made-up sites are dealt after the reference rows are gone
+        return np.empty(0, np.int64)  # simulated sites get their rows after the reference rows are set aside
     sites = partition_by_column(data.site)
     role = _roles(plan, tuple(sites))
     out = [rows for name, rows in sites.items() if role[name] == "test"]
@@ -125,14 +132,14 @@ def _held_out(plan: Plan, data: Holdings) -> Array:
 
 
 def _pooled(names: tuple[str, ...], rows: list[Rows], task: dict[str, str]) -> Any:
-    """All training rows in one place, a site of their own; hospitals keep their rows for validation and test."""
+    """Pool all training rows in one extra site; hospitals keep their validation and test rows."""
     none = np.empty(0, np.int64)
     together = Rows(np.concatenate([r.train for r in rows]), none, none)
     return (*names, POOL), [*(replace(r, train=none) for r in rows), together], {**task, POOL: ""}
 
 
 def _task_labels(plan: Plan, data: Holdings, rows: dict[str, Rows], task: dict[str, str]) -> Array:
-    """Labels (n,) in which the rows of a site with a task of its own carry that task's classes."""
+    """Return labels (n,) in which the rows of a site with another task have the classes of that task."""
     label = data.label.copy()
     for site, name in task.items():
         if name:
@@ -141,7 +148,7 @@ def _task_labels(plan: Plan, data: Holdings, rows: dict[str, Rows], task: dict[s
             lost = sorted({word for word in label[mine].tolist() if word not in grouped})
             if lost:
                 raise BadInput(
-                    f"tasks.{name}.classes says nothing of label '{lost[0]}', which {site} has: add it to a class",
+                    f"tasks.{name}.classes has no class for label '{lost[0]}', which {site} has: add it to a class",
                     code="label-without-task",
                 )
             label[mine] = [task_class(name, grouped[word]) for word in label[mine].tolist()]
@@ -149,21 +156,21 @@ def _task_labels(plan: Plan, data: Holdings, rows: dict[str, Rows], task: dict[s
 
 
 def _check_fit(model: str, data: Holdings) -> None:
-    """A net for pictures needs pictures, a model for tables a table."""
+    """Raise where a model for images gets a table, or a model for tables gets images."""
     if isinstance(data, ImageSet) and model in TABLES:
         raise BadInput(
-            f"model.name is '{model}', which is for tables, but {data.name} holds pictures: use {', '.join(IMAGES)}",
+            f"model.name is '{model}', which is for tables, but {data.name} has images: use {', '.join(IMAGES)}",
             code="model-does-not-fit",
         )
     if not isinstance(data, ImageSet) and model in IMAGES:
         raise BadInput(
-            f"model.name is '{model}', which is for pictures, but {data.name} is a table: use {', '.join(TABLES)}",
+            f"model.name is '{model}', which is for images, but {data.name} is a table: use {', '.join(TABLES)}",
             code="model-does-not-fit",
         )
 
 
 def _official(split: Any, data: Holdings, pool: Array) -> Array:
-    """A set's own test rows, dealt to the sites as their test rows; none where it has none or is told not to."""
+    """Return the official test rows of a data set, which sites use as test rows; none with split.official = false."""
     if not (split.official and isinstance(data, ImageSet) and "part" in data.columns and split.scheme == "within"):
         return np.empty(0, np.int64)
     official: Array = pool[data.columns["part"][pool] == "test"]
@@ -171,9 +178,9 @@ def _official(split: Any, data: Holdings, pool: Array) -> Array:
 
 
 def _as_taken(plan: Plan, data: ImageSet, rows: dict[str, Rows]) -> tuple[ImageSet, PlantedShortcut | None]:
-    """The pictures as the sites would have taken them: protocol shift, then the shortcut where one is asked for.
+    """Return the images with the sites' protocol shift and, where the plan has one, the shortcut.
 
-    Reference rows are no site's: they stay as they were, with neither (as SSE-AGG's sketches need them).
+    Reference rows belong to no site and stay unchanged, as SSE-AGG's sketches require.
     """
     mine = {name: np.concatenate([r.train, r.val, r.test]) for name, r in rows.items()}
     if plan.data.shift.strength:
@@ -190,11 +197,11 @@ def _as_taken(plan: Plan, data: ImageSet, rows: dict[str, Rows]) -> tuple[ImageS
 
 
 def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, Array]:
-    """Site name -> rows of `data`."""
+    """Return the rows of `data` of each site."""
     if split.partition == "column":
         if data.site is None:
             raise BadInput(
-                f"split.partition is 'column' but {data.name} does not say whose each row is: use another",
+                f"split.partition is 'column' but {data.name} has no site for each row: use another partition",
                 code="no-site-column",
             )
         local = partition_by_column(data.site[pool])

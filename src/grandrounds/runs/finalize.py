@@ -1,4 +1,4 @@
-"""How a run ends: calibrate, choose the threshold, judge the final models everywhere, write them down."""
+"""Finalize a run: calibrate, choose the threshold, evaluate the final models at every site, write the files."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ from grandrounds.site.stack import CLEAN, PARTS
 
 
 def schema_of(data: Holdings) -> Schema | None:
-    """How a table's columns were read; pictures have no columns."""
+    """Return the schema of a table; None for images."""
     return None if isinstance(data, ImageSet) else data.schema
 
 
 def reading_of(data: Holdings) -> Reading | None:
-    """What was assumed to read a table from a text file; None for anything else."""
+    """Return the assumptions under which a text file was read; None for other data."""
     return data.table.reading if isinstance(data, Dataset) else None
 
 
 def assumed(data: Holdings) -> tuple[str, ...]:
-    """One sentence for each thing that was assumed to read the table."""
+    """Return one sentence per assumption under which the table was read."""
     reading = reading_of(data)
     return () if reading is None else reading.notes
 
@@ -63,7 +63,7 @@ class Finalizer:
 
     Attributes:
         context: The run.
-        private_line: Fits Platt's line within the privacy budget; None where it may be fitted without noise.
+        private_line: Fits Platt's line within the privacy budget; None where it is fitted without noise.
     """
 
     context: RunContext
@@ -72,7 +72,7 @@ class Finalizer:
     def close(self, model: Model, state: State, records: Sequence[RoundRecord]) -> dict[str, Any]:
         """Write the models, the rounds, the explanations and the report; then the ledger's closing entry, which names them all.
 
-        The summary comes last, because it says the run is finished: the entry has its hash already.
+        The summary is written last, because it marks the run as finished. The closing entry contains its hash.
         """
         plan, encoding = self.context.plan, self.context.encoding
         served, calibration = self._calibrated(model, state.served if state.best is None else state.best)
@@ -126,14 +126,14 @@ class Finalizer:
         return summary
 
     def _promise(self, state: State, lent: Mapping[str, int]) -> Mapping[str, Any] | None:
-        """State what was promised and spent, now that nothing more is released; None where nothing was promised."""
+        """Return the final privacy statement and spending; None where the run gives no guarantee."""
         spending, plan = self.context.spending, self.context.plan
         if spending is None:
             return None
         return spending.promised(rounds=state.round, not_covered=not_covered(plan), lent=lent)
 
     def _doubt(self, final: Mapping[str, Any], test: Tally) -> None:
-        """Warn of figures that mean little: few events, a threshold that parts nobody, an AUROC too good to be true."""
+        """Warn of unreliable scores: few events, a threshold that separates no rows, an implausibly high AUROC."""
         if self.context.plan.privacy.epsilon is not None or self.context.plan.tasks.plain():
             return
         classes = order_by_event(self.context.encoding.classes, self.context.encoding.event)
@@ -148,12 +148,12 @@ class Finalizer:
         self.context.warn(*sentences)
 
     def _assumed(self) -> dict[str, object]:
-        """The summary's `assumed`; with an epsilon nothing that counts cells leaves but what was charged."""
+        """Return `assumed` of the summary; with an epsilon it is left out, because it depends on counts of cells."""
         sentences = () if self.context.plan.privacy.epsilon is not None else assumed(self.context.consortium.data)
         return {"assumed": list(sentences)} if sentences else {}
 
     def _write_percentiles(self, state: State) -> None:
-        """Noised percentiles, where the method was given some for its budget."""
+        """Write noised percentiles, where the method has them."""
         encoding = self.context.encoding
         if counts_patients(self.context.plan) and isinstance(encoding, Encoding):
             share = float(self.context.plan.method.veil.percentiles)
@@ -166,7 +166,7 @@ class Finalizer:
         state: State,
         records: Sequence[RoundRecord],
     ) -> dict[str, object]:
-        """Write explanations.json; gives the summary's few words of it."""
+        """Write explanations.json, and return its part of the summary."""
         if self.context.explanations is None:
             return {}
         explained = [{"round": r["round"], **r["explanation"]} for r in records if "explanation" in r]
@@ -185,7 +185,7 @@ class Finalizer:
         state: State,
         summary: bytes,
     ) -> None:
-        """Enter in the ledger how the run ends: all files that people read, the models, and which round they are of."""
+        """Write the ledger's closing entry: hashes of all files and models, and the round of the models."""
         names = [self.context.folder.model.name, *sorted(set(models.values()))]
         ended = hash_final_files(self.context.folder.path, models=names, summary=summary)
         final_round = state.round if state.best is None else state.best_round
@@ -196,7 +196,7 @@ class Finalizer:
         )
 
     def _lent(self) -> list[str]:
-        """Reference sets whose rows sites were sent: to hold, or as the background of explanations."""
+        """List the reference sets whose rows were sent to sites, for training or as background of explanations."""
         names = list(lent_rows(self.context.plan))
         e = self.context.explanations
         if (
@@ -230,7 +230,7 @@ class Finalizer:
         return served.map(lambda theta: model.with_temperature(theta, t)), Calibration.from_temperature(t)
 
     def _corrected(self, model: Model, served: ModelAssignment) -> tuple[ModelAssignment, Calibration | None]:
-        """Platt's line in every model; left as they are, with a warning, where the validation rows give none to use."""
+        """Apply Platt's line to every model; where the validation rows allow none, warn and leave the models unchanged."""
         line: PlattLine = self._drive(fit_platt(served)) if self.private_line is None else self.private_line(served)
         if line.refused:
             self.context.warnings += (line.refused,)
@@ -239,14 +239,14 @@ class Finalizer:
         return changed, Calibration(line.slope, line.intercept)
 
     def _threshold(self, served: ModelAssignment) -> float:
-        """The probability that counts as "yes": one half, or from the validation rows of all sites."""
+        """Return the decision threshold: one half, or chosen on the validation rows of all sites."""
         if self.context.plan.evaluation.threshold == "half":
             return 0.5
         val = self._drive(evaluate(served, ("val",))).totals["val"].sum(axis=0)
         return evaluation.choose(val, self.context.encoding, self.context.plan.evaluation)
 
     def _tasks(self, served: ModelAssignment) -> dict[str, Any]:
-        """Test figures of each task over the sites that hold it; nothing where there is one task."""
+        """Return the test scores of each task over its sites; empty where there is one task."""
         stack = self.context.consortium.stack
         names = sorted(set(stack.tasks))
         out = {}
@@ -258,7 +258,7 @@ class Finalizer:
         return out
 
     def _attacks(self, model: Model, served: ModelAssignment) -> dict[str, object]:
-        """Who attacked how, and for a backdoor the share of stamped test pictures that the model takes for its target."""
+        """Return the attacks by site; for a backdoor also the share of triggered test images predicted as its target."""
         attackers = self.context.consortium.stack.attacks
         out: dict[str, Any] = {"sites": {site: a.kind for site, a in attackers.items()}} if attackers else {}
         data = self.context.consortium.data
@@ -276,7 +276,7 @@ class Finalizer:
     def _shortcut(
         self, scored: EvaluationResult, final: Mapping[str, Any], explanation: Mapping[str, Any]
     ) -> dict[str, object]:
-        """What the shortcut in the sites' pictures was worth to the model; nothing where there is none."""
+        """Return the effect of the shortcut in the sites' images; empty without one."""
         planted = self.context.consortium.planted
         if planted is None:
             return {}
@@ -286,7 +286,7 @@ class Finalizer:
         return evaluation.shortcut_scores(planted, final["final"], ood, explanation, tiles=tiles)
 
     def _fine_tuned(self, served: ModelAssignment) -> ModelAssignment | None:
-        """Each site's own model after train.finetune more epochs on its own rows, from the finished one."""
+        """Fine-tune the final model at each site for train.finetune epochs; None where it is off."""
         plan = self.context.plan
         if not plan.train.finetune:
             return None
@@ -303,7 +303,7 @@ class Finalizer:
             return answers
 
         answers = self._drive(once())
-        self.context.engine.commit()  # what sites keep for themselves is from now on as fine-tuned
+        self.context.engine.commit()  # sites keep their fine-tuned state
         return ModelAssignment(served.model, answers["model"], {s: k for k, s in enumerate(answers.sites)})
 
     def _personal(self, tuned: ModelAssignment, threshold: float) -> dict[str, object]:
@@ -320,7 +320,7 @@ class Finalizer:
         calibration: Calibration | None,
         threshold: float,
     ) -> dict[str, str]:
-        """model.safetensors, and where models are separate one file each; says which site uses which."""
+        """Write model.safetensors, and one file per model where sites have different ones; return the file of each site."""
         facts = (
             self.context.setup.spec,
             self.context.encoding,

@@ -1,4 +1,4 @@
-"""The run folder: what a run leaves behind, and how it is read back. JSON, TOML and arrays only."""
+"""The run folder: write and read its files. They are JSON, TOML and arrays only."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from grandrounds.runs.environment import environment, own_version
 from grandrounds.runs.readable_model import readable_file
 
 SCHEMA = 1
-_MANY = 100  # sites from which on a summary is written for programs
+_MANY = 100  # number of sites from which on summary.json is written without line breaks
 _LEDGER = ("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.head.json", "server.pub")
 PERCENTILES = "percentiles.json"
 _FIRST = ("experiment.toml", "environment.json", "schema.json")
-"""What a run writes before its plan is in the checkpoint: until that is there, nothing can be resumed."""
+"""Files that a run writes before its plan is in the checkpoint; until then it cannot be resumed."""
 
 _OWN = (*_FIRST, PERCENTILES, "round_logs.json", *_LEDGER)
 
@@ -76,7 +76,7 @@ _SUMMARY = {
     "warnings": [str], "notes": {"*": [str]}, "reference?": dict, "explanation": _EXPLAINED, "cohorts?": dict,
     "environment": {"python": str, "packages": {"*": (str, None)}, "processor": str, "cores": int, "memory_gib": NUMBER},
 }  # fmt: skip
-"""summary.json, as far as commands and pages rely on it; what a version has added or may leave out ends in "?"."""
+"""Keys of summary.json that commands and pages use; optional keys end in "?"."""
 
 _DECISION = {
     "weights": {"*": NUMBER}, "signals": {"*": {"*": (*NUMBER, str, list)}}, "why": str, "asked": [str],
@@ -103,7 +103,7 @@ KINDS: dict[str, Any] = {
     "explanations.json": _EXPLANATIONS,
     "schema.json": _COLUMNS,
 }
-"""What the JSON files of a run folder hold, for `arrays.misfit`."""
+"""Keys of the JSON files of a run folder, for `arrays.misfit`."""
 
 
 class InUse(BadInput):
@@ -143,7 +143,7 @@ class RunFolder:
 
     @property
     def at_sites(self) -> Path:
-        """What would stay at sites that were not simulated: heat maps of their own pictures."""
+        """The folder of files that real sites would keep: heat maps of their own images."""
         return self.path / "at_sites"
 
     @property
@@ -151,11 +151,11 @@ class RunFolder:
         return self.path / "experiment.toml"
 
     def create(self) -> None:
-        """Make the folder and claim it for this process; one that already holds something is never written over.
+        """Make the folder and lock it for this process; a folder with files in it is never overwritten.
 
         Raises:
             InUse: Another process is making a run in it.
-            BadInput: It holds something, or cannot be made.
+            BadInput: The folder is not empty, or cannot be made.
         """
         try:
             if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
@@ -164,7 +164,7 @@ class RunFolder:
             self._claim = self._claimed()
             try:
                 if not self._begun():
-                    self._clear()  # left by a process that died before its first word
+                    self._clear()  # left by a process that died before it wrote the plan
                 if any(self.path.iterdir()):
                     raise BadInput(
                         f"{self.path} exists and is not empty: choose another --out, or `rounds resume {self.path}`",
@@ -183,7 +183,7 @@ class RunFolder:
             ) from None
 
     def _claimed(self) -> int:
-        """A handle of the folder with a lock on it, which ends with this process however that ends."""
+        """Lock the folder and return its handle; the lock ends with this process."""
         while True:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -203,28 +203,28 @@ class RunFolder:
                 if e.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
                     os.close(handle)
                     raise
-                return handle  # no locks on folders here (NFS): that of the checkpoint is what there is
-            os.close(handle)  # the folder was taken away by the process that held it before
+                return handle  # this file system (NFS) has no locks on folders: the checkpoint has its own
+            os.close(handle)  # the process that had locked the folder removed it
 
     def release(self) -> None:
-        """Give the folder up; a run that has ended needs no claim."""
+        """Unlock the folder."""
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None
 
     def _begun(self) -> bool:
-        """Whether a run has written down what it will be, or something is in here that no run writes before that."""
+        """Tell whether a run has written its plan here, or another file is in the folder."""
         if not self.checkpoint.is_dir():
             return any(self.path.iterdir())
         inside = {p for p in self.path.rglob("*") if p.name not in ("lock", STAMP)}
         return bool(inside - {self.checkpoint, *self._first()})
 
     def _first(self) -> list[Path]:
-        """The first files of a run, whole or half written."""
+        """List the first files of a run, complete or partly written."""
         return [path for n in _FIRST for path in (self.path / n, *self.path.glob(f".{n}*.part"))]
 
     def discard(self) -> None:
-        """Take away a folder in which no round was finished; one with a finished round is never touched."""
+        """Remove the folder where no round is finished; a folder with a finished round is never removed."""
         self._clear()
         if self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
@@ -237,7 +237,7 @@ class RunFolder:
         self.checkpoint.rmdir()
 
     def sweep(self) -> None:
-        """Remove half-written files that a process left which was killed; the caller holds the run."""
+        """Remove partly written files of a killed process; the caller has locked the run."""
         for folder in (self.path, self.checkpoint):
             for part in folder.glob(".*.part"):
                 if not part.is_dir() or part.is_symlink():
@@ -254,13 +254,13 @@ class RunFolder:
             write_atomic(self.path / "schema.json", _json(values), durable=False)
 
     def write_percentiles(self, population: Population | None) -> None:
-        """All sites' patients column by column, where their summaries may be kept; a resumed run has written it."""
+        """Write the distribution of each column over all sites, where it may be stored; a resumed run has it already."""
         if population is not None:
             values = {"schema": SCHEMA, **population.to_dict()}
             write_atomic(self.path / PERCENTILES, _json(values, lines=False), durable=False)
 
     def own_model(self, number: int) -> Path:
-        """Where one of several models that stay separate is kept."""
+        """Return the path of one of several models."""
         return self.path / "models" / f"{number + 1}.safetensors"
 
     def write_model(
@@ -274,7 +274,7 @@ class RunFolder:
         calibration: Calibration | None,
         threshold: float,
     ) -> None:
-        """A final model with all that is needed to score a patient."""
+        """Write a final model with all that is needed to score a patient."""
         if path.parent != self.path:
             make_folder(path.parent)
         meta = {
@@ -296,12 +296,12 @@ class RunFolder:
         write_atomic(self.explanations, _json({"schema": SCHEMA, **plain(explanations)}, lines=False), durable=False)
 
     def summary_text(self, summary: Mapping[str, Any]) -> bytes:
-        """The bytes of summary.json; they are hashed before they are written."""
+        """Return the bytes of summary.json; they are hashed before they are written."""
         where = environment()
         return _json({"schema": SCHEMA, **summary, "environment": where}, lines=len(summary["per_site"]) < _MANY)
 
     def write_report(self, summary: bytes, ledger: LedgerState | None) -> None:
-        """Draw report.html from the files that are there and the summary to come; it carries the hashes of all of them."""
+        """Write report.html from the other files and the summary; it contains their hashes."""
         record = RunSummary.from_dict(json.loads(summary))
         reasons = self.read(self.explanations) if self.explanations.exists() else None
         inputs = {"summary.json": hashlib.sha256(summary).hexdigest(), **self.input_hashes()}
@@ -325,14 +325,14 @@ class RunFolder:
         return {f.name: hashlib.sha256(read_file(f, largest=most)).hexdigest() for f, most in files.items()}
 
     def write_summary(self, summary: bytes) -> None:
-        """Write summary.json last, because it says that the run is finished."""
+        """Write summary.json, which marks the run as finished; it is the last file."""
         write_atomic(self.summary, summary)
 
     def read(self, path: Path) -> Any:
         """Read a JSON file of this folder.
 
         Raises:
-            BadInput: It is not there, not JSON, or lacks what a run writes; the sentence names the first such place.
+            BadInput: The file is missing, is not JSON, or lacks a key; the sentence names the key.
         """
         values = read_json(path)
         fault = misfit(values, KINDS.get(path.name, dict)) or (
@@ -347,16 +347,16 @@ class RunFolder:
 
 
 def _site_without_scores(summary: Mapping[str, Any]) -> str:
-    """The place of a fine-tuned site that has no scores from before; "" where every one has them."""
+    """Return the key of a fine-tuned site without scores of the common model; "" where every site has them."""
     tuned = summary["finetuned"].get("per_site", {})
     return next((f"per_site.{site}" for site in tuned if site not in summary["per_site"]), "")
 
 
 def _without_reasons(schema: Schema) -> Schema:
-    """Why a column was read so depends on who said it; the model's bytes should not."""
+    """Return the schema without the reasons for each kind: the bytes of a model do not depend on them."""
     return replace(schema, columns=tuple(replace(c, why="") for c in schema.columns))
 
 
 def _json(values: Any, *, lines: bool = True) -> bytes:
-    """JSON text; in `lines` it is nicer to read and many times slower to write."""
+    """Return JSON text; with `lines` it has line breaks, which takes many times longer."""
     return json.dumps(values, indent=1 if lines else None, allow_nan=False).encode()

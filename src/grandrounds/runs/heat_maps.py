@@ -1,8 +1,8 @@
-"""Heat maps in a run: after chosen rounds each site looks at its own pictures with its own model and with the common one.
+"""Heat maps in a run: after chosen rounds each site explains its own images with its local model and with the global one.
 
-A method does not know of it: `HeatMaps.watched` passes its Asks on, with a word to keep the model where one is due, and
-remembers whose models came in. Numbers are all that sites tell (`site.mapping`). Between sites, models are compared on
-reference pictures at the server, which has both.
+A method is not aware of it: `HeatMaps.watched` forwards its Asks, with the instruction to keep the local model where maps are
+due, and stores the models that arrive. Sites report numbers only (`site.mapping`). Models of different sites are compared on
+reference images at the server.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ from grandrounds.runs.references import ServerRows
 from grandrounds.runs.setup import RunSetup
 
 _COMPARED = 16
-"""Reference pictures that sites' models are compared on, at most."""
+"""Most reference images on which sites' models are compared."""
 
 
 @dataclass
 class HeatMaps:
-    """What a run knows of its maps."""
+    """State of the heat maps of a run."""
 
     rule: MapRule
     rounds: tuple[int, ...]  # after which maps are made
     hospitals: tuple[str, ...]
     model: Any
-    reference: tuple[Array, Array] | None = None  # pictures and their classes, where the server has some
+    reference: tuple[Array, Array] | None = None  # reference images and their classes, where the server has some
     before: int = 0  # the last round that had maps
-    trained: dict[str, str] = field(default_factory=dict)  # site -> the Ask of this round that it answered with a model
-    models: dict[str, Array] = field(default_factory=dict)  # site -> that model, where the server has it
+    trained: dict[str, str] = field(default_factory=dict)  # site -> the Ask of this round that it answered
+    models: dict[str, Array] = field(default_factory=dict)  # site -> its model, where the server has it
 
     @classmethod
     def of(cls, plan: Plan, setup: RunSetup, model: Any, rows: ServerRows | None) -> HeatMaps:
-        """As [explain] says; `rows`: labelled reference pictures, where there are any."""
+        """Set up heat maps as [explain] states; `rows`: labelled reference images, or None."""
         rule = MapRule(maps_asked(plan), plan.explain.maps_rows, plan.seed)
         hospitals = tuple(site for site in setup.rows if site != POOL)
         return cls(rule, mapped_rounds(plan), hospitals, model, None if rows is None else _drawn(rows, plan.seed))
 
     def recall(self, records: Iterable[RoundRecord]) -> None:
-        """Take up an interrupted run."""
+        """Restore the state of an interrupted run."""
         self.before = max((r["round"] for r in records if REPORT in r), default=0)
 
     def due(self, round: int) -> bool:
         return round in self.rounds
 
     def watched(self, work: Round, round: int, start: Array) -> Round:
-        """The method's round, in which sites keep their models for maps where these are due.
+        """Return the method's round, in which sites keep their local models where maps are due.
 
-        An answer that is not waited for may come in any later round, so those who are sent off always keep theirs.
-        `start` is the model it begins with: where sites answer with updates only, that plus the update is theirs.
+        In asynchronous methods an answer may arrive in a later round, so those sites always keep their models.
+        `start` is the model at the start of the round: where sites answer with updates, start plus update is the model.
         """
         self.trained, self.models = {}, {}
         due = self.due(round)
@@ -91,7 +91,7 @@ class HeatMaps:
         return outcome
 
     def after(self, served: ModelAssignment, round: int) -> Generator[Ask, Answers, dict[str, object]]:
-        """The record of a round's maps: by site, their means, and between sites where there are pictures for it."""
+        """Return the record of a round's maps: by site, their means, and between sites where there are reference images."""
         models = served.payloads()
         each: dict[str, Payload] = {
             site: {**models.get(site, {}), **({"trained": self.trained[site]} if site in self.trained else {})}
@@ -109,7 +109,7 @@ class HeatMaps:
         return {**out, **self._between(round)}
 
     def summary(self, records: Sequence[RoundRecord]) -> dict[str, object]:
-        """The last means and which rounds had maps: for summary.json."""
+        """Return the last means and the rounds with maps, for summary.json."""
         scored = [r for r in records if REPORT in r]
         out: dict[str, object] = {"pictures": self.rule.rows, "rounds": [r["round"] for r in scored]}
         if scored:
@@ -118,7 +118,7 @@ class HeatMaps:
         return out
 
     def _heard(self, effect: Effect, reply: Any, start: Array) -> None:
-        """Whose models came in, and which they are."""
+        """Store the models that arrive."""
         if isinstance(reply, Arrival):
             answer = reply.answer
             if not answer.error:
@@ -139,7 +139,7 @@ class HeatMaps:
             self.models[site] = start + np.asarray(values["update"])
 
     def _between(self, round: int) -> dict[str, object]:
-        """How alike the models of the round's sites look at the reference pictures; nothing for fewer than two."""
+        """Compare the maps of the round's models on reference images; empty for fewer than two models."""
         if self.reference is None or len(self.models) < 2:
             return {}
         x, y = self.reference
@@ -159,6 +159,6 @@ def _keeping(ask: Ask) -> Ask:
 
 def _drawn(rows: ServerRows, seed: int) -> tuple[Array, Array]:
     x, y = rows.part.x, rows.part.y
-    rng = generator(seed, purpose="mapped reference pictures")
+    rng = generator(seed, purpose="mapped reference pictures")  # language: ok (names a random stream)
     chosen = np.sort(rng.choice(len(y), min(len(y), _COMPARED), replace=False))
     return x[chosen], y[chosen]

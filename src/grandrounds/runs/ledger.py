@@ -1,4 +1,4 @@
-"""The ledger of a run, or none: on a machine without `cryptography` or `rfc8785` a run goes on without, and says so."""
+"""Open the ledger of a run. Without the packages `cryptography` or `rfc8785` a run has no ledger, and a warning."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from grandrounds.protocol.identity import Signers
 
 SERVER = "server"
-"""Whose key signs entries and heads."""
+"""The name of the key that signs entries and heads."""
 
 NEEDED_PACKAGES = ("cryptography", "rfc8785")
 
 
 class Recording(Protocol):
-    """What a run tells its ledger."""
+    """Interface between a run and its ledger."""
 
     @property
     def warnings(self) -> tuple[str, ...]: ...
@@ -56,7 +56,7 @@ class Recording(Protocol):
 
 
 class NoLedger:
-    """The same for a run that keeps none."""
+    """The ledger of a run that has none."""
 
     def __init__(self, why: str) -> None:
         self.warnings = (why,)
@@ -96,13 +96,13 @@ def open_ledger(
     reference: Mapping[str, str],
     signers: Callable[[tuple[str, ...]], Signers] | None = None,
 ) -> Recording:
-    """The ledger of a run; `plan` as the run folder has it, `reference`: the hashes of reference sets by name.
+    """Open the ledger of a run; `plan` as in the run folder, `reference`: hashes of reference sets by name.
 
-    `signers`: who signs it, given the sites; in a simulation all keys follow from the seed, and the ledger says so.
+    `signers` returns the keys, given the sites. In a simulation all keys follow from the seed, and the ledger records that.
     """
     missing = [name for name in NEEDED_PACKAGES if not is_installed(name)]
     if missing:
-        return NoLedger(f"this run keeps no ledger, because {' and '.join(missing)} cannot be imported here")
+        return NoLedger(f"this run has no ledger, because {' and '.join(missing)} cannot be imported here")
     from grandrounds.runs.ledger_recorder import Recorder
 
     signed = simulated_signers(plan.seed, sites) if signers is None else signers(sites)
@@ -110,7 +110,7 @@ def open_ledger(
 
 
 def simulated_signers(seed: int, sites: Sequence[str]) -> Signers:
-    """The keys of a simulation."""
+    """Return the keys of a simulation."""
     from grandrounds.audit.entry import SIMULATED
     from grandrounds.protocol.identity import Identity, Signers
 

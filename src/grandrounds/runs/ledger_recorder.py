@@ -1,14 +1,13 @@
-"""Ledger of a run: an entry for its start, one a round, one for its end; sites countersign each head.
+"""Ledger of a run: an entry for its start, one per round, one for its end; sites countersign each head.
 
-Whatever the method. The round's line in the journal holds all that its entry says, so that a crash between the two is
-mended at the next start, with the very bytes that would have been written. A closing entry follows the files that it names
-and comes before summary.json, which says that the run is finished: after a crash between the two the run ends once more, and
-the last closing entry counts.
+It works with every method. The journal's line of a round contains all values of the entry, so after a crash between the two
+the next start writes the same bytes. A closing entry is written after the files that it names and before summary.json, which
+marks the run as finished: after a crash between the two the run is finalized again, and the last closing entry is valid.
 
 Every round's entry has a commitment to each site's answers: SHA-256(salt || SHA-256(answer) ...), over all answers that the
-method was sent in the round. Salted, because training repeats to the bit: who guessed a site's rows but for one patient could
-otherwise train twice and see from the bare hash whether that patient was there. The salt follows from the server's key; with
-it, and the answer that the site kept, the two can show anybody what was sent.
+method received in the round. Training is deterministic, so without a salt anybody who knows a site's rows except one patient
+could train twice and learn from the hash whether that patient was there. The salt follows from the server's key. With the salt
+and the answer that the site stored, both can prove what was sent.
 """
 
 from __future__ import annotations
@@ -46,23 +45,23 @@ _PURPOSE = b"grandrounds/commitments/1\x00"
 
 
 def commitment(salt: bytes, *answers: Payload) -> str:
-    """The commitment to one site's answers of a round, in their order."""
+    """Compute the commitment to one site's answers of a round, in their order."""
     return _sealed(salt, b"".join(row_digests({n: [v] for n, v in a.items()}, 1)[0] for a in answers))
 
 
 class Commitments:
-    """Hashes the answers of a round as they pass by to the method."""
+    """Hash the answers of a round on their way to the method."""
 
     def __init__(self, identity: Identity, run: str) -> None:
         self._key = hashlib.sha256(identity.sign(_PURPOSE + run.encode())).digest()
         self._heard: dict[str, bytes] = {}
 
     def salt(self, round: int, site: str) -> bytes:
-        """What the server must tell a site that wants to see its commitment opened."""
+        """Return the salt that the server reveals to open a site's commitment."""
         return hashlib.blake2b(f"{round}\x1f{site}".encode(), key=self._key, digest_size=32).digest()
 
     def watched(self, work: Round) -> Round:
-        """The method's round; what it is sent is hashed first."""
+        """Return the method's round; every reply is hashed first."""
         self._heard = {}
 
         def through(effect: Effect) -> Generator[Effect, Any, Any]:
@@ -73,7 +72,7 @@ class Commitments:
         return intercept(work, through)
 
     def of_round(self, round: int) -> dict[str, str]:
-        """Site -> commitment, of the round that was watched last."""
+        """Return the commitment of each site in the last round."""
         return {site: _sealed(self.salt(round, site), heard) for site, heard in self._heard.items()}
 
     def _hear(self, reply: Any) -> None:
@@ -94,15 +93,15 @@ def _sealed(salt: bytes, digests: bytes) -> str:
 
 
 FACTS = "ledger"
-"""What a round's line in the journal keeps for its entry."""
+"""Keys of a round's line in the journal that its entry needs."""
 
 COPY_EVERY = 1.0
-"""Seconds between two copies of the newest head to a file of its own: a rename costs more than an entry."""
+"""Seconds between two copies of the newest head to its own file: a rename takes longer than an entry."""
 
 
 @dataclass
 class Recorder:
-    """The ledger of a run that is going on."""
+    """The ledger of a run in progress."""
 
     engine: Engine
     folder: Path
@@ -110,8 +109,8 @@ class Recorder:
     reference: Mapping[str, str]
     plan: PlanValues
     warnings: tuple[str, ...] = ()
-    _signed: dict[str, int] = field(default_factory=dict)  # site -> entries under the last head it countersigned
-    _unwritten: SignedHead | None = None  # the head whose countersignatures go down with the next entry
+    _signed: dict[str, int] = field(default_factory=dict)  # site -> number of entries under the last head it countersigned
+    _unwritten: SignedHead | None = None  # the head whose countersignatures are written with the next entry
 
     def __post_init__(self) -> None:
         self.run = self.engine.settings.run
@@ -129,7 +128,7 @@ class Recorder:
         return self._ledger
 
     def begin(self, records: Sequence[RoundRecord]) -> None:
-        """Open the ledger, check what it holds, and let it catch up with the rounds of the journal."""
+        """Open the ledger, verify it, and add entries for rounds of the journal that it lacks."""
         self._ledger = Ledger.open(self.folder / "ledger.db", identity=self.identity)
         write_atomic(self.folder / "server.pub", public_pem(self.identity.public), durable=False)
         entries_before = list(self.ledger.entries()) if len(self.ledger) else []
@@ -144,7 +143,7 @@ class Recorder:
         if due is None or without:
             due = max(without, default=0) + 1
             if without:
-                sentence = f"rounds up to {due - 1} were run without a ledger, which begins with the next"
+                sentence = f"rounds up to {due - 1} were run without a ledger, which starts with the next"
                 self.warnings = (*self.warnings, sentence)
             missed = [r for r in missed if r["round"] >= due]
             plan_then = missed[0][FACTS]["plan"] if missed else self._plan
@@ -157,11 +156,11 @@ class Recorder:
             self._append(entries.resume_entry(self.run, round=last_round, plan=self._plan))
 
     def watched(self, work: Round) -> Round:
-        """The method's round, whose answers are committed to."""
+        """Return the method's round, with commitments to its answers."""
         return self._commitments.watched(work)
 
     def facts(self, round: int, served: ModelAssignment, explanation: Mapping[str, object] | None) -> dict[str, object]:
-        """What the round's entry needs and nobody can say later: hashes of models, explanations and answers."""
+        """Return the hashes of models, explanations and answers for the round's entry, which cannot be computed later."""
         facts = {
             "model": model_digest(served.model),
             "served": arrays_digest(served.arrays(self.engine.sites)),
@@ -172,11 +171,11 @@ class Recorder:
         return {FACTS: facts}
 
     def enter(self, record: RoundRecord) -> None:
-        """Write down a round that counts, and have the new head countersigned."""
+        """Write the entry of a finished round, and have the new head countersigned."""
         self._append(self._entry(record))
 
     def standing(self) -> LedgerState:
-        """The ledger as it is now: what a report that is drawn now carries."""
+        """Return the current size and root hash of the ledger, for the report."""
         tree = self.ledger.tree()
         return LedgerState(self.run, len(tree), tree.root().hex(), self.signers.made == entries.SIMULATED)
 
@@ -189,9 +188,9 @@ class Recorder:
         ended: FinalFiles,
         released: Sequence[Mapping[str, object]] = (),
     ) -> None:
-        """Write down which files the run ends with; once, also where the end is reached again with the same ones.
+        """Write the closing entry with the hashes of the final files; not again where they are unchanged.
 
-        `released`: what was charged to patients outside the rounds, all of it so far.
+        `released`: all releases so far that were charged outside the rounds.
         """
         hashed = model_digest(model)
         entry = entries.closing_entry(
@@ -210,7 +209,7 @@ class Recorder:
         self._write_countersignatures()
 
     def close(self) -> None:
-        """Let go of the file; a run that stops in the middle leaves its newest head countersigned, if it can still write."""
+        """Close the file; where a run stops early, its newest head is countersigned first, if the file can be written."""
         if self._ledger is not None:
             with suppress(OSError, BadInput):
                 self._write_countersignatures()
@@ -236,7 +235,7 @@ class Recorder:
         self._witness(head)
 
     def _witness(self, head: SignedHead) -> None:
-        """Have a head countersigned, along with whatever sites are asked next; it is written with the next entry."""
+        """Have a head countersigned together with the next Ask; the signatures are written with the next entry."""
         self._asked = True
         self.engine.piggyback(self._countersigned(head), self._witnessed)
 
@@ -246,17 +245,17 @@ class Recorder:
             self._copy_head(head)
 
     def _wait(self) -> None:
-        """Until what sites were asked to countersign is countersigned."""
+        """Wait for outstanding countersignatures."""
         if self._asked:
             self.engine.flush()
 
     def _copy_head(self, head: SignedHead) -> None:
-        """The head beside the ledger, for whoever keeps a copy; a late one is as true as a new one."""
+        """Write the head to its own file, for people who keep copies; an older head is valid too."""
         write_atomic(self.folder / "ledger.head.json", head.to_bytes(), durable=False)
         self._next_copy = time.monotonic() + COPY_EVERY
 
     def _countersigned(self, signed: SignedHead) -> Generator[Ask, Answers, SignedHead]:
-        """Ask the witnesses; one that signed another head last than was thought is asked again from there."""
+        """Ask the witnesses; a witness whose last signed head differs is asked again from that head."""
         witnesses = signed.head.witnesses(self.sites)
         signatures: dict[str, bytes] = {}
         for _ in range(2):
@@ -270,7 +269,7 @@ class Recorder:
                 elif why != SIGNED:
                     raise RunFailed(
                         f"{site} refuses to countersign the ledger: {REASONS[why]}; "
-                        f"`rounds audit verify {self.folder}` says what happened to it",
+                        f"`rounds audit verify {self.folder}` shows the problem",
                         code="countersignature-refused",
                     )
                 else:
@@ -282,7 +281,7 @@ class Recorder:
         return signed.with_witnesses(signatures)
 
     def _ask(self, signed: SignedHead, sites: tuple[str, ...]) -> Ask:
-        """The head, and for each site the proof from the last one it signed; most signed the same."""
+        """Return an Ask with the head, and for each site the consistency proof from the last head it signed."""
         size, tree = signed.head.size, self.ledger.tree()
         since = {site: min(self._signed.get(site, 0), size) for site in sites}
         proofs = {n: {"from": n, "proof": _bytes(b"".join(tree.consistency(n, size)))} for n in set(since.values())}
@@ -301,17 +300,17 @@ class Recorder:
         )
 
     def _complete(self) -> None:
-        """Have the newest head countersigned by those whose countersignatures a crash has lost."""
+        """Repeat countersignatures of the newest head that a crash lost."""
         head = self.ledger.head()
         if head is not None and not set(head.head.witnesses(self.sites)) <= set(head.witnesses):
             self._witness(head)
 
     def _check(self) -> None:
-        """A ledger that does not verify is not gone on with."""
+        """Raise where the ledger does not verify: such a run is not resumed."""
         findings = self.ledger.verify(self.identity.public)
         if findings:
             raise BadInput(
-                f"the ledger of {self.folder} does not verify: {findings[0]}; `rounds audit verify {self.folder}` says more",
+                f"the ledger of {self.folder} does not verify: {findings[0]}; `rounds audit verify {self.folder}` lists all",
                 code="ledger-does-not-verify",
             )
         for head in self.ledger.book().heads:

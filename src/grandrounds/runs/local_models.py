@@ -1,9 +1,9 @@
-"""How right local models are, whatever the method: on their own site's rows, and by scores that other sites lend.
+"""Scores of local models, for every method: on the rows of their own site, and on the rows of the other sites.
 
-A method does not know that its local models are scored. Its training Asks pass through `LocalScores.watched`, which has
-sites say how right the model they answer with is on their own training and test rows (`own`; FL-XAI sec. 4.3). After the
-round every site may be sent all local models and tells how right each is on its rows (`crossed`; sec. 4.9, the external
-test set against other sites' training data): it lends a score and never a row.
+A method is not aware of them. Its training Asks pass through `LocalScores.watched`, which has sites report the accuracy of
+their local model on their own training and test rows (`own`; FL-XAI sec. 4.3). After the round every site may receive all local
+models and report the accuracy of each on its rows (`crossed`; sec. 4.9, the external test set against other sites' training
+data). Sites share scores, never rows.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _OWN = ("train_accuracy", "train_loss", "test_accuracy")
 
 @dataclass
 class LocalScores:
-    """What a run hears of its local models in one round."""
+    """Scores of the local models of one round."""
 
     crossed: bool
     every: int
     rounds: int
-    rows: Mapping[str, Mapping[str, int]]  # site -> part -> how many
-    told: dict[str, dict[str, float]] = field(default_factory=dict)  # site -> what it said of its own model
-    models: dict[str, Array] = field(default_factory=dict)  # site -> the model it sent, where others are to score it
+    rows: Mapping[str, Mapping[str, int]]  # site -> part -> number of rows
+    told: dict[str, dict[str, float]] = field(default_factory=dict)  # site -> scores of its own model
+    models: dict[str, Array] = field(default_factory=dict)  # site -> its model, where other sites score it
 
     @classmethod
     def of(cls, plan: Plan, rows: Mapping[str, Mapping[str, int]]) -> LocalScores | None:
-        """As evaluation.local_models says; None for none."""
+        """Set up the scores that evaluation.local_models asks for; None for none."""
         e = plan.evaluation
         return None if e.local_models == NONE else cls(e.local_models == CROSSED, e.every, plan.method.rounds, rows)
 
     def due(self, round: int) -> bool:
-        """Rounds that are evaluated."""
+        """Tell whether a round is evaluated."""
         return round == self.rounds or round % self.every == 0
 
     def watched(self, work: Round, round: int) -> Round:
-        """The method's round; what sites say of their own models is kept here and not passed on."""
+        """Return the method's round; the scores of local models are stored here and not forwarded."""
         self.told, self.models = {}, {}
         due = self.due(round)
 
@@ -59,14 +59,14 @@ class LocalScores:
         return outcome
 
     def after(self) -> Generator[Ask, Answers, dict[str, object]]:
-        """The round's `local`, figure by figure and site by site; nothing where no site trained."""
+        """Return `local` of the round's record: score, then site; empty where no site trained."""
         values: dict[str, object] = {name: {s: local[name] for s, local in self.told.items()} for name in _OWN}
         if self.crossed and self.models:
             values |= yield from self._crossed()
         return {_REPORT: values} if self.told else {}
 
     def _crossed(self) -> Generator[Ask, Answers, dict[str, dict[str, float]]]:
-        """Each local model on the training rows of all other sites, and on the test rows of all."""
+        """Score each local model on the training rows of all other sites, and on the test rows of all."""
         scorers = tuple(site for site, counts in self.rows.items() if counts["train"] or counts["test"])
         out: dict[str, dict[str, float]] = {"others_train": {}, "external": {}}
         for sites, shared in _bundles(self.models):
@@ -79,7 +79,7 @@ class LocalScores:
         return out
 
     def _mean(self, answers: Answers, part: str, counted: Array | bool) -> Array:
-        """Accuracies that sites lend (m, M), each weighed by its rows: (M,). What is no share of rows is left out."""
+        """Average the accuracies (m, M) that sites report, weighted by their rows: (M,). Values outside 0 to 1 are left out."""
         lent = np.asarray(answers[f"{_LENT}.{part}"], float)
         rows = np.array([self.rows[site][part] for site in answers.sites], float)[:, None]
         weights = rows * (counted & (lent >= 0) & (lent <= 1))
@@ -88,7 +88,7 @@ class LocalScores:
         return mean
 
     def _heard(self, effect: Effect, reply: Any, *, due: bool) -> Any:
-        """What the method hears: the same as if nobody had asked for more."""
+        """Return the reply for the method, without the additional reports."""
         if isinstance(reply, Arrival):
             reported, rest = _split(reply.answer.values)
             if reported and due:
@@ -105,21 +105,21 @@ class LocalScores:
 
 
 def _asked(effect: Effect, *, due: bool) -> Effect:
-    """The method's Ask, with what sites are to say besides. Who is not waited for is asked at once: its answer may be due."""
+    """Return the method's Ask with the additional reports; asynchronous Asks always have them."""
     if isinstance(effect, Send) and effect.ask.task == "train":
         return Send(effect.ask.with_reports(_REPORT))
     return effect.with_reports(_REPORT) if due and isinstance(effect, Ask) and effect.task == "train" else effect
 
 
 def _split(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a site says of its own model, and all the rest."""
+    """Split a site's values into the scores of its local model and the others."""
     prefix = f"{_REPORT}."
     reported = {name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)}
     return reported, {name: v for name, v in values.items() if not name.startswith(prefix)}
 
 
 def _bundles(models: Mapping[str, Array]) -> list[tuple[tuple[str, ...], dict[str, Value]]]:
-    """Models to be scored in one Ask, with their sites: all together, or one by one where they differ in size (trees)."""
+    """Group models to score in one Ask, with their sites: all together, or one by one where sizes differ (trees)."""
     if len({np.shape(m) for m in models.values()}) == 1:
         return [(tuple(models), {"models": np.stack([np.asarray(m) for m in models.values()])})]
     return [((site,), {"model": np.asarray(m)}) for site, m in models.items()]

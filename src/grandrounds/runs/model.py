@@ -40,7 +40,7 @@ _MODEL = {
 
 @dataclass(frozen=True)
 class Predictions:
-    """Probabilities (n, C) in the order of `classes`, the decision at the threshold, and what had to be made up."""
+    """Probabilities (n, C) in the order of `classes`, the decision at the threshold, and notes on imputed values."""
 
     probabilities: Array
     classes: tuple[str, ...]
@@ -56,7 +56,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What `rounds predict`, `evaluate` and `export` work with. The calibration is already in its parameters."""
+    """A trained model with its data preparation. The calibration is already in its parameters."""
 
     net: Model
     spec: Mapping[str, Any]
@@ -82,7 +82,7 @@ class TrainedModel:
             The model.
 
         Raises:
-            BadInput: The file is damaged, or its model is code that is not run (see `admit_model`).
+            BadInput: The file is damaged, or its model is untrusted code (see `admit_model`).
         """
         params, meta = load(path)
         try:
@@ -111,7 +111,7 @@ class TrainedModel:
         return self.event_of("")
 
     def event_of(self, task: str) -> Event | None:
-        """The event of a task; further tasks have theirs from known words, or the last class."""
+        """Return the event of a task; further tasks have theirs from known words, or the last class."""
         class_indices = self._own_classes(task)
         if len(class_indices) != 2:
             return None
@@ -130,9 +130,17 @@ class TrainedModel:
         return self.net.layout.views(self.theta)
 
     def predict(self, table: Any, *, task: str = "") -> Predictions:
-        """Score the rows of a Table, pandas DataFrame or ImageSet; a label is not needed and not looked at.
+        """Score rows; a label is not needed and not used.
 
-        `task` names one of the model's further tasks, where it has some; the answer is then within its classes.
+        Args:
+            table: The rows: a pandas DataFrame, Table or ImageSet.
+            task: A further task of the model; "" is the main one. Probabilities are within the classes of the task.
+
+        Returns:
+            Probabilities, decisions and notes on imputed values.
+
+        Raises:
+            BadInput: The rows do not fit the model, or it has no such task.
         """
         data = self._read(table, labelled=False)
         logits, notes = self._logits(data)
@@ -150,7 +158,17 @@ class TrainedModel:
         return Predictions(p, words, np.array(words, object)[decided], tuple(notes), event)
 
     def evaluate(self, table: Any) -> dict[str, Any]:
-        """External validation of the main task on labelled rows: every metric, overall and by site where there is one."""
+        """Evaluate the main task on labelled rows: all metrics, overall and by site.
+
+        Args:
+            table: The rows with their label: a pandas DataFrame, Table or ImageSet.
+
+        Returns:
+            The keys "overall", "per_site", "threshold", "event" and "notes".
+
+        Raises:
+            BadInput: The rows do not fit the model, or have no label.
+        """
         data = self._read(table, labelled=True)
         logits, notes = self._logits(data)
         class_indices = self._own_classes("")
@@ -174,7 +192,7 @@ class TrainedModel:
         }
 
     def _own_classes(self, task: str) -> list[int]:
-        """The outputs that belong to a task ("" is the main one)."""
+        """Return the outputs that belong to a task ("" is the main one)."""
         tasks = list(self.spec.get("tasks", []))
         if task and task not in tasks:
             raise BadInput(
@@ -184,15 +202,15 @@ class TrainedModel:
         return [c for c, word in enumerate(self.encoding.classes) if task_of_class(word, tasks) == task]
 
     def _read(self, source: Any, *, labelled: bool) -> Any:
-        """Rows as this model's data were read: pictures for a net, columns for a table model."""
+        """Read rows as the training data were read: images for a net, columns for a table model."""
         if self.schema is None:
             if not isinstance(source, ImageSet):
                 raise BadInput(
-                    "this model scores pictures: give an .npz file or an ImageSet", code="model-needs-images"
+                    "this model scores images: give an .npz file or an ImageSet", code="model-needs-images"
                 )
             return source
         if isinstance(source, ImageSet):
-            raise BadInput("this model scores the rows of a table, not pictures", code="model-needs-table")
+            raise BadInput("this model scores the rows of a table, not images", code="model-needs-table")
         return read_new_rows(_as_table(source), self.schema, labelled=labelled)
 
     def _logits(self, data: Any) -> tuple[Array, list[str]]:
@@ -202,7 +220,7 @@ class TrainedModel:
 
 
 def _check_sizes(spec: Mapping[str, Any], encoding: AnyEncoding, params: Mapping[str, Array], *, where: Path) -> None:
-    """Refuse a model file whose parts disagree, before a model of the size that it states is built."""
+    """Refuse a model file whose parts do not fit together, before a model of that size is built."""
     stated_sizes = (tuple(spec["inputs"]), spec["classes"])
     meant = (tuple(encoding.inputs), len(encoding.classes))
     if stated_sizes != meant:
@@ -231,7 +249,7 @@ def admit_model(file: Path, spec: Mapping[str, Any], *, trust_code: bool | None)
 
     Args:
         file: The model file, in a run folder or in its `models/`.
-        spec: What the file says the model is.
+        spec: The model specification in the file.
         trust_code: As in `admit`.
 
     Raises:
@@ -245,7 +263,7 @@ def admit_model(file: Path, spec: Mapping[str, Any], *, trust_code: bool | None)
         plan = Checkpoint(folder / "checkpoint").plan()
     except BadInput:
         raise BadInput(
-            f"{file} names code, '{path}', and lies in no run folder whose plan lists that code: it is not opened",
+            f"{file} names code, '{path}', and is in no run folder whose plan lists that code: it is not opened",
             code="code-not-run",
         ) from None
     admit(folder, plan, trust_code=trust_code)

@@ -1,4 +1,4 @@
-"""A run's budget: how much noise it takes, what each round is charged before it begins, what was promised in the end."""
+"""Privacy budget of a run: noise calibration, charges before each round, and the final privacy statement."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from grandrounds.privacy.secagg import Secret
 
 CALIBRATION = "calibration"
-"""The release that follows the rounds: Platt's line of the finished model, paid for by validation patients."""
+"""The release after the rounds: Platt's line of the final model, charged to validation patients."""
 
 SERVER = "the server"
-"""Whose secret a trusted server's noise comes from in a simulation; no site can be called so."""
+"""Name of the trusted server, whose secret generates its noise in a simulation; no site can have this name."""
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """A calibration that was charged: the model of which round it is of, its releases, and the line once it is known.
+    """A calibration that was charged: the round of its model, its releases, and the line once it is known.
 
-    The model is its identity: the line of the same model is the same release, and another model's is charged anew.
+    The model identifies it: the line of the same model is the same release; that of another model is charged again.
     """
 
     model: str
@@ -41,12 +41,12 @@ class Calibrated:
     line: PlattLine | None = None
 
     def to_dict(self) -> dict[str, object]:
-        """For charges.json: plain values."""
+        """Return plain values for charges.json."""
         line = None if self.line is None else asdict(self.line)
         return {**self.released(), "line": line}
 
     def released(self) -> dict[str, object]:
-        """For the ledger's closing entry."""
+        """Return the values for the ledger's closing entry."""
         return {
             "what": CALIBRATION,
             "model": self.model,
@@ -56,7 +56,7 @@ class Calibrated:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibrated:
-        """As `to_dict` or `released` wrote it."""
+        """Read the values that `to_dict` or `released` wrote."""
         line = values.get("line")
         events = tuple(Event.from_dict(e) for e in values["events"])
         return cls(str(values["model"]), int(values["round"]), events, None if line is None else PlattLine(**line))
@@ -64,15 +64,15 @@ class Calibrated:
 
 @dataclass
 class Spending:
-    """What a run may spend and has spent. `joined`: in how many rounds each site was asked to train."""
+    """Budget and spending of a run. `joined`: the number of rounds in which each site was asked to train."""
 
     budget: Budget
     private: PrivacyTerms
     joined: dict[str, int] = field(default_factory=dict)
     simulated: bool = True  # noise follows from the seed
-    column: str | None = None  # whose values name patients, where the promise is to them
+    column: str | None = None  # column that names patients, where the guarantee is per patient
     calibrations: dict[str, Calibrated] = field(default_factory=dict)  # by the digest of the model
-    begun: dict[str, Any] = field(default_factory=dict)  # the round under way, of a method with noise of its own
+    begun: dict[str, Any] = field(default_factory=dict)  # the current round, for a method with its own noise
 
     @classmethod
     def of(
@@ -85,12 +85,12 @@ class Spending:
         secret: Secret | None = None,
         charges: Mapping[str, Any] | None = None,
     ) -> Spending | None:
-        """As [privacy] says, or as an interrupted run `stored` it; None where nothing is promised.
+        """Set up the spending that [privacy] states, or that an interrupted run `stored`; None without a guarantee.
 
-        `secret`: what the server's own noise comes from; of a simulation, the seed. `charges`: releases outside the
+        `secret` generates the server's noise; in a simulation it follows from the seed. `charges`: releases outside the
         rounds of an interrupted run (`Checkpoint.charges`).
 
-        Noise is settled once: a run that goes on for longer than planned does not add less of it, it runs out of budget.
+        The noise is fixed once: a run that continues for longer than planned keeps its noise and runs out of budget.
         """
         p = plan.privacy
         if p.mechanism == "none" and method_class(plan.method.name).spends is Method.spends:
@@ -122,7 +122,7 @@ class Spending:
         return cls(budget, private, simulated=secret is None, column=column).recall(charges or {})
 
     def recall(self, charges: Mapping[str, Any]) -> Spending:
-        """Count what an earlier process released outside the rounds; gives this spending."""
+        """Add the releases of an earlier process outside the rounds; return this object."""
         for one in charged_calibrations(charges):
             self.budget.recall(one.events, key=f"{CALIBRATION} of {one.model}")
             self.calibrations[one.model] = one
@@ -130,23 +130,28 @@ class Spending:
         return self
 
     def charges(self) -> dict[str, Any]:
-        """For charges.json: releases outside the rounds, and what the round under way was begun with."""
+        """Return the values for charges.json: releases outside the rounds, and the settings of the current round."""
         calibrations = [one.to_dict() for one in self.calibrations.values()]
         return {CALIBRATIONS: calibrations, **({"begun": self.begun} if self.begun else {})}
 
     def released(self) -> list[dict[str, object]]:
-        """For the ledger's closing entry: releases outside the rounds, as charged."""
+        """Return the releases outside the rounds for the ledger's closing entry."""
         return [one.released() for one in self.calibrations.values()]
 
     def charge(self, method: Method, server: Server) -> bool:
-        """Spend what this round will release, or raise `Overspent` before anything is.
+        """Charge the releases of a round before it starts.
 
-        A patient is at one site, so the site that took part most often sets what is spent: a round is charged where it can
-        make that more. This holds for the run's own mechanisms, whose rounds are all alike; a method with events of its own
-        is charged for every round. Sites drawn at random get no credit for the draw, which the server knows.
+        A patient is at one site, so the site that took part most often determines the spending: a round is charged where it
+        increases that number. This is valid for the run's own mechanisms, whose rounds are identical; a method with its own
+        events is charged for every round. Random selection of sites does not reduce the charge, because the server knows it.
 
-        Returns whether the round has noise of the method's own, which must be on disk before it is asked for (`charges`): the
-        round begun with other noise, before a crash, would be a second release, and is refused.
+        Returns:
+            True where the round has noise of the method's own. It must be on disk before the round (`charges`): repeating a
+            round with other noise after a crash would be a second release, and is refused.
+
+        Raises:
+            Overspent: The budget does not allow the round.
+            BadInput: The round was started before a crash with other noise.
         """
         events = tuple(method.spends(server))
         if not events:
@@ -156,7 +161,7 @@ class Spending:
         listed = [e.to_dict() for e in events]
         if has_own_spending and self.begun.get("round") == server.round and self.begun["events"] != listed:
             raise BadInput(
-                f"round {server.round} was begun with other noise, because method.rounds was {self.begun['rounds']}: go on "
+                f"round {server.round} was started with other noise, because method.rounds was {self.begun['rounds']}: resume "
                 f"with method.rounds={self.begun['rounds']}, and change it once that round is done",
                 code="rounds-changed",
             )
@@ -167,17 +172,17 @@ class Spending:
         return has_own_spending
 
     def calibration(self, kind: str) -> PrivatePlatt | None:
-        """Platt's line within the budget of the validation rows, who are other patients than those trained on."""
+        """Return the private fit of Platt's line, charged to the validation rows, who are other patients."""
         p = self.private
         return None if p.epsilon is None or kind != "platt" else PrivatePlatt(p.epsilon, p.delta, p.secure)
 
     def charge_calibration(self, private: PrivatePlatt, *, model: str, round: int) -> None:
-        """Spend what the line of this model releases, or raise `Overspent`; once for each model.
+        """Charge the release of this model's line once; raise `Overspent` where the budget does not allow it.
 
         Args:
-            private: the calibration to be asked for.
-            model: the digest of the model that is calibrated.
-            round: the round that the model is of.
+            private: The calibration.
+            model: The digest of the model.
+            round: The round of the model.
         """
         events = private.events()
         self.budget.charge(events, key=f"{CALIBRATION} of {model}")
@@ -188,12 +193,12 @@ class Spending:
             self.joined[site] = self.joined.get(site, 0) + 1
 
     def facts(self) -> dict[str, object]:
-        """For a checkpoint."""
+        """Return the values for a checkpoint."""
         planned = {"sites": self.private.sites} if self.private.sites else {}
         return {"noise": self.private.noise, "budget": self.budget.to_dict(), "joined": dict(self.joined), **planned}
 
     def told(self, events: Sequence[Event]) -> dict[str, object]:
-        """For a round's Decision: what it released, and what is spent so far."""
+        """Return the releases of a round and the spending so far, for its Decision."""
         return {
             "mechanism": self.mechanism,
             "secure": self.private.secure,
@@ -206,17 +211,17 @@ class Spending:
 
     @property
     def mechanism(self) -> str:
-        """As [privacy] names it; of a method with mechanisms of its own, theirs."""
+        """Return the mechanism that [privacy] names, or those of the method."""
         kinds = dict.fromkeys(e.kind for e in self.budget.events)
         return self.private.mechanism if self.private.mechanism != "none" else ", ".join(kinds) or "none"
 
     @property
     def epsilon(self) -> float:
-        """The largest of what training and validation rows have spent: no patient is in both."""
+        """Return the larger spending of training and validation rows: no patient is in both."""
         return max(self.budget.spent("training"), self.budget.spent("validation"))
 
     def promised(self, *, rounds: int, not_covered: Sequence[str], lent: Mapping[str, int]) -> dict[str, object]:
-        """For summary.json: the promise with its terms in one sentence, and what it does not cover."""
+        """Return the guarantee for summary.json: its terms in one sentence, and what it does not cover."""
         from grandrounds.privacy.accounting import statement
 
         p = self.private
@@ -244,7 +249,7 @@ class Spending:
         }
 
     def _terms(self) -> dict[str, object]:
-        """Whom the promise is to, and who must be trusted for it."""
+        """Return the unit of the guarantee, and the parties that must be trusted."""
         events = self.budget.events
         unit = "row" if events and events[0].unit == "patient" and self.column is None else None
         return {
@@ -259,7 +264,7 @@ CALIBRATIONS = "calibrations"
 
 
 def charged_calibrations(charges: Mapping[str, Any]) -> list[Calibrated]:
-    """The calibrations that charges.json lists; `BadInput` where it is damaged."""
+    """Read the calibrations of charges.json; raise `BadInput` where it is damaged."""
     try:
         return [Calibrated.from_dict(one) for one in charges.get(CALIBRATIONS, ())]
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -270,15 +275,15 @@ def charged_calibrations(charges: Mapping[str, Any]) -> list[Calibrated]:
 
 
 def refuse_another_calibration(plan: Plan, charges: Mapping[str, Any], *, rounds_done: int) -> None:
-    """Refuse further rounds of a run whose calibration has spent what the next model's would need.
+    """Refuse further rounds where the remaining budget does not allow another calibration.
 
     Args:
-        plan: the plan of the rounds to come.
-        charges: releases outside the rounds so far (`Checkpoint.charges`).
-        rounds_done: rounds that are finished.
+        plan: The plan of the remaining rounds.
+        charges: Releases outside the rounds so far (`Checkpoint.charges`).
+        rounds_done: The number of finished rounds.
 
     Raises:
-        BadInput: where another round's model could not be calibrated within privacy.epsilon.
+        BadInput: Another model could not be calibrated within privacy.epsilon.
     """
     p, calibrations = plan.privacy, charged_calibrations(charges)
     if (
@@ -302,7 +307,7 @@ def refuse_another_calibration(plan: Plan, charges: Mapping[str, Any], *, rounds
 
 
 def _with_noise(private: PrivacyTerms, rounds: int, *, model_size: int, sites: int) -> PrivacyTerms:
-    """With the least noise that all rounds can be run with."""
+    """Return the terms with the least noise that allows all rounds."""
     from grandrounds.privacy.accounting import epsilon_of, noise_for
 
     if private.epsilon is None:
@@ -312,7 +317,7 @@ def _with_noise(private: PrivacyTerms, rounds: int, *, model_size: int, sites: i
     sampled = private.mechanism == DP_SGD
     steps, rate = (rounds * private.steps, private.sampling_rate) if sampled else (rounds, 1.0)
     private_noise = replace(private, noise=noise_for(private.epsilon, private.delta, steps=steps, rate=rate))
-    while private.secure and not sampled:  # discrete noise on rounded values takes a little more
+    while private.secure and not sampled:  # discrete noise on rounded values needs a little more
         one = round_events(_like(private_noise, model_size, sites))
         if epsilon_of([replace(e, count=rounds) for e in one], private.delta) <= private.epsilon:
             break
@@ -321,9 +326,9 @@ def _with_noise(private: PrivacyTerms, rounds: int, *, model_size: int, sites: i
 
 
 def _planned_sites(plan: Plan, stored: Mapping[str, Any] | None, sites: int) -> int:
-    """The number that the client level divides by: as the plan or the interrupted run has it, else the sites at the start.
+    """Return the number of sites that 'client' divides by: from the plan or the interrupted run, else the sites at the start.
 
-    0 where nothing is divided by it: by another mechanism, and where sites are weighed by public row counts.
+    It is 0 for another mechanism, and where sites are weighted by public row counts.
     """
     if plan.privacy.mechanism != CLIENT or plan.method.weigh.rule == "data_size":
         return 0
@@ -337,7 +342,7 @@ def _planned_sites(plan: Plan, stored: Mapping[str, Any] | None, sites: int) -> 
 
 
 def _like(private: PrivacyTerms, model_size: int, sites: int) -> Server:
-    """A server of this size, to ask what a round of it would spend."""
+    """Return a server of this size, to compute the spending of a round."""
     import numpy as np
 
     names = tuple(str(k) for k in range(sites))
@@ -345,7 +350,7 @@ def _like(private: PrivacyTerms, model_size: int, sites: int) -> Server:
 
 
 def _together(events: Sequence[Event]) -> list[dict[str, object]]:
-    """Events with those that are alike counted as one."""
+    """Merge equal events, with their count."""
     counts: dict[Event, int] = {}
     for e in events:
         one = replace(e, count=1)

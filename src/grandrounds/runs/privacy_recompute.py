@@ -1,6 +1,6 @@
-"""What a run spent, worked out again from its record: each round's releases, and whether what was said agrees with them.
+"""Recompute the privacy spending of a run from its records, and compare it with the stated values.
 
-Reads values only: the Decisions of all rounds and the summary's `privacy`. A number that does not agree is a finding.
+It reads values only: the Decisions of all rounds and `privacy` of the summary. A difference is a finding.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from grandrounds.audit.entry import Content
 
 _SAME = 1e-4
-"""Relative distance up to which two epsilons are one: the accountant leaves as much for rounding."""
+"""Relative difference up to which two epsilons are equal: the accountant's rounding."""
 
 
 @dataclass(frozen=True)
 class RoundSpent:
-    """A round's releases, and epsilon so far: worked out from them, and as its Decision says."""
+    """Releases of a round, and epsilon so far: recomputed, and as stated in its Decision."""
 
     round: int
     events: tuple[Event, ...]
@@ -42,7 +42,7 @@ class RoundSpent:
 
 @dataclass(frozen=True)
 class RecomputedBudget:
-    """All releases that count, what they add up to, and what was said otherwise. Without rounds nothing was promised."""
+    """All releases, their total, and the findings. Without rounds there is no guarantee."""
 
     rounds: tuple[RoundSpent, ...]
     events: tuple[Event, ...]
@@ -55,9 +55,9 @@ def recompute_spending(
     rounds: Sequence[RoundRecord],
     closings: Sequence[Content] | None = None,
 ) -> RecomputedBudget:
-    """The account of a run from its summary's `privacy`, its round records and what its ledger says at each close.
+    """Recompute the account of a run from `privacy` of its summary, its round records and its ledger's closing entries.
 
-    Without a ledger (`closings` is None) the summary is believed about releases that followed the rounds.
+    Without a ledger (`closings` is None) releases after the rounds are taken from the summary.
     """
     if privacy["mechanism"] == "none":
         return RecomputedBudget((), (), 0.0, tuple(_unsaid(rounds)))
@@ -92,7 +92,7 @@ def recompute_spending(
 
 
 def released(record: RoundRecord) -> tuple[Event, ...]:
-    """What a round released, by its Decision."""
+    """Return the releases of a round, from its Decision."""
     try:
         return tuple(Event.from_dict(e) for e in _said(record).get("events", ()))
     except (BadInput, TypeError) as e:
@@ -100,10 +100,10 @@ def released(record: RoundRecord) -> tuple[Event, ...]:
 
 
 def released_after_rounds(closings: Sequence[Content], each: Sequence[Event] = ()) -> list[Event]:
-    """Releases outside the rounds, by the ledger's closing entries.
+    """Return the releases outside the rounds, from the ledger's closing entries.
 
     The last entry lists all of them. A ledger of version 0.1 has no such list: there each calibrated model that a closing
-    entry names is one release of `each`, as the summary tells one.
+    entry names is one release of `each`, as the summary lists it.
     """
     listed = _by_round(closings)
     if listed:
@@ -115,7 +115,7 @@ def released_after_rounds(closings: Sequence[Content], each: Sequence[Event] = (
 
 
 def _by_round(closings: Sequence[Content]) -> list[tuple[int, list[Event]]]:
-    """Releases outside the rounds that the last closing entry lists, each with the round after which it was made."""
+    """Return the releases outside the rounds in the last closing entry, each with its round."""
     listed = [list(closing["released"]) for closing in closings if "released" in closing]
     return [(int(one["round"]), [Event.from_dict(e) for e in one["events"]]) for one in (listed or [[]])[-1]]
 
@@ -127,17 +127,17 @@ def refuse_altered_budget(
     records: Sequence[RoundRecord],
     charges: Mapping[str, Any],
 ) -> None:
-    """Refuse to go on with a run whose checkpoint says something else of its budget than its rounds and its ledger.
+    """Refuse to resume a run whose checkpoint has another budget than its rounds and its ledger.
 
     Args:
-        folder: the run folder.
-        plan: the plan of the rounds to come.
-        stored: the checkpoint's `privacy` (`Spending.facts`); None where it has none.
-        records: the records of the finished rounds.
-        charges: releases outside the rounds (`Checkpoint.charges`).
+        folder: The run folder.
+        plan: The plan of the remaining rounds.
+        stored: `privacy` of the checkpoint (`Spending.facts`); None where it has none.
+        records: The records of the finished rounds.
+        charges: Releases outside the rounds (`Checkpoint.charges`).
 
     Raises:
-        BadInput: in one sentence, where they differ.
+        BadInput: They differ.
     """
     from grandrounds.privacy.budget import Budget
     from grandrounds.runs.privacy_budget import CALIBRATION, charged_calibrations
@@ -199,7 +199,7 @@ def refuse_altered_budget(
 
 
 def _refuse_no_budget(folder: Path, records: Sequence[RoundRecord]) -> None:
-    """Refuse to begin a budget anew where rounds were charged to one before."""
+    """Refuse to start a new budget where rounds were charged to an earlier one."""
     entered, _ = ledger_entries(folder) or ({}, ())
     decisions = [*(r.get("decision", {}) for r in records), *entered.values()]
     if any((d.get("privacy") or {}).get("events") for d in decisions):
@@ -211,9 +211,9 @@ def _refuse_no_budget(folder: Path, records: Sequence[RoundRecord]) -> None:
 
 
 def ledger_entries(folder: Path) -> tuple[dict[int, Content], tuple[Content, ...]] | None:
-    """The Decisions in a run's ledger by round, and its closing entries; None where it has no ledger.
+    """Return the Decisions in a run's ledger by round, and its closing entries; None where it has no ledger.
 
-    Whether they are signed is for `rounds audit verify`.
+    Signatures are checked by `rounds audit verify`.
     """
     from grandrounds.runs.ledger import NEEDED_PACKAGES, is_installed
 
@@ -238,7 +238,7 @@ def _total(events: Sequence[Event]) -> int:
 
 
 def against_ledger(rounds: Sequence[RoundRecord], entered: Mapping[int, Content]) -> list[str]:
-    """Rounds whose record says otherwise than the Decision `entered` in the ledger for it."""
+    """Return findings on rounds whose record differs from the Decision `entered` in the ledger."""
     findings = []
     for record in rounds:
         number = record["round"]
@@ -255,13 +255,12 @@ def _said(record: RoundRecord) -> Mapping[str, Any]:
 
 
 def _epsilon(value: float | None) -> float:
-    """JSON has no infinity: it is written as null."""
+    """Read an epsilon; null is infinity, which JSON does not have."""
     return math.inf if value is None else float(value)
 
 
 def _keys(mechanism: str, rounds: Sequence[RoundRecord]) -> Iterator[str]:
-    """Rounds of one key are one charge, as in `Spending.charge`: of the run's own mechanisms it is the site that took
-    part most often that counts; a method's own are charged round by round."""
+    """Return the charge of each round, as in `Spending.charge`: rounds with the same key are one charge."""
     joined: Counter[str] = Counter()
     for record in rounds:
         times = max(joined.values(), default=0) + 1 if mechanism in (DP_SGD, CLIENT) else record["round"]
@@ -304,7 +303,7 @@ def _findings_of_summary(privacy: Mapping[str, Any], epsilon: float, *, same: bo
 
 
 def _unsaid(rounds: Sequence[RoundRecord]) -> Iterator[str]:
-    """Decisions that tell of releases where the summary tells of none."""
+    """Return findings on Decisions with releases where the summary has none."""
     for record in rounds:
         if released(record):
-            yield f"round {record['round']}: its Decision tells of releases under a promise, and the summary of none"
+            yield f"round {record['round']}: its Decision has releases with a privacy guarantee, and the summary has none"

@@ -1,4 +1,4 @@
-"""Is the model in use right, and for the right reason? The server scores it on reference pictures, and asks no site."""
+"""Score the heat maps of the model in use against truth masks, on reference images at the server. No site is asked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grandrounds.runs.references import References, ServerRows
 
 @dataclass(frozen=True)
 class RationaleEvaluator:
-    """The pictures of evaluation.rationale_set, and the rule of [method.xfed], whatever the method is."""
+    """The images of evaluation.rationale_set, with the rule of [method.xfed]; for every method."""
 
     name: str
     rows: ServerRows
@@ -21,7 +21,7 @@ class RationaleEvaluator:
 
     @classmethod
     def of(cls, plan: Plan, references: References) -> RationaleEvaluator | None:
-        """None where nothing is watched."""
+        """Set up the evaluation; None where evaluation.rationale_set is not set."""
         name = watched_rows(plan)
         rows = references.get(name)
         if name is None or rows is None:
@@ -29,9 +29,9 @@ class RationaleEvaluator:
         return cls(name, rows, RationaleRule.from_settings(plan.seed, plan.method.xfed))
 
     def scores(self, model: Array) -> dict[str, object]:
-        """A round's `reasons`, of the common model."""
+        """Return `reasons` of a round's record, for the global model."""
         return dict(self.rows.scored(model, self.rule).figures())
 
     def final(self, model: Array) -> dict[str, object]:
-        """The summary's `reasons`, of the model that is kept, and what scores that mean nothing would be."""
+        """Return `reasons` of the summary, for the final model, with baseline scores."""
         return {"on": self.name, **self.scores(model), "baselines": self.rows.baselines(model, self.rule)}

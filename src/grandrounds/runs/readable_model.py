@@ -1,4 +1,4 @@
-"""Read a linear model from its parameters: each feature with its odds ratio, what that is per, and the baseline risk."""
+"""Tabulate a linear model: the odds ratio of each feature, its unit, and the baseline risk."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from grandrounds.runs.model import TrainedModel
 
 
 def readable(model: TrainedModel) -> ReadableModel:
-    """The table of a linear model of two classes; any other is refused, with what to use instead."""
+    """Return the table of a linear model of two classes; another model is refused with a suggested alternative."""
     net, encoding = model.net, model.encoding
     linear = model.spec["name"] == "logistic" and isinstance(encoding, Encoding)
     if not (linear and net.outputs == 1 and isinstance(encoding, Encoding)):
         kind = "a logistic model of three classes or more" if linear else f"model '{model.spec['name']}'"
         raise BadInput(
-            f"{kind} has no weights to read one by one: `rounds explain RUN` says what it goes by",
+            f"{kind} has no weights to read one by one: `rounds explain RUN` shows the features it relies on",
             code="model-not-readable",
         )
     parameters, event = model.parameters, model.event
@@ -40,18 +40,18 @@ def readable(model: TrainedModel) -> ReadableModel:
 
 
 def readable_file(path: Path) -> ReadableModel | None:
-    """What a report shows of a model file; nothing of a model that is not linear or is too long to read."""
+    """Return the table of a model file for the report; None where the model is not linear or has too many features."""
     if not path.exists():
         return None
     try:
-        weights = readable(TrainedModel.load(path, trust_code=None))  # a module of one's own is not linear
+        weights = readable(TrainedModel.load(path, trust_code=None))  # a plug-in model is not linear
     except BadInput:
         return None
     return weights if len(weights.weights) + weights.zeros <= MAX_LISTED_INPUTS else None
 
 
 def _weight(weight: float, feature: str, column: str, kind: str, per: str, step: float | None) -> Weight:
-    """`each`: the odds ratio of one unit of the column; none where it is too large for a number (a unit that never occurs)."""
+    """Build a line of the table. `each`: the odds ratio per unit of the column; None where it overflows."""
     with np.errstate(over="ignore"):
         each = None if step is None else float(np.exp(weight / step))
         odds = float(np.exp(weight))
@@ -60,7 +60,7 @@ def _weight(weight: float, feature: str, column: str, kind: str, per: str, step:
 
 
 def _inputs(encoding: Encoding) -> Iterator[tuple[str, str, str, str, float | None]]:
-    """For each input, in order: its name for people, its column, its kind, what a weight is per, and that in its unit."""
+    """Yield for each input, in order: its display name, column, kind, the unit of its weight, and the size of that unit."""
     unit = "quarter of its usual range" if encoding.public else "deviation"
     for r in encoding.numeric:
         as_is = (r.centre, r.scale) == (0.0, 1.0)

@@ -1,6 +1,6 @@
-"""Reference rows at the server: what FLTrust trains on and what models are compared on, with no site asked.
+"""Reference rows at the server: FLTrust trains on them, and models are compared on them. No site is asked.
 
-They are held like a site's rows, by a host of one site, so the server trains and scores with the very code sites use.
+A host of one site holds them, so the server trains and scores with the same code as sites.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class References:
     held: dict[str, ServerRows] = field(default_factory=dict)
 
     def get(self, name: str | None) -> ServerRows | None:
-        """The rows of this name; None for no name."""
+        """Return the reference set of this name; None for no name."""
         if name is not None and name not in self.held:
             self.held[name] = ServerRows.of(name, self.plan, self.consortium, self.setup)
         return None if name is None else self.held[name]
@@ -64,7 +64,7 @@ class ServerRows:
 
     @classmethod
     def of(cls, name: str, plan: Plan, consortium: Consortium, setup: RunSetup) -> ServerRows:
-        """The rows of [reference.NAME]."""
+        """Prepare the rows of [reference.NAME]."""
         none = np.empty(0, np.int64)
         data = consortium.reference[name].select_from(consortium.data)
         stack = Stack((_HERE,), data, (Rows(np.arange(len(data)), none, none),), tasks=("",))
@@ -77,33 +77,33 @@ class ServerRows:
         return cls(host, setup.encoding, getattr(data, "masks", None))
 
     def train(self, model: Array, work: Payload) -> Array:
-        """The model after one round of training on these rows."""
+        """Train a model for one round on these rows."""
         answer = self._ask(self._host, Ask("train", shared={"model": model, **work}, report=("model",)))
         return np.asarray(answer["model"][0])
 
     def accuracy(self, models: Any) -> Array:
-        """The accuracy of each of K models on these rows, (K,)."""
+        """Compute the accuracy of each of K models on these rows, (K,)."""
         return np.asarray(self._scores(models)["accuracies"][0])
 
     def losses(self, models: Any) -> Array:
-        """The mean log loss of each of K models on these rows, (K,)."""
+        """Compute the mean log loss of each of K models on these rows, (K,)."""
         return np.asarray(self._scores(models)["losses"][0])
 
     def rationale(self, models: Any, rule: RationaleRule) -> dict[str, Array]:
-        """How right K models are on these pictures, and for which reasons."""
+        """Score the predictions and heat maps of K models on these images."""
         part = self.part
         return score_rationale(rule, self._host.model, models, part.x, part.y, self.masks)
 
     def scored(self, model: Array, rule: RationaleRule) -> ImageScores:
-        """One model on these pictures, picture by picture."""
+        """Score one model on each of these images."""
         return score_images(rule, self._host.model, model, self.part.x, self.part.y, self.masks)
 
     def baselines(self, model: Array, rule: RationaleRule) -> dict[str, dict[str, float]]:
-        """What the scores of a model on these pictures are to be held against."""
+        """Compute baselines for the scores of a model on these images."""
         return baselines(self._host.model, model, self.part.x, self.part.y, self.masks, rule)
 
     def attributed(self, models: Any, rule: SketchRule, background: Array, *, signed: bool) -> dict[str, Array]:
-        """The reasons of K models on these rows as shares of features (K, F), and where they point to, if `signed`."""
+        """Compute feature attributions of K models on these rows as shares (K, F), and their signs if `signed`."""
         part, model = self.part, self._host.model
         explainer = rule.explainer(build_features(self._encoding, grid=rule.tiles), background)
         out = {"shares": distribution(measure(explainer, model, models, part.x, part.target).values)}
@@ -117,7 +117,7 @@ class ServerRows:
         return training_scores(self._host.model, self._host.stack, np.zeros(1, np.int64), models)
 
     def doubt(self, model: Array) -> float:
-        """How unsure a model is on these rows: the mean entropy of its answers, as a share of the most there could be."""
+        """Compute the uncertainty of a model on these rows: mean entropy of its predictions, as a share of the maximum."""
         assert self._host.model is not None
         p = probabilities(score(self._host.model, model, self.part.x).astype(float))
         if p.shape[1] == 1:
@@ -133,14 +133,14 @@ class ServerRows:
     def sketches(
         self, rule: SketchRule, explainer: Explainer, models: Any, *, sites: Sequence[str], round: int
     ) -> dict[str, Array]:
-        """The report `sketch` of the sites whose models (K, P) these are, taken on these rows."""
+        """Compute the report `sketch` of sites from their models (K, P) on these rows."""
         part = self.part
         return sketched(rule, explainer, self._host.model, models, part.x, part.target, names=sites, round=round)
 
     def sampling(self, explainer: Explainer, models: Any) -> Array:
-        """Measure how far sampling of these rows alone puts each model's importances from the median's, (K,).
+        """Measure the sampling error of each model's importances on these rows, (K,).
 
-        Half the L1 distance between what either half of the rows says, as a share of what the median model's features count for.
+        It is half the L1 distance between the importances on both halves of the rows, relative to those of the median model.
         """
         part, model = self.part, self._host.model
         apart, all_rows = [], []
@@ -154,9 +154,9 @@ class ServerRows:
         return out
 
     def harm(self, models: Array, rows: Array) -> Array:
-        """Measure by how many standard errors the mean of models (K, P), by `rows`, is worse with each than without it: (K,).
+        """Measure the harm of each of K models (K, P) to their mean, weighted by `rows`, in standard errors: (K,).
 
-        Counted from MATERIAL of the log loss without it on: where there are many rows any honest difference is beyond chance.
+        Only an increase of the log loss beyond the share MATERIAL counts: with many rows any small difference is significant.
         """
         part, model = self.part, self._host.model
         assert model is not None
@@ -182,10 +182,10 @@ class ServerRows:
 
 
 def told_from(plan: Plan, setup: RunSetup, references: References) -> dict[str, Any]:
-    """What a method that keeps trust must know besides: the agreed background, features by name, lent rows.
+    """Return the inputs of a method with trust: the agreed background, feature names, shared reference rows.
 
-    The background is the reference rows' mean, or the consortium's mean patient where there are none: one for all sites, or
-    their SHAP values could not be compared.
+    The background is the mean of the reference rows, or else the mean patient of the consortium. It is the same for all sites,
+    so that their SHAP values can be compared.
     """
     if not keeps_trust(plan):
         return {"shared_reference": next(iter(scoring_references(plan)), "")}

@@ -37,7 +37,7 @@ _SHOWN = 10
 
 
 def suggest_fix(plan: Plan, run: Path, missing: Mapping[str, str]) -> str:
-    """The last words of the error; `missing`: every site that failed the round, with the reason."""
+    """Return the suggested fix of the error; `missing`: every site that failed the round, with the reason."""
     ways = _fixes(plan, f"rounds resume {run}")
     groups = {sign: sorted(s for s, why in missing.items() if sign in why) for sign in ways}
     explained_sites = {s for sites in groups.values() for s in sites}
@@ -49,13 +49,13 @@ def suggest_fix(plan: Plan, run: Path, missing: Mapping[str, str]) -> str:
 
 
 def _fixes(plan: Plan, resume: str) -> dict[str, str]:
-    """By a sign in a site's reason: what brought it about, and what must change."""
+    """Return the cause and the fix by a marker in a site's reason."""
     p, faults = plan.privacy, plan.engine.faults
     retry = "" if p.on_halt == "retry" else ", or start a new run with privacy.on_halt = 'retry'"
     return {
         DROPPED: (
-            f"dropped out because engine.faults.drop = {faults.drop:g} has sites do so: "
-            f"`{resume} --set engine.faults.drop=0` goes on without{retry}"
+            f"dropped out because engine.faults.drop = {faults.drop:g} makes sites drop out: "
+            f"`{resume} --set engine.faults.drop=0` continues without it{retry}"
         ),
         PAST_DEADLINE: (
             f"came after engine.deadline = {plan.engine.deadline}: `{resume} --set engine.deadline=SECONDS` allows more"
@@ -64,7 +64,7 @@ def _fixes(plan: Plan, resume: str) -> dict[str, str]:
             f"trained to a model beyond privacy.secure_range = {p.secure_range:g}: "
             "start a new run with a larger range (4096 at most) or a lower train.lr"
         ),
-        "(not-finite)": "trained to a model that is no finite number: start a new run with a lower train.lr",
+        "(not-finite)": "trained to a model with values that are not finite: start a new run with a lower train.lr",
         "(weight)": (
             f"refused a sum in which too few count, or one for more than privacy.largest_weight = {p.largest_weight:g}: "
             "start a new run with a larger one or with method.weigh = 'uniform'"
@@ -79,23 +79,23 @@ def _named(sites: Iterable[str]) -> str:
 
 
 _ATTEMPTS = 3
-"""How often a round whose secure sum is halted is tried with privacy.on_halt = "retry"."""
+"""Number of attempts of a round with privacy.on_halt = "retry"."""
 
 Join = Callable[[Answers, Array], Array]
 
 
 @dataclass
 class Rounds:
-    """The rounds of a run. `overspent` says why they ended early."""
+    """The rounds of a run. `overspent` is the reason where they ended early."""
 
     context: RunContext
     overspent: Exception | None = None
-    _scores: dict[int, dict[str, Any]] = field(default_factory=dict)  # that no record has yet, by round
+    _scores: dict[int, dict[str, Any]] = field(default_factory=dict)  # scores that are in no record yet, by round
 
     def run(self, base: Server, state: State, *, join: Callable[[], Join]) -> None:
-        """Rounds, until they are done, the budget is spent, or validation loss has stopped falling.
+        """Run rounds until all are done, the budget is spent, or the validation loss has stopped improving.
 
-        `base`: what the method knows in every round; `join`: how answers become one model, given the state at hand.
+        `base`: the method's inputs in every round; `join` returns the function that aggregates answers.
         """
         plan = self.context.plan
         method = build_method(plan.method, plan.train)
@@ -108,7 +108,7 @@ class Rounds:
             self._round(method, server, state)
 
     def _afford(self, method: Method, server: Server, state: State) -> bool:
-        """Charge a round before it begins. Where the budget does not allow it, the run ends with the model it has."""
+        """Charge a round before it starts. Where the budget does not allow it, the run ends with the current model."""
         if self.context.spending is None:
             return True
         from grandrounds.privacy.budget import Overspent
@@ -125,7 +125,7 @@ class Rounds:
         return True
 
     def _round(self, method: Method, server: Server, state: State) -> None:
-        """One round: train, judge, and make it count on disk."""
+        """Run one round: train, evaluate, and write it to disk."""
         began = time.perf_counter()
         self.context.gauge.begin()
         r = server.round
@@ -197,21 +197,21 @@ class Rounds:
         )
 
     def _spent(self, method: Method, server: Server, asked_sites: tuple[str, ...]) -> dict[str, object]:
-        """What a round that is done cost in privacy, for its Decision."""
+        """Return the privacy spending of a finished round, for its Decision."""
         if self.context.spending is None:
             return {"mechanism": "none", "secure": self.context.engine.secure is not None}
         self.context.spending.took_part(asked_sites)
         return self.context.spending.told(method.spends(server))
 
     def _outcome(self, method: Method, server: Server) -> Outcome:
-        """What the method makes of a round. Where its secure sum cannot be finished, as privacy.on_halt has it.
+        """Run the method's round. Where secure aggregation halts, privacy.on_halt decides: stop, retry or skip.
 
-        The last round is never skipped: a run does not end with a model that is older than it says.
+        The last round is never skipped: the final model must be of the last round.
         """
         policy = self.context.plan.privacy.on_halt
         last = server.round == self.context.plan.method.rounds
         for _ in range(_ATTEMPTS if policy == "retry" else 1):
-            self.context.engine.missing.clear()  # who was missing from an attempt that came to nothing is in its note
+            self.context.engine.missing.clear()  # the note of a failed attempt lists its missing sites
             try:
                 work = method.round(server)
                 if self.context.explanations is not None:
@@ -235,7 +235,7 @@ class Rounds:
         return Outcome(server.assignment or ModelAssignment(server.model), Decision(why=why), server.state)
 
     def _judge_round(self, r: int, served: ModelAssignment) -> dict[str, object]:
-        """The scores of a round's model. Where nothing waits for them, they may come with the next round's answers."""
+        """Evaluate a round's model. Where nothing depends on the scores, they arrive with the next round's answers."""
         last = r == self.context.plan.method.rounds
         if r % self.context.plan.evaluation.every and not last:
             return {"round": r}
@@ -252,19 +252,19 @@ class Rounds:
         self._scores[r] = {**evaluation.round_scores(scored, self.context.setup.metrics), **reasons}
 
     def _late_scores(self) -> dict[str, object]:
-        """Scores of earlier rounds that came with this round's answers."""
+        """Return scores of earlier rounds that arrived with this round's answers."""
         came, self._scores = self._scores, {}
         return {LATE: [{"round": r, **scores} for r, scores in sorted(came.items())]} if came else {}
 
     def _score_again(self, state: State) -> None:
-        """A run that stopped before the last round's scores came asks for them once more."""
+        """Evaluate the last round again where a run stopped before its scores arrived."""
         records = self.context.checkpoint.records()
         if records and "test" not in records[-1] and state.round % self.context.plan.evaluation.every == 0:
             work = evaluate(state.served, ("val", "test"), figures=evaluation.SITE_METRICS)
             self._keep_scores(state.round, state.served, self.context.engine.drive(work, round=state.round))
 
     def _watch(self, record: Mapping[str, Any], state: State) -> None:
-        """Early stop: remember the best model by the consortium's validation loss."""
+        """Apply early stopping: store the best model by validation loss of all sites."""
         patience = self.context.plan.train.early_stop
         if not patience or "val" not in record:
             return

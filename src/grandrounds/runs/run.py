@@ -1,4 +1,4 @@
-"""Running experiments from Python, and reading what a run left behind."""
+"""Run experiments, and read run folders."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Run:
                 from modules whose hash its plan lists. None: run no such code, not even of a run that was made here.
 
         Raises:
-            BadInput: It is not a run folder.
+            BadInput: The folder is not a run folder.
         """
         self.trust_code = trust_code
         self._files = RunFolder(Path(folder))
@@ -70,13 +70,13 @@ class Run:
         """
         if not self.finished:
             raise BadInput(
-                f"{self.folder} is not finished: `rounds resume {self.folder}` goes on with it", code="run-not-finished"
+                f"{self.folder} is not finished: `rounds resume {self.folder}` continues it", code="run-not-finished"
             )
         return RunSummary.from_dict(self._files.read(self._files.summary), where=str(self._files.summary))
 
     @cached_property
     def rounds(self) -> list[RoundRecord]:
-        """The record of each round: scores, and the Decision with the sites asked, their weights and the reasons."""
+        """The record of each round: scores, and the Decision with the sites asked, their weights and the rule."""
         if self.finished:
             records = list(self._files.read(self._files.rounds)["rounds"])
         else:
@@ -100,7 +100,7 @@ class Run:
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """The resolved experiment; whether code that it names may be imported is decided here."""
+        """The resolved experiment. Reading it decides whether the code that it names may be imported."""
         plan = Checkpoint(self._files.checkpoint).plan()
         try:
             from grandrounds.experiment.experiment import Experiment
@@ -118,7 +118,7 @@ class Run:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """How each column was read, and why (schema.json)."""
+        """The kind of each column, with the reason (schema.json)."""
         return dict(self._files.read(self.folder / "schema.json"))
 
     @cached_property
@@ -131,11 +131,11 @@ class Run:
         return self.model_at(self._files.model.name)
 
     def model_at(self, name: str) -> TrainedModel:
-        """The model of one of the run's files, as `summary["models"]` names them."""
+        """Load a model file of the run, as `summary["models"]` names it."""
         return TrainedModel.load(self.model_file(name), trust_code=self.trust_code)
 
     def model_file(self, name: str) -> Path:
-        """The path of a model file; a name that leads out of the folder is refused."""
+        """Return the path of a model file; a name that points outside the folder is refused."""
         if name != self._files.model.name and not re.fullmatch(r"models/\d{1,9}\.safetensors", str(name)):
             raise BadInput(
                 f"{self._files.summary} is damaged: '{str(name)[:80]}' is not the name of a model file",
@@ -158,9 +158,16 @@ class Run:
         return Event.from_dict(stored) if stored else None
 
     def model_for(self, site: str | None) -> TrainedModel:
-        """The model a site uses: its own where models are separate or were fine-tuned, else the common one.
+        """Return the model that a site uses.
 
-        A number is the site whose name ends in it.
+        Args:
+            site: The site's name, or the number that its name ends with; None is the global model.
+
+        Returns:
+            The site's own model where sites have different or fine-tuned models, else the global model.
+
+        Raises:
+            BadInput: The run is not finished, or has no such site.
         """
         from grandrounds.core.names import site_named
 
@@ -172,19 +179,26 @@ class Run:
 
     @property
     def ledger(self) -> Ledger:
-        """The run's ledger, for reading: `run.ledger.verify()` lists what is wrong with it, nothing where it is whole."""
+        """The run's ledger, for reading: `run.ledger.verify()` returns the problems found."""
         from grandrounds.audit.ledger import ledger_at
 
         return ledger_at(self.folder)
 
     @property
     def site_names(self) -> tuple[str, ...]:
-        """The sites in their own order: all of a finished run, of another those that were asked so far."""
+        """The sites in their order: all sites of a finished run, else those that were asked so far."""
         judged = self.summary["per_site"] if self.finished else ()
         return tuple(dict.fromkeys([*judged, *(s for r in self.rounds for s in r["decision"]["asked"])]))
 
     def record(self, round: int) -> RoundRecord:
-        """Return the record of one round, from 1."""
+        """Return the record of one round.
+
+        Args:
+            round: The round, from 1.
+
+        Raises:
+            BadInput: The run has no such round.
+        """
         for record in self.rounds:
             if record["round"] == round:
                 return record
@@ -192,7 +206,15 @@ class Run:
         raise BadInput(f"{self.folder} has no round {round}; {rounds_text}", code="unknown-round")
 
     def why(self, round: int, site: str | int) -> str:
-        """Why a site had its weight in a round, in plain words; a number is the site whose name ends in it."""
+        """Explain a site's weight in a round, in sentences.
+
+        Args:
+            round: The round, from 1.
+            site: The site's name, or the number that its name ends with.
+
+        Raises:
+            BadInput: The run has no such round or site.
+        """
         from grandrounds.core.names import site_named
         from grandrounds.report.weights.sentences import weight_sentences
 
@@ -258,7 +280,21 @@ def run(
     table: Any = None,
     progress: Progress = lambda event: None,
 ) -> Run:
-    """Run an experiment. `table`: a pandas DataFrame or Table to use instead of what data.table names."""
+    """Run an experiment.
+
+    Args:
+        experiment: The experiment.
+        out: The run folder; None makes one below runs/.
+        table: Rows in memory that replace those of data.table: a pandas DataFrame, Table or ImageSet.
+        progress: Called with each event.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        BadInput: The experiment or its data are wrong.
+        RunFailed: The run stopped; finished rounds are on disk.
+    """
     from grandrounds.core.plan_types import DataSettings
     from grandrounds.data.readers import read_plan_table
 
@@ -267,7 +303,7 @@ def run(
         experiment = experiment.model_copy(update={"data": named})
     plan = experiment.plan()
     where = experiment.data.table
-    if table is None and where is not None and where != plan["data"]["table"]:  # its password is not in the plan
+    if table is None and where is not None and where != plan["data"]["table"]:  # the plan lacks the password
         table = read_plan_table(DataSettings({**plan["data"], "table": where}))
     for key in ("table", "pictures", "masks"):  # so that the run can be repeated from anywhere
         path = plan["data"][key]
@@ -292,7 +328,7 @@ def run_plan(
 
 
 def _new(plan: PlanValues) -> RunFolder:
-    """A new folder below runs/, under a name that no other process takes at the same instant."""
+    """Make a new folder below runs/, with a name that no other process uses."""
     while True:
         folder = RunFolder(new_folder(Path("runs"), folder_name(plan)))
         try:
@@ -310,12 +346,12 @@ def resume(
     progress: Progress = lambda event: None,
     trust_code: bool = False,
 ) -> Run:
-    """Go on with an interrupted run; a finished one is returned as it is.
+    """Continue an interrupted run; a finished one is returned unchanged.
 
     Args:
         folder: The run folder.
-        settings: Changes that do not rewrite history: method.rounds, engine.*, evaluation.*.
-        table: The rows again, where they came from memory.
+        settings: Settings that may change: method.rounds, engine.*, evaluation.*.
+        table: The rows again, where the run was made from a data frame.
         progress: Called with each event.
         trust_code: Run code of the run's author also where the run was made elsewhere (see `Run`).
 
@@ -323,7 +359,7 @@ def resume(
         The run.
 
     Raises:
-        BadInput: It is no run folder, a setting may not change, or its code is not run.
+        BadInput: The folder is not a run folder, a setting may not change, or the code is not trusted.
     """
     existing = Run(Path(folder), trust_code=trust_code)
     plan = existing.plan
@@ -343,7 +379,7 @@ def resume(
         plan = restore_names(Experiment.parse(today, where="plan.json").with_settings(settings).plan(), plan)
     if plan["engine"]["wire"] != existing.plan["engine"]["wire"]:
         raise BadInput(
-            "--set engine.wire: a resumed run goes on as it began, because sites keep their state by it",
+            "--set engine.wire: a resumed run must keep engine.wire, because the state of sites depends on it",
             code="setting-is-fixed",
         )
     if existing.finished and not settings:
@@ -358,7 +394,7 @@ def resume(
 
 
 def _as_rows(table: Any) -> Any:
-    """A Table or ImageSet as it is, a data frame as a Table."""
+    """Convert a data frame to a Table; a Table or ImageSet stays unchanged."""
     from grandrounds.data.images import ImageSet
     from grandrounds.data.table import Table
 
@@ -366,12 +402,23 @@ def _as_rows(table: Any) -> Any:
 
 
 def load_run(folder: str | Path, *, trust_code: bool | None = False) -> Run:
-    """Open a run folder; `trust_code` as in `Run`."""
+    """Open a run folder.
+
+    Args:
+        folder: The folder.
+        trust_code: As in `Run`.
+
+    Returns:
+        The run.
+
+    Raises:
+        BadInput: The folder is not a run folder.
+    """
     return Run(Path(folder), trust_code=trust_code)
 
 
 def folder_name(plan: PlanValues) -> str:
-    """A readable name: data, method, seed."""
+    """Return a readable name of a run: data, method, seed."""
     table = Path(str(plan["data"]["table"]).split("://")[-1]).name.split(".")[0]
     data, method = (last_word(name) for name in (plan["data"]["name"] or table, plan["method"]["name"]))
     return f"{data}-{method}-seed{plan['seed']}"

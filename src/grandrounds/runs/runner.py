@@ -1,7 +1,7 @@
-"""One run from its plan to its folder: agree on the data, train round by round, judge, write down.
+"""Execute one run from its plan to its folder: agree on the data, train, evaluate, write the files.
 
-Needs NumPy alone, so that a plan can be carried to a bare machine. Everything random follows from
-the plan's seed; everything finished is on disk before the next round begins.
+It needs NumPy only, so a plan can be run on a machine without the other packages. All random numbers follow from the
+plan's seed. Every finished round is on disk before the next one starts.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def execute_plan(
     resume: bool = False,
     venue: Venue | None = None,
 ) -> None:
-    """Run a plan into a folder, or go on with the run that the folder holds; on this machine, unless a venue is named."""
+    """Run a plan into a folder, or continue the run in that folder; on this machine, unless a venue is given."""
     place = venue or Simulation(table, folder.at_sites)
     checkpoint = Checkpoint(folder.checkpoint)
     try:
@@ -100,7 +100,7 @@ def execute_plan(
     except OSError as e:
         raise RunFailed(
             f"cannot write to {folder.path}: {e.strerror or e}; finished rounds are intact there: "
-            f"make room or mend the folder, then `rounds resume {folder.path}`",
+            f"free disk space or repair the folder, then `rounds resume {folder.path}`",
             code="cannot-write-folder",
         ) from None
 
@@ -113,7 +113,7 @@ class _Runner:
     def __init__(self, plan: Plan, folder: RunFolder, checkpoint: Checkpoint, progress: Progress, venue: Venue) -> None:
         self.plan, self.folder, self.checkpoint, self.progress, self.venue = plan, folder, checkpoint, progress, venue
         self.gauge = Gauge()
-        self.unstored = ""  # a warning on the stamp of a run with code of its own
+        self.unstored = ""  # a warning on the stamp of a run with plug-in code
 
     def run(self, *, resume: bool) -> None:
         """Set the run up, train all rounds, and finalize it."""
@@ -144,7 +144,7 @@ class _Runner:
             raise RunFailed(f"{overspent}; {where}", code="budget-spent")
 
     def _prepare(self, snapshot: Snapshot | None, charges: dict[str, Any]) -> tuple[Model, State]:
-        """Fill in the context, and refuse a plan that cannot be run, before any round."""
+        """Complete the context, and refuse a plan that cannot be run, before any round."""
         context, plan = self.context, self.plan
         context.sites, few = enough_rows(plan, {s: context.setup.rows[s]["train"] for s in context.training_sites})
         if plan.privacy.secure:
@@ -177,7 +177,7 @@ class _Runner:
         return model, state
 
     def _hide(self) -> None:
-        """From here on single models and tallies stay at the sites, which learn who the others are."""
+        """Start secure aggregation: from here on the server receives sums only, and sites know their peers."""
         rows = {s: self.context.setup.rows[s]["train"] for s in self.context.sites}
         refuse_what_is_seen(self.plan, rows)
         sites = tuple(s for s in self.context.engine.sites if s != POOL)
@@ -185,7 +185,7 @@ class _Runner:
         self.context.engine.secure = SecureRule(peers, bound=self.plan.privacy.secure_range)
 
     def _check_charges(self, snapshot: Snapshot | None) -> dict[str, Any]:
-        """Releases of the run outside its rounds, once they agree with its record and leave room for what is to come."""
+        """Return the releases outside the rounds, checked against the record and the remaining budget."""
         charges = self.checkpoint.charges()
         stored = None if snapshot is None else snapshot.facts.get("privacy")
         refuse_altered_budget(self.folder.path, self.plan, stored, self.checkpoint.records(), charges)
@@ -195,10 +195,10 @@ class _Runner:
         return charges
 
     def _private_line(self, state: State) -> Callable[[ModelAssignment], PlattLine] | None:
-        """Platt's line within the budget; of a model that has one, that one: nothing is released twice for one charge.
+        """Return a function that fits Platt's line within the budget; a model that has a line keeps it without a new charge.
 
-        It is charged on disk before it is asked for. Its questions are numbered by the last round, so that asking again
-        after a crash draws the same noise.
+        The charge is on disk before sites are asked. The Asks are numbered by the last round, so repeating them after a crash
+        draws the same noise.
         """
         spending = self.context.spending
         private = None if spending is None else spending.calibration(self.plan.evaluation.calibrate)
@@ -221,7 +221,7 @@ class _Runner:
         return line
 
     def _announce(self, snapshot: Snapshot | None) -> None:
-        """Tell whoever watches what is about to be run."""
+        """Report the start of the run to the progress callback."""
         consortium = self.context.consortium
         self.progress(
             {
@@ -242,7 +242,7 @@ class _Runner:
         )
 
     def _start(self, consortium: Consortium) -> None:
-        """Write what the run will be before it begins: complete enough to repeat it to the bit."""
+        """Write the experiment before the run starts: complete, so that it can be repeated exactly."""
         values = self.plan.plain()
         values["data"] = {**values["data"], "sha256": consortium.sha256}
         schema = schema_of(consortium.data)
@@ -265,8 +265,8 @@ class _Runner:
         self.checkpoint.start(values)
 
     def _go_on(self, consortium: Consortium, snapshot: Snapshot | None) -> None:
-        """Take up an interrupted run; what was changed for the rest of it is written down first."""
-        self.folder.summary.unlink(missing_ok=True)  # first: from here on the files are not those that a close named
+        """Continue an interrupted run; changed settings are written first."""
+        self.folder.summary.unlink(missing_ok=True)  # first: from here on the files differ from those of a closing entry
         self.folder.sweep()
         self.checkpoint.trim(snapshot)
         if self.checkpoint.plan() != self.plan.plain():
@@ -277,7 +277,7 @@ class _Runner:
         self.gauge.resume({} if snapshot is None else snapshot.facts.get("machine", {}))
 
     def _own_model(self) -> Model:
-        """The server's own copy of the model; it trains nothing, so the site's copy is not touched."""
+        """Build the server's copy of the model, which is not trained."""
         e = self.plan.engine
         return build_model(
             self.context.setup.spec, kernel=e.kernel, device=e.device, precision=e.precision, own_code=True
@@ -290,10 +290,10 @@ class _Runner:
             stored, layout = (
                 state.served.model,
                 model.layout,
-            )  # a forest, which has no fixed size, is checked as it is read
+            )  # a forest has no fixed size and is checked when it is read
             if stored.dtype.kind != "f" or (isinstance(layout, Layout) and stored.shape != (layout.size,)):
                 raise BadInput(
-                    f"{self.checkpoint.state_file} is damaged: its model does not fit the plan's", code="damaged-file"
+                    f"{self.checkpoint.state_file} is damaged: its model does not fit the plan", code="damaged-file"
                 )
             return state
         double = self.plan.engine.precision == "float64" or model.kernel in ("forest", "boosted")
@@ -304,7 +304,7 @@ class _Runner:
         return state
 
     def _train(self, model: Model, state: State) -> Exception | None:
-        """Run all rounds. Returns why they ended early, where the budget was spent."""
+        """Run all rounds; return the error where the budget ended them early."""
         plan = self.plan
         weight = evaluation.class_weight(
             plan.train.class_weights, self.context.encoding, counted=not under_budget(plan)
@@ -333,12 +333,12 @@ class _Runner:
         return rounds.overspent
 
     def _cells(self) -> tuple[ColumnCells, ...]:
-        """The cells that patients may be counted in for percentiles, where the encoding was agreed beforehand."""
+        """Return the cells of percentile counts, where the encoding is public."""
         encoding = self.context.encoding
         return column_cells(encoding) if counts_patients(self.plan) and isinstance(encoding, Encoding) else ()
 
     def _recorder(self) -> Recording:
-        """The run's ledger. Every hospital countersigns it, also one that only tests."""
+        """Open the run's ledger. Every site countersigns it, also a site that only tests."""
         return open_ledger(
             Plan(self.checkpoint.plan()),
             self.context.engine,
@@ -349,7 +349,7 @@ class _Runner:
         )
 
     def _lend(self, *, resumed: bool) -> None:
-        """Send sites the reference rows they are to hold; one that goes on after a break needs them again."""
+        """Send the shared reference rows to sites; a resumed run sends them again."""
         plan, encoding = self.plan, self.context.encoding
         for name in lent_rows(plan):
             rows = self.context.references.get(name)
@@ -359,10 +359,10 @@ class _Runner:
             sites = self.context.training_sites
             self.context.engine.drive(share_reference(name, rows.part.x, features, target, sites, rows.masks), round=0)
         if resumed:
-            self.context.engine.meter.read()  # lending was counted the first time
+            self.context.engine.meter.read()  # the first transfer was counted already
 
     def _watching(self) -> RationaleEvaluator | None:
-        """What the model in use is scored on, and whether pictures that reasons are scored on do for it."""
+        """Set up the scores of heat maps, and check that the reference images fit; None where they are off."""
         for name in scored_sets(self.plan):
             rows = self.context.references.get(name)
             assert rows is not None
@@ -370,7 +370,7 @@ class _Runner:
         return RationaleEvaluator.of(self.plan, self.context.references)
 
     def _explaining(self, model: Model) -> RoundExplanations | None:
-        """What the run explains, and how; None for nothing."""
+        """Set up explanations; None where they are off."""
         plan = self.plan
         name = explainer_name(plan, model, self.context.encoding)
         if name is None:
@@ -383,12 +383,12 @@ class _Runner:
         )
         sentences = [no_rows(plan)] if rows is None and plan.reference.plain() else []
         sentences += [no_tile(plan)] if planted is not None and not explanations.patch_tiles else []
-        self.context.warn(*sentences)  # a run that goes on has said them before
+        self.context.warn(*sentences)  # a resumed run has these warnings already
         explanations.recall(self.checkpoint.records())
         return explanations
 
     def _maps(self, model: Model) -> HeatMaps | None:
-        """Heat maps of the run, which sites keep in the run folder since they have none of their own; None for none."""
+        """Set up heat maps, which simulated sites store in the run folder; None where they are off."""
         plan = self.plan
         if not maps_asked(plan):
             return None
@@ -400,7 +400,7 @@ class _Runner:
         return maps
 
     def _join(self, model: Model, state: State) -> Callable[[Answers, Array], Array]:
-        """How answers become one model: the model's own way, or head by head where sites have different tasks."""
+        """Return the function that aggregates answers: the model's own, or head by head where sites have different tasks."""
         stack = self.context.consortium.stack
         own_classes = open_classes(self.context.encoding.classes, stack.tasks, self.context.setup.spec["tasks"])
         if own_classes is None:
@@ -416,7 +416,7 @@ class _Runner:
         return join
 
     def _check_validation(self) -> None:
-        """What needs validation rows is refused before training, not after."""
+        """Refuse settings that need validation rows where there are none, before training."""
         e = self.plan.evaluation
         needs = {
             "train.early_stop": bool(self.plan.train.early_stop),
@@ -430,7 +430,7 @@ class _Runner:
 
 
 def new_folder(base: Path, name: str) -> Path:
-    """base/name, or base/name-2, -3 ... where that is taken."""
+    """Return base/name, or base/name-2, -3 ... where that exists."""
     path, n = base / name, 2
     while path.exists():
         path, n = base / f"{name}-{n}", n + 1

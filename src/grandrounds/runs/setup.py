@@ -45,14 +45,14 @@ _REPORT = "summary"
 
 
 class SummaryCollector:
-    """Listens while sites say what their encoding is made from; nothing more is asked of them for it."""
+    """Collect the sites' summaries while they agree on the encoding; sites get no further Ask."""
 
     def __init__(self) -> None:
         self._said: Sequence[Mapping[str, Any]] = ()
         self._moments: Sequence[Mapping[str, Any]] = ()
 
     def watched(self, work: Driven) -> Driven:
-        """The same exchange, overheard."""
+        """Return the same exchange, with its answers collected."""
 
         def through(effect: Any) -> Driven:
             answers = yield effect
@@ -66,7 +66,7 @@ class SummaryCollector:
         return intercept(work, through)
 
     def population(self, plan: Plan, encoding: AnyEncoding) -> Population | None:
-        """What the summaries add up to. Pictures have no columns; under a budget exact sums are not released."""
+        """Return the merged summaries; None for images, and under a budget, where exact sums are not released."""
         columns = {len(m["count"]) for m in self._moments}
         summaries = [s for s in self._said if s.get("kind") != KIND and len(s["count"]) in columns]
         if plan.privacy.epsilon is not None or not summaries or not isinstance(encoding, Encoding):
@@ -76,29 +76,29 @@ class SummaryCollector:
 
 
 OUTSIZED = 1000
-"""Times the median number of training rows, from which on a site's claim is pointed out."""
+"""Multiple of the median number of training rows from which on a site gets a warning."""
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """What stands before the first round."""
+    """The state of a run before the first round."""
 
     engine: Engine
     encoding: AnyEncoding
-    spec: dict[str, Any]  # the model, as sites were told to build it
+    spec: dict[str, Any]  # model specification
     rows: dict[str, dict[str, int]]  # by site: train, val, test
-    notes: dict[str, list[str]]  # by site: what had to be made up
+    notes: dict[str, list[str]]  # by site: notes on imputed values
     warnings: tuple[str, ...]
-    metrics: Metrics  # of the experiment's own
-    centre: Array | None = None  # the mean patient as the model sees one, where explanations start from it
+    metrics: Metrics  # custom metrics
+    centre: Array | None = None  # the encoded mean patient, where explanations need it
     event: Event | None = None  # the class of two whose probability is the risk
-    population: Population | None = None  # what the sites' summaries add up to; a resumed run has it on disk
+    population: Population | None = None  # merged summaries of the sites; a resumed run has them on disk
 
 
 def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, engine: Engine | None = None) -> RunSetup:
-    """Round 0: summaries to the server, the encoding back, rows prepared. A resumed run takes the encoding it had.
+    """Run round 0: collect summaries, agree on the encoding, prepare rows. A resumed run keeps its encoding.
 
-    `engine`: what drives it; one of this machine's own where none is given.
+    `engine`: the engine; None makes a local one.
     """
     if engine is None:
         engine = LocalEngine(consortium.stack, engine_settings(plan, consortium.stack.names))
@@ -126,12 +126,12 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     spec["tasks"] = list(plan.tasks.plain())
     norm = is_variant_of(plan.method.name, "fedbn")
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
-    if plugins.is_path(plan.model.name):  # what is wrong with it is said here; a site would only refuse
+    if plugins.is_path(plan.model.name):  # its errors are reported here
         build_model(spec, device="cpu", own_code=True)
     wanted = (plan.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(plan) is None) or needs_mean_patient(plan)
     may_report = (
         plan.privacy.epsilon is None
-    )  # under a budget neither leaves; what needs the mean patient is refused later
+    )  # under a budget neither is disclosed; settings that need the mean patient are refused later
     prepared = prepare_sites(encoding, spec, centre=first if wanted and may_report else (), notes=may_report)
     rows, notes, centre = engine.drive(prepared, round=0)
     warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows))
@@ -140,32 +140,32 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
             engine.restore(snapshot.part("sites"), snapshot.facts["engine"])
         except (KeyError, TypeError, ValueError, IndexError):
             raise BadInput(
-                "the checkpoint is damaged: what its sites remember does not fit them; run it again",
+                "the checkpoint is damaged: the stored state of sites does not fit them; run the experiment again",
                 code="damaged-file",
             ) from None
-        engine.meter.read()  # preparing again was counted the first time
+        engine.meter.read()  # the first preparation was counted already
     metrics = custom_metrics(plan.evaluation.metrics)
     population = summaries.population(plan, encoding)
     return RunSetup(engine, encoding, dict(spec), rows, notes, warnings, metrics, centre, event, population)
 
 
 def _outsized(rows: Mapping[str, Mapping[str, int]]) -> list[str]:
-    """A warning for a site that says it has far more training rows than the others: weights follow row counts."""
+    """Warn of sites that report far more training rows than the others: weights follow row counts."""
     training_rows = {site: counts["train"] for site, counts in rows.items()}
     usual = sorted(training_rows.values())[(len(training_rows) - 1) // 2] if training_rows else 0
     return [
-        f"{site} says that it has {n:,} training rows, {n / usual:,.0f} times the median: is that so? Weights follow it"
+        f"{site} reports {n:,} training rows, {n / usual:,.0f} times the median. Check it: weights follow row counts"
         for site, n in training_rows.items()
         if usual and n > OUTSIZED * usual
     ]
 
 
 def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
-    """The event as the plan states it. A resumed run keeps the one it has; an encoding without one is of version 0.1."""
+    """Return the event that the plan states. A resumed run keeps its event; an encoding of version 0.1 has none."""
     catalog_entry = CATALOG.get(plan.data.name or "")
     data = plan.data.plain()
     if plan.tasks.plain():
-        data["event"] = None  # each task has classes of its own
+        data["event"] = None  # each task has its own classes
     elif resumed:
         data = {
             **{k: v for k, v in data.items() if k != "event"},
@@ -178,14 +178,14 @@ def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
 
 
 def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> EngineSettings:
-    """The plan's [engine] section; faults that name no site are refused. `run`: what Asks are numbered under."""
+    """Return the settings of the engine; faults at unknown sites are refused. `run`: the prefix of Ask numbers."""
     e = plan.engine
     unknown = sorted((set(e.faults.nan) | set(e.faults.slow.plain())) - set(sites))
     if unknown:
         raise BadInput(
             f"engine.faults names '{unknown[0]}', which is no site; sites are: {', '.join(sites)}", code="unknown-site"
         )
-    pooled = is_variant_of(plan.method.name, POOLED)  # nothing is sent, so nothing is late or lost
+    pooled = is_variant_of(plan.method.name, POOLED)  # nothing is sent, so there are no faults
     return EngineSettings(
         run=run or f"{plan.name}-{plan.seed}",
         seed=plan.seed,
@@ -204,7 +204,7 @@ def engine_settings(plan: Plan, sites: tuple[str, ...], *, run: str = "") -> Eng
 
 
 def _seconds(plan: Plan, sites: tuple[str, ...]) -> dict[str, float]:
-    """Virtual seconds that sites take to train: as named, else log-normal about 1 with deviation engine.speed_spread."""
+    """Return the virtual training seconds of sites: as set, else log-normal around 1 with deviation engine.speed_spread."""
     spread = plan.engine.speed_spread
     drawn = {s: float(np.exp(spread * generator(plan.seed, purpose="speed", site=s).standard_normal())) for s in sites}
     return (drawn if spread else {}) | dict(plan.engine.faults.slow.plain())

@@ -1,4 +1,4 @@
-"""All of a run that changes from round to round, as it is kept in a checkpoint."""
+"""State of a run that changes from round to round, as stored in a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grandrounds.methods.assignment import ModelAssignment
 
 @dataclass
 class State:
-    """All that changes from round to round."""
+    """State that changes from round to round."""
 
     served: ModelAssignment
     sites: tuple[str, ...]
@@ -29,7 +29,7 @@ class State:
     clock: float = 0.0  # virtual seconds
 
     def known(self) -> dict[str, Any]:
-        """What the server knows of it at the start of a round."""
+        """Return the part of the state that the method receives at the start of a round."""
         return {"model": self.served.model, "assignment": self.served, "state": self.method}
 
     def arrays(self) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Where a run takes place: on one machine that holds all hospitals' rows, or at the hospitals themselves."""
+"""Venue of a run: a simulation on one machine with the rows of all hospitals, or a deployment at hospitals."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 
 
 class Venue(Protocol):
-    """What a run needs to know of the place."""
+    """Interface of a venue."""
 
     @property
     def simulated(self) -> bool:
-        """Whether keys and noise follow from the seed."""
+        """True where keys and noise follow from the seed."""
         ...
 
     def assemble(self, plan: Plan) -> Consortium:
-        """The sites that take part, and what the server holds itself."""
+        """Return the sites, and the rows of the server."""
         ...
 
     def engine(self, plan: Plan, consortium: Consortium) -> Engine:
-        """What drives methods there."""
+        """Return the engine that drives methods."""
         ...
 
     def signers(self, plan: Plan, sites: Sequence[str]) -> Signers:
-        """Who signs the ledger."""
+        """Return the keys that sign the ledger."""
         ...
 
     def secret(self, plan: Plan) -> Secret | None:
-        """What a trusted server's noise comes from; None: from the seed."""
+        """Return the secret that generates a trusted server's noise; None uses the seed."""
         ...
 
     def close(self) -> None:
-        """The run is over."""
+        """End the run."""
         ...
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """All sites in this process. `given`: rows from memory; `at_sites`: the folder for what would stay at sites."""
+    """All sites in this process. `given`: rows in memory; `at_sites`: the folder of files that real sites would keep."""
 
     given: Table | ImageSet | None
     at_sites: Path

@@ -28,11 +28,27 @@ def tune(
     jobs: int = 1,
     progress: ProgressCallback | None = None,
 ) -> TuningResult:
-    """Search for settings that do well on validation rows; run again with the same `out`, it goes on.
+    """Search for the settings that do best on validation rows. The same `out` continues an interrupted search.
 
-    What is not given the experiment's [tune] section says. `space`: setting -> {"low", "high", "log"} or a list of
-    values; none anywhere: what is usual for the method. `data`: tune on another set (of the catalog, a loader of your
-    own, or a file with the same columns). `table`: a data frame or Table in place of what data.table names.
+    Args:
+        experiment: The experiment. Its [tune] section has the defaults of the following arguments.
+        trials: The number of settings to try.
+        space: Setting -> {"low", "high", "log"} or a list of values; None is the usual space of the method.
+        out: The folder of the search; None is runs/tune/NAME.
+        metric: The validation metric.
+        direction: "maximize" or "minimize".
+        share: The share of the training and validation rows to tune on.
+        data: Another data set to tune on: a name of the catalog, a loader, or a file with the same columns.
+        table: A data frame or Table that replaces the rows of data.table.
+        jobs: Trials at a time, each in its own process.
+        progress: Called with a sentence, the number of ended trials, and the total.
+
+    Returns:
+        The best trial, all trials, and the experiment with the best settings.
+
+    Raises:
+        BadInput: A setting, metric or option is wrong, or Optuna is not installed.
+        RunFailed: All trials failed.
     """
     from grandrounds.tuning.tuner import run_search
 

@@ -33,14 +33,14 @@ def _range(low: float, high: float, *, log: bool = False) -> _SpaceTable:
 
 
 def _is_method(experiment: Experiment, *names: str) -> bool:
-    """Return whether the experiment's method is one of these, or made from one."""
+    """Tell whether the experiment's method is one of these, or a variant of one."""
     from grandrounds.methods import METHODS, is_variant_of
 
     return any(name in METHODS and is_variant_of(experiment.method.name, name) for name in names)
 
 
 def _training(e: Experiment) -> _SpaceTable:
-    """Return a site's own training. Adaptive optimisers take steps of their own length, so their rates are smaller."""
+    """Return settings of local training. Adaptive optimisers need smaller learning rates."""
     adaptive = e.train.optimizer in ("adam", "adamw")
     out: _SpaceTable = {"train.lr": _range(1e-4, 0.03, log=True) if adaptive else _range(1e-3, 1.0, log=True)}
     if e.train.steps:
@@ -53,7 +53,7 @@ def _training(e: Experiment) -> _SpaceTable:
 
 
 def _privacy(e: Experiment) -> _SpaceTable:
-    """Return the settings that trade noise for bias at the same promise."""
+    """Return the settings that trade noise for bias at the same privacy guarantee."""
     if e.privacy.mechanism == "none":
         return {}
     clip: _SpaceTable = {"privacy.clip": _range(0.05, 4.0, log=True)}
@@ -79,7 +79,7 @@ def _regularizer(e: Experiment) -> _SpaceTable:
 
 
 def _server(e: Experiment) -> _SpaceTable:
-    """Return the server's own step, and what methods of several models or no common clock have."""
+    """Return settings of the server step, of clustered methods and of asynchronous methods."""
     if _is_method(e, *_SERVER_ADAPTIVE):
         return {"method.server.lr": _range(1e-3, 1.0, log=True), "method.server.tau": _range(1e-4, 0.1, log=True)}
     if _is_method(e, "fedavgm"):
@@ -92,7 +92,7 @@ def _server(e: Experiment) -> _SpaceTable:
 
 
 def _veil(e: Experiment) -> _SpaceTable:
-    """VEIL trains no model at its sites round by round: what counts is what is proposed, clipped and stepped."""
+    """Return the settings of VEIL, whose sites train no model round by round."""
     veil = e.method.veil
     how = ("select_then_fit" if e.privacy.secure else "score") if veil.selection == "auto" else veil.selection
     least = {"select_then_fit": veil.stages or 1, "moments": 1}.get(how, 2)

@@ -1,10 +1,10 @@
 """Privacy cost of tuning. Every trial uses patients again, and the final run's epsilon does not include it.
 
-Trials are releases about the same patients, so they compose. Each promises its own epsilon and delta whatever came before,
-so these add up. Composing all releases gives less, but its theorems fix noise and sampling beforehand, and a search picks
-them as it goes: that figure is said with this condition. Methods that pay for a random number of
-trials little more than for one (Liu and Talwar 2019, Papernot and Steinke 2022) need a random stopping rule and the
-best trial alone to be seen; they are not built here, and no gain is claimed from them.
+Trials are releases about the same patients, so they compose. Each trial guarantees its own epsilon and delta regardless of the
+trials before it, so these add up. Composing all releases gives a smaller epsilon, but its theorems require that noise and
+sampling are fixed beforehand, and a search chooses them adaptively: that value is stated with this condition. Methods that
+charge a random number of trials little more than one (Liu and Talwar 2019, Papernot and Steinke 2022) need a random stopping
+rule and may show only the best trial; they are not implemented.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def read_releases(run: Run) -> Releases:
-    """Read a run's releases about patients under a mechanism; empty where it promised nothing."""
+    """Read a run's releases about patients; empty where it gives no guarantee."""
     if run.finished:
         events = run.summary["privacy"].get("events", [])
     else:
@@ -37,9 +37,9 @@ def read_releases(run: Run) -> Releases:
 
 
 def privacy_cost(trials: Sequence[Trial], best: Trial, *, validation: int, elsewhere: str = "") -> PrivacyCost:
-    """Compute the privacy cost of all trials that were run: figures, and a statement in plain words.
+    """Compute the privacy cost of all trials that were run: numbers, and a statement in sentences.
 
-    `elsewhere`: the set that trials ran on, where it is not the experiment's own.
+    `elsewhere`: the data set of the trials, where it is not that of the experiment.
     """
     from grandrounds.privacy.accounting import epsilon_of
 
@@ -79,9 +79,9 @@ def _compose(
     delta: float,
     unit: str,
 ) -> PrivacyCost:
-    """Compose trials that each kept a promise: `each` its epsilon at `delta`; `final`: releases of the best settings.
+    """Compose trials with a guarantee each: `each` its epsilon at `delta`; `final`: releases of the best settings.
 
-    `unit`: whom the promises are to.
+    `unit`: the unit of the guarantees, a patient or a row.
     """
     from grandrounds.privacy.accounting import epsilon_of
 
@@ -110,7 +110,7 @@ def _compose(
 
 
 def _training(trial: Trial) -> list[Event]:
-    """Releases about training rows; validation and test rows are other patients', and are spoken of apart."""
+    """Return the releases about training rows; validation and test rows are other patients."""
     from grandrounds.privacy.accounting import Event
 
     events = [Event.from_dict(e) for e in trial.outcome.privacy["events"]]
@@ -118,7 +118,7 @@ def _training(trial: Trial) -> list[Event]:
 
 
 def _number(value: float) -> str:
-    """Rounded up to three digits: a bound must stay one."""
+    """Round up to three digits, so that a bound stays a bound."""
     if value <= 0:
         return "0"
     digits = 2 - math.floor(math.log10(value))

@@ -39,7 +39,7 @@ def build_results(tuned: TuningResult, space: Space, *, share: float, data: str 
 
 
 def write(tuned: TuningResult, values: Mapping[str, object]) -> None:
-    """Write both files, each whole or not at all."""
+    """Write both files atomically."""
     try:
         write_atomic(tuned.folder / RESULTS, json.dumps(values, indent=1, allow_nan=False).encode())
         write_atomic(tuned.folder / BEST, best_toml(tuned).encode())
@@ -55,6 +55,6 @@ def best_toml(tuned: TuningResult) -> str:
     best, goal = tuned.best, tuned.goal
     head = (
         f"# The best of {len(tuned.trials)} trials (number {best.number}): {metric_label(goal.metric)} {best.value:.4f} of "
-        f"{tuned.rows} validation rows.\n# Test rows were not looked at: `rounds run best.toml` gives their figures."
+        f"{tuned.rows} validation rows.\n# Test rows were not used: `rounds run best.toml` gives their scores."
     )
     return toml.dumps(values, head=head)

@@ -1,10 +1,10 @@
-"""Rows of trials. Settings are never chosen by test rows of the experiment.
+"""Rows of trials. Settings are never chosen on test rows of the experiment.
 
-A share of the rows is drawn from the experiment's own training and validation rows, site by site, and lies beside the
-study while trials run: rows of patients, readable by the owner alone and removed at the end.
+A share of the rows is drawn from the experiment's training and validation rows, site by site. It is stored next to the study
+while trials run, readable by the owner only, and removed at the end.
 
-Under a budget (privacy.epsilon) a run tells figures of its test rows alone. Its trials then run on the experiment's
-training and validation rows only, a part of which are the test rows there.
+Under a budget (privacy.epsilon) a run reports scores of its test rows only. Its trials then use the experiment's training and
+validation rows only, and a part of them as test rows.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class TrialRows:
 
     sections: PlanTable
     classes: int
-    validation: int  # rows that settings are judged by
-    part: str = "validation"  # where a run's summary has their figures
-    file: Path | None = None  # rows written out for the trials, to be removed
+    validation: int  # number of rows on which settings are scored
+    part: str = "validation"  # the part of a run's summary with their scores
+    file: Path | None = None  # rows stored for the trials, to be removed
 
     def plan(self, plan: PlanTable) -> PlanTable:
-        """Return a trial's plan on these rows. Preparation of the data (data.scale ...) is the trial's own."""
+        """Return a trial's plan on these rows. The trial sets the preparation of the data (data.scale ...)."""
         out = {**plan, **{k: v for k, v in self.sections.items() if k != "data"}}
         return {**out, "data": {**plan["data"], **self.sections["data"]}}
 
     def remove(self) -> None:
-        """Take away the rows that were written out."""
+        """Remove the stored rows."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
             self.file.parent.rmdir()
@@ -62,8 +62,8 @@ class TrialRows:
 def prepare_rows(plan: PlanTable, folder: Path, *, share: float, secret: str | None, table: Any) -> TrialRows:
     """Return the rows of a plan, or a share of them.
 
-    `secret`: the database URL with its password, which no plan may hold. `table`: a data frame, Table or ImageSet in
-    place of what the plan names.
+    `secret`: the database URL with its password, which no plan may contain. `table`: a data frame, Table or ImageSet that
+    replaces the rows of the plan.
     """
     given = table if table is None or isinstance(table, Table | ImageSet) else Table.from_pandas(table)
     if given is None and secret is not None:
@@ -72,7 +72,7 @@ def prepare_rows(plan: PlanTable, folder: Path, *, share: float, secret: str | N
     val = sum(len(r.val) for r in consortium.stack.rows)
     classes = len(set(consortium.stack.data.label.tolist()))
     if not val:
-        raise BadInput("tuning goes by validation rows and there are none: set split.val above 0", code="no-validation-rows")
+        raise BadInput("tuning needs validation rows, and split.val is 0: set split.val above 0", code="no-validation-rows")
     if share < 1 or under_budget(Plan(plan)):
         return _draw_share(plan, folder, consortium, share=share, classes=classes)
     if given is None:
@@ -83,13 +83,13 @@ def prepare_rows(plan: PlanTable, folder: Path, *, share: float, secret: str | N
 
 
 def _without_corruption(plan: PlanTable) -> Plan:
-    """Return the plan without what is done to rows later on: attacks, tasks, protocol shift, pooling."""
+    """Return the plan without later changes of rows: attacks, tasks, protocol shift, pooling."""
     data = {**plan["data"], **{k: {**plan["data"][k], key: off} for k, (key, off) in _CORRUPTION_OFF.items()}}
     return Plan({**plan, "data": data, "attacks": [], "tasks": {}, "method": {**plan["method"], "name": "fedavg"}})
 
 
 def _draw_share(plan: PlanTable, folder: Path, consortium: Consortium, *, share: float, classes: int) -> TrialRows:
-    """Return a share of each training site's rows, whole patients; a small site gives as many as split.min_rows asks for."""
+    """Return a share of each training site's rows, whole patients; a small site gives at least split.min_rows."""
     data, least = consortium.stack.data, int(plan["split"]["min_rows"])
     drawn: dict[str, Array] = {}
     for site, site_rows in zip(consortium.stack.names, consortium.stack.rows, strict=True):
@@ -99,7 +99,7 @@ def _draw_share(plan: PlanTable, folder: Path, consortium: Consortium, *, share:
     lent = [r.rows[: math.ceil(len(r.rows) * share)] for r in consortium.reference.values()]
     for row, site in zip(np.concatenate(lent) if lent else (), itertools.cycle(drawn), strict=False):
         home = site if data.site is None or plan["split"]["partition"] != "column" else data.site[row]
-        drawn[home] = np.append(drawn[home], row)  # as many as the trials set aside again
+        drawn[home] = np.append(drawn[home], row)  # the trials set as many aside again
     rows = np.concatenate(list(drawn.values()))
     owner = np.repeat(np.array(list(drawn), object), [len(r) for r in drawn.values()])
     section: PlanTable = {"name": None, "query": None, "pictures": None, "sha256": None}

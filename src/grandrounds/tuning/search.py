@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RUNS = "trials"
 
 ProgressCallback = Callable[[str, int, int], None]
-"""Called with a sentence for whoever waits, how many trials have ended and how many there are to be."""
+"""Called with a sentence, the number of ended trials and the total."""
 
 
 def search(
@@ -41,9 +41,9 @@ def search(
     jobs: int,
     progress: ProgressCallback,
 ) -> tuple[Trial, ...]:
-    """Try settings until so many trials have ended, `jobs` at a time; those of an earlier process count.
+    """Try settings until so many trials have ended, `jobs` at a time; trials of an earlier process count.
 
-    A batch is told to the study in the order of its trials, so that what comes next does not depend on which was faster.
+    The study receives a batch in the order of its trials, so the next proposals do not depend on their speed.
     """
     _clean_trials(folder, study.begun())
     ended = study.ended()
@@ -72,7 +72,7 @@ def search(
 def trial_plan(experiment: Experiment, settings: Mapping[str, Value], rows: TrialRows) -> PlanTable:
     """Return the plan of one trial."""
     plan = rows.plan(with_values(experiment, settings).plan())
-    for key in ("table", "pictures", "masks"):  # a trial is run from another folder
+    for key in ("table", "pictures", "masks"):  # a trial runs in another folder
         path = plan["data"][key]
         if path is not None and "://" not in path and path != "strokes":
             plan["data"][key] = str(Path(path).resolve())
@@ -97,13 +97,13 @@ class _Batch:
         self._outcomes: dict[int, Outcome] = {}
 
     def run(self, settings: Mapping[int, Mapping[str, Value]], *, jobs: int, strict: bool) -> dict[int, Outcome]:
-        """Return an outcome for each. `strict`: nothing has worked so far, so what a run refuses is the experiment's fault."""
+        """Return the outcome of each trial. `strict`: no trial has succeeded yet, so a refusal is an error of the experiment."""
         self._numbers = {_trial_name(n): n for n in settings}
         plans: dict[str, PlanTable] = {}
         for name, n in self._numbers.items():
             try:
                 plans[name] = trial_plan(self._experiment, settings[n], self._rows)
-            except BadInput as e:  # values that are right each alone and not together
+            except BadInput as e:  # values that are valid alone and not together
                 self._failed(name, e)
         while plans:
             try:
@@ -114,14 +114,14 @@ class _Batch:
                 if name not in plans or strict:
                     raise BadInput(str(e).removeprefix(f"{name}: "), code=e.code) from None
                 self._failed(name, e)
-                del plans[name]  # the others are gone on with; what has ended is read again
+                del plans[name]  # the others continue; ended ones are read again
         return self._outcomes
 
     def _ended(self, name: str, run: Run) -> None:
         self._over(name, _read(run, self._goal, self._rows.part))
 
     def _failed(self, name: str, error: GrandRoundsError) -> None:
-        """Record a failed trial, with what it released before it failed."""
+        """Record a failed trial, with its releases before the failure."""
         folder = self._folder / RUNS / name
         privacy = read_releases(Run(folder)) if (folder / "checkpoint" / "plan.json").exists() else {}
         self._over(name, Outcome(None, str(error).removeprefix(f"{name}: "), privacy=privacy))
@@ -134,7 +134,7 @@ class _Batch:
 
 
 def _read(run: Run, goal: Goal, part: str) -> Outcome:
-    """Return the figure of a finished run, of rows that are no test rows of the experiment (`TrialRows`)."""
+    """Return the score of a finished run on rows that are not test rows of the experiment (`TrialRows`)."""
     summary = run.summary
     value = summary[part].get(goal.metric)
     seconds, privacy = float(summary["cost"]["seconds"]), read_releases(run)
@@ -146,7 +146,7 @@ def _read(run: Run, goal: Goal, part: str) -> Outcome:
 
 
 def _clean_trials(folder: Path, numbers: Collection[int]) -> None:
-    """Keep runs of trials that were begun, and remove those of an abandoned search.
+    """Keep runs of started trials, and remove those of an abandoned search.
 
     A killed search may leave a trial that still runs in its own process.
     """

@@ -1,5 +1,7 @@
-"""What is searched: settings by their dotted names, each with a range or a list of values. All of it is checked before
-anything is run, by the experiment's own rules."""
+"""Search space: settings by their dotted names, each with a range or a list of values.
+
+The space is checked by the experiment's rules before any trial runs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment
 
 Value = Any
-"""A value of a setting, as TOML has it: a number, a word, true or false, a list of these."""
+"""A value of a setting in TOML: a number, a string, true or false, or a list of these."""
 
 _KEYS = ("low", "high", "log", "choices")
 _DIGITS = 4
@@ -30,7 +32,7 @@ _SECTIONS = ("data", "model", "method", "train", "explain", "privacy")
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`, both included; `log`: every power is as likely as every other."""
+    """Numbers from `low` to `high`, both included; `log`: drawn uniformly on a log scale."""
 
     low: float
     high: float
@@ -39,7 +41,7 @@ class Range:
 
     @property
     def ends(self) -> tuple[Value, ...]:
-        """Values that stand for all when bounds are checked."""
+        """Return the values at which bounds are checked."""
         return (self.low, self.high)
 
     def suggest(self, trial: Trial, name: str) -> Value:
@@ -50,7 +52,7 @@ class Range:
         return min(max(float(f"{drawn:.{_DIGITS}g}"), self.low), self.high)
 
     def stored(self, value: Value) -> Value:
-        """Return a value as the study keeps it; None where it is not in here."""
+        """Return a value as the study stores it; None where it is not in the range."""
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return value if number and self.low <= value <= self.high else None
 
@@ -63,7 +65,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """One of these values. The study keeps them as TOML text, since a value may be a list."""
+    """One of these values. The study stores them as TOML text, because a value may be a list."""
 
     values: tuple[Value, ...]
 
@@ -91,7 +93,7 @@ Space = Mapping[str, Dimension]
 
 
 def read_space(table: Mapping[str, Value], experiment: Experiment, *, where: str = "tune.space") -> dict[str, Dimension]:
-    """Return the space that a file or a program gives, checked against the experiment it is for."""
+    """Read a search space, and check it against its experiment."""
     space: dict[str, Dimension] = {}
     for name, entry in _flatten(table, where):
         place = f"{where}: {name}"
@@ -132,7 +134,7 @@ def with_values(experiment: Experiment, settings: Mapping[str, Value]) -> Experi
 
 
 def current_values(space: Space, experiment: Experiment) -> dict[str, Value]:
-    """Return the experiment's own values of the settings of a space; unset ones are left out."""
+    """Return the experiment's values of the settings of a space; unset ones are left out."""
     plain = experiment.model_dump(mode="json")
     values = {name: _lookup(plain, name) for name in space}
     return {name: v for name, v in values.items() if v is not None}
@@ -145,7 +147,7 @@ def _lookup(values: Any, name: str) -> Any:
 
 
 def _flatten(table: Mapping[str, Value], where: str, before: str = "") -> Iterator[tuple[str, Mapping[str, Value]]]:
-    """Dotted name -> entry; TOML makes tables of a dotted key that is not in quotes."""
+    """Yield dotted name and entry; TOML makes tables of a dotted key without quotes."""
     for key, entry in table.items():
         name = f"{before}{key}"
         if isinstance(entry, Dimension):
@@ -192,40 +194,40 @@ def _read_choices(entry: Mapping[str, Value], place: str) -> Choices:
     values = entry["choices"]
     if len(entry) > 1 or not isinstance(values, list | tuple) or not values:
         raise BadInput(
-            f"{place}: choices is a list of values and stands alone: {{ choices = [16, 32] }}", code="bad-search-space"
+            f"{place}: choices is a list of values without other keys: {{ choices = [16, 32] }}", code="bad-search-space"
         )
     if len({toml.literal(v) for v in values}) < len(values):
-        raise BadInput(f"{place}: a value stands twice in choices", code="bad-search-space")
+        raise BadInput(f"{place}: choices has a value twice: remove one", code="bad-search-space")
     return Choices(tuple(values))
 
 
 def _check_tunable(name: str, experiment: Experiment, place: str) -> None:
-    """Refuse what would change the question: other rows to be judged on, or another promise to patients."""
+    """Refuse settings that would make trials incomparable: other evaluation rows, or another privacy guarantee."""
     section, _, key = name.partition(".")
     if section in type(experiment).model_fields and section not in _SECTIONS:
         raise BadInput(
-            f"{place} cannot be tuned: trials would not be judged alike; known: {', '.join(_SECTIONS)}",
+            f"{place} cannot be tuned: its trials could not be compared; known: {', '.join(_SECTIONS)}",
             code="untunable-setting",
         )
     if section == "data" and key.split(".")[0] not in _DATA:
         raise BadInput(
-            f"{place} cannot be tuned: trials would not be judged alike; of [data]: {', '.join(_DATA)}",
+            f"{place} cannot be tuned: its trials could not be compared; of [data]: {', '.join(_DATA)}",
             code="untunable-setting",
         )
     if section == "privacy" and key not in _PRIVACY:
         raise BadInput(
-            f"{place} cannot be tuned: it is what is promised to patients; of [privacy]: {', '.join(_PRIVACY)}",
+            f"{place} cannot be tuned: it sets the privacy guarantee; of [privacy]: {', '.join(_PRIVACY)}",
             code="untunable-setting",
         )
     if name == "privacy.noise" and experiment.privacy.epsilon is None:
         raise BadInput(
-            f"{place} cannot be tuned without privacy.epsilon: least noise would win, at any loss of privacy",
+            f"{place} cannot be tuned without privacy.epsilon: the least noise would win, at any loss of privacy",
             code="untunable-setting",
         )
 
 
 def _setting_types(name: str) -> set[Any]:
-    """Return the plain types that a setting may have; none where the experiment leaves that open (options of own code)."""
+    """Return the plain types that a setting may have; none where any type is allowed (options of plug-ins)."""
     from pydantic import BaseModel
 
     from grandrounds.experiment.experiment import Experiment
@@ -253,7 +255,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _parse_list(text: str) -> list[Value]:
-    """Values between commas; a list may be one of them."""
+    """Parse values between commas; a value may be a list."""
     try:
         return list(tomllib.loads(f"v = [{text}]")["v"])
     except tomllib.TOMLDecodeError:
@@ -261,7 +263,7 @@ def _parse_list(text: str) -> list[Value]:
 
 
 def _parse_value(text: str) -> Value:
-    """Return a TOML value; a bare word is text, and 1e-3 or 1 are numbers as people write them."""
+    """Return a TOML value; a bare word is text, and 1e-3 or 1 are numbers."""
     try:
         return tomllib.loads(f"v = {text.strip()}")["v"]
     except tomllib.TOMLDecodeError:

@@ -1,7 +1,7 @@
-"""The study on disk, with all trials. Optuna keeps it in study.db, and its TPE sampler proposes trials.
+"""The study on disk, with all trials. Optuna stores it in study.db, and its TPE sampler proposes trials.
 
-Every proposal's random numbers follow from (seed, number of the trial), so a search that was interrupted proposes what it
-would have proposed, and with the same seed and as many jobs a search is the same again.
+The random numbers of a proposal follow from the seed and the number of the trial. So an interrupted search continues with the
+same proposals, and the same seed and number of jobs repeat a search.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 FILE = "study.db"
 _NAME = "tuning"
-_MIN_TRIALS = 8  # trials below which nothing is said of what mattered
+_MIN_TRIALS = 8  # least trials for the importance of settings
 
 
 def require_optuna() -> None:
-    """Say what to install where Optuna is missing, before anything is done."""
+    """Raise with the install command where Optuna is missing."""
     from importlib.util import find_spec
 
     if find_spec("optuna") is None:
@@ -59,7 +59,7 @@ class Study:
     ) -> Study:
         """Return the folder's study, or a new one whose first trial is the experiment as it is: its `initial` values.
 
-        A study of something else (`digest`) is refused, unless none of its trials has ended: then it is begun anew.
+        A study of another search (`digest`) is refused, unless none of its trials has ended: then a new one replaces it.
         """
         import optuna
         from sqlalchemy.exc import SQLAlchemyError
@@ -96,7 +96,7 @@ class Study:
         return [_read_trial(t) for t in _ended_trials(self._study)]
 
     def begun(self) -> dict[int, dict[str, Value]]:
-        """Return the trials that were begun and have not ended: an earlier process was stopped."""
+        """Return the trials that an earlier, interrupted process started and did not end."""
         from optuna.trial import Trial as Ongoing
         from optuna.trial import TrialState
 
@@ -111,7 +111,7 @@ class Study:
         return trial.number, self._suggest(trial)
 
     def tell(self, number: int, outcome: Outcome, *, same_as: int | None = None) -> None:
-        """Write down how a trial ended; one without a figure counts as the worst there is."""
+        """Store the outcome of a trial; one without a value counts as the worst."""
         from optuna.trial import Trial as Ongoing
 
         [stored] = [t for t in self._study.get_trials(deepcopy=False) if t.number == number]
@@ -131,7 +131,7 @@ class Study:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 importances = optuna.importance.get_param_importances(self._study, params=list(self._space))
-        except (ValueError, RuntimeError, ZeroDivisionError):  # all trials alike
+        except (ValueError, RuntimeError, ZeroDivisionError):  # all trials have the same value
             return {}
         return {name: float(v) for name, v in sorted(importances.items(), key=lambda item: -item[1]) if v == v}
 
@@ -140,7 +140,7 @@ class Study:
         names = self._space if trial.number else _names_within(self._space, self._own)
         settings = {name: self._space[name].suggest(trial, name) for name in names}
         if trial.number == 0:
-            settings = dict(self._own)  # to the last digit, and also what the space does not hold
+            settings = dict(self._own)  # exact values, also those outside the space
         trial.set_user_attr("settings", settings)
         return settings
 
@@ -154,7 +154,7 @@ class Study:
 
 
 def _names_within(space: Space, values: Mapping[str, Value]) -> list[str]:
-    """Return the settings whose own value is in the space."""
+    """Return the settings whose current value is in the space."""
     return [name for name, value in values.items() if space[name].stored(value) is not None]
 
 

@@ -41,9 +41,15 @@ class Goal:
 
 
 def check_metric(metric: str | None, direction: str, custom: Sequence[str]) -> None:
-    """Refuse a metric that no run will have, or that says neither of more nor of less that it is better.
+    """Refuse a metric that no run will have, or whose direction is unknown.
 
-    `custom` are import paths of the experiment's own metrics.
+    Args:
+        metric: The metric; None is the default.
+        direction: "auto", "maximize" or "minimize".
+        custom: Import paths of the experiment's custom metrics.
+
+    Raises:
+        BadInput: The metric is unknown, or its direction is.
     """
     if metric is None:
         return
@@ -51,17 +57,17 @@ def check_metric(metric: str | None, direction: str, custom: Sequence[str]) -> N
     if metric not in names:
         raise BadInput(f"no metric '{metric}'; {nearest(metric, names)}", code="unknown-metric")
     if direction == "auto" and HIGHER_IS_BETTER.get(metric) is None:
-        raise BadInput(f"is more of '{metric}' better or less? say --direction maximize or minimize", code="unknown-direction")
+        raise BadInput(f"the direction of '{metric}' is unknown: give --direction maximize or minimize", code="unknown-direction")
 
 
 def make_goal(metric: str | None, direction: str, *, classes: int) -> Goal:
-    """Return the figure asked for, or AUROC for two classes and accuracy for more."""
+    """Return the goal: the given metric, or AUROC for two classes and accuracy for more."""
     name = metric or ("auroc" if classes == 2 else "accuracy")
     return Goal(name, HIGHER_IS_BETTER.get(name) is True if direction == "auto" else direction == "maximize")
 
 
 class Releases(TypedDict, total=False):
-    """Releases of a run about patients, under a mechanism; empty where it promised nothing."""
+    """Releases of a run about patients; empty where it gives no guarantee."""
 
     delta: float
     events: list[dict[str, Any]]
@@ -84,7 +90,7 @@ class PrivacyCost(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a trial: its metric, or the reason why there is none."""
+    """The outcome of a trial: its metric, or the reason for the failure."""
 
     value: float | None
     failed: str = ""
@@ -134,7 +140,7 @@ class TuningResult:
     importance: Mapping[str, float]  # shares that sum to 1, the largest first; empty where too few trials ended
     privacy: PrivacyCost
     folder: Path
-    rows: int  # validation rows that settings were judged by
+    rows: int  # number of validation rows on which settings were scored
 
     @property
     def searched(self) -> tuple[str, ...]:
@@ -143,7 +149,7 @@ class TuningResult:
 
     @property
     def ranking(self) -> list[Trial]:
-        """Return the trials that ran, best first; of equals the earlier. Settings that were tried again stand once."""
+        """Return the trials that ran, best first, the earlier of equals first. Repeated settings are listed once."""
         ended = [t for t in self.trials if t.value is not None and t.same_as is None]
         return sorted(ended, key=lambda t: (self.goal.rank(t.value), t.number))
 

@@ -1,4 +1,4 @@
-"""A search from its experiment to its folder: check, try settings, report the best and its privacy cost."""
+"""Run a search from its experiment to its folder: check, try settings, report the best and its privacy cost."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run_search(
     jobs: int,
     progress: ProgressCallback | None,
 ) -> TuningResult:
-    """Search as the experiment's [tune] says, or what is `overrides` in its place; write results.json and best.toml."""
+    """Search as [tune] states, with `overrides` in its place; write results.json and best.toml."""
     require_optuna()
     settings = _merge_settings(experiment.tune, overrides)
     tuned_experiment = _first_fold(
@@ -86,7 +86,7 @@ def run_search(
 
 
 def resolve_space(experiment: Experiment, settings: Tune) -> dict[str, Dimension]:
-    """Return the space that is given, else what is usual for the method."""
+    """Return the given space, else the default space of the method."""
     if settings.space:
         return read_space(settings.space, experiment)
     return read_space(default_space(experiment), experiment)
@@ -106,7 +106,7 @@ def _merge_settings(section: Tune, overrides: Mapping[str, object]) -> Tune:
 
 
 def _on_other_data(experiment: Experiment, data: str) -> Experiment:
-    """Return the experiment on another set. One with the same columns keeps what is said of them; the catalog's say their own."""
+    """Return the experiment on another data set. A file keeps the experiment's columns; a set of the catalog has its own."""
     values = experiment.model_dump(mode="json", exclude_unset=True)
     if data in CATALOG:
         preparation = experiment.data.model_dump(mode="json", include=set(_PREPARATION))
@@ -128,7 +128,7 @@ def _on_other_data(experiment: Experiment, data: str) -> Experiment:
 
 
 def _name_memory_rows(experiment: Experiment, table: Any) -> Experiment:
-    """Return the experiment with rows from memory named as such, where it names no others."""
+    """Return the experiment with data.table set for rows in memory, where it names no data."""
     unnamed = experiment.data.name is None and experiment.data.table is None
     return experiment.with_settings([f"data.table='{DATA_FRAME}'"]) if unnamed and table is not None else experiment
 
@@ -150,7 +150,7 @@ def _skip_reports(experiment: Experiment, space: Space) -> Experiment:
 
 
 def _release(lock: Checkpoint, folder: Path) -> None:
-    """Let go of the folder; where nothing was begun it is not left behind."""
+    """Unlock the folder; remove it where no search was started."""
     if not (folder / FILE).exists():
         (lock.folder / "lock").unlink(missing_ok=True)
         for path in (lock.folder, folder):
@@ -160,7 +160,7 @@ def _release(lock: Checkpoint, folder: Path) -> None:
 
 
 def _lock(folder: Path) -> Checkpoint:
-    """Hold the folder, so that two searches do not mix."""
+    """Lock the folder, so that two searches do not mix."""
     lock = Checkpoint(folder / RUNS)
     try:
         lock.folder.mkdir(parents=True, exist_ok=True)
