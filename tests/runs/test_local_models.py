@@ -271,7 +271,7 @@ def test_under_secure_aggregation_and_without_a_budget_sites_may_speak_of_themse
     assert all(set(t) == OWN and len(t["train_loss"]) == 4 for t in told(done))
     noised = run(tmp_path / "noise", "own", privacy={"mechanism": "dp-sgd", "noise": 1.0, "min_rows": 10})
     assert all(set(t) == OWN for t in told(noised))
-    assert "training rows, whose figures are as they are" in noised.summary["privacy"]["not_covered"][0]
+    assert "training rows, which have no noise" in noised.summary["privacy"]["not_covered"][0]
 
 
 @pytest.mark.parametrize(("name", "local"), [("scaffold", "crossed"), ("fedbuff", "own")])
@@ -304,14 +304,14 @@ def test_a_resumed_run_that_crosses_no_more_still_says_that_it_did(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["evaluation.local_models=own", "method.name=veil"], ["sites of method 'veil' train no local models"]),
-        (["evaluation.local_models=crossed", "method.name=fedbuff"], ["does not wait for all sites", "'own'"]),
-        (["evaluation.local_models=crossed", "method.name=fedasync"], ["does not wait for all sites", "'own'"]),
+        (["evaluation.local_models=own", "method.name=veil"], ["method 'veil' trains no local models"]),
+        (["evaluation.local_models=crossed", "method.name=fedbuff"], ["is asynchronous", "'own'"]),
+        (["evaluation.local_models=crossed", "method.name=fedasync"], ["is asynchronous", "'own'"]),
         (["evaluation.local_models=crossed", "method.name=pooled"], ["one site trains", "'own'"]),
         (["evaluation.local_models=crossed", "privacy.secure=true"], ["privacy.secure hides single models", "'own'"]),
         (
             ["evaluation.local_models=crossed", "privacy.mechanism=dp-sgd", "privacy.noise=1", "privacy.min_rows=10"],
-            ["shows local models to all sites", "use 'own'"],
+            ["sends local models to all sites", "use 'own'"],
         ),
         (
             ["evaluation.local_models=own", "privacy.mechanism=dp-sgd", "privacy.epsilon=3", "privacy.min_rows=10"],

@@ -24,5 +24,5 @@ def test_sites_that_keep_batch_norm_tell_of_their_own_model_and_cannot_lend_it(p
     plain = gr.run(batch_norm_net(pictures), out=tmp_path / "none")
     assert done.model.theta.tobytes() == plain.model.theta.tobytes()
     assert set(done.rounds[-1]["local"]["train_accuracy"]) == {"north", "south", "west"}
-    with refused("method-does-not-fit", match="sites keep BatchNorm entries to themselves, .* set it to 'own'"):
+    with refused("method-does-not-fit", match="BatchNorm entries stay at their site, .* set it to 'own'"):
         gr.run(batch_norm_net(pictures, evaluation={"local_models": "crossed"}), out=tmp_path / "x")

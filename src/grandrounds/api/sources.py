@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment
 
 GUARD = 10.0
-"""`method.robust.guard` of an experiment on a user's table: one site's update cannot outweigh all others by its length."""
+"""`method.robust.guard` of an experiment on a user's table: it limits the length of one site's update."""
 
 DEFAULT_RECIPE = "breast-cancer"
-"""The recipe that runs where none is named: it sends no patient's row to anybody."""
+"""The recipe of `rounds run` and `gr.run()` without an argument. It sends no patient's row to another site."""
 
 Settings = Mapping[str, Any] | Sequence[str]
 """Settings by the names of the experiment file: `{"train.lr": 0.05}`, `{"train": {"lr": 0.05}}` or `["train.lr=0.05"]`."""

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from grandrounds.api.sources import DEFAULT_RECIPE, GUARD
+
 if TYPE_CHECKING:
     from grandrounds.data.formats import Format
     from grandrounds.data.images import ImageSet
@@ -81,12 +83,6 @@ Censored = Annotated[
         "--censored", help="Value to use for '<5' and '>200': value (5 and 200, the default), half or missing."
     ),
 ]
-
-GUARD = 10.0
-"""`method.robust.guard` of an experiment on a user's table: it limits the length of one site's update."""
-
-DEFAULT_RECIPE = "breast-cancer"
-"""The recipe of `rounds run` without an argument. It sends no patient's row to another site."""
 
 
 @dataclass(frozen=True)

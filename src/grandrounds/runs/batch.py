@@ -74,8 +74,9 @@ def _run_one(name: str, plan: PlanValues, out: Path) -> Run:
     process = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
     file.unlink(missing_ok=True)
     if process.returncode:
-        last = (process.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
-        raise (BadInput if process.returncode == 2 else RunFailed)(f"{name}: {last}")
+        lines = process.stderr.strip().splitlines() or ["no message"]
+        sentence = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1])
+        raise (BadInput if process.returncode == 2 else RunFailed)(f"{name}: {sentence.removeprefix('error: ')}")
     return Run(out)
 
 
