@@ -53,7 +53,17 @@ _EARLIER_HOOKS = {"joined": "train_and_aggregate", "work": "train_config", "hold
 
 
 def method_class(name: str) -> type[Method]:
-    """Return the class of a method."""
+    """Return the class of a method.
+
+    Args:
+        name: The name of a built-in method, or an import path.
+
+    Returns:
+        The class.
+
+    Raises:
+        BadInput: The import path names no Method, or a class with hooks of version 0.1.
+    """
     if not plugins.is_path(name):
         return METHODS[name]
     resolved = plugins.resolve(name, key="method.name")
@@ -71,16 +81,42 @@ def method_class(name: str) -> type[Method]:
 
 
 def is_variant_of(name: str, base: str) -> bool:
-    """Check whether a method is a built-in one or a subclass of it."""
+    """Check whether a method is a built-in one or a subclass of it.
+
+    Args:
+        name: The name of the method, or an import path.
+        base: The name of a built-in method.
+
+    Returns:
+        True for the method itself and for its subclasses.
+    """
     return issubclass(method_class(name), METHODS[base])
 
 
 def regularizer_class(settings: Any) -> type[LocalRegularizer]:
-    """Return the local regularizer of a method: the one it requires, else method.stability."""
+    """Return the local regularizer of a method: the one it requires, else method.stability.
+
+    Args:
+        settings: The section [method].
+
+    Returns:
+        The class of the regularizer.
+    """
     named = "none" if settings.stability == "auto" else settings.stability
     return REGULARIZERS[method_class(settings.name).regularizer_name or named]
 
 
 def build_method(settings: MethodSettings, train: TrainSettings) -> Method:
-    """Build the method of an experiment with its local regularizer."""
+    """Build the method of an experiment with its local regularizer.
+
+    Args:
+        settings: The section [method].
+        train: The section [train].
+
+    Returns:
+        The method.
+
+    Raises:
+        BadInput: The method, or one of its options, is unknown.
+    """
     return method_class(settings.name)(settings, train, regularizer_class(settings)(settings))

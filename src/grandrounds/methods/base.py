@@ -103,14 +103,31 @@ class Server:
         return self.present or self.sites
 
     def combine(self, answers: Answers, weights: Array) -> Array:
-        """Combine the models of answers by weights: as a mean, a union of trees, or head by head."""
+        """Combine the models of answers by weights: as a mean, a union of trees, or head by head.
+
+        Args:
+            answers: Answers with `model`, (K, P) or a list.
+            weights: The weight of each answer, (K,).
+
+        Returns:
+            The combined model.
+        """
         return average(answers["model"], weights) if self.combiner is None else self.combiner(answers, weights)
 
     def rng(self, purpose: str) -> np.random.Generator:
         return generator(self.seed, purpose=purpose, round=self.round)
 
     def next(self, model: Array | ModelAssignment, decision: Decision, **state: Array) -> Outcome:
-        """End the round with this model, Decision and state."""
+        """End the round with this model, Decision and state.
+
+        Args:
+            model: The next model, or the model of each site.
+            decision: The record of the round.
+            state: Arrays to find in `server.state` in the next round.
+
+        Returns:
+            The result that a round returns.
+        """
         served = model if isinstance(model, ModelAssignment) else ModelAssignment(model)
         return Outcome(served.astype(self.model.dtype), decision, state)
 
@@ -131,7 +148,12 @@ class LocalRegularizer:
         self.settings = settings
 
     def site_config(self, server: Server, lr: float) -> dict[str, Value]:
-        """Return further settings of local training, which are sent to sites with the Ask."""
+        """Return further settings of local training, which are sent to sites with the Ask.
+
+        Args:
+            server: The state of the round.
+            lr: The learning rate of the round's steps.
+        """
         return {}
 
     def secure_weights(self, server: Server) -> dict[str, dict[str, float]]:
@@ -139,7 +161,12 @@ class LocalRegularizer:
         return {}
 
     def update(self, server: Server, answers: Answers) -> dict[str, Array]:
-        """Return the server's state for the next round."""
+        """Return the server's state for the next round.
+
+        Args:
+            server: The state of the round.
+            answers: Answers to the training Ask.
+        """
         return {}
 
 
@@ -206,7 +233,15 @@ class Method:
         yield f"but method '{name}' needs single models: use fedavg, fedopt, scaffold or another averaging method"
 
     def train_config(self, server: Server, **more: Value) -> dict[str, Value]:
-        """Build the settings of one round of local training; `more` adds to or replaces them."""
+        """Build the settings of one round of local training.
+
+        Args:
+            server: The state of the round.
+            more: Settings that are added or replaced.
+
+        Returns:
+            The settings, as an Ask carries them.
+        """
         t = self.train
         config: dict[str, Value] = {
             "seed": server.seed,
@@ -235,7 +270,17 @@ class Method:
     def ask_to_train(
         self, server: Server, sites: tuple[str, ...], *, each: Mapping[str, Payload] | None = None, **more: Value
     ) -> Ask:
-        """Build the Ask for one round of local training; `each` has further settings of single sites."""
+        """Build the Ask for one round of local training.
+
+        Args:
+            server: The state of the round.
+            sites: The sites that train.
+            each: Further settings of single sites.
+            more: Settings that are added or replaced, such as `epochs=1`.
+
+        Returns:
+            An Ask for `model`, `count` and `steps`, with the objective of [train].
+        """
         work = self.train_config(server)
         refused = () if server.private is None else server.private.report
         shared = {"model": server.model, **work, **self.regularizer.site_config(server, float(work["lr"]))}

@@ -39,11 +39,28 @@ class FedAvg(Method):
         return server.next(model, decision, **state, **memory)
 
     def select_sites(self, server: Server) -> Generator[Ask, Answers, Selection]:
-        """Select the sites of a round by method.select; override it for a selection rule of your own."""
+        """Select the sites of a round by method.select; override it for a selection rule of your own.
+
+        Args:
+            server: The state of the round.
+
+        Returns:
+            The sites, with the signals and the reason of the selection.
+        """
         return (yield from choose(server, self.settings.select))
 
     def weigh_answers(self, server: Server, answers: Answers) -> WeightingResult | None:
-        """Return weights of your own for the answers; None weighs them by method.weigh."""
+        """Return weights of your own for the answers; None weighs them by method.weigh.
+
+        A class that overrides it is refused with secure aggregation and client-level privacy.
+
+        Args:
+            server: The state of the round.
+            answers: Answers to the training Ask, with `model` and `count`.
+
+        Returns:
+            The weights with their signals and an explanation, or None.
+        """
         return None
 
     def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:

@@ -131,7 +131,18 @@ class SiteHost:
         }
 
     def answer(self, ask: Ask, members: Array) -> Columns:
-        """Answer an Ask for these sites, as columns. A repeated Ask gets the cached answer."""
+        """Answer an Ask for these sites. A repeated Ask gets the cached answer.
+
+        Args:
+            ask: The Ask, with its id.
+            members: Site numbers, (m,).
+
+        Returns:
+            The requested reports, as columns with one entry per member.
+
+        Raises:
+            BadInput: The Ask uses another protocol, is unknown or malformed, or requests a report that may not be disclosed.
+        """
         if ask.protocol != PROTOCOL:
             raise BadInput(
                 f"the server uses protocol {ask.protocol}, this site uses {PROTOCOL}: install the same version of "
