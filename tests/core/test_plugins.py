@@ -268,7 +268,7 @@ def test_a_module_with_batch_norm_averages_its_statistics(tmp_path):
         (mine.empty, "has no parameters"),
         (mine.frozen, "parameter '0.weight' is frozen; register it as a buffer"),
         (mine.Wide, r"for 2 rows it returns an output of shape \(2, 3\), not logits of shape \(2, 1\)"),
-        (mine.Idle, "parameter 'spare.weight' plays no part"),
+        (mine.Idle, "parameter 'spare.weight' has no effect"),
         (mine.Broken, r"its forward of rows \(2, 30\) failed with RuntimeError: .*own_things.py line"),
         ("NUMBER", "of type int, not a function or class"),
     ],

@@ -21,7 +21,7 @@ from grandrounds.models import TABLES, build_model, model_spec
 from tests.support import patients, refused
 
 SITES = 6
-WAY_OUT = re.compile(r"[:;] (for '\w+' )?(use|set|leave|add|lower|weigh|turn) ")
+WAY_OUT = re.compile(r"[:;] (for '\w+' )?(use|set|leave|add|lower|weigh|turn|remove|raise|send|name) ")
 
 
 def experiment(method: dict, **changes) -> dict:
