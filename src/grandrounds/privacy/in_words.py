@@ -8,6 +8,7 @@ from typing import Any
 
 from grandrounds.privacy.attacks.membership import FPR, most_hits
 from grandrounds.privacy.events import Event
+from grandrounds.protocol.task_spec import PREPARATION
 
 _MECHANISMS = {
     "dp-sgd": "DP-SGD: in every training step each {unit}'s gradient is clipped to a fixed norm and noise is added",
@@ -36,6 +37,9 @@ _KINDS = {
 }
 Statement = Mapping[str, Any]
 """The part `privacy` of a run's summary, or the summary, as read from JSON."""
+
+_EARLIER_PREPARATION = "how rows are prepared"
+"""Beginning of the same sentence in runs of version 0.1."""
 
 _WEAK = 0.5
 """Share of members found at 1% false positives from which on a guarantee rules out little."""
@@ -117,7 +121,7 @@ def uncovered(privacy: Statement) -> list[str]:
 
 def beside(privacy: Statement) -> list[str]:
     """State that summaries of the protected patients were sent without noise, if so."""
-    if not any(sentence.startswith("how rows are prepared") for sentence in privacy["not_covered"]):
+    if not any(sentence.startswith((PREPARATION, _EARLIER_PREPARATION)) for sentence in privacy["not_covered"]):
         return []
     return [
         "In addition, summaries of the same training rows were sent without noise, to prepare columns: the guarantee "
