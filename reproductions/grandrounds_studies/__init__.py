@@ -1,4 +1,4 @@
-"""What papers say, put to the test: `rounds reproduce SYSTEM/WHAT`, `grandrounds.reproduce("sse-agg/table-1")`."""
+"""Reproductions of published papers: `rounds reproduce SYSTEM/WHAT`, `grandrounds.reproduce("sse-agg/table-1")`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def load_study(name: str, *, quick: bool = False) -> Study:
 
 
 def folder_of(name: str, *, quick: bool = False) -> Path:
-    """Where a study's runs and report go if nobody says otherwise."""
+    """Default folder of a study's runs and report."""
     return FOLDER / (f"{name}-quick" if quick else name)
 
 

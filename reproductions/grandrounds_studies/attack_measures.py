@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _bad_weight(run: Run) -> float:
-    """How much of the weight attacking sites have; 0 where none takes part."""
+    """Return the share of the weight of attacking sites; 0 where none takes part."""
     bad = run.summary["attacks"].get("sites", {})
     rounds = [r["decision"]["weights"] for r in run.rounds[-LAST:]]
     return float(np.mean([sum(weights.get(site, 0.0) for site in bad) for weights in rounds]))

@@ -1,4 +1,4 @@
-"""The book of results: what came out of every study that was run in full, as docs/results/*.md have it.
+"""Reproduction report: results of every study that was run in full, read from docs/results/*.md.
 
 book.json is made from these pages by docs/book.py; a study that is on no page is not in it.
 """
@@ -29,7 +29,7 @@ class Entry:
     runs: int | None  # None: the runs are those of another study
     repeats: str  # "seeds 0 to 4"; "" likewise
     ran: str  # machine and date, as the page has them; "" where it says nothing
-    section: str  # "sse-agg.md#table-i": where on docs/results it stands
+    section: str  # "sse-agg.md#table-i": its place in docs/results
     figure: Figure | None
     told: tuple[Told, ...]
 
@@ -70,6 +70,6 @@ def claims(entries: Iterable[Entry]) -> list[Answer]:
 
 
 def tallies(entries: Iterable[Entry]) -> tuple[Tally, Tally]:
-    """What became of papers' claims, and of questions of our own."""
+    """Return the tallies of papers' claims, and of our own questions."""
     found = claims(entries)
     return Tally.of(a for a in found if not a.ours), Tally.of(a for a in found if a.ours)

@@ -227,7 +227,7 @@ def sweep(measure: str, steady: str, at: str, arms: Sequence[str], *, within: fl
 
 
 def changed(found: Results, point: str, arm: str, measure: str, c: Summary) -> str:
-    """A relative change in words: "training drift +3.1% (95% CI -2.0% to +8.2%) at alpha 0.05, 0.350 -> 0.361"."""
+    """A relative change as text: "training drift +3.1% (95% CI -2.0% to +8.2%) at alpha 0.05, 0.350 -> 0.361"."""
     a, b = (found.summary(point, name, measure).mean for name in (found.first, arm))
     m = found.study.measure(measure)
     interval = f"95% CI {c.low:+.1%} to {c.high:+.1%}"
@@ -237,7 +237,7 @@ def changed(found: Results, point: str, arm: str, measure: str, c: Summary) -> s
 def differs(
     found: Results, point: str, arm: str, measure: str, pair: PairedTest, *, to: str | None = None, worst: bool = False
 ) -> str:
-    """A paired difference in words."""
+    """A paired difference as text."""
     a, b = (found.summary(point, name, measure).mean for name in (to or found.first, arm))
     m = found.study.measure(measure)
     at = f"worst at {point}" if worst else f"at {point}"
@@ -254,7 +254,7 @@ def _way(found: Results, measure: str, *, worse: bool = False) -> Callable[[Pair
 
 
 def left_out(found: Results, points: Sequence[str]) -> str:
-    """What a verdict does not rest on although the claim speaks of it; nothing where all was run."""
+    """Name the points that were not run although the claim speaks of it; nothing where all was run."""
     missing = [p for p in points if p not in found.points]
     return f" (not run at {'; '.join(missing)})" if missing else ""
 

@@ -29,12 +29,12 @@ def system(name: str) -> str:
 
 
 def folder_in(out: Path | None, name: str, *, quick: bool) -> Path:
-    """Where a study goes if all go below `out`."""
+    """Return the folder of a study if all go below `out`."""
     return (FOLDER if out is None else out) / (f"{name}-quick" if quick else name)
 
 
 def in_a_line(name: str, *, quick: bool, seeds: int | None, jobs: int, out: Path | None, progress: Said) -> Line:
-    """Run a study, or what is missing of it; what stands in its way is in its line, and stops nobody."""
+    """Run a study, or what is missing of it; what prevents it is in its line, and stops nobody."""
     asked = load_study(name, quick=quick)
     folder = folder_in(out, name, quick=quick)
     try:

@@ -1,4 +1,4 @@
-"""readings.json of a study's folder: what was read off each of its runs, so that none is run again.
+"""Store the readings of each run in readings.json of a study's folder, so that none is run again.
 
 It is all that must come back from another machine; the run folders may stay there. Runs that studies of one system have in
 common, as a table and its figures do, are run by whoever comes first: the others read the folders that are still there.
@@ -58,7 +58,7 @@ class Kept:
 
     @classmethod
     def read(cls, folder: Path) -> Kept:
-        """What the folder holds; an empty one is made where there is none."""
+        """Read the folder's readings; a missing folder is created."""
         path = folder / READINGS
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class Kept:
             raise BadInput(f"{path} is damaged: remove it, finished runs are read again") from None
 
     def has(self, name: str, plan: Mapping[str, Any]) -> bool:
-        """Whether something is kept of the run of this plan; of another plan under its name it must not be."""
+        """Return True if the run of this plan has a reading; a reading of another plan under its name is an error."""
         held = self._runs.get(name)
         same = first_digest if self.measured == FIRST else digest
         if held is not None and held.get("plan") != same(plan):
@@ -82,7 +82,7 @@ class Kept:
         return held is not None
 
     def reading(self, study: Study, cell: Cell, plan: Mapping[str, Any]) -> Reading | None:
-        """What is kept of a run; None where it has not been read, or by a version that read less."""
+        """Return the reading of a run; None if there is none, or an earlier version read fewer measures."""
         if not self.has(cell.name, plan):
             return None
         held = self._runs[cell.name]
@@ -176,7 +176,7 @@ def finished_beside(folder: Path) -> dict[str, Run]:
                 continue
             held = {name: one["same"] for name, one in read["runs"].items() if "same" in one}
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            continue  # another study's damage is told when that study is run
+            continue  # another study's damage is reported when that study is run
         for name, same in held.items():
             run = file.parent / RUNS / name
             if (run / "summary.json").exists():

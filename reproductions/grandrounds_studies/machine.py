@@ -1,4 +1,4 @@
-"""What the runs of a study ran on. Readings may come from another machine, so each has its own."""
+"""Describe the machines of a study's runs. Readings may come from another machine, so each has its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
 NVIDIA = Path("/proc/driver/nvidia/gpus")
-"""Where the driver lists its GPUs: read without torch, which table runs do not import."""
+"""Folder in which the driver lists its GPUs: read without torch, which table runs do not import."""
 
 
 def machine(run: Run) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Figures that studies read off a run. Reasons are read as the mean over the last ten rounds, models at the end."""
+"""Figures that studies read off a run. Explanations are read as the mean over the last ten rounds, models at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runs of a study gave: the same figures over seeds, beside what the paper prints, and a verdict on each claim."""
+"""Results of a study's runs: the same figures over seeds, beside what the paper prints, and a verdict on each claim."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NotRun(Exception):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a study keeps of one run; an undefined figure is NaN."""
+    """Stored reading of one run; an undefined figure is NaN."""
 
     figures: Mapping[str, float]
     kept: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Results:
 
     @property
     def first(self) -> str:
-        """The arm that the others are held against."""
+        """The arm that the others are compared with."""
         return self.study.arms[0].label
 
     @property

@@ -90,7 +90,7 @@ def read_beside(study: Study, plans: Mapping[str, Mapping[str, Any]], kept: Kept
 
 
 def read(study: Study, run: Run) -> Reading:
-    """What a study keeps of a finished run."""
+    """Return the reading of a finished run."""
     return Reading({m.name: m.read(run) for m in study.measures}, study.keeps(run), machine(run))
 
 

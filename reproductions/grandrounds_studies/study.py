@@ -31,7 +31,7 @@ NOT_CLEAR = "inconclusive: "
 
 @dataclass(frozen=True)
 class Repeats:
-    """What it means to run the same once more: `number` i is `settings(i)`, and `word` is what i is called."""
+    """Repetition of a run: `number` i is `settings(i)`, and `word` is what i is called."""
 
     word: str
     settings: Callable[[int], Settings]
@@ -64,7 +64,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Point:
-    """One world to do it in; `x` and `group` say where it stands in a figure, `arms` which are run here (none: all).
+    """One world to do it in; `x` and `group` give its place in a figure, `arms` which are run here (none: all).
 
     `of` holds what is so for single arms here: a budget that each of them keeps in its own way.
     """
@@ -95,7 +95,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, where it stands, and its test on our numbers, made once of each of these arms."""
+    """A sentence of the paper, its place, and its test on our numbers, made once of each of these arms."""
 
     says: str
     where: str
@@ -105,7 +105,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Quick:
-    """What is different in the small version: settings laid over all others, and fewer points, arms and seeds."""
+    """Differences of the quick version: settings laid over all others, and fewer points, arms and seeds."""
 
     settings: Settings = field(default_factory=dict)
     points: tuple[str, ...] = ()
@@ -147,7 +147,7 @@ class Study:
     source: str  # paper, section, table or figure
     base: Settings
     points: tuple[Point, ...]
-    arms: tuple[Arm, ...]  # the first is what the others are held against
+    arms: tuple[Arm, ...]  # the first is what the others are compared with
     measures: tuple[Measure, ...]
     claims: tuple[Claim, ...]
     quick: Quick
@@ -159,7 +159,7 @@ class Study:
     draws: Callable[[Results], Sequence[tuple[str, Sequence[Figure]]]] = lambda results: ()
     """The study's figures, under headings."""
     keeps: Callable[[Run], Mapping[str, Any]] = lambda run: {}
-    """What its figures need of a run besides the measures, as plain values."""
+    """Data of a run that its figures need besides the measures, as plain values."""
     seeds: int = 5
     repeats: Repeats = SEEDS
     timed: bool = False  # it measures seconds or memory: its runs are its own, and no other study's are read for it

@@ -1,4 +1,4 @@
-"""What trust catches and what it misses: three of ten sites attack, each in one way, seen by the server or under masks."""
+"""Attacks that trust detects or misses: three of ten sites attack, each in one way, with and without secure aggregation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from grandrounds_studies.study import Claim, Headline, Point, Quick, Study, merg
 BAD_TRUST = replace(FLIPPED_TRUST, words="trust of attackers")
 BAD_WEIGHT = replace(FLIPPED_WEIGHT, words="weight of attackers")
 
-SEEN, MASKED = "the server sees models", "under masks"
+SEEN, MASKED = "the server sees models", "with secure aggregation"
 CAUGHT = 0.9
 
 _UNDER_MASKS = {"reference": {"root": {"sent": True}}, "privacy": {"secure": True}, "explain": {"at": "site"}}
@@ -37,7 +37,7 @@ PLAIN = (
     _point("update turned round", kind="sign-flip"),
     _point("update times 10", kind="scale"),
     RIDER,
-    _point("boasts, trains honestly", kind="lie"),
+    _point("boasts, trains honestly", kind="lie"),  # language: ok (the name of stored runs)
     _point("flipped labels, and lies", **FLIP, lies=True),
 )
 HIDDEN = (
@@ -55,7 +55,7 @@ def _caught(point: Point) -> Claim:
 
 ATTACKS = Study(
     name="fedxchain/attacks",
-    title="Who is caught by trust: ways to attack, with the three largest of ten sites",
+    title="Detection by trust: ways to attack, with the three largest of ten sites",
     headline=Headline("flipped labels", "FedXChain robust", "detected"),
     source=f"our own: {PAPER}, sec. VI-B, names attacks and tries none",
     unpublished="nothing to compare with: the paper has no attack",
@@ -77,8 +77,9 @@ ATTACKS = Study(
         "Learning rate 0.1. The three sites with the most training rows attack from the first round; test rows are as they are. "
         "The area under the ROC curve is that of the last round's trust as a detector: 1 where every attacker is trusted less "
         "than every honest site, 0.5 where trust says nothing, below where attackers are trusted more. 'Lies': the site says "
-        "that it is always right, as steady as can be, and at one with the consortium's reasons.",
-        "Under masks the server sees no model: every site judges itself on the reference rows and says how far it diverges.",
+        "that it is always right, as steady as can be, and at one with the consortium's explanations.",
+        "With secure aggregation the server sees no model: every site evaluates itself on the reference rows and reports its "
+        "divergence.",
     ),
     remarks=(
         "A free rider sends back the consortium's own model: it is as accurate as that, and explains itself like it. Trust has "

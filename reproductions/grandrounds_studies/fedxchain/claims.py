@@ -152,7 +152,7 @@ def _spread(found: Results, point: str, arm: str, measure: str) -> str:
 
 
 def correlated(point: str, *, least: float) -> Test:
-    """Pearson's r of trust and reward over all sites of all seeds is at least this; r of trust and contribution is told."""
+    """Pearson's r of trust and reward over all sites of all seeds is at least this; r of trust and contribution is reported."""
 
     def test(found: Results, arm: str) -> Verdict:
         if arm not in found.arms_at(point):
@@ -173,7 +173,7 @@ _PAID = ("reward", "contribution")
 
 
 def light(point: str, other: str, *, share: float) -> Test:
-    """The payload is at most this share above the other's; all bytes without evaluation, and seconds, are told too."""
+    """The payload is at most this share above the other's; all bytes without evaluation, and seconds, are reported too."""
 
     def test(found: Results, arm: str) -> Verdict:
         said, ratios = [], []

@@ -1,4 +1,4 @@
-"""What is read off a run of FedXChain and of those it is held against: trust and NSDS by round, cost, fidelity, rewards."""
+"""Measures of FedXChain and of the methods it is compared with: trust and NSDS by round, cost, fidelity, rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What trust is good for: the three largest of ten sites flip their labels, on their validation rows too."""
+"""Uses of trust: the three largest of ten sites flip their labels, on their validation rows too."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ ROBUST = Study(
         *SETTLED,
         "Learning rate 0.1. The three sites with the most training rows flip all labels of training and validation rows from the "
         "first round; test rows are as they are. Weights are means over all rounds, trust is that of the last.",
-        "'Own accuracy' is the default with accuracy on a site's own validation rows, as eq. 7 is written. Krum is told of three "
+        "'Own accuracy' is the default with accuracy on a site's own validation rows, as eq. 7 is written. Krum is given three "
         "attackers; FLTrust's root set is the 40 reference rows. kappa is the power of a site's rows in its weight.",
     ),
     remarks=(
         "By its own flipped rows a site looks right, and absolute SHAP values do not tell a model from its mirror image: as "
         "written, trust has nothing to see the attack by.",
-        "Reference accuracy is the server's to measure here. Under masks (privacy.secure) sites report it themselves: bad data "
-        "are caught so, liars are not.",
+        "Reference accuracy is the server's to measure here. With secure aggregation (privacy.secure) sites report it "
+        "themselves: bad data are detected, false reports are not.",
     ),
     draws=lambda results: [
         ("Accuracy against weight", charts.fronts(results, results.points, x=FLIPPED_WEIGHT.name, y=ACCURACY.name)),

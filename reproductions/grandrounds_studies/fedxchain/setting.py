@@ -1,7 +1,7 @@
 """The set-up of FedXChain's experiment: what its paper gives, what it leaves open, and the ways that are compared.
 
 FedAvg, FedProx and the uniform mean are run as method 'fedxchain' with another weighing: trust and NSDS are measured and have
-no say, so that the same figures stand beside each other.
+no say, so that the same figures can be compared.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ OURS = _arm("FedXChain")
 PRINTED = _arm("FedXChain as printed", trust="printed")
 ROBUST = _arm("FedXChain robust", trust="robust")
 PLAIN = Arm("plain FedAvg", {"method": {"name": "fedavg"}})
-"""Without trust and SHAP values: what the whole machinery costs is held against it."""
+"""Without trust and SHAP values: what the whole machinery costs is compared with it."""
 
 TOP = _arm("FedXChain, top 5", trust={"top": 5})
 SECURE = _arm(

@@ -61,7 +61,7 @@ FIGURE_7 = Study(
     ),
     remarks=(
         "The paper does not define rewards. One set by trust alone would have r = 1 whatever a site did, so the contribution, in "
-        "which trust has no part, is told beside it.",
+        "which trust has no part, is reported beside it.",
     ),
     draws=drawing.rewards,
     keeps=rewards,

@@ -196,8 +196,8 @@ TABLE_2 = Study(
     settled=(
         *SETTLED,
         "'Plain FedAvg' is method 'fedavg': no SHAP values, no trust, no check of weights by sites. 'Top 5' tells the five "
-        "largest features apart after the first round and all others as one. 'Secure' is under masks, with reference rows sent "
-        "to sites. NSDS of lumped shares is smaller by construction.",
+        "largest features apart after the first round and all others as one. 'Secure' is with secure aggregation, with reference "
+        "rows sent to sites. NSDS of lumped shares is smaller by construction.",
         "Payload is the arrays of training, both ways and of all sites; MB sent is all that is serialised, without evaluation "
         "and with the exchange in which sites check their weights. "
         "Seconds are of all rounds with their evaluation, measured on a machine that others used too: no more than an order.",

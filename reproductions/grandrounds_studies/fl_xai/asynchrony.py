@@ -81,7 +81,7 @@ def _over(results: Results, column: int, x: str) -> Figure | None:
                     "hovertemplate": f"{x} %{{x:.1f}}: %{{y:.4f}}<extra>%{{fullData.name}}</extra>",
                 }
             )
-    shape = layout(f"Accuracy over {x}", note="seed 0", x=x, y="accuracy, test pictures", height=400)
+    shape = layout(f"Accuracy over {x}", note="seed 0", x=x, y="accuracy, test images", height=400)
     return Figure(traces, shape) if traces else None
 
 

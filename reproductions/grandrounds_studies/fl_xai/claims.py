@@ -93,7 +93,7 @@ def agree(measure: str, at: str, *, with_: str, within: float) -> Test:
 
 
 def _two(found: Results, at: str, arm: str, names: tuple[str, str]) -> tuple[PairedTest, str]:
-    """The first figure less the second, seed by seed, and both in words."""
+    """The first figure less the second, seed by seed, and both as text."""
     a, b = (_of_seeds(found, at, arm, name) for name in names)
     pair = paired_t(a, b)
     told = [
@@ -103,7 +103,7 @@ def _two(found: Results, at: str, arm: str, names: tuple[str, str]) -> tuple[Pai
 
 
 def one_for_another(score: str, attack: str, at: str, *, to: str) -> Test:
-    """Where the score says more private than the other arm, an attack finds clearly less of who was trained on."""
+    """Test that, if the score says more private than the other arm, an attack finds clearly less of who was trained on."""
 
     def test(found: Results, arm: str) -> Verdict:
         said, met = (found.difference(at, arm, name, to) for name in (score, attack))

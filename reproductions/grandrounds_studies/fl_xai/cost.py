@@ -121,7 +121,7 @@ def sums(found: Results, arm: str) -> Verdict:
 
 COST = Study(
     name="fl-xai/4.12",
-    title="What ten rounds at ten sites cost",
+    title="Cost of ten rounds at ten sites",
     source=source("4.12", "Table 4.10"),
     headline=Headline(AT, FEDAVG.label, NUMBERS.name, "339,018,640 bytes"),
     base=merged(BASE, OWN),
@@ -180,8 +180,8 @@ COST = Study(
     remarks=(
         "339,018,640 bytes in 200 messages are 423,773 numbers of four bytes a message, 6.8 times the described net: either the "
         "net was another one, or more than models was counted.",
-        "'Average accuracy' .7181 is that of no other table: with ten sites and FedAvg the thesis has .63 on test pictures and "
-        ".74 to .75 on training pictures. Ours of both are in the table.",
+        "'Average accuracy' .7181 is that of no other table: with ten sites and FedAvg the thesis has .63 on test images and "
+        ".74 to .75 on training images. Ours of both are in the table.",
     ),
     quick=Quick(QUICK),
     seeds=SEEDS,

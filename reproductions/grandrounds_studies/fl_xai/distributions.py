@@ -1,4 +1,4 @@
-"""Sec. 4.4: FedAvg where pictures are dealt equally, by random sizes, unequally; and by class shards, which the thesis lacks."""
+"""Sec. 4.4: FedAvg where images are dealt equally, by random sizes, unequally; and by class shards, which the thesis lacks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from grandrounds_studies.study import Arm, Claim, Headline, Quick, Study, merged
 
 
 def dealt(label: str, kind: str, **more: Any) -> Arm:
-    """An arm is a way of dealing pictures to sites: it lies over whatever a quick version changes."""
+    """An arm is a way of dealing images to sites: it lies over whatever a quick version changes."""
     return Arm(label, {}, over={"split": {"partition": kind, **more}})
 
 
@@ -55,7 +55,7 @@ PUBLISHED = {
 
 DISTRIBUTIONS = Study(
     name="fl-xai/4.4",
-    title="How pictures are dealt to sites",
+    title="How images are dealt to sites",
     source=source("4.4", "Figs. 4.14 to 4.20 and Table 4.2"),
     headline=Headline(AT, UNEQUAL.label, ACCURACY.name, "equal yields the best"),
     base=merged(BASE, OWN),
@@ -83,7 +83,7 @@ DISTRIBUTIONS = Study(
             worse(SPREAD.name, AT),
         ),
         Claim(
-            "clients achieve .73 to .75 where the central model has .54 (read as: the former is on training pictures, and above)",
+            "clients achieve .73 to .75 where the central model has .54 (read as: the former is on training images, and above)",
             "Table 4.2",
             (EQUAL.label, RANDOM.label, UNEQUAL.label),
             tops(LOCAL.name, AT, than=ACCURACY.name),
@@ -107,7 +107,7 @@ DISTRIBUTIONS = Study(
         "Equal: equal sizes, classes at random. Random: sizes are Dirichlet(1), classes at random. Unequal: sizes go as 1, 2, "
         "... 10, the classes of each site are Dirichlet(0.5). The thesis says 'randomly, without ensuring balance' and 'unequal "
         "quantities, possibly skewed towards specific classes'. Two class shards a site and 80% of one class are ours. Test "
-        "pictures are dealt in the same way.",
+        "images are dealt in the same way.",
         INTERVALS,
     ),
     remarks=(

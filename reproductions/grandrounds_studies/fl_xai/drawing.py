@@ -22,11 +22,11 @@ def round_record(values: Mapping[str, Any]) -> RoundRecord:
 
 def accuracy(results: Results, where: str) -> list[Drawn]:
     """The common model's accuracy by round, one line an arm."""
-    return over_rounds(results, "accuracy", f"{where}: accuracy on the test pictures")
+    return over_rounds(results, "accuracy", f"{where}: accuracy on the test images")
 
 
 def sites(results: Results, where: str, *, seed: int = 0) -> list[Drawn]:
-    """Each site's own model on its own training pictures by round, beside the common one: a figure an arm, of one seed."""
+    """Each site's own model on its own training images by round, beside the common one: a figure an arm, of one seed."""
     drawn = []
     for point in results.points:
         for arm in results.arms_at(point):
@@ -37,7 +37,7 @@ def sites(results: Results, where: str, *, seed: int = 0) -> list[Drawn]:
                 figure["layout"]["title"] = heading(safe(arm), f"seed {seed}; the worst sites in colour")
                 figure["layout"]["yaxis"]["range"] = [0, 1]
                 drawn.append(figure)
-    return [(f"{where}: sites' own models on their own training pictures", drawn)] if drawn else []
+    return [(f"{where}: sites' own models on their own training images", drawn)] if drawn else []
 
 
 def side_by_side(results: Results, measures: Sequence[Measure], where: str) -> list[Drawn]:

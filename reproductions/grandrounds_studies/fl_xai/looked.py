@@ -1,6 +1,6 @@
-"""Where a run's final common model looks, worked out from the finished run: for runs that may tell no maps of their sites.
+"""Heat maps of a run's final global model, computed from the finished run: for runs that may tell no maps of their sites.
 
-A run with several tasks, or under a privacy budget, makes no maps (`maps_limits`). A study has all pictures and the model, so
+A run with several tasks, or under a privacy budget, makes no maps (`maps_limits`). A study has all images and the model, so
 it looks for itself; that is no part of what the run told anybody.
 """
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from grandrounds.runs.run import Run
 
 PICTURES = 80
-"""Test pictures of the main task that the final model is looked at with."""
+"""Test images of the main task that the final model is looked at with."""
 
 KEPT = 16
 CELLS = 8
-"""Of each map of so many pictures the mean heat in 8 x 8 cells is kept, to be compared with another arm's of the same seed."""
+"""Of each map of so many images the mean heat in 8 x 8 cells is kept, to be compared with another arm's of the same seed."""
 
 
 def of_final(map: str, figure: str, *, without: tuple[str, ...] = ()) -> Measure:
-    """A number of one kind of map of the final common model; of pictures of all sites but these."""
+    """A number of one kind of map of the final common model; of images of all sites but these."""
     from grandrounds.explain.map_metrics import MAP_NUMBERS
 
     words, lower = WORDS[figure]
@@ -47,7 +47,7 @@ def final_numbers(*figures: str, without: tuple[str, ...] = ()) -> tuple[Measure
 
 
 def coarse(run: Run) -> dict[str, Any]:
-    """The maps of some pictures, as shares of the heat in cells, in millionths."""
+    """The maps of some images, as shares of the heat in cells, in millionths."""
     held = {m: _cells(_looked(run).heat[m][0, :KEPT]) for m in MAPS}
     return {"cells": {m: np.rint(1e6 * found).astype(int).tolist() for m, found in held.items()}}
 
@@ -86,7 +86,7 @@ def _of_folder(folder: Path, without: tuple[str, ...]) -> ModelMaps:
 
 
 def _pictures(held: RunRows, without: tuple[str, ...]) -> Array:
-    """The rows that are looked at: test pictures of the main task, in an order of their own; the same for every arm of a seed."""
+    """The rows that are looked at: test images of the main task, in an order of their own; the same for every arm of a seed."""
     from grandrounds.core.rng import generator
 
     main = [site for site in held.sites if not held.task(site) and site not in without]

@@ -1,4 +1,4 @@
-"""What is read off a run of the FL-XAI study: the common model, sites' own models on their training rows, courses."""
+"""Measures of the FL-XAI reproduction: the common model, sites' own models on their training rows, courses."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ NUMBER_OF_SITES = Study(
             for map in MAPS
         ),
         Claim(
-            "it is the small share of pictures that costs accuracy (read as: 20 sites that take as many steps a round as 2 do "
+            "it is the small share of images that costs accuracy (read as: 20 sites that take as many steps a round as 2 do "
             "are still clearly below those)",
             "sec. 4.11",
             (AS_LONG.label,),

@@ -46,7 +46,7 @@ EPSILONS = (8.0, 3.0)
 PRIVATE_LR = 0.002
 
 PUBLIC: dict[str, Any] = {"encoding": "public", "levels": {"object": list(CIFAR_CLASSES)}}
-"""Under a promise no site is asked how bright its pictures are, nor which classes it has."""
+"""With a privacy guarantee no site is asked how bright its images are, nor which classes it has."""
 
 NONE = Arm("no noise", {"train": {"noise": 0.0}})
 NOISY = {level: Arm(f"noise {level:g}", {"train": {"noise": level}}) for level in LEVELS}
@@ -58,7 +58,7 @@ PROMISED = {
     for e in EPSILONS
 }
 BY_HEART = Arm(
-    "no noise, 100 pictures a site learnt by heart",
+    "no noise, 100 pictures a site learnt by heart",  # language: ok (the name of stored runs)
     {},
     over={
         "split": {"partition": "grandrounds.studies.fl_xai.noise:two_hundred", "official": False, "test": 0.5},
@@ -72,7 +72,7 @@ _PRIVATE = tuple(arm.label for arm in PROMISED.values())
 
 
 def two_hundred(y: Array, *, sites: int, rng: np.random.Generator) -> list[Array]:
-    """200 pictures for each site, half of which are to be its test pictures: few enough to be learnt by heart."""
+    """200 images for each site, half of which are to be its test images: few enough to be learnt by heart."""
     return list(rng.permutation(len(y))[: 200 * sites].reshape(sites, 200))
 
 
@@ -92,13 +92,13 @@ GAP = Measure("gap", "training less test accuracy", lambda run: _trained(run) - 
 
 
 def _trained(run: Run) -> float:
-    """The common model's accuracy on all training pictures; under a budget sites do not tell it."""
+    """The common model's accuracy on all training images; under a budget sites do not tell it."""
     value = run.summary["training"].get("accuracy")
     return float("nan") if value is None else float(value)
 
 
 def wanders(map: str, *, to: str, arms: tuple[str, ...]) -> Test:
-    """Along these arms maps of the same pictures are ever less like those of the other arm's model, cell by cell (`steps`)."""
+    """Along these arms maps of the same images are ever less like those of the other arm's model, cell by cell (`steps`)."""
 
     def test(found: Results, arm: str) -> Verdict:
         levels = [a for a in arms if a in found.arms_at(AT) and a != to]
@@ -119,7 +119,7 @@ def wanders(map: str, *, to: str, arms: tuple[str, ...]) -> Test:
 
 
 def _likeness(found: Results, arm: str, to: str, map: str, seed: int) -> float:
-    """Mean correlation over pictures; a dark map is like no other and is left out."""
+    """Mean correlation over images; a dark map is like no other and is left out."""
     held = [found.readings.get(Cell(AT, name, seed)) for name in (arm, to)]
     if any(reading is None or not reading.kept.get("cells") for reading in held):
         raise NotRun(f"maps of {arm} or {to} were not kept")
@@ -202,14 +202,14 @@ NOISE = Study(
         "The text has noise at 0, 0.01, 0.05 and 0.1, the captions at 0, 0.1, 0.5 and 1: all are run. It is the deviation of "
         "Gaussian noise on every entry of every step's gradient (train.noise), before Adam. Nothing is clipped, so that no "
         "finite epsilon goes with it: 'undefined' in the table.",
-        "DP-SGD clips each picture's gradient to 1 and keeps (epsilon, 1e-5) for every picture by its accountant, over all "
-        f"rounds; a tenth of a site's pictures is drawn for each step, Adam at {PRIVATE_LR:g}, and pixels are scaled without "
+        "DP-SGD clips each image's gradient to 1 and keeps (epsilon, 1e-5) for every image by its accountant, over all "
+        f"rounds; a tenth of a site's images is drawn for each step, Adam at {PRIVATE_LR:g}, and pixels are scaled without "
         "asking sites.",
-        "'Learnt by heart' has no noise and 100 training and 100 test pictures a site, for 100 steps a round: a control that the "
+        "'Learnt by heart' has no noise and 100 training and 100 test images a site, for 100 steps a round: a control that the "
         "score must call less private than the others if it measures anything.",
         "The attack is the loss threshold (`rounds attack RUN`): the area under the ROC curve of the final model's confidence in "
-        "training against test pictures; 0.5 is guessing. Stronger attacks exist, so it is a lower bound of what can be told.",
-        "Heat maps are of the final common model, on 80 test pictures, worked out from the finished runs: under a budget sites "
+        "training against test images; 0.5 is guessing. Stronger attacks exist, so it is a lower bound of what can be reported.",
+        "Heat maps are of the final common model, on 80 test images, worked out from the finished runs: under a budget sites "
         "tell none.",
         MEASURED,
         KINDS,
@@ -217,7 +217,7 @@ NOISE = Study(
         INTERVALS,
     ),
     remarks=(
-        "1 - accuracy is no measure of privacy: it calls a net that guesses private, and one that knows its training pictures by "
+        "1 - accuracy is no measure of privacy: it calls a net that guesses private, and one that knows its training images by "
         "heart and nothing else as well. The last arm shows it.",
         "Adam divides a gradient by its own size, so that noise that is small beside the loss may be large beside a gradient's "
         "entries; with plain SGD the same deviation is another amount of noise.",

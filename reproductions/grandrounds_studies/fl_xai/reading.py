@@ -43,7 +43,7 @@ _WORDS = {"concentration": "concentration", "gini": "the Gini index"}
 
 
 def _area(run: Run) -> float:
-    """What a map that is even has inside: the share that masks cover of the pictures that maps are made of, the mean of sites.
+    """Return the mass of a uniform map inside the mask: the share of the mapped images that masks cover, the mean of sites.
 
     Sites count alike, as in the maps' own numbers: hospitals differ in how large lesions are. NaN without masks.
     """
@@ -61,7 +61,7 @@ def _area(run: Run) -> float:
     return float(np.mean(shares))
 
 
-AREA = Measure("area", "share of the picture that is lesion", _area)
+AREA = Measure("area", "share of the image that is lesion", _area)
 
 
 def _sharper(point: Point, map: str, figure: str) -> Claim:
@@ -85,10 +85,10 @@ def _more(point: Point, map: str, figure: str, says: str) -> Claim:
 
 READING = Study(
     name="fl-xai/4.6",
-    title="Where the net looks: Grad-CAM against NormGrad",
+    title="Heat maps of the net: Grad-CAM against NormGrad",
     source=source("4.6", "Figs. 4.25 to 4.29 and Table 4.4"),
     headline=Headline(PHOTOS.label, FEDAVG.label, name_of("normgrad", "concentration")),
-    unpublished="words and pictures only: Table 4.4 describes the maps of five pictures",
+    unpublished="words and images only: Table 4.4 describes the maps of five images",
     base=merged(BASE, MAPPED),
     points=(PHOTOS, SKIN),
     arms=(FEDAVG,),
@@ -130,7 +130,7 @@ READING = Study(
     ),
     remarks=(
         "Grad-CAM and NormGrad are read from the last convolution, a map of 10 x 10 (8 x 8 for lesions) that is drawn up to the "
-        "picture's size, so that neither can be finer than that. The gradient norm is of single pixels.",
+        "image's size, so that neither can be finer than that. The gradient norm is of single pixels.",
     ),
     draws=lambda results: [
         *drawing.side_by_side(results, numbers("concentration", maps=MAPS), "Concentration"),

@@ -23,7 +23,7 @@ OWN: dict[str, Any] = {"evaluation": {"local_models": "own"}}
 
 MAPS = ("grad_cam", "normgrad", "gradient_norm")
 MAPPED: dict[str, Any] = {"explain": {"maps": MAPS, "maps_rows": 16}}
-"""Heat maps after the last round, of local models and of the common one, on pictures of each site."""
+"""Heat maps after the last round, of local models and of the common one, on images of each site."""
 
 QUICK: dict[str, Any] = {
     "split": {"partition": "grandrounds.studies.xfed.cost:a_few", "official": False, "sites": 4},
@@ -31,7 +31,7 @@ QUICK: dict[str, Any] = {
     "train": {"steps": 3},
     "explain": {"maps_rows": 2},
 }
-"""Four sites of 100 pictures, two rounds of three steps."""
+"""Four sites of 100 images, two rounds of three steps."""
 
 FEW_STEPS: dict[str, Any] = {
     "split": {"sites": 2},
@@ -39,15 +39,15 @@ FEW_STEPS: dict[str, Any] = {
     "method": {"rounds": 2},
     "train": {"steps": 5},
 }
-"""Where an arm is a way of dealing pictures: two sites, and half of all pictures set aside, which nobody uses."""
+"""Settings if an arm is a way of dealing images: two sites, and half of all images set aside, which nobody uses."""
 
 FEDAVG = Arm("FedAvg", {"method": {"name": "fedavg"}})
 HERE = Point("CIFAR-10, 10 sites", {})
 AT = HERE.label
 
 PICTURES = (
-    "Two fifths of CIFAR-10: 20,000 pictures to train on and 4,000 to test on, where the thesis has 50,000 and 10,000; the "
-    "majority class alone is right on 10.0% of them. Fewer pictures make a weaker net, so accuracies are to be held against each "
+    "Two fifths of CIFAR-10: 20,000 images to train on and 4,000 to test on, where the thesis has 50,000 and 10,000; the "
+    "majority class alone is right on 10.0% of them. Fewer images make a weaker net, so accuracies are to be compared with each "
     "other and not against the printed ones."
 )
 TRAINING = (
@@ -55,29 +55,29 @@ TRAINING = (
     "of 32, five epochs a round. Adam's moments start anew in every round. Measured with 0.1 at full size, not in this run: "
     "FedAvg's accuracy, mean of three seeds, was 0.498 in round 3, 0.532 in round 5, 0.542 in round 7, the most of any round, "
     "and 0.537 in round 10 (`rounds reproduce fl-xai/4.3`), while local models then reached 0.976 on their own training "
-    "pictures."
+    "images."
 )
 NET = (
     "The net is the described one, two convolutions with max-pools and three dense layers, as in PyTorch's own tutorial: 62,006 "
-    "parameters. Pictures are normalised by means and deviations of the channels, from sums that sites send."
+    "parameters. Images are normalised by means and deviations of the channels, from sums that sites send."
 )
 ACCURACY_IS = (
-    "Accuracy is of the common model on the test pictures of all sites. Training accuracy is of each site's own model, after it "
-    "trained in the round, on the pictures that it trained on; sites weigh by their pictures."
+    "Accuracy is of the common model on the test images of all sites. Training accuracy is of each site's own model, after it "
+    "trained in the round, on the images that it trained on; sites weigh by their images."
 )
 INTERVALS = (
-    "Our ± is half of Student's 95% interval over three seeds, which deal the pictures to sites, start the net and draw the "
+    "Our ± is half of Student's 95% interval over three seeds, which deal the images to sites, start the net and draw the "
     "batches; differences are paired by seed. The thesis has one run of each."
 )
 MEASURED = (
-    "The thesis judges heat maps by eye, on one to five pictures. Here they are numbers, means over test pictures, each map of "
-    "the picture's own class. Concentration is 1 - entropy / ln(pixels), the Gini index is that of the pixels' heat: 0 spread "
+    "The thesis judges heat maps by eye, on one to five images. Here they are numbers, means over test images, each map of "
+    "the image's own class. Concentration is 1 - entropy / ln(pixels), the Gini index is that of the pixels' heat: 0 spread "
     "evenly, near 1 all on one pixel. Deletion and insertion are mean probabilities of the class while the hottest pixels give "
-    "way to the mean or come out of it: low and high are good. Grad-CAM of a class that speaks against the picture is dark; "
+    "way to the mean or come out of it: low and high are good. Grad-CAM of a class that speaks against the image is dark; "
     "dark maps are counted, and left out of the other numbers."
 )
 AT_SITES = (
-    "Maps are of 16 test pictures of each site, after the last round, by the common model and by each site's own."
+    "Maps are of 16 test images of each site, after the last round, by the common model and by each site's own."
 )
 KINDS = (
     "'NormGrad' is two things. The thesis's (3.6) is the norm of the gradient at the pixels, drawn between its least and its "
@@ -85,12 +85,12 @@ KINDS = (
     "those of its gradients: `normgrad`. Both are tested."
 )
 LOOK = (
-    "No pictures are shown here, since CIFAR-10 states no licence. After `rounds run fl-xai/maps --out RUN`, `rounds maps show "
+    "No images are shown here, since CIFAR-10 states no licence. After `rounds run fl-xai/maps --out RUN`, `rounds maps show "
     "RUN --site site-01` draws them."
 )
 SETTLED = (PICTURES, TRAINING, NET)
 
 
 def source(section: str, what: str) -> str:
-    """Where in the thesis: "sec. 4.3, Table 4.1"."""
+    """Return the place in the thesis: "sec. 4.3, Table 4.1"."""
     return f"{THESIS}, sec. {section}, {what}"

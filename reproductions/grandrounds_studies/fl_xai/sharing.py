@@ -1,4 +1,4 @@
-"""Sec. 4.9: do sites gain by sharing weights, as test pictures say it and as other sites' training pictures do?"""
+"""Sec. 4.9: do sites gain by sharing weights, as test images say it and as other sites' training images do?"""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def _rise(run: Run) -> float:
     return held[-1] - held[0]
 
 
-EXTERNAL = Measure("external", "local models on all test pictures", _lent("external"), lower=False)
-OTHERS = Measure("others_train", "local models on other sites' training pictures", _lent("others_train"), lower=False)
-OWN_ROWS = Measure("own_train", "local models on their own training pictures", _lent("train_accuracy"), lower=False)
+EXTERNAL = Measure("external", "local models on all test images", _lent("external"), lower=False)
+OTHERS = Measure("others_train", "local models on other sites' training images", _lent("others_train"), lower=False)
+OWN_ROWS = Measure("own_train", "local models on their own training images", _lent("train_accuracy"), lower=False)
 GAIN = Measure(
     "gain", "common model above local ones", lambda run: ACCURACY.read(run) - _lent("external")(run), lower=False
 )
@@ -51,7 +51,7 @@ RISE = Measure("rise", "accuracy's rise from round 1 to 3", _rise, lower=False)
 
 
 def lent(run: Run) -> dict[str, Any]:
-    """What the curves of local models need: every round's scores, and how many rows sites have."""
+    """Return the data of the curves of local models: every round's scores, and how many rows sites have."""
     told = [
         {"round": r["round"], "local": r["local"], "test": {"accuracy": r["test"]["accuracy"]}}
         for r in run.rounds
@@ -69,12 +69,12 @@ def _draws(results: Results) -> list[Drawn]:
             figure["layout"]["title"] = heading(safe(arm), "seed 0; means over sites")
             figure["layout"]["yaxis"]["range"] = [0, 1]
             drawn.append(figure)
-    return [("Fig. 4.39: local models, on whose pictures", drawn)] if drawn else []
+    return [("Fig. 4.39: local models, on whose images", drawn)] if drawn else []
 
 
 SHARING = Study(
     name="fl-xai/4.9",
-    title="Do sites gain by sharing weights? Test pictures and other sites' training pictures",
+    title="Do sites gain by sharing weights? Test images and other sites' training images",
     source=source("4.9", "Fig. 4.39 and Table 4.7"),
     headline=Headline(AT, NONIID.label, GAIN.name, "NONIID: no effective use"),
     unpublished="words and a plot only: Table 4.7 has 'excellent', 'very low, almost static' and 'moderate'",
@@ -97,7 +97,7 @@ SHARING = Study(
         ),
         Claim(
             "NONIID: no effective use of shared weights, clients learn independently (read as: the common model is less than "
-            f"{100 * NO_GAIN:.0f} points above local ones on test pictures)",
+            f"{100 * NO_GAIN:.0f} points above local ones on test images)",
             "Table 4.7",
             (NONIID.label,),
             under(GAIN.name, AT, NO_GAIN),
@@ -115,7 +115,7 @@ SHARING = Study(
             agree(EXTERNAL.name, AT, with_=OTHERS.name, within=0.02),
         ),
         Claim(
-            "sharing weights pays: the common model is clearly above local ones on test pictures",
+            "sharing weights pays: the common model is clearly above local ones on test images",
             OURS,
             _EVERY,
             beyond(GAIN.name, AT, 0.0),
@@ -124,17 +124,17 @@ SHARING = Study(
     settled=(
         *SETTLED,
         "Three rounds, as in the thesis. IID: equal sizes, classes at random. NONIID: two class shards a site ('only one or two "
-        "specific classes'). SEMIID: 80% of a site's pictures are of one class. Test pictures are dealt in the same way.",
+        "specific classes'). SEMIID: 80% of a site's images are of one class. Test images are dealt in the same way.",
         "A local model is what a site has trained in the last round, before models are joined; it starts from the common one. "
-        "'On all test pictures' and 'on other sites' training pictures' are worked out by the sites that hold these: sites lend "
-        "scores and never pictures (evaluation.local_models = 'crossed'), but every local model goes to every other site.",
+        "'On all test images' and 'on other sites' training images' are worked out by the sites that hold these: sites share "
+        "scores and never images (evaluation.local_models = 'crossed'), but every local model goes to every other site.",
         INTERVALS,
     ),
     remarks=(
-        "Other sites' training pictures are pictures that the common model, which a local model starts from, has been trained "
-        "on. From round 2 on they are no test of what is new to it; test pictures are.",
-        "Where sites share no class, a local model is right on none of the others' pictures, and all test pictures have some of "
-        "its own classes among them: the two ways differ by how pictures are dealt, not by how good a model is.",
+        "Other sites' training images are images that the common model, which a local model starts from, has been trained "
+        "on. From round 2 on they are no test of what is new to it; test images are.",
+        "If sites share no class, a local model is right on none of the others' images, and all test images have some of "
+        "its own classes among them: the two ways differ by how images are dealt, not by how good a model is.",
     ),
     draws=_draws,
     keeps=lent,

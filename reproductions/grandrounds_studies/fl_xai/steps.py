@@ -74,7 +74,7 @@ STEPS = Study(
         "Betas are 0.9 and 0.99; 'no momentum' has beta_1 = 0.",
         INTERVALS,
     ),
-    remarks=("Settings are compared on the test pictures that they are judged by: the best of many is flattered.",),
+    remarks=("Settings are compared on the test images that they are judged by: the best of many is flattered.",),
     draws=lambda results: drawing.accuracy(results, "Accuracy by round"),
     keeps=courses,
     quick=Quick(QUICK, arms=tuple(a.label for a in (FEDAVG, OF_FLOWERS, SWEEP[-1]))),

@@ -108,13 +108,13 @@ STRATEGIES = Study(
             printed_wider(CLIENTS, to=FEDAVG.label, times=2.0),
         ),
         Claim(
-            "accuracy of .74 in round 10, beside an evaluation of .63 (read as: .74 is of training pictures, on which local "
-            "models are clearly better than the common one on test pictures)",
+            "accuracy of .74 in round 10, beside an evaluation of .63 (read as: .74 is of training images, on which local "
+            "models are clearly better than the common one on test images)",
             _WHERE,
             (FEDAVG.label,),
             cannot_fail(
                 tops(LOCAL.name, AT, than=ACCURACY.name),
-                "models fit the pictures that they were trained on better than others",
+                "models fit the images that they were trained on better than others",
             ),
         ),
         Claim(
@@ -128,7 +128,7 @@ STRATEGIES = Study(
         *SETTLED,
         ACCURACY_IS,
         "Published accuracies are those of the tables of clients (.6305; Table 4.1 has .6385 of the same run). Its 'Acc. R1' "
-        "and 'Acc. R10' are set beside our training accuracies, since .74 is what clients have on their training pictures. Its "
+        "and 'Acc. R10' are set beside our training accuracies, since .74 is what clients have on their training images. Its "
         "spread is the deviation over the ten printed clients.",
         "'FedAdam (Flower's)' and 'FedYogi (Flower's)' have the defaults of Flower 1.41's classic classes, which the thesis "
         "does not say that it changed: eta 0.1, tau 1e-9, v from 0, with a correction of the first rounds; and eta 0.01, tau "
@@ -142,7 +142,7 @@ STRATEGIES = Study(
         "0.074 for every weight, whether its update is 1e-2 or 1e-6 (0.1 in versions without the correction). The weights of the "
         "first dense layer start within 0.05 of 0: one step is larger than any of them. As in the paper, with tau 0.001 and v "
         "from tau squared, an update of 0.01 makes a first step of 0.004 and one of 0.0001 makes 0.00005.",
-        "(3.8) and (3.10) average clients alike, whatever their size; here they weigh by their pictures, which is the same on "
+        "(3.8) and (3.10) average clients alike, whatever their size; here they weigh by their images, which is the same on "
         "equal sites. (3.10) prints epsilon inside the root: at 0.001 and an update of 0.001 its step is 0.032 eta where (3.8) "
         "has 0.5 eta.",
     ),

@@ -47,7 +47,7 @@ ALONE = Arm("single task, five sites alone", {"engine": {"absences": {site: [1, 
 
 
 def _main(run: Run) -> float:
-    """Accuracy of the ten classes on the test pictures of those sites that name objects where there are two tasks."""
+    """Accuracy of the ten classes on the test images of those sites that name objects where there are two tasks."""
     if run.summary["tasks"]:
         return number(run.summary["tasks"]["main"]["accuracy"])
     held: Mapping[str, Mapping[str, float]] = {s: v for s, v in run.summary["per_site"].items() if s not in OTHERS}
@@ -109,11 +109,11 @@ TASKS = Study(
         *SETTLED,
         "The thesis does not name its tasks. Here sites 1, 3, 5, 7 and 9 name one of ten objects; the others tell animals from "
         "vehicles. One net with a shared body and a head for each task. 'Single task' has all ten sites name objects. In all "
-        "arms accuracy is on the test pictures of sites 1, 3, 5, 7 and 9, about 2,000; the majority class alone is right on a "
+        "arms accuracy is on the test images of sites 1, 3, 5, 7 and 9, about 2,000; the majority class alone is right on a "
         "tenth of ten classes, and on 60% of two.",
-        "'Five sites alone' are the sites of the first task without the others: what the second task adds is to be held against "
-        "them, since with two tasks only half of the pictures have a name.",
-        "Heat maps are of the final common model, on 80 test pictures of sites 1, 3, 5, 7 and 9, worked out from the finished "
+        "'Five sites alone' are the sites of the first task without the others: what the second task adds is to be compared with "
+        "them, since with two tasks only half of the images have a name.",
+        "Heat maps are of the final common model, on 80 test images of sites 1, 3, 5, 7 and 9, worked out from the finished "
         "runs; each is of one of the ten classes.",
         MEASURED,
         KINDS,

@@ -1,4 +1,4 @@
-"""What a promise to patients costs the systems that make none of their own."""
+"""Cost of a privacy guarantee in the systems that make none of their own."""
 
 from grandrounds_studies.privacy.sse_agg import SSE_AGG
 from grandrounds_studies.privacy.trust import TRUST

@@ -1,4 +1,4 @@
-"""Tests of claims about a promise: what is charged, and what it costs beside the same without it."""
+"""Tests of claims about a guarantee: what is charged, and what it costs beside the same without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read off a run under a promise: what it spent, and what it was charged for."""
+"""Measures of a run with a privacy guarantee: what it spent, and what it was charged for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _epsilon(run: Run) -> float:
-    """By the accountant, at the run's delta; NaN where nothing is promised."""
+    """By the accountant, at the run's delta; NaN where nothing is guaranteed."""
     spent = run.summary["privacy"].get("epsilon")
     return nan if spent is None else float(spent)
 
@@ -21,6 +21,6 @@ EPSILON = Measure("epsilon", "epsilon spent", _epsilon, lower=True, digits=4)
 
 
 def promise(run: Run) -> dict[str, Any]:
-    """The promise in words, and every release that was charged for."""
+    """The guarantee as text, and every release that was charged for."""
     told = run.summary["privacy"]
     return {"statement": str(told.get("statement", "")), "charged": [str(e["what"]) for e in told.get("events", ())]}

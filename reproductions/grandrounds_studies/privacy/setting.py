@@ -1,6 +1,6 @@
-"""The worlds and the ways of privacy's studies: FedAvg and SSE-AGG, each without a promise and under DP-SGD.
+"""The worlds and the ways of privacy's studies: FedAvg and SSE-AGG, each without a guarantee and under DP-SGD.
 
-SSE-AGG's signals are worked out by the server, from models that left the sites under the promise, on rows of its own. So
+SSE-AGG's signals are worked out by the server, from models that left the sites with the guarantee, on rows of its own. So
 nothing more is charged than for FedAvg, and all that its default form changes at a site are steps on rows that it was sent.
 """
 
@@ -35,20 +35,20 @@ SSE_AGG = Arm("SSE-AGG", {"method": {"name": "sse-agg", "preset": "drift"}})
 
 
 def private(arm: Arm, epsilon: float) -> Arm:
-    """The same under a promise to patients; clip and learning rate are the point's."""
+    """The same with a guarantee for patients; clip and learning rate are the point's."""
     promise = {"privacy": {"mechanism": "dp-sgd", "epsilon": epsilon, "delta": DELTA, "unit": "row"}}
     return Arm(f"{arm.label}, epsilon {epsilon:g}", merged(arm.settings, promise))
 
 
 PRIVATE = {e: (private(FEDAVG, e), private(SSE_AGG, e)) for e in EPSILONS}
-"""Epsilon -> FedAvg and SSE-AGG that promise it."""
+"""Epsilon -> FedAvg and SSE-AGG that guarantee it."""
 
 ARMS = (FEDAVG, SSE_AGG, *(arm for pair in PRIVATE.values() for arm in pair))
 
 
 @dataclass(frozen=True)
 class World:
-    """A data set: how many of its rows are set aside, and how to train there, freely and under a promise."""
+    """A data set: how many of its rows are set aside, and how to train there, freely and with a guarantee."""
 
     label: str
     data: Settings
@@ -59,7 +59,7 @@ class World:
     split: Settings = field(default_factory=dict)
 
     def point(self, reference: Settings, bound: Iterable[Arm], *, label: str = "", **more: Any) -> Point:
-        """The world with these rows set aside; `bound` are the arms that are under a promise."""
+        """The world with these rows set aside; `bound` are the arms that are with a guarantee."""
         settings = {"data": self.data, "reference": reference, "train": {"lr": self.lr}, **more}
         if self.split:
             settings["split"] = self.split

@@ -29,11 +29,11 @@ ROUNDS, EPOCHS = 10, 3
 """As many steps as thirty rounds of one epoch, so as much is charged; a local model that goes further shows more of its data."""
 
 PRIVATE = {e: (private(FEDAVG, e), private(ROBUST, e)) for e in EPSILONS}
-"""Epsilon -> FedAvg and FedXChain that promise it."""
+"""Epsilon -> FedAvg and FedXChain that guarantee it."""
 
 CAUGHT = 0.9
 _MOST = {1.0: 0.05, 3.0: 0.03, 8.0: 0.02}
-"""Epsilon -> how much of AUROC the promise may cost."""
+"""Epsilon -> how much of AUROC the guarantee may cost."""
 
 
 def _point(world: World, label: str, flipped: int = 0) -> Point:
@@ -57,9 +57,9 @@ LABELS = tuple(p.label for p in (*HONEST, *FLIPPED))
 
 TRUST = Study(
     name="privacy/trust",
-    title="Trust under a promise to patients: what is charged, whether flipped labels are still caught, and what it costs",
+    title="Trust with a guarantee for patients: what is charged, whether flipped labels are still caught, and what it costs",
     headline=Headline("ICU, the 30 largest flip", "FedXChain robust, epsilon 1", "auroc"),
-    source="our own: the paper has no formal promise",
+    source="our own: the paper has no formal guarantee",
     unpublished="nothing to compare with",
     base={
         "model": {"name": "logistic"},
@@ -94,7 +94,7 @@ TRUST = Study(
         ),
         *(
             Claim(
-                f"at epsilon = {e:g} the promise costs at most {_MOST[e]:g} of AUROC: {point}",
+                f"at epsilon = {e:g} the guarantee costs at most {_MOST[e]:g} of AUROC: {point}",
                 GOAL,
                 (ours.label,),
                 costs(AUROC.name, (point,), to=ROBUST.label, by=_MOST[e]),
@@ -110,14 +110,15 @@ TRUST = Study(
         "the first round; test rows are as they are.",
         f"{ROUNDS} rounds of {EPOCHS} epochs. Under DP-SGD each row is in a step with chance 0.1, so an epoch has ten steps; "
         f"delta is {DELTA:g}, per patient (row), add/remove, noise at the sites, nobody is trusted. Sites with fewer than 50 "
-        "training rows take no part then. Without a promise batches are of 64.",
+        "training rows take no part then. Without a guarantee batches are of 64.",
         "Thirty rounds of one epoch have as many steps and cost as much epsilon. On heart with seed 101 they did not tell the "
-        "flipped hospital from the others, with a promise or without: local models moved too little. Ten of three did so in four "
-        "of six runs with seeds 101 to 103, and were taken for all three sets (on icu-cohort, seed 101, both told them). Clip "
-        "and learning rates are those of privacy/sse-agg, chosen for FedAvg on other seeds than those that are told.",
-        "200 rows (heart: 60) are the server's own, of no site in any arm, and their patients are not protected. Under a promise "
-        "trust is told by the server from models that left the sites under it: accuracy and SHAP values on those rows "
-        "(method.trust.explained = 'auto'). Without one sites explain themselves on rows of their own. FedAvg keeps no trust.",
+        "flipped hospital from the others, with a guarantee or without: local models moved too little. Ten of three did so in "
+        "four of six runs with seeds 101 to 103, and were taken for all three sets (on icu-cohort, seed 101, both did). Clip "
+        "and learning rates are those of privacy/sse-agg, chosen for FedAvg on other seeds than those that are reported.",
+        "200 rows (heart: 60) are the server's own, of no site in any arm, and their patients are not protected. With a "
+        "guarantee trust is reported by the server from models that left the sites under it: accuracy and SHAP values on these "
+        "rows (method.trust.explained = 'auto'). Without one sites explain themselves on rows of their own. FedAvg keeps no "
+        "trust.",
         "Inputs are scaled by usual clinical ranges, so that preparing them asks no patient anything; for diabetes-130 there are "
         "none, and the summaries by which its rows are prepared are not covered.",
     ),

@@ -43,7 +43,7 @@ _BOTH = tuple(p.label for p in _POINTS)
 
 
 def saves(least: float, *points: str) -> Test:
-    """A sketch has `least` times fewer entries that are not zero than a full one; all that a site sends is told too.
+    """A sketch has `least` times fewer entries that are not zero than a full one; all that a site sends is reported too.
 
     The paper's C counts entries. Beside them a site sends its model: with indices, 2 C numbers on top of it.
     """

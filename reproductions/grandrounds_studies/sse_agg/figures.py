@@ -35,7 +35,7 @@ _HEAT = at(TEXT, 0.2, arms=FEW)
 
 FIGURE_1 = Study(
     name="sse-agg/fig-1",
-    title="How far apart clients reason, over the skew of labels; and pair by pair",
+    title="Distance between the explanations of clients, over the skew of labels; and pair by pair",
     headline=Headline("synthetic, alpha 0.05", "SSE-AGG as printed, e=0.5", "training_drift"),
     source=f"{PAPER}, sec. VI.B and VII.A, Fig. 1",
     unpublished=_NO_NUMBERS,

@@ -1,4 +1,4 @@
-"""What we ask of SSE-AGG ourselves: much less drift than a tuned FedAvg at no cost in accuracy, with no setting tuned.
+"""Our own goals for SSE-AGG: much less drift than a tuned FedAvg at no cost in accuracy, with no setting tuned.
 
 The paper does not claim this and does not reach it; the study is here so that anyone can see whether we do.
 """

@@ -1,4 +1,4 @@
-"""What agreement weights are good for: a site that has gone wrong, and sites that learn a shortcut."""
+"""Uses of agreement weights: a site that has gone wrong, and sites that learn a shortcut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grandrounds_studies.study import Arm, Claim, Headline, Point, Quick, Study,
 
 _WITHOUT = Arm("FedAvg of the others alone", {}, over={"attacks": [{"kind": "absent", "count": 1}]})
 _DEFENCE = Arm("SSE-AGG as defence", {"method": {"name": "sse-agg", "preset": "defence"}})
-"""Variates would hide a bad site, so what holds sites together is the anchor alone."""
+"""Variates would hide a bad site, so the local regularization is the anchor alone."""
 
 _SHARP = Arm(
     "SSE-AGG as printed, e=1, sharpness 4",
@@ -105,7 +105,7 @@ OUTLIERS = Study(
     settled=(
         "Five sites, Dirichlet 1.0, the largest attacks from the first round; one hidden layer of 64, 50 rounds of 40 local "
         "steps of SGD, learning rate 0.05. Weights are means of the last ten rounds; drift is between the other sites' models.",
-        "Krum and trimmed mean are told of one attacker; FLTrust's root set is the 200 labelled reference rows.",
+        "Krum and trimmed mean are given one attacker; FLTrust's root set is the 200 labelled reference rows.",
         "'as defence' is SSE-AGG with preset 'defence': SCAFFOLD's variates, part of preset 'drift', take a bad site's "
         "gradients into everybody's steps and make its model look like the others', so no weight on models can keep it out.",
     ),

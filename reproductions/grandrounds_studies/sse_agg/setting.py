@@ -28,11 +28,11 @@ SETTLED = (
     "rows, three permutations of each feature, the same at all sites and in all rounds.",
     "Drift and Jaccard@5 are means over the last ten rounds; accuracy and its like are of the final model, on the test rows "
     "of all sites.",
-    "200 further rows are held out in every arm for methods that lend sites rows, so that all arms train on the same rows. "
+    "200 further rows are held out in every arm for methods that share rows with sites, so that all arms train on the same rows. "
     "'As built here' is method sse-agg with preset 'drift'; 'as printed' is the paper's eq. 5 and 8 and nothing else.",
 )
 EMBEDDED = (
-    "The paper's 'NBERT' embedding is not defined: here each stay is told as a sentence and embedded by all-MiniLM-L6-v2, "
+    "The paper's 'NBERT' embedding is not defined: here each stay is reported as a sentence and embedded by all-MiniLM-L6-v2, "
     "mean-pooled; 12,000 stays of as many patients."
 )
 

@@ -67,7 +67,7 @@ SKIN_LESIONS = Study(
             _BOTH,
             no_worse(AUROC.name, [_HERE.label], by=0.02),
         ),
-        Claim(f"reasons lean less on the patch: SAM falls ({_ASKED})", "eq. 25", _BOTH, better(SAM.name, _HERE.label)),
+        Claim(f"explanations lean less on the patch: SAM falls ({_ASKED})", "eq. 25", _BOTH, better(SAM.name, _HERE.label)),
         Claim(
             f"the model leans less on the patch: the spurious gap falls ({_ASKED})",
             "eq. 26",
@@ -78,13 +78,13 @@ SKIN_LESIONS = Study(
     settled=(
         "Fed-ISIC2019 is not free to fetch: here HAM10000 at 28 x 28 pixels, malignant or benign, its four sources at six sites "
         "(the two largest halved by lesion).",
-        "ResNet-18 is trained from its first weights, with the stem for small pictures and group normalisation: no ImageNet "
+        "ResNet-18 is trained from its first weights, with the stem for small images and group normalisation: no ImageNet "
         "weights come with the package (model.weights takes some).",
-        "The patch is 1/16 of the picture's side, 2 of 28 pixels, as 14 of 224; it is tied to malignant lesions, at every third "
+        "The patch is 1/16 of the image's side, 2 of 28 pixels, as 14 of 224; it is tied to malignant lesions, at every third "
         "site to benign ones. The protocol shift has strength 1.",
         "Not given: tau, lambda and w_min of eq. 21, here 5, 0.5 and 0.02. In rounds without sketches the printed form weighs by "
         "rows, ours by the last known agreement.",
-        "OOD: the same test pictures without the patches. SAM is of local models on clean reference pictures; by chance it is "
+        "OOD: the same test images without the patches. SAM is of local models on clean reference images; by chance it is "
         "1/16 = 0.0625.",
     ),
     draws=lambda results: [

@@ -1,4 +1,4 @@
-"""What each part of VEIL as built here adds: one thing is changed at a time, at equal epsilon, unit and trust."""
+"""Contribution of each part of our VEIL: one thing is changed at a time, at equal epsilon, unit and trust."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _claim(says: str, arm: str, without: str, point: str = _FIVE) -> Claim:
 
 ABLATION = Study(
     name="veil/ablation",
-    title="What each part of VEIL as built here adds",
+    title="Contribution of each part of our VEIL",
     headline=Headline("epsilon 5", "VEIL score, 20 features (patient, local)", "auroc"),
     source="our own: the paper has no ablation",
     unpublished="nothing to compare with",

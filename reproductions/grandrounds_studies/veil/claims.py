@@ -1,4 +1,4 @@
-"""Tests of VEIL's claims: across points, since what keeps no epsilon is run once; by traffic, sparsity and the promise kept.
+"""Tests of VEIL's claims: across points, since what keeps no epsilon is run once; by traffic, sparsity and the guarantee kept.
 
 `Place` is a point and an arm; folds are the same everywhere, so any two of them pair up.
 """
@@ -30,7 +30,7 @@ def apart(found: Results, one: Place, other: Place, measure: str = AUROC.name) -
 
 
 def said(found: Results, one: Place, other: Place, pair: PairedTest, measure: str = AUROC.name) -> str:
-    """Both means and their difference in words."""
+    """Both means and their difference as text."""
     a, b = (found.summary(*place, measure).mean for place in (other, one))
     m = found.study.measure(measure)
     return f"{m.words} {b:.{m.digits}f} against {a:.{m.digits}f} of {other[1]} ({other[0]}), {signed(pair)}"
@@ -52,7 +52,7 @@ def within(point: str, other: Place, *, by: float) -> Test:
 
 
 def above(point: str, other: Place, *, told: Sequence[Any] = ()) -> Test:
-    """AUROC is clearly above the other's; further measures of both are told beside it."""
+    """AUROC is clearly above the other's; further measures of both are reported beside it."""
 
     def test(found: Results, arm: str) -> Verdict:
         pair = apart(found, (point, arm), other)
@@ -68,7 +68,7 @@ def above(point: str, other: Place, *, told: Sequence[Any] = ()) -> Test:
 
 
 def lighter(point: str, other: Place, *, by: float) -> Test:
-    """The payload of training, both ways, is smaller by this share; so much of all that is serialised is told too."""
+    """The payload of training, both ways, is smaller by this share; so much of all that is serialised is reported too."""
 
     def test(found: Results, arm: str) -> Verdict:
         (mine, theirs), (all_mine, all_theirs) = (
@@ -94,7 +94,7 @@ def under(point: str, kilobytes: float) -> Test:
 
 
 def best_calibrated(point: str, among: Sequence[Place]) -> Test:
-    """The ECE is clearly below the least of the others'. It says nothing without AUROC, so that is told beside it."""
+    """The ECE is clearly below the least of the others'. It says nothing without AUROC, so that is reported beside it."""
 
     def test(found: Results, arm: str) -> Verdict:
         held = [p for p in run_among(found, among) if p != (point, arm)]
@@ -129,14 +129,14 @@ def formal(point: str, epsilon: float) -> Test:
         known = [k["epsilon"] for k in kept if k["epsilon"] is not None]
         spent = max(known, default=None)
         if spent is None or len(known) < len(kept):
-            return verdict(False, "nothing is promised")
+            return verdict(False, "nothing is guaranteed")
         return verdict(spent <= epsilon + 1e-9, f"epsilon = {spent:.3f} at most. {kept[0]['statement']}")
 
     return test
 
 
 def follows_epsilon(points: Sequence[str], epsilons: Sequence[float], *, draws: int) -> Test:
-    """Between the smallest and the largest budget AUROC differs clearly; how far the printed draw is from uniform is told."""
+    """Between the smallest and the largest budget AUROC differs clearly; how far the printed draw is from uniform is reported."""
 
     def test(found: Results, arm: str) -> Verdict:
         held = [(p, e) for p, e in zip(points, epsilons, strict=True) if p in found.points]

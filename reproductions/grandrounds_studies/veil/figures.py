@@ -37,7 +37,7 @@ _BOTH = (PRINTED.label, SCORE.label)
 
 
 def dominates(point: str, others: Sequence[Place]) -> Test:
-    """Clearly smaller ECE and a smaller payload than each of these; AUROC is told beside them."""
+    """Clearly smaller ECE and a smaller payload than each of these; AUROC is reported beside them."""
 
     def test(found: Results, arm: str) -> Verdict:
         held = run_among(found, others)
@@ -120,7 +120,7 @@ _LABELS = [label(e) for e in EPSILONS]
 
 FIGURE_2 = Study(
     name="veil/fig-2",
-    title="What a budget costs: AUROC and AUPRC over epsilon",
+    title="Cost of a budget: AUROC and AUPRC over epsilon",
     headline=Headline("epsilon 1", "VEIL as printed (claims: patient, local)", "auroc"),
     source=f"{PAPER}, Fig. 2",
     base=BASE,

@@ -1,4 +1,4 @@
-"""What we ask of VEIL ourselves: valid promises that cost little, sparse and in few bytes. The paper does not reach it."""
+"""Our own goals for VEIL: valid guarantees that cost little, sparse and in few bytes. The paper does not reach it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from grandrounds_studies.veil.setting import (
 )
 
 SECURE_STEPS = changed(SECURE_FIT, "VEIL dense steps (patient, secure)", features=0, rounds=20)
-"""DP gradient descent on all features: what sparse ones are held against where sums are secure."""
+"""DP gradient descent on all features: what sparse ones are compared with where sums are secure."""
 LOCAL_FIT = changed(STEPS, "VEIL select 20, then fit (patient, local)", features=20)
 LOCAL_MOMENTS = changed(
     STEPS, "VEIL moments, 20 features (patient, local)", selection="moments", features=20, norm=4.0, rounds=1
@@ -38,9 +38,9 @@ _GOAL = "our goal"
 
 GOALS = Study(
     name="veil/goals",
-    title="How little a valid promise costs: AUROC below FedAvg on the same folds",
+    title="How little a valid guarantee costs: AUROC below FedAvg on the same folds",
     headline=Headline("epsilon 1", "VEIL moments, 20 features (patient, secure)", "auroc"),
-    source="our own goals: the paper's mechanism promises nothing (veil/table-1)",
+    source="our own goals: the paper's mechanism guarantees nothing (veil/table-1)",
     unpublished="nothing to compare with",
     base=BASE,
     points=(at(1, _AT_ONE), at(5, _AT_FIVE)),
@@ -87,7 +87,7 @@ GOALS = Study(
     ),
     settled=(
         *SETTLED,
-        "A goal is met where the mean over folds is within it; the 95% interval of the paired difference is told, and so is "
+        "A goal is met where the mean over folds is within it; the 95% interval of the paired difference is reported, and so is "
         "where it goes beyond. Dense DP gradient descent is 20 noisy clipped steps on all features.",
     ),
     draws=drawing.fronts,

@@ -1,4 +1,4 @@
-"""What is read off a run of VEIL and of those it is held against: traffic, sparsity, the promise, the distance from uniform."""
+"""Measures of VEIL and of the methods it is compared with: traffic, sparsity, the guarantee, the distance from uniform."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NONZERO = Measure("nonzero", "non-zero", _nonzero, lower=None, digits=0)
 
 
 def promise(run: Run) -> dict[str, Any]:
-    """The run's promise in words, the epsilon that holds by the accountant (None: none does), and what was sent as it is."""
+    """The run's guarantee as text, the epsilon that holds by the accountant (None: none does), and what was sent as it is."""
     told = run.summary["privacy"]
     raw = [str(event["what"]) for event in told.get("events", ()) if event["kind"] == "raw"]
     epsilon = None if raw or told.get("epsilon") is None else float(told["epsilon"])
@@ -54,7 +54,7 @@ def _from_uniform(run: Run) -> float:
 
 
 def _fitted(run: Run) -> list[Array]:
-    """What each site's small model has for weights, in units of the printed sensitivity."""
+    """Return the weights of each site's small model, in units of the printed sensitivity."""
     from grandrounds.analysis.case.rows import RunRows
     from grandrounds.data.encoding import class_numbers
     from grandrounds.methods.veil.extractor import Extractor, printed_weights
@@ -88,7 +88,7 @@ def most_from_uniform(draw: float) -> float:
 
 
 def most_odds(draw: float) -> float:
-    """How much likelier the best feature can be than the worst."""
+    """Return the largest ratio of the probabilities of two features."""
     return exp(draw / 4)
 
 

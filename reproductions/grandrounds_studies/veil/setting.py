@@ -1,6 +1,6 @@
 """The set-up of VEIL's experiment: what its paper gives, what it leaves open, and the ways that are compared.
 
-An arm's name says what its epsilon is about: whom it promises something (patient or site), and whom they need to trust.
+An arm's name says what its epsilon is about: whom it guarantees something (patient or site), and whom they need to trust.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SETTLED = (
     "Data: 152 generated hospitals with 79,694 stays, 90 features (114 inputs) and 8.9% deaths, since the paper's cohort, "
     "811,088 first stays from a database of about 200,000, cannot be had by anyone. Five folds of hospitals: those of the test "
     "are unseen in training, and a run with another fold is what the others have as another seed.",
-    "Epsilon is of a whole run, with delta 1e-5, and 1e-3 for the promise to sites. 'Patient': adding or removing one stay; "
+    "Epsilon is of a whole run, with delta 1e-5, and 1e-3 for the guarantee to sites. 'Patient': adding or removing one stay; "
     "'site': a whole hospital. 'Local': nobody is trusted, noise and draws are made at each hospital. 'Secure': no party sees "
     "a single hospital's sum, and the noise is one draw for all. 'Trusted server': it sees every update and adds the noise.",
     "Inputs are scaled by usual clinical ranges (data.encoding = 'public'), so that preparing them asks no patient anything. "
-    "Every model is calibrated by Platt scaling on validation rows of all hospitals; under a promise to patients its sums are "
-    "noised, and validation patients pay for it out of a budget of the same size. That of DP-FedAvg, whose promise is to "
+    "Every model is calibrated by Platt scaling on validation rows of all hospitals; with a guarantee for patients its sums are "
+    "noised, and validation patients pay for it out of a budget of the same size. That of DP-FedAvg, whose guarantee is to "
     "sites, is not covered.",
     "Settings are the same for all folds and epsilons. Those of DP-FedAvg are the best of five that were tried, by AUROC on the "
     "test hospitals of fold 0 at epsilon = 5, which favours it. Of DP-SGD six were tried in the same way: it has the best of the "
@@ -80,7 +80,7 @@ SECURE_MOMENTS = _veil(f"VEIL moments, 20 features ({_PATIENT_SECURE})", rounds=
 SECURE_DENSE = _veil(f"VEIL moments, dense ({_PATIENT_SECURE})", rounds=1, secure=True, selection="moments", features=0)
 
 _LOGISTIC = {"epochs": 1, "batch": 64, "lr": 0.1}
-FEDAVG = Arm("FedAvg (no promise)", {"method": {"name": "fedavg", "rounds": 30}, "train": _LOGISTIC})
+FEDAVG = Arm("FedAvg (no promise)", {"method": {"name": "fedavg", "rounds": 30}, "train": _LOGISTIC})  # language: ok
 CLIENT_ROUNDS = 10
 CLIENT = Arm(
     "DP-FedAvg (site, trusted server)",
@@ -97,11 +97,11 @@ _PRIVATE_STEPS = {"privacy": {"mechanism": "dp-sgd", "unit": "row"}, "train": {"
 DP_SGD = Arm(f"DP-SGD FedAvg ({_PATIENT_LOCAL})", {"method": {"name": "fedavg", "rounds": 10}, **_PRIVATE_STEPS})
 SCAFFOLD = Arm(f"DP-SCAFFOLD ({_PATIENT_LOCAL})", {"method": {"name": "scaffold", "rounds": 10}, **_PRIVATE_STEPS})
 MOON = Arm(
-    "MOON (no promise)",
+    "MOON (no promise)",  # language: ok
     {"method": {"name": "moon", "rounds": 30}, "train": _LOGISTIC, "model": {"name": "mlp", "hidden": [64]}},
 )
 GBM = Arm(
-    "pooled LightGBM (no promise)",
+    "pooled LightGBM (no promise)",  # language: ok
     {"method": {"name": "pooled", "rounds": 1}, "model": {"name": "lightgbm", "trees": 200}},
     over={"method": {"rounds": 1}},
 )

@@ -71,7 +71,7 @@ PUBLISHED = {
 }
 
 REMARKS = (
-    "The paper's cohort and ours differ, so figures are held against each other row by row only for their order.",
+    "The paper's cohort and ours differ, so figures are compared with each other row by row only for their order.",
     "ECE after Platt scaling says nothing by itself: a model with random signs is as well calibrated. In the paper's own table "
     "DP-SCAFFOLD (.008 to .010 with an AUC of .56 to .64) and the pooled GBM (.008) are below VEIL's .010.",
     "Pooled LightGBM sends no models; what its row counts are the trees and, in MB sent, hospitals that fetch the model to "

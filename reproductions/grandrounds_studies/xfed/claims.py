@@ -19,7 +19,7 @@ CHANCE = 0.05
 """A printed figure that chance gives this often or more often says nothing."""
 
 Plain = Mapping[str, str]
-"""Arm -> the arm that it is held against."""
+"""Arm -> the arm that it is compared with."""
 
 
 def gains(point: str, measure: str, plain: Plain, *, least: float) -> Test:
@@ -152,7 +152,7 @@ def _course(found: Results, point: str, arm: str, name: str) -> list[float]:
 def printed_apart(printed: Mapping[str, float], plain: Plain) -> Test:
     """The printed XAI accuracies of two arms differ by more than chance, in the best case for the paper.
 
-    Both are of the same pictures, and which of them changed is not told. At best none changed the other way; then it is as
+    Both are of the same images, and which of them changed is not told. At best none changed the other way; then it is as
     many heads in a row (McNemar's exact test).
     """
 
@@ -164,15 +164,15 @@ def printed_apart(printed: Mapping[str, float], plain: Plain) -> Test:
             f"{100 * (b - a) / PICTURES:+.1f} points, where the standard error of one figure is {100 * _error(a):.1f}"
         )
         best = f"at best, if {apart} changed and none the other way, p = {p:.3f}"
-        why = f"printed: {a} ({plain[arm]}) and {b} of {PICTURES} pictures, {points}; {best}"
+        why = f"printed: {a} ({plain[arm]}) and {b} of {PICTURES} images, {points}; {best}"
         return Verdict(HOLDS if p < CHANCE else FAILS, why)
 
     return test
 
 
 def printed_above_chance(printed: Mapping[str, float], *, others: Mapping[str, tuple[float, ...]]) -> Test:
-    """A printed XAI accuracy is not what tossing a coin for every picture gives (binomial test, two-sided); the other rounds'
-    are told too."""
+    """A printed XAI accuracy is not what tossing a coin for every image gives (binomial test, two-sided); the other rounds'
+    are reported too."""
 
     def test(found: Results, arm: str) -> Verdict:
         k = right_of(printed[arm])
@@ -180,7 +180,7 @@ def printed_above_chance(printed: Mapping[str, float], *, others: Mapping[str, t
         rest = [coin(right_of(v)) for v in others[arm]]
         low = sum(q < CHANCE for q in rest)
         why = (
-            f"printed: {k} of {PICTURES} pictures, p = {p:.3f}; of {len(rest)} printed rounds {low} have p < {CHANCE:g}"
+            f"printed: {k} of {PICTURES} images, p = {p:.3f}; of {len(rest)} printed rounds {low} have p < {CHANCE:g}"
         )
         return Verdict(HOLDS if p < CHANCE else FAILS, why)
 
@@ -188,7 +188,7 @@ def printed_above_chance(printed: Mapping[str, float], *, others: Mapping[str, t
 
 
 def right_of(percent: float) -> int:
-    """How many of the pictures a printed percentage is."""
+    """Return the number of images that a printed percentage means."""
     return round(percent * PICTURES / 100)
 
 
@@ -199,7 +199,7 @@ def coin(k: int, n: int = PICTURES) -> float:
 
 
 def _error(k: int) -> float:
-    """The standard error of k of the pictures, as a share."""
+    """The standard error of k of the images, as a share."""
     share = k / PICTURES
     return float((share * (1 - share) / PICTURES) ** 0.5)
 

@@ -1,4 +1,4 @@
-"""Table 2 of XFed and its sec. 5.4: what the IoU-ratio costs, of four nets, on a small picture and on a large one."""
+"""Table 2 of XFed and its sec. 5.4: what the IoU-ratio costs, of four nets, on a small image and on a large one."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ PUBLISHED[PICTURE.label, MOBILE_2.label] |= {LARGE_COUNT.name: 5.89, LARGE_SECON
 
 
 def a_few(y: Array, *, sites: int, rng: np.random.Generator) -> list[Array]:
-    """100 pictures for each site: nothing is to be learnt here, and a CPU would judge all of CIFAR-10 for minutes."""
+    """100 images for each site: nothing is to be learnt here, and a CPU would judge all of CIFAR-10 for minutes."""
     return list(rng.permutation(len(y))[: 100 * sites].reshape(sites, 100))
 
 
 def as_printed(measure: str, *, beside: str = "") -> Test:
-    """The count is the printed one to two digits behind the point; another count is told beside it."""
+    """The count is the printed one to two digits behind the point; another count is reported beside it."""
 
     def test(found: Results, arm: str) -> Verdict:
         ours, theirs = _mean(found, arm, measure), PUBLISHED[PICTURE.label, arm][measure]
@@ -89,7 +89,7 @@ def about(measure: str, *, share: float, unit: str) -> Test:
 
 
 def forward_alone(found: Results, arm: str) -> Verdict:
-    """Whether a heat map takes 25 times a forward's multiply-adds and no more."""
+    """Test whether a heat map takes 25 times a forward's multiply-adds and no more."""
     one, heat = _mean(found, arm, FORWARD.name), _mean(found, arm, IG_BOTH.name)
     why = (
         f"{heat / one:.0f} times, {heat:.2f} M for {one:.2f} M: each of 25 gradients goes through the net backwards too"
@@ -105,7 +105,7 @@ def _mean(found: Results, arm: str, measure: str) -> float:
 
 
 def _gpu(found: Results, arm: str, ours: float, unit: str) -> str:
-    """The machines that these figures are of; the paper's are of a GPU, which no CPU is held against."""
+    """The machines that these figures are of; the paper's are of a GPU, which no CPU is compared with."""
     held = [found.readings.get(Cell(PICTURE.label, arm, i)) for i in range(found.seeds)]
     kept = [reading.kept for reading in held if reading is not None]
     machines = " and ".join(sorted({str(k["machine"]) for k in kept}))
@@ -116,7 +116,7 @@ def _gpu(found: Results, arm: str, ours: float, unit: str) -> str:
 
 TABLE_2 = Study(
     name="xfed/table-2",
-    title="What the IoU-ratio costs: four nets, a small and a large picture",
+    title="Cost of the IoU-ratio: four nets, a small and a large image",
     headline=Headline("CIFAR picture (3, 32, 32)", "ResNet-18", "ms_one", claim="the IoU-ratio takes 24.78"),
     source=f"{PAPER}, Table 2 and sec. 5.4",
     base={
@@ -158,9 +158,9 @@ TABLE_2 = Study(
             (MOBILE_2.label,),
             about(MEGABYTES.name, share=0.1, unit="MB"),
         ),
-        Claim("a 720p picture takes 5.89 G multiply-adds", "sec. 5.4", (MOBILE_2.label,), as_printed(LARGE_COUNT.name)),
+        Claim("a 720p image takes 5.89 G multiply-adds", "sec. 5.4", (MOBILE_2.label,), as_printed(LARGE_COUNT.name)),
         Claim(
-            "the IoU-ratio of a 720p picture takes 562 s (read as: at most)",
+            "the IoU-ratio of a 720p image takes 562 s (read as: at most)",
             "sec. 5.4",
             (MOBILE_2.label,),
             cannot_fail(at_most(LARGE_SECONDS.name, unit="s"), "another machine, years later"),
@@ -175,12 +175,12 @@ TABLE_2 = Study(
     settled=(
         "The paper's 'mobilenetv3' has 5.48 M parameters, which is MobileNetV3-large with 1000 outputs, and its counts are of "
         "nets with the stem for ImageNet, on 32 x 32 pixels. Ours are counted with 1000 outputs and timed with CIFAR-10's ten.",
-        "Each run trains the net for one step at two sites of 100 pictures, so that what is timed is a run's model; batch norm, "
+        "Each run trains the net for one step at two sites of 100 images, so that what is timed is a run's model; batch norm, "
         "as the published nets have it. Times do not depend on what a net has learnt.",
-        "The IoU-ratio is timed as in the paper, from the picture in memory to r: 5 noisy copies x 5 steps, the heat map, heat "
+        "The IoU-ratio is timed as in the paper, from the image in memory to r: 5 noisy copies x 5 steps, the heat map, heat "
         "inside against outside. Medians after a pass that is not counted: of 30 samples one at a time, and of five passes of "
-        "30 samples. On a CPU two samples stand in for 30, and neither memory nor the 720p picture is measured.",
-        "The 720p picture is given to every net, with 3 x 720 x 1280 numbers; the paper gives it to MobileNetV2.",
+        "30 samples. On a CPU two samples replace 30, and neither memory nor the 720p image is measured.",
+        "The 720p image is given to every net, with 3 x 720 x 1280 numbers; the paper gives it to MobileNetV2.",
         "Memory is what the GPU holds at most while one heat map is made, less what it held before.",
         "Times are of one machine that does nothing else: run it with --jobs 1.",
     ),
@@ -188,13 +188,13 @@ TABLE_2 = Study(
         "The printed multiply-adds, 5.89 G included, are those of the counter ptflops: to the products of convolutions and dense "
         "layers it adds one for each bias, two for each normalised number, and one for each number that enters a ReLU or a pool; "
         "hard-swish is free. They are 0.4% (ResNet-18) to 6.5% (720p) more than products alone.",
-        "The printed 'IG-S Mult-Adds' are 25 times the forward. A heat map needs 25 gradients at the picture, and going back "
+        "The printed 'IG-S Mult-Adds' are 25 times the forward. A heat map needs 25 gradients at the image, and going back "
         "costs as many multiply-adds as going forward: 50 times. (Training needs the weights' gradients too: three times a "
         "forward.)",
         "82.6 MB is five times 16.52 MB, which is the 'estimated total size' that torchsummary works out for MobileNetV2 and one "
-        "such picture: 13.37 for weights, 3.14 for activations and gradients, 0.01 for the picture. So the weights are in it "
+        "such image: 13.37 for weights, 3.14 for activations and gradients, 0.01 for the image. So the weights are in it "
         "five times, and 5 of the 25 points that go through the net.",
-        "562 s for a 720p picture are 22,700 times the 24.78 ms of a small one, for 756 times the multiply-adds: something else "
+        "562 s for a 720p image are 22,700 times the 24.78 ms of a small one, for 756 times the multiply-adds: something else "
         "than the arithmetic took that time. 0.78 s is 30 x 25.94 ms, the slowest net.",
         "The paper timed on an 'NVidia P8 GPU'. We know of no such card; P8 is the performance state that nvidia-smi shows of "
         "an idle one.",

@@ -1,6 +1,6 @@
-"""What one IoU-ratio costs: multiply-adds, counted on the run's net, and time and memory, measured with its final model.
+"""Cost of one IoU-ratio: multiply-adds, counted on the run's net, and time and memory, measured with its final model.
 
-Pictures are drawn at random: neither time nor memory depends on what they show. A time is from the picture in memory to its
+Images are drawn at random: neither time nor memory depends on what they show. A time is from the image in memory to its
 IoU-ratio, on the run's own device.
 """
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 SAMPLES, STEPS = 5, 5
 POINTS = SAMPLES * STEPS
-"""Pictures that integrated gradients with SmoothGrad put through a net for one heat map."""
+"""Images that integrated gradients with SmoothGrad put through a net for one heat map."""
 
 BOTH_WAYS = 2
-"""A heat map needs the gradient at the picture: as many multiply-adds again as the way forward (`multiply_adds` says why)."""
+"""A heat map needs the gradient at the image: as many multiply-adds again as the way forward (`multiply_adds` says why)."""
 
 OUTPUTS = 1000
 """Classes of the nets whose parameters the paper counts: ImageNet's."""
@@ -57,7 +57,7 @@ class Spent:
 
 @lru_cache(maxsize=1)
 def spent(run: Run) -> Spent:
-    """What IoU-ratios by the run's final model take; the medians of several passes after one that is not counted."""
+    """Measure the cost of IoU-ratios by the run's final model; the medians of several passes after one that is not counted."""
     import torch
 
     from grandrounds.models import build_model
@@ -86,7 +86,7 @@ def spent(run: Run) -> Spent:
 
 
 class _Scored:
-    """Random pictures of a shape, whose left half is the mask: called with a range of them, it works out their IoU-ratios."""
+    """Random images of a shape, whose left half is the mask: called with a range of them, it works out their IoU-ratios."""
 
     def __init__(self, net: TorchModel, theta: Any, count: int, shape: Shape) -> None:
         from grandrounds.core.rng import generator
@@ -113,7 +113,7 @@ def _seconds(work: Callable[[], None]) -> float:
 
 
 def machine(run: Run) -> dict[str, Any]:
-    """Where the times were taken."""
+    """Return the machine on which the times were taken."""
     import torch
 
     from grandrounds.models.torch_build import pick_device

@@ -1,4 +1,4 @@
-"""Does looking at reasons find the sites that are right for the wrong one? Shortcuts and poison at some of the sites."""
+"""Does looking at explanations find the sites that are right for the wrong one? Shortcuts and poison at some of the sites."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ON_MARKED = tuple(arm.label for arm in ARMS if arm is not OORT)
 
 SHORTCUTS = {"corner": "corner marks", "background": "marked backgrounds"}
 POISON = {"label-flip": "flipped labels", "backdoor": "backdoor"}
-ALSO = "also in the scoring pictures"
+ALSO = "also in the scoring pictures"  # language: ok (the name of stored runs)
 
 BASE: dict[str, Any] = {
     "split": {"val": 0.0},
@@ -57,7 +57,7 @@ BASE: dict[str, Any] = {
 
 
 def _keeping(sites: int, bad: int) -> dict[str, Any]:
-    """As many sites are left out as are bad; Krum is told how many that is."""
+    """As many sites are left out as are bad; Krum is given how many that is."""
     keep = (sites - bad) / sites
     krum = {"attackers": bad, "keep": sites - bad}
     return {"method": {"xfed": {"keep": keep}, "select": {"fraction": keep}, "robust": krum}}
@@ -103,7 +103,7 @@ def _point(data: str, kind: str, *, words: str = "", arms: tuple[str, ...] = ON_
 
 
 def _in_all_pictures(data: str, kind: str) -> Point:
-    """The same with the mark in the scoring pictures: a site that goes by it is right on them, too."""
+    """The same with the mark in the scoring images: a site that relies on it is right on them, too."""
     attack = {"kind": kind, "count": _BAD[data], "reference": True}
     settings = merged(SETS[data], {"attacks": [attack]})
     return Point(f"{data}, {SHORTCUTS[kind]}, {ALSO}", settings, group=data, arms=ON_MARKED)
@@ -149,7 +149,7 @@ def _found(point: Point) -> tuple[Claim, ...]:
 
 
 def _tells(point: Point) -> tuple[Claim, ...]:
-    """Reasons against accuracy of the very same models."""
+    """Explanations against accuracy of the very same models."""
     says = f"tells what accuracy cannot (its area is clearly above that of accuracy): {point.label}"
     right = signals.BY_ACCURACY.name
     return (
@@ -164,7 +164,7 @@ def _beats(points: tuple[Point, ...], what: str, by: tuple[str, ...] = _BY_BOTH)
     at = {arm.label: [point.label for point in points if arm.label in point.arms] for arm, _ in others}
     return tuple(
         Claim(
-            f"reasons find {what} better than {words}", _OURS, by, best([signals.OWN.name], at[arm.label], [arm.label])
+            f"explanations find {what} better than {words}", _OURS, by, best([signals.OWN.name], at[arm.label], [arm.label])
         )
         for arm, words in others
         if at[arm.label]
@@ -182,8 +182,8 @@ _MEASURES = (
 
 DETECT = Study(
     name="xfed/detect",
-    title="Who finds the sites that are right for the wrong reason, or wrong: shortcuts and poison",
-    headline=Headline("MNIST, marked backgrounds, also in the scoring pictures", "XFed by grid", "roc"),
+    title="Detection of sites that are right for the wrong reason, or wrong: shortcuts and poison",
+    headline=Headline("MNIST, marked backgrounds, also in the scoring pictures", "XFed by grid", "roc"),  # language: ok
     source=f"our own: {PAPER} has no bad site",
     unpublished="nothing to compare with: the paper has no bad site",
     base=BASE,
@@ -193,8 +193,8 @@ DETECT = Study(
     claims=(
         *(claim for point in POINTS for claim in _found(point)),
         *(claim for point in IN_ALL_PICTURES for claim in _tells(point)),
-        *_beats(IN_THEIR_PICTURES, "shortcuts that clean scoring pictures lack"),
-        *_beats(IN_ALL_PICTURES, "shortcuts that the scoring pictures have, too,", _BY_REASONS),
+        *_beats(IN_THEIR_PICTURES, "shortcuts that clean scoring images lack"),
+        *_beats(IN_ALL_PICTURES, "shortcuts that the scoring images have, too,", _BY_REASONS),
         *_beats(WRONG, "poison"),
         *(
             Claim(
@@ -208,40 +208,40 @@ DETECT = Study(
     ),
     settled=(
         "Bad are 3 of 10 sites (MNIST, IID; 'skewed': Dirichlet 0.5), 2 of 8 (CIFAR-10 and HAM10000, IID). All of a bad site's "
-        "training pictures are bad; test pictures are clean, and so are scoring pictures unless the point says that they have "
+        "training images are bad; test images are clean, and so are scoring images unless the point says that they have "
         "marks, too. A corner mark is a square of a third of the side that names the class by its place, and by its pattern "
         "(grey) or hue (colour); a marked background is a shade or hue of the class on all that is outside of the truth mask. "
         "HAM10000 is malignant or benign.",
-        f"'{ALSO.capitalize()}': each has the mark of its own class, as rulers and ink are in everybody's pictures. A site that "
-        "goes by the mark is then right on them, for the wrong reason. SSE-AGG's reference pictures have the marks, too. "
+        f"'{ALSO.capitalize()}': each has the mark of its own class, as rulers and ink are in everybody's images. A site that "
+        "relies on the mark is then right on them, for the wrong reason. SSE-AGG's reference images have the marks, too. "
         "Labels, masks and all else are as at the point without, and so are all models until sites are first chosen.",
-        "As many sites are left out as are bad, by every method that leaves sites out. XFed ranks by 0.2 x reasons + 0.8 x "
-        "accuracy on 40 scoring pictures of the set itself (MNIST's masks: strokes), of CIFAR-10 on the paper's 30; 'XFed-a' by "
+        "As many sites are left out as are bad, by every method that leaves sites out. XFed ranks by 0.2 x explanations + 0.8 x "
+        "accuracy on 40 scoring images of the set itself (MNIST's masks: strokes), of CIFAR-10 on the paper's 30; 'XFed-a' by "
         "accuracy alone, 'XFed-x' by grid accuracy alone, 'XFed-x by masks' by XAI accuracy alone. Oort' keeps the sites where "
         "the common model's loss is highest. Multi-Krum keeps the updates that are closest to each other. SSE-AGG weighs sites "
         "by how far their occlusion sketches agree, and leaves nobody out.",
         "The area under the ROC curve is 1 where every bad site is ranked below every honest one, 0.5 where the ranking says "
         "nothing, and below where bad sites are preferred. 'Accuracy bad sites lack': of their own models on the scoring "
-        "pictures, against honest sites'; so of XAI and grid accuracy. Where scoring pictures are clean and classes balanced, "
+        "images, against honest sites'; so of XAI and grid accuracy. Where scoring images are clean and classes balanced, "
         "about 0 says that the shortcut was not learnt. Where they have the marks, below 0 says that bad sites are preferred.",
-        "The two XFed-x are run only where scoring pictures have marks: elsewhere what they would go by is read off the runs of "
-        "'XFed by grid' and 'by masks'. HAM10000's marked backgrounds with clean scoring pictures are run by two methods, to "
+        "The two XFed-x are run only where scoring images have marks: elsewhere what they would rely on is read off the runs of "
+        "'XFed by grid' and 'by masks'. HAM10000's marked backgrounds with clean scoring images are run by two methods, to "
         "see whether the shortcut is learnt. Oort' is run at one shortcut and one poison: it keeps who is least like the common "
         "model, whatever the reason.",
-        "The majority class alone is right on 11.4% of MNIST's test pictures, 10.0% of CIFAR-10's and 80 to 81% of HAM10000's.",
+        "The majority class alone is right on 11.4% of MNIST's test images, 10.0% of CIFAR-10's and 80 to 81% of HAM10000's.",
         "A small CNN (LeNet-5), batches of 32, learning rate 0.05: 4 rounds of 150 steps (MNIST), 6 rounds of an epoch "
         "(CIFAR-10; HAM10000, with balanced classes).",
     ),
     remarks=(
-        "Where scoring pictures are clean, a site that has learnt a shortcut is wrong on them more often: accuracy alone can see "
+        "If scoring images are clean, a site that has learnt a shortcut is wrong on them more often: accuracy alone can see "
         "it. Where they have the marks, it is right on them without knowing what they show: accuracy cannot tell it from an "
-        "honest one, or prefers it, and reasons have to tell. XFed's score gives accuracy four parts of five.",
-        "XAI accuracy counts the pictures with IoU-ratio r above 1, not how far above: where all sites' heat is mostly inside of "
+        "honest one, or prefers it, and explanations have to tell. XFed's score gives accuracy four parts of five.",
+        "XAI accuracy counts the images with IoU-ratio r above 1, not how far above: where all sites' heat is mostly inside of "
         "the mask, it does not say who looks at the mark besides. Heat is |IG|, which grows with how far a pixel is from the "
         "mean: a bright mark draws heat in an honest net, too.",
-        "Scenes of the grid are made of the scoring pictures: where these have marks, each cell has one that names its class, "
-        "and a net that goes by marks can find the right cell.",
-        "Four of five lesions are benign. On clean scoring pictures a net that finds no mark and calls everything benign is "
+        "Scenes of the grid are made of the scoring images: where these have marks, each cell has one that names its class, "
+        "and a net that relies on marks can find the right cell.",
+        "Four of five lesions are benign. On clean scoring images a net that finds no mark and calls everything benign is "
         "right on 80% of them, and an honest one that was trained with balanced classes is right less often: accuracy prefers "
         "the shortcut.",
     ),

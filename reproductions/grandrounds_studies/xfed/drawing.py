@@ -17,9 +17,9 @@ Drawn = tuple[str, Sequence[Figure]]
 Printed = Mapping[tuple[str, str], Mapping[str, float]]
 
 WORDS = {
-    "accuracy": "accuracy on the test pictures",
-    "xai": "XAI accuracy on the scoring pictures",
-    "grid": "grid accuracy on the scoring pictures",
+    "accuracy": "accuracy on the test images",
+    "xai": "XAI accuracy on the scoring images",
+    "grid": "grid accuracy on the scoring images",
     "in_mask": "share of the mask that is hot",
 }
 """Courses, as an axis calls them."""

@@ -1,4 +1,4 @@
-"""Figures 4 to 7 of XFed: accuracy and reasons over the rounds, on photographs and on digits, and the ablation.
+"""Figures 4 to 7 of XFed: accuracy and explanations over the rounds, on photographs and on digits, and the ablation.
 
 Figures 4, 5 and 7 are of Table 1's runs, whose plans theirs are.
 """
@@ -53,7 +53,7 @@ from grandrounds_studies.xfed.table import LAST, PRINTED, ROUNDS
 _AT = PHOTOS.label
 _CHOSEN = (XFEDAVG.label, XFEDPROX.label)
 _CHOOSING = tuple(PLAIN)
-_NO_OORT = "a drawing; of the four methods of Table 1 the numbers stand there, of Oort' nowhere"
+_NO_OORT = "a drawing; of the four methods of Table 1 the numbers are there, of Oort' nowhere"
 _SHARED = "The runs are those of Table 1: the two do not confirm each other."
 
 
@@ -89,7 +89,7 @@ def _study(
 
 
 def _named(row: Mapping[str, float], measures: tuple[Measure, ...]) -> dict[str, float]:
-    """What of a row belongs to these measures."""
+    """Return the part of a row that belongs to these measures."""
     return {m.name: row[m.name] for m in measures if m.name in row}
 
 
@@ -192,7 +192,7 @@ _TO_FEDAVG = dict.fromkeys((XFEDAVG.label, BY_GRID.label, BY_ACCURACY.label), FE
 
 FIGURE_7 = _study(
     7,
-    "Ablation: sites chosen by accuracy and reasons (XFed-x), or by accuracy alone (XFed-a)",
+    "Ablation: sites chosen by accuracy and explanations (XFed-x), or by accuracy alone (XFed-a)",
     (FEDAVG, XFEDAVG, BY_GRID, BY_ACCURACY),
     (ACCURACY, XAI, MEAN_XAI, GRID, CHANGED),
     (
@@ -215,7 +215,7 @@ FIGURE_7 = _study(
             above(_AT, MEAN_XAI.name, _TO_FEDAVG),
         ),
         Claim(
-            "reasons do not cost accuracy (read as: within a point of XFed-a)",
+            "explanations do not cost accuracy (read as: within a point of XFed-a)",
             "sec. 5.3",
             tuple(_TO_A),
             close(_AT, ACCURACY.name, _TO_A, within=1.0),

@@ -1,4 +1,4 @@
-"""Choosing sites by their reasons where sites are hospitals: HAM10000's four sources with their lesion masks, nobody bad."""
+"""Choosing sites by their explanations where sites are hospitals: HAM10000's four sources with their lesion masks, nobody bad."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SETTINGS: dict[str, Any] = merged(BASE, merged(FOUR, {"reference": {"scoring": 
 
 HOSPITALS = Study(
     name="xfed/hospitals",
-    title="Choosing among four real hospitals by their reasons: skin lesions, nobody bad",
+    title="Choosing among four real hospitals by their explanations: skin lesions, nobody bad",
     headline=Headline("four hospitals", "XFed by grid", "balanced_accuracy"),
     source=f"our own: {PAPER} has parts of CIFAR-10 and MNIST as sites",
     unpublished="nothing to compare with: the paper has no hospitals",
@@ -77,14 +77,14 @@ HOSPITALS = Study(
     ),
     settled=(
         "HAM10000 at 28 x 28 pixels, malignant or benign, split by lesion; its four sources, of 2,259, 3,363, 3,954 and 439 "
-        "pictures, are the sites. 60 pictures of all sources with their lesion masks are the scoring set, of which about 12 are "
+        "images, are the sites. 60 images of all sources with their lesion masks are the scoring set, of which about 12 are "
         "malignant. One of four sites is left out in a round, by every method that chooses.",
         "A small CNN (LeNet-5), 6 rounds of an epoch, batches of 32, learning rate 0.05, balanced classes. FedProx has mu = "
         "0.01. SSE-AGG weighs sites by how far their occlusion sketches agree, and leaves nobody out.",
     ),
     remarks=(
-        "Four of five scoring pictures are benign. A site that calls every lesion benign is right on 80% of them, and one that "
-        "has learnt to look for melanoma may be right less often: accuracy on the scoring pictures prefers the former.",
+        "Four of five scoring images are benign. A site that calls every lesion benign is right on 80% of them, and one that "
+        "has learnt to look for melanoma may be right less often: accuracy on the scoring images prefers the former.",
     ),
     draws=lambda results: [
         ("AUROC against XAI accuracy", charts.fronts(results, results.points, x=XAI.name, y=AUROC.name)),

@@ -1,6 +1,6 @@
-"""What a run's final net makes of each scoring picture, kept as plain values: a figure is drawn where the run no longer is.
+"""Predictions and heat maps of a run's final net on each scoring image, as plain values: figures need no run folder.
 
-Pictures, masks and heat maps are bytes in base64; heat is in 255 steps of its own maximum.
+Images, masks and heat maps are bytes in base64; heat is in 255 steps of its own maximum.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TOLD = ("number", "truth", "predicted", "probability", "right", "reason", "rati
 
 
 def pictures(run: Run) -> dict[str, Any]:
-    """Every scoring picture: its numbers, its pixels, its mask and where the net looks."""
+    """Every scoring image: its numbers, its pixels, its mask and where the net looks."""
     return {"pictures": [packed(p) for p in _looked(run)]}
 
 
 def packed(p: ScoredImage) -> dict[str, Any]:
-    """One picture as plain values."""
+    """One image as plain values."""
     heat = np.rint(STEPS * p.heat / (p.heat.max() or 1.0)).astype(np.uint8)
     arrays = {"pixels": p.pixels, "mask": STEPS * p.mask.astype(np.uint8), "heat": heat}
     told = {name: getattr(p, name) for name in _TOLD}
@@ -39,7 +39,7 @@ def packed(p: ScoredImage) -> dict[str, Any]:
 
 
 def unpacked(kept: Mapping[str, Any]) -> dict[str, Array]:
-    """Pixels (H, W, C) or (H, W), mask (H, W) and heat (H, W) of a kept picture, in bytes."""
+    """Pixels (H, W, C) or (H, W), mask (H, W) and heat (H, W) of a kept image, in bytes."""
     height, width, channels = kept["shape"]
     shapes = {"pixels": (height, width, channels), "mask": (height, width), "heat": (height, width)}
     out = {name: _bytes(kept[name]).reshape(shape) for name, shape in shapes.items()}
@@ -60,7 +60,7 @@ def _looked(run: Run) -> Sequence[ScoredImage]:
 
 @lru_cache(maxsize=2)
 def _of_folder(folder: Path) -> tuple[ScoredImage, ...]:
-    """Several measures read the same pictures of a finished run."""
+    """Several measures read the same images of a finished run."""
     from grandrounds.runs.run import Run
 
     return tuple(score_run_images(Run(folder)))
@@ -82,9 +82,9 @@ QUARTERS = (SOUND, LUCKY, MISREAD, LOST)
 
 
 def lift(told: Sequence[tuple[bool, bool]]) -> float:
-    """How much more often a net is right where it looks at the object, in points; NaN where it always does, or never.
+    """Return how much more often a net is right where it looks at the object, in points; NaN where it always does, or never.
 
-    `told` has for each picture whether the answer is right, and whether the reason is.
+    `told` has for each image whether the answer is right, and whether the reason is.
     """
     sides = [[right for right, reason in told if reason is side] for side in (True, False)]
     return 100 * float(np.mean(sides[0]) - np.mean(sides[1])) if all(sides) else nan

@@ -1,4 +1,4 @@
-"""What is read off a run of XFed and of those it is held against: scores of the final model, courses, what was not sent."""
+"""Measures of XFed and of the methods it is compared with: scores of the final model, courses, what was not sent."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ EARLY = 6
 
 COURSES = ("accuracy", "xai", "grid", "in_mask")
 BLIND = {"noise": "noise", "blob": "centre blob", "cells": "blob per cell", "shuffled": "shuffled weights"}
-"""Baselines by a short name: heat that looks at no picture, and the same net with its weights shuffled."""
+"""Baselines by a short name: heat that looks at no image, and the same net with its weights shuffled."""
 
 
 def course(run: Run, name: str) -> list[float]:
-    """A figure of the common model by round, in %: `accuracy` on the test pictures, else a score on the scoring pictures."""
+    """A figure of the common model by round, in %: `accuracy` on the test images, else a score on the scoring images."""
     of = "test" if name == "accuracy" else "reasons"
     return [100 * _number(entry[of].get(name)) for entry in run.rounds if of in entry]
 
@@ -41,7 +41,7 @@ def _percent(value: Any) -> float:
 
 
 def _score(name: str, words: str) -> Measure:
-    """A score of the final model on the scoring pictures, in %."""
+    """A score of the final model on the scoring images, in %."""
     return Measure(name, f"{words} (%)", lambda run: _percent(run.summary["reasons"].get(name)), lower=False, digits=1)
 
 
@@ -71,11 +71,11 @@ GRID = _score("grid", "grid accuracy")
 IN_MASK = _score("in_mask", "in mask")
 IOU = _score("iou", "IoU")
 MASKED = _score("masked_accuracy", "right from the inside alone")
-TESTED = Measure("tested", "test pictures", lambda run: float(run.summary["final"]["count"]), digits=0)
+TESTED = Measure("tested", "test images", lambda run: float(run.summary["final"]["count"]), digits=0)
 
 
 def sent(run: Run) -> list[int]:
-    """How many sites sent a model, by round."""
+    """Return the number of sites that sent a model, by round."""
     return [len(entry["decision"]["weights"]) for entry in run.rounds]
 
 
@@ -103,7 +103,7 @@ def _other_choice(signals: Mapping[str, Mapping[str, float]], kept: int) -> bool
     return {site for site in place if place[site] <= kept} != set(by_accuracy)
 
 
-CHANGED = Measure("changed", "rounds in which reasons changed the choice (%)", _changed, digits=0)
+CHANGED = Measure("changed", "rounds in which explanations changed the choice (%)", _changed, digits=0)
 
 
 def _early(name: str) -> Callable[[Run], float]:

@@ -1,4 +1,4 @@
-"""What the scores are worth: a trained net against heat that looks at nothing, and against itself with shuffled weights."""
+"""Validity of the scores: a trained net against heat that looks at nothing, and against itself with shuffled weights."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def scores(measure: str, points: tuple[Point, ...], expected: dict[str, float], 
 
 SCENES = Study(
     name="xfed/scenes",
-    title="What XAI accuracy and grid accuracy are worth: trained nets against blobs and shuffled weights",
+    title="Validity of XAI accuracy and grid accuracy: trained nets against blobs and shuffled weights",
     headline=Headline("MNIST, strokes", "small CNN", "xai"),
     source=f"our own: {PAPER} holds its scores against nothing",
     unpublished="nothing to compare with: the paper has no baseline",
@@ -96,7 +96,7 @@ SCENES = Study(
             for point in POINTS
         ),
         Claim(
-            "a blob in the middle solves plain pictures: XAI accuracy of at least 98%",
+            "a blob in the middle solves plain images: XAI accuracy of at least 98%",
             _OURS,
             (TRAINED.label,),
             scores("blob_xai", MARKED, {TRAINED.label: 100.0}, within=2.0),
@@ -113,13 +113,13 @@ SCENES = Study(
     ),
     settled=(
         "Nets of FedAvg at 10 (MNIST) and 8 sites (CIFAR-10; HAM10000: malignant or benign), IID, nobody bad. Scored are 200 "
-        "pictures of the set itself, which no site has (MNIST's masks: strokes; HAM10000's: lesions), or the paper's 30.",
+        "images of the set itself, which no site has (MNIST's masks: strokes; HAM10000's: lesions), or the paper's 30.",
         "'Shuffled weights' is the mean of three nets whose weights are shuffled within each parameter block. 'Untrained' is "
         "the net as it starts. A small CNN is LeNet-5, a deep one has six convolutions. Batches of 32, learning rate 0.05; 4 "
         "rounds of 150 steps (MNIST), 6 rounds of an epoch (the others).",
-        "The majority class alone is right on 11.4% of MNIST's test pictures, 10.0% of CIFAR-10's and 80 to 81% of HAM10000's.",
-        "In a scene the picture is shrunken into one of four cells (or nine) among pictures of other classes. Nets were "
-        "trained on pictures of full size: that a score is chance may be due to that.",
+        "The majority class alone is right on 11.4% of MNIST's test images, 10.0% of CIFAR-10's and 80 to 81% of HAM10000's.",
+        "In a scene the image is shrunken into one of four cells (or nine) among images of other classes. Nets were "
+        "trained on images of full size: that a score is chance may be due to that.",
     ),
     quick=Quick(
         {

@@ -1,4 +1,4 @@
-"""Figures 1 and 2 of XFed, of the nets of Table 1: pictures that are right for the wrong reason, and heat inside and outside of
+"""Figures 1 and 2 of XFed, of the nets of Table 1: images that are right for the wrong reason, and heat inside and outside of
 the mask."""
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from grandrounds_studies.xfed.measures import ACCURACY, IN_MASK, IOU, MASKED, XA
 from grandrounds_studies.xfed.setting import FEDAVG, PHOTOS, PLAIN, QUICK, SETTLED, XFEDAVG, figure_of_photos
 
 MOST = 8
-"""Pictures that Figure 1 shows of a net."""
+"""Images that Figure 1 shows of a net."""
 
 EVERY = 5
-"""Figure 2 shows every fifth picture: which, nobody has chosen."""
+"""Figure 2 shows every fifth image: which, nobody has chosen."""
 
 _CAPTION = "what it is, what it is called (probability)"
 _AT = PHOTOS.label
@@ -34,40 +34,40 @@ _ARMS = (FEDAVG, XFEDAVG)
 _BOTH = (FEDAVG.label, XFEDAVG.label)
 _SETTLED = (
     *SETTLED,
-    "Pictures are of the final model in the run with seed 0, shares are of all seeds; the runs are those of Table 1. Heat is "
-    "worked out anew from the kept model in float32: a picture with r near 1 may fall on the other side than in the run.",
+    "Images are of the final model in the run with seed 0, shares are of all seeds; the runs are those of Table 1. Heat is "
+    "worked out anew from the kept model in float32: an image with r near 1 may fall on the other side than in the run.",
 )
-_LICENCE = "XFed's pictures carry no licence: do not pass on this report, which shows them, nor readings.json, which holds them."
+_LICENCE = "XFed's images carry no licence: do not pass on this report, which shows them, nor readings.json, which holds them."
 
 
 def _lucky(found: Results, arm: str) -> Verdict:
-    """Some pictures are right for the wrong reason, in every seed."""
+    """Some images are right for the wrong reason, in every seed."""
     values = found.values(_AT, arm, LUCKY.name)
     if any(v != v for v in values):
         raise NotRun(f"a run of {arm} did not end")
     right = [sum(found.values(_AT, arm, m.name)[i] for m in QUARTERS[:2]) for i in range(found.seeds)]
     words = "; ".join(f"{r:.1f}% and {v:.1f}%" for v, r in zip(values, right, strict=True))
-    why = f"pictures that are called right, and those of them with r <= 1, in % of all, by seed: {words}"
+    why = f"images that are called right, and those of them with r <= 1, in % of all, by seed: {words}"
     return Verdict(HOLDS if min(values) > 0 else FAILS, why)
 
 
 def _clearly_positive(found: Results, arm: str) -> Verdict:
     values = found.values(_AT, arm, LIFT.name)
     if any(v != v for v in values):
-        raise NotRun(f"in a run of {arm} all reasons are right, or none is")
+        raise NotRun(f"in a run of {arm} all explanations are right, or none is")
     s = found.summary(_AT, arm, LIFT.name)
     why = f"{LIFT.words}: {s.mean:+.1f} (95% CI {s.low:+.1f} to {s.high:+.1f})"
     return Verdict(HOLDS if s.low > 0 else FAILS, why if s.low > 0 or s.mean <= 0 else f"not clear: {why}")
 
 
 def _of(results: Results, arm: str) -> Sequence[Mapping[str, Any]]:
-    """The kept pictures of an arm's run with seed 0."""
+    """The kept images of an arm's run with seed 0."""
     reading = results.readings.get(Cell(_AT, arm, 0))
     return [] if reading is None else list(reading.kept.get("pictures", []))
 
 
 def _called(p: Mapping[str, Any]) -> str:
-    """What a picture is and what it is called."""
+    """Describe an image: its class and its prediction."""
     return f"{p['truth']}: {'right' if p['right'] else p['predicted']} ({p['probability']:.2f})"
 
 
@@ -85,7 +85,7 @@ def _heat(values: Array) -> Array:
 
 
 def quarters(results: Results) -> list[Drawn]:
-    """How many pictures have which answer for which reason: a column an arm."""
+    """Plot images by answer and reason: a column an arm."""
     arms = results.arms_at(_AT)
     traces = [
         {
@@ -100,13 +100,13 @@ def quarters(results: Results) -> list[Drawn]:
     ]
     axis = {"range": [0, 100], "ticksuffix": "%"}
     shape = layout(
-        "Answers and reasons", note="share of pictures, mean over seeds", height=400, barmode="stack", yaxis=axis
+        "Answers and explanations", note="share of images, mean over seeds", height=400, barmode="stack", yaxis=axis
     )
-    return [("Answers and reasons", [Figure(traces, shape)])]
+    return [("Answers and explanations", [Figure(traces, shape)])]
 
 
 def lucky(results: Results) -> list[Drawn]:
-    """Fig. 1: pictures called right whose heat is more outside of the mask than inside, the clearest first."""
+    """Fig. 1: images called right whose heat is more outside of the mask than inside, the clearest first."""
     out: list[Drawn] = []
     for arm in results.arms_at(_AT):
         held = sorted(
@@ -116,14 +116,14 @@ def lucky(results: Results) -> list[Drawn]:
         for p in held[:MOST]:
             arrays = looked.unpacked(p)
             panels += [(_called(p), arrays["pixels"]), (f"where it looks, {_ratio(p)}", _heat(arrays["heat"]))]
-        heading = f"Right for the wrong reason: {arm}, {len(held)} of {len(_of(results, arm))} pictures"
+        heading = f"Right for the wrong reason: {arm}, {len(held)} of {len(_of(results, arm))} images"
         if panels:
             out.append((heading, [image_grid(panels, title=f"{arm}, seed 0, smallest r first: {_CAPTION}")]))
     return out
 
 
 def inside_and_outside(results: Results) -> list[Drawn]:
-    """Fig. 2: picture, mask, heat, heat inside and heat outside, a picture a row."""
+    """Fig. 2: image, mask, heat, heat inside and heat outside, an image a row."""
     out: list[Drawn] = []
     for arm in results.arms_at(_AT):
         panels: list[tuple[str, Array]] = []
@@ -138,7 +138,7 @@ def inside_and_outside(results: Results) -> list[Drawn]:
                 ("outside", np.where(mask, 0.0, heat)),
             ]
         if panels:
-            title = f"{arm}, seed 0, every fifth picture: {_CAPTION}"
+            title = f"{arm}, seed 0, every fifth image: {_CAPTION}"
             out.append((f"Heat and mask: {arm}", [image_grid(panels, title=title, across=5)]))
     return out
 
@@ -170,18 +170,18 @@ def _study(
 
 FIGURE_1 = _study(
     1,
-    "Pictures that are right for the wrong reason",
+    "Images that are right for the wrong reason",
     (*QUARTERS, LIFT, ACCURACY, XAI),
     (
         Claim(
             "images are correctly identified by features of the background rather than of the object (read as: in every run "
-            "some pictures that are called right have r <= 1)",
+            "some images that are called right have r <= 1)",
             "Fig. 1",
             _BOTH,
             _lucky,
         ),
         Claim(
-            "XFed leaves fewer pictures that are right for the wrong reason",
+            "XFed leaves fewer images that are right for the wrong reason",
             "sec. 1",
             (XFEDAVG.label,),
             below(_AT, LUCKY.name, PLAIN),
@@ -194,13 +194,13 @@ FIGURE_1 = _study(
         ),
     ),
     lambda results: [*quarters(results), *lucky(results)],
-    "four pictures as an example, and no count",
+    "four images as an example, and no count",
     LUCKY,
 )
 
 FIGURE_2 = _study(
     2,
-    "Heat maps and truth masks: picture, mask, heat, heat inside, heat outside",
+    "Heat maps and truth masks: image, mask, heat, heat inside, heat outside",
     (XAI, IN_MASK, IOU, MASKED, *baselines(IN_MASK.name)),
     (
         *(
@@ -218,6 +218,6 @@ FIGURE_2 = _study(
         ),
     ),
     inside_and_outside,
-    "pictures as examples, and no count",
+    "images as examples, and no count",
     IN_MASK,
 )

@@ -1,6 +1,6 @@
 """The set-up of XFed's experiments: what its paper gives, what it leaves open, and the ways that are compared.
 
-Every arm is scored on the same pictures after every round, whether its sites are chosen by them or not. The table and the
+Every arm is scored on the same images after every round, whether its sites are chosen by them or not. The table and the
 figures of CIFAR-10 have the same runs.
 """
 
@@ -36,32 +36,32 @@ QUICK: dict[str, Any] = {
 }
 
 SCORES = (
-    "XAI accuracy is the share of pictures whose mean heat inside of the truth mask is above that outside; 'non-zero pixels', "
+    "XAI accuracy is the share of images whose mean heat inside of the truth mask is above that outside; 'non-zero pixels', "
     "as printed, would be 100% for every net. Heat is of the true class: integrated gradients, 5 steps, 5 noisy copies. 'In "
-    "mask' is the share of the mask's pixels that are among the hottest quarter of the picture. Grid accuracy is the share of "
-    "scenes of four pictures whose warmest cell is the right one."
+    "mask' is the share of the mask's pixels that are among the hottest quarter of the image. Grid accuracy is the share of "
+    "scenes of four images whose warmest cell is the right one."
 )
 INTERVALS = (
-    "Our ± is half of Student's 95% interval over three seeds, which deal the pictures to sites, start the net and draw the "
+    "Our ± is half of Student's 95% interval over three seeds, which deal the images to sites, start the net and draw the "
     "batches; differences are paired by seed. The paper has one run of each."
 )
 SETTLED = (
     "As the paper has it: CIFAR-10 at 16 sites of which one is left out in a round, ResNet-18 with the stem for ImageNet (its "
     "37.69 M multiply-adds are of that), SGD that starts at 0.01, batches of 128, 20 local epochs, 17 rounds. After every round "
-    "the model is scored on the paper's 30 pictures with truth masks; twelve of them are photographs from the web, labelled by "
+    "the model is scored on the paper's 30 images with truth masks; twelve of them are photographs from the web, labelled by "
     "eye.",
-    "Two fifths of CIFAR-10: 20,000 pictures to train on, 1,250 a site on average where the paper has 3,125, and 3,982 to test "
-    "on, which are the test pictures less the 18 that are scored on; the majority class alone is right on 10.0% of them. Fewer "
-    "pictures make fewer steps in an epoch and a weaker net: accuracies are to be held against each other, not against the "
+    "Two fifths of CIFAR-10: 20,000 images to train on, 1,250 a site on average where the paper has 3,125, and 3,982 to test "
+    "on, which are the test images less the 18 that are scored on; the majority class alone is right on 10.0% of them. Fewer "
+    "images make fewer steps in an epoch and a weaker net: accuracies are to be compared with each other, not against the "
     "printed ones.",
     "'Heterogeneous partition' is read as Dirichlet 0.5 over labels. SGD with momentum 0.9, which a rate of 0.01 commonly goes "
-    "with; the paper says 'SGD'. No weight decay and no augmentation, since none is told of. 'Global and local learning rate "
+    "with; the paper says 'SGD'. No weight decay and no augmentation, since none is reported of. 'Global and local learning rate "
     "adjustment' is not described: here the rate falls over the rounds from 0.01 along half a cosine. The printed accuracies "
     "fall from round 6 to 10 and rise again, as if a rate had been raised.",
     "Group norm: the paper does not name its norm. Batch norm's statistics of sites with skewed labels are of no use to each "
     "other once they are averaged.",
-    "'XFedAvg' and 'XFedProx' choose as the paper does, by 0.2 x XAI accuracy + 0.8 x accuracy on the scoring pictures; 'by "
-    "grid' has grid accuracy for XAI accuracy, which is the default here; 'XFed-a' goes by accuracy alone. 90 and 95% of 16 "
+    "'XFedAvg' and 'XFedProx' choose as the paper does, by 0.2 x XAI accuracy + 0.8 x accuracy on the scoring images; 'by "
+    "grid' has grid accuracy for XAI accuracy, which is the default here; 'XFed-a' relies on accuracy alone. 90 and 95% of 16 "
     "sites are both 15. Oort' asks the 15 sites where the common model's training loss is highest; the other does not train. "
     "FedProx has mu = 0.01.",
     SCORES,
@@ -69,13 +69,13 @@ SETTLED = (
 )
 
 ERRATA = (
-    "Where 14 and 35% are from the paper does not say. In its Table 1 XAI accuracy is 3.3 to 16.7 points above "
+    "The paper does not say how 14 and 35% were computed. In its Table 1 XAI accuracy is 3.3 to 16.7 points above "
     "FedAvg's for XFedAvg in each of nine rounds (+5% to +28%; +20% in the last), and for XFedProx between 10 points "
     "below FedProx's and 6.7 above.",
     "'The accuracy of XFedAVG is close to that of FedProx (the gap is less than 1%)': its Table 1 has 81.11 and 82.68.",
-    "One picture of 30 is 3.3 points, and the standard error of an XAI accuracy of 2/3 is 8.6. All nine of FedProx's "
+    "One image of 30 is 3.3 points, and the standard error of an XAI accuracy of 2/3 is 8.6. All nine of FedProx's "
     "figures, and all of XFedProx's, are within 13 and 16 right of 30, where tossing a coin has 15.",
-    "A blob in the middle of every picture, which looks at none, has an XAI accuracy of 100%: objects are in the "
+    "A blob in the middle of every image, which looks at none, has an XAI accuracy of 100%: objects are in the "
     "middle.",
 )
 
@@ -95,7 +95,7 @@ OORT = Arm("Oort'", {"method": {"name": "fedavg", "select": {"rule": "loss", "fr
 
 ARMS = (FEDAVG, FEDPROX, XFEDAVG, XFEDPROX, BY_GRID, BY_ACCURACY, OORT)
 PLAIN = {XFEDAVG.label: FEDAVG.label, XFEDPROX.label: FEDPROX.label, BY_GRID.label: FEDAVG.label}
-"""What a way of choosing sites by their reasons is held against: the same without a choice."""
+"""Baselines with which the selection of sites by explanations is compared with: the same without a choice."""
 
 PHOTOS = Point("CIFAR-10, 16 sites", {})
 DIGITS = Point(

@@ -1,4 +1,4 @@
-"""Who is suspected: the signals that sites are ranked by, as detectors of bad sites, and who was left out."""
+"""Suspected sites: the signals that sites are ranked by, as detectors of bad sites, and who was left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Signal = Callable[["Run", Mapping[str, Any]], Mapping[str, float]]
 """A number of every site, of a run and one round's record; low where little is thought of the site."""
 
 _OWN = {"score": 1.0, "krum_score": -1.0, "in_line": 1.0, "loss": 1.0}
-"""What XFed, Krum, SSE-AGG and Oort' go by, and which way: Krum's score is low where updates are close, and Oort' keeps the
+"""Signals of XFed, Krum, SSE-AGG and Oort', and their direction: Krum's score is low where updates are close, and Oort' keeps the
 highest loss. SSE-AGG's weights have rows in them, and how far a site is in line has not."""
 
 
@@ -33,7 +33,7 @@ def reported(name: str, sign: float = 1.0) -> Signal:
 
 
 def own(run: Run, entry: Mapping[str, Any]) -> Mapping[str, float]:
-    """What the method itself goes by; nothing where it thinks alike of all sites, as FedAvg does."""
+    """Return the method's own signal; nothing where it thinks alike of all sites, as FedAvg does."""
     found = (reported(name, sign)(run, entry) for name, sign in _OWN.items())
     return next((signal for signal in found if signal), {})
 
@@ -71,7 +71,7 @@ def _bad_share(run: Run) -> float:
 
 
 def gap(name: str, words: str, signal: Signal) -> Measure:
-    """How far bad sites' own models are below honest sites' on the scoring pictures, in points, as the mean over rounds."""
+    """Return the gap between the models of bad and honest sites on the scoring images, in points, as the mean over rounds."""
 
     def read(run: Run) -> float:
         told = [sides(run, signal(run, entry)) for entry in run.rounds]
@@ -92,7 +92,7 @@ def left_out_share(site: str) -> Measure:
 
 
 def of_last_round(run: Run) -> dict[str, Any]:
-    """What the method thinks of bad and of honest sites in the last round, for the ROC curves."""
+    """Return the method's scores of bad and of honest sites in the last round, for the ROC curves."""
     bad, honest = sides(run, own(run, run.rounds[-1]))
     return {"bad": bad, "honest": honest}
 

@@ -68,7 +68,7 @@ _TRAINED = (FEDAVG.label, FEDPROX.label, *_CHOSEN)
 
 TABLE_1 = Study(
     name="xfed/table-1",
-    title="Choosing sites by their reasons, on FedAvg and on FedProx",
+    title="Choosing sites by their explanations, on FedAvg and on FedProx",
     headline=Headline("CIFAR-10, 16 sites", "XFedAvg", "xai"),
     source=f"{PAPER}, Table 1 and sec. 5.2",
     base=BASE,
@@ -102,19 +102,19 @@ TABLE_1 = Study(
             fewer(_AT, UPLOADS.name, FEDAVG.label, low=0.05, high=0.10),
         ),
         Claim(
-            "FedProx's reasons are worse than FedAvg's",
+            "FedProx's explanations are worse than FedAvg's",
             "sec. 5.2",
             (FEDPROX.label,),
             below(_AT, XAI.name, {FEDPROX.label: FEDAVG.label}),
         ),
         Claim(
-            "choosing by reasons gives better reasons than choosing by accuracy alone (XFed-a): XAI accuracy",
+            "choosing by explanations gives better explanations than choosing by accuracy alone (XFed-a): XAI accuracy",
             "sec. 5.3",
             (XFEDAVG.label, BY_GRID.label),
             above(_AT, XAI.name, dict.fromkeys((XFEDAVG.label, BY_GRID.label), BY_ACCURACY.label)),
         ),
         Claim(
-            "the printed differences of XAI accuracy are more than chance on 30 pictures",
+            "the printed differences of XAI accuracy are more than chance on 30 images",
             "our question to Table 1",
             _CHOSEN,
             printed_apart(_XAI, PLAIN),
