@@ -150,10 +150,10 @@ def test_printed_figures_put_to_the_test():
     assert [chance(nothing, a.label).word for a in (FEDAVG, FEDPROX, XFEDAVG, XFEDPROX)] == [
         "not reproduced", "not reproduced", "reproduced", "not reproduced",
     ]  # fmt: skip
-    assert "15 of 30 pictures, p = 1.000; of 9 printed rounds 0" in chance(nothing, FEDPROX.label).why
+    assert "15 of 30 images, p = 1.000; of 9 printed rounds 0" in chance(nothing, FEDPROX.label).why
     apart = claims.printed_apart(xai, PLAIN)
     assert apart(nothing, XFEDAVG.label).word == "not reproduced"
-    assert "20 (FedAvg) and 24 of 30 pictures, +13.3 points" in apart(nothing, XFEDAVG.label).why
+    assert "20 (FedAvg) and 24 of 30 images, +13.3 points" in apart(nothing, XFEDAVG.label).why
     assert apart(nothing, XFEDAVG.label).why.endswith("p = 0.125")
     large = claims.printed_apart({"FedAvg": 50.0, "XFedAvg": 80.0}, PLAIN)
     assert large(nothing, XFEDAVG.label).word == "reproduced", "nine pictures are more than chance"
@@ -341,8 +341,8 @@ def test_quick_pictures_from_runs_to_the_page(tmp_path):
     lucky = [p for p in kept if p["right"] and p["reason"] is False]
     assert 100 * len(lucky) / 30 == pytest.approx(by[XFEDAVG.label, LUCKY.name])
     page = Page((tmp_path / "report.html").read_text())
-    assert "Answers and reasons" in page.headings and page.addresses == []
+    assert "Answers and explanations" in page.headings and page.addresses == []
     assert "carry no licence" in page.text
     if lucky:
-        assert f"Right for the wrong reason: XFedAvg, {len(lucky)} of 30 pictures" in page.headings
+        assert f"Right for the wrong reason: XFedAvg, {len(lucky)} of 30 images" in page.headings
     assert ACCURACY.name in values["measures"] and GRID.name not in values["measures"]
