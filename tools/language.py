@@ -55,6 +55,7 @@ WORDS = {
 BANNED = [(re.compile(rf"(?<![\w./`-])(?:{word})(?![\w`]|\.\w|/)", re.IGNORECASE), say) for word, say in WORDS.items()]
 #: The name of a parameter, in a docstring's list of arguments.
 ARGUMENT = re.compile(r"^([ \t]+)\*{0,2}\w+(?: \([^)\n]*\))?:", re.MULTILINE)
+QUESTION = re.compile(r"[^.;]*\?")
 OPENING = re.compile(r"^(What(?!-if)|Whether|Where|Who|Whom|How far|How many|How much)\b(?!ver)")
 #: Folders that are not checked: results are written by the reproductions from what they measured.
 LEFT_OUT = ("docs/results", "docs/images", "src/grandrounds/console/static/vendor", "build", "runs", "site")
@@ -157,7 +158,7 @@ def check(path: Path) -> Iterator[Finding]:
         if path.suffix == ".py":
             prose = ARGUMENT.sub(r"\1`code`:", prose)
         first = prose.lstrip().split("\n", 1)[0]
-        if text.opens and OPENING.match(first) and not first.rstrip().rstrip('"*').endswith("?"):
+        if text.opens and OPENING.match(first) and not QUESTION.match(first):
             yield Finding(name, text.line, first[:60], "states nothing: begin with the subject")
         for pattern, say in BANNED:
             for match in pattern.finditer(prose):
