@@ -115,8 +115,8 @@ def test_what_is_tested_did_happen(runs):
         assert [d["round"] for d in decisions if REFUSER not in d["weights"]] == list(REFUSES)
         assert all("weights-wrong" in decisions[r - 1]["missing"][REFUSER] for r in REFUSES)
     assert of(runs("one refuses"))[1][0]["signals"]["accuracy"][UNKNOWN] is None
-    assert any("its reasons diverge" in note for d in of(runs("alarms"))[1] for note in d["notes"])
-    assert "no weight was left" in of(runs("no weight left"))[1][0]["why"]
+    assert any("its attributions diverge" in note for d in of(runs("alarms"))[1] for note in d["notes"])
+    assert "all weights were 0" in of(runs("no weight left"))[1][0]["why"]
 
 
 def test_the_numbers_of_who_refused_are_recorded_because_the_others_weights_were_made_with_them(runs):
@@ -204,9 +204,14 @@ def test_a_signal_or_a_site_left_out_is_noticed(runs):
 
 def test_an_alarm_that_was_taken_out_is_noticed(runs):
     method, decisions = of(runs("alarms"))
-    at = next(k for k, d in enumerate(decisions) if any("reasons diverge" in n for n in d["notes"]))
+    at = next(k for k, d in enumerate(decisions) if any("attributions diverge" in n for n in d["notes"]))
     wrong = recompute_weights(method, {**decisions[at], "notes": []}, decisions[:at]).wrong
     assert wrong and all("diverges by more than method.trust.alarm, and no note says so" in said for said in wrong)
+    earlier = [
+        n.replace("its attributions diverge", "its reasons diverge").replace(" above method", " over method")
+        for n in decisions[at]["notes"]
+    ]
+    assert not recompute_weights(method, {**decisions[at], "notes": earlier}, decisions[:at]).wrong, "version 0.1"
 
 
 def test_by_hand():

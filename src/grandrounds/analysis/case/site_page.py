@@ -103,7 +103,8 @@ def comparison_text(explanation: SiteExplanation) -> str:
         return "The model uses no column for this site's patients: its explanation there is flat."
     parts = []
     for word, columns in (("more", explanation.more), ("less", explanation.less)):
-        named = ", ".join(f"{c.column} ({100 * c.difference:+.1f} points)" for c in columns[:5])
+        shown = [c for c in columns if abs(c.difference) >= 0.0005]  # others would read as 0.0 points
+        named = ", ".join(f"{c.column} ({100 * c.difference:+.1f} points)" for c in shown[:5])
         parts += [f"{word.capitalize()} important here than at the other sites: {named}."] if named else []
     text = " ".join(parts) or "No column is more or less important here than at the other sites, beyond sampling error."
     if explanation.divergence <= explanation.sampling:
