@@ -78,7 +78,7 @@ def show_masks(
     rows: Annotated[int, typer.Option(min=1, help="Images on the sheet.")] = 12,
     out: Annotated[
         Path | None,
-        typer.Option(help="FILE.png or a folder (default: reasons-RUN.png here)."),  # language: ok
+        typer.Option(help="FILE.png or a folder (default: `reasons-RUN.png` here)."),
     ] = None,
     trust_code: TrustCode = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with every image; draw only with --out.")] = False,
