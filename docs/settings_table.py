@@ -1,4 +1,4 @@
-"""The tables of every setting in docs/experiments.md, made from the model itself.
+"""The tables of every setting in docs/experiments.md, from the classes of the settings.
 
 python docs/settings_table.py            print them
 python docs/settings_table.py --write    put them between the two marks in docs/experiments.md
@@ -24,7 +24,9 @@ from grandrounds.experiment.sections import ReferenceSet, Task
 PAGE = Path(__file__).with_name("experiments.md")
 BEGIN, END = "<!-- settings: begin -->", "<!-- settings: end -->"
 NAMED: dict[str, type[BaseModel]] = {"reference": ReferenceSet, "tasks": Task, "attacks": AttackSettings}
-WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "ranges and lists"}
+WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "ranges and lists"}
+MOST = 10_000
+"""Upper bounds from here on are not shown: they only guard against a slip of the keyboard."""
 
 
 def kind(annotation: Any) -> str:
@@ -33,20 +35,24 @@ def kind(annotation: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{toml.literal(v)}`" for v in inner)
     if origin in (Union, UnionType):
-        return " or ".join(kind(a) for a in inner if a is not type(None))
+        return " or ".join(dict.fromkeys(kind(a) for a in inner if a is not type(None)))
     if origin is tuple:
-        plural = f"list of {kind(inner[0])}s".replace("texts", "text")
-        return plural.replace("list of list of", "list of lists of").replace("ss", "s")
+        if get_origin(inner[0]) is Literal:
+            return f"list of {kind(inner[0])}"
+        return f"list of {kind(inner[0]).replace('list of', 'lists of')}s".replace("ss", "s")
     if origin is dict:
         return f"table of {kind(inner[1])}"
+    if hasattr(annotation, "__metadata__"):  # Annotated: the bounds of an element are checked, not shown
+        return kind(inner[0])
     return WORDS.get(annotation, str(annotation))
 
 
 def bounds(field: FieldInfo) -> str:
     """Describe the bounds that pydantic checks."""
     signs = {limits.Ge: ("ge", ">="), limits.Gt: ("gt", ">"), limits.Le: ("le", "<="), limits.Lt: ("lt", "<")}
-    said = [f"{signs[type(m)][1]} {getattr(m, signs[type(m)][0]):g}" for m in field.metadata if type(m) in signs]
-    return f" ({', '.join(said)})" if said else ""
+    found = [(signs[type(m)][1], getattr(m, signs[type(m)][0])) for m in field.metadata if type(m) in signs]
+    shown = ", ".join(f"{sign} {value:g}" for sign, value in found if value < MOST)
+    return f" {shown}" if shown else ""
 
 
 def default(field: FieldInfo) -> str:
@@ -63,7 +69,7 @@ def is_section(field: FieldInfo) -> bool:
 
 
 def table(title: str, model: type[BaseModel], lines: list[str]) -> None:
-    """One section and, after it, the sections inside it."""
+    """Add the table of one section."""
     apart = NAMED if model is Experiment else {}
     plain = {n: f for n, f in model.model_fields.items() if not is_section(f) and n not in apart}
     first = (model.__doc__ or "").splitlines()[0] if title.startswith("`[") else "Settings before the first section."

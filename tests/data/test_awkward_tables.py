@@ -367,12 +367,12 @@ def test_missing_labels_and_small_sites_show_the_command(tmp_path: Path) -> None
     assert "4 sites" in check(small, "--set", "split.min_rows=3")
 
 
-def test_no_label_lists_the_columns_and_a_file_is_no_recipe(tmp_path: Path) -> None:
+def test_no_label_lists_the_columns_and_shows_the_command(tmp_path: Path) -> None:
     path = write(tmp_path, patients())
     for process in (rounds("run", "--table", path), rounds("data", "check", path)):
-        assert process.returncode == 2 and "has age, crp, sex, hospital, died (use --label)" in process.stderr
+        assert process.returncode == 2 and "has the columns age, crp, sex, hospital, died: name it" in process.stderr
     process = rounds("run", path)
-    assert process.returncode == 2 and f"rounds run --table {path} --label COLUMN" in process.stderr
+    assert process.returncode == 2 and f"rounds run {path} --label COLUMN" in process.stderr
 
 
 # --- warnings --------------------------------------------------------------------------------------

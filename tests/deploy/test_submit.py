@@ -81,7 +81,8 @@ def experiment(tmp_path) -> Path:
 
 
 def commands(experiment: Path) -> list[list[str]]:
-    return [["submit", str(experiment)], ["submit", "--resume", "first"], ["status"], ["stop", "first"]]
+    words = [["submit", str(experiment)], ["submit", "--resume", "first"], ["status"], ["stop-run", "first"]]
+    return [["server", *line] for line in words]
 
 
 def test_a_server_that_is_not_started_is_said_with_the_command_that_starts_it(made, experiment):
