@@ -25,10 +25,10 @@ PAGE = Path(__file__).with_name("cli.md")
 HEAD = """# Command line
 
 ```shell
-rounds run                                                # ten simulated hospitals, built-in data
-rounds run patients.csv --label died --site hospital      # your own table
-rounds show runs/patients-fedavg-seed0 --verbose          # every score of a finished run
-rounds console                                            # all runs in the browser
+rounds run                                            # simulated hospitals
+rounds run patients.csv --label died --site hospital  # your own table
+rounds show runs/patients-fedavg-seed0 --verbose      # every score of a run
+rounds console                                        # runs in the browser
 ```
 
 `rounds --help` lists the commands, `rounds COMMAND --help` their options. This page has the same texts.

@@ -76,7 +76,7 @@ def test_pages_do_something():
 def test_the_documentation_builds_without_a_warning(tmp_path):
     mkdocs = shutil.which("mkdocs", path=str(Path(sys.executable).parent))
     done = subprocess.run(
-        [mkdocs, "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        [mkdocs, "build", "--strict", "--site-dir", str(tmp_path / "site")],  # --quiet would hide warnings from --strict
         cwd=ROOT,
         capture_output=True,
         text=True,
