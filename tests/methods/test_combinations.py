@@ -117,7 +117,7 @@ def test_plain_methods_take_every_part(every):
         if name in ("fedprox", "scaffold", "moon") and not said:
             assert stability in ("none", {"fedprox": "proximal"}.get(name, name))
         if name in ("fedasync", "fedbuff") and parts[1] in ("loss", "power-of-choice"):
-            assert "use random" in said or robust != "none" or weigh in CHOSEN_RULES
+            assert "'random'" in said or robust != "none" or weigh in CHOSEN_RULES
             assert said
         if name == "fedasync" and not said:
             assert robust == "none" and weigh in ("data_size", "uniform")
