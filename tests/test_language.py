@@ -35,7 +35,9 @@ PLACES = (
     "src/grandrounds/protocol",
     "src/grandrounds/recipes",
     "src/grandrounds/report",
+    "src/grandrounds/runs",
     "src/grandrounds/site",
+    "src/grandrounds/tuning",
     "src/grandrounds/__init__.py",
     "src/grandrounds/job.py",
 )
