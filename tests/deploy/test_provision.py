@@ -161,7 +161,7 @@ def test_a_rewritten_manifest_is_found(copy):
     said["files"].pop("start.sh")
     (folder / "manifest.json").write_text(json.dumps(said))
     done = rounds("provision", "verify", folder)
-    assert done.returncode == 3 and "not what the server signed" in done.stdout
+    assert done.returncode == 3 and "is not signed by this server" in done.stdout
 
 
 def test_another_servers_folder_is_found_by_the_key_that_is_trusted(copy, tmp_path):
@@ -212,7 +212,7 @@ def test_a_new_site_comes_in_and_nobody_elses_keys_change(copy, tmp_path):
             "basel",
             "there is no site 'basel'",
         ),
-        (consortium_text("cleveland", "St. Mary Zürich", address="fl.example.org"), "cleveland", "takes part already"),
+        (consortium_text("cleveland", "St. Mary Zürich", address="fl.example.org"), "cleveland", "already takes part"),
         (consortium_text("cleveland", "basel", address="fl.example.org"), "basel", "is no longer in the file"),
         (
             consortium_text("cleveland", "St. Mary Zürich", "basel", address="b.org"),
@@ -237,7 +237,7 @@ def test_adding_a_site_changes_nothing_else(copy, tmp_path, text, site, said):
 def test_plain_text_is_for_this_machine_alone(tmp_path):
     (tmp_path / "far.toml").write_text(consortium_text(address="fl.example.org"))
     done = rounds("provision", "far.toml", "--out", "out", "--insecure-loopback", cwd=tmp_path)
-    assert done.returncode == 2 and "is for one machine alone" in done.stderr
+    assert done.returncode == 2 and "is for one machine only" in done.stderr
     folders = provisioned(tmp_path, insecure=True)
     said = tomllib.loads((folders.site("cleveland") / "site.toml").read_text())
     assert said["server"] == {"address": "127.0.0.1", "port": 9092, "insecure": True}

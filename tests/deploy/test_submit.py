@@ -93,11 +93,11 @@ def test_a_server_that_is_not_started_is_said_with_the_command_that_starts_it(ma
 
 def test_a_folder_that_is_no_servers_or_operators_is_refused(made, experiment, tmp_path):
     for words in commands(experiment):
-        assert "no server's folder" in refused(*words, "--server", tmp_path)
-        assert "no operator's folder" in refused(*words, "--operator", tmp_path)
+        assert "is not a server's folder" in refused(*words, "--server", tmp_path)
+        assert "is not an operator's folder" in refused(*words, "--operator", tmp_path)
         assert "--server OUT on its own host, or --operator FOLDER" in refused(*words)
         assert "or --operator FOLDER" in refused(*words, "--server", made.out, "--operator", made.operator("operator"))
-    assert "no server's folder" in refused("server", "start", tmp_path)
+    assert "is not a server's folder" in refused("server", "start", tmp_path)
     assert "no server of" in refused("server", "stop", made.out)
 
 
@@ -118,9 +118,9 @@ def test_experiments_and_names_that_make_no_sense_are_refused_before_anybody_is_
     at = ["--server", made.out]
     assert "give the file of an experiment, or --resume RUN" in refused("server", "submit", *at)
     assert "give the file of an experiment, or --resume RUN" in refused("server", "submit", experiment, "--resume", "x", *at)
-    assert "no name of a run" in refused("server", "submit", experiment, "--name", "../x", *at)
-    assert "no name of a run" in refused("server", "submit", "--resume", "../x", *at)
-    assert "there is a run first already" in refused("server", "submit", experiment, "--name", "first", *at)
+    assert "is not a valid name of a run" in refused("server", "submit", experiment, "--name", "../x", *at)
+    assert "is not a valid name of a run" in refused("server", "submit", "--resume", "../x", *at)
+    assert "there is already a run first" in refused("server", "submit", experiment, "--name", "first", *at)
     assert "nowhere.toml" in refused("server", "submit", experiment.parent / "nowhere.toml", *at)
     assert "rouns" in refused("server", "submit", experiment, "--set", "method.rouns=3", *at)
     assert "pools the rows of all sites" in refused("server", "submit", experiment, "--set", "method.name=pooled", *at)
@@ -151,12 +151,12 @@ def test_a_run_is_gone_on_with_that_only_its_folder_knows(restored, answering):
     assert record is not None and (record["state"], record["flower"]) == (QUEUED, [77])
     assert "known: " in refused("server", "submit", "--resume", "gone", "--server", restored.folder)
     assert "run over is done" in refused("server", "submit", "--resume", "over", "--server", restored.folder)
-    assert "not at work" in refused("server", "stop-run", "over", "--server", restored.folder)
+    assert "is not running" in refused("server", "stop-run", "over", "--server", restored.folder)
 
 
 def test_a_name_is_taken_also_where_only_a_folder_has_it(restored, answering, experiment):
     answering()
-    assert "there is a run begun already" in refused(
+    assert "there is already a run begun" in refused(
         "server", "submit", experiment, "--name", "begun", "--server", restored.folder
     )
 
@@ -164,7 +164,7 @@ def test_a_name_is_taken_also_where_only_a_folder_has_it(restored, answering, ex
 def test_a_run_that_was_only_queued_is_to_be_submitted_again(restored, answering):
     answering()
     RunRecords(restored.state / "runs").update("queued", state=QUEUED, flower=1)
-    assert "had not begun" in refused("server", "submit", "--resume", "queued", "--server", restored.folder)
+    assert "has not begun" in refused("server", "submit", "--resume", "queued", "--server", restored.folder)
 
 
 def test_runs_that_were_brought_back_are_in_the_status(restored, answering):
