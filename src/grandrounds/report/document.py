@@ -25,7 +25,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size
 th { color: #57606a; font-weight: 600 }
 th, td { text-align: right; padding: .22rem .7rem; border-bottom: 1px solid #e5e8eb; vertical-align: top }
 th:first-child, td:first-child, td.text, th.text { text-align: left }
-th, td { white-space: nowrap }
+td { white-space: nowrap }
 td.text { color: #57606a; white-space: normal; min-width: 11rem }
 .scroll { overflow-x: auto }
 .newpage { break-after: page }
