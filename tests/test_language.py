@@ -10,38 +10,13 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "grandrounds"
 PLACES = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "examples",
-    "reproductions/grandrounds_studies",
-    "src/grandrounds/analysis",
-    "src/grandrounds/api",
-    "src/grandrounds/audit",
-    "src/grandrounds/cli",
-    "src/grandrounds/console",
-    "src/grandrounds/core",
-    "src/grandrounds/data",
-    "src/grandrounds/deploy",
-    "src/grandrounds/engine",
-    "src/grandrounds/experiment",
-    "src/grandrounds/explain",
-    "src/grandrounds/integrations",
-    "src/grandrounds/keeper",
-    "src/grandrounds/methods",
-    "src/grandrounds/metrics",
-    "src/grandrounds/models",
-    "src/grandrounds/privacy",
-    "src/grandrounds/protocol",
+    *("README.md", "CONTRIBUTING.md", "docs", "examples", "reproductions/grandrounds_studies"),
+    *sorted(p.relative_to(ROOT).as_posix() for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()),
     "src/grandrounds/recipes",
-    "src/grandrounds/report",
-    "src/grandrounds/runs",
-    "src/grandrounds/site",
-    "src/grandrounds/tuning",
-    "src/grandrounds/__init__.py",
-    "src/grandrounds/job.py",
 )
-"""Folders and pages without a finding. A failure names the folder; `python tools/language.py FOLDER` lists its texts."""
+"""Pages and folders, each a test of its own. `python tools/language.py FOLDER` lists the texts of a folder that fails."""
 
 
 @pytest.fixture(scope="module")
