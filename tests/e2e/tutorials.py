@@ -1,9 +1,9 @@
-"""Somebody who reads a tutorial and does what it says: saves its files, types its commands, opens its addresses.
+"""Follow a tutorial as a reader does: save its files, type its commands, open its addresses.
 
-A page is taken in order. ```console blocks hold `$ ` lines and what they print; files follow "Save this as `NAME`:"; a table
-headed `| open | it says |` has addresses of the console that the page started, and words that must stand there. What differs
-from run to run (times, hashes, tokens) is masked on both sides; everything else must be as shown, and `...` stands for
-lines that the page leaves out. A command must end with code 0 unless the page asks for its code with `echo $?`.
+A page is read in order. ```console blocks hold `$ ` lines and their output. Files follow "Save this as `NAME`:". A table headed
+`| open | it says |` has addresses of the console that the page started, and text that must be on them. Values that differ from
+run to run (times, hashes, tokens) are masked on both sides; everything else must be as shown, and `...` replaces lines that the
+page leaves out. A command must end with code 0 unless the page asks for its code with `echo $?`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ CUT = "..."
 PORT = "8600"
 STAYS = "rounds console"
 CODE = "echo $?"
+STILL = "The ledger is being checked"
 
 _FENCE = re.compile(r"(?:Save this as `(?P<name>[^`]+)`:\s*\n+)?^```(?P<kind>\w*)\n(?P<text>.*?)^```", re.S | re.M)
 _LOOK = re.compile(r"^\| <(?P<url>http[^>]+)> \| (?P<words>.+?) \|$", re.M)
@@ -63,7 +64,7 @@ class Type:
 
 @dataclass(frozen=True)
 class Look:
-    """An address to open, and what must stand there."""
+    """An address to open, and the text that must be on the page."""
 
     url: str
     words: str
@@ -73,7 +74,7 @@ Step = Save | Type | Look
 
 
 def steps(page: str) -> list[Step]:
-    """What a reader does, in the page's order."""
+    """List a reader's steps in the order of the page."""
     found: list[tuple[int, Step]] = [
         (m.start(), Look(m["url"], m["words"].replace("**", "").replace("`", ""))) for m in _LOOK.finditer(page)
     ]
@@ -101,7 +102,7 @@ def plain(text: str) -> list[str]:
 
 
 def shows(shown: Sequence[str], text: str) -> bool:
-    """Whether the text is as shown; what stands between two cuts must be there in one piece, and in order."""
+    """Tell whether the output is as shown; lines between two cuts must occur in one piece and in order."""
     wanted, there = plain("\n".join(shown)), plain(text)
     pieces: list[list[str]] = [[]]
     for line in wanted:
@@ -201,11 +202,14 @@ class Reader:
         asked = urllib.request.Request(
             step.url.replace(f":{PORT}/", f":{self._port}/"), headers={"Authorization": f"Bearer {self._token}"}
         )
-        try:
-            with urllib.request.urlopen(asked, timeout=60) as answer:
-                text = in_words(answer.read().decode())
-        except urllib.error.HTTPError as refused:  # that something is not there may be what the page says
-            text = in_words(refused.read().decode())
+        end, text = time.monotonic() + 60, STILL
+        while STILL in text and time.monotonic() < end:  # the page asks again by itself, as a browser does
+            try:
+                with urllib.request.urlopen(asked, timeout=60) as answer:
+                    text = in_words(answer.read().decode())
+            except urllib.error.HTTPError as refused:  # a refusal can be the text that the page shows
+                text = in_words(refused.read().decode())
+            time.sleep(0.5 if STILL in text else 0)
         assert step.words in text, f"{step.url} does not say '{step.words}' but:\n{text}"
 
     def _leave(self) -> None:
@@ -215,7 +219,7 @@ class Reader:
 
 
 def in_words(page: str) -> str:
-    """What a page says, without its markup."""
+    """Return the text of a page without its markup."""
     text = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.S)
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", text)).split())
 
