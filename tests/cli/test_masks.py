@@ -106,8 +106,8 @@ def test_sheet_goes_from_the_smallest_mask_to_the_largest(monkeypatch):
     drawn = []
     monkeypatch.setattr(mask_check, "draw", lambda title, strips, **_: drawn.extend(strips) or b"")
     check_masks(as_set(pixels, masks)).sheet(3)
-    assert [re.search(r"picture (\d+)", s.heading)[1] for s in drawn][::2] == ["7", "9"]
-    assert len(drawn) == 3 and [p.title for p in drawn[0].panels][:2] == ["picture", "mask"]
+    assert [re.search(r"image (\d+)", s.heading)[1] for s in drawn][::2] == ["7", "9"]
+    assert len(drawn) == 3 and [p.title for p in drawn[0].panels][:2] == ["image", "mask"]
     drawn.clear()
     check_masks(as_set(pixels, masks)).sheet(1000)
     assert len({s.heading for s in drawn}) == 40, "each picture once"

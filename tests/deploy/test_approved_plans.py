@@ -122,7 +122,7 @@ def test_an_approved_run_that_is_gone_on_with_is_still_the_approved_one(here):
     ("words", "why"),
     [
         (["--set", "method.name=pooled"], "pools the rows of all sites"),
-        (["--set", "model.name=small-cnn"], "pictures"),
+        (["--set", "model.name=small-cnn"], "images"),
         (["--resume", "study"], "give the file of an experiment"),
     ],
 )

@@ -255,7 +255,7 @@ def test_it_is_said_when_drift_cannot_be_measured(tmp_path):
     anchored = {"reference": {"anchor": {"rows": 60, "sent": True}}, "method": {"stability": "anchor", "rounds": 2}}
     values = {**{k: v for k, v in BASE.items() if k != "reference"}, **anchored}
     made = gr.run(gr.Experiment.parse(values), out=tmp_path / "r")
-    assert any("the only reference rows are those that sites are anchored to" in w for w in made.summary["warnings"])
+    assert any("the only reference rows are the anchor of local training" in w for w in made.summary["warnings"])
     assert "training" not in made.summary["explanation"]
     both = {**anchored, "reference": {**anchored["reference"], "rows": {"rows": 60}}}
     again = gr.run(gr.Experiment.parse({**values, **both}), out=tmp_path / "both")

@@ -273,7 +273,7 @@ def test_tables_and_unknown_maps_are_refused(squares, tmp_path):
     with refused("bad-setting", match=r"explain\.maps_at"):
         experiment(squares, explain={"maps_at": [0]})
     late = ("run", "--table", squares, "--set", "model.name=small-cnn", "--set", 'explain.maps=["saliency"]')
-    command_refused(rounds(*late, "--set", "explain.maps_at=[99]", "--out", tmp_path / "b"), "names round 99")
+    command_refused(rounds(*late, "--set", "explain.maps_at=[99]", "--out", tmp_path / "b"), "round 99")
 
 
 def test_the_sheet_and_its_numbers(done, tmp_path):

@@ -136,7 +136,7 @@ def test_forests_join_as_a_weighted_union_of_trees(tmp_path):
     ("changes", "word"),
     [
         ({"method": {"name": "fedprox", "rounds": 1}}, "FedProx"),
-        ({"evaluation": {"calibrate": "temperature"}}, "temperature"),
+        ({"evaluation": {"calibrate": "temperature"}}, "evaluation.calibrate"),
         ({"train": {"keep_optimizer": True}}, "optimi"),
     ],
 )

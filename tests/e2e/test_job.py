@@ -73,7 +73,7 @@ def test_what_a_bare_machine_or_an_older_plan_lacks_is_said(tmp_path):
     del plan["method"]["cohorts"]
     (tmp_path / "old.json").write_text(json.dumps(plan))
     done = bare(tmp_path / "old.json", "--out", tmp_path / "old")
-    assert done.returncode == 2 and "the plan has no 'cohorts': write it with this version's" in done.stderr
+    assert done.returncode == 2 and "the plan has no 'cohorts': create it with this version's" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -329,7 +329,7 @@ def test_the_client_level_divides_by_the_number_that_its_plan_states(tmp_path):
     assert whole.plan["privacy"]["sites"] == 5, "as many as train is written to the plan"
     told = whole.summary["privacy"]
     assert told["sites"] == 5 and told["sensitivity"] == pytest.approx(1 / 5)
-    assert any("how many sites the plan is for" in said for said in told["not_covered"])
+    assert any("number of sites by which sums are divided" in said for said in told["not_covered"])
     same = run(tmp_path / "same", privacy=client)
     assert model(same).tobytes() == model(whole).tobytes()
     fewer = run(tmp_path / "fewer", privacy=client, sizes=SIZES[:4])

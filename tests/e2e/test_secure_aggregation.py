@@ -103,7 +103,7 @@ def test_reasons_that_sites_tell_weigh_models_that_nobody_sees(tmp_path):
     stages = secure.rounds[-1]["decision"]["stages"]
     assert [s["part"] for s in stages] == ["weigh", "secure", "stability"]
     assert secure.rounds[-1]["decision"]["signals"]["in_line"].keys() == set("abcde")
-    assert "Secure aggregation: 5 of 5 models were added up under masks" in secure.why(3, "a")
+    assert "Secure aggregation: 5 of 5 models" in secure.why(3, "a")
 
 
 def test_the_server_sees_no_model_and_no_tally_of_one_site(tmp_path, monkeypatch):

@@ -113,7 +113,7 @@ def test_a_model_that_uses_no_feature_is_flagged_and_noted(tmp_path):
     assert any(note.startswith("c: its model uses no feature") for note in first["notes"])
     everybody = [{"kind": "free-rider", "count": 4}]
     idle = run(tmp_path / "idle", model={"name": "logistic"}, attacks=everybody).rounds[0]["decision"]
-    assert any("rows decide" in note for note in idle["notes"])
+    assert any("weights follow rows alone" in note for note in idle["notes"])
     rows = idle["signals"]["data_size"]
     assert idle["weights"] == pytest.approx({s: n / sum(rows.values()) for s, n in rows.items()})
 
@@ -317,7 +317,7 @@ def test_where_reasons_cannot_be_compared_rows_decide_and_standing_is_null(tmp_p
         assert decision["signals"]["in_line"] == dict.fromkeys("abcd", 1.0)
         rows = decision["signals"]["data_size"]
         assert decision["weights"] == pytest.approx({s: n / sum(rows.values()) for s, n in rows.items()})
-        assert any(note.endswith("too far for a site to stand out by being different") for note in decision["notes"])
+        assert any(note.endswith("too much to identify outliers") for note in decision["notes"])
     assert "NaN" not in (whole.folder / "round_logs.json").read_text()
     said = "Explanations differ too much to identify outliers: it keeps all that its rows give it."
     assert whole.why(3, "b").splitlines()[2].endswith(said)

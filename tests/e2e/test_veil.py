@@ -290,8 +290,8 @@ REFUSED = {
     "skipped rounds": ({"privacy": {"secure": True, "on_halt": "skip"}}, "set privacy.on_halt = 'retry' or 'stop'"),
     "claims": ({"veil": {"claimed_epsilon": 5.0}}, "method.veil.claimed_epsilon is for selection 'paper', not 'auto'"),
     "as printed": ({"veil": {"selection": "paper"}}, "method.veil.selection 'paper' has no budget"),
-    "weights": ({"method": {"weigh": "distance"}}, "has no use for method.weigh"),
-    "dp-sgd": ({"privacy": {"mechanism": "dp-sgd", "min_rows": 1}}, "method 'veil' has mechanisms of its own"),
+    "weights": ({"method": {"weigh": "distance"}}, "does not support method.weigh"),
+    "dp-sgd": ({"privacy": {"mechanism": "dp-sgd", "min_rows": 1}}, "method 'veil' has its own privacy mechanism"),
 }
 
 

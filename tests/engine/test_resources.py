@@ -106,7 +106,7 @@ def test_a_runs_summary_has_them_and_show_and_report_say_so(tmp_path):
     assert cost["seconds"] == pytest.approx(sum(r["decision"]["cost"]["seconds"] for r in done.rounds))
     line = machine_line(cost)
     assert f"{cost['cpu_seconds']:.2f} CPU seconds" in line and f"{cost['peak_memory'] / 1e6:.0f} MB" in line
-    assert line in " ".join(rounds("show", done.folder).stdout.split())
+    assert line in " ".join(rounds("show", done.folder, "--verbose").stdout.split())
     assert line in (done.folder / "report.html").read_text()
     assert machine_line({"seconds": 1.0}) == "", "a run of an earlier version"
 

@@ -214,7 +214,7 @@ def test_the_commands(run, store, tmp_path):
     done = rounds("resume", out, "--set", "method.rounds=2", "--track", "mlflow", env={"MLFLOW_TRACKING_URI": store})
     assert done.returncode == 0
     assert "tracked: updated" in done.stderr
-    assert "these differ now: method.rounds" in done.stderr
+    assert "these have changed: method.rounds" in done.stderr
 
 
 def test_a_server_that_is_away_costs_no_run_and_no_secret(tmp_path):

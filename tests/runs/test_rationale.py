@@ -317,7 +317,7 @@ def test_masks_show_says_all_as_json(finished, tmp_path):
 
 
 def test_masks_show_refuses_in_words(finished, tmp_path):
-    command_refused(rounds("masks", "show", finished.folder, "--on", "scorin"), "no scoring pictures 'scorin'", "scoring")
+    command_refused(rounds("masks", "show", finished.folder, "--on", "scorin"), "no scoring images 'scorin'", "scoring")
     command_refused(rounds("masks", "show", finished.folder, "--out", tmp_path / "a.jpg"), "ends in .png")
     with refused("model-of-table"):
         values = {"data": {"label": "died", "site": "hospital"}, "method": {"rounds": 1}}

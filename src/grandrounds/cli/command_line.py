@@ -104,6 +104,9 @@ def _show_warning(
 _python_shows = warnings.showwarning
 
 
+_CHANGED_FILES = ("code-not-run", "damaged-file")
+"""Codes of errors about files that somebody changed: another setting mends none of them."""
+
 _OTHER_SETTINGS = ("site", "provision")
 """Commands whose errors name settings of other files, policy.toml and consortium.toml, which `--set` does not change."""
 
@@ -129,7 +132,7 @@ def main() -> None:
         _command()()
     except GrandRoundsError as e:
         echo_error(str(e), e.code)
-        if line := _hint(str(e), sys.argv[1:]):
+        if line := "" if e.code in _CHANGED_FILES else _hint(str(e), sys.argv[1:]):
             echo(line, err=True)
         sys.exit(e.exit_code)
     except MemoryError:

@@ -247,11 +247,11 @@ TOO_LONG = "0x" + "c0ffee" * 10 + "abcd"  # as long as a private key: it is not 
         (("anchor", "RUN", "--contract", NOWHERE), KEY[:-1], f"the variable {VARIABLE} is not the key of an account"),
         (("deploy",), KEY[:-1], f"the variable {VARIABLE} is not the key of an account"),
         (("deploy", "--key-file", "no-such-file"), KEY, "cannot read the key no-such-file"),
-        (("writer", TOO_LONG, "--contract", NOWHERE), KEY, "the writer's ADDRESS is no address"),
-        (("writer", NOWHERE, "--contract", "0x12"), KEY, "--contract is no address"),
+        (("writer", TOO_LONG, "--contract", NOWHERE), KEY, "the writer's ADDRESS is not an address"),
+        (("writer", NOWHERE, "--contract", "0x12"), KEY, "--contract is not an address"),
         (("writer", NOWHERE, "--contract", NOWHERE), None, "no key to sign with"),
-        (("verify", "RUN", "--contract", NOWHERE + "0"), None, "--contract is no address"),
-        (("verify", "RUN", "--contract", "0xAbcdefabcdefabcdefabcdefabcdefabcdefabcd"), None, "that it was mistyped"),
+        (("verify", "RUN", "--contract", NOWHERE + "0"), None, "--contract is not an address"),
+        (("verify", "RUN", "--contract", "0xAbcdefabcdefabcdefabcdefabcdefabcdefabcd"), None, "shows a typing error"),
     ],
 )
 def test_what_is_mistaken_is_said_before_a_node_is_asked(rounds, run, monkeypatch, arguments, key, said):

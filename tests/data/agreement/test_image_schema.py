@@ -233,7 +233,7 @@ def test_a_first_schema_from_a_file_fits_that_file(tmp_path):
     np.savez(tmp_path / "own.npz", **arrays(masks=None))
     process = rounds("site", "check", "--data", "own.npz", "--schema", "data.toml", cwd=tmp_path)
     assert process.returncode == 1
-    assert process.stdout.endswith("does not fit (1 to mend)\n")
+    assert process.stdout.endswith("does not fit (1 to fix)\n")
     assert rounds("site", "check", "--data", "no.npz", "--schema", "data.toml", cwd=tmp_path).returncode == 2
 
 
