@@ -54,11 +54,21 @@ def reproduce(
     out: str | Path | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Results:
-    """Run a study, or what is missing of it, and hold what was published against what comes out.
+    """Run a reproduction of a paper, or its missing runs, and compare the results with the published figures.
 
-    The answer has `.figures` (published, ours over seeds), `.claims` (with verdicts) and `.to_dict()`; results.json and
-    report.html are written to `out`. `progress` is called with a sentence
-    about each run that ends, how many have, and how many are to be run.
+    Args:
+        name: The reproduction, such as "sse-agg/table-1" (`rounds list studies`).
+        quick: Run a small version, which shows the workflow in seconds and gives no results of the study.
+        seeds: Number of seeds or folds of each arm; by default the study's own.
+        jobs: Runs at a time.
+        out: The folder of runs, results.json and report.html; by default runs/reproduce/NAME.
+        progress: Called after each run with a sentence, the number of finished runs, and the number of all.
+
+    Returns:
+        Results with `.figures` (published, ours over seeds), `.claims` (with verdicts) and `.to_dict()`.
+
+    Raises:
+        BadInput: There is no such reproduction, or its data are not on this machine.
     """
     from grandrounds_studies.running import conduct_study, nobody
     from grandrounds_studies.written import refuse_another, write_results

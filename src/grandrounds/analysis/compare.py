@@ -76,11 +76,27 @@ class Comparison:
     metrics: tuple[str, ...]
 
     def summary(self, arm: Arm, metric: str) -> Summary:
-        """Summarise a metric of an arm: mean, deviation and interval."""
+        """Summarise a metric of an arm.
+
+        Args:
+            arm: The arm.
+            metric: The name of a metric in `summary.json`.
+
+        Returns:
+            Mean, standard deviation and 95% interval over its runs.
+        """
         return describe_bounded(arm.values(metric), metric_range(metric))
 
     def paired(self, arm: Arm, metric: str) -> PairedTest | None:
-        """Compute the paired difference to the first arm over shared seeds and folds; None under two pairs."""
+        """Compute the paired difference to the first arm over shared seeds and folds.
+
+        Args:
+            arm: Another arm than the first.
+            metric: The name of a metric in `summary.json`.
+
+        Returns:
+            The paired t-test; None with fewer than two pairs.
+        """
         first = self.arms[0]
         keys = [k for k in arm.runs if k in first.runs]
         if arm is first or len(keys) < 2:

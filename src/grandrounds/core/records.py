@@ -115,7 +115,11 @@ class Decision(Record):
         return [Stage.from_dict(stage) for stage in value] if name == "stages" else value
 
     def recorded(self, **facts: Any) -> Decision:
-        """Return this decision with the facts of the engine."""
+        """Return this decision with the facts of the engine.
+
+        Args:
+            **facts: Fields that the engine knows: round, asked, missing, cost, privacy, notes.
+        """
         return replace(self, **facts)
 
 

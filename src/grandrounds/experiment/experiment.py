@@ -131,6 +131,10 @@ class Experiment(Section):
     def check_plan(cls, plan: Mapping[str, Any], *, where: str) -> None:
         """Check the types and limits of values in a run's plan. Unknown keys of other versions are accepted.
 
+        Args:
+            plan: The plan, as read from JSON.
+            where: The file or place of the plan, for the error.
+
         Raises:
             BadInput: A value has a wrong type or is out of range; the message names the first one.
         """

@@ -197,18 +197,33 @@ class Method:
             )
 
     def round(self, server: Server) -> Round:
+        """Run one round: yield Asks, receive Answers, and return the outcome. Every method implements it.
+
+        Args:
+            server: The state of the round: the model, the sites, the method's own state.
+
+        Returns:
+            A generator that ends with `server.next(model, decision)`.
+        """
         raise TypeError(f"{type(self).__name__} does not implement round()")
 
     def spends(self, server: Server) -> Sequence[Event]:
         """Return the privacy events of a round, which are charged before it begins. Default: those of the run's mechanism.
 
         A method with its own mechanisms returns its own events. The run stops before a round that would exceed the budget.
+
+        Args:
+            server: The state of the round.
         """
         return round_events(server)
 
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:
-        """Return sentences for the privacy statement on data that this method releases and no epsilon covers."""
+        """Return sentences for the privacy statement on data that this method releases and no epsilon covers.
+
+        Args:
+            plan: The experiment's plan.
+        """
         return ()
 
     @classmethod
@@ -228,7 +243,14 @@ class Method:
 
     @classmethod
     def secure_refusals(cls, plan: Plan) -> Iterator[str]:
-        """Yield reasons why this method cannot be run with privacy.secure, each a clause after "hides single models"."""
+        """Yield reasons why this method cannot be run with privacy.secure.
+
+        Args:
+            plan: The experiment's plan.
+
+        Yields:
+            Clauses that follow "hides single models"; the first is raised before a round is run.
+        """
         name = plan.method.name
         yield f"but method '{name}' needs single models: use fedavg, fedopt, scaffold or another averaging method"
 

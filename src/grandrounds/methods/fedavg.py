@@ -23,6 +23,14 @@ class FedAvg(Method):
     title = "FedAvg: the mean of the sites' models, weighted by training rows"
 
     def round(self, server: Server) -> Round:
+        """Select sites, let them train, aggregate their models, and take the server's step.
+
+        Args:
+            server: The state of the round.
+
+        Returns:
+            A generator that ends with the next model and its Decision.
+        """
         selection = yield from self.select_sites(server)
         each = dict({} if server.assignment is None else server.assignment.payloads())
         for site, half in choose_halves(self.settings.weigh, server).items():
@@ -64,7 +72,15 @@ class FedAvg(Method):
         return None
 
     def train_and_aggregate(self, server: Server, ask: Ask) -> Generator[Ask, Answers, tuple[Aggregation, Answers]]:
-        """Train as asked and aggregate the answers: with client-level privacy, by secure aggregation, or as they are."""
+        """Train as asked and aggregate the answers: with client-level privacy, by secure aggregation, or as they are.
+
+        Args:
+            server: The state of the round.
+            ask: The training Ask.
+
+        Returns:
+            The aggregate with weights and signals, and the answers it was made from.
+        """
         if server.private is not None and server.private.mechanism == CLIENT:
             return (yield from aggregate_dp(server, ask, self))
         if server.secure is not None:
@@ -73,7 +89,12 @@ class FedAvg(Method):
         return aggregate(server, answers, self, self.weigh_answers(server, answers)), answers
 
     def step(self, server: Server, model: Array) -> tuple[Array, dict[str, Array]]:
-        """Return the next model and further state, given the aggregate; subclasses take a server step."""
+        """Return the next model and further state; subclasses take a server step.
+
+        Args:
+            server: The state of the round.
+            model: The aggregate of the sites' models.
+        """
         return model, {}
 
     @classmethod
@@ -87,5 +108,13 @@ class FedAvg(Method):
 
     @classmethod
     def secure_refusals(cls, plan: Plan) -> Iterator[str]:
-        if cls.round is not FedAvg.round or cls.own_exchange():  # they may look at single models
+        """Yield the reason why a subclass that may look at single models cannot be run with privacy.secure.
+
+        Args:
+            plan: The experiment's plan.
+
+        Yields:
+            One clause, or nothing.
+        """
+        if cls.round is not FedAvg.round or cls.own_exchange():
             yield from super().secure_refusals(plan)

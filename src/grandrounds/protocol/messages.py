@@ -67,18 +67,36 @@ class Ask:
         return 0 if self.id is None else self.id.round
 
     def for_site(self, site: str) -> dict[str, Value]:
-        """Return the payload of one site: the shared part and its own."""
+        """Return the payload of one site: the shared part and its own.
+
+        Args:
+            site: The site's name.
+        """
         return {**self.shared, **self.each.get(site, {})}
 
     def with_reports(self, *more: str) -> Ask:
-        """Return a copy that requests these reports too."""
+        """Return a copy that requests these reports too.
+
+        Args:
+            *more: Names of reports.
+        """
         return replace(self, report=(*self.report, *more)) if more else self
 
     def withholding(self, *names: str) -> Ask:
-        """Return a copy in which these reports stay at the sites."""
+        """Return a copy in which these reports stay at the sites.
+
+        Args:
+            *names: Names of reports that a secure sum asks for later.
+        """
         return replace(self, withheld=(*self.withheld, *names))
 
     def numbered(self, id: AskId, to: tuple[str, ...]) -> Ask:
+        """Return a copy with its number in the run and the sites that it is sent to.
+
+        Args:
+            id: The number, which an answer repeats.
+            to: The sites.
+        """
         return replace(self, id=id, to=to)
 
 
@@ -154,7 +172,11 @@ class Answers:
             yield site, {name: column[k] for name, column in self.columns.items()}
 
     def by_site(self, name: str) -> dict[str, float]:
-        """Return one number for each site, as a plain dict for a Decision."""
+        """Return one number for each site, as a plain dict for a Decision.
+
+        Args:
+            name: A report with one number for each site.
+        """
         return {s: float(v) for s, v in zip(self.sites, self.columns[name], strict=True)}
 
     def only(self, keep: Iterable[int], missing: Mapping[str, str]) -> Answers:
@@ -179,7 +201,14 @@ class Answers:
 
     @classmethod
     def join(cls, blocks: Sequence[Answers]) -> Answers:
-        """Concatenate the answers of several blocks of sites, in order."""
+        """Concatenate the answers of several blocks of sites, in order.
+
+        Args:
+            blocks: Answers to the same Ask.
+
+        Returns:
+            The answers of all sites; totals are added up.
+        """
         if len(blocks) == 1:
             return blocks[0]
         named = [b for b in blocks if len(b)]
@@ -193,7 +222,14 @@ class Answers:
         return cls(tuple(s for b in blocks for s in b.sites), columns, missing=missing, totals=totals)
 
     def summed(self, reports: Iterable[str]) -> Answers:
-        """Sum the named reports over sites (`test` means test.count, test.confusion ...) and keep the others."""
+        """Sum the named reports over sites and keep the others.
+
+        Args:
+            reports: Names of reports; `test` means test.count, test.confusion ...
+
+        Returns:
+            Answers with the sums in `totals`.
+        """
         add = {name for name in self.columns if name in reports or name.split(".")[0] in reports}
         totals = {name: np.asarray(self.columns[name]).sum(axis=0) for name in add}
         rest = {name: column for name, column in self.columns.items() if name not in add}
@@ -201,7 +237,15 @@ class Answers:
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[str, Payload]], *, missing: Mapping[str, str] | None = None) -> Answers:
-        """Build columns from single answers, as they arrive from the network."""
+        """Build columns from single answers, as they arrive from the network.
+
+        Args:
+            rows: Site and payload of each answer.
+            missing: Sites without an answer, with the reason.
+
+        Returns:
+            The answers as columns.
+        """
         pairs = list(rows)
         names = dict.fromkeys(name for _, values in pairs for name in values)
         columns: dict[str, Array | list[Any]] = {}

@@ -131,11 +131,28 @@ class Run:
         return self.model_at(self._files.model.name)
 
     def model_at(self, name: str) -> TrainedModel:
-        """Load a model file of the run, as `summary["models"]` names it."""
+        """Load a model file of the run.
+
+        Args:
+            name: The file, as `summary["models"]` names it.
+
+        Returns:
+            The model with its encoding.
+
+        Raises:
+            BadInput: The name points outside the folder, or the file is damaged.
+        """
         return TrainedModel.load(self.model_file(name), trust_code=self.trust_code)
 
     def model_file(self, name: str) -> Path:
-        """Return the path of a model file; a name that points outside the folder is refused."""
+        """Return the path of a model file.
+
+        Args:
+            name: The file, as `summary["models"]` names it.
+
+        Raises:
+            BadInput: The name points outside the folder.
+        """
         if name != self._files.model.name and not re.fullmatch(r"models/\d{1,9}\.safetensors", str(name)):
             raise BadInput(
                 f"{self._files.summary} is damaged: '{str(name)[:80]}' is not the name of a model file",
@@ -211,6 +228,9 @@ class Run:
         Args:
             round: The round, from 1.
             site: The site's name, or the number that its name ends with.
+
+        Returns:
+            Sentences, one on each line.
 
         Raises:
             BadInput: The run has no such round or site.

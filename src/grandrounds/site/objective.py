@@ -79,7 +79,11 @@ class LocalObjective:
         self.options: dict[str, Any] = {**self.defaults, **options}
 
     def correction(self, state: State) -> Array | None:
-        """Return a constant (m, P) that is added to every gradient of the round; None for none."""
+        """Return a constant (m, P) that is added to every gradient of the round; None for none.
+
+        Args:
+            state: The sites' vectors, (m, P) each.
+        """
         return None
 
     def penalty_gradient(self, theta: Any, start: Any, state: State) -> Any:
@@ -109,11 +113,24 @@ class LocalObjective:
         raise NotImplementedError
 
     def fit(self, work: LocalFit) -> Array:
-        """Train one site and return its model (P,). It replaces the local optimizer."""
+        """Train one site. It replaces the local optimizer.
+
+        Args:
+            work: The start, the batches and the gradient of this site and round.
+
+        Returns:
+            The trained model, (P,).
+        """
         raise NotImplementedError
 
     def update_state(self, state: State, theta: Array, start: Array) -> Mapping[str, Array]:
-        """Return the vectors (m, P) for the next round, given those of this one, the trained models and their start."""
+        """Return the vectors (m, P) for the next round.
+
+        Args:
+            state: The vectors of this round, (m, P) each.
+            theta: The trained models, (m, P).
+            start: The models that the sites were sent, of the same shape.
+        """
         return {}
 
 

@@ -99,23 +99,51 @@ class SitePlugin:
         return {}
 
     def choose_rows(self, request: TrainRequest, part: Part) -> Part:
-        """Select the training rows to use."""
+        """Select the training rows to use.
+
+        Args:
+            request: The training that is asked for.
+            part: All training rows of the sites.
+
+        Returns:
+            Some or all of these rows.
+        """
         return part
 
     def before_training(self, request: TrainRequest, job: TrainJob) -> TrainJob:
-        """Return the job with the method's additions: a correction, previous models, reference rows."""
+        """Return the job with the method's additions: a correction, previous models, reference rows.
+
+        Args:
+            request: The training that is asked for.
+            job: The job, with the additions of the plug-ins before this one.
+        """
         return job
 
     def on_trained(self, request: TrainRequest, result: TrainResult) -> Columns:
-        """Return reports on the training, and stage state for the next round (`site.states`)."""
+        """Return reports on the training, and stage state for the next round (`site.states`).
+
+        Args:
+            request: The training that was asked for.
+            result: The trained models.
+        """
         return {}
 
     def after_training(self, request: TrainRequest, columns: Columns) -> Columns:
-        """Return reports on the models that sites answer with (`columns`), after simulated attacks."""
+        """Return reports on the models that sites answer with, after simulated attacks.
+
+        Args:
+            request: The training that was asked for.
+            columns: The answers so far, by report.
+        """
         return {}
 
     def agreed_weights(self, site: str, round: int) -> Mapping[str, float] | None:
-        """Return the weights that a site accepted for a round; None if it received none."""
+        """Return the weights that a site accepted for a round; None if it received none.
+
+        Args:
+            site: The site's name.
+            round: The round, from 1.
+        """
         return None
 
     def arrays(self) -> Mapping[str, Array]:
@@ -123,4 +151,8 @@ class SitePlugin:
         return {}
 
     def restore(self, arrays: Mapping[str, Array]) -> None:
-        """Restore the state from a checkpoint."""
+        """Restore the state from a checkpoint.
+
+        Args:
+            arrays: The arrays that `arrays()` returned.
+        """

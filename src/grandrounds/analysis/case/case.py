@@ -74,6 +74,9 @@ def explain_case(
         protected: The columns to flag, in place of those known by name.
         data: The run's own rows, where they came from memory.
 
+    Returns:
+        The risk, the contribution of each column or the heat maps, and the quality of the values.
+
     Raises:
         BadInput: There is no such row, its rows cannot be read, or the explainer does not suit the model.
     """
@@ -141,6 +144,9 @@ def explain_site(run: Run, site: str, *, explainer: str | None = None, data: Any
         site: The site's name or number.
         explainer: A sketch explainer. By default the run's own record, which needs no data, and else permutation importance.
         data: The run's own rows, where they came from memory.
+
+    Returns:
+        The importances of columns at this site and elsewhere, or some of its images with heat maps.
 
     Raises:
         BadInput: There is no such site, or there is nothing to explain at it.
