@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from grandrounds import cli
 from grandrounds.cli.options import Columns, Quiet, Reading, Set, build_experiment, expand_options
 from grandrounds.cli.terminal import reads_run
 from tests.support import refused
@@ -87,3 +90,16 @@ def test_a_group_may_hold_a_group():
 def test_how_a_table_is_read_goes_with_a_table():
     with refused("missing-option", match="--text-encoding"):
         build_experiment("breast-cancer", reading=Reading(text_encoding="cp1252"))
+
+
+def test_no_module_imports_click_when_it_runs():
+    """Typer 0.26 and newer have a copy of click: a class of the other copy is no command to it."""
+    files = sorted((Path(cli.__file__).parent).glob("*.py"))
+    assert len(files) > 10
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        checked = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+        for_types = {id(inner) for block in checked for inner in ast.walk(block)}
+        found = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom) and id(n) not in for_types]
+        names = [getattr(n, "module", None) or n.names[0].name for n in found]
+        assert not [name for name in names if name.split(".")[0] == "click"], file.name

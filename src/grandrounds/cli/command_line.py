@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 from functools import cache
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    import click
 
 try:
-    import click
     import typer
     import typer.main
 
@@ -33,7 +35,7 @@ try:
         track,
         tune,
     )
-    from grandrounds.cli.groups import ParentCommand, RenamedCommand, RootGroup
+    from grandrounds.cli.groups import RootGroup, sub_commands
     from grandrounds.cli.terminal import echo, echo_error
     from grandrounds.core.errors import GrandRoundsError
     from grandrounds.core.plan import RenamedSetting
@@ -117,8 +119,8 @@ def _hint(sentence: str, arguments: list[str]) -> str:
 
     command: click.Command = _command()
     words = list(arguments)
-    while words and isinstance(command, (click.Group, ParentCommand, RenamedCommand)) and words[0] in command.commands:
-        command = command.commands[words.pop(0)]
+    while words and words[0] in sub_commands(command):
+        command = sub_commands(command)[words.pop(0)]
     options = frozenset(option for parameter in command.params for option in parameter.opts)
     if "--set" not in options and arguments[:1] and arguments[0] in _OTHER_SETTINGS:
         return ""

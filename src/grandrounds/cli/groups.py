@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import click
 from typer.core import TyperCommand, TyperGroup
 
 from grandrounds.cli.terminal import echo
+
+if TYPE_CHECKING:
+    import click  # for types alone: from version 0.26 on, Typer has a copy of its own, whose classes are others
 
 PANELS: dict[str, tuple[str, ...]] = {
     "Train": ("run", "resume", "plan", "init", "compare", "tune"),
@@ -30,6 +32,12 @@ RENAMED = {
     "privacy purse": "privacy budget",  # language: ok
 }
 """Earlier spellings of commands, which still work, with the present ones."""
+
+
+def sub_commands(command: click.Command) -> dict[str, click.Command]:
+    """Return the sub-commands of a command by name; none where it has none."""
+    found: dict[str, click.Command] = getattr(command, "commands", {})
+    return found
 
 
 class ParentCommand(TyperCommand):
@@ -60,13 +68,13 @@ class ParentCommand(TyperCommand):
         return super().make_context(info_name, args, parent, **extra)
 
 
-class RenamedCommand(click.Command):
+class RenamedCommand(TyperCommand):
     """An earlier spelling of a command: it is hidden, prints the present spelling, and runs the command."""
 
     def __init__(self, name: str, old: str, new: str, target: click.Command) -> None:
         super().__init__(name, hidden=True, params=target.params, help=f"`rounds {old}` is now `rounds {new}`.")
         self.old, self.new, self.target = old, new, target
-        self.commands = target.commands if isinstance(target, (click.Group, ParentCommand)) else {}
+        self.commands = sub_commands(target)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -111,6 +119,5 @@ class RootGroup(TyperGroup):
     def _find(self, path: str) -> click.Command:
         command: click.Command = self
         for name in path.split(" "):
-            assert isinstance(command, (click.Group, ParentCommand))
-            command = command.commands[name]
+            command = sub_commands(command)[name]
         return command
