@@ -163,7 +163,7 @@ def test_published_masks_let_a_blob_pass(tmp_path):
     )
     done = rounds("explain", "masks", "check", "x.toml", "--out", "sheets", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("xfed-cifar: 18 truth masks of 32 x 32 pixels, 18 of use")
+    assert done.stdout.startswith("xfed-cifar: 18 truth masks of 32 x 32 pixels, 18 usable")
     assert scores(done.stdout, "a blob in the middle") == [
         1.0,
         0.0,

@@ -172,7 +172,7 @@ def test_a_set_of_pictures_can_be_checked_without_naming_a_net(held):
         "import sys; sys.argv = ['rounds', 'data', 'check', 'ham10000-six']; from grandrounds.cli import main; main()"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "ham10000-six: 10,015 pictures of 28 x 28, 3 channels, 6 sites" in process.stdout, process.stderr
+    assert "ham10000-six: 10,015 images of 28 x 28, 3 channels, 6 sites" in process.stdout, process.stderr
 
 
 @MNIST
