@@ -7,6 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grandrounds.core.plan import PlanValues
+
 if TYPE_CHECKING:
     from grandrounds.experiment.experiment import Experiment
 
@@ -16,7 +18,9 @@ GUARD = 10.0
 DEFAULT_RECIPE = "breast-cancer"
 """The recipe of `rounds run` and `gr.run()` without an argument. It sends no patient's row to another site."""
 
-Settings = Mapping[str, Any] | Sequence[str]
+Values = dict[str, Any]
+"""Settings of an experiment by section and name, as in its file."""
+Settings = PlanValues | Sequence[str]
 """Settings by the names of the experiment file: `{"train.lr": 0.05}`, `{"train": {"lr": 0.05}}` or `["train.lr=0.05"]`."""
 
 _LISTED = 20
@@ -62,9 +66,9 @@ def build_experiment(
 
     base, rows = _read_source(source)
     drop_list = [drop] if isinstance(drop, str) else list(drop)
-    roles: dict[str, Any] = {"label": label, "event": event, "site": site, "patient": patient}
+    roles: Values = {"label": label, "event": event, "site": site, "patient": patient}
     data = {name: value for name, value in roles.items() if value is not None} | ({"drop": drop_list} if drop else {})
-    changes: dict[str, Any] = {"data": data} if data else {}
+    changes: Values = {"data": data} if data else {}
     _merge(changes, _named_section("method", method))
     _merge(changes, _named_section("model", model))
     if rounds is not None:
@@ -166,7 +170,7 @@ def _table_experiment(table: str, *, name: str) -> Experiment:
     return Experiment.parse({"name": name, "data": {"table": table}, "method": {"robust": {"guard": GUARD}}})
 
 
-def _named_section(section: str, value: Any) -> dict[str, Any]:
+def _named_section(section: str, value: Any) -> Values:
     """Return a section that was given by its name, as a dict or as a section class."""
     from grandrounds.core.section import Section
 
@@ -177,7 +181,7 @@ def _named_section(section: str, value: Any) -> dict[str, Any]:
     return {section: dict(value) if isinstance(value, Mapping) else {"name": value}}
 
 
-def _changed(base: Experiment, changes: Mapping[str, Any]) -> Experiment:
+def _changed(base: Experiment, changes: PlanValues) -> Experiment:
     """Return the experiment with nested changes."""
     values = base.model_dump(mode="json", exclude_unset=True)
     if base.tune.model_fields_set:
@@ -195,7 +199,7 @@ def _apply_settings(base: Experiment, settings: Settings) -> Experiment:
         return base
     if not isinstance(settings, Mapping):
         return base.with_settings(_assignments(settings))
-    changes: dict[str, Any] = {}
+    changes: Values = {}
     for key, value in settings.items():
         if not isinstance(key, str):
             raise BadInput(
@@ -221,7 +225,7 @@ def _assignments(settings: Sequence[str]) -> list[str]:
     return list(settings)
 
 
-def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+def _merge(values: Values, changes: PlanValues) -> None:
     """Merge nested changes into nested values, in place."""
     for key, value in changes.items():
         if isinstance(value, Mapping) and isinstance(values.get(key), dict):
@@ -230,7 +234,7 @@ def _merge(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
             values[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def _flatten(settings: PlanValues, prefix: str = "") -> list[tuple[str, Any]]:
     out: list[tuple[str, Any]] = []
     for key, value in settings.items():
         out += _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else [(f"{prefix}{key}", value)]

@@ -15,6 +15,9 @@ from grandrounds.core.errors import BadInput
 Scores = Mapping[str, float | None]
 """Scores by name; None where a score is not defined, such as the AUROC of patients of one class."""
 
+Part = Mapping[str, Any]
+"""A part of a record as it is in its file; docs/run-folder.md lists the keys."""
+
 
 class Record(dict[str, Any]):
     """Base of the records: a dataclass that is also the JSON object of its fields."""
@@ -101,13 +104,13 @@ class Decision(Record):
     why: str = ""
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     stages: Sequence[Stage] = ()
-    cohorts: Mapping[str, Any] = field(default_factory=dict)
+    cohorts: Part = field(default_factory=dict)
     reasons: Mapping[str, float] = field(default_factory=dict)
     round: int = 0
     asked: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
     cost: Mapping[str, float] = field(default_factory=dict)
-    privacy: Mapping[str, Any] = field(default_factory=dict)
+    privacy: Part = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @classmethod
@@ -147,11 +150,11 @@ class RoundRecord(Record):
     val: Scores | None = None
     test: Scores | None = None
     sites: Mapping[str, Scores] = field(default_factory=dict)
-    explanation: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    reasons: Mapping[str, Any] = field(default_factory=dict)
-    maps: Mapping[str, Any] = field(default_factory=dict)
-    local: Mapping[str, Any] = field(default_factory=dict)
-    ledger: Mapping[str, Any] = field(default_factory=dict)
+    explanation: Mapping[str, Part] = field(default_factory=dict)
+    reasons: Part = field(default_factory=dict)
+    maps: Part = field(default_factory=dict)
+    local: Part = field(default_factory=dict)
+    ledger: Part = field(default_factory=dict)
 
     @classmethod
     def _read(cls, name: str, value: Any) -> Any:
@@ -186,7 +189,7 @@ class RunSummary(Record):
     final: Scores
     per_site: Mapping[str, Scores]
     rows: Mapping[str, Mapping[str, int]]
-    privacy: Mapping[str, Any]
+    privacy: Part
     rounds: int
     cost: Mapping[str, float]
     schema: int = 1
@@ -194,31 +197,31 @@ class RunSummary(Record):
     validation: Scores = field(default_factory=dict)
     training: Scores = field(default_factory=dict)
     generalisation_gap: Scores = field(default_factory=dict)
-    worst_site: Mapping[str, Any] | None = None
-    below_majority: Sequence[Mapping[str, Any]] = ()
+    worst_site: Part | None = None
+    below_majority: Sequence[Part] = ()
     subgroups: Mapping[str, Scores] = field(default_factory=dict)
     decision_curve: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    reliability: Mapping[str, Any] = field(default_factory=dict)
-    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    attacks: Mapping[str, Any] = field(default_factory=dict)
-    finetuned: Mapping[str, Any] = field(default_factory=dict)
+    reliability: Part = field(default_factory=dict)
+    tasks: Mapping[str, Part] = field(default_factory=dict)
+    attacks: Part = field(default_factory=dict)
+    finetuned: Part = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
-    shortcut: Mapping[str, Any] = field(default_factory=dict)
+    shortcut: Part = field(default_factory=dict)
     stopped: str = ""
     temperature: float | None = None
     platt: Sequence[float] | None = None
     parameters: int = 0
     inputs: Sequence[int] = ()
     classes: Sequence[str] = ()
-    event: Mapping[str, Any] | None = None
+    event: Part | None = None
     warnings: Sequence[str] = ()
     assumed: Sequence[str] = ()
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Part = field(default_factory=dict)
     reference: Mapping[str, str] = field(default_factory=dict)
-    explanation: Mapping[str, Any] = field(default_factory=dict)
-    cohorts: Mapping[str, Any] = field(default_factory=dict)
-    trust: Mapping[str, Any] = field(default_factory=dict)
-    local: Mapping[str, Any] = field(default_factory=dict)
-    reasons: Mapping[str, Any] = field(default_factory=dict)
-    maps: Mapping[str, Any] = field(default_factory=dict)
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    explanation: Part = field(default_factory=dict)
+    cohorts: Part = field(default_factory=dict)
+    trust: Part = field(default_factory=dict)
+    local: Part = field(default_factory=dict)
+    reasons: Part = field(default_factory=dict)
+    maps: Part = field(default_factory=dict)
+    environment: Part = field(default_factory=dict)

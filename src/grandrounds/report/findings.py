@@ -20,6 +20,7 @@ from grandrounds.metrics.fairness import (
 from grandrounds.metrics.statistics import share_interval
 
 Figures = Mapping[str, Any]
+"""A summary, or the scores of all rows, a site or a subgroup, by name."""
 
 _FEW_EVENTS = 10
 """Test rows of the rarer class below which the scores are called unreliable."""
@@ -30,7 +31,7 @@ _MIN_NAMED = 10
 _CLOSE = 1e-9
 
 
-def describe_findings(summary: Mapping[str, Any]) -> list[str]:
+def describe_findings(summary: Figures) -> list[str]:
     """Describe in plain language what a finished run found.
 
     The sentences answer, in this order: what is the event and how common is it, is the model better than always answering
@@ -61,7 +62,7 @@ def describe_findings(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _event(summary: Mapping[str, Any]) -> Iterator[str]:
+def _event(summary: Figures) -> Iterator[str]:
     """Name the event and its prevalence among test rows, or the classes where there are more than two."""
     final = summary["final"]
     count = round(final["count"])
@@ -82,7 +83,7 @@ def _event(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"Only {rarer} test {_plural(rarer, 'row')} {kind}: the scores below are not reliable."
 
 
-def _overall(summary: Mapping[str, Any]) -> Iterator[str]:
+def _overall(summary: Figures) -> Iterator[str]:
     """Compare the accuracy on all test rows with the majority class, and explain the AUROC."""
     final = summary["final"]
     accuracy, majority = final.get("accuracy"), final.get("majority")
@@ -124,7 +125,7 @@ class _SiteScore:
     rows: float
 
 
-def _compare_sites(summary: Mapping[str, Any]) -> Iterator[str]:
+def _compare_sites(summary: Figures) -> Iterator[str]:
     """Compare the worst site with the mean of the others; its difference may be chance."""
     per_site = {s: m for s, m in (summary.get("per_site") or {}).items() if _rows(m) > 0}
     if len(per_site) < 2:
@@ -172,7 +173,7 @@ def _site_scores(per_site: Mapping[str, Figures]) -> tuple[str, list[_SiteScore]
     return "accuracy", accuracies
 
 
-def _against_majority(summary: Mapping[str, Any]) -> Iterator[str]:
+def _against_majority(summary: Figures) -> Iterator[str]:
     """Name the sites whose own majority class is right more often than the model, and say which may be chance."""
     per_site = {
         s: m
@@ -204,7 +205,7 @@ def _against_majority(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"No site with {_MIN_NAMED} test rows or more has an accuracy below its own majority class."
 
 
-def _site_accuracy(summary: Mapping[str, Any], site: str, ends: tuple[float, float], sites: int) -> str:
+def _site_accuracy(summary: Figures, site: str, ends: tuple[float, float], sites: int) -> str:
     """Describe a site's accuracy, the accuracy of its majority class, and the interval of the difference."""
     figures = summary["per_site"][site]
     constant = _constant(majority_class(figures, _class_names(summary)))
@@ -230,7 +231,7 @@ def _difference(accuracy: float, majority: float, rows: float, z: float) -> tupl
     )
 
 
-def _subgroups(summary: Mapping[str, Any]) -> Iterator[str]:
+def _subgroups(summary: Figures) -> Iterator[str]:
     """Name the subgroups that are clearly worse than all rows, or too small to judge."""
     lines = group_lines(summary) if summary.get("subgroups") else []
     for line in lines[:_MAX_GROUPS]:
@@ -239,16 +240,16 @@ def _subgroups(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"{len(lines) - _MAX_GROUPS} more remarks on subgroups are in the table of subgroups."
 
 
-def _features(summary: Mapping[str, Any]) -> Iterator[str]:
+def _features(summary: Figures) -> Iterator[str]:
     """Name the features with the largest share of the attributions."""
-    top: Sequence[Mapping[str, Any]] = (summary.get("explanation") or {}).get("top") or ()
+    top: Sequence[Figures] = (summary.get("explanation") or {}).get("top") or ()
     named = [f"{t['feature']} ({t['share']:.0%})" for t in top[:_MAX_FEATURES]]
     if named:
         listed = named[0] if len(named) == 1 else f"{', '.join(named[:-1])} and {named[-1]}"
         yield f"The model relies most on {listed}."
 
 
-def _class_names(summary: Mapping[str, Any]) -> tuple[str, ...]:
+def _class_names(summary: Figures) -> tuple[str, ...]:
     """Return the negative and the positive class; all classes where there are more than two."""
     event = summary.get("event")
     return order_by_event([str(c) for c in summary.get("classes") or ()], event["class"] if event else None)
