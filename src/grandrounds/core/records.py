@@ -117,6 +117,11 @@ class Decision(Record):
     def _read(cls, name: str, value: Any) -> Any:
         return [Stage.from_dict(stage) for stage in value] if name == "stages" else value
 
+    @property
+    def has_trust(self) -> bool:
+        """True if the round recorded FedXChain's trust. FLTrust and FoolsGold have a signal "trust" too, but no NSDS."""
+        return "trust" in self.signals and "nsds" in self.signals
+
     def recorded(self, **facts: Any) -> Decision:
         """Return this decision with the facts of the engine.
 

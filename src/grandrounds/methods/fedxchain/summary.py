@@ -13,15 +13,9 @@ from grandrounds.explain.trust import DOUBTS, TrustRule
 from grandrounds.methods.fedxchain.server import TRUST
 
 
-def trust_decisions(records: Sequence[RoundRecord]) -> list[Decision]:
-    """Return the Decisions with trust; FLTrust and FoolsGold use the same signal name, but have no NSDS."""
-    decisions = [r["decision"] for r in records]
-    return [d for d in decisions if "trust" in d["signals"] and "nsds" in d["signals"]]
-
-
 def trust_summary(plan: Plan, records: Sequence[RoundRecord]) -> dict[str, dict[str, object]]:
     """Build the summary's `trust`; empty for a run without trust."""
-    decisions = trust_decisions(records)
+    decisions = [r.decision for r in records if r.decision.has_trust]
     if not decisions:
         return {}
     t, last = plan.method.trust, decisions[-1]["signals"]

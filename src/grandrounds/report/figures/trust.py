@@ -177,8 +177,8 @@ def rewards_over_rounds(rounds: Sequence[RoundRecord]) -> Figure:
 
 
 def trust_decisions(rounds: Sequence[RoundRecord]) -> list[Decision]:
-    """Return the Decisions that record trust; FLTrust and FoolsGold have a signal "trust" too, but no NSDS."""
-    return [r.decision for r in rounds if "trust" in r.decision.signals and "nsds" in r.decision.signals]
+    """Return the Decisions that record FedXChain's trust."""
+    return [r.decision for r in rounds if r.decision.has_trust]
 
 
 def _require_trust(rounds: Sequence[RoundRecord]) -> list[Decision]:
