@@ -222,7 +222,7 @@ def test_a_quick_table_prints_folds_and_what_is_kept_of_each_promise(tmp_path):
 
 @pytest.mark.slow
 def test_a_quick_patient_adds_up(tmp_path):
-    results = gr.reproduce("veil/fig-3", quick=True, seeds=1, out=tmp_path)
+    results = gr.reproduce("veil/fig-3", quick=True, seeds=2, out=tmp_path)
     adds = [j.verdict for j in results.claims if "add up" in j.claim.says]
     shown = sum(v.word == "not counted" for v in adds)  # an arm whose few patients have no near miss is not tested
     assert len(adds) == 2 and shown >= 1 and all(v.word in ("not counted", "not tested") for v in adds)

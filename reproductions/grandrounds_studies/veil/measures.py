@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.plan import rename_settings
+from grandrounds.core.plan_types import Plan
 from grandrounds_studies.measures import AUPRC, AUROC, ECE, MEGABYTES, of_model
 from grandrounds_studies.study import Measure
 
@@ -46,10 +48,11 @@ def promise(run: Run) -> dict[str, Any]:
 
 def _from_uniform(run: Run) -> float:
     """The largest total variation, over sites, between the printed draw of a feature and a uniform one."""
-    veil = run.plan["method"]["veil"]
-    if run.plan["method"]["name"] != "veil" or veil["selection"] != "paper" or veil["claims"] is None:
+    method = Plan(rename_settings(run.plan, warn=False)).method
+    claimed = method.veil.claimed_epsilon
+    if method.name != "veil" or method.veil.selection != "paper" or claimed is None:
         return nan
-    draw = veil["claims"] / (run.plan["method"]["rounds"] * veil["k"])
+    draw = claimed / (method.rounds * method.veil.k)
     return max(from_uniform(weights, draw) for weights in _fitted(run))
 
 

@@ -79,10 +79,10 @@ def _said(kept: Mapping[str, Any]) -> dict[str, Any]:
 def _drawn(results: Results) -> list[tuple[str, list[Figure]]]:
     out = []
     for arm in results.arms_at(_FIVE):
-        reading = results.readings.get(Cell(_FIVE, arm, 0))
-        if reading is None or "case" not in reading.kept:
+        readings = (results.readings.get(Cell(_FIVE, arm, i)) for i in range(results.seeds))
+        k = next((r.kept for r in readings if r is not None and "case" in r.kept), None)  # the first fold with a near miss
+        if k is None:
             continue
-        k = reading.kept
         names, values, parts = (list(column) for column in zip(*k["reasons"], strict=True))
         figure = figures.waterfall(names, parts, k["base"], k["score"], values, top=12)
         told = f"risk {k['risk']:.2%}, the event happened (baseline {k['baseline']:.1%})"
