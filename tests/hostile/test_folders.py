@@ -285,6 +285,12 @@ def test_a_thinned_corpus_of_damaged_run_folders(good, tmp_path):
     assert not found
 
 
+def test_damaged_stages_of_a_decision_are_named_by_a_resume(good, tmp_path):
+    cases = [c for c in corpus(good / "run") if "rounds.jsonl: decision.stages" in c.name and c.command[0] == "resume"]
+    assert len(cases) >= 3
+    assert not {case.name: said for case in cases if (said := wrong(case, good, tmp_path / "case"))}
+
+
 @pytest.mark.slow
 def test_the_whole_corpus_of_damaged_run_folders(good, tmp_path):
     cases = corpus(good / "run")

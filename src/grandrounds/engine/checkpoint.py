@@ -45,7 +45,8 @@ _FACTS = {
     "engine": {"clock?": float, "accepted?": {"*": int}, "sent?": int, "flights?": list},
 }  # fmt: skip
 _RECORD = {
-    "round": int, "decision": {"asked": [str], "missing": {"*": str}, "weights": {"*": NUMBER}, "why": str},
+    "round": int,
+    "decision": {"asked": [str], "missing": {"*": str}, "weights": {"*": NUMBER}, "why": str, "stages?": [dict]},
     "explanation?": {"*": {"consensus": [float]}}, "val?": {"*": NUMBER}, "test?": {"*": NUMBER}, f"{LATE}?": [{"round": int}],
 }  # fmt: skip
 
