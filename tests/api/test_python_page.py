@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import warnings
 from pathlib import Path
 
@@ -10,17 +11,21 @@ import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 BLOCK = re.compile(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", re.DOTALL)
+MARK = "-- end of an example --"
 MOST_WORDS = 1800
 
 
-def run_examples(blocks, capsys):
-    names: dict[str, object] = {"__name__": "page"}
-    for code, shown in blocks:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # rows that the model was trained on
-            exec(compile(code, str(PAGE), "exec"), names)
-        printed = capsys.readouterr().out
-        assert [line.rstrip() for line in printed.splitlines()] == [line.rstrip() for line in shown.splitlines()], code
+def run_examples(blocks, folder, capsys):
+    """Run the blocks as one script, with a mark after the output of each, and compare what each printed."""
+    script = folder / "page.py"
+    script.write_text("".join(f"{code}\nprint({MARK!r})\n" for code, _ in blocks), encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # rows that the model was trained on
+        runpy.run_path(str(script), run_name="page")
+    *printed, rest = capsys.readouterr().out.split(f"{MARK}\n")
+    assert len(printed) == len(blocks) and not rest
+    for (code, shown), text in zip(blocks, printed, strict=True):
+        assert [line.rstrip() for line in text.splitlines()] == [line.rstrip() for line in shown.splitlines()], code
 
 
 def test_examples_print_what_the_page_shows(tmp_path, monkeypatch, capsys):
@@ -28,14 +33,14 @@ def test_examples_print_what_the_page_shows(tmp_path, monkeypatch, capsys):
     blocks = BLOCK.findall(PAGE.read_text())
     quick = [block for block in blocks if "gr.compare(" not in block[0]]  # that one starts other processes
     assert len(blocks) == len(quick) + 1 > 8
-    run_examples(quick, capsys)
+    run_examples(quick, tmp_path, capsys)
 
 
 @pytest.mark.slow
 def test_every_example_prints_what_the_page_shows(tmp_path, monkeypatch, capsys):
     pytest.importorskip("optuna")
     monkeypatch.chdir(tmp_path)
-    run_examples(BLOCK.findall(PAGE.read_text()), capsys)
+    run_examples(BLOCK.findall(PAGE.read_text()), tmp_path, capsys)
 
 
 def test_the_page_is_short_and_starts_with_an_example():

@@ -1,4 +1,4 @@
-"""What it costs a run that sites tell no small cells: `python -m tests.keeper.cell_cost` prints the table of docs/site.md.
+"""Cost of hiding small cells: `python -m tests.keeper.cell_cost` prints the figures of docs/site.md.
 
 FedAvg for ten rounds over the wire, each site's answers as they are and as the default policy lets them leave.
 """

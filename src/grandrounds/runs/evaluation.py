@@ -51,7 +51,7 @@ POOLED_ROWS = {
 def class_weight(setting: Any, encoding: AnyEncoding, *, counted: bool = True) -> Array | None:
     """Return class weights (C,) of the loss, scaled so that the mean over training rows is 1; None for no weighting.
 
-    Where rows may not be `counted`, the mean over classes is 1 instead.
+    Without `counted` rows, the mean over classes is 1 instead.
     """
     if setting == "none":
         return None
