@@ -169,7 +169,7 @@ def explain_site_images(model: TrainedModel, rows: RunRows, site: str, *, model_
     if not len(site_rows):
         raise BadInput(f"{site} has no images to explain", code="no-images")
     seed, task = rows.plan.seed, rows.task(site)
-    order = generator(seed, purpose="images to explain", site=site).permutation(site_rows)
+    order = generator(seed, purpose="pictures to explain", site=site).permutation(site_rows)  # language: ok (a stream)
     predicted = order[:_PREDICTED]
     right = model.predict(data.take(predicted), task=task).decisions == data.label[predicted]
     wrong_first = [*predicted[~right][: SHOWN // 2], *predicted[right][:SHOWN], *predicted[~right][SHOWN // 2 :]]

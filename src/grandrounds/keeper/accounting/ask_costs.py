@@ -216,7 +216,7 @@ def _trust_events(ask: Ask, rows: RowCounts, *, private: bool) -> tuple[Event, .
     events: tuple[Event, ...] = ()
     if ATTRIBUTE in ask.shared:
         shown = parts if str(ask.shared.get(ON, "")) else rows.present("train")
-        events += raw("attributions of the site's own model", shown)
+        events += raw("reasons of the site's own model", shown)  # language: ok (on sites' disks)
     if JUDGED_ON in ask.shared:
         shown = parts if str(ask.shared[JUDGED_ON]) else (*parts, *rows.present("val"))
         events += raw("how right the site's own model is", shown)
