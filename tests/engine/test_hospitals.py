@@ -52,7 +52,7 @@ def twice(tmp_path: Path, table, **settings):
     method = {"name": "fedavg", "rounds": 3, **settings.pop("method", {})}
     held = Hospitals.of(table, name="twice", data=settings.pop("data", DATA), method=method, **settings)
     transport = over_flower(held.keepers(tmp_path / "state"))
-    there = held.deployed(tmp_path / "there", transport, timeouts=replace(QUICK, poll=20.0))
+    there = held.deployed(tmp_path / "there", transport, timeouts=replace(QUICK, answer=300.0, poll=20.0))
     return held.simulated(tmp_path / "here", table), there
 
 

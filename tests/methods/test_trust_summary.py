@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from grandrounds.core.records import Decision
 from grandrounds.explain.trust import DOUBTS
 from grandrounds.methods.fedxchain.summary import (
     alarm_rounds,
@@ -12,7 +13,6 @@ from grandrounds.methods.fedxchain.summary import (
     rejection_code,
     rejection_rounds,
     reward_correlation,
-    trust_decisions,
 )
 from grandrounds.privacy.secagg.terms import REASONS
 
@@ -51,5 +51,6 @@ def test_the_correlation_is_pearsons_over_means_of_rounds():
 
 
 def test_fltrusts_trust_is_another():
-    record = {"decision": {"round": 1, "signals": {"trust": {"a": 1.0}, "similarity": {"a": 1.0}}}}
-    assert trust_decisions([record]) == []
+    of_fltrust = Decision(round=1, signals={"trust": {"a": 1.0}, "similarity": {"a": 1.0}})
+    of_fedxchain = Decision(round=1, signals={"trust": {"a": 1.0}, "nsds": {"a": 0.1}})
+    assert (of_fltrust.has_trust, of_fedxchain.has_trust) == (False, True)
