@@ -96,11 +96,13 @@ class Total:
         sites: The sites that are in the sum.
         is_new_roster: True if a site of the exchange before is missing. Totals of earlier exchanges are then sums over other
             sites: use none of them for a step or a comparison.
+        by_site: Each site's own answer, where answers come in the clear; empty under secure aggregation.
     """
 
     values: Blocks
     sites: tuple[str, ...] = ()
     is_new_roster: bool = False
+    by_site: Mapping[str, Blocks] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
@@ -179,9 +181,11 @@ def fit_in_memory(
         while True:
             if record is not None:
                 record.questions.append(question)
-            blocks = [check_blocks(question, answers[question.kind](question, rows)) for rows in sites.values()]
-            total = {name: np.sum([b[name] for b in blocks], axis=0) for name in question.blocks}
-            question = fit.send(Total(total, tuple(sites)))
+            by_site = {
+                site: check_blocks(question, answers[question.kind](question, rows)) for site, rows in sites.items()
+            }
+            total = {name: np.sum([b[name] for b in by_site.values()], axis=0) for name in question.blocks}
+            question = fit.send(Total(total, tuple(sites), by_site=by_site))
     except StopIteration as end:
         result: T = end.value
         return result
