@@ -36,6 +36,7 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("data", "text_encoding"): "auto",
     ("data", "separator"): "auto",
     ("data", "dates"): "auto",
+    ("data", "part"): None,
     ("data", "censored"): "value",
     ("split", "seed"): None,
     ("train", "objective"): None,

@@ -37,6 +37,7 @@ class DataSettings(Settings):
     site: str | None
     patient: str | None
     time: str | None
+    part: str | None
     id: str | None
     drop: list[str]
     kinds: Settings

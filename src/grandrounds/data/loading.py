@@ -26,6 +26,9 @@ from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.split import Rows, row_keys, split_rows
 from grandrounds.data.table import Table
 
+PARTS = ("train", "val", "test")
+"""Words of the column data.part."""
+
 STROKES = "strokes"
 """Value of data.masks when truth masks are to be made from bright strokes (digits, writing)."""
 
@@ -136,7 +139,7 @@ def load_data(settings: DataSettings, rows_in_memory: Table | ImageSet | None = 
 
 def read_dataset(settings: DataSettings, table: Table) -> Dataset:
     """Read a table as [data] says."""
-    label = _require_label(settings, table)
+    label, part = _require_label(settings, table), settings.get("part")
     kinds = dict(settings.kinds.plain())
     if settings.id is not None:
         kinds[settings.id] = "id"
@@ -146,7 +149,7 @@ def read_dataset(settings: DataSettings, table: Table) -> Dataset:
         site=settings.site,
         patient=settings.patient,
         time=settings.time,
-        drop=settings.drop,
+        drop=[*settings.drop, *([] if part is None or part in settings.drop else [part])],
         overrides=kinds,
     )
     data = build_dataset(
@@ -173,7 +176,7 @@ def _require_label(settings: DataSettings, table: Table) -> str:
 
 def apply_schema(settings: DataSettings, table: Table) -> Dataset:
     """Read a table with the columns of `data.kinds`, in their order and of those kinds; other columns are ignored."""
-    roles = [settings.label, settings.patient, settings.time, settings.id]
+    roles = [settings.label, settings.patient, settings.time, settings.id, settings.get("part")]
     wanted = dict.fromkeys([*settings.kinds.plain(), *(r for r in roles if r)])
     missing = next((name for name in wanted if name not in table.columns), None)
     if missing is not None:
@@ -201,7 +204,14 @@ def split_site_rows(
     nothing = np.empty(0, np.int64)
     if role == "test":
         return Rows(train=nothing, val=nothing, test=mine)
-    return split_rows(
+    part = plan.data.get("part")
+    official: Rows | None = None
+    if part is not None and isinstance(data, Dataset) and plan.split.official and plan.split.scheme == "within":
+        official = rows_by_part(data.table, part, mine)
+        if len(official.val) or not len(official.train):
+            return official
+        mine, test = official.train, 0.0
+    rows = split_rows(
         mine,
         val=plan.split.val,
         test=test,
@@ -212,6 +222,29 @@ def split_site_rows(
         time=data.time,
         unit=plan.split.by,
     )
+    return rows if official is None else replace(rows, test=official.test)
+
+
+def rows_by_part(table: Table, column: str, mine: Array) -> Rows:
+    """Sort the rows of a site by the parts that a column assigns them to.
+
+    Args:
+        table: The table of all sites.
+        column: Its column with "train", "val" or "test" in every row.
+        mine: The rows of the site.
+
+    Raises:
+        BadInput: The column is missing, or has another word or a gap.
+    """
+    words = table.column(column, flag="data.part")
+    unknown = [i for i in mine.tolist() if words[i] not in PARTS]
+    if unknown:
+        raise BadInput(
+            f"column '{column}' of {table.source} holds '{words[unknown[0]]}' in {table.where(unknown[0])}; as data.part it "
+            f"needs one of {', '.join(PARTS)} in every row",
+            code="unknown-part",
+        )
+    return Rows(*(np.sort(mine[words[mine] == part]) for part in PARTS))
 
 
 def split_seed(plan: Plan) -> int:

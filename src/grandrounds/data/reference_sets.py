@@ -100,7 +100,7 @@ def read_reference_table(name: str, plan: Plan, schema: Schema) -> Reference:
     settings = plan.reference.plain()[name]
     parts = {schema.label, schema.site, schema.patient, schema.time}
     kinds = {c.name: list(c.order) or c.kind for c in schema.features if c.name not in parts}
-    agreed = DataSettings({**plan.data.plain(), "kinds": kinds, "id": None})
+    agreed = DataSettings({**plan.data.plain(), "kinds": kinds, "id": None, "part": None})
     data = apply_schema(agreed, read_plan_table(agreed, settings["source"]))
     rows = data.take(np.arange(min(settings["rows"], len(data))))
     return Reference(np.empty(0, np.int64), rows.table.sha256(), rows)

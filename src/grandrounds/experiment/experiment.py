@@ -242,7 +242,7 @@ class Experiment(Section):
             catalog_entry = find_entry(data.name)
             same = data.label in (None, catalog_entry.label) and data.positive is None
             fill = {"label": catalog_entry.label, "site": catalog_entry.site, "patient": catalog_entry.patient}
-            fill |= {"event": catalog_entry.event if same else None}
+            fill |= {"event": catalog_entry.event if same else None, "part": catalog_entry.part}
             fill = {k: v for k, v in fill.items() if getattr(data, k) is None and v is not None}
             data = data.model_copy(
                 update={

@@ -58,6 +58,11 @@ class Data(Section):
         None, description="column that names the patient; a patient's rows stay on one side of a site's split"
     )
     time: str | None = Field(None, description="column that orders rows, for split.by = 'time'")
+    part: str | None = Field(
+        None,
+        description="column that assigns each row to 'train', 'val' or 'test', instead of split.test and (if it has 'val') "
+        "split.val; needs split.official = true and split.scheme = 'within'",
+    )
     id: str | None = Field(None, description="column with a unique value in every row; never a feature")
     drop: tuple[str, ...] = Field((), description="columns to ignore")
     kinds: dict[str, str | tuple[str, ...]] = Field(
@@ -131,7 +136,9 @@ class Split(Section):
     fold: int = Field(0, ge=0, le=1_000_000, description="index of the site or group that is held out")
     folds: int = Field(5, ge=2, le=10_000, description="groups of 'group-kfold'")
     holdout: tuple[str, ...] = Field((), description="sites held out by 'holdout'")
-    official: bool = Field(True, description="use the data set's official test images as test rows, if it has any")
+    official: bool = Field(
+        True, description="use the official test rows (data.part) or test images of the data set, if it has any"
+    )
 
 
 class Task(Section):

@@ -22,12 +22,14 @@ from tests.support import refused
 _TABLES = {}
 DIABETES = pytest.mark.data("diabetes130")
 EICU = pytest.mark.data("eicu_demo")
+TCGA = pytest.mark.data("fed_tcga_brca")
 NEEDS = {
     "diabetes-130": (DIABETES,),
     "diabetes-130-3class": (DIABETES,),
     "diabetes-130-text": (DIABETES, pytest.mark.slow),
     "eicu-demo": (EICU,),
     "eicu-demo-hospitals": (EICU,),
+    "tcga-brca": (TCGA,),
 }
 
 
@@ -59,7 +61,7 @@ def test_entry_describes_its_table(name, table):
     one, data = find_entry(name), table(name)
     assert one.name == name
     assert len(data) == one.rows
-    named = {one.label, *one.drop, *one.schema} | {c for c in (one.site, one.patient, one.subgroup) if c}
+    named = {one.label, *one.drop, *one.schema} | {c for c in (one.site, one.patient, one.subgroup, one.part) if c}
     assert named <= set(data.names)
     schema = infer_schema(
         data, label=one.label, site=one.site, patient=one.patient, drop=one.drop, overrides=one.schema
@@ -243,3 +245,27 @@ def test_eicu_has_nothing_from_after_the_first_day(table):
     later = {"unit_los_hours", "hours_observed", "in_hourly", "cohort24", "died_in_unit"}
     assert not later & names
     assert not [n for n in names if n.startswith("apache_iva")]
+
+
+@TCGA
+def test_tcga_has_flambys_rows(table):
+    """Rows and events of each region's training and test rows, as FLamby's split file has them."""
+    data = table("tcga-brca")
+    keys = list(zip(data.column("region").tolist(), data.column("part").tolist(), strict=True))
+    rows, events = Counter(keys), Counter(k for k, e in zip(keys, data.column("event"), strict=True) if e == 1)
+    order = ("Northeast", "South", "West", "Midwest", "Europe", "Canada")
+    assert [rows[r, "train"] for r in order] == [248, 156, 164, 129, 129, 40]
+    assert [rows[r, "test"] for r in order] == [63, 40, 42, 33, 33, 11]
+    assert [events[r, "train"] for r in order] == [45, 35, 14, 16, 7, 2]
+    assert [events[r, "test"] for r in order] == [14, 4, 8, 3, 2, 1]
+    days = data.column("days")
+    assert days.min() == 0 and (days == 0).sum() == 12 and not data.column("event")[days == 0].any()
+    assert len(find_entry("tcga-brca").schema) == 39
+    assert set(data.names) == {"region", "part", "patient", "event", "days", *find_entry("tcga-brca").schema}
+
+
+def test_tcga_is_named_where_it_is_absent(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with refused("data-not-downloaded", match="fed_tcga_brca/brca.csv is not on this machine; set GRANDROUNDS_DATA"):
+        find_entry("tcga-brca").load()

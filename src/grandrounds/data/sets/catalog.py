@@ -10,7 +10,7 @@ from pathlib import Path
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.download import Progress
 from grandrounds.data.images import ImageSet
-from grandrounds.data.sets import cohort, diabetes, diabetes_text, eicu, embedded, heart, public_ranges
+from grandrounds.data.sets import cohort, diabetes, diabetes_text, eicu, embedded, heart, public_ranges, tcga
 from grandrounds.data.sets.images import IMAGE_SETS, SCORING_SETS
 from grandrounds.data.sets.sentence_encoder import EmbeddingProgress
 from grandrounds.data.store import VARIABLE, DataFile, cache_folder, get_files, locate_file
@@ -26,6 +26,7 @@ class Entry:
     computes what takes long and keeps it in the cache: loading does so too, but cannot say how far it is.
     `event` is the class of two whose probability is the risk.
     `ranges` and `levels` are what is known of columns and of the label beforehand (data.encoding = "public").
+    `part` is the column of the publisher's own training and test rows.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Entry:
     prepare: Callable[[EmbeddingProgress | None], Path] | None = None
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    part: str | None = None
 
 
 def find_entry(name: str) -> Entry:
@@ -243,6 +245,22 @@ _ALL = (
         subgroup="gender",
         ranges=public_ranges.EICU,
         levels=public_ranges.EICU_LEVELS,
+    ),
+    Entry(
+        name=tcga.NAME,
+        title="TCGA breast cancer (FLamby's Fed-TCGA-BRCA): survival, 39 columns, six regions, FLamby's own test rows",
+        rows=1088,
+        licence="GDC open access (nobody may try to identify a person)",
+        source_url="https://portal.gdc.cancer.gov/projects/TCGA-BRCA",
+        label="event",
+        event="1",
+        load=tcga.load,
+        files=tcga.FILES,
+        site="region",
+        patient="patient",
+        part="part",
+        drop=("days",),
+        schema=dict.fromkeys(tcga.FEATURES, "numeric"),
     ),
     Entry(
         name="icu-cohort",
