@@ -21,10 +21,12 @@ from grandrounds.console.comparisons import find_comparisons
 from grandrounds.console.run_index import UNREADABLE
 from grandrounds.console.views import audit as audit_view
 from grandrounds.console.views import compare as compare_view
+from grandrounds.console.views import estimates as estimates_view
 from grandrounds.console.views import ledger
 from grandrounds.console.views import privacy as privacy_view
 from grandrounds.console.views import run as run_view
 from grandrounds.console.views.compare import Choice, ComparisonView
+from grandrounds.console.views.estimates import EstimatesView
 from grandrounds.console.views.published import StudyView, load_study
 from grandrounds.console.views.runs import RunLine, run_lines
 from grandrounds.core.errors import BadInput
@@ -87,6 +89,11 @@ def sites(request: Request, who: Viewer, run: RunName) -> list[run_view.SiteLine
 @router.get("/run/subgroups", summary="The subgroups of a finished run, with 95% intervals")
 def subgroups(request: Request, who: Viewer, run: RunName) -> list[run_view.GroupLine]:
     return run_view.group_lines(get_state(request).run_index, run)
+
+
+@router.get("/run/estimates", summary="The estimates of a finished run; null for a run without them")
+def estimates(request: Request, who: Viewer, run: RunName) -> EstimatesView | None:
+    return estimates_view.estimates(get_state(request).run_index, run)
 
 
 @router.get("/run/figure", summary="A figure as Plotly's data and layout")

@@ -19,6 +19,7 @@ from grandrounds.console.render import render_page
 from grandrounds.console.run_index import FINISHED, RunIndex, Unreadable
 from grandrounds.console.views import audit as audit_view
 from grandrounds.console.views import compare as compare_view
+from grandrounds.console.views import estimates as estimates_view
 from grandrounds.console.views import ledger
 from grandrounds.console.views import privacy as privacy_view
 from grandrounds.console.views import run as run_view
@@ -47,6 +48,7 @@ def one_run(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS
     return render_page(
         request, "run.html", who=who, run=head, state=state, ledger=checked, sections=sections, sites=sites,
         has_events=any(s.events is not None for s in sites), groups=run_view.group_lines(run_index, run),
+        estimates=estimates_view.estimates(run_index, run),
     )  # fmt: skip
 
 

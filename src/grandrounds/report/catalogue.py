@@ -12,6 +12,7 @@ from typing import Any
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
+from grandrounds.report.estimates import read_estimates, slopes
 from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, newest_block
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trust import trust_decisions
@@ -197,11 +198,17 @@ def _spending(run: RunRecord) -> Figure | None:
     return spending_figure(run.summary.privacy, run.rounds) if run.summary is not None and _has_spending(run) else None
 
 
-TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST, PRIVACY = (
-    "Training", "Calibration", "Weights", "Explanations", "Trust", "Images", "Participation and cost", "Privacy",
+def _coefficients(run: RunRecord) -> Figure | None:
+    record = None if run.summary is None else read_estimates(run.summary)
+    return figures.coefficients(record.fitted, record.original) if record is not None and slopes(record.fitted) else None
+
+
+ESTIMATES, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST, PRIVACY = (
+    "Estimates", "Training", "Calibration", "Weights", "Explanations", "Trust", "Images", "Participation and cost", "Privacy",
 )  # fmt: skip
 
 FIGURES: dict[str, Entry] = {
+    "coefficients": Entry(ESTIMATES, _coefficients, wide=True),
     "curves": Entry(TRAINING, _curves, wide=True),
     "sites-accuracy": Entry(TRAINING, _site_metric("accuracy")),
     "sites-auroc": Entry(TRAINING, _site_metric("auroc")),

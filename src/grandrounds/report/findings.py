@@ -18,6 +18,7 @@ from grandrounds.metrics.fairness import (
     majority_class,
 )
 from grandrounds.metrics.statistics import share_interval
+from grandrounds.report.estimates import describe_effects, read_estimates
 
 Figures = Mapping[str, Any]
 """A summary, or the scores of all rows, a site or a subgroup, by name."""
@@ -34,7 +35,8 @@ _CLOSE = 1e-9
 def describe_findings(summary: Figures) -> list[str]:
     """Describe in plain language what a finished run found.
 
-    The sentences answer, in this order: what is the event and how common is it, is the model better than always answering
+    A run with estimates begins with its clearest effects and those that differ between hospitals. The other sentences
+    answer, in this order: what is the event and how common is it, is the model better than always answering
     the most common class, is it equally good at every site, is it worse than the majority class of a site, which subgroups
     are served worse, and which features does the model rely on.
 
@@ -47,12 +49,13 @@ def describe_findings(summary: Figures) -> list[str]:
             did not write may be missing.
 
     Returns:
-        Sentences without markup, each a finding of its own. Empty where the run has no test rows.
+        Sentences without markup, each a finding of its own. Empty where the run has neither estimates nor test rows.
     """
-    final = summary.get("final") or {}
+    final, effects = summary.get("final") or {}, list(_effects(summary))
     if not is_defined(final.get("count")) or final["count"] < 1:
-        return []
+        return effects
     return [
+        *effects,
         *_event(summary),
         *_overall(summary),
         *_compare_sites(summary),
@@ -60,6 +63,13 @@ def describe_findings(summary: Figures) -> list[str]:
         *_subgroups(summary),
         *_features(summary),
     ]
+
+
+def _effects(summary: Figures) -> Iterator[str]:
+    """Describe the clearest effects of a regression."""
+    record = read_estimates(summary)
+    if record is not None:
+        yield from describe_effects(record, summary.get("data"))
 
 
 def _event(summary: Figures) -> Iterator[str]:

@@ -37,6 +37,7 @@ from grandrounds.report.figures.trust import trust_decisions
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.provenance import Provenance
+from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.images import maps_section, rationale_section
 from grandrounds.report.sections.local_models import local_section
@@ -83,21 +84,15 @@ def report_page(
         *([] if card else findings_section(summary)),
         *[f"<p class='quiet'>Assumption made while reading the table: {escape(note)}</p>" for note in summary.assumed],
         charts.note,
-        _tiles(summary),
-        "<h2>Sites, lowest AUROC first</h2>",
-        _site_table(summary),
-        *_subgroups(summary),
-        "<h2>Performance on test patients of all sites</h2>",
-        _calibration_figures(summary, charts),
-        _metrics(summary),
-        *model_section(model),
+        *estimates_section(summary, charts),
+        *_performance(summary, charts),
+        *([] if summary.get("estimates") else model_section(model)),
         *explanations_section(explanations, charts),
         *shortcut_section(summary, explanations, charts),
         *rationale_section(summary, rounds, charts),
         *maps_section(summary, rounds, charts),
         *trust_section(summary, rounds, charts),
-        "<h2>Training</h2>",
-        _rounds(rounds, charts, summary),
+        *_training(rounds, charts, summary),
         *local_section(summary, rounds, charts),
         *_task_table(summary),
         *_separate_models(summary),
@@ -128,6 +123,33 @@ def findings_section(summary: RunSummary) -> list[str]:
     """Write the section with the findings of a run in plain language; empty for a run without test rows."""
     items = "".join(f"<li>{escape(line)}</li>" for line in describe_findings(summary))
     return [f"<h2>Summary</h2><ul>{items}</ul>"] if items else []
+
+
+def has_test_rows(summary: RunSummary) -> bool:
+    """Tell whether the final model was scored on test rows; an exact fit may use every row to estimate."""
+    count = summary.final.get("count")
+    return is_defined(count) and float(count or 0) > 0
+
+
+def _performance(summary: RunSummary, charts: Charts) -> list[str]:
+    """Write the sections on scores of test rows, over all sites, by site and by subgroup."""
+    if not has_test_rows(summary):
+        return ["<p class='quiet'>No row was set aside for a test: the run has no scores of predictions.</p>"]
+    return [
+        _tiles(summary),
+        "<h2>Sites, lowest AUROC first</h2>",
+        _site_table(summary),
+        *_subgroups(summary),
+        "<h2>Performance on test patients of all sites</h2>",
+        _calibration_figures(summary, charts),
+        _metrics(summary),
+    ]
+
+
+def _training(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary) -> list[str]:
+    """Write the section on training; empty for a run whose rounds have neither scores nor weights."""
+    drawn = _rounds(rounds, charts, summary)
+    return ["<h2>Training</h2>", drawn] if drawn else []
 
 
 def _tiles(summary: RunSummary) -> str:

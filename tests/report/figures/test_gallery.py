@@ -14,6 +14,7 @@ from grandrounds.core.records import Decision
 from grandrounds.report import figures
 from grandrounds.report.figure import MIME, Figure
 from tests.report import EVIL, RULE, explanations, records, trusting, typed
+from tests.report.estimates import logistic
 from tests.report.figures import BINS, CURVE, attended, mapped, scored_locally, weighed
 from tests.support import refused
 
@@ -36,6 +37,7 @@ def gallery(name: str) -> dict[str, Figure]:
         "arm_curves": figures.arm_curves({name: [{1: 0.5, 2: 0.6}, {1: 0.6, 2: 0.7}]}, "accuracy"),
         "beeswarm": figures.beeswarm([name, "b"], np.array([[1.0, 0], [2, 0]]), np.array([[1.0, np.nan], [2, 3]])),
         "bytes_over_rounds": figures.bytes_over_rounds(typed(attended(name))),
+        "coefficients": figures.coefficients(*logistic(name=name)),
         "cohorts_over_rounds": figures.cohorts_over_rounds(typed(weighed(name))),
         "setting_curves": figures.setting_curves(
             {name: {0.05: (0.4, 0.3, 0.5), 1.0: (0.2, 0.1, 0.3)}}, name, x=name, title=name

@@ -14,6 +14,7 @@ from grandrounds.report.figures.drift import (
     jaccard_over_rounds,
     pairwise_drift,
 )
+from grandrounds.report.figures.estimates import coefficients
 from grandrounds.report.figures.images import image_grid, map_concentration, map_similarity, rationale_over_rounds
 from grandrounds.report.figures.importance import importance_heatmap, importances, spurious_masses
 from grandrounds.report.figures.privacy import epsilon_over_rounds
@@ -39,6 +40,7 @@ __all__ = [
     "beeswarm",
     "setting_curves",
     "bytes_over_rounds",
+    "coefficients",
     "cohorts_over_rounds",
     "curves",
     "decision_curve",

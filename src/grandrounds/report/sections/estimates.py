@@ -1,0 +1,84 @@
+"""Report section on estimates: coefficients with intervals, the facts of the fit, and differences between hospitals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from grandrounds.core.records import RunSummary
+from grandrounds.report import figures
+from grandrounds.report.document import Charts, table, td, text_cell
+from grandrounds.report.estimates import (
+    EstimatesRecord,
+    disclosure_sentence,
+    fact_rows,
+    read_estimates,
+    slopes,
+    table_head,
+    table_rows,
+)
+
+
+def estimates_section(summary: RunSummary, charts: Charts) -> list[str]:
+    """Write the section on estimates; empty for a run without them."""
+    record = read_estimates(summary)
+    if record is None:
+        return []
+    return [
+        "<h2>Estimates</h2>",
+        f"<p>{escape(intro(record))}</p>",
+        estimates_table(record, summary.data),
+        *_notes(record),
+        charts.place(figures.coefficients(record.fitted, record.original), wide=True) if has_figure(record) else "",
+        "<h3>The fit</h3>",
+        table(
+            ["", "<th class='text'></th>"],
+            [[td(escape(k)), text_cell(v)] for k, v in fact_rows(record, _hospitals(summary))],
+        ),
+        *_paragraphs([disclosure_sentence(record.exchanges)]),
+    ]
+
+
+def intro(record: EstimatesRecord) -> str:
+    """Describe the table in a few sentences."""
+    ratio = record.ratio_name
+    changed = "linear predictor" if ratio else "outcome"
+    what = (
+        f"Coefficients are in original units: the change of the {changed} for one unit of a number, or for a level in place "
+        "of the reference level."
+    )
+    of = {
+        "odds ratio": "the odds of the event",
+        "rate ratio": "the expected count",
+        "hazard ratio": "the rate of the event at any time",
+    }
+    meaning = f" The {ratio} is the factor on {of[ratio]}." if ratio else ""
+    return (
+        f"{what}{meaning} They come from sums over the rows of all hospitals, and equal those of the pooled rows. "
+        "Intervals are 95% confidence intervals. A coefficient describes an association, not a cause."
+    )
+
+
+def estimates_table(record: EstimatesRecord, data: str | None) -> str:
+    """Tabulate the coefficients in original units."""
+    head = [escape(h) for h in table_head(record.original)]
+    head[-1] = f"<th class='text'>{head[-1]}</th>"
+    rows = [[*(td(escape(cell)) for cell in row[:-1]), text_cell(row[-1])] for row in table_rows(record.original, data)]
+    return table(head, rows)
+
+
+def has_figure(record: EstimatesRecord) -> bool:
+    """Tell whether a coefficient besides the intercept was estimated."""
+    return bool(slopes(record.fitted))
+
+
+def _hospitals(summary: RunSummary) -> int:
+    return int(summary.sites["all"])
+
+
+def _notes(record: EstimatesRecord) -> list[str]:
+    return [f"<p class='warn'>{escape(note)}</p>" for note in record.all_notes]
+
+
+def _paragraphs(lines: Sequence[str]) -> list[str]:
+    return [f"<p>{escape(line)}</p>" for line in lines if line]
