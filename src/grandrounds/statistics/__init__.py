@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from grandrounds.statistics.cox import COX_ANSWERS
 from grandrounds.statistics.question import Answer
 
-ANSWERS: dict[str, Answer] = {}
+ANSWERS: dict[str, Answer] = {**COX_ANSWERS}
 """The sites' halves by kind of question."""
