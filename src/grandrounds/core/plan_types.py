@@ -40,6 +40,7 @@ class DataSettings(Settings):
     part: str | None
     id: str | None
     drop: list[str]
+    features: list[str]
     kinds: Settings
     missing: list[str]
     decimal: str
@@ -54,6 +55,9 @@ class DataSettings(Settings):
     scale: str
     impute: str
     clip: float
+    coding: str
+    complete: bool
+    products: list[list[str]]
     max_categories: int
     sha256: str | None
     pictures: str | None

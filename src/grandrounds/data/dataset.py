@@ -34,6 +34,7 @@ class Dataset:
     site: Array | None  # (n,) object of str
     patient: Array | None  # (n,) object of str
     time: Array | None  # (n,) float64, sortable: numbers, or dates as seconds since 1970
+    incomplete: Array | None = None  # (m,) site of each row left out for a missing value (data.complete), "" if not known
 
     def __len__(self) -> int:
         return len(self.label)

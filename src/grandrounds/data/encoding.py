@@ -10,7 +10,7 @@ can neither decide a risk nor wipe a column out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, TypedDict
 
@@ -18,7 +18,19 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.plan_types import Plan
 from grandrounds.data.dataset import Dataset
+from grandrounds.data.design import (
+    INTERCEPT,
+    OTHER,
+    SMALL,
+    describe_levels,
+    multiply,
+    original_units,
+    product_name,
+    product_places,
+    reference_levels,
+)
 from grandrounds.data.summary import Moments, Summary
 
 INDICATOR_SHARE = 0.01
@@ -54,7 +66,8 @@ class Numeric:
 class Categorical:
     """One 0/1 input for each level; `other` gathers rare levels and those never seen in training.
 
-    A column of two levels needs one input: `baseline` is the level that reads 0.
+    A column of two levels needs one input: `baseline` is the level that reads 0. With data.coding = "reference" every column
+    has such a level.
     """
 
     name: str
@@ -65,7 +78,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Encoding:
-    """The rule that turns rows into inputs (n, d), in feature order: numeric, indicators, categories."""
+    """The rule that turns rows into inputs (n, d), in feature order: numeric, indicators, categories, products."""
 
     numeric: tuple[Numeric, ...]
     categorical: tuple[Categorical, ...]
@@ -74,15 +87,35 @@ class Encoding:
     groups: tuple[str, ...] = ()
     public: bool = False  # made of what is known beforehand: no row was looked at
     event: str | None = None  # the class whose probability is the risk; None: of version 0.1, the last
+    products: tuple[tuple[str, ...], ...] = ()  # columns that are multiplied with each other
+    left_out: Mapping[str, str] = field(default_factory=dict)  # columns that read 0 everywhere, with the reason
 
     @cached_property
     def features(self) -> tuple[str, ...]:
         """The names of the model's inputs."""
+        single = self._single
+        return (*single, *(product_name([single[j] for j in p]) for p in self.product_places))
+
+    @cached_property
+    def _single(self) -> tuple[str, ...]:
+        """The names of the inputs that are no products."""
         return (
             *(r.name for r in self.numeric),
             *(f"{r.name} missing" for r in self.numeric if r.indicator),
-            *(f"{r.name}={level}" for r in self.categorical for level in (*r.levels, *(["other"] if r.other else []))),
+            *(f"{r.name}={level}" for r in self.categorical for level in (*r.levels, *([OTHER] if r.other else []))),
         )
+
+    @cached_property
+    def product_places(self) -> tuple[tuple[int, ...], ...]:
+        """For each input that is a product, the places of its factors among the inputs."""
+        if not self.products:
+            return ()
+        gaps = sum(r.indicator for r in self.numeric)
+        places: dict[str, list[int]] = {}
+        for j, source in enumerate(self._single_sources):
+            if not len(self.numeric) <= j < len(self.numeric) + gaps:
+                places.setdefault(source, []).append(j)
+        return tuple(product_places(self.products, places))
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -91,7 +124,12 @@ class Encoding:
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """For each input the clinical column it comes from."""
+        """For each input the clinical column it comes from; for a product its columns, as "age:sex"."""
+        single = self._single_sources
+        return (*single, *(product_name([single[j] for j in p]) for p in self.product_places))
+
+    @cached_property
+    def _single_sources(self) -> tuple[str, ...]:
         return (
             *(r.name for r in self.numeric),
             *(r.name for r in self.numeric if r.indicator),
@@ -102,7 +140,20 @@ class Encoding:
         """Encode a data set as inputs (n, d); `notes` lists what had to be filled in."""
         blocks = [*self._numeric(data), *self._categorical(data)]
         x = np.concatenate(blocks, axis=1) if blocks else np.empty((len(data), 0))
+        if self.products:
+            x = np.concatenate([x, multiply(x, self.product_places)], axis=1)
         return np.ascontiguousarray(x, dtype=dtype)
+
+    def original_units(self) -> tuple[tuple[str, ...], Array]:
+        """Return the linear map from coefficients of inputs to coefficients in original units.
+
+        Returns:
+            The names of the coefficients, the intercept first, and A with b_original = A b_fitted. The covariance is A V A'.
+        """
+        others = len(self._single) - len(self.numeric)
+        centre = [*(r.centre for r in self.numeric), *[0.0] * others]
+        scale = [*(r.scale for r in self.numeric), *[1.0] * others]
+        return (INTERCEPT, *self.features), original_units(centre, scale, self.product_places)
 
     def notes(self, data: Dataset) -> list[str]:
         """List columns that are absent, empty or far out of range here, and categories nobody trained on."""
@@ -166,7 +217,8 @@ class Encoding:
                 blocks.append(np.zeros((len(data), width)))
                 continue
             j = index[rule.name]
-            place = {level: i for i, level in enumerate(rule.levels)}
+            place = {rule.baseline: width} if rule.baseline else {}
+            place |= {level: i for i, level in enumerate(rule.levels)}
             rest = len(rule.levels) if rule.other else width
             table = np.array([place.get(word, rest) for word in data.vocabulary[j]] + [width], np.int64)
             code = table[data.codes[:, j]]  # -1, missing, takes the last entry
@@ -175,7 +227,7 @@ class Encoding:
 
     def to_dict(self) -> dict[str, object]:
         values = asdict(self)
-        return {name: v for name, v in values.items() if v or name not in ("public", "event")}
+        return {name: v for name, v in values.items() if v or name not in ("public", "event", "products", "left_out")}
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> Encoding:
@@ -187,6 +239,8 @@ class Encoding:
             groups=tuple(d["groups"]),
             public=bool(d.get("public", False)),
             event=d.get("event"),
+            products=tuple(tuple(p) for p in d.get("products", ())),
+            left_out=dict(d.get("left_out", {})),
         )
 
 
@@ -223,6 +277,28 @@ class EncodingRules:
     clip: float = 0.001
     max_categories: int = 30
     positive: str | None = None
+    coding: str = "levels"
+    complete: bool = False
+    products: tuple[tuple[str, ...], ...] = ()
+    least: int = 0  # rows of a level over all sites, with coding "reference"
+
+    @classmethod
+    def from_plan(cls, plan: Plan) -> EncodingRules:
+        """Read the settings of a plan; one of an earlier version lacks the design of a regression."""
+        d = plan.data
+        exact = getattr(plan.method, "exact", None)
+        coding = getattr(d, "coding", "levels")
+        return cls(
+            d.scale,
+            d.impute,
+            d.clip,
+            d.max_categories,
+            d.positive,
+            coding=coding,
+            complete=getattr(d, "complete", False),
+            products=tuple(tuple(p) for p in getattr(d, "products", ())),
+            least=getattr(exact, "least", SMALL) if coding == "reference" else 0,
+        )
 
 
 def agree_ranges(total: Summary, *, clip: float) -> tuple[Array, Array]:
@@ -290,11 +366,17 @@ def make_encoding(
     low, high = agree_ranges(total, clip=rules.clip)
     quarter, median, three = total.cells.quantiles(np.array([0.25, 0.5, 0.75]), columns=len(numeric))
     out = []
+    left_out = {}
     for j, name in enumerate(numeric):
         if total.count[j] == 0:
             out.append(Numeric(name, 0.0, 0.0, 0.0, 0.0, 1.0, False))
             continue
         centre, scale = float(moments.mean[j]), float(moments.deviation[j])
+        small = _small_column(total, j, rules.least)
+        if small is not None:
+            left_out[name] = f"all but fewer than {rules.least} rows have one value"
+            out.append(Numeric(name, small, small, small, small, 1.0, False))
+            continue
         if rules.scale == "robust":
             centre, scale = float(median[j]), float(three[j] - quarter[j]) / 1.349
         elif rules.scale == "none":
@@ -308,21 +390,58 @@ def make_encoding(
                 high=float(high[j]),
                 centre=centre,
                 scale=scale if scale > 1e-12 else 1.0,
-                indicator=bool(share >= INDICATOR_SHARE),
+                indicator=bool(share >= INDICATOR_SHARE) and not rules.complete,
             )
         )
     return Encoding(
         numeric=tuple(out),
         categorical=tuple(
-            _levels(name, counts, rules.max_categories) for name, counts in zip(categorical, total.levels, strict=True)
+            _levels(name, counts, rules) for name, counts in zip(categorical, total.levels, strict=True)
         ),
         **order_classes(total.classes, rules.positive),
         groups=tuple(sorted(total.groups)),
+        products=rules.products,
+        left_out=left_out,
     )
 
 
-def _levels(name: str, counts: Mapping[str, int], most: int) -> Categorical:
+def describe_design(encoding: Encoding, total: Summary, rules: EncodingRules) -> list[str]:
+    """State which levels were merged and which columns were left out because few rows have a value.
+
+    Args:
+        encoding: The encoding that was agreed on.
+        total: The merged summary of all sites.
+        rules: The experiment's settings.
+
+    Returns:
+        Sentences; none without data.coding = "reference".
+    """
+    if rules.coding != "reference":
+        return []
+    out = [f"column '{name}' is left out: {reason} (exact.least)" for name, reason in encoding.left_out.items()]
+    for rule, counts in zip(encoding.categorical, total.levels, strict=True):
+        out += describe_levels(rule.name, counts, (*rule.levels, rule.baseline), least=rules.least)
+    return out
+
+
+def _small_column(total: Summary, column: int, least: int) -> float | None:
+    """Return the usual value of a numeric column from which fewer than `least` rows differ; None for any other column.
+
+    A column with two values is a category: the sums over the rows of its rare value are those patients' values.
+    """
+    if not least:
+        return None
+    values, count = total.cells.of_column(column)
+    most = int(count.argmax())
+    return float(values[most]) if 0 < count.sum() - count[most] < least else None
+
+
+def _levels(name: str, counts: Mapping[str, int], rules: EncodingRules) -> Categorical:
     """Choose the most frequent levels, in alphabetical order; two levels need one input only."""
+    most = rules.max_categories
+    if rules.coding == "reference":
+        reference, named, rest = reference_levels(counts, most=most, least=rules.least)
+        return Categorical(name, named, rest, baseline=reference)
     levels = sorted(sorted(counts, key=lambda w: (-counts[w], w))[:most])
     if len(levels) == 2 and len(counts) == 2:
         return Categorical(name, (levels[1],), False, baseline=levels[0])

@@ -16,6 +16,7 @@ from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.core.rng import Keys
 from grandrounds.data.checks import check_unique
 from grandrounds.data.dataset import Dataset, build_dataset
+from grandrounds.data.design import check_products, keep_complete
 from grandrounds.data.image_files import has_train_test, read_folder, read_npz, read_train_test
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
@@ -151,7 +152,9 @@ def read_dataset(settings: DataSettings, table: Table) -> Dataset:
         time=settings.time,
         drop=[*settings.drop, *([] if part is None or part in settings.drop else [part])],
         overrides=kinds,
+        features=getattr(settings, "features", ()),  # a plan of an earlier version does not have them
     )
+    check_products(getattr(settings, "products", ()), schema)
     data = build_dataset(
         table,
         schema,
@@ -161,7 +164,7 @@ def read_dataset(settings: DataSettings, table: Table) -> Dataset:
     )
     if settings.id is not None:
         check_unique(data, settings.id)
-    return data
+    return keep_complete(data) if getattr(settings, "complete", False) else data
 
 
 def _require_label(settings: DataSettings, table: Table) -> str:

@@ -50,13 +50,19 @@ def make_public_encoding(plan: Plan, data: Holdings) -> AnyEncoding:
             "[tasks] make classes that data.encoding = 'public' does not know beforehand: use data.encoding = 'fitted'",
             code="conflicting-settings",
         )
+    rules = EncodingRules.from_plan(plan)
+    if rules.coding == "reference":
+        raise BadInput(
+            "data.coding = 'reference' leaves out the most frequent level, and data.encoding = 'public' does not ask sites for "
+            "it: use data.encoding = 'fitted', or data.coding = 'levels'",
+            code="conflicting-settings",
+        )
     d = plan.data
     entry = CATALOG.get(data.name)  # the name stays with rows that travel with their plan
     facts = PublicFacts(
         ranges={**(entry.ranges if entry else {}), **d.ranges.plain()},
         levels={**(entry.levels if entry else {}), **d.levels.plain()},
     )
-    rules = EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive)
     return public_encoding(data, facts, label=d.label, rules=rules, subgroup=plan.evaluation.subgroup)
 
 
@@ -75,6 +81,7 @@ def public_encoding(
         **words,
         groups=groups,
         public=True,
+        products=rules.products,
     )
 
 

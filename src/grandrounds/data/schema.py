@@ -102,6 +102,7 @@ def infer_schema(
     time: str | None = None,
     drop: Sequence[str] = (),
     overrides: Mapping[str, str | Sequence[str]] | None = None,
+    features: Sequence[str] = (),
 ) -> Schema:
     """Infer the meaning of each column.
 
@@ -116,6 +117,7 @@ def infer_schema(
         time: The column to order rows by.
         drop: Columns to leave out.
         overrides: Column -> its kind, or its levels from low to high.
+        features: The only columns that may be features; empty: all.
 
     Raises:
         BadInput: A column is absent, has two roles or contradicts its kind, or no feature is left.
@@ -142,14 +144,31 @@ def infer_schema(
         roles.setdefault(name, Column(name, "drop", "listed in data.drop"))
     for name in overrides:
         table.column(name, flag="data.kinds")
+    for name in features:
+        table.column(name, flag="--features")
+        if name in roles:
+            raise BadInput(
+                f"column '{name}' of {table.source} is listed in data.features, but it is {roles[name].why}; "
+                "list other features, or give that part to another column",
+                code="conflicting-roles",
+            )
     columns = []
     for name in table.names:
-        if name in roles:
+        if features and name not in roles and name not in features:
+            columns.append(Column(name, "drop", "not listed in data.features"))
+        elif name in roles:
             columns.append(roles[name])
         elif name in overrides:
             columns.append(_override(table, name=name, wanted=overrides[name]))
         else:
             columns.append(_infer(table, name=name))
+    refused = next((c for c in columns if c.name in features and c.kind in ("id", "drop")), None)
+    if refused is not None:
+        raise BadInput(
+            f"column '{refused.name}' of {table.source} is listed in data.features, but it is no feature ({refused.why}); "
+            f'leave it out, or set data.kinds.{_toml_key(refused.name)} = "numeric" or "categorical"',
+            code="not-a-feature",
+        )
     schema = Schema(tuple(columns), label=label, site=site, patient=patient, time=time)
     if not schema.features:
         left_out = "; ".join(f"'{c.name}': {c.why}" for c in schema.columns[:8])

@@ -65,6 +65,7 @@ class Data(Section):
     )
     id: str | None = Field(None, description="column with a unique value in every row; never a feature")
     drop: tuple[str, ...] = Field((), description="columns to ignore")
+    features: tuple[str, ...] = Field((), description="the only columns that may be features; empty: all that are left")
     kinds: dict[str, str | tuple[str, ...]] = Field(
         default_factory=dict,
         description="column types that override the inferred ones: numeric, categorical, id, drop, or levels from low to high",
@@ -100,6 +101,17 @@ class Data(Section):
     impute: Literal["median", "mean"] = Field("median", description="value that replaces a missing number")
     clip: float = Field(
         0.001, ge=0, lt=0.5, description="clip values beyond this quantile on either side (at least one row); 0: never"
+    )
+    coding: Literal["levels", "reference"] = Field(
+        "levels",
+        description="inputs of a categorical column: one for each level, or (for regression) one for each level but the most "
+        "frequent over all sites; levels with fewer than 5 rows then become 'other'",
+    )
+    complete: bool = Field(
+        False, description="leave out rows in which a feature has no value, instead of filling it in; their number is stated"
+    )
+    products: tuple[tuple[str, ...], ...] = Field(
+        (), description="interactions: columns that are multiplied with each other: [['age', 'sex'], ['bmi', 'bmi']]"
     )
     max_categories: int = Field(30, ge=1, le=100_000, description="most levels per categorical column; the rest becomes 'other'")
     sha256: str | None = Field(None, description="SHA-256 of the data; a run refuses other data (filled in by a run)")

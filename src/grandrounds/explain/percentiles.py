@@ -16,6 +16,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.data.design import multiply
 from grandrounds.data.encoding import Encoding, Numeric
 from grandrounds.data.summary import Cells, Summary, grid_index
 
@@ -134,8 +135,10 @@ class Population:
             column = self.categorical[rule.name]
             shares = [column.levels.get(level, 0.0) for level in rule.levels]
             out += shares
+            shares += [column.levels.get(rule.baseline, 0.0)] if rule.baseline else []
             out += [max(0.0, 1 - column.missing - sum(shares))] if rule.other else []
-        return np.array(out)
+        mean = np.array(out)
+        return np.append(mean, multiply(mean[None, :], encoding.product_places)) if encoding.products else mean
 
     def to_dict(self) -> dict[str, object]:
         """Convert to plain values for JSON; `from_dict` restores them. (`asdict` would copy thousands of numbers one by one.)"""

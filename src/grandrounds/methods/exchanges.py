@@ -11,7 +11,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
-from grandrounds.data.encoding import EncodingRules, agree_ranges, find_artefacts, make_encoding
+from grandrounds.data.encoding import EncodingRules, agree_ranges, describe_design, find_artefacts, make_encoding
 from grandrounds.data.image_encoding import KIND
 from grandrounds.data.kinds import AnyEncoding, agree_on_images
 from grandrounds.data.summary import Moments, Summary
@@ -72,7 +72,8 @@ def agree_on_encoding(
     moments = Moments.merge([Moments.from_payload(a) for a in second])
     encoding = make_encoding(total, moments, numeric=numeric, categorical=categorical, rules=rules)
     artefacts = find_artefacts(total, low, high, names=numeric)
-    return encoding, (*total.leak_warnings([*numeric, *categorical]), *artefacts, *left_out)
+    design = describe_design(encoding, total, rules)
+    return encoding, (*total.leak_warnings([*numeric, *categorical]), *artefacts, *design, *left_out)
 
 
 def read_summaries(answers: Answers) -> list[dict[str, Any]]:

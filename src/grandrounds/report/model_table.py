@@ -22,7 +22,7 @@ class Weight:
     Attributes:
         feature: The name of the input.
         column: The clinical column that it comes from.
-        kind: "number", "missing" or "category".
+        kind: "number", "missing", "category" or "product".
         weight: Its weight in the log-odds.
         odds_ratio: e^weight, the factor on the odds for `per` that much of it.
         per: The change that the odds ratio is for, as text.
@@ -32,7 +32,7 @@ class Weight:
 
     feature: str
     column: str
-    kind: str  # "number", "missing" or "category"
+    kind: str  # "number", "missing", "category" or "product"
     weight: float
     odds_ratio: float
     per: str

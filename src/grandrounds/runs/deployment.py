@@ -22,6 +22,7 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
 from grandrounds.data.agreement.schema import parse_image_shape
 from grandrounds.data.dataset import Dataset
+from grandrounds.data.design import check_products
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.loading import AT_SITES
@@ -155,10 +156,12 @@ def empty(plan: Plan) -> Holdings:
         channels, height, width = shape or (1, 1, 1)
         patient = None if d.patient is None else none
         return ImageSet(AT_SITES, np.empty((0, height, width, channels), np.uint8), none, patient=patient)
-    columns = tuple(_column(name, kind) for name, kind in d.kinds.plain().items())
+    wanted = getattr(d, "features", ())  # a plan of an earlier version does not have them
+    columns = tuple(_column(n, kind if not wanted or n in wanted else "drop") for n, kind in d.kinds.plain().items())
     if d.label is None:
         raise BadInput("data.label names no column: set it to the column that hospitals predict", code="label-not-set")
     schema = Schema(columns, d.label, None, d.patient, d.time)
+    check_products(getattr(d, "products", ()), schema)
     held: dict[str, Any] = {c.name: none for c in columns} | {d.label: none}
     return Dataset(
         name=AT_SITES,

@@ -22,6 +22,7 @@ _HOW = (
     "`features`. Layers: h = max(0, h @ weight + bias), the last one without max. One logit z: probability of the second "
     "class = 1 / (1 + exp(-z)); several: softmax. `event`: the class whose probability is the risk; `threshold` is of it."
 )
+_PRODUCTS = " Then, for each entry of `products`, the product of the inputs at these places, counted from 0."
 
 
 def to_json(model: TrainedModel) -> dict[str, Any]:
@@ -45,6 +46,9 @@ def to_json(model: TrainedModel) -> dict[str, Any]:
             {"weight": p[f"layer{i}.weight"].tolist(), "bias": p[f"layer{i}.bias"].tolist()} for i in range(layers)
         ],
     }
+    if encoding.products:
+        values["how_to_score"] = _HOW + _PRODUCTS
+        values["products"] = [list(places) for places in encoding.product_places]
     if layers == 1 and net.outputs == 1:
         weight = p["layer0.weight"][:, 0].astype(float)
         values["intercept"] = float(p["layer0.bias"][0])
@@ -104,7 +108,8 @@ def score_json(values: dict[str, Any], row: dict[str, Any]) -> list[float]:
         v = row.get(r["name"])
         x += [float(v == level) for level in r["levels"]]
         if r["other"]:
-            x.append(float(v is not None and v not in r["levels"]))
+            x.append(float(v is not None and v not in (*r["levels"], r["baseline"])))
+    x += [float(np.prod([x[j] for j in places])) for places in values.get("products", ())]
     h = np.array(x)
     for i, layer in enumerate(values["layers"]):
         h = h @ np.array(layer["weight"]) + np.array(layer["bias"])
@@ -155,6 +160,8 @@ def build_graph(model: TrainedModel, net: Dense, encoding: Encoding) -> Any:
     blocks = [x for x, _ in numeric] + [gap for _, gap in numeric if gap]
     blocks += [_categorical(g, rule) for rule in encoding.categorical]
     h = g.node("Concat", *blocks, axis=1)
+    if encoding.product_places:
+        h = g.node("Concat", h, *(_product(g, h, places) for places in encoding.product_places), axis=1)
     p = model.parameters
     last = len(net.widths) - 2
     for i in range(last + 1):
@@ -191,18 +198,25 @@ def _numeric(g: _Graph, rule: Numeric) -> tuple[str, str]:
     return x, g.node("Cast", gap, to=TensorProto.DOUBLE) if rule.indicator else ""
 
 
+def _product(g: _Graph, inputs: str, places: tuple[int, ...]) -> str:
+    """Multiply the inputs at these places."""
+    factors = g.node("Gather", inputs, g.constant(np.array(places, np.int64)), axis=1)
+    return g.node("ReduceProd", factors, axes=[1], keepdims=1)
+
+
 def _categorical(g: _Graph, rule: Categorical) -> str:
     from onnx import TensorProto
 
     raw = g.input(rule.name, TensorProto.STRING)
     codes = list(range(len(rule.levels)))
     other = len(rule.levels) if rule.other else -1
+    reference = [rule.baseline] if rule.baseline and rule.other else []  # without "other" it is read as any other value
     code = g.node(
         "LabelEncoder",
         raw,
         domain="ai.onnx.ml",
-        keys_strings=[*rule.levels, ""],
-        values_int64s=[*codes, -1],
+        keys_strings=[*rule.levels, *reference, ""],
+        values_int64s=[*codes, *(-1 for _ in reference), -1],
         default_int64=other,
     )
     wanted = g.constant(np.arange(len(rule.levels) + rule.other, dtype=np.int64)[None, :])

@@ -73,6 +73,9 @@ def _inputs(encoding: Encoding) -> Iterator[tuple[str, str, str, str, float | No
         against = f"in place of {c.baseline}" if c.baseline else "against a missing value"
         for level in (*c.levels, *(["other"] if c.other else [])):
             yield f"{c.name} = {level}", c.name, "category", against, None
+    first = len(encoding.features) - len(encoding.product_places)
+    for name, source in zip(encoding.features[first:], encoding.sources[first:], strict=True):
+        yield name, source, "product", "product of its inputs", None
 
 
 def _calibration(model: TrainedModel) -> str:

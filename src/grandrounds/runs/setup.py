@@ -13,6 +13,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
+from grandrounds.data.design import describe_incomplete
 from grandrounds.data.encoding import Encoding, EncodingRules
 from grandrounds.data.event import LAST, Event, state_event
 from grandrounds.data.image_encoding import KIND
@@ -108,11 +109,10 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     if snapshot is None and plan.data.encoding == "public":
         encoding, warnings = make_public_encoding(plan, consortium.data), ()
     elif snapshot is None:
-        d = plan.data
         work = agree_on_encoding(
             numeric=getattr(consortium.data, "numeric_names", ()),
             categorical=getattr(consortium.data, "categorical_names", ()),
-            rules=EncodingRules(d.scale, d.impute, d.clip, d.max_categories, d.positive),
+            rules=EncodingRules.from_plan(plan),
             sites=first,
         )
         encoding, warnings = engine.drive(summaries.watched(work), round=0)
@@ -134,7 +134,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     )  # under a budget neither is disclosed; settings that need the mean patient are refused later
     prepared = prepare_sites(encoding, spec, centre=first if wanted and may_report else (), notes=may_report)
     rows, notes, centre = engine.drive(prepared, round=0)
-    warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows))
+    warnings = (*warnings, *engine.agree_rows(rows), *_outsized(rows), *_incomplete(consortium))
     if snapshot is not None:
         try:
             engine.restore(snapshot.part("sites"), snapshot.facts["engine"])
@@ -158,6 +158,18 @@ def _outsized(rows: Mapping[str, Mapping[str, int]]) -> list[str]:
         for site, n in training_rows.items()
         if usual and n > OUTSIZED * usual
     ]
+
+
+def _incomplete(consortium: Consortium) -> list[str]:
+    """Name the sites without a complete row; count the rows that were left out before they were dealt to simulated sites."""
+    sites = getattr(consortium.data, "incomplete", None)
+    if sites is None:
+        return []
+    if consortium.data.site is None:
+        return describe_incomplete(len(sites))
+    gone = sorted({*sites.tolist()} - {*consortium.stack.names})
+    shown = ", ".join(gone[:10]) + (f" and {len(gone) - 10} more" if len(gone) > 10 else "")
+    return [f"no row has a value in every feature at {shown}: left out of the run (data.complete)"] if gone else []
 
 
 def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:

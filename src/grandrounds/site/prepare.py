@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.data.design import describe_incomplete
 from grandrounds.data.event import event_place
 from grandrounds.data.kinds import encoding_from, summary_payload
 from grandrounds.models.dense import targets
@@ -74,7 +75,17 @@ def _centres(train: Part) -> Any:
 
 def _site_notes(stack: Stack, k: int, encoding: Any) -> list[str]:
     rows = stack.rows[k]
-    return list(encoding.notes(_bare(stack.data).take(np.concatenate([rows.train, rows.val, rows.test]))))
+    notes = encoding.notes(_bare(stack.data).take(np.concatenate([rows.train, rows.val, rows.test])))
+    return [*notes, *describe_incomplete(_count_incomplete(stack, k))]
+
+
+def _count_incomplete(stack: Stack, k: int) -> int:
+    """Count the rows of a site that were left out for a missing value; 0 for simulated sites, which never had them."""
+    sites = getattr(stack.data, "incomplete", None)
+    if sites is None:
+        return 0
+    mine = stack.names[k] if stack.data.site is not None else "" if len(stack.names) == 1 else None
+    return int((sites == mine).sum())
 
 
 def _bare(data: Any) -> Any:
