@@ -38,7 +38,8 @@ def keep_complete(data: Dataset) -> Dataset:
     Raises:
         BadInput: No row is complete.
     """
-    complete = ~np.isnan(data.numeric).any(axis=1) & (data.codes >= 0).all(axis=1)
+    gaps = np.concatenate([np.isnan(data.numeric), data.codes < 0], axis=1)
+    complete: Array = ~gaps.any(axis=1)
     if not complete.any():
         raise BadInput(
             f"no row of {data.name} has a value in every feature ({_emptiest(data)}); leave that column out, "

@@ -395,9 +395,7 @@ def make_encoding(
         )
     return Encoding(
         numeric=tuple(out),
-        categorical=tuple(
-            _levels(name, counts, rules) for name, counts in zip(categorical, total.levels, strict=True)
-        ),
+        categorical=tuple(_levels(name, counts, rules) for name, counts in zip(categorical, total.levels, strict=True)),
         **order_classes(total.classes, rules.positive),
         groups=tuple(sorted(total.groups)),
         products=rules.products,
