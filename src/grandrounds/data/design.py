@@ -39,15 +39,15 @@ def keep_complete(data: Dataset) -> Dataset:
         BadInput: No row is complete.
     """
     gaps = np.concatenate([np.isnan(data.numeric), data.codes < 0], axis=1)
-    complete: Array = ~gaps.any(axis=1)
-    if not complete.any():
+    complete = np.flatnonzero(~gaps.any(axis=1))
+    if not len(complete):
         raise BadInput(
             f"no row of {data.name} has a value in every feature ({_emptiest(data)}); leave that column out, "
             "list fewer columns (--features), or set data.complete = false",
             code="no-complete-rows",
         )
     site = np.full(len(data), "", object) if data.site is None else data.site
-    return replace(data.take(complete), incomplete=site[~complete])
+    return replace(data.take(complete), incomplete=np.delete(site, complete))
 
 
 def _emptiest(data: Dataset) -> str:
