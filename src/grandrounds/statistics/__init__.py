@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from grandrounds.statistics.cox import COX_ANSWERS
+from grandrounds.statistics.log_rank import answer_log_rank
 from grandrounds.statistics.question import Answer
+from grandrounds.statistics.time_counts import answer_time_counts, answer_time_range
 
-ANSWERS: dict[str, Answer] = {**COX_ANSWERS}
+ANSWERS: dict[str, Answer] = {
+    **COX_ANSWERS,
+    "counts.time": answer_time_counts,
+    "logrank.sites": answer_log_rank,
+    "range.time": answer_time_range,
+}
 """The sites' halves by kind of question."""
