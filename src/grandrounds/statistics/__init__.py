@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from grandrounds.statistics.cox import COX_ANSWERS
+from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.log_rank import answer_log_rank
 from grandrounds.statistics.question import Answer
 from grandrounds.statistics.time_counts import answer_time_counts, answer_time_range
@@ -12,5 +13,6 @@ ANSWERS: dict[str, Answer] = {
     "counts.time": answer_time_counts,
     "logrank.sites": answer_log_rank,
     "range.time": answer_time_range,
+    **GLM_ANSWERS,
 }
 """The sites' halves by kind of question."""

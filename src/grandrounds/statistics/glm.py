@@ -1,0 +1,397 @@
+"""Generalised linear models from sums: logistic, linear and Poisson regression equal to a fit of the pooled rows.
+
+Each exchange asks all sites for score U, information H and log-likelihood at beta; the server takes the Newton step
+beta + (H + P)^-1 (U - P beta). The sites' half is in `glm_answers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
+from grandrounds.protocol.messages import Value
+from grandrounds.statistics.estimates import INTERCEPT, Estimates
+from grandrounds.statistics.families import Family, find_family
+from grandrounds.statistics.glm_answers import GLM_ANSWERS
+from grandrounds.statistics.glm_terms import GLMTerms, check_terms
+from grandrounds.statistics.intercepts import COMMON, OWN, RANDOM, own_intercept
+from grandrounds.statistics.newton import (
+    ALIASED,
+    NO_ROWS,
+    Path,
+    count_upper,
+    find_aliased,
+    invert,
+    name_columns,
+    solve,
+    unpack_upper,
+)
+from grandrounds.statistics.question import Fit, Question, Rows, Total, fit_in_memory
+
+__all__ = ["GLMTerms", "fit_glm", "fit_rows", "own_intercept"]
+
+FEW_HOSPITALS = 20
+
+_LONGEST = 2.0  # largest step of a coefficient in Poisson regression, in standard deviations
+_MOST_SHARE, _HIGH_SHARE = 0.33, 0.1  # of coefficients to rows: refuse, note
+_LOWEST, _HIGHEST = 1e-3, 1e3  # the grid of variances is extended up to here
+_NEAR = 1e-4  # a decrement at which variances can be compared
+
+
+def fit_glm(terms: GLMTerms) -> Fit[Estimates]:
+    """Fit a generalised linear model.
+
+    Args:
+        terms: The terms.
+
+    Returns:
+        A generator of questions that returns the estimates, in the units of X.
+
+    Raises:
+        BadInput: The terms, or sums over all sites, do not allow the fit (one class, separated, too many columns).
+        RunFailed: The fit diverged or took too many exchanges.
+    """
+    check_terms(terms)
+    run = _Run(terms, find_family(terms.family))
+    yield from run.start()
+    if terms.firth:
+        raise NotImplementedError
+    while True:
+        best = yield from run.climb()
+        if terms.errors == "model":
+            return run.conclude(best, None)
+        meat = yield from run.ask_sandwich(best)
+        if not meat.is_new_roster:
+            return run.conclude(best, meat)
+
+
+@dataclass
+class _Run:
+    """The state of one fit at the server."""
+
+    terms: GLMTerms
+    family: Family
+    exchanges: int = 0
+    notes: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    columns: list[int] = field(default_factory=list)  # of X, not left out
+    paths: list[Path] = field(default_factory=list)
+    tau2: list[float] = field(default_factory=list)
+    last: Total | None = None  # of "glm"
+    events: float | None = None
+
+    def __post_init__(self) -> None:
+        self.columns = list(range(len(self.terms.names)))
+        self.tau2 = sorted(self.terms.tau2) if self.terms.intercept == RANDOM else [0.0]
+
+    @property
+    def has_intercept(self) -> bool:
+        return self.terms.intercept != OWN
+
+    @property
+    def size(self) -> int:
+        return len(self.columns) + self.has_intercept
+
+    def ask(self, kind: str, step: str, blocks: dict[str, tuple[int, ...]], **values: Value) -> Fit[Total]:
+        """Ask all sites, and note it if one of them has left."""
+        terms = self.terms
+        if self.exchanges >= terms.most_exchanges:
+            raise RunFailed(
+                f"the fit did not converge within {terms.most_exchanges} exchanges; set a ridge penalty or allow more",
+                code="not-converged",
+            )
+        common: dict[str, Value] = {
+            "family": terms.family,
+            "intercept": terms.intercept,
+            "columns": np.array(self.columns, np.int64),
+            "tau2": np.array(self.tau2, float),
+            "offset": terms.offset,
+            "centre": float(terms.centre),
+            "unit": float(terms.unit),
+        }
+        self.exchanges += 1
+        total = yield Question(kind, common | values, blocks, step)
+        if total.is_new_roster:
+            for path in self.paths:
+                path.forget()
+            self.events = None
+            self.notes.append(
+                f"site dropped out in exchange {self.exchanges}: estimates are over the {len(total.sites)} sites left"
+            )
+        return total
+
+    def start(self) -> Fit[None]:
+        """Check the data by sums, leave out aliased columns, and find the first beta of each path."""
+        scalars: dict[str, tuple[int, ...]] = {"n": (), "y": (), "wrong": (), "fractional": ()}
+        mean = 0.0
+        if self.family.name == "poisson":
+            total = yield from self.ask("glm.mean", "mean outcome", scalars)
+            self.check(total)
+            mean = float(total["y"] / total["n"])
+        points, q = len(self.tau2), self.size
+        blocks = {"score": (points, q), "information": (points, count_upper(q)), **scalars}
+        if not self.has_intercept:
+            blocks["squares"] = (q,)
+        total = yield from self.ask("glm.start", "start", blocks, mean=mean)
+        self.check(total)
+        self.events = float(total["y"]) if not self.family.is_scaled else None
+        information = unpack_upper(total["information"], q)
+        squares = None if self.has_intercept else total["squares"]
+        aliased = find_aliased(information[0], squares, has_intercept=self.has_intercept)
+        first = int(self.has_intercept)
+        for j, reason in aliased.items():
+            if squares is not None and reason != NO_ROWS and information[0, j, j] <= ALIASED * squares[j]:
+                reason = "constant within every hospital"
+            self.left_out[self.terms.names[j - first]] = reason
+        keep = [j for j in range(q) if j not in aliased]
+        self.columns = [j - first for j in keep if j >= first]
+        penalty = np.full(self.size, float(self.terms.ridge))
+        penalty[:first] = 0.0
+        longest = _LONGEST if self.family.name == "poisson" else np.inf
+        for score, matrix in zip(total["score"], information, strict=True):
+            beta = solve(matrix[np.ix_(keep, keep)] + np.diag(penalty), score[keep])
+            self.paths.append(Path(beta, penalty, longest))
+
+    def check(self, total: Total) -> None:
+        """Check outcomes and the number of rows by sums over all sites."""
+        n, y = float(total["n"]), float(total["y"])
+        if total["wrong"] > 0.5:
+            wanted = {"logistic": "0 or 1", "poisson": "a count of zero or more"}.get(
+                self.family.name, "a finite number"
+            )
+            raise BadInput(
+                f"rows of at least one site cannot be used by a {self.family.name} regression: the outcome must be {wanted} "
+                "and every input finite; check the label's column, or name another family",
+                code="bad-outcome",
+            )
+        if n <= 0:
+            raise BadInput("no site has a row for this regression; check the columns and the split", code="no-rows")
+        if self.family.name == "logistic" and (y <= 1e-6 or y >= n - 1e-6):
+            raise BadInput(
+                "all rows of all sites have the same outcome, so there is nothing to fit; check the label's column",
+                code="one-class",
+            )
+        if self.family.name == "poisson" and y <= 1e-6:
+            raise BadInput("all counts of all sites are zero; check the label's column", code="one-class")
+        if self.size > _MOST_SHARE * n:
+            raise BadInput(
+                f"{self.size} coefficients for {n:.0f} rows of all sites are too many (at most {_MOST_SHARE:g} for each row): "
+                "the sums would give rows away; leave columns out",
+                code="too-many-columns",
+            )
+        many = f"{self.size} coefficients for {n:.0f} rows: more than one for ten rows, estimates may be unstable"
+        if self.size > _HIGH_SHARE * n and many not in self.notes:
+            self.notes.append(many)
+        odd = "some counts are not whole numbers; Poisson regression was fitted to them as they are"
+        if self.family.name == "poisson" and total["fractional"] > 0.5 and odd not in self.notes:
+            self.notes.append(odd)
+
+    def climb(self) -> Fit[int]:
+        """Take Newton steps on all paths side by side until the best has converged; return its place."""
+        step = 0
+        while True:
+            points, q = len(self.tau2), self.size
+            blocks: dict[str, tuple[int, ...]] = {
+                "score": (points, q),
+                "information": (points, count_upper(q)),
+                "log_likelihood": (points,),
+                "n": (),
+            }
+            if self.family.name == "poisson":
+                blocks["saturated"] = ()
+            if self.terms.intercept == OWN:
+                blocks["used"] = ()
+                if self.terms.mean_intercept:
+                    blocks |= {"intercept": (), "intercept_weight": ()}
+            if self.terms.intercept == RANDOM:
+                blocks["log_det"] = (points,)
+            step += 1
+            beta = np.stack([path.beta for path in self.paths])
+            total = yield from self.ask("glm", f"Newton step {step}", blocks, beta=beta)
+            self.last = total
+            for path, score, information, value in zip(
+                self.paths,
+                total["score"],
+                unpack_upper(total["information"], q),
+                total["log_likelihood"],
+                strict=True,
+            ):
+                path.advance(score, information, float(value), scale=self.scale(path.beta, information, value, total))
+            best = int(np.argmax(self.merits(total)))
+            self.refuse_separated(self.paths[best])
+            if self.extend_grid(best):
+                continue
+            if self.paths[best].has_converged and all(path.decrement < _NEAR for path in self.paths):
+                return best
+
+    def scale(self, beta: Array, information: Array, value: float, total: Total) -> float:
+        """Return the residual variance of linear regression at a point; 1 for the other families."""
+        if not self.family.is_scaled:
+            return 1.0
+        fitted = float(beta @ information @ beta) / float(total["n"])
+        return max(-2 * float(value) / self.degrees(total), 1e-16 * fitted, 1e-300)
+
+    def degrees(self, total: Total) -> float:
+        """Return rows less coefficients; free intercepts count."""
+        used = float(total["used"]) if self.terms.intercept == OWN else 0.0
+        return max(float(total["n"]) - self.size - used, 1.0)
+
+    def merits(self, total: Total) -> Array:
+        """Return the log-likelihood of each path; with shrunk intercepts Laplace's approximation of the marginal one."""
+        value = np.array([path.value for path in self.paths])
+        if self.terms.intercept != RANDOM:
+            return value
+        if self.family.is_scaled:
+            n = float(total["n"])
+            value = -0.5 * n * (np.log(np.maximum(-2 * value, 1e-300) / n) + np.log(2 * np.pi) + 1)
+        return np.asarray(value - total["log_det"])
+
+    def extend_grid(self, best: int) -> bool:
+        """Move the grid of variances by two places if the best is at its end; False if nothing changed."""
+        if len(self.tau2) < 3 or any(path.decrement > _NEAR for path in self.paths):
+            return False
+        value, path = self.tau2[best], self.paths[best]
+        if best == len(self.tau2) - 1 and value < _HIGHEST / 2:
+            self.tau2 = [*self.tau2[2:], 3 * value, 10 * value]
+            self.paths = [*self.paths[2:], path.branch(), path.branch()]
+            return True
+        if best == 0 and value > _LOWEST * 2:
+            self.tau2 = [value / 10, value / 3, *self.tau2[:-2]]
+            self.paths = [path.branch(), path.branch(), *self.paths[:-2]]
+            return True
+        return False
+
+    def refuse_separated(self, path: Path) -> None:
+        """End the fit if coefficients grow without end."""
+        if self.family.is_scaled or self.terms.ridge:
+            return
+        spans = np.asarray(self.terms.spans or np.ones(len(self.terms.names)))[self.columns]
+        found = path.find_runaways(np.concatenate([np.zeros(int(self.has_intercept)), spans]))
+        if len(found):
+            names = [self.terms.names[self.columns[j - self.has_intercept]] for j in found]
+            raise BadInput(
+                f"outcomes are separated by {name_columns(names)}: estimates grow without end. Set a ridge penalty, merge the "
+                "category with another, or use firth",
+                code="separated",
+            )
+
+    def ask_sandwich(self, best: int) -> Fit[Total]:
+        """Ask for the middle of the sandwich at the final beta."""
+        path = self.paths[best]
+        self.paths, self.tau2 = [path], [self.tau2[best]]
+        blocks: dict[str, tuple[int, ...]] = {"meat": (count_upper(self.size),), "clusters": ()}
+        return (
+            yield from self.ask("glm.sandwich", "robust errors", blocks, beta=path.beta[None], errors=self.terms.errors)
+        )
+
+    def conclude(self, best: int, meat: Total | None) -> Estimates:
+        """Make the table of estimates from the last totals."""
+        terms, path, total = self.terms, self.paths[best], self.last
+        assert total is not None
+        degrees = self.degrees(total)
+        inverse = invert(path.information + np.diag(path.penalty))
+        gain = path.decrement * self.scale(path.beta, path.information, path.value, total)  # of the last step
+        rest = max(-2 * path.value - gain, 0.0)
+        phi = rest / degrees if self.family.is_scaled else 1.0
+        covariance = phi * (inverse @ path.information @ inverse if terms.ridge else inverse)
+        if meat is not None:
+            covariance = inverse @ unpack_upper(meat["meat"], self.size) @ inverse
+            clusters = float(meat["clusters"])
+            if terms.correction:
+                covariance = covariance * (clusters / max(clusters - 1, 1.0))
+            if terms.errors == "hospitals" and clusters < FEW_HOSPITALS:
+                self.notes.append(f"{clusters:.0f} hospitals are few clusters: intervals are too short")
+        facts = self.collect_facts(best, total, rest)
+        unit = np.full(self.size, float(terms.unit))
+        beta = path.beta * unit
+        if self.has_intercept:
+            beta[0] += terms.centre
+        return Estimates.build(
+            terms.family,
+            [INTERCEPT, *terms.names] if self.has_intercept else terms.names,
+            beta,
+            covariance * np.outer(unit, unit),
+            left_out=self.left_out,
+            errors="penalised" if terms.ridge and meat is None else terms.errors,
+            degrees=degrees if self.family.is_scaled and meat is None else None,
+            tests=not terms.ridge,
+            facts=facts,
+            notes=self.notes,
+        )
+
+    def collect_facts(self, best: int, total: Total, rest: float) -> dict[str, Any]:
+        """Collect the facts of a fit beside its coefficients; `rest` is the residual sum of squares of linear regression."""
+        terms, path = self.terms, self.paths[best]
+        n, degrees = float(total["n"]), self.degrees(total)
+        facts: dict[str, Any] = {"n": n, "events": self.events, "hospitals": len(total.sites) or None}
+        value = path.value + path.decrement / 2
+        if self.family.is_scaled:
+            value = -0.5 * n * (np.log(2 * np.pi * max(rest, 1e-300) / n) + 1) - n * np.log(terms.unit)
+        count = self.size
+        facts |= {"ridge": terms.ridge, "intercept": terms.intercept, "firth": terms.firth}
+        if terms.intercept == OWN:
+            used = float(total["used"])
+            count += round(used)
+            weight = float(total["intercept_weight"]) if terms.mean_intercept else 0.0
+            mean = float(total["intercept"]) / weight if weight else None
+            facts["mean_intercept"] = None if mean is None else mean * terms.unit + terms.centre
+            facts["silent_sites"] = len(total.sites) - round(used)
+            if facts["silent_sites"]:
+                self.notes.append(
+                    f"{facts['silent_sites']} of {len(total.sites)} hospitals say nothing about slopes: "
+                    "their outcomes are all alike or they have no rows"
+                )
+        if terms.intercept == RANDOM:
+            value -= float(total["log_det"][best])
+            phi = rest / degrees * terms.unit**2 if self.family.is_scaled else 1.0
+            facts |= {
+                "mean_intercept": float(path.beta[0]) * terms.unit + terms.centre,
+                "silent_sites": 0,
+                "tau2": self.tau2[best] * phi,
+                "tau2_ratio": self.tau2[best],
+                "tau2_at_edge": len(self.tau2) > 1 and best in (0, len(self.tau2) - 1),
+            }
+            count += len(terms.tau2) > 1
+            if facts["tau2_at_edge"]:
+                end = (
+                    "bottom of the grid: hospitals hardly differ"
+                    if best == 0
+                    else "top of the grid: hospitals differ widely"
+                )
+                self.notes.append(f"the variance of the intercepts, {self.tau2[best]:g}, is at the {end}")
+        deviance = -2 * value
+        if self.family.is_scaled:
+            deviance = rest * terms.unit**2
+            facts["dispersion"] = deviance / degrees
+        elif self.family.name == "poisson":
+            deviance = 2 * (float(total["saturated"]) - value)
+        return facts | {
+            "log_likelihood": float(value),
+            "deviance": float(deviance),
+            "aic": float(2 * count - 2 * value),
+            "exchanges": self.exchanges,
+        }
+
+
+def fit_rows(terms: GLMTerms, rows: Rows) -> tuple[Array, Array] | None:
+    """Fit the model to the rows of one site alone, with an intercept of its own and errors of the model.
+
+    Args:
+        terms: The terms; intercept and errors are not used.
+        rows: The site's rows.
+
+    Returns:
+        Estimates (1 + p,), the intercept first, and their covariance; None where the site cannot fit all columns.
+    """
+    terms = replace(terms, intercept=COMMON, errors="model")
+    try:
+        estimates = fit_in_memory(fit_glm(terms), {"site": rows}, GLM_ANSWERS)
+    except GrandRoundsError:
+        return None
+    if len(estimates.names) < 1 + len(terms.names):
+        return None
+    return estimates.beta, np.asarray(estimates.covariance)
