@@ -42,6 +42,8 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("data", "coding"): "levels",
     ("data", "complete"): False,
     ("data", "products"): [],
+    ("data", "task"): ("auto", "classification"),
+    ("data", "duration"): None,
     ("split", "seed"): None,
     ("train", "objective"): None,
     ("train", "objective_options"): {},

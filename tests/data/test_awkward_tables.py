@@ -346,13 +346,14 @@ def test_every_cell_format_is_a_number_or_none() -> None:
 # --- labels, sites and flags -----------------------------------------------------------------------
 
 
-def test_labels_for_regression_are_refused_with_the_word(tmp_path: Path) -> None:
+def test_a_label_that_may_be_a_count_or_codes_is_asked_for_its_task(tmp_path: Path) -> None:
     days = [str(i * i % 31) for i in range(N)]
     path = write(tmp_path, {**patients(), "los_int": days, "los": [f"{i % 9}.06" for i in range(N)]})
-    for label, message in (("los_int", "looks like a count"), ("los", "looks like a measurement")):
-        sentence = refused(path, flags=("--label", label, "--site", "hospital"))
-        assert message in sentence and "regression is not supported yet" in sentence
-        assert "did you mean" not in sentence
+    sentence = refused(path, flags=("--label", "los_int", "--site", "hospital"))
+    assert "may be a measurement, a count or codes of classes: say --task regression, --task count" in sentence
+    sentence = refused(path, flags=("--label", "los", "--task", "classification", "--site", "hospital"))
+    assert "looks like a measurement (it holds 0.06), but data.task is 'classification': say --task regression" in sentence
+    assert "did you mean" not in sentence
     ten = write(tmp_path, {**patients(), "digit": [str(i % 10) for i in range(N)]})
     assert f"classes: 0 {N // 10}" in check(ten, flags=("--label", "digit", "--site", "hospital"))
 

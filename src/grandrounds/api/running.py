@@ -18,6 +18,8 @@ def run(
     *,
     label: str | None = None,
     event: str | int | float | None = None,
+    task: str | None = None,
+    time: str | None = None,
     site: str | None = None,
     patient: str | None = None,
     drop: Sequence[str] = (),
@@ -36,7 +38,10 @@ def run(
         experiment: The recipe or data set by name, the path of a .toml file or of a table (.csv, .parquet, a SQL URL), a
             pandas DataFrame, or an Experiment. None runs the recipe of `rounds run`.
         label: The column to predict (`data.label`).
-        event: The class whose probability is the risk (`data.event`).
+        event: The class whose probability is the risk (`data.event`); of survival data the value that is the event.
+        task: The type of the outcome, "classification", "regression", "count" or "survival" (`data.task`). None: told from
+            the label where that is certain.
+        time: The column with the follow-up time of survival data (`data.duration`); the label is then the event.
         site: The column that names the hospital of each row (`data.site`). Without one the rows of a table are dealt to
             simulated sites.
         patient: The column that names the patient (`data.patient`).
@@ -61,6 +66,7 @@ def run(
     Examples:
         >>> run("heart", method="fedprox", rounds=30, seed=1)  # doctest: +SKIP
         >>> run(frame, label="died", site="hospital")  # doctest: +SKIP
+        >>> run(frame, label="died", time="days", site="hospital")  # doctest: +SKIP
     """
     from grandrounds.core.errors import BadInput
     from grandrounds.runs.run import run as start
@@ -71,6 +77,8 @@ def run(
         experiment,
         label=label,
         event=event,
+        task=task,
+        time=time,
         site=site,
         patient=patient,
         drop=drop,

@@ -31,6 +31,8 @@ def build_experiment(
     *,
     label: str | None = None,
     event: str | int | float | None = None,
+    task: str | None = None,
+    time: str | None = None,
     site: str | None = None,
     patient: str | None = None,
     drop: Sequence[str] = (),
@@ -47,6 +49,8 @@ def build_experiment(
             Experiment. None is the default recipe.
         label: `data.label`.
         event: `data.event`.
+        task: `data.task`.
+        time: `data.duration`, the follow-up time.
         site: `data.site`.
         patient: `data.patient`.
         drop: `data.drop`.
@@ -66,7 +70,7 @@ def build_experiment(
 
     base, rows = _read_source(source)
     drop_list = [drop] if isinstance(drop, str) else list(drop)
-    roles: Values = {"label": label, "event": event, "site": site, "patient": patient}
+    roles: Values = {"label": label, "event": event, "task": task, "duration": time, "site": site, "patient": patient}
     data = {name: value for name, value in roles.items() if value is not None} | ({"drop": drop_list} if drop else {})
     changes: Values = {"data": data} if data else {}
     _merge(changes, _named_section("method", method))

@@ -255,8 +255,7 @@ def check(
     from grandrounds.runs.federation import assemble
 
     if is_path(source):
-        named = vars(columns) | {"drop": columns.drop.split(",") if columns.drop else ()}
-        experiment = Experiment.parse({"data": {"name": source, **named}}).with_settings(settings)
+        experiment = Experiment.parse({"data": {"name": source, **columns.settings()}}).with_settings(settings)
     elif source in CATALOG or not any(c in source for c in "./:"):
         model = {"model": {"name": next(iter(IMAGES))}} if source in IMAGE_SETS | SCORING_SETS else {}
         data = {"name": find_entry(source).name, "event": columns.event}

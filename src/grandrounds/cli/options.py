@@ -61,6 +61,16 @@ EventClass = Annotated[
         "Default: recognized from the class names.",
     ),
 ]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task", help="Type of the outcome: classification, regression, count or survival. Default: told from the label."
+    ),
+]
+Duration = Annotated[
+    str | None,
+    typer.Option("--time", help="Column with the follow-up time, for survival; --label then names the event (0 or 1)."),
+]
 SiteColumn = Annotated[str | None, typer.Option("--site", help="Column that names the hospital of each row.")]
 Patient = Annotated[str | None, typer.Option("--patient", help="Column that names the patient.")]
 Drop = Annotated[str | None, typer.Option("--drop", help="Columns to leave out: col,col.")]
@@ -91,13 +101,16 @@ class Columns:
 
     label: Label = None
     event: EventClass = None
+    task: TaskOption = None
+    duration: Duration = None
     site: SiteColumn = None
     patient: Patient = None
     drop: Drop = None
 
     def settings(self) -> dict[str, str | list[str]]:
         """Return the settings of [data] that are given."""
-        named = {"label": self.label, "event": self.event, "site": self.site, "patient": self.patient}
+        named = {"label": self.label, "event": self.event, "task": self.task, "duration": self.duration}
+        named |= {"site": self.site, "patient": self.patient}
         values: dict[str, str | list[str]] = {name: value for name, value in named.items() if value is not None}
         if self.drop:
             values["drop"] = [c.strip() for c in self.drop.split(",") if c.strip()]

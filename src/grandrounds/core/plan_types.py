@@ -32,6 +32,8 @@ class DataSettings(Settings):
     table: str | None
     query: str | None
     label: str | None
+    task: str
+    duration: str | None
     event: str | None
     positive: str | None
     site: str | None

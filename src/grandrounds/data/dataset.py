@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,12 +10,12 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.data.formats import AUTO, read_dates
+from grandrounds.data.outcome import MAX_CLASSES, read_durations, read_outcome, unlabelled_rows
 from grandrounds.data.schema import Column, Schema, check_unambiguous
 from grandrounds.data.table import Table, format_number, missing_mask, to_text
 
-MAX_CLASSES = 100
-SURE_CLASSES = 10  # so few whole numbers are codes of classes
 MAX_GROUPS = 10  # numbers with more distinct values than this are cut into quartiles
 
 
@@ -35,6 +34,8 @@ class Dataset:
     patient: Array | None  # (n,) object of str
     time: Array | None  # (n,) float64, sortable: numbers, or dates as seconds since 1970
     incomplete: Array | None = None  # (m,) site of each row left out for a missing value (data.complete), "" if not known
+    outcome: Array | None = None  # (n,) float64, the label as a number: regression and counts
+    duration: Array | None = None  # (n,) float64, follow-up time of survival data
 
     def __len__(self) -> int:
         return len(self.label)
@@ -60,6 +61,8 @@ class Dataset:
             site=None if self.site is None else self.site[rows],
             patient=None if self.patient is None else self.patient[rows],
             time=None if self.time is None else self.time[rows],
+            outcome=None if self.outcome is None else self.outcome[rows],
+            duration=None if self.duration is None else self.duration[rows],
         )
 
     def groups(self, column: str) -> Array:
@@ -93,8 +96,9 @@ def build_dataset(
     Raises:
         BadInput: A column cannot be read as its kind, or the label is no set of classes.
     """
-    label = table.column(schema.label, flag="--label")
-    unlabelled = missing_mask(label)
+    unlabelled = missing_mask(table.column(schema.label, flag="--label"))
+    if drop_unlabelled:
+        unlabelled = unlabelled_rows(table, schema.label, schema.duration)
     if unlabelled.any():
         if not drop_unlabelled:
             raise BadInput(
@@ -111,6 +115,7 @@ def build_dataset(
             code="missing-labels",
         )
     codes, vocabulary = _read_codes(table, schema)
+    label, outcome, duration = _read_outcome(table, schema)
     return Dataset(
         name=name,
         schema=schema,
@@ -118,10 +123,12 @@ def build_dataset(
         numeric=_read_numeric(table, schema),
         codes=codes,
         vocabulary=vocabulary,
-        label=_read_label(table, schema.label),
+        label=label,
         site=None if schema.site is None else _read_key_column(table, schema.site, part="site"),
         patient=None if schema.patient is None else _read_key_column(table, schema.patient, part="patient"),
         time=None if schema.time is None else _read_time(table, schema.time, dates),
+        outcome=outcome,
+        duration=duration,
     )
 
 
@@ -196,32 +203,36 @@ def _read_codes(table: Table, schema: Schema) -> tuple[Array, tuple[tuple[str, .
     return codes, tuple(vocabulary)
 
 
+def _read_outcome(table: Table, schema: Schema) -> tuple[Array, Array | None, Array | None]:
+    """Read the label as text, and of other tasks than classification its numbers and the follow-up times."""
+    if schema.task == CLASSIFICATION:
+        return _read_label(table, schema.label), None, None
+    values, duration = read_outcome(table, schema.label, schema.task, schema.duration)
+    if schema.task == SURVIVAL:
+        return values, None, duration
+    return np.array(to_text(values), dtype=object), values, None
+
+
 def _read_label(table: Table, name: str) -> Array:
     """Read the classes as text; a measurement, an identifier or a single class is refused."""
     values = table.columns[name]
     where = f"label column '{name}' of {table.source}"
     number = values.dtype == np.float64
-    broken = ~np.isfinite(values) | (values != np.floor(values)) if number else np.zeros(0)
-    if broken.any():
-        value = values[int(broken.argmax())]
-        raise BadInput(
-            f"{where} looks like a measurement (it holds {value:g}), but this is classification; regression is not "
-            "supported yet: cut it into classes first, or choose another column (use --label)",
-            code="label-not-classes",
-        )
     classes = to_text(values)
     distinct = set(classes)
-    if number and SURE_CLASSES < len(distinct) <= MAX_CLASSES and _is_count(classes):
+    broken = ~np.isfinite(values) | (values != np.floor(values)) if number else np.zeros(0)
+    if broken.any() and (len(distinct) > 2 or not np.isfinite(values).all()):
+        value = values[int(broken.argmax())]
         raise BadInput(
-            f"{where} has {len(distinct)} different whole numbers and looks like a count (days, a score); regression is "
-            "not supported yet: cut it into classes first, write codes of classes as words, or choose another column "
-            "(use --label)",
+            f"{where} looks like a measurement (it holds {value:g}), but data.task is 'classification': say --task regression "
+            "(data.task), cut it into classes first, or choose another column (use --label)",
             code="label-not-classes",
         )
     if len(distinct) > MAX_CLASSES:
+        task = "; say --task regression or --task count if it is a number, or" if number else ";"
         raise BadInput(
             f"{where} has {len(distinct)} classes and looks like a measurement or an identifier, "
-            f"but this is classification with at most {MAX_CLASSES}; choose another column (use --label)",
+            f"but classification has at most {MAX_CLASSES}{task} choose another column (use --label)",
             code="too-many-classes",
         )
     if len(distinct) == 1:
@@ -231,12 +242,6 @@ def _read_label(table: Table, name: str) -> Array:
             code="one-class-only",
         )
     return np.array(classes, dtype=object)
-
-
-def _is_count(classes: Array) -> bool:
-    """Tell whether whole numbers are more, or rarer, than codes of classes are."""
-    counts = Counter(classes.tolist())
-    return len(counts) > 2 * SURE_CLASSES or min(counts.values()) < SURE_CLASSES
 
 
 def _read_key_column(table: Table, name: str, *, part: str) -> Array:
@@ -340,6 +345,7 @@ def read_new_rows(table: Table, schema: Schema, *, labelled: bool = False) -> Da
         )
     narrowed = replace(schema, columns=columns)
     label = np.full(len(table), "", object)
+    outcome, duration = None, None
     if labelled:
         values = table.column(schema.label, flag="the label the model was trained on")
         if missing_mask(values).any():
@@ -348,6 +354,10 @@ def read_new_rows(table: Table, schema: Schema, *, labelled: bool = False) -> Da
                 code="missing-labels",
             )
         label = np.array(to_text(values), object)
+        if schema.task == SURVIVAL:
+            duration = read_durations(table, str(schema.duration))
+        elif schema.task != CLASSIFICATION:
+            outcome = _read_numbers(table, schema.label)
     numeric, codes, vocabulary = read_features(table, narrowed)
     site = table.columns.get(schema.site) if schema.site else None
     if site is not None and missing_mask(site).any():
@@ -363,4 +373,6 @@ def read_new_rows(table: Table, schema: Schema, *, labelled: bool = False) -> Da
         site=None if site is None else np.array(to_text(site), object),
         patient=None,
         time=None,
+        outcome=outcome,
+        duration=duration,
     )

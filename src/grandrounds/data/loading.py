@@ -12,6 +12,7 @@ import numpy as np
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import AUTO, CLASSIFICATION, SURVIVAL
 from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.core.rng import Keys
 from grandrounds.data.checks import check_unique
@@ -20,6 +21,7 @@ from grandrounds.data.design import check_products, keep_complete
 from grandrounds.data.image_files import has_train_test, read_folder, read_npz, read_train_test
 from grandrounds.data.images import ImageSet, stroke_masks
 from grandrounds.data.kinds import Holdings
+from grandrounds.data.outcome import settle_task
 from grandrounds.data.readers import read_plan_table
 from grandrounds.data.row_files import is_bundle, read_bundle
 from grandrounds.data.schema import infer_schema
@@ -144,6 +146,8 @@ def read_dataset(settings: DataSettings, table: Table) -> Dataset:
     kinds = dict(settings.kinds.plain())
     if settings.id is not None:
         kinds[settings.id] = "id"
+    duration = settings.get("duration")  # a plan of an earlier version has neither
+    task = settle_task(table, label, task=settings.get("task", AUTO), duration=duration)
     schema = infer_schema(
         table,
         label=label,
@@ -153,6 +157,8 @@ def read_dataset(settings: DataSettings, table: Table) -> Dataset:
         drop=[*settings.drop, *([] if part is None or part in settings.drop else [part])],
         overrides=kinds,
         features=getattr(settings, "features", ()),  # a plan of an earlier version does not have them
+        task=task,
+        duration=duration,
     )
     check_products(getattr(settings, "products", ()), schema)
     data = build_dataset(
@@ -179,15 +185,24 @@ def _require_label(settings: DataSettings, table: Table) -> str:
 
 def apply_schema(settings: DataSettings, table: Table) -> Dataset:
     """Read a table with the columns of `data.kinds`, in their order and of those kinds; other columns are ignored."""
-    roles = [settings.label, settings.patient, settings.time, settings.id, settings.get("part")]
+    values = {**settings.plain(), "task": agreed_task(settings)}
+    roles = [settings.label, settings.get("duration"), settings.patient, settings.time, settings.id, settings.get("part")]
     wanted = dict.fromkeys([*settings.kinds.plain(), *(r for r in roles if r)])
     missing = next((name for name in wanted if name not in table.columns), None)
     if missing is not None:
         raise BadInput(
             f"{table.source} lacks the column '{missing}', which the consortium agreed on", code="missing-columns"
         )
+    if settings.get("task", AUTO) == AUTO and settings.label is not None:
+        settle_task(table, settings.label, duration=settings.get("duration"))  # refuses a label that may be no class
     agreed_table = Table({name: table.columns[name] for name in wanted}, table.source, reading=table.reading)
-    return read_dataset(DataSettings({**settings.plain(), "site": None, "drop": [], "name": None}), agreed_table)
+    return read_dataset(DataSettings({**values, "site": None, "drop": [], "name": None}), agreed_table)
+
+
+def agreed_task(settings: DataSettings) -> str:
+    """Return the task of a consortium, whose server has no row to tell it from: classification, unless [data] says otherwise."""
+    task, duration = settings.get("task", AUTO), settings.get("duration")
+    return str(task) if task != AUTO else CLASSIFICATION if duration is None else SURVIVAL
 
 
 def split_site_rows(

@@ -17,6 +17,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.outcome import CLASSIFICATION, TASKS
 from grandrounds.data.formats import date_format, find_unreadable, is_iso_date
 from grandrounds.data.table import Table, format_number, is_number, missing_mask, to_text
 
@@ -49,13 +50,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """Every column of a table in its order, and the four that play a part other than feature."""
+    """Every column of a table in its order, and those that play a part other than feature.
+
+    `task` is the type of the outcome (`core.outcome`); `duration` is the column with the follow-up time of survival data.
+    """
 
     columns: tuple[Column, ...]
     label: str
     site: str | None
     patient: str | None
     time: str | None
+    task: str = CLASSIFICATION
+    duration: str | None = None
 
     @property
     def features(self) -> tuple[Column, ...]:
@@ -76,6 +82,8 @@ class Schema:
         """Convert to plain values for JSON; `from_dict` gives the same schema back."""
         plain = asdict(self)
         plain["columns"] = [{**column, "order": list(column["order"])} for column in plain["columns"]]
+        if self.task == CLASSIFICATION:  # as earlier versions wrote it
+            del plain["task"], plain["duration"]
         return plain
 
     @classmethod
@@ -86,11 +94,14 @@ class Schema:
             roles = {role: plain[role] for role in ("label", "site", "patient", "time")}
             if roles["label"] is None or not all(isinstance(r, str | None) for r in roles.values()):
                 raise TypeError("label, site, patient and time must be column names")
+            task, duration = plain.get("task", CLASSIFICATION), plain.get("duration")
+            if task not in TASKS or not isinstance(duration, str | None):
+                raise TypeError("task must be a type of outcome, and duration a column name")
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(
                 f"the schema is damaged ({error}); use the one that the run wrote", code="damaged-schema"
             ) from None
-        return cls(columns=columns, **roles)
+        return cls(columns=columns, **roles, task=task, duration=duration)
 
 
 def infer_schema(
@@ -103,11 +114,13 @@ def infer_schema(
     drop: Sequence[str] = (),
     overrides: Mapping[str, str | Sequence[str]] | None = None,
     features: Sequence[str] = (),
+    task: str = CLASSIFICATION,
+    duration: str | None = None,
 ) -> Schema:
     """Infer the meaning of each column.
 
-    A column with a role (label, site, patient, time) or that is dropped keeps that role whatever the overrides say, so that
-    one recipe serves for several labels.
+    A column with a role (label, site, patient, time, duration) or that is dropped keeps that role whatever the overrides say,
+    so that one recipe serves for several labels.
 
     Args:
         table: The raw table.
@@ -118,6 +131,8 @@ def infer_schema(
         drop: Columns to leave out.
         overrides: Column -> its kind, or its levels from low to high.
         features: The only columns that may be features; empty: all.
+        task: The type of the outcome (`data.outcome.settle_task`).
+        duration: The column with the follow-up time, for survival.
 
     Raises:
         BadInput: A column is absent, has two roles or contradicts its kind, or no feature is left.
@@ -126,11 +141,12 @@ def infer_schema(
     roles: dict[str, Column] = {}
     parts: tuple[tuple[str, str | None, Kind], ...] = (
         ("label", label, "drop"), ("site", site, "drop"), ("patient", patient, "id"), ("time", time, "drop"),
+        ("follow-up time", duration, "drop"),
     )  # fmt: skip
     for part, name, kind in parts:
         if name is None:
             continue
-        flag = "data.time" if part == "time" else f"--{part}"
+        flag = {"time": "data.time", "follow-up time": "--time"}.get(part, f"--{part}")
         table.column(name, flag=flag)
         if name in roles:
             raise BadInput(
@@ -169,7 +185,7 @@ def infer_schema(
             f'leave it out, or set data.kinds.{_toml_key(refused.name)} = "numeric" or "categorical"',
             code="not-a-feature",
         )
-    schema = Schema(tuple(columns), label=label, site=site, patient=patient, time=time)
+    schema = Schema(tuple(columns), label=label, site=site, patient=patient, time=time, task=task, duration=duration)
     if not schema.features:
         left_out = "; ".join(f"'{c.name}': {c.why}" for c in schema.columns[:8])
         raise BadInput(

@@ -47,6 +47,12 @@ class Data(Section):
     table: str | None = Field(None, description="your own table: .csv, .csv.gz, .tsv, .parquet, .npz, or a SQL URL")
     query: str | None = Field(None, description="SELECT statement or table name, for a SQL URL")
     label: str | None = Field(None, description="column to predict")
+    task: Literal["auto", "classification", "regression", "count", "survival"] = Field(
+        "auto", description="type of the outcome; auto: told from the label if it is certain; survival if data.duration is set"
+    )
+    duration: str | None = Field(
+        None, description="column with the follow-up time, for survival; the label is then the event (0 or 1, or see data.event)"
+    )
     event: Annotated[str | None, BeforeValidator(_as_word)] = Field(
         None, description="the class (of two) whose probability is the risk; not set: known words such as 'yes', else an error"
     )
@@ -179,7 +185,9 @@ class Model(Section):
     """Model architecture."""
 
     name: Annotated[str, OwnCode] = Field(
-        "logistic", description="`rounds list models`, or your own torch module: 'package.module:Class'"
+        "logistic",
+        description="`rounds list models`, or your own torch module: 'package.module:Class'; 'logistic' becomes 'linear' where "
+        "data.task is not classification",
     )
     hidden: tuple[int, ...] = Field((64, 32), description="widths of the hidden layers of 'mlp'")
     trees: int = Field(50, ge=1, le=100_000, description="trees that each site grows for 'forest'")

@@ -16,6 +16,7 @@ from grandrounds.models.protocol import Model, ModelSpec
 
 TABLES = {
     "logistic": "Logistic regression, binary or multi-class, with interpretable coefficients (tables)",
+    "linear": "Linear model of a number, of the log of a count, or of the log hazard (tables; data.task)",
     "mlp": "Multi-layer perceptron with ReLU; model.hidden gives the widths, e.g. [64, 32] (tables)",
     "lightgbm": "Gradient-boosted trees by LightGBM, for methods 'pooled' and 'local'; model.trees a round (tables)",
     "forest": "Random forest, trained at sites and joined as a union of trees; model.trees, model.depth (tables)",

@@ -18,6 +18,7 @@ import numpy as np
 
 from grandrounds.audit.entry import OWN
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.outcome import COUNT, REGRESSION
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
 from grandrounds.data.agreement.schema import parse_image_shape
@@ -25,7 +26,7 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.data.design import check_products
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.loading import AT_SITES
+from grandrounds.data.loading import AT_SITES, agreed_task
 from grandrounds.data.reference_sets import Reference, load_reference_images, read_reference_table
 from grandrounds.data.schema import Column, Schema
 from grandrounds.data.split import Rows, assign_roles
@@ -160,7 +161,8 @@ def empty(plan: Plan) -> Holdings:
     columns = tuple(_column(n, kind if not wanted or n in wanted else "drop") for n, kind in d.kinds.plain().items())
     if d.label is None:
         raise BadInput("data.label names no column: set it to the column that hospitals predict", code="label-not-set")
-    schema = Schema(columns, d.label, None, d.patient, d.time)
+    task, duration = agreed_task(d), d.get("duration")
+    schema = Schema(columns, d.label, None, d.patient, d.time, task, duration)
     check_products(getattr(d, "products", ()), schema)
     held: dict[str, Any] = {c.name: none for c in columns} | {d.label: none}
     return Dataset(
@@ -174,6 +176,8 @@ def empty(plan: Plan) -> Holdings:
         site=None,
         patient=None if d.patient is None else none,
         time=None if d.time is None else np.empty(0),
+        outcome=np.empty(0) if task in (REGRESSION, COUNT) else None,
+        duration=None if duration is None else np.empty(0),
     )
 
 

@@ -85,11 +85,12 @@ class Part:
     """Prepared rows of one part (train, val or test); site k owns rows offsets[k]:offsets[k + 1]."""
 
     x: Array  # (N, d)
-    y: Array  # (N,) class numbers
-    target: Array  # (N, C) target probabilities
+    y: Array  # (N,) class numbers; float64 numbers or counts as recorded; for survival 1 where the event was observed
+    target: Array  # (N, C) target probabilities; (N, 1) the outcome in units of training; for survival (N, 2) event, rank of time
     group: Array  # (N,) subgroup numbers
     offsets: Array  # (K + 1,)
     patient: Array | None = None  # (N,) patient of each row, as text, if the privacy unit is a patient
+    time: Array | None = None  # (N,) float64 follow-up time, for survival
 
     @cached_property
     def patients(self) -> tuple[Patients, ...] | None:
@@ -117,12 +118,14 @@ class Part:
     def emptied(self) -> Part:
         """Return an empty part."""
         none = np.zeros_like(self.offsets)
-        return Part(self.x[:0], self.y[:0], self.target[:0], self.group[:0], none)
+        time = None if self.time is None else self.time[:0]
+        return Part(self.x[:0], self.y[:0], self.target[:0], self.group[:0], none, time=time)
 
     def only(self, chosen: Array) -> Part:
         """Return the part with these rows (N,) of bool only."""
         ends = np.concatenate([[0], np.cumsum(chosen)])[self.offsets]
-        return Part(self.x[chosen], self.y[chosen], self.target[chosen], self.group[chosen], ends)
+        time = None if self.time is None else self.time[chosen]
+        return Part(self.x[chosen], self.y[chosen], self.target[chosen], self.group[chosen], ends, time=time)
 
     def owner(self) -> Array:
         """Return the site number of each row."""
