@@ -254,6 +254,7 @@ def _show_case(console: Console, case: CaseExplanation, top: int) -> None:
     from grandrounds.analysis.case.case_page import (
         PARTS,
         case_title,
+        risk_interval_text,
         risk_name,
         score_description,
         value_text,
@@ -263,11 +264,13 @@ def _show_case(console: Console, case: CaseExplanation, top: int) -> None:
 
     part = PARTS.get(case.part or "", "new patient")
     _line(console, styled((case_title(case), "bold"), f" ({part}, {case.model_owner})"))
+    ends = risk_interval_text(case)
     _line(
         console,
         styled(
             f"{risk_name(case)} of {case.event}: ",
             (f"{case.probability:.1%}", "bold"),
+            f" (95% CI {ends})" if ends else "",
             f", baseline {case.baseline:.1%}; decision {case.decision}, outcome {case.outcome or 'not known'}",
             f" ({case.verdict})" if case.verdict else "",
         ),
@@ -295,12 +298,20 @@ def _attribution_table(case: CaseExplanation, top: int) -> Table:
     """Tabulate amplifiers and mitigators, the `top` strongest of each; then all others together."""
     from rich.table import Table
 
-    from grandrounds.analysis.case.case_page import is_complete, percentile_text, points_text, value_text
+    from grandrounds.analysis.case.case_page import (
+        has_intervals,
+        interval_text,
+        is_complete,
+        percentile_text,
+        points_text,
+        value_text,
+    )
 
     table = Table()
-    two = len(case.classes) == 2
+    two, known = len(case.classes) == 2, has_intervals(case)
     has_percentiles = any(percentile_text(r) for r in case.attributions)
-    columns = ["", "value", *(["among patients"] if has_percentiles else []), case.unit, *(["points"] if two else [])]
+    columns = ["", "value", *(["among patients"] if has_percentiles else []), case.unit]
+    columns += [*(["95% CI"] if known else []), *(["points"] if two else [])]
     for column in columns:
         table.add_column(column, justify="left" if column in ("", "among patients") else "right")
     blank = [""] * columns[1:].index(case.unit)
@@ -315,7 +326,7 @@ def _attribution_table(case: CaseExplanation, top: int) -> Table:
         table.add_row(styled((title, f"bold {colour}"), ("" if shown else " none", "dim")))
         for r in shown:
             value = styled(value_text(r), (" (imputed)" if r.imputed else "", "dim"))
-            points = [points_text(r)] if two else []
+            points = [*([interval_text(r)] if known else []), *([points_text(r)] if two else [])]
             number = styled((f"{r.contribution:+.3f}", colour))
             table.add_row(f"  {r.column}", value, *([percentile_text(r)] if has_percentiles else []), number, *points)
     if rest:

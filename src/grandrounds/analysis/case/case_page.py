@@ -303,6 +303,11 @@ def _score(risk: float) -> float:
     return float(np.log(risk / (1 - risk))) if 0 < risk < 1 else float(np.sign(risk - 0.5)) * 1e3
 
 
+INTERVALS = (
+    "95% intervals follow from the covariance of the estimates. They show how far the coefficients are known, not how much "
+    "patients with the same values differ."
+)
+
 PRIVATE = "Patient data. Treat this page as part of the medical record."
 
 _STYLE = f"""
@@ -344,7 +349,7 @@ def case_page(case: CaseExplanation, *, top: int) -> str:
     decided = "" if case.threshold is None else f"flagged from a risk of {case.threshold:.1%}"
     outcome = case.outcome or "not known"
     tiles = [
-        (f"{risk_name(case)} of {case.event}", f"{case.probability:.1%}", case.model_owner),
+        (f"{risk_name(case)} of {case.event}", f"{case.probability:.1%}", _risk_note(case)),
         ("baseline", f"{case.baseline:.1%}", case.start),
         ("decision", decision_text(case), decided),
         ("outcome", outcome, kind if case.verdict is None else f"{case.verdict}; {kind}"),
@@ -376,6 +381,29 @@ def _log_odds_switch(case: CaseExplanation) -> list[str]:
     if case.unit != LOG_ODDS or len(case.classes) != 2:
         return []
     return ["<p><label><input type='checkbox' id='log-odds'> Show log-odds</label></p>"]
+
+
+def _risk_note(case: CaseExplanation) -> str:
+    ends = risk_interval_text(case)
+    return f"95% CI {ends}; {case.model_owner}" if ends else case.model_owner
+
+
+def risk_interval_text(case: CaseExplanation) -> str:
+    """Write the 95% interval of the risk, '31.2% to 40.5%'; "" where the model has no standard errors."""
+    ends = case.risk_interval
+    return "" if ends is None else f"{ends[0]:.1%} to {ends[1]:.1%}"
+
+
+def has_intervals(case: CaseExplanation) -> bool:
+    """Tell whether contributions have 95% intervals."""
+    return any(r.low is not None for r in case.attributions)
+
+
+def interval_text(attribution: Attribution) -> str:
+    """Write the 95% interval of a contribution, '+0.120 to +0.341'; "" where there is none."""
+    if attribution.low is None or attribution.high is None:
+        return ""
+    return f"{attribution.low:+.3f} to {attribution.high:+.3f}"
 
 
 def decision_text(case: CaseExplanation) -> str:
@@ -418,6 +446,8 @@ def reading_guide(case: CaseExplanation) -> list[str]:
         "An attribution shows how the model responds. It is not a cause of illness and not a treatment effect. "
         "An imputed value was not measured; its contribution is that of the value used instead.",
     ]
+    if has_intervals(case):
+        lines.insert(2, INTERVALS)
     if not is_complete(case):
         lines.insert(2, f"{case.remainder:+.3f} of it is not explained by this explainer.")
     return lines
@@ -492,7 +522,9 @@ def _list(case: CaseExplanation, attributions: Sequence[Attribution], title: str
     has_percentiles = any(percentile_text(r) for r in case.attributions)
     head = ["column", "value", *(["<th class='text'>among patients</th>"] if has_percentiles else [])]
     head += ["points"] if len(case.classes) == 2 else []
-    head += [f"<th class='odds'>{case.unit}</th>"]
+    known = has_intervals(case)
+    odds = "" if known else " class='odds'"  # an interval is of the contribution in log-odds, so both are shown
+    head += [f"<th{odds}>{case.unit}</th>", *(["95% CI"] if known else [])]
     head += ["<th class='ratio odds'>odds ratio</th>"] if case.unit == LOG_ODDS else []
     rows = []
     for r in attributions:
@@ -500,7 +532,7 @@ def _list(case: CaseExplanation, attributions: Sequence[Attribution], title: str
         label = column_label(r.column, case.source).name
         row = [td(breakable(label)), td(value), *([text_cell(percentile_text(r))] if has_percentiles else [])]
         row += [td(points_text(r))] if r.points is not None else []
-        row += [f"<td class='odds'>{r.contribution:+.3f}</td>"]
+        row += [f"<td{odds}>{r.contribution:+.3f}</td>", *([td(interval_text(r))] if known else [])]
         row += [f"<td class='ratio odds'>{r.odds_ratio:.2f}</td>"] if r.odds_ratio is not None else []
         rows.append(row)
     listing = table(head, rows) if rows else "<p class='quiet'>none</p>"

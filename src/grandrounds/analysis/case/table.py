@@ -19,6 +19,7 @@ from grandrounds.analysis.case.attributions import (
     score_unit,
     zero_weight_columns,
 )
+from grandrounds.analysis.case.intervals import ScoreErrors, matching_estimates, score_errors
 from grandrounds.analysis.case.near_misses import is_near
 from grandrounds.analysis.case.population import (
     ComparisonPopulation,
@@ -42,6 +43,7 @@ from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.table import Table
 from grandrounds.explain.explainers.cases import Question
+from grandrounds.explain.explainers.linear import linear_layer
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import class_probabilities
 
@@ -70,6 +72,8 @@ class Attribution:
     points: float | None  # change in risk in percentage points; None for more than two classes
     imputed: bool  # the value is missing, and a typical value was used instead
     margin: float | None = None  # points by which noise may have moved the percentile or share; None: there is no noise
+    low: float | None = None  # lower end of the contribution's 95% interval; None: the model has no standard errors
+    high: float | None = None
 
     @property
     def direction(self) -> str:
@@ -77,8 +81,9 @@ class Attribution:
         return "raises" if self.contribution > 0 else "lowers" if self.contribution < 0 else "does nothing"
 
     def to_dict(self) -> dict[str, object]:
-        """Return the attribution as plain JSON."""
-        return {**vars(self), "direction": self.direction}
+        """Return the attribution as plain JSON; its interval only where it has one."""
+        values = {key: v for key, v in vars(self).items() if key not in ("low", "high") or v is not None}
+        return {**values, "direction": self.direction}
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,15 @@ class CaseExplanation:
     zero_weight_columns: tuple[str, ...]  # columns that a linear model gives no weight
     bias: tuple[Flag, ...]
     notes: tuple[str, ...]
+    interval: tuple[float, float] | None = None  # 95% interval of the score, where the model has standard errors
+
+    @property
+    def risk_interval(self) -> tuple[float, float] | None:
+        """The 95% interval of the probability: that of the score, back-transformed."""
+        if self.interval is None or len(self.classes) != 2:
+            return None
+        low, high = (_risk(z, self.unit) for z in self.interval)
+        return low, high
 
     @property
     def probability(self) -> float:
@@ -171,6 +185,7 @@ class CaseExplanation:
                     "explained": self.target_class,
                     "event": self.event,
                     "probability": self.probability,
+                    **({} if self.risk_interval is None else {"probability_interval": self.risk_interval}),
                     "probabilities": dict(zip(self.classes, self.probabilities, strict=True)),
                     "decision": self.decision,
                     "threshold": self.threshold,
@@ -180,6 +195,7 @@ class CaseExplanation:
                     "unit": self.unit,
                     "base": self.base,
                     "score": self.score,
+                    **({} if self.interval is None else {"score_interval": self.interval}),
                     "remainder": self.remainder,
                     "explainer": self.explainer,
                     "start": self.start,
@@ -259,7 +275,8 @@ def explain_table_row(
     )
     parts = attribute_score(question, explainer)
     scale = _ScoreScale(score_unit(model.net), parts.score, two=len(outputs) == 2)
-    attributions = _attributions(question.features.names, parts.contributions, values, scale)
+    errors = _errors(run, model, question, explainer)
+    attributions = _attributions(question.features.names, parts.contributions, values, scale, errors)
     people = population.summary
     mean = None if people is None or people.in_cells else start_at_mean(people, model.encoding, wide).background
     return CaseExplanation(
@@ -288,6 +305,29 @@ def explain_table_row(
         zero_weight_columns=zero_weight_columns(question),
         bias=_bias_flags(attributions, flagged, scale, _column_effects(question, parts, mean), model.threshold),
         notes=(*case_row.notes, *([start.note] if start.note else [])),
+        interval=None if errors is None else errors.around(parts.score, errors.score),
+    )
+
+
+_EXACT_FOR_LINEAR = ("shap", "coefficients", "integrated_gradients")
+"""Explainers whose contributions of a linear model are b (x - reference)."""
+
+
+def _errors(run: Run, model: TrainedModel, question: Question, explainer: str) -> ScoreErrors | None:
+    """Compute standard errors of the explanation; None for a model that is not the run's own estimates."""
+    if explainer not in _EXACT_FOR_LINEAR or model.net.outputs != 1 or not is_linear(question.model):
+        return None
+    assert isinstance(model.encoding, Encoding)
+    weights, _ = linear_layer(question.model, question.theta)
+    estimates = matching_estimates(run.summary, weights[:, 0], model.encoding.features)
+    if estimates is None:
+        return None
+    return score_errors(
+        estimates,
+        question.x[0].astype(float),
+        question.background.mean(axis=0).astype(float),
+        inputs=model.encoding.features,
+        columns=model.encoding.sources,
     )
 
 
@@ -319,14 +359,19 @@ class _ScoreScale:
 
 
 def _attributions(
-    names: tuple[str, ...], contributions: Array, values: Mapping[str, Value], scale: _ScoreScale
+    names: tuple[str, ...],
+    contributions: Array,
+    values: Mapping[str, Value],
+    scale: _ScoreScale,
+    errors: ScoreErrors | None,
 ) -> tuple[Attribution, ...]:
     order = np.argsort(-np.abs(contributions), kind="stable")
     attributions = []
     for f in order:
         v, c = values[names[f]], float(contributions[f])
         shown = (v.value, v.percentile, v.share, c, scale.odds_ratio(c), scale.points(c), v.value is None, v.margin)
-        attributions.append(Attribution(names[f], *shown))
+        ends = None if errors is None else errors.around(c, errors.contributions[names[f]])
+        attributions.append(Attribution(names[f], *shown, *(ends or ())))
     return tuple(attributions)
 
 

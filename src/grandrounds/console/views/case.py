@@ -15,11 +15,14 @@ from grandrounds.analysis.case.case_page import (
     case_figure,
     case_title,
     decision_text,
+    has_intervals,
+    interval_text,
     missing_lines,
     patient_name,
     percentile_text,
     points_text,
     reading_guide,
+    risk_interval_text,
     risk_name,
     value_text,
     value_with_unit,
@@ -76,6 +79,7 @@ class ReasonLine(BaseModel):
     imputed: bool
     standing: str
     contribution: float
+    interval: str
     odds_ratio: float | None
     points: str
 
@@ -96,6 +100,8 @@ class CaseView(BaseModel):
     missing: list[str]
     private: str
     risk_word: str
+    risk_interval: str
+    has_intervals: bool
     part: str
     band: Band | None
     amplifiers: list[ReasonLine]
@@ -145,6 +151,8 @@ def view(patients: Patients, number: int) -> CaseView:
         missing=missing_lines(case),
         private=PRIVATE,
         risk_word=risk_name(case),
+        risk_interval=risk_interval_text(case),
+        has_intervals=has_intervals(case),
         part=PARTS.get(case.part or "", "new patient"),
         band=band(patients.reliability, case.probability, event=case.event),
         amplifiers=[_line(r, data_set(patients)) for r in case.amplifiers],
@@ -246,6 +254,7 @@ def _line(reason: Attribution, data: str | None) -> ReasonLine:
         imputed=reason.imputed,
         standing=percentile_text(reason),
         contribution=reason.contribution,
+        interval=interval_text(reason),
         odds_ratio=reason.odds_ratio,
         points=points_text(reason),
     )
