@@ -196,6 +196,11 @@ def infer_schema(
     return schema
 
 
+def infer_column(table: Table, name: str) -> Column:
+    """Infer the meaning of one column of a table by its name and content."""
+    return _infer(table, name=name)
+
+
 def _infer(table: Table, *, name: str) -> Column:
     """Infer one column by the rules."""
     values = table.columns[name]

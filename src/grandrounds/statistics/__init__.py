@@ -6,6 +6,7 @@ from grandrounds.statistics.cox import COX_ANSWERS
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.log_rank import answer_log_rank
 from grandrounds.statistics.question import Answer
+from grandrounds.statistics.table_one import answer_table_one
 from grandrounds.statistics.time_counts import answer_time_counts, answer_time_range
 
 ANSWERS: dict[str, Answer] = {
@@ -13,6 +14,7 @@ ANSWERS: dict[str, Answer] = {
     "counts.time": answer_time_counts,
     "logrank.sites": answer_log_rank,
     "range.time": answer_time_range,
+    "table1": answer_table_one,
     **GLM_ANSWERS,
 }
 """The sites' halves by kind of question."""
