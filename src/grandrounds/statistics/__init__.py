@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from grandrounds.statistics.brier import answer_brier, answer_calibration, answer_hazard
+from grandrounds.statistics.concordance import answer_concordance, answer_score_counts
 from grandrounds.statistics.cox import COX_ANSWERS
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.log_rank import answer_log_rank
@@ -11,6 +13,11 @@ from grandrounds.statistics.time_counts import answer_time_counts, answer_time_r
 
 ANSWERS: dict[str, Answer] = {
     **COX_ANSWERS,
+    "brier": answer_brier,
+    "calibration.time": answer_calibration,
+    "concordance.sites": answer_concordance,
+    "counts.scores": answer_score_counts,
+    "hazard.time": answer_hazard,
     "counts.time": answer_time_counts,
     "logrank.sites": answer_log_rank,
     "range.time": answer_time_range,

@@ -20,6 +20,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.statistics.log_rank import LogRank, compare_by_counts, compare_within_sites
 from grandrounds.statistics.question import Fit
 from grandrounds.statistics.time_counts import (
+    LEAST,
     Grid,
     TimeCounts,
     count_by_cell,
@@ -27,9 +28,6 @@ from grandrounds.statistics.time_counts import (
     count_small_cells,
     merge_cells,
 )
-
-LEAST = 5
-"""Least number of events in an interval, unless the policy says otherwise."""
 
 _Z = float(special.ndtri(0.975))
 
@@ -242,7 +240,7 @@ def estimate_curve(
     survival, variance = product_limit(cells, grid=grid)
     at = np.searchsorted(cells.ends, times)
     survival, variance = survival[at], np.diff(variance.cumsum()[at], prepend=0.0)
-    low, high = _log_log_interval(survival, variance.cumsum())
+    low, high = log_log_interval(survival, variance.cumsum())
     end = float(times[-1]) if horizon is None else min(horizon, float(times[-1]))
     return SurvivalCurve(
         group,
@@ -282,7 +280,7 @@ def product_limit(counts: TimeCounts, *, grid: Grid) -> tuple[Array, Array]:
     return survival, variance
 
 
-def _log_log_interval(survival: Array, variance: Array) -> tuple[Array, Array]:
+def log_log_interval(survival: Array, variance: Array) -> tuple[Array, Array]:
     """Return the pointwise 95% interval on the scale log(-log S); S itself where it is 0 or 1."""
     inner = (survival > 0) & (survival < 1)
     log = np.log(np.where(inner, survival, 0.5))

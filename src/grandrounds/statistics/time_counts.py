@@ -20,6 +20,9 @@ from grandrounds.statistics.question import Blocks, Fit, Question, Rows
 
 Grid = Literal["bins", "days"]
 
+LEAST = 5
+"""Least number of events in an interval, unless the policy says otherwise."""
+
 _LOWEST, _HIGHEST = -4, 27
 """Powers of two between which the longest follow-up may lie: 30 days recorded in years, 250 years recorded in minutes."""
 _MOST_DAYS = 50_000
@@ -72,7 +75,7 @@ class TimeCounts:
         return TimeCounts(self.ends, self.events[one], self.censored[one], self.beyond[one])
 
     def cut(self, horizon: float) -> TimeCounts:
-        """Return the counts up to a horizon, which must be the end of an interval."""
+        """Return the counts of the intervals that end by a horizon; later rows are beyond the grid."""
         m = int(np.searchsorted(self.ends, horizon, side="right"))
         later = self.events[:, m:].sum(1) + self.censored[:, m:].sum(1)
         return TimeCounts(self.ends[:m], self.events[:, :m], self.censored[:, :m], self.beyond + later)
@@ -185,30 +188,53 @@ def ask_time_counts(ends: Array, *, groups: int = 1, step: str = "events by inte
     return TimeCounts(np.asarray(ends), events[:, :-1], censored[:, :-1], beyond), round(float(total["off"]))
 
 
-def count_by_cell(*, groups: int = 1, unit: float = 1.0, least: int = 5) -> Fit[TimeCounts]:
+def find_density() -> Fit[TimeCounts]:
+    """Count events and censored rows of all groups on 32 equal cells, up to a power of two. Two exchanges."""
+    longest, _ = yield from find_time_range()
+    width = longest / _COARSE_CELLS
+    counts, _ = yield from ask_time_counts(width * np.arange(1, _COARSE_CELLS + 1), step="density of events")
+    return _drop_tail(counts)
+
+
+def place_cells(density: TimeCounts, cells: Array, *, unit: float = 1.0) -> Array:
+    """Divide each coarse cell into a number of equal cells.
+
+    Args:
+        density: Counts on equal cells.
+        cells: (m,) number of cells wanted in each; rounded up, and at least one.
+        unit: Unit in which times are recorded; cells end at multiples of it, if coarse cells are as wide.
+
+    Returns:
+        Ends of the cells, ascending.
+    """
+    width = float(density.ends[0])
+    parts = np.maximum(np.ceil(cells), 1).astype(int)
+    starts = density.ends - width
+    ends = np.concatenate([a + width * np.arange(1, k + 1) / k for a, k in zip(starts, parts, strict=True)])
+    return np.unique(np.ceil(ends / unit - 1e-9) * unit) if width >= unit else ends
+
+
+def count_by_cell(
+    *, groups: int = 1, unit: float = 1.0, least: int = LEAST, least_censored: int = 0
+) -> Fit[TimeCounts]:
     """Count on a grid of cells with about as many events each, about two to an interval. Three exchanges.
 
-    The first exchange finds the range, the second the density of events on 32 equal cells. The number of cells follows from
-    the number of events, so few numbers are sent.
+    The number of cells follows from the number of events, so few numbers are sent.
 
     Args:
         groups: Number of groups.
         unit: Unit in which times are recorded; cells end at multiples of it.
         least: Least number of events of an interval, after `merge_cells`.
+        least_censored: Least number of censored rows of an interval, for a censoring curve; 0: there is none.
 
     Returns:
         The counts, without the empty cells after the longest follow-up.
     """
-    longest, _ = yield from find_time_range()
-    width = longest / _COARSE_CELLS
-    coarse, _ = yield from ask_time_counts(width * np.arange(1, _COARSE_CELLS + 1), step="density of events")
-    coarse = _drop_tail(coarse)
-    cells = np.ceil(coarse.events[0] * _CELLS_PER_INTERVAL / least)
-    cells = np.maximum(np.minimum(cells, max(1.0, np.floor(width / unit))), 1).astype(int)
-    starts = coarse.ends - width
-    ends = np.concatenate([a + width * np.arange(1, k + 1) / k for a, k in zip(starts, cells, strict=True)])
-    if width >= unit:
-        ends = np.unique(np.ceil(ends / unit) * unit)
+    density = yield from find_density()
+    wanted = density.events[0] / least
+    if least_censored:
+        wanted = np.maximum(wanted, density.censored[0] / least_censored)
+    ends = place_cells(density, _CELLS_PER_INTERVAL * wanted, unit=unit)
     counts, _ = yield from ask_time_counts(ends, groups=groups)
     return _drop_tail(counts)
 
