@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from grandrounds.core import plugins, redact
 from grandrounds.core.arrays import read_file
 from grandrounds.core.errors import BadInput, nearest, visible
+from grandrounds.core.outcome import AUTO, SURVIVAL
 from grandrounds.core.plan import rename_settings
 from grandrounds.core.section import SEEDS, Section, describe_error, error_code, quote_value
 from grandrounds.data.image_files import has_part
@@ -243,6 +244,8 @@ class Experiment(Section):
             same = data.label in (None, catalog_entry.label) and data.positive is None
             fill = {"label": catalog_entry.label, "site": catalog_entry.site, "patient": catalog_entry.patient}
             fill |= {"event": catalog_entry.event if same else None, "part": catalog_entry.part}
+            if same and data.task in (AUTO, SURVIVAL):
+                fill |= {"duration": catalog_entry.duration}
             fill = {k: v for k, v in fill.items() if getattr(data, k) is None and v is not None}
             data = data.model_copy(
                 update={

@@ -61,7 +61,7 @@ def test_entry_describes_its_table(name, table):
     one, data = find_entry(name), table(name)
     assert one.name == name
     assert len(data) == one.rows
-    named = {one.label, *one.drop, *one.schema} | {c for c in (one.site, one.patient, one.subgroup, one.part) if c}
+    named = {one.label, *one.drop, *one.schema} | {c for c in (one.site, one.patient, one.subgroup, one.part, one.duration) if c}
     assert named <= set(data.names)
     schema = infer_schema(
         data, label=one.label, site=one.site, patient=one.patient, drop=one.drop, overrides=one.schema

@@ -26,7 +26,7 @@ class Entry:
     computes what takes long and keeps it in the cache: loading does so too, but cannot say how far it is.
     `event` is the class of two whose probability is the risk.
     `ranges` and `levels` are what is known of columns and of the label beforehand (data.encoding = "public").
-    `part` is the column of the publisher's own training and test rows.
+    `part` is the column of the publisher's own training and test rows, `duration` that of the follow-up time.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Entry:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     part: str | None = None
+    duration: str | None = None
 
 
 def find_entry(name: str) -> Entry:
@@ -259,7 +260,7 @@ _ALL = (
         site="region",
         patient="patient",
         part="part",
-        drop=("days",),
+        duration="days",
         schema=dict.fromkeys(tcga.FEATURES, "numeric"),
     ),
     Entry(
