@@ -7,6 +7,7 @@ from grandrounds.statistics.concordance import answer_concordance, answer_score_
 from grandrounds.statistics.cox import COX_ANSWERS
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.log_rank import answer_log_rank
+from grandrounds.statistics.meta import answer_meta
 from grandrounds.statistics.question import Answer
 from grandrounds.statistics.table_one import answer_table_one
 from grandrounds.statistics.time_counts import answer_time_counts, answer_time_range
@@ -19,6 +20,7 @@ ANSWERS: dict[str, Answer] = {
     "counts.scores": answer_score_counts,
     "hazard.time": answer_hazard,
     "counts.time": answer_time_counts,
+    "meta": answer_meta,
     "logrank.sites": answer_log_rank,
     "range.time": answer_time_range,
     "table1": answer_table_one,
