@@ -410,13 +410,11 @@ def _rescale(c: MetaCoefficient, factor: float) -> MetaCoefficient:
     ends = {name: (getattr(c, f"{name}low"), getattr(c, f"{name}high")) for name in ("", "fixed_", "prediction_")}
     if factor < 0:
         ends = {name: (high, low) for name, (low, high) in ends.items()}
-    bounds = {
+    changed: dict[str, Any] = {
         f"{name}{end}": times(x) for name, two in ends.items() for end, x in zip(("low", "high"), two, strict=True)
     }
-    errors = {name: times(getattr(c, name), abs(factor)) for name in ("error", "fixed_error")}
-    return replace(
-        c, fixed=times(c.fixed), estimate=times(c.estimate), tau2=times(c.tau2, factor**2), **bounds, **errors
-    )
+    changed |= {name: times(getattr(c, name), abs(factor)) for name in ("error", "fixed_error")}
+    return replace(c, fixed=times(c.fixed), estimate=times(c.estimate), tau2=times(c.tau2, factor**2), **changed)
 
 
 def _rescale_site(e: SiteEstimate, factor: float) -> SiteEstimate:
