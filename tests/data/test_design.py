@@ -133,6 +133,13 @@ def test_a_number_from_which_few_rows_differ_is_left_out():
     assert Encoding.from_dict(json.loads(json.dumps(encoding.to_dict()))) == encoding
 
 
+def test_a_year_is_no_small_cell():
+    """Nearly all years fall in one cell of the summary, and still differ."""
+    year = np.r_[np.repeat(np.arange(2014.0, 2020.0), 19), 1990.0, 1991.0, 1990.0, *[2016.0] * 3]
+    data = read(patients([60, 60], gaps=0.0).with_columns({"age": year}), features=["age", "lactate"])
+    assert not encoding_of(data).left_out
+
+
 def test_earlier_encodings_keep_their_json():
     encoding = agreed([dataset(patients([60, 60]))])[0]
     assert list(encoding.to_dict()) == ["numeric", "categorical", "classes", "class_counts", "groups"]

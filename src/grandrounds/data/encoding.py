@@ -372,7 +372,7 @@ def make_encoding(
             out.append(Numeric(name, 0.0, 0.0, 0.0, 0.0, 1.0, False))
             continue
         centre, scale = float(moments.mean[j]), float(moments.deviation[j])
-        small = _small_column(total, j, rules.least)
+        small = _small_column(total, j, rules.least, deviation=scale)
         if small is not None:
             left_out[name] = f"all but fewer than {rules.least} rows have one value"
             out.append(Numeric(name, small, small, small, small, 1.0, False))
@@ -422,16 +422,19 @@ def describe_design(encoding: Encoding, total: Summary, rules: EncodingRules) ->
     return out
 
 
-def _small_column(total: Summary, column: int, least: int) -> float | None:
+def _small_column(total: Summary, column: int, least: int, *, deviation: float) -> float | None:
     """Return the usual value of a numeric column from which fewer than `least` rows differ; None for any other column.
 
-    A column with two values is a category: the sums over the rows of its rare value are those patients' values.
+    A column with two values is a category: the sums over the rows of its rare value are those patients' values. Cells of the
+    summary are 0.2% wide; a column that varies within its usual cell, such as a year, has a larger deviation than its cells.
     """
     if not least:
         return None
     values, count = total.cells.of_column(column)
     most = int(count.argmax())
-    return float(values[most]) if 0 < count.sum() - count[most] < least else None
+    between = float(np.average((values - np.average(values, weights=count)) ** 2, weights=count))
+    is_small = 0 < count.sum() - count[most] < least and deviation**2 <= 1.02 * between
+    return float(values[most]) if is_small else None
 
 
 def _levels(name: str, counts: Mapping[str, int], rules: EncodingRules) -> Categorical:
