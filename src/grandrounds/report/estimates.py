@@ -39,16 +39,28 @@ INTERCEPTS = {
 
 _FACTS = {
     "n": "rows",
+    "hospitals": "hospitals",
     "events": "events",
     "log_likelihood": "log-likelihood",
     "deviance": "deviance",
     "aic": "AIC",
+    "dispersion": "residual variance",
     "ridge": "ridge penalty",
+    "firth": "Firth's correction",
+    "silent_sites": "hospitals without information on slopes",
     "tau2": "variance of hospitals' intercepts",
     "ties": "ties",
-    "strata": "strata",
+    "baseline": "baseline hazard",
+    "sites_without_events": "hospitals without events",
+    "clusters": "clusters",
 }
 """Facts that pages show, with their labels, in order."""
+
+_BASELINES = {
+    "strata": "one for each hospital, which never leaves it",
+    "grid": "one for all hospitals, on intervals of time",
+    "days": "one for all hospitals, on single days: rows of single patients can be read",
+}
 
 _SINGULAR = {"years": "year", "beats/min": "beat/min"}
 
@@ -80,8 +92,8 @@ class EstimatesRecord:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """The notes of the fit and of the run, each once."""
-        return tuple(dict.fromkeys((*self.original.notes, *self.notes)))
+        """The notes of the fit and of the run as sentences, each once."""
+        return tuple(dict.fromkeys(_sentence(note) for note in (*self.original.notes, *self.notes)))
 
     @property
     def left_out(self) -> tuple[Coefficient, ...]:
@@ -250,11 +262,12 @@ def fact_rows(record: EstimatesRecord, hospitals: int | None = None) -> list[tup
         record: The estimates of a run.
         hospitals: Number of hospitals.
     """
-    facts, fitted = record.original.facts, record.original
+    fitted = record.original
+    facts = {"hospitals": hospitals, **{k: v for k, v in fitted.facts.items() if v is not None}}
+    if "baseline" in facts:
+        facts["baseline"] = _BASELINES.get(str(facts["baseline"]), facts["baseline"])
     rows = [("model", MODELS.get(fitted.model, fitted.model))]
-    if hospitals is not None:
-        rows.append(("hospitals", f"{hospitals:,}"))
-    rows += [(label, _fact(facts[key])) for key, label in _FACTS.items() if facts.get(key) not in (None, "", False)]
+    rows += [(label, _fact(facts[key])) for key, label in _FACTS.items() if facts.get(key)]
     kind = facts.get("intercept")
     if kind:
         rows.append(("intercept", INTERCEPTS.get(str(kind), str(kind))))
@@ -269,6 +282,11 @@ def fact_rows(record: EstimatesRecord, hospitals: int | None = None) -> list[tup
     if sent.get("numbers_sent") is not None and sent.get("numbers_held"):
         rows.append(("numbers sent / numbers held", f"{sent['numbers_sent']:,.0f} / {sent['numbers_held']:,.0f}"))
     return rows
+
+
+def _sentence(note: str) -> str:
+    """Write a note with a capital letter and a full stop."""
+    return f"{note[:1].upper()}{note[1:]}" + ("" if note.endswith((".", "!", "?")) else ".")
 
 
 def _fact(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.metrics.names import metric_label
+from grandrounds.report.estimates import read_estimates
 from grandrounds.report.findings import describe_findings
 
 if TYPE_CHECKING:
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
     from grandrounds.report.figure import Figure
     from grandrounds.runs.run import Run
 
-PLOTS = ("curves", "sites", "weights", "drift", "importance", "reliability", "decision_curve", "attendance", "cost")
+PLOTS = (
+    "curves",
+    "sites",
+    "weights",
+    "drift",
+    "importance",
+    "reliability",
+    "decision_curve",
+    "attendance",
+    "cost",
+    "coefficients",
+)
 """Names of figures that `Run.plot` draws."""
 
 _SHOWN = ("auroc", "accuracy", "log_loss", "ece")
@@ -140,6 +152,14 @@ def draw_plot(run: Run, name: str) -> Figure:
         raise BadInput(f"no figure '{name}'; {nearest(name, PLOTS)}", code="unknown-choice")
     if name == "curves":
         return figures.curves(run.rounds, run.summary if run.finished else None)
+    if name == "coefficients":
+        record = read_estimates(run.summary)
+        if record is None:
+            raise BadInput(
+                f"{run.folder} has no estimates: its method is '{run.summary.method}'; glm and cox have them",
+                code="no-estimates",
+            )
+        return figures.coefficients(record.fitted, record.original)
     if name in ("drift", "importance"):
         explanations = run.explanations
         return (

@@ -271,8 +271,8 @@ class Run:
         """Draw a figure of the run.
 
         Args:
-            name: "curves", "sites", "weights", "drift", "importance", "reliability", "decision_curve", "attendance" or
-                "cost".
+            name: "curves", "sites", "weights", "drift", "importance", "reliability", "decision_curve", "attendance", "cost"
+                or "coefficients".
 
         Returns:
             The figure. A notebook draws it; `show()` opens it in a browser; `plotly()` returns Plotly's own object.
