@@ -26,7 +26,7 @@ from grandrounds.console.views import ledger
 from grandrounds.console.views import privacy as privacy_view
 from grandrounds.console.views import run as run_view
 from grandrounds.console.views.compare import Choice, ComparisonView
-from grandrounds.console.views.estimates import EstimatesView
+from grandrounds.console.views.estimates import EstimatesView, TableView
 from grandrounds.console.views.published import StudyView, load_study
 from grandrounds.console.views.runs import RunLine, run_lines
 from grandrounds.core.errors import BadInput
@@ -94,6 +94,11 @@ def subgroups(request: Request, who: Viewer, run: RunName) -> list[run_view.Grou
 @router.get("/run/estimates", summary="The estimates of a finished run; null for a run without them")
 def estimates(request: Request, who: Viewer, run: RunName) -> EstimatesView | None:
     return estimates_view.estimates(get_state(request).run_index, run)
+
+
+@router.get("/run/tables", summary="Table 1 and survival of a finished run, as text")
+def tables(request: Request, who: Viewer, run: RunName) -> list[TableView]:
+    return estimates_view.tables(get_state(request).run_index, run)
 
 
 @router.get("/run/figure", summary="A figure as Plotly's data and layout")

@@ -37,6 +37,7 @@ from grandrounds.report.figures.trust import trust_decisions
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.model_table import ReadableModel, model_section
 from grandrounds.report.provenance import Provenance
+from grandrounds.report.sections.description import survival_section, table_one_section
 from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.images import maps_section, rationale_section
@@ -84,7 +85,10 @@ def report_page(
         *([] if card else findings_section(summary)),
         *[f"<p class='quiet'>Assumption made while reading the table: {escape(note)}</p>" for note in summary.assumed],
         charts.note,
+        *([_tiles(summary)] if has_test_rows(summary) else []),
         *estimates_section(summary, charts),
+        *table_one_section(summary),
+        *survival_section(summary, charts),
         *_performance(summary, charts),
         *([] if summary.get("estimates") else model_section(model)),
         *explanations_section(explanations, charts),
@@ -136,7 +140,6 @@ def _performance(summary: RunSummary, charts: Charts) -> list[str]:
     if not has_test_rows(summary):
         return ["<p class='quiet'>No row was set aside for a test: the run has no scores of predictions.</p>"]
     return [
-        _tiles(summary),
         "<h2>Sites, lowest AUROC first</h2>",
         _site_table(summary),
         *_subgroups(summary),

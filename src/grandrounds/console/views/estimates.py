@@ -1,4 +1,4 @@
-"""The estimates of a run: the table of coefficients, the facts of the fit, and notes."""
+"""Estimates and tables of a run: coefficients with intervals, the facts of the fit, Table 1 and survival."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views.run import load_record
 from grandrounds.report.estimates import disclosure_sentence, fact_rows, read_estimates, table_head, table_rows
 from grandrounds.report.sections.estimates import intro
+from grandrounds.report.tables import read_survival, read_table_one, survival_table, table_one
 
 
 class EstimatesView(BaseModel):
@@ -19,6 +20,37 @@ class EstimatesView(BaseModel):
     facts: list[tuple[str, str]]
     disclosure: str
     notes: list[str]
+
+
+class TableView(BaseModel):
+    """A table as text. `names`: columns at the left that hold names; `before` and `notes`: sentences around it."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    names: int
+    before: list[str]
+    notes: list[str]
+
+
+def tables(run_index: RunIndex, name: str) -> list[TableView]:
+    """Return Table 1 and the table of survival curves of a finished run, where it has them."""
+    summary = load_record(run_index, name).summary
+    if summary is None:
+        return []
+    first, survival = read_table_one(summary), read_survival(summary)
+    found = [*([] if first is None else [table_one(first)]), *([] if survival is None else [survival_table(survival)])]
+    return [
+        TableView(
+            title=t.title,
+            head=list(t.head),
+            rows=[list(row) for row in t.rows],
+            names=t.names,
+            before=list(t.before),
+            notes=list(t.notes),
+        )
+        for t in found
+    ]
 
 
 def estimates(run_index: RunIndex, name: str) -> EstimatesView | None:

@@ -1,0 +1,19 @@
+"""Report sections on descriptions of patients: Table 1, and survival curves."""
+
+from __future__ import annotations
+
+from grandrounds.core.records import RunSummary
+from grandrounds.report.document import Charts
+from grandrounds.report.tables import read_survival, read_table_one, survival_table, table_one
+
+
+def table_one_section(summary: RunSummary) -> list[str]:
+    """Write the section with Table 1; empty for a run without it."""
+    found = read_table_one(summary)
+    return [] if found is None else [table_one(found).html(heading="h2")]
+
+
+def survival_section(summary: RunSummary, charts: Charts) -> list[str]:
+    """Write the section on survival curves; empty for a run without them."""
+    found = read_survival(summary)
+    return [] if found is None else [survival_table(found).html(heading="h2")]
