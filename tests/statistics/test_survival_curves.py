@@ -154,8 +154,12 @@ def test_group_with_few_events_has_no_curve_and_no_count():
     result = fit_in_memory(fit_kaplan_meier(["x", "rare", "y"]), sites, ANSWERS)
     rare = result.groups[1]
     assert rare.times == () and rare.rows is None and rare.events is None
-    assert any("'rare' has fewer than 5 events" in note for note in result.notes)
+    assert any("fewer than 5 rows are left out of all curves: rare" in note for note in result.notes)
+    assert result.overall.rows == 57, "the total less the other groups does not give the small group away"
     assert result.log_rank.observed == (None, None, 30)
+    sites["b"] = small(time[30:], np.zeros(30), group[30:])
+    quiet = fit_in_memory(fit_kaplan_meier(["x", "rare", "y"]), sites, ANSWERS).groups[2]
+    assert quiet.times == () and quiet.rows == 30 and quiet.events is None
 
 
 def test_day_grid_says_that_days_are_disclosed():

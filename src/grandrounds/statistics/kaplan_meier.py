@@ -199,14 +199,19 @@ def fit_kaplan_meier(
             if grid == "days"
             else (yield from compare_within_sites(groups, least=least))
         )
-    drawn = [counts.add_groups(), *(counts.select(g) for g in range(len(groups)))]
+    by_group = [counts.select(g) for g in range(len(groups))]
+    small_groups = [n for n, c in zip(groups, by_group, strict=True) if grid == "bins" and 0 < c.rows[0] < least]
+    if small_groups:  # the curve of all rows less those of other groups would give them away
+        notes.append(f"Groups with fewer than {least} rows are left out of all curves: {', '.join(small_groups)}.")
+        counts = counts.keep_groups([n not in small_groups for n in groups])
+    drawn = [counts.add_groups(), *by_group]
     names = ["all", *groups]
     if horizon is None:
         shown = (merge_cells(c, least) if grid == "bins" else c for c in drawn)
         horizon = min((float(c.ends[-1]) for c in shown if len(c.ends)), default=None)
     curves = [estimate_curve(n, c, grid=grid, least=least, horizon=horizon) for n, c in zip(names, drawn, strict=True)]
     for curve in curves:
-        if not curve.times:
+        if not curve.times and curve.group not in small_groups:
             notes.append(f"Group '{curve.group}' has fewer than {least} events: its curve is left out.")
     facts = {"grid": grid, "least": least, "small_cells": small, "width": wide, "unit": unit}
     return KaplanMeier(curves[0], tuple(curves[1:]), test, facts, tuple(notes))

@@ -16,6 +16,7 @@ from scipy import special
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.statistics.question import Blocks, Fit, Question, Rows
+from grandrounds.statistics.small_cells import hide_groups
 from grandrounds.statistics.time_counts import TimeCounts, count_times, survival_outcome
 
 
@@ -138,12 +139,10 @@ def _test(
     statistic = float(difference @ np.linalg.pinv(v, hermitian=True) @ difference) if degrees else 0.0
     p = float(special.chdtrc(degrees, statistic)) if degrees else 1.0
     events = np.rint(observed)
-    hidden = set(np.flatnonzero((events > 0) & (events < least)).tolist())
-    if len(hidden) == 1:  # the total would give a single one away
-        hidden.add(min((g for g in range(len(events)) if g not in hidden), key=lambda g: events[g]))
+    hidden = hide_groups(events, least=least)
     return LogRank(
         tuple(groups),
-        tuple(None if g in hidden else float(d) for g, d in enumerate(events)),
+        tuple(None if out else float(d) for d, out in zip(events, hidden, strict=True)),
         tuple(map(float, expected)),
         statistic,
         degrees,

@@ -9,6 +9,7 @@ follows from the longest follow-up up to a power of two (kind `range.time`), nev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -68,6 +69,11 @@ class TimeCounts:
             self.censored.sum(0, keepdims=True),
             self.beyond.sum(keepdims=True),
         )
+
+    def keep_groups(self, mask: Sequence[bool]) -> TimeCounts:
+        """Return the counts of the groups that a mask keeps."""
+        kept = np.asarray(mask, bool)
+        return TimeCounts(self.ends, self.events[kept], self.censored[kept], self.beyond[kept])
 
     def select(self, group: int) -> TimeCounts:
         """Return the counts of one group."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.records import Decision
 from grandrounds.report import figures
 from grandrounds.report.figure import MIME, Figure
+from grandrounds.statistics.kaplan_meier import KaplanMeier
 from tests.report import EVIL, RULE, explanations, records, trusting, typed
 from tests.report.estimates import logistic
 from tests.report.figures import BINS, CURVE, attended, mapped, scored_locally, weighed
+from tests.report.survival import BY_DAY, SCORES
 from tests.support import refused
 
 
@@ -72,6 +75,9 @@ def gallery(name: str) -> dict[str, Figure]:
         ),
         "reliability": figures.reliability(BINS),
         "rewards_over_rounds": figures.rewards_over_rounds(typed(trusting(("a", "b", name)))),
+        "brier_over_time": figures.brier_over_time(SCORES),
+        "survival_calibration": figures.survival_calibration(SCORES),
+        "survival_curves": figures.survival_curves(KaplanMeier(BY_DAY, (replace(BY_DAY, group=name),))),
         "seconds_over_rounds": figures.seconds_over_rounds(typed(attended(name))),
         "site_curves": figures.site_curves(typed(rounds)),
         "spurious_masses": figures.spurious_masses({"training": {"a": 0.1}, "deployed": {"a": 0.3, name: 0.2}}, 1 / 16),
@@ -87,6 +93,8 @@ def gallery(name: str) -> dict[str, Figure]:
 GALLERY = gallery("plain")
 
 NAMELESS = (
+    "brier_over_time",
+    "survival_calibration",
     "bytes_over_rounds",
     "curves",
     "decision_curve",

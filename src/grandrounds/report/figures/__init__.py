@@ -18,6 +18,7 @@ from grandrounds.report.figures.estimates import coefficients
 from grandrounds.report.figures.images import image_grid, map_concentration, map_similarity, rationale_over_rounds
 from grandrounds.report.figures.importance import importance_heatmap, importances, spurious_masses
 from grandrounds.report.figures.privacy import epsilon_over_rounds
+from grandrounds.report.figures.survival import brier_over_time, survival_calibration, survival_curves
 from grandrounds.report.figures.training import (
     bytes_over_rounds,
     crossed_curves,
@@ -39,6 +40,7 @@ __all__ = [
     "arm_curves",
     "beeswarm",
     "setting_curves",
+    "brier_over_time",
     "bytes_over_rounds",
     "coefficients",
     "cohorts_over_rounds",
@@ -68,6 +70,8 @@ __all__ = [
     "seconds_over_rounds",
     "site_curves",
     "spurious_masses",
+    "survival_calibration",
+    "survival_curves",
     "trade_off",
     "trust_over_rounds",
     "trust_parts",

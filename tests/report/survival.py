@@ -1,0 +1,24 @@
+"""Small survival results, for figures and pages."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from grandrounds.statistics.brier import BrierScores, CalibrationGroup
+from grandrounds.statistics.concordance import Concordance
+from grandrounds.statistics.kaplan_meier import estimate_curve
+from grandrounds.statistics.log_rank import LogRank
+from grandrounds.statistics.survival_scores import SurvivalScores
+from grandrounds.statistics.time_counts import TimeCounts
+
+_COUNTS = TimeCounts(np.array([5.0, 10.0]), np.array([[2.0, 2.0]]), np.array([[2.0, 0.0]]), np.array([4.0]))
+BY_DAY = estimate_curve("a <b>", _COUNTS, grid="days")
+ON_BINS = estimate_curve("c", _COUNTS, grid="bins", least=2)
+LOG_RANK = LogRank(("a <b>", "c"), (4.0, 4.0), (5.0, 3.0), 0.61, 1, 0.4348, is_stratified=True)
+SCORES = SurvivalScores(
+    40,
+    Concordance(5, 1, 8),
+    brier=BrierScores((1.0, 2.0), (0.1, 0.15), (0.12, 0.2), 0.125, 0.16),
+    calibration=(CalibrationGroup(20, 0.1, 0.12, 0.05, 0.3), CalibrationGroup(20, 0.4, 0.35, 0.2, 0.6)),
+    horizon=2.0,
+)
