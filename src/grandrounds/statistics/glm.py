@@ -16,6 +16,7 @@ from grandrounds.core.errors import BadInput, GrandRoundsError, RunFailed
 from grandrounds.protocol.messages import Value
 from grandrounds.statistics.estimates import INTERCEPT, Estimates
 from grandrounds.statistics.families import Family, find_family
+from grandrounds.statistics.firth import climb_firth
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.glm_terms import GLMTerms, check_terms
 from grandrounds.statistics.intercepts import COMMON, OWN, RANDOM, own_intercept
@@ -59,7 +60,8 @@ def fit_glm(terms: GLMTerms) -> Fit[Estimates]:
     run = _Run(terms, find_family(terms.family))
     yield from run.start()
     if terms.firth:
-        raise NotImplementedError
+        run.last = yield from climb_firth(run.ask, run.paths[0], run.paths[0].information)
+        return run.conclude(0, None)
     while True:
         best = yield from run.climb()
         if terms.errors == "model":
@@ -154,7 +156,7 @@ class _Run:
         longest = _LONGEST if self.family.name == "poisson" else np.inf
         for score, matrix in zip(total["score"], information, strict=True):
             beta = solve(matrix[np.ix_(keep, keep)] + np.diag(penalty), score[keep])
-            self.paths.append(Path(beta, penalty, longest))
+            self.paths.append(Path(beta, penalty, longest, information=matrix[np.ix_(keep, keep)]))
 
     def check(self, total: Total) -> None:
         """Check outcomes and the number of rows by sums over all sites."""
@@ -366,7 +368,7 @@ class _Run:
         deviance = -2 * value
         if self.family.is_scaled:
             deviance = rest * terms.unit**2
-            facts["dispersion"] = deviance / degrees
+            facts["dispersion"] = float(deviance) / degrees
         elif self.family.name == "poisson":
             deviance = 2 * (float(total["saturated"]) - value)
         return facts | {

@@ -72,8 +72,10 @@ def answer_glm(question: Question, rows: Rows) -> Blocks:
         residual = point.residual
         if "inverse" in question.values:
             inverse = unpack_upper(np.asarray(question.values["inverse"]), x.shape[1])
-            residual = residual + w * np.einsum("ij,jk,ik->i", x, inverse, x) * (0.5 - point.mu)
-        blocks["score"][i], blocks["information"][i] = residual @ x, pack_upper(information)
+            residual = residual + w * np.einsum("ij,ij->i", x @ inverse, x) * (0.5 - point.mu)
+        blocks["information"][i] = pack_upper(information)
+        if "score" in blocks:
+            blocks["score"][i] = residual @ x
         value = float(design.weight @ design.family.log_likelihood(design.y, point.eta))
         if design.intercept == RANDOM:
             value -= point.d**2 / (2 * point.tau2)
