@@ -128,9 +128,10 @@ class _Run:
 
     def start(self) -> Fit[None]:
         """Check the data by sums, leave out aliased columns, and find the first beta of each path."""
-        scalars: dict[str, tuple[int, ...]] = {"n": (), "y": (), "wrong": (), "fractional": ()}
-        mean = 0.0
-        if self.family.name == "poisson":
+        scalars: dict[str, tuple[int, ...]] = {"n": (), "y": (), "wrong": ()}
+        mean, is_count = 0.0, self.family.name == "poisson"
+        if is_count:
+            scalars["fractional"] = ()
             total = yield from self.ask("glm.mean", "mean outcome", scalars)
             self.check(total)
             mean = float(total["y"] / total["n"])
@@ -138,7 +139,11 @@ class _Run:
         blocks = {"score": (points, q), "information": (points, count_upper(q)), **scalars}
         if not self.has_intercept:
             blocks["squares"] = (q,)
-        total = yield from self.ask("glm.start", "start", blocks, mean=mean)
+        null = np.zeros((points, q))
+        if is_count:
+            blocks["log_likelihood"] = (points,)
+            null[:, : int(self.has_intercept)] = self.family.intercept(mean)
+        total = yield from self.ask("glm.start", "start", blocks, mean=mean, null=null)
         self.check(total)
         self.events = float(total["y"]) if not self.family.is_scaled else None
         information = unpack_upper(total["information"], q)
@@ -153,10 +158,12 @@ class _Run:
         self.columns = [j - first for j in keep if j >= first]
         penalty = np.full(self.size, float(self.terms.ridge))
         penalty[:first] = 0.0
-        longest = _LONGEST if self.family.name == "poisson" else np.inf
-        for score, matrix in zip(total["score"], information, strict=True):
+        for i, (score, matrix) in enumerate(zip(total["score"], information, strict=True)):
             beta = solve(matrix[np.ix_(keep, keep)] + np.diag(penalty), score[keep])
-            self.paths.append(Path(beta, penalty, longest, information=matrix[np.ix_(keep, keep)]))
+            self.paths.append(Path(beta, penalty, information=matrix[np.ix_(keep, keep)]))
+            if is_count:
+                self.paths[i].longest = _LONGEST
+                self.paths[i].begin_from(null[i, keep], float(total["log_likelihood"][i]))
 
     def check(self, total: Total) -> None:
         """Check outcomes and the number of rows by sums over all sites."""
@@ -204,7 +211,7 @@ class _Run:
                 "n": (),
             }
             if self.family.name == "poisson":
-                blocks["saturated"] = ()
+                blocks |= {"saturated": (), "far": (points,)}
             if self.terms.intercept == OWN:
                 blocks["used"] = ()
                 if self.terms.mean_intercept:
@@ -215,14 +222,14 @@ class _Run:
             beta = np.stack([path.beta for path in self.paths])
             total = yield from self.ask("glm", f"Newton step {step}", blocks, beta=beta)
             self.last = total
-            for path, score, information, value in zip(
-                self.paths,
-                total["score"],
-                unpack_upper(total["information"], q),
-                total["log_likelihood"],
-                strict=True,
-            ):
-                path.advance(score, information, float(value), scale=self.scale(path.beta, information, value, total))
+            information = unpack_upper(total["information"], q)
+            for i, path in enumerate(self.paths):
+                value = float(total["log_likelihood"][i])
+                if "far" in blocks and total["far"][i] > 0.5:
+                    path.shorten()
+                    continue
+                scale = self.scale(path.beta, information[i], value, total)
+                path.advance(total["score"][i], information[i], value, scale=scale)
             best = int(np.argmax(self.merits(total)))
             self.refuse_separated(self.paths[best])
             if self.extend_grid(best):

@@ -17,24 +17,30 @@ from grandrounds.core.errors import BadInput
 from grandrounds.statistics.families import Family, find_family
 from grandrounds.statistics.intercepts import OWN, RANDOM, is_silent, solve_intercept
 from grandrounds.statistics.newton import pack_upper, unpack_upper
-from grandrounds.statistics.question import Answer, Blocks, Question, Rows
+from grandrounds.statistics.question import BOUND, Answer, Blocks, Question, Rows
+
+_BY_POINT = ("score", "information", "log_likelihood")
 
 
 def answer_mean(question: Question, rows: Rows) -> Blocks:
     """Answer "glm.mean": rows, their summed outcome, and the number of rows that cannot be used."""
-    return _count(_Design.read(question, rows))
+    return _count(question, _Design.read(question, rows))
 
 
 def answer_start(question: Question, rows: Rows) -> Blocks:
     """Answer "glm.start": one weighted least-squares problem at the start of iteratively reweighted least squares.
 
-    The working response z takes the place of the residual, so that (sum H)^-1 (sum U) is the first beta.
+    The working response z takes the place of the residual, so that (sum H)^-1 (sum U) is the first beta. Poisson regression
+    also has the log-likelihood without inputs, to which a first step that is too long can be shortened.
     """
     design = _Design.read(question, rows)
-    blocks = _zeros(question) | _count(design)
+    blocks = _zeros(question) | _count(question, design)
     if blocks["wrong"]:
         return blocks
     family, x, weight = design.family, design.x, design.weight
+    if "log_likelihood" in blocks and not (design.intercept == OWN and design.is_silent):
+        for i, point in enumerate(_points(np.asarray(question.values["null"]), design)):
+            blocks["log_likelihood"][i] = _value(design, point)
     mu, eta = family.start(design.y, float(np.asarray(question.values["mean"])))
     _, slope = family.predict(eta)
     response = eta + (design.y - mu) / slope - design.offset
@@ -63,7 +69,7 @@ def answer_glm(question: Question, rows: Rows) -> Blocks:
     if design.intercept == OWN and design.is_silent:
         return blocks
     blocks["n"] = design.weight.sum()
-    for i, point in enumerate(_points(question, design)):
+    for i, point in enumerate(_points(np.asarray(question.values["beta"]), design)):
         x, w = design.x, point.w
         information = (x * w[:, None]).T @ x
         if design.intercept != "common":
@@ -76,12 +82,14 @@ def answer_glm(question: Question, rows: Rows) -> Blocks:
         blocks["information"][i] = pack_upper(information)
         if "score" in blocks:
             blocks["score"][i] = residual @ x
-        value = float(design.weight @ design.family.log_likelihood(design.y, point.eta))
+        blocks["log_likelihood"][i] = _value(design, point)
         if design.intercept == RANDOM:
-            value -= point.d**2 / (2 * point.tau2)
             blocks["log_det"][i] = 0.5 * np.log1p(point.tau2 * w.sum())
-        blocks["log_likelihood"][i] = value
-        if "intercept" in blocks:
+        if "far" in blocks and max(_largest(blocks[k][i]) for k in _BY_POINT) > BOUND:
+            for k in _BY_POINT:
+                blocks[k][i] = 0.0
+            blocks["far"][i] = 1.0
+        elif "intercept" in blocks:
             blocks["intercept_weight"], blocks["intercept"] = w.sum(), w.sum() * point.d
     if "used" in blocks:
         blocks["used"] = np.ones(())
@@ -101,7 +109,7 @@ def answer_sandwich(question: Question, rows: Rows) -> Blocks:
     blocks = _zeros(question)
     if not len(rows) or (design.intercept == OWN and design.is_silent):
         return blocks
-    (point,) = _points(question, design)
+    (point,) = _points(np.asarray(question.values["beta"]), design)
     by = question.values["errors"]
     x, w = design.x, point.w
     if by == "hospitals":
@@ -190,10 +198,10 @@ class _Point:
     residual: Array
 
 
-def _points(question: Question, design: _Design) -> Iterator[_Point]:
-    """Predict the site's rows at each beta of the question, after solving the site's own intercept."""
+def _points(betas: Array, design: _Design) -> Iterator[_Point]:
+    """Predict the site's rows at each beta (points, q), after solving the site's own intercept."""
     family = design.family
-    for beta, tau2 in zip(np.asarray(question.values["beta"], float), design.tau2, strict=True):
+    for beta, tau2 in zip(betas, design.tau2, strict=True):
         eta = design.x @ beta + design.offset
         d = 0.0
         if design.intercept != "common" and len(eta):
@@ -204,23 +212,31 @@ def _points(question: Question, design: _Design) -> Iterator[_Point]:
         yield _Point(tau2, d, eta, mu, design.weight * slope, design.weight * (design.y - mu))
 
 
+def _value(design: _Design, point: _Point) -> float:
+    """Compute the log-likelihood that Newton's method raises: with shrunk intercepts the joint one of rows and intercept."""
+    value = float(design.weight @ design.family.log_likelihood(design.y, point.eta))
+    return value - point.d**2 / (2 * point.tau2) if design.intercept == RANDOM else value
+
+
+def _largest(values: Array) -> float:
+    """Return the largest absolute entry."""
+    return float(np.abs(values).max(initial=0.0))
+
+
 def _zeros(question: Question) -> dict[str, Array]:
     """Make an answer of zeros."""
     return {name: np.zeros(shape) for name, shape in question.blocks.items()}
 
 
-def _count(design: _Design) -> dict[str, Array]:
+def _count(question: Question, design: _Design) -> dict[str, Array]:
     """Count rows, outcomes, and rows that the model cannot use. Only their sums over all sites are looked at."""
     bad = design.family.find_bad_rows(design.y)
     bad = bad | ~(np.isfinite(design.x).all(1) & np.isfinite(design.offset) & np.isfinite(design.weight))
-    good = ~bad
-    whole = design.y[good] == np.floor(design.y[good])
-    return {
-        "n": design.weight[good].sum(),
-        "y": design.weight[good] @ design.y[good],
-        "wrong": np.asarray(bad.sum(), float),
-        "fractional": np.asarray((~whole).sum(), float),
-    }
+    y, weight = design.y[~bad], design.weight[~bad]
+    counts = {"n": weight.sum(), "y": weight @ y, "wrong": np.asarray(bad.sum(), float)}
+    if "fractional" in question.blocks:
+        counts["fractional"] = np.asarray((y != np.floor(y)).sum(), float)
+    return counts
 
 
 GLM_ANSWERS: Mapping[str, Answer] = {

@@ -171,7 +171,7 @@ class Path:
         """
         penalised = value - 0.5 * float(np.sum(self.penalty * self.beta**2))
         if self._base is not None and penalised < self._base_value - 1e-9 * (1 + abs(self._base_value)):
-            self._halve()
+            self.shorten()
             return
         gradient = score - self.penalty * self.beta
         step = solve(information + np.diag(self.penalty), gradient)
@@ -185,6 +185,33 @@ class Path:
         largest = float(np.abs(step).max(initial=0.0))
         self.step = step * min(1.0, self.longest / largest) if largest else step
         self.beta = self.beta + self.step
+
+    def begin_from(self, base: Array, value: float) -> None:
+        """Set the point before the first beta, with its log-likelihood: the first step can then be shortened.
+
+        Args:
+            base: (q,) the point.
+            value: Log-likelihood there.
+        """
+        penalised = value - 0.5 * float(np.sum(self.penalty * base**2))
+        self._base, self._base_value, self.step = base, penalised, self.beta - base
+
+    def shorten(self) -> None:
+        """Go back half of the last step: the log-likelihood fell, or a site's sums were out of range.
+
+        Raises:
+            RunFailed: The step was halved ten times, or there is no earlier point.
+        """
+        self._halvings += 1
+        if self._base is None or self._halvings > _HALVINGS:
+            raise RunFailed(
+                f"the fit diverged: the log-likelihood falls along the step even after {_HALVINGS} halvings. "
+                "Set a ridge penalty, or check columns with extreme values",
+                code="diverged",
+            )
+        self._decrements.clear()
+        self.step = self.step / 2
+        self.beta = self._base + self.step
 
     def find_runaways(self, spans: Array) -> Array:
         """Return the indices of coefficients that grow without end: outcomes are separated.
@@ -205,20 +232,6 @@ class Path:
         if not ((ratios > _ALIKE[0]) & (ratios < _ALIKE[1])).all():
             return np.zeros(0, int)
         return np.flatnonzero(np.abs(self.step) * spans > _RUNAWAY)
-
-    def _halve(self) -> None:
-        """Go back half of the last step."""
-        assert self._base is not None
-        self._halvings += 1
-        if self._halvings > _HALVINGS:
-            raise RunFailed(
-                f"the fit diverged: the log-likelihood falls along the step even after {_HALVINGS} halvings. "
-                "Set a ridge penalty, or check columns with extreme values",
-                code="diverged",
-            )
-        self._decrements.clear()
-        self.step = self.step / 2
-        self.beta = self._base + self.step
 
 
 def name_columns(names: Sequence[str]) -> str:
