@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,13 @@ ORDER = (
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Every module of ours that a file imports, with the name that is taken from it ("" for the module itself)."""
+@cache
+def imports(file: Path) -> tuple[tuple[str, str], ...]:
+    """Every module that a file imports, with the name that is taken from it ("" for the module itself); read once."""
+    return tuple(_imports(ast.parse(file.read_text())))
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
@@ -48,7 +54,7 @@ def test_imports_point_down(package):
         f"{file.relative_to(SOURCE)}: {module}"
         for file in FILES
         if file.relative_to(SOURCE).parts[0] == package
-        for module, name in imports(ast.parse(file.read_text()))
+        for module, name in imports(file)
         if (other := package_of(module, name)) and ORDER.index(other) > rank
     ]
     assert not wrong
@@ -58,7 +64,7 @@ def test_no_private_name_is_imported_from_another_package():
     wrong = [
         f"{file.relative_to(SOURCE)}: {module}.{name}"
         for file in FILES
-        for module, name in imports(ast.parse(file.read_text()))
+        for module, name in imports(file)
         if name.startswith("_") and not name.startswith("__")
         if (other := package_of(module, name)) and other != file.relative_to(SOURCE).parts[0]
     ]
@@ -66,5 +72,5 @@ def test_no_private_name_is_imported_from_another_package():
 
 
 def test_nothing_in_the_package_imports_its_reproductions():
-    wrong = [f for f in FILES for module, _ in imports(ast.parse(f.read_text())) if module.startswith("grandrounds_studies")]
+    wrong = [f for f in FILES for module, _ in imports(f) if module.startswith("grandrounds_studies")]
     assert not wrong

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "grandrounds"
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+){1,4}")
 
 
+@cache
 def raised() -> list[tuple[str, ast.Call]]:
     """All calls that make an error, with their place."""
     calls = []

@@ -22,14 +22,17 @@ def test_the_page_is_up_to_date(errors_page):
     assert "errors.md" in (ROOT / "mkdocs.yml").read_text()
 
 
-def test_codes_are_words_joined_by_hyphens(errors_page):
-    codes = errors_page["collect"]()
+@pytest.fixture(scope="module")
+def codes(errors_page):
+    return errors_page["collect"]()
+
+
+def test_codes_are_words_joined_by_hyphens(codes):
     assert len(codes) > 100
     assert [code for code in codes if not re.fullmatch(r"[a-z]+(-[a-z0-9]+){1,4}", code)] == []
 
 
-def test_codes_and_exit_codes_are_read_from_the_source(errors_page):
-    codes = errors_page["collect"]()
+def test_codes_and_exit_codes_are_read_from_the_source(codes):
     exits, modules = codes["unknown-list"]
     assert (exits, modules) == ({2}, {"cli.show"})
     assert codes["too-little-memory"] == ({1}, {"cli.command_line"})

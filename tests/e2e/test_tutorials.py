@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from grandrounds.cli import app
 from tests.e2e.tutorials import CODE, Look, Reader, Type, shows, steps, surroundings
+from tests.support import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "tutorials").glob("*.md"))}
@@ -23,7 +24,7 @@ def test_there_is_one_for_each_kind_of_user():
     assert set(PAGES) == {"researcher", "engineer", "clinician", "auditor", "flower"}
 
 
-@pytest.mark.parametrize("name", ["auditor", "clinician", "engineer", "flower", "researcher"])
+@pytest.mark.parametrize("name", ["auditor", "clinician", "engineer", slow("flower"), slow("researcher")])
 def test_a_reader_gets_what_the_page_shows(name, tmp_path, monkeypatch):
     for variable, value in surroundings().items():
         monkeypatch.setenv(variable, value)

@@ -254,6 +254,27 @@ class XFedSettings(Settings):
     sigma: float
 
 
+class ExactSettings(Settings):
+    """Methods 'glm', 'cox', 'table1' and 'survival': results from sums over hospitals, equal to those of pooled rows."""
+
+    intercept: str
+    tau2: float | None
+    errors: str
+    correction: bool
+    ridge: float | str
+    penalties: list[float]
+    firth: bool
+    ties: str
+    baseline: str
+    intervals: int
+    least: int
+    horizon: float | None
+    nonnormal: list[str]
+    tests: bool
+    heterogeneity: bool
+    bound: float
+
+
 class MethodSettings(Settings):
     """Federated method and its parts."""
 
@@ -281,6 +302,7 @@ class MethodSettings(Settings):
     veil: VeilSettings
     trust: TrustSettings
     xfed: XFedSettings
+    exact: ExactSettings
     options: Settings
 
 

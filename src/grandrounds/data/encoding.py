@@ -191,6 +191,26 @@ class Encoding:
         """Number the classes (n,); a label the consortium has never trained on is refused."""
         return class_numbers(data.label, self.classes, where=f"column '{data.schema.label}'", public=self.public)
 
+    def level_names(self) -> tuple[tuple[str, ...], ...]:
+        """Return the agreed levels of each categorical column, also one that is left out of the inputs; "other" comes last."""
+        return tuple(
+            (*sorted({*r.levels, *([r.baseline] if r.baseline else [])}), *(["other"] if r.other else []))
+            for r in self.categorical
+        )
+
+    def level_numbers(self, data: Dataset) -> Array:
+        """Return the place of each categorical value among `level_names`, (n, q); -1 where it is missing or unknown."""
+        index = {name: j for j, name in enumerate(data.categorical_names)}
+        out = np.full((len(data), len(self.categorical)), -1, np.int64)
+        for k, (rule, names) in enumerate(zip(self.categorical, self.level_names(), strict=True)):
+            if rule.name in index:
+                place = {level: i for i, level in enumerate(names)}
+                rest = len(names) - 1 if rule.other else -1
+                j = index[rule.name]
+                table = np.array([*(place.get(word, rest) for word in data.vocabulary[j]), -1], np.int64)
+                out[:, k] = table[data.codes[:, j]]
+        return out
+
     def group_numbers(self, groups: Sequence[str]) -> Array:
         """Number the subgroups (n,); the last number is for subgroups never seen in training."""
         return index_in(groups, self.groups)

@@ -21,7 +21,7 @@ from grandrounds.engine.faults import IMPOSSIBLE, NOT_FINITE, Faults, finite_row
 from grandrounds.methods.secure import SecureRule, with_secure_totals
 from grandrounds.protocol.layout import ParameterLayout
 from grandrounds.protocol.messages import KEEP, UPLOAD, Answers, Arrival, Ask, AskId, Receive, Send
-from grandrounds.protocol.tasks import ERROR, EVALUATE, SCORE, TALLIES, spec_of
+from grandrounds.protocol.tasks import ERROR, EVALUATE, SCORE, STORE, TALLIES, spec_of
 
 Result = TypeVar("Result")
 _CODE_LENGTH = 20
@@ -199,7 +199,7 @@ class Engine(ABC):
         if not spec.is_late:  # a site that leaves this late is in the sum
             self.missing |= answers.missing
         self._count(ask, answers)
-        if (spec.is_training or ask.task == UPLOAD) and not ask.shared.get(
+        if (spec.is_training or ask.task in (UPLOAD, STORE)) and not ask.shared.get(
             KEEP
         ):  # a stored model takes part once it is sent
             self._answered |= dict.fromkeys(answers.sites, self._round)

@@ -38,9 +38,10 @@ from grandrounds.experiment.sections import (
     Train,
 )
 from grandrounds.experiment.tune_section import Tune
-from grandrounds.methods import METHODS, is_variant_of
+from grandrounds.methods import METHODS, is_exact, is_variant_of
 from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
 from grandrounds.methods.dp import DP_SGD
+from grandrounds.methods.exact.exchange import MOST_EXCHANGES
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.sse_agg.method import choose_regularizer
@@ -285,8 +286,15 @@ class Experiment(Section):
                 code="no-time-column",
             )
         evaluation = self.evaluation.model_copy(update={"subgroup": subgroup})
-        settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method()}
-        return self.model_copy(update={**settled, "privacy": self._privacy(patients=patients)})
+        settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method(split.partition)}
+        settled |= {"privacy": self._privacy(patients=patients), "engine": self._engine()}
+        return self.model_copy(update=settled)
+
+    def _engine(self) -> Engine:
+        """Return [engine] with double precision for exact methods, unless another precision is set."""
+        e = self.engine
+        unset = "precision" not in e.model_fields_set
+        return e.model_copy(update={"precision": "float64"}) if unset and is_exact(self.method.name) else e
 
     def _privacy(self, *, patients: bool) -> Privacy:
         """Return [privacy] with the unit of privacy resolved, where it protects patients."""
@@ -300,8 +308,11 @@ class Experiment(Section):
         unit = "patient" if patients and p.unit != "row" else "row"
         return p.model_copy(update={"unit": unit}) if promised else p
 
-    def _method(self) -> Method:
-        """Return [method] with `auto` resolved: the weighting and regularization of SSE-AGG, else those of FedAvg."""
+    def _method(self, partition: str) -> Method:
+        """Return [method] with `auto` resolved: the weighting and regularization of SSE-AGG, else those of FedAvg.
+
+        An exact method has random intercepts if hospitals are real, and as many rounds as its fit needs.
+        """
         m = self.method
         explains = is_variant_of(m.name, "sse-agg")
         if explains and m.weigh.rule not in ("auto", EXPLANATIONS):
@@ -335,6 +346,12 @@ class Experiment(Section):
             halves = rule == EXPLANATIONS and p.mechanism == "none" and p.epsilon is None and not p.secure
         weigh = m.weigh.model_copy(update={"rule": rule, "least_share": least, "own_halves": halves})
         update = {"weigh": weigh, "stability": stability, "anchor": anchor, "trust": self._trust()}
+        if is_exact(m.name):
+            usual = "random" if partition == "column" else "common"
+            intercept = usual if m.exact.intercept == "auto" else m.exact.intercept
+            update["exact"] = m.exact.model_copy(update={"intercept": intercept})
+            if "rounds" not in m.model_fields_set:
+                update["rounds"] = MOST_EXCHANGES
         return m.model_copy(update=update)
 
     def _trust(self) -> TrustOptions:

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.section import ROUNDS, OwnCode, Section
+from grandrounds.methods.exact.options import ExactOptions
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.veil.options import VeilOptions
 from grandrounds.methods.weigh import check_lambdas
@@ -213,6 +214,7 @@ class Method(Section):
     veil: VeilOptions = VeilOptions()
     trust: TrustOptions = TrustOptions()
     xfed: XFedOptions = XFedOptions()
+    exact: ExactOptions = ExactOptions()
     options: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description="settings of your own method"
     )

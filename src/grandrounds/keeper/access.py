@@ -14,18 +14,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grandrounds.core.arrays import write_atomic
+import numpy as np
+
+from grandrounds.core.arrays import Array, write_atomic
 from grandrounds.core.plan import PlanValues
 from grandrounds.keeper import codes
 from grandrounds.keeper.accounting.account import Account, describe
 from grandrounds.keeper.accounting.terms import Terms, check_own_split, declared_noise
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import Policy
+from grandrounds.keeper.policy.rules import NUMBERS, Policy
 from grandrounds.keeper.store import Facts
+from grandrounds.methods.exact.exchange import read_question
 from grandrounds.protocol.messages import Ask, Payload
-from grandrounds.protocol.tasks import MEET
+from grandrounds.protocol.tasks import MEET, STATISTIC
 from grandrounds.site.secure import UnknownPeers
+from grandrounds.statistics.question import unpack_blocks
 
 if TYPE_CHECKING:
     from grandrounds.privacy.site_budget import SiteBudget
@@ -79,6 +83,10 @@ class RejectedPeers:
             return [RejectedPeer.from_json(line) for line in self._path.read_text().splitlines()]
         except (OSError, ValueError, KeyError, TypeError):
             return []
+
+
+def _has_few(counts: Array, smallest: int) -> bool:
+    return bool(((counts > 0) & (counts < smallest)).any())
 
 
 @dataclass
@@ -144,19 +152,47 @@ class AccessControl:
         )
         return Account(host, terms, unbounded=bool(facts.get("unbounded", False)))
 
-    def permit(self, ask: Ask, plan: PlanValues, account: Account, questions: Questions, *, rows: int) -> None:
-        """Check that an Ask may be answered, and charge the budget for it.
+    def permit(
+        self, ask: Ask, plan: PlanValues, account: Account, questions: Questions, *, rows: int, columns: int = 0
+    ) -> None:
+        """Check that an Ask may be answered, and charge the budget for it; `columns`: number of inputs of a row.
 
         Raises:
             Refusal: The policy or the budget does not allow it.
         """
         self._check(self.policy.refuses(ask, plan, rows=rows))
         questions.check(ask)
+        if ask.task == STATISTIC:
+            self._count_numbers(ask, questions, rows=rows, columns=columns)
         p = self.policy.privacy
         paid = account.pay(ask, self.budget, required=p.require, each_run=p.run_epsilon, lost=True)
         if paid.code:
             _log.warning("%s would tell: %s", ask.id, "; ".join(describe(paid.events)))
         self._check(paid.code)
+
+    def _count_numbers(self, ask: Ask, questions: Questions, *, rows: int, columns: int) -> None:
+        """Count the numbers of an exact method's question, and refuse too many of them."""
+        numbers = questions.numbers + read_question(ask).numbers
+        held = max(rows, int(ask.shared.get("rows", 0))) * max(1, columns)
+        if self.policy.sends_too_many(numbers, held=held, masked="sums" in ask.withheld):
+            _log.warning("%s: %d numbers of %d held would be sent in all (exact.most_ratio)", ask.id, numbers, held)
+            raise Refusal(NUMBERS)
+        questions.numbers = numbers
+
+    def check_cells(self, ask: Ask, values: Payload) -> None:
+        """Refuse an answer in the clear that counts few patients. The code does not say so: it would disclose the count.
+
+        Raises:
+            Refusal: A count of this site is above 0 and below `cells.smallest`.
+        """
+        if ask.task != STATISTIC or "sums" not in values:
+            return
+        question = read_question(ask)
+        blocks = unpack_blocks(question, np.asarray(values["sums"]))
+        few = [n for n in question.cells if n in blocks and _has_few(blocks[n], self.policy.cells.smallest)]
+        if few:
+            _log.warning("%s: block '%s' counts fewer than %d patients", ask.id, few[0], self.policy.cells.smallest)
+            raise Refusal(codes.REFUSED)
 
     def trim(self, ask: Ask, values: Payload, rows: Mapping[str, int]) -> Payload:
         """Return an answer as it may leave; `rows` is the number of training, validation and test rows."""

@@ -12,6 +12,8 @@ from grandrounds.methods.asynchronous import FedAsync, FedBuff
 from grandrounds.methods.base import LocalRegularizer, Method
 from grandrounds.methods.baselines import Local, Pooled
 from grandrounds.methods.clustered import Clustered
+from grandrounds.methods.exact.exchange import ExactMethod
+from grandrounds.methods.exact.regression import CoxRegression, GeneralizedLinear
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedbn import FedBN
 from grandrounds.methods.feddyn import FedDyn
@@ -31,6 +33,7 @@ METHODS: dict[str, type[Method]] = {
         *(FedAvg, SSEAgg, FedXChain, XFed, FedProx, Scaffold, FedDyn, Moon, FedBN),
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
+        *(GeneralizedLinear, CoxRegression),
     )
 }
 REGULARIZERS: dict[str, type[LocalRegularizer]] = {
@@ -91,6 +94,18 @@ def is_variant_of(name: str, base: str) -> bool:
         True for the method itself and for its subclasses.
     """
     return issubclass(method_class(name), METHODS[base])
+
+
+def is_exact(name: str) -> bool:
+    """Check whether a method computes its result from sums over hospitals.
+
+    Args:
+        name: The name of the method, or an import path.
+
+    Returns:
+        True for 'glm', 'cox' and other exact methods; False for an unknown name.
+    """
+    return (name in METHODS or plugins.is_path(name)) and issubclass(method_class(name), ExactMethod)
 
 
 def regularizer_class(settings: Any) -> type[LocalRegularizer]:

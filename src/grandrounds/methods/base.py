@@ -18,6 +18,7 @@ from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
 from grandrounds.core.plugins import is_path
 from grandrounds.core.records import Decision
 from grandrounds.core.rng import generator
+from grandrounds.data.kinds import AnyEncoding
 from grandrounds.explain.noised_percentiles import ColumnCells
 from grandrounds.explain.rationale import RationaleRule
 from grandrounds.explain.rule import SketchRule
@@ -40,11 +41,15 @@ PARTS = frozenset({"select", "weigh", "robust", "stability", "cohorts"})
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a round: the models that sites use next, the Decision, and the state of the method."""
+    """The result of a round: the models that sites use next, the Decision, and the state of the method.
+
+    `ended`: the reason, if the method ends the run with this round; "" otherwise.
+    """
 
     assignment: ModelAssignment
     decision: Decision
     state: Mapping[str, Array] = field(default_factory=dict)
+    ended: str = ""
 
     @property
     def model(self) -> Array:
@@ -96,6 +101,7 @@ class Server:
     shared_reference: str = ""  # name of the reference rows that sites evaluate themselves on
     reference_labelled: bool = True  # the reference rows have labels
     columns: tuple[ColumnCells, ...] = ()  # agreed cells in which patients may be counted for percentiles
+    encoding: AnyEncoding | None = None  # the agreed encoding of rows
 
     @property
     def available_sites(self) -> tuple[str, ...]:
@@ -180,6 +186,7 @@ class Method:
     parts: ClassVar[frozenset[str]] = PARTS  # parts of [method] that it uses
     site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its plug-ins at the sites
     defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # defaults of [method.options]
+    scores_rounds: ClassVar[bool] = True  # models of single rounds are evaluated and explained, not only the last one
 
     def __init__(
         self, settings: MethodSettings, train: TrainSettings, regularizer: LocalRegularizer | None = None
@@ -216,6 +223,26 @@ class Method:
             server: The state of the round.
         """
         return round_events(server)
+
+    @classmethod
+    def keeps_intercept(cls, plan: Plan) -> bool:
+        """Check whether each site keeps an intercept of its own, which never leaves it.
+
+        Args:
+            plan: The experiment's plan.
+        """
+        return False
+
+    @classmethod
+    def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:
+        """Return further parts of summary.json, by key.
+
+        Args:
+            plan: The experiment's plan.
+            state: The method's state after the last round.
+            encoding: The agreed encoding of rows.
+        """
+        return {}
 
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:

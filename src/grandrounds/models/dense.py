@@ -52,6 +52,10 @@ class Dense:
         """Bytes of parameters, gradient and two slots."""
         return 16 * self.layout.size
 
+    def site_entries(self, kind: str) -> Array:
+        """Return the entries of the vector that stay at a site: the "intercept" of a linear model; else none."""
+        return np.array([self.layout.size - 1]) if kind == "intercept" and len(self.widths) == 2 else np.empty(0, np.int64)
+
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
         """Draw starting parameters (P,): zeros for a linear model, uniform in +-1/sqrt(fan_in) for an MLP."""
         theta = np.zeros(self.layout.size, dtype)

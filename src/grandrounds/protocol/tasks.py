@@ -57,6 +57,7 @@ EXPLAIN, MAPS, WITNESS = "explain", "maps", "witness"
 DIVERGE, WEIGHTS, CONTRIBUTE = "trust.diverge", "trust.weights", "trust.contribute"
 CENSUS, PROPOSE, SCORES, MOMENTS = "veil.census", "veil.propose", "veil.scores", "veil.moments"
 PERCENTILES = "veil.percentiles"
+STATISTIC, STORE = "statistic", "statistic.store"
 INTRODUCE, MEET = "secagg.introduce", "secagg.meet"
 KEYS, MASK_SHARES, MASKED = "secagg.keys", "secagg.shares", "secagg.masked"
 SIGN, UNMASK = "secagg.sign", "secagg.unmask"
@@ -64,7 +65,7 @@ SIGN, UNMASK = "secagg.sign", "secagg.unmask"
 ERROR = "error"
 """Report with the code of a refusal; empty if the site took part."""
 
-MODELS, TALLIES, REASONS = "models", "tallies", "reasons"
+MODELS, TALLIES, REASONS, STATISTICS = "models", "tallies", "reasons", "statistics"
 """Purposes of a secure sum: the first word of its tag."""
 
 
@@ -384,6 +385,25 @@ _TASKS = (
         ),
         asked_by="VEIL, `method.veil.percentiles`",
         cost=OWN_COST, noised_by=("noise", "epsilon"), is_learning=True, is_late=True, may_fail=True, is_payload=True,
+    ),
+    TaskSpec(
+        STATISTIC,
+        _reports(
+            ReportSpec(
+                "sums", SUM,
+                refused("sums over training rows that a regression, a survival curve or a table needs",
+                        "methods `glm`, `cox`, `table1` and `survival`: they have no DP accounting"),
+                account="sums of a statistic", rows=("train",), is_raw=True, is_masked=True,
+            ),
+        ),
+        asked_by="methods `glm`, `cox`, `table1`, `survival`",
+        cost=ROWS_COST, is_round_work=True, is_learning=True, is_payload=True,
+    ),
+    TaskSpec(
+        STORE,
+        _reports(_nothing("stored", "yes: the site computed its own intercept, which stays there")),
+        asked_by="method `glm` with an intercept for each hospital",
+        cost=NO_COST, may_fail=True,
     ),
     TaskSpec(
         INTRODUCE,

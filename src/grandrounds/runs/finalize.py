@@ -22,7 +22,7 @@ from grandrounds.data.warnings import event_class, few_events_warnings, threshol
 from grandrounds.experiment.checks.explain import lent_rows
 from grandrounds.experiment.checks.privacy import counts_patients, not_covered
 from grandrounds.explain.noised_percentiles import estimate_population
-from grandrounds.methods import build_method
+from grandrounds.methods import build_method, method_class
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import EvaluationResult, evaluate, fit_temperature
@@ -113,6 +113,7 @@ class Finalizer:
             explanation=explanation,
             cohorts=evaluation.cohorts(records),
             **trust_summary(plan, records),
+            **method_class(plan.method.name).summarize(plan, state.method, encoding),
             **local_summary(records, self.context.setup.rows),
             **({} if self.context.rationale is None else {"reasons": self.context.rationale.final(served.model)}),
             **({} if self.context.heat_maps is None else {"maps": self.context.heat_maps.summary(records)}),

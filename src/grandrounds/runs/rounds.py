@@ -99,7 +99,8 @@ class Rounds:
         """
         plan = self.context.plan
         method = build_method(plan.method, plan.train)
-        self._score_again(state)
+        if method.scores_rounds:
+            self._score_again(state)
         while state.round < plan.method.rounds and not state.stopped:
             r = state.round + 1
             server = replace(base, round=r, **state.known(), combiner=join(), present=there(plan, base.sites, r))
@@ -149,10 +150,11 @@ class Rounds:
             )
         self.context.engine.commit()
         asked_sites, missing = tuple(self.context.engine.asked), dict(self.context.engine.missing)
-        record = {**self._judge_round(r, outcome.assignment), **self._late_scores()}
+        judged = self._judge_round(r, outcome.assignment) if method.scores_rounds else {"round": r}
+        record = {**judged, **self._late_scores()}
         if self.context.local_scores is not None and self.context.local_scores.due(r):
             record |= self.context.engine.drive(self.context.local_scores.after(), round=r)
-        if self.context.explanations is not None and self.context.explanations.due(r):
+        if self.context.explanations is not None and method.scores_rounds and self.context.explanations.due(r):
             record["explanation"] = self.context.engine.drive(
                 self.context.explanations.after(outcome.assignment), round=r
             )
@@ -178,6 +180,7 @@ class Rounds:
         state.cost = {k: state.cost.get(k, 0.0) + v for k, v in cost.items() if not k.endswith("seconds")}
         record["virtual_seconds"] = self.context.engine.clock
         self._watch(record, state)
+        state.stopped = outcome.ended or state.stopped
         facts = {
             **state.facts(),
             "encoding": self.context.encoding.to_dict(),

@@ -324,6 +324,7 @@ class _Runner:
             secure=self.context.engine.secure,
             private=None if self.context.spending is None else self.context.spending.private,
             columns=self._cells(),
+            encoding=self.context.encoding,
             **told_from(plan, self.context.setup, self.context.references),
         )
         self.context.recorder.begin(self.checkpoint.records())

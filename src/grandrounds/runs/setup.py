@@ -30,7 +30,7 @@ from grandrounds.experiment.checks.participation import there
 from grandrounds.experiment.checks.privacy import withheld_splits
 from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
-from grandrounds.methods import is_variant_of
+from grandrounds.methods import is_variant_of, method_class
 from grandrounds.methods.baselines import POOLED
 from grandrounds.methods.exchanges import agree_on_encoding, intercept, prepare_sites, read_summaries
 from grandrounds.methods.fedxchain.checks import needs_mean_patient
@@ -126,6 +126,8 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     spec["tasks"] = list(plan.tasks.plain())
     norm = is_variant_of(plan.method.name, "fedbn")
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
+    if method_class(plan.method.name).keeps_intercept(plan):
+        spec["keeps"] = "intercept"
     if plugins.is_path(plan.model.name):  # its errors are reported here
         build_model(spec, device="cpu", own_code=True)
     wanted = (plan.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(plan) is None) or needs_mean_patient(plan)

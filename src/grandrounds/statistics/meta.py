@@ -320,6 +320,7 @@ def _ask(terms: MetaTerms, tau2: Array) -> Question:
         {"model": terms.model, "about": about, "tau2": tau2, "ties": terms.ties, "offset": terms.offset},
         dict.fromkeys(("fitted", "w", "wd", "wdd", "ww", "r", "rd"), (p,)),
         "random effects" if tau2.any() else "hospitals' estimates",
+        by_site=True,
     )
 
 

@@ -74,12 +74,16 @@ class Question:
         values: Public arrays, numbers and short texts that are sent.
         blocks: Shape of each array of the answer, by name.
         step: Text for progress and the ledger, such as "Newton step 3".
+        cells: Blocks that count patients. In the clear, a site refuses the question if one of its own counts is small.
+        by_site: The fit uses the answers of single sites, where they come in the clear (`Total.by_site`).
     """
 
     kind: str
     values: Mapping[str, Value]
     blocks: Mapping[str, tuple[int, ...]]
     step: str = ""
+    cells: tuple[str, ...] = ()
+    by_site: bool = False
 
     @property
     def numbers(self) -> int:
@@ -96,7 +100,8 @@ class Total:
         sites: The sites that are in the sum.
         is_new_roster: True if a site of the exchange before is missing. Totals of earlier exchanges are then sums over other
             sites: use none of them for a step or a comparison.
-        by_site: Each site's own answer, where answers come in the clear; empty under secure aggregation.
+        by_site: Each site's own answer, where the question asks for them and answers come in the clear; empty under secure
+            aggregation.
     """
 
     values: Blocks
@@ -106,6 +111,49 @@ class Total:
 
     def __getitem__(self, name: str) -> Array:
         return self.values[name]
+
+
+def pack_blocks(question: Question, blocks: Blocks) -> Array:
+    """Join the arrays of an answer into one vector, in the order of the question.
+
+    Args:
+        question: The question.
+        blocks: The answer.
+
+    Returns:
+        (n,) float64, n = `question.numbers`.
+
+    Raises:
+        BadInput: The answer does not have the question's shape, or a value is not finite.
+    """
+    checked = check_blocks(question, blocks)
+    return np.concatenate([np.empty(0), *(checked[name].ravel() for name in question.blocks)])
+
+
+def unpack_blocks(question: Question, vector: Array) -> dict[str, Array]:
+    """Split a vector into the arrays of an answer.
+
+    Args:
+        question: The question.
+        vector: (n,) what `pack_blocks` returned, or a sum of such vectors.
+
+    Returns:
+        The arrays by name.
+
+    Raises:
+        BadInput: The vector has another length.
+    """
+    vector = np.asarray(vector, np.float64).ravel()
+    if len(vector) != question.numbers:
+        raise BadInput(
+            f"an answer to '{question.kind}' has {len(vector)} numbers, not {question.numbers}", code="bad-answer"
+        )
+    out, first = {}, 0
+    for name, shape in question.blocks.items():
+        size = prod(shape)
+        out[name] = vector[first : first + size].reshape(shape).copy()
+        first += size
+    return out
 
 
 T = TypeVar("T")
@@ -185,7 +233,7 @@ def fit_in_memory(
                 site: check_blocks(question, answers[question.kind](question, rows)) for site, rows in sites.items()
             }
             total = {name: np.sum([b[name] for b in by_site.values()], axis=0) for name in question.blocks}
-            question = fit.send(Total(total, tuple(sites), by_site=by_site))
+            question = fit.send(Total(total, tuple(sites), by_site=by_site if question.by_site else {}))
     except StopIteration as end:
         result: T = end.value
         return result

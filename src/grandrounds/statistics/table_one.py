@@ -119,7 +119,8 @@ def answer_table_one(question: Question, rows: Rows) -> Blocks:
 
 
 def _question(piece: Piece, step: str) -> Question:
-    return Question(KIND, piece.values, piece.blocks, step)
+    counts = tuple(name for name in ("rows", "counts", "histogram") if name in piece.blocks)
+    return Question(KIND, piece.values, piece.blocks, step, cells=counts, by_site=True)
 
 
 def _tell_leavers(before: Sequence[str], after: Sequence[str]) -> str:

@@ -188,6 +188,7 @@ def ask_time_counts(ends: Array, *, groups: int = 1, step: str = "events by inte
         {"ends": np.asarray(ends, np.float64), "groups": groups},
         {"events": shape, "censored": shape, "off": ()},
         step=step,
+        cells=("events", "censored"),
     )
     events, censored = np.rint(total["events"]), np.rint(total["censored"])
     beyond = events[:, -1] + censored[:, -1]

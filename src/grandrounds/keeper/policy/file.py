@@ -87,6 +87,14 @@ trust_server = false
 # protocol lets survive, 1 counts this site's own share only.
 honest = 0
 
+[exact]
+# Methods such as glm, cox and table1 send sums over patients. A run may send at most this many numbers for each number that
+# the hospitals hold (rows of all hospitals times columns): with secure aggregation, and without it.
+most_ratio = 1.0
+most_ratio_clear = 0.33
+# true: sums by the day of an event may leave (method.exact.baseline = "days"). A patient who is alone on a day can be read.
+days = false
+
 [objectives]
 # Local objectives of others (train.objective) that may train here. The module must be installed on this machine and be
 # listed with the SHA-256 of its source file, as `sha256sum` prints it. Its code sees patients: read it first.

@@ -22,7 +22,7 @@ from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.keeper.codes import NOT_IN_PLAN, Refusal
 from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.store import Facts
-from grandrounds.methods import is_variant_of, regularizer_class
+from grandrounds.methods import is_exact, is_variant_of, method_class, regularizer_class
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
 from grandrounds.methods.platt import MAX_ROWS
@@ -66,6 +66,7 @@ class Questions:
         self._open = {(ask.task, report) for ask in asks for report in ask.report if report not in ask.withheld}
         self._asked: dict[str, int] = dict(facts.get("asked", {}))
         self._agreed: dict[str, str] = dict(facts.get("agreed", {}))
+        self.numbers = int(facts.get("numbers", 0))  # numbers that this site sent in exact methods
 
     def check(self, ask: Ask) -> None:
         """Refuse a request that the plan does not declare, and count one that it does.
@@ -90,9 +91,9 @@ class Questions:
         self._asked[key] = self._asked.get(key, 0) + 1
         self._asked = {k: n for k, n in self._asked.items() if int(k.split()[0]) in (0, ask.round - 1, ask.round)}
 
-    def facts(self) -> dict[str, Mapping[str, object]]:
+    def facts(self) -> dict[str, object]:
         """Return the state that must survive a restart of the keeper, and the end of the run."""
-        return {"asked": self._asked, "agreed": self._agreed}
+        return {"asked": self._asked, "agreed": self._agreed, **({"numbers": self.numbers} if self.numbers else {})}
 
     def _declares(self, ask: Ask) -> bool:
         """Check that the plan has a request with these reports in this round, withheld for a secure sum if required."""
@@ -127,6 +128,9 @@ class Questions:
             return all(values.get(OWN_HALF) in halves for values in settings) and all(
                 values.get(name) == value for values in settings for name, value in plan.items()
             )
+        if ask.task == tasks.STATISTIC:
+            kinds = getattr(method_class(self._settings.method.name), "kinds", ())
+            return ask.shared.get("kind") in kinds and not site_values.keys() - {"committed"}
         return ask.task != tasks.MASKED or self._has_its_bound({**ask.shared, **site_values})
 
     def _training(self, ask: Ask) -> dict[str, Value | None]:
@@ -150,9 +154,13 @@ class Questions:
         longest = p.privacy.clip if p.privacy.mechanism == CLIENT else p.privacy.secure_range
         models = (STATISTIC_BITS, MAX_SUM_ENTRY) if is_variant_of(p.method.name, "veil") else (MODEL_BITS, longest)
         tallies = {(STATISTIC_BITS, STATISTIC_BOUND), (STATISTIC_BITS, MAX_ROWS)}
-        allowed = {tasks.MODELS: {models}, tasks.TALLIES: tallies, tasks.REASONS: {(STATISTIC_BITS, 1.0)}}.get(
-            purpose, set()
-        )
+        statistics = {(STATISTIC_BITS, p.method.exact.bound)} if is_exact(p.method.name) else set()
+        allowed = {
+            tasks.MODELS: {models},
+            tasks.TALLIES: tallies,
+            tasks.REASONS: {(STATISTIC_BITS, 1.0)},
+            tasks.STATISTICS: statistics,
+        }.get(purpose, set())
         scale = (settings.get("bits"), settings.get("bound"))
         return scale in {(int(bits), float(bound)) for bits, bound in allowed}
 
@@ -223,6 +231,10 @@ def _rounds(p: Plan) -> Iterator[Ask]:
         yield _ask(p, tasks.SCORE, "losses")
     if is_variant_of(m.name, "veil"):
         yield from _veil(p)
+    elif is_exact(m.name):
+        yield _ask(p, tasks.STATISTIC)
+        if method_class(m.name).keeps_intercept(p):
+            yield _ask(p, tasks.STORE)
     else:
         yield _train(p)
     if is_variant_of(m.name, "xfed"):

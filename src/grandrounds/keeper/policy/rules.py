@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import PlanValues
@@ -25,8 +26,8 @@ from grandrounds.protocol.tasks import CLOSE, HELLO, MASKED, MODELS, OPEN, PREPA
 
 TASK, REPORT, SECURE, PRIVACY = "task-not-allowed", "report-not-allowed", "needs-secure-sum", "needs-privacy"
 EPSILON, CELLS, RUN, ROUNDS = "epsilon-too-large", "cells-too-small", "run-not-approved", "too-many-rounds"
-HOURS, OWN_CODE = "outside-hours", "own-code-not-allowed"
-CODES = (TASK, REPORT, SECURE, PRIVACY, EPSILON, CELLS, RUN, ROUNDS, HOURS, OWN_CODE)
+HOURS, OWN_CODE, NUMBERS, DAYS = "outside-hours", "own-code-not-allowed", "too-many-numbers", "days-not-allowed"
+CODES = (TASK, REPORT, SECURE, PRIVACY, EPSILON, CELLS, RUN, ROUNDS, HOURS, OWN_CODE, NUMBERS, DAYS)
 """All codes that a policy refuses with."""
 
 MEANS = {
@@ -39,6 +40,8 @@ MEANS = {
     RUN: "the run or its plan is not approved (runs.allow, runs.plans)",
     ROUNDS: "more rounds than allowed (runs.rounds)",
     HOURS: "outside the working hours (runs.hours)",
+    NUMBERS: "an exact method would send more numbers, relative to the numbers held, than exact.most_ratio allows",
+    DAYS: "sums by the day of an event disclose single patients, and exact.days is false",
     OWN_CODE: "the plan names code that this site does not import (a local objective must be listed under [objectives])",
 }
 """Explanation of each code, for the site's staff."""
@@ -113,6 +116,15 @@ class Privacy:
 
 
 @dataclass(frozen=True)
+class Exact:
+    """Limits of exact methods, which send sums over patients."""
+
+    most_ratio: float = 1.0
+    most_ratio_clear: float = 0.33
+    days: bool = False
+
+
+@dataclass(frozen=True)
 class Policy:
     """All sections of a policy file."""
 
@@ -122,6 +134,7 @@ class Policy:
     cells: Cells = Cells()
     secure: Secure = Secure()
     privacy: Privacy = Privacy()
+    exact: Exact = Exact()
     objectives: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -166,7 +179,8 @@ class Policy:
             raise BadInput(
                 f"{where} is not valid TOML ({e}): correct it; without a policy nothing is answered", code="not-toml"
             ) from None
-        kinds = {"runs": Runs, "tasks": Tasks, "reports": Reports, "cells": Cells, "secure": Secure, "privacy": Privacy}
+        kinds: dict[str, Any] = {"runs": Runs, "tasks": Tasks, "reports": Reports, "cells": Cells}
+        kinds |= {"secure": Secure, "privacy": Privacy, "exact": Exact}
         objectives = parse_objectives(sections.pop("objectives", {}), f"{where} [objectives]")
         odd = next((name for name in sections if name not in kinds), None)
         if odd is not None:
@@ -208,6 +222,7 @@ class Policy:
             (ROUNDS, ask.round > self.runs.rounds + _SPARE),
             (RUN, plan is not None and not self._approves(plan, "" if ask.id is None else ask.id.run)),
             (ROUNDS, plan is not None and self._has_too_many_rounds(plan)),
+            (DAYS, plan is not None and not self.exact.days and _counts_days(plan)),
             (EPSILON, plan is not None and self.over_budget(plan)),
             (PRIVACY, plan is not None and self.lacks_privacy_limit(plan)),
             (OWN_CODE, _own_code(ask, plan) or self._refuses_objective(ask, plan)),
@@ -271,6 +286,19 @@ class Policy:
 
     def _has_too_many_rounds(self, plan: PlanValues) -> bool:
         return int(plan["method"]["rounds"]) > self.runs.rounds
+
+    def sends_too_many(self, numbers: int, *, held: int, masked: bool) -> bool:
+        """Check whether an exact method would send too many numbers: a sum of few people is those people, masked or not.
+
+        Args:
+            numbers: Numbers that the site has sent in this run, with those of the Ask.
+            held: Rows of all sites times columns.
+            masked: The sums leave by secure aggregation.
+
+        Returns:
+            True if the ratio exceeds `exact.most_ratio`, or `exact.most_ratio_clear` without secure aggregation.
+        """
+        return numbers > (self.exact.most_ratio if masked else self.exact.most_ratio_clear) * held
 
     def _in_hours(self, now: datetime) -> bool:
         first, last = self.runs.hours
@@ -367,6 +395,11 @@ def describe_policy(policy: Policy) -> list[str]:
         f"{'requires differential privacy' if privacy.require else 'does not require differential privacy'}; all runs together "
         f"may spend epsilon {privacy.epsilon:g} at delta {privacy.delta:g}, one run {privacy.run_epsilon:g}"
     )
+    exact = policy.exact
+    lines.append(
+        f"sends in exact methods at most {exact.most_ratio:g} numbers per number held ({exact.most_ratio_clear:g} without secure "
+        f"aggregation); sums by the day of an event: {'allowed' if exact.days else 'never'}"
+    )
     if policy.objectives:
         lines.append(f"imports local objectives of modules {', '.join(sorted(policy.objectives))}, by their SHA-256")
     return lines
@@ -385,6 +418,13 @@ def _is_plan(plan: PlanValues) -> bool:
         return False
     number = epsilon is None or (isinstance(epsilon, int | float) and not isinstance(epsilon, bool) and epsilon > 0)
     return number and isinstance(rounds, int) and all(isinstance(w, str) for w in words)
+
+
+def _counts_days(plan: PlanValues) -> bool:
+    """Check whether a plan asks for sums at every event time."""
+    method = plan["method"]
+    exact = method.get("exact", {}) if isinstance(method, Mapping) else {}
+    return isinstance(exact, Mapping) and exact.get("baseline") == "days" and str(method["name"]) in ("cox", "survival")
 
 
 def _own_code(ask: Ask, plan: PlanValues | None) -> bool:

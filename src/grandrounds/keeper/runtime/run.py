@@ -153,11 +153,15 @@ class SiteRun:
         assert ask.id is not None
         split = self.host.stack.rows[0]
         rows = {"train": len(split.train), "val": len(split.val), "test": len(split.test)}
-        self._access.permit(ask, self.opening.plan, self.account, self.questions, rows=rows["train"])
+        columns = len(getattr(self.host.encoding, "features", ()))
+        self._access.permit(
+            ask, self.opening.plan, self.account, self.questions, rows=rows["train"], columns=columns
+        )
         try:
             values = self._do(ask)
         except UnknownPeers as e:
             raise self._access.reject_peers(ask, e) from None
+        self._access.check_cells(ask, values)
         self.account.record(ask, {name: [value] for name, value in values.items()})
         self.last = max(self.last, ask.round)
         if spec_of(ask.task).setup:
