@@ -55,8 +55,12 @@ def test_bar_b1(name, drive):
     terms, left_out = choose_terms(table, request)
     assert not left_out
     sites = {site: read_rows(part, terms) for site, part in split_sites(table, request.site).items()}
-    one = fit_in_ring(fit_table_one(terms), sites) if drive == "ring" else fit_in_memory(fit_table_one(terms), sites, ANSWERS)
-    assert (drive == "ring") == (not any(c.kind == "site" for c in one.columns)), "no site's column under masks"
+    one = (
+        fit_in_ring(fit_table_one(terms), sites)
+        if drive == "ring"
+        else fit_in_memory(fit_table_one(terms), sites, ANSWERS)
+    )
+    assert (drive == "ring") == (not any(c.kind == "site" for c in one.columns)), "no site's column with secure aggregation"
     frame = pd.DataFrame({n: table.columns[n] for n in (*terms.names, request.group)})
     groups = {str(k).removesuffix(".0"): rows for k, rows in frame.groupby(request.group)}
     for variable in one.variables:
@@ -67,9 +71,7 @@ def test_bar_b1(name, drive):
             if variable.kind == "category":
                 counts = values.value_counts()
                 assert [c for c in cell.counts if c is not None] == [
-                    counts.get(level, 0)
-                    for level, c in zip(variable.levels, cell.counts, strict=True)
-                    if c is not None
+                    counts.get(level, 0) for level, c in zip(variable.levels, cell.counts, strict=True) if c is not None
                 ]
                 continue
             assert cell.n == len(values)
@@ -77,7 +79,9 @@ def test_bar_b1(name, drive):
             assert cell.sd == pytest.approx(values.std(), rel=1e-8)
             if variable.kind == "median":
                 exact = values.quantile([0.25, 0.5, 0.75])
-                assert cell.quartiles == (tuple(exact) if variable.width == 0 else pytest.approx(tuple(exact), abs=1e-3))
+                assert cell.quartiles == (
+                    tuple(exact) if variable.width == 0 else pytest.approx(tuple(exact), abs=1e-3)
+                )
         if variable.kind == "mean":
             expected = stats.ttest_ind(*pooled, equal_var=False).pvalue
         elif variable.kind == "median":
@@ -99,7 +103,11 @@ def test_every_printed_digit_is_that_of_pandas(drive):
     request, table = SETS["heart"], heart.load()
     terms, _ = choose_terms(table, request)
     sites = {site: read_rows(part, terms) for site, part in split_sites(table, request.site).items()}
-    one = fit_in_ring(fit_table_one(terms), sites) if drive == "ring" else fit_in_memory(fit_table_one(terms), sites, ANSWERS)
+    one = (
+        fit_in_ring(fit_table_one(terms), sites)
+        if drive == "ring"
+        else fit_in_memory(fit_table_one(terms), sites, ANSWERS)
+    )
     text = one.without_sites().to_frame()
     frame = pd.DataFrame({n: table.columns[n] for n in table.names})
     compared = 0

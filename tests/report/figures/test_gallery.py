@@ -18,6 +18,7 @@ from grandrounds.statistics.kaplan_meier import KaplanMeier
 from tests.report import EVIL, RULE, explanations, records, trusting, typed
 from tests.report.estimates import logistic
 from tests.report.figures import BINS, CURVE, attended, mapped, scored_locally, weighed
+from tests.report.figures.test_forest import analysis
 from tests.report.survival import BY_DAY, SCORES
 from tests.support import refused
 
@@ -53,6 +54,7 @@ def gallery(name: str) -> dict[str, Figure]:
         "epsilon_over_rounds": figures.epsilon_over_rounds(
             [1, 2], [0.5, 0.8], {name: [0.3, 0.6], "b": [0.3, 0.3]}, 1.0
         ),
+        "forest": figures.forest(analysis(name, name), name),
         "image_grid": figures.image_grid([(name, np.zeros((2, 3, 3))), ("b", np.eye(3) - 0.5)], title=name),
         "importance_heatmap": figures.importance_heatmap(told, "deployed"),
         "importances": figures.importances([name, "b"], [0.2, 0.8], [0.01, 0.02]),

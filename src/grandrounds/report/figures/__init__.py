@@ -15,6 +15,7 @@ from grandrounds.report.figures.drift import (
     pairwise_drift,
 )
 from grandrounds.report.figures.estimates import coefficients
+from grandrounds.report.figures.forest import forest
 from grandrounds.report.figures.images import image_grid, map_concentration, map_similarity, rationale_over_rounds
 from grandrounds.report.figures.importance import importance_heatmap, importances, spurious_masses
 from grandrounds.report.figures.privacy import epsilon_over_rounds
@@ -50,6 +51,7 @@ __all__ = [
     "distance_to_consensus",
     "drift_over_rounds",
     "epsilon_over_rounds",
+    "forest",
     "image_grid",
     "importance_heatmap",
     "importances",
