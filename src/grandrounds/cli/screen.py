@@ -24,7 +24,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import DESCRIPTIONS, Place, shown_in
-from grandrounds.report.document import machine_line
+from grandrounds.report.document import has_test_rows, machine_line
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.images import maps_lines, rationale_line
 from grandrounds.report.sections.local_models import local_line
@@ -157,7 +157,9 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
         console.print(sentence, soft_wrap=True)
     if findings:
         console.print()
-    _show_scores(console, summary, verbose=verbose)
+    _show_estimates(console, summary)
+    if has_test_rows(summary):
+        _show_scores(console, summary, verbose=verbose)
     show_sites(console, summary, most=sites, verbose=verbose)
     show_groups(console, summary, verbose=verbose)
     for task, m in summary.tasks.items():
@@ -180,6 +182,34 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
     for warning in summary.warnings:
         console.print(warn(warning), highlight=False, soft_wrap=True)
     console.print(f"privacy: {summary.privacy['statement']}", style="dim", highlight=False, soft_wrap=True)
+
+
+def _show_estimates(console: Console, summary: RunSummary) -> None:
+    """Print the estimates of a regression, Table 1 and survival curves, where the run has them."""
+    from grandrounds.report.estimates import read_estimates
+    from grandrounds.report.tables import read_survival, read_table_one, survival_table
+
+    record, first, survival = read_estimates(summary), read_table_one(summary), read_survival(summary)
+    if record is not None:
+        from grandrounds.report.estimates_text import summary_text
+
+        label = str((summary.event or {}).get("label") or "")
+        text = summary_text(record, label=label, hospitals=int(summary.sites["all"]), width=console.width)
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    if first is not None:
+        console.print(first.summary(), markup=False, highlight=False, soft_wrap=True)
+    if survival is not None:
+        told = survival_table(survival)
+        for line in told.before:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        table = Table(title=told.title)
+        for k, head in enumerate(told.head):
+            table.add_column(styled(head), justify="left" if k < told.names else "right")
+        for row in told.rows:
+            table.add_row(*map(styled, row))
+        console.print(table)
+        for note in told.notes:
+            console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> None:

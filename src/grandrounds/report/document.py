@@ -176,6 +176,12 @@ def sites_line(summary: RunSummary) -> str:
     return f"{summary.sites['all']} sites ({summary.sites['training']} train)"
 
 
+def has_test_rows(summary: RunSummary) -> bool:
+    """Tell whether the final model was scored on test rows; a regression may use every row to estimate."""
+    count = summary.final.get("count")
+    return count is not None and count == count and count > 0
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Write a table.
 

@@ -30,7 +30,18 @@ from grandrounds.metrics.fairness import (
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME
 from grandrounds.report import figures
-from grandrounds.report.document import Charts, document, machine_line, number, sites_line, span, table, td, text_cell
+from grandrounds.report.document import (
+    Charts,
+    document,
+    has_test_rows,
+    machine_line,
+    number,
+    sites_line,
+    span,
+    table,
+    td,
+    text_cell,
+)
 from grandrounds.report.explanations import Explanations
 from grandrounds.report.figure import Figure, find_browser, packed_script
 from grandrounds.report.figures.trust import trust_decisions
@@ -127,12 +138,6 @@ def findings_section(summary: RunSummary) -> list[str]:
     """Write the section with the findings of a run in plain language; empty for a run without test rows."""
     items = "".join(f"<li>{escape(line)}</li>" for line in describe_findings(summary))
     return [f"<h2>Summary</h2><ul>{items}</ul>"] if items else []
-
-
-def has_test_rows(summary: RunSummary) -> bool:
-    """Tell whether the final model was scored on test rows; an exact fit may use every row to estimate."""
-    count = summary.final.get("count")
-    return is_defined(count) and float(count or 0) > 0
 
 
 def _performance(summary: RunSummary, charts: Charts) -> list[str]:

@@ -124,3 +124,8 @@ def test_another_explainer_has_none(run):
     case = explain_case(run, 12, explainer="lime")
     assert case.risk_interval is None and all(r.low is None for r in case.attributions)
     assert "low" not in case.attributions[0].to_dict() and "probability_interval" not in case.to_dict()
+
+
+def test_a_run_with_estimates_is_shown_with_their_table(run):
+    text = rounds("show", run.folder).stdout
+    assert "Logistic regression across hospitals" in text and "odds ratio" in text and "std err" in text
