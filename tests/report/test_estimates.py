@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,8 @@ from grandrounds.report.estimates import (
 )
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.estimates import estimates_section
+from grandrounds.report.tables import heterogeneity_table
+from grandrounds.statistics.meta import MetaAnalysis, MetaCoefficient
 from tests.report import EVIL, summary
 from tests.report.estimates import estimates, logistic
 from tests.support import refused
@@ -123,3 +126,38 @@ def test_a_damaged_record_is_named():
     del values["original"]["covariance"]
     with refused("damaged-record", match="estimates cannot be read"):
         read_estimates({"estimates": values})
+
+
+def analysis(model: str = "logistic", *, p: float = 0.001) -> MetaAnalysis:
+    """Two coefficients over four hospitals; one more that too few could fit."""
+    age = MetaCoefficient(
+        "age", 4, estimate=0.05, error=0.01, low=0.03, high=0.07, q=16.3, q_p=p, i2=0.816, tau2=0.01,
+        prediction_low=-0.02, prediction_high=0.12,
+    )  # fmt: skip
+    sex = replace(age, name="sex=f", q=2.0, q_p=0.57, i2=0.0)
+    return MetaAnalysis(model, (age, sex, MetaCoefficient("lactate", 2)), notes=("one hospital had no rows",))
+
+
+def test_differences_between_hospitals_have_a_test_and_an_interval_at_a_new_hospital():
+    told = heterogeneity_table(analysis())
+    assert told.head[2] == "odds ratio (95% CI)"
+    assert told.rows[0] == ("age", "4", "1.051 (1.030 to 1.073)", "0.98 to 1.13", "82%", "16.30", "0.001")
+    assert told.rows[2][-1] == "too few hospitals" and told.notes == ("one hospital had no rows.",)
+    assert heterogeneity_table(analysis("linear")).rows[0][2] == "0.050 (0.030 to 0.070)"
+
+
+def test_an_effect_that_differs_between_hospitals_is_a_finding():
+    def found(p: float) -> list[str]:
+        values = {**estimates(), "heterogeneity": analysis(p=p).to_dict()}
+        return describe_findings({"estimates": values, "final": {}})
+
+    assert (
+        "The effect of age differs between hospitals (Cochran's Q, p = 0.003; 82% of the differences are not chance)."
+        in found(0.003)
+    )
+    assert found(0.03)[-1] == "No effect clearly differs between hospitals (Cochran's Q of 2 coefficients).", (
+        "0.05 / 2 < 0.03"
+    )
+    told = summary(data="t", sites={"all": 4}, estimates={**estimates(), "heterogeneity": analysis().to_dict()})
+    html = "".join(estimates_section(told, Charts("")))
+    assert "<h3>Differences between hospitals</h3>" in html and "82%" in html

@@ -63,8 +63,8 @@ def test_summary_has_facts_coefficients_ratios_and_remarks():
         "random intercepts); variance 1",
     ):
         assert words in text
-    assert "left out: ward=x: constant" in text and "note: few clusters" in text
-    assert "note: fewer than 5 rows were left out" in text
+    assert "left out: ward=x: constant" in text and "note: Few clusters" in text
+    assert "note: Fewer than 5 rows were left out" in text
     assert max(map(len, text.splitlines()[:-1])) <= 120
 
 

@@ -12,6 +12,7 @@ from grandrounds.data.sets.labels import column_label
 
 if TYPE_CHECKING:  # importing it takes scipy, which most reports do not need
     from grandrounds.statistics.estimates import Coefficient, Estimates
+    from grandrounds.statistics.meta import MetaAnalysis, MetaCoefficient
 
 RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio", "cox": "hazard ratio"}
 """The ratio that e^coefficient is, by model; a linear model has none."""
@@ -73,7 +74,7 @@ class EstimatesRecord:
         fitted: In the units in which they were fitted: numbers in standard deviations.
         original: In original units.
         exchanges: Cost of the fit: count, numbers_sent, numbers_held, ratio, bytes_up, bytes_down.
-        heterogeneity: Meta-analysis of the hospitals' own estimates; empty without one.
+        heterogeneity: Meta-analysis of the hospitals' own estimates; None without one.
         by_site: Estimates of each hospital, where answers came in the clear.
         notes: Sentences for people.
     """
@@ -81,7 +82,7 @@ class EstimatesRecord:
     fitted: Estimates
     original: Estimates
     exchanges: Mapping[str, Any] = field(default_factory=dict)
-    heterogeneity: Mapping[str, Any] = field(default_factory=dict)
+    heterogeneity: MetaAnalysis | None = None
     by_site: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -118,12 +119,13 @@ def read_estimates(summary: Mapping[str, Any]) -> EstimatesRecord | None:
         return None
     from grandrounds.statistics.estimates import Estimates
 
+    found = values.get("heterogeneity") or None
     try:
         return EstimatesRecord(
             fitted=Estimates.from_dict(values["fitted"]),
             original=Estimates.from_dict(values["original"]),
             exchanges=dict(values.get("exchanges") or {}),
-            heterogeneity=dict(values.get("heterogeneity") or {}),
+            heterogeneity=None if found is None else _read_meta(found),
             by_site=dict(values.get("by_site") or {}),
             notes=tuple(map(str, values.get("notes") or ())),
         )
@@ -131,6 +133,12 @@ def read_estimates(summary: Mapping[str, Any]) -> EstimatesRecord | None:
         raise BadInput(
             "summary.json is damaged: its estimates cannot be read; run the experiment again", code="damaged-record"
         ) from None
+
+
+def _read_meta(values: Mapping[str, Any]) -> MetaAnalysis:
+    from grandrounds.statistics.meta import MetaAnalysis
+
+    return MetaAnalysis.from_dict(values)
 
 
 def is_intercept(coefficient: Coefficient) -> bool:
@@ -333,6 +341,67 @@ def describe_effects(record: EstimatesRecord, data: str | None = None, *, most: 
         value, _, ends = text.partition(" (")
         label = column_label(c.name, data).name if is_number(c.name) else c.name
         yield f"{label}: {name} {value}{f' per {per}' if per else ''}{f' ({ends}' if ends else ''}."
+
+
+def heterogeneity_head(model: str) -> tuple[str, ...]:
+    """Return the heads of the table of differences between hospitals."""
+    ratio = RATIOS.get(model, "coefficient")
+    return (
+        "input", "hospitals", f"{ratio} (95% CI)", "at a new hospital (95%)", "I-squared", "Cochran's Q", "p",
+    )  # fmt: skip
+
+
+def heterogeneity_rows(found: MetaAnalysis) -> list[tuple[str, ...]]:
+    """Return the rows of that table: the random-effects estimate, the prediction interval and the test for a difference."""
+    rows = []
+    for c in found.coefficients:
+        if c.q is None or c.estimate is None:
+            rows.append((c.name, f"{c.sites}", "–", "–", "–", "–", "too few hospitals"))
+            continue
+        mean = _format_ends(found.model, c.estimate, c.low, c.high)
+        new = _format_ends(found.model, None, c.prediction_low, c.prediction_high)
+        rows.append((c.name, f"{c.sites}", mean, new, f"{c.i2 or 0:.0%}", f"{c.q:.2f}", format_p(c.q_p)))
+    return rows
+
+
+def _format_ends(model: str, value: float | None, low: float | None, high: float | None) -> str:
+    """Format an estimate of a meta-analysis with its interval, or an interval alone, as ratios where the model has them."""
+    if model in RATIOS:
+        value, low, high = to_ratio(value), to_ratio(low), to_ratio(high)
+    if low is None or high is None:
+        return "–"
+    decimals = choose_decimals(low, high)
+    ends = f"{format_number(low, decimals)} to {format_number(high, decimals)}"
+    return ends if value is None else f"{format_number(value, decimals)} ({ends})"
+
+
+def heterogeneity_note(found: MetaAnalysis) -> str:
+    """Explain the table of differences between hospitals."""
+    tested = sum(c.q_p is not None for c in found.coefficients)
+    return (
+        "Each hospital fitted the model to its own rows; this is the random-effects mean of their estimates. Cochran's Q tests "
+        "whether a coefficient is the same at all hospitals: a small p says that it differs. I-squared is the share of the "
+        "differences that is not chance. "
+        f"Of {tested} tests, about {max(1, round(0.05 * tested))} would fall below 0.05 by chance alone."
+    )
+
+
+def describe_differences(record: EstimatesRecord) -> Iterator[str]:
+    """Describe the coefficients that differ between hospitals; p-values are judged by Bonferroni's rule."""
+    found = record.heterogeneity
+    tested: list[tuple[float, MetaCoefficient]] = []
+    if found is not None:
+        tested = sorted(((c.q_p, c) for c in found.coefficients if c.q_p is not None), key=lambda pair: pair[0])
+    if not tested:
+        return
+    differ = [(p, c) for p, c in tested if p < 0.05 / len(tested)]
+    for p, c in differ[:3]:
+        share = f"{c.i2 or 0:.0%} of the differences are not chance"
+        yield f"The effect of {c.name} differs between hospitals (Cochran's Q, {describe_p(p)}; {share})."
+    if len(differ) > 3:
+        yield f"So do the effects of {len(differ) - 3} more inputs."
+    if not differ:
+        yield f"No effect clearly differs between hospitals (Cochran's Q of {len(tested)} coefficients)."
 
 
 def is_clear(coefficient: Coefficient) -> bool:

@@ -18,7 +18,7 @@ from grandrounds.metrics.fairness import (
     majority_class,
 )
 from grandrounds.metrics.statistics import share_interval
-from grandrounds.report.estimates import describe_effects, read_estimates
+from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
 
 Figures = Mapping[str, Any]
 """A summary, or the scores of all rows, a site or a subgroup, by name."""
@@ -66,10 +66,11 @@ def describe_findings(summary: Figures) -> list[str]:
 
 
 def _effects(summary: Figures) -> Iterator[str]:
-    """Describe the clearest effects of a regression."""
+    """Describe the clearest effects of a regression, and those that differ between hospitals."""
     record = read_estimates(summary)
     if record is not None:
         yield from describe_effects(record, summary.get("data"))
+        yield from describe_differences(record)
 
 
 def _event(summary: Figures) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Tables of a run as text, which the report and the console draw: Table 1, and survival curves with the log-rank test."""
+"""Tables of a run as text, which the report and the console draw: differences between hospitals, Table 1, survival curves."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput
 from grandrounds.report.document import table, td, text_cell
-from grandrounds.report.estimates import describe_p
+from grandrounds.report.estimates import describe_p, heterogeneity_head, heterogeneity_note, heterogeneity_rows
 
 if TYPE_CHECKING:  # importing them takes scipy, which most reports do not need
     from grandrounds.statistics.kaplan_meier import Estimate, KaplanMeier, SurvivalCurve
     from grandrounds.statistics.log_rank import LogRank
+    from grandrounds.statistics.meta import MetaAnalysis
     from grandrounds.statistics.table_result import TableOne
 
 
@@ -48,6 +49,18 @@ class TextTable:
         before = "".join(f"<p>{escape(line)}</p>" for line in self.before)
         notes = "".join(f"<p class='quiet'>{escape(note)}</p>" for note in self.notes)
         return f"{title}{before}{table(head, rows)}{notes}"
+
+
+def heterogeneity_table(found: MetaAnalysis) -> TextTable:
+    """Return the differences between hospitals as a table."""
+    notes = tuple(note if note.endswith(".") else f"{note}." for note in found.notes)
+    return TextTable(
+        "Differences between hospitals",
+        heterogeneity_head(found.model),
+        tuple(heterogeneity_rows(found)),
+        before=(heterogeneity_note(found),),
+        notes=notes,
+    )
 
 
 def read_table_one(summary: Mapping[str, Any]) -> TableOne | None:

@@ -8,7 +8,7 @@ from grandrounds.console.run_index import RunIndex
 from grandrounds.console.views.run import load_record
 from grandrounds.report.estimates import disclosure_sentence, fact_rows, read_estimates, table_head, table_rows
 from grandrounds.report.sections.estimates import intro
-from grandrounds.report.tables import read_survival, read_table_one, survival_table, table_one
+from grandrounds.report.tables import heterogeneity_table, read_survival, read_table_one, survival_table, table_one
 
 
 class EstimatesView(BaseModel):
@@ -34,12 +34,13 @@ class TableView(BaseModel):
 
 
 def tables(run_index: RunIndex, name: str) -> list[TableView]:
-    """Return Table 1 and the table of survival curves of a finished run, where it has them."""
+    """Return the tables of a finished run that it has: differences between hospitals, Table 1, survival curves."""
     summary = load_record(run_index, name).summary
     if summary is None:
         return []
-    first, survival = read_table_one(summary), read_survival(summary)
-    found = [*([] if first is None else [table_one(first)]), *([] if survival is None else [survival_table(survival)])]
+    record, first, survival = read_estimates(summary), read_table_one(summary), read_survival(summary)
+    found = [] if record is None or record.heterogeneity is None else [heterogeneity_table(record.heterogeneity)]
+    found += [*([] if first is None else [table_one(first)]), *([] if survival is None else [survival_table(survival)])]
     return [
         TableView(
             title=t.title,

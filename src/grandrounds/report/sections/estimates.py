@@ -17,6 +17,7 @@ from grandrounds.report.estimates import (
     table_head,
     table_rows,
 )
+from grandrounds.report.tables import heterogeneity_table
 
 
 def estimates_section(summary: RunSummary, charts: Charts) -> list[str]:
@@ -36,6 +37,7 @@ def estimates_section(summary: RunSummary, charts: Charts) -> list[str]:
             [[td(escape(k)), text_cell(v)] for k, v in fact_rows(record, _hospitals(summary))],
         ),
         *_paragraphs([disclosure_sentence(record.exchanges)]),
+        *([] if record.heterogeneity is None else [heterogeneity_table(record.heterogeneity).html()]),
     ]
 
 
@@ -53,8 +55,9 @@ def intro(record: EstimatesRecord) -> str:
         "hazard ratio": "the rate of the event at any time",
     }
     meaning = f" The {ratio} is the factor on {of[ratio]}." if ratio else ""
+    shift = "close to" if record.original.facts.get("baseline") == "grid" else "equal to"
     return (
-        f"{what}{meaning} They come from sums over the rows of all hospitals, and equal those of the pooled rows. "
+        f"{what}{meaning} They come from sums over the rows of all hospitals, and are {shift} those of the pooled rows. "
         "Intervals are 95% confidence intervals. A coefficient describes an association, not a cause."
     )
 
