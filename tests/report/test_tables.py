@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from grandrounds.report.document import Charts
+from grandrounds.report.page import report_page
 from grandrounds.report.sections.description import survival_section, table_one_section
 from grandrounds.report.tables import read_survival, read_table_one, survival_table, table_one
 from grandrounds.statistics.group_tests import GroupTest
@@ -70,3 +71,19 @@ def test_a_damaged_record_is_named():
     with refused("damaged-record", match="survival curves cannot be read"):
         read_survival({"survival": {"overall": {}}})
     assert read_survival({"survival": {"c_index": 0.7}}) is None
+
+
+def test_a_run_without_a_model_has_a_page():
+    """No scores, no tiles, no training: the table, the exchanges and the privacy statement."""
+    cost = {"bytes_down": 1e4, "bytes_up": 2e4, "messages": 12.0, "seconds": 0.1}
+    told = summary(
+        data="patients.csv", method="table1", sites={"all": 3, "training": 3}, rounds=3, cost=cost,
+        privacy={"mechanism": "none", "statement": "Counts leave the sites."},
+        table1=first_table().to_dict(), survival=curves().to_dict(),
+    )  # fmt: skip
+    machine = {"python": "3.11", "packages": {}, "processor": "x", "cores": 2, "memory_gib": 8}
+    page = report_page(told, [], machine)
+    assert "3 sites (3 train), 3 rounds</p>" in page
+    assert "Table 1 by died" in page and "<h2>Survival</h2>" in page and "Counts leave the sites." in page
+    for absent in ("AUROC", "accuracy", "<h2>Training</h2>", "tiles'>", "<h2>Sites", "parameters"):
+        assert absent not in page.split("</style>")[1].split("plotly-packed")[0], absent

@@ -12,8 +12,10 @@ from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import decision_key, group_lines, intervals, worst_site
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME, Place, shown_in
-from grandrounds.report.document import number, sites_line, span, table, td, text_cell
+from grandrounds.report.document import has_test_rows, number, sites_line, span, table, td, text_cell
+from grandrounds.report.estimates import read_estimates
 from grandrounds.report.page import findings_section, subgroup_table
+from grandrounds.report.sections.estimates import estimates_table
 from grandrounds.report.style import words
 
 if TYPE_CHECKING:
@@ -53,12 +55,10 @@ def model_card(
         f"<p{'' if use else ' class=warn'}>{escape(use or NO_USE)}</p>",
         "<h2>Model and data</h2>",
         _facts(summary, plan),
+        *_estimates(summary),
         "<h2>Performance</h2>",
         _metrics(summary),
-        "<h2>Subgroups</h2>",
-        _subgroups(summary),
-        "<h2>Calibration</h2>",
-        f"<p>{_calibration(summary)}</p>",
+        *_tested(summary),
         "<h2>Privacy</h2>",
         f"<p>{escape(summary.privacy['statement'])}</p>",
         "<h2>Record</h2>",
@@ -66,6 +66,24 @@ def model_card(
         "<h2>Known limits</h2>",
         _limits(summary),
         "<div class='newpage'></div>",
+    ]
+
+
+def _estimates(summary: RunSummary) -> list[str]:
+    """Tabulate the estimates with their intervals; empty for a model without them."""
+    record = read_estimates(summary)
+    return [] if record is None else ["<h2>Estimates</h2>", estimates_table(record, summary.data)]
+
+
+def _tested(summary: RunSummary) -> list[str]:
+    """Write the sections on subgroups and calibration of test rows; empty without any."""
+    if not has_test_rows(summary):
+        return []
+    return [
+        "<h2>Subgroups</h2>",
+        _subgroups(summary),
+        "<h2>Calibration</h2>",
+        f"<p>{_calibration(summary)}</p>",
     ]
 
 
@@ -81,9 +99,16 @@ def _facts(summary: RunSummary, plan: Plan) -> str:
         **_event_facts(summary, data),
         "sites": sites_line(summary),
         "rows": f"{counts['train']:,} for training, {counts['val']:,} for validation, {counts['test']:,} for test",
-        "decision": f"flagged as {_decision_class(summary)} from a probability of {summary.threshold:g}",
+        **_decision_facts(summary),
     }
     return table(["", "<th class='text'></th>"], [[td(escape(name)), text_cell(text)] for name, text in facts.items()])
+
+
+def _decision_facts(summary: RunSummary) -> dict[str, str]:
+    """Name the threshold of decisions; empty for a model that was not tested."""
+    if not has_test_rows(summary):
+        return {}
+    return {"decision": f"flagged as {_decision_class(summary)} from a probability of {summary.threshold:g}"}
 
 
 def _event_facts(summary: RunSummary, data: DataSettings) -> dict[str, str]:
@@ -104,6 +129,8 @@ def _decision_class(summary: RunSummary) -> str:
 
 
 def _metrics(summary: RunSummary) -> str:
+    if not has_test_rows(summary):
+        return "<p class='warn'>No row was set aside for a test: how well the model predicts is not known.</p>"
     final, rows = summary.final, []
     ends = intervals(final)
     for name in shown_in(Place.CARD):

@@ -176,6 +176,14 @@ def sites_line(summary: RunSummary) -> str:
     return f"{summary.sites['all']} sites ({summary.sites['training']} train)"
 
 
+def about_line(summary: RunSummary) -> str:
+    """Describe a run in a line: its sites, its rounds and its model; a run without a model has neither."""
+    rounds = f"{summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}"
+    if not summary.parameters:
+        return f"{sites_line(summary)}, {rounds}"
+    return f"{sites_line(summary)}, {rounds}, {summary.model} with {summary.parameters} parameters, seed {summary.seed}"
+
+
 def has_test_rows(summary: RunSummary) -> bool:
     """Tell whether the final model was scored on test rows; a regression may use every row to estimate."""
     count = summary.final.get("count")

@@ -353,7 +353,7 @@ def heterogeneity_head(model: str) -> tuple[str, ...]:
 
 def heterogeneity_rows(found: MetaAnalysis) -> list[tuple[str, ...]]:
     """Return the rows of that table: the random-effects estimate, the prediction interval and the test for a difference."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for c in found.coefficients:
         if c.q is None or c.estimate is None:
             rows.append((c.name, f"{c.sites}", "–", "–", "–", "–", "too few hospitals"))

@@ -32,11 +32,11 @@ from grandrounds.metrics.scores import BY_NAME
 from grandrounds.report import figures
 from grandrounds.report.document import (
     Charts,
+    about_line,
     document,
     has_test_rows,
     machine_line,
     number,
-    sites_line,
     span,
     table,
     td,
@@ -88,9 +88,7 @@ def report_page(
     body = [
         *card,
         f"<h1>{escape(title)}</h1>",
-        f"<p class='quiet'>{sites_line(summary)}, "
-        f"{summary.rounds} rounds, {escape(summary.model)} with {summary.parameters} parameters, "
-        f"seed {summary.seed}</p>",
+        f"<p class='quiet'>{escape(about_line(summary))}</p>",
         *_event_lines(summary),
         *[f"<p class='warn'>{escape(w)}</p>" for w in summary.warnings],
         *([] if card else findings_section(summary)),
@@ -143,6 +141,8 @@ def findings_section(summary: RunSummary) -> list[str]:
 def _performance(summary: RunSummary, charts: Charts) -> list[str]:
     """Write the sections on scores of test rows, over all sites, by site and by subgroup."""
     if not has_test_rows(summary):
+        if not summary.parameters:
+            return []
         return ["<p class='quiet'>No row was set aside for a test: the run has no scores of predictions.</p>"]
     return [
         "<h2>Sites, lowest AUROC first</h2>",
