@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.report.document import Charts
 from grandrounds.report.page import report_page
 from grandrounds.report.sections.description import survival_section, table_one_section
@@ -62,7 +63,8 @@ def test_survival_curves_have_medians_and_the_log_rank_test():
     assert told.rows[0][3] == f"{median.value:.4g} ({median.low:.4g} to {median.high:.4g})"
     assert told.before[0].startswith("Survival does not clearly differ between groups: log-rank test within hospitals")
     html = "".join(survival_section(summary(survival=found.to_dict()), Charts("")))
-    assert "<h2>Survival</h2>" in html and "median (95% CI)" in html
+    assert "<h2>Survival</h2>" in html and "median (95% CI)" in html and html.count("data-figure") == 1
+    assert "survival" in list_figures(RunRecord([], summary(survival=found.to_dict())))
 
 
 def test_a_damaged_record_is_named():

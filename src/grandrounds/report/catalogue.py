@@ -18,6 +18,7 @@ from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trust import trust_decisions
 from grandrounds.report.sections.privacy import spending_figure
 from grandrounds.report.sections.trust import TrustRecord, trust_record
+from grandrounds.report.tables import has_curve, read_survival
 
 _TOP = 15
 
@@ -203,12 +204,19 @@ def _coefficients(run: RunRecord) -> Figure | None:
     return figures.coefficients(record.fitted, record.original) if record is not None and slopes(record.fitted) else None
 
 
-ESTIMATES, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST, PRIVACY = (
-    "Estimates", "Training", "Calibration", "Weights", "Explanations", "Trust", "Images", "Participation and cost", "Privacy",
+def _survival(run: RunRecord) -> Figure | None:
+    found = None if run.summary is None else read_survival(run.summary)
+    return figures.survival_curves(found) if found is not None and has_curve(found) else None
+
+
+ESTIMATES, SURVIVAL, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST, PRIVACY = (
+    "Estimates", "Survival", "Training", "Calibration", "Weights", "Explanations", "Trust", "Images",
+    "Participation and cost", "Privacy",
 )  # fmt: skip
 
 FIGURES: dict[str, Entry] = {
     "coefficients": Entry(ESTIMATES, _coefficients, wide=True),
+    "survival": Entry(SURVIVAL, _survival, wide=True),
     "curves": Entry(TRAINING, _curves, wide=True),
     "sites-accuracy": Entry(TRAINING, _site_metric("accuracy")),
     "sites-auroc": Entry(TRAINING, _site_metric("auroc")),

@@ -143,6 +143,11 @@ def survival_table(found: KaplanMeier) -> TextTable:
     return TextTable("Survival", head, rows, before=before, notes=(*_how(curves), *notes, *sent))
 
 
+def has_curve(found: KaplanMeier) -> bool:
+    """Tell whether a group, or all rows where there is none, has the events for a curve."""
+    return any(c.times for c in (found.groups or (found.overall,)))
+
+
 def log_rank_sentence(test: LogRank) -> str:
     """Describe the log-rank test in a sentence."""
     verdict = "differs between groups" if test.p < 0.05 else "does not clearly differ between groups"

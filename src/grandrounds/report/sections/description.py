@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from grandrounds.core.records import RunSummary
+from grandrounds.report import figures
 from grandrounds.report.document import Charts
-from grandrounds.report.tables import read_survival, read_table_one, survival_table, table_one
+from grandrounds.report.tables import has_curve, read_survival, read_table_one, survival_table, table_one
 
 
 def table_one_section(summary: RunSummary) -> list[str]:
@@ -16,4 +17,7 @@ def table_one_section(summary: RunSummary) -> list[str]:
 def survival_section(summary: RunSummary, charts: Charts) -> list[str]:
     """Write the section on survival curves; empty for a run without them."""
     found = read_survival(summary)
-    return [] if found is None else [survival_table(found).html(heading="h2")]
+    if found is None:
+        return []
+    drawn = charts.place(figures.survival_curves(found), wide=True) if has_curve(found) else ""
+    return [survival_table(found).html(heading="h2"), drawn]
