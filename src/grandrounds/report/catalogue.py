@@ -16,6 +16,7 @@ from grandrounds.report.estimates import read_estimates, slopes
 from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, newest_block
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trust import trust_decisions
+from grandrounds.report.outcome import OUTCOMES
 from grandrounds.report.sections.privacy import spending_figure
 from grandrounds.report.sections.trust import TrustRecord, trust_record
 from grandrounds.report.tables import has_curve, read_survival
@@ -77,7 +78,13 @@ def list_figures(run: RunRecord) -> dict[str, Entry]:
 
 
 def _curves(run: RunRecord) -> Figure | None:
-    return figures.curves(run.rounds, run.summary) if any(r.test is not None for r in run.rounds) else None
+    tested = [r.test for r in run.rounds if r.test is not None]
+    if not tested:
+        return None
+    outcome = next((o for o in OUTCOMES.values() if o.main in tested[-1]), None)
+    if outcome is not None and "accuracy" not in tested[-1]:
+        return figures.outcome_curves(run.rounds, outcome.main)
+    return figures.curves(run.rounds, run.summary)
 
 
 def _site_metric(metric: str) -> Draw:
@@ -222,6 +229,7 @@ FIGURES: dict[str, Entry] = {
     "sites-auroc": Entry(TRAINING, _site_metric("auroc")),
     "sites-log-loss": Entry(TRAINING, _site_metric("log_loss")),
     "sites-ece": Entry(TRAINING, _site_metric("ece")),
+    **{f"sites-{o.main.replace('_', '-')}": Entry(TRAINING, _site_metric(o.main)) for o in OUTCOMES.values()},
     "local": Entry(TRAINING, _local, wide=True),
     "reliability": Entry(CALIBRATION, _from_summary("reliability", figures.reliability)),
     "decision-curve": Entry(CALIBRATION, _from_summary("decision_curve", figures.decision_curve)),

@@ -47,12 +47,14 @@ from grandrounds.report.figure import Figure, find_browser, packed_script
 from grandrounds.report.figures.trust import trust_decisions
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.model_table import ReadableModel, model_section
+from grandrounds.report.outcome import words_of
 from grandrounds.report.provenance import Provenance
 from grandrounds.report.sections.description import survival_section, table_one_section
 from grandrounds.report.sections.estimates import estimates_section
 from grandrounds.report.sections.explanations import explanations_section, shortcut_section
 from grandrounds.report.sections.images import maps_section, rationale_section
 from grandrounds.report.sections.local_models import local_section
+from grandrounds.report.sections.outcome import outcome_section, outcome_tiles
 from grandrounds.report.sections.privacy import membership_section, privacy_section
 from grandrounds.report.sections.trust import trust_section
 from grandrounds.report.style import words
@@ -124,6 +126,8 @@ def report_page(
 
 def _event_lines(summary: RunSummary) -> list[str]:
     """Name the event, or the classes where there are more than two; a run of version 0.1 records neither."""
+    if words_of(summary) is not None or (not has_test_rows(summary) and not summary.event):
+        return []
     if "event" not in summary:
         if summary.final.get("sensitivity") is None:
             return []
@@ -144,6 +148,8 @@ def _performance(summary: RunSummary, charts: Charts) -> list[str]:
         if not summary.parameters:
             return []
         return ["<p class='quiet'>No row was set aside for a test: the run has no scores of predictions.</p>"]
+    if words_of(summary) is not None:
+        return outcome_section(summary)
     return [
         "<h2>Sites, lowest AUROC first</h2>",
         _site_table(summary),
@@ -161,6 +167,22 @@ def _training(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary
 
 
 def _tiles(summary: RunSummary) -> str:
+    if words_of(summary) is None:
+        tiles = _class_tiles(summary)
+    else:
+        tiles = [(escape(n), escape(v), escape(note)) for n, v, note in outcome_tiles(summary)]
+    for kind, name in (("training", "training drift"), ("deployed", "deployed divergence")):
+        if kind in summary.explanation:
+            explanation = summary.explanation[kind]
+            by_chance = (
+                "scale 0 to 2" if explanation["sampling"] is None else f"by chance {number(explanation['sampling'], 3)}"
+            )
+            tiles.append((name, number(explanation["drift"], 3), by_chance))
+    inner = "".join(f"<div class='tile'>{n}<b>{v}</b><span class='quiet'>{note}</span></div>" for n, v, note in tiles)
+    return f"<div class='tiles'>{inner}</div>"
+
+
+def _class_tiles(summary: RunSummary) -> list[tuple[str, str, str]]:
     final = summary.final
     tiles = [
         (
@@ -175,15 +197,7 @@ def _tiles(summary: RunSummary) -> str:
     if worst:
         ends = span(intervals(worst).get("auroc"), 2)
         tiles.append(("lowest AUROC of a site", number(worst["auroc"], 3), f"{escape(str(worst['site']))} {ends}"))
-    for kind, name in (("training", "training drift"), ("deployed", "deployed divergence")):
-        if kind in summary.explanation:
-            explanation = summary.explanation[kind]
-            by_chance = (
-                "scale 0 to 2" if explanation["sampling"] is None else f"by chance {number(explanation['sampling'], 3)}"
-            )
-            tiles.append((name, number(explanation["drift"], 3), by_chance))
-    inner = "".join(f"<div class='tile'>{n}<b>{v}</b><span class='quiet'>{note}</span></div>" for n, v, note in tiles)
-    return f"<div class='tiles'>{inner}</div>"
+    return tiles
 
 
 def _interval(final: Scores) -> str:
@@ -199,8 +213,13 @@ def _rounds(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary) 
     """Draw training curves of all sites together and of each site, and the aggregation weights."""
     out = []
     if any(r.test is not None for r in rounds):
-        out += [charts.place(figures.curves(rounds, summary), wide=True)]
-        paired = [figures.site_curves(rounds)]
+        outcome = words_of(summary)
+        if outcome is None:
+            out += [charts.place(figures.curves(rounds, summary), wide=True)]
+            paired = [figures.site_curves(rounds)]
+        else:
+            out += [charts.place(figures.outcome_curves(rounds, outcome.main), wide=True)]
+            paired = [figures.site_curves(rounds, outcome.main)] if has_site_scores(rounds, outcome.main) else []
     else:
         paired = []
     weighed = [r for r in rounds if r.decision.weights]
@@ -212,6 +231,12 @@ def _rounds(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary) 
     drawn = _agreement_figures(rounds)
     out.append(charts.place(*drawn, wide=len(drawn) == 1))
     return "".join(out)
+
+
+def has_site_scores(rounds: Sequence[RoundRecord], metric: str) -> bool:
+    """Tell whether the last evaluated round has a metric of each site."""
+    evaluated = [r for r in rounds if r.test is not None]
+    return bool(evaluated) and any(v is not None for v in evaluated[-1].sites.get(metric, {}).values())
 
 
 def _agreement_figures(rounds: Sequence[RoundRecord]) -> list[Figure]:

@@ -67,6 +67,7 @@ def gallery(name: str) -> dict[str, Figure]:
         "map_similarity": figures.map_similarity(typed(mapped())),
         "map_concentration": figures.map_concentration(typed(mapped())),
         "nsds_over_rounds": figures.nsds_over_rounds(typed(trusting(("a", "b", name))), 1.0),
+        "outcome_curves": figures.outcome_curves(typed(rounds), "log_loss"),
         "pairwise_drift": figures.pairwise_drift(told),
         "pareto": figures.pareto(points, y=name),
         "presence_over_rounds": figures.presence_over_rounds(typed(attended(name))),
@@ -107,6 +108,7 @@ NAMELESS = (
     "crossed_curves",
     "map_similarity",
     "map_concentration",
+    "outcome_curves",
     "seconds_over_rounds",
 )
 """Figures in which no name from data occurs."""

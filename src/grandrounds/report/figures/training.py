@@ -64,6 +64,26 @@ def curves(rounds: Sequence[RoundRecord], summary: RunSummary | None = None) -> 
     return Figure([*scores, *right], shape)
 
 
+def outcome_curves(rounds: Sequence[RoundRecord], metric: str) -> Figure:
+    """Draw a metric on the test and validation rows of all sites over the rounds, for runs that predict no class.
+
+    Args:
+        rounds: The record of each round.
+        metric: The metric.
+
+    Raises:
+        BadInput: No round was evaluated.
+    """
+    evaluated = _evaluated_rounds(rounds)
+    x = [r.round for r in evaluated]
+    lines = [
+        _line(x, [(r.test or {}).get(metric) for r in evaluated], "test rows", COLOURS[0], width=3),
+        _line(x, [(r.val or {}).get(metric) for r in evaluated], "validation rows", COLOURS[4], dash="dash"),
+    ]
+    name = words(metric)
+    return Figure(lines, layout(f"{name[:1].upper()}{name[1:]} by round", x="round", y=f"{name}, all sites", height=360))
+
+
 def final_score_note(summary: RunSummary | None) -> str:
     """Explain why the final scores of a run differ from those of its last round; empty where they do not."""
     if summary is None:
