@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from grandrounds.api import config
     from grandrounds.api.comparing import compare, tune
     from grandrounds.api.estimator import FederatedClassifier
+    from grandrounds.api.fitting import Regression, cox, glm
     from grandrounds.api.running import resume, run
     from grandrounds.api.scoring import EvaluationResult, evaluate, predict
     from grandrounds.core.errors import BadInput, RunFailed
@@ -48,6 +49,7 @@ __all__ = [
     "Experiment",
     "FederatedClassifier",
     "Method",
+    "Regression",
     "RoundRecord",
     "Run",
     "RunFailed",
@@ -56,9 +58,11 @@ __all__ = [
     "__version__",
     "compare",
     "config",
+    "cox",
     "evaluate",
     "explain_case",
     "explain_site",
+    "glm",
     "load_run",
     "methods",
     "metrics",
@@ -81,6 +85,7 @@ _HOME = {
     **dict.fromkeys(("Decision", "RoundRecord", "RunSummary"), "core.records"),
     **dict.fromkeys(("Run", "load_run"), "runs.run"),
     **dict.fromkeys(("compare", "tune"), "api.comparing"),
+    **dict.fromkeys(("Regression", "cox", "glm"), "api.fitting"),
     **dict.fromkeys(("evaluate", "predict"), "api.scoring"),
     **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
     **dict.fromkeys(("resume", "run"), "api.running"),

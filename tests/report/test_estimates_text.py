@@ -63,9 +63,17 @@ def test_summary_has_facts_coefficients_ratios_and_remarks():
         "random intercepts); variance 1",
     ):
         assert words in text
-    assert "left out: ward=x: constant" in text and "note: Few clusters" in text
-    assert "note: Fewer than 5 rows were left out" in text
+    assert "left out: ward=x: constant" in text and "note: Few clusters." in text
+    assert "note: Fewer than 5 rows were left out." in text
     assert max(map(len, text.splitlines()[:-1])) <= 120
+
+
+def test_coefficients_that_differ_between_hospitals_are_named():
+    fitted = estimates()
+    meta = {"coefficients": [{"name": "age", "q_p": 0.012, "i2": 0.61}, {"name": "CRP", "q_p": 0.3, "i2": 0.0}]}
+    text = summary_text(EstimatesRecord(fitted, fitted, {**SENT, "count": 8, "fit": 6}, heterogeneity=meta))
+    assert "differs between hospitals: age (Cochran's Q, p = 0.012, I-squared 61%)" in text and "CRP (Coch" not in text
+    assert "8 (6 for the fit)" in text
 
 
 def test_a_narrow_terminal_gets_ratios_below():

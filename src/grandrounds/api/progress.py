@@ -131,6 +131,32 @@ def run_progress(progress: RunProgress) -> Iterator[Callable[[RunEvent], None]]:
         bar.close()
 
 
+@contextmanager
+def exchange_progress(progress: RunProgress) -> Iterator[Callable[[RunEvent], None]]:
+    """Show the exchanges of a regression. Their number is not known beforehand.
+
+    Args:
+        progress: As in `RunProgress`.
+
+    Yields:
+        The function to call with each event of the run.
+    """
+    if callable(progress):
+        yield progress
+        return
+    bar = make_bar("exchange", progress)
+
+    def show(event: RunEvent) -> None:
+        if event["event"] == "round":
+            done = int(event["round"])
+            bar.update("; ".join(event.get("notes") or ()), done, done)
+
+    try:
+        yield show
+    finally:
+        bar.close()
+
+
 def _scores(test: Mapping[str, Any]) -> str:
     """Write the test scores of a round that people look at first."""
     shown = [(word, test.get(name)) for name, word in (("auroc", "AUROC"), ("accuracy", "accuracy"))]

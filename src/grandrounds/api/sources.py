@@ -80,7 +80,7 @@ def build_experiment(
     if seed is not None:
         changes["seed"] = seed
     built = base if not changes else _changed(base, changes)
-    built = _apply_settings(built, settings)
+    built = apply_settings(built, settings)
     table = built.data.table
     if built.data.label is None and built.data.name is None and not (table or "").lower().endswith(".npz"):
         names = _column_names(built, rows)
@@ -194,8 +194,19 @@ def _changed(base: Experiment, changes: PlanValues) -> Experiment:
     return type(base).parse(values, where="settings")
 
 
-def _apply_settings(base: Experiment, settings: Settings) -> Experiment:
-    """Return the experiment with settings by dotted name, nested, or as assignments."""
+def apply_settings(base: Experiment, settings: Settings) -> Experiment:
+    """Return the experiment with settings by dotted name, nested, or as assignments.
+
+    Args:
+        base: The experiment.
+        settings: Settings by their names in the experiment file.
+
+    Returns:
+        The experiment with these settings.
+
+    Raises:
+        BadInput: A setting is unknown or wrong.
+    """
     from grandrounds.core.errors import BadInput
     from grandrounds.core.section import Section
 

@@ -22,6 +22,7 @@ try:
         console,
         data,
         explain,
+        fit,
         images,
         predict,
         privacy,
@@ -72,6 +73,7 @@ def _root(
 
 for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, track, predict):
     module.register(app)
+app.add_typer(fit.app, name="fit")
 app.add_typer(data.app, name="data")
 app.add_typer(images.masks_app, name="explain masks")
 app.add_typer(images.maps_app, name="explain maps")

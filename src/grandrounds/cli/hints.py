@@ -18,6 +18,8 @@ FLAGS = {
     "data.site": "--site COLUMN",
     "data.patient": "--patient COLUMN",
     "data.drop": "--drop COLUMN,COLUMN",
+    "data.duration": "--time COLUMN",
+    "data.features": "--features COLUMN,COLUMN",
     "data.query": "--query SELECT",
     "data.decimal": "--decimal MARK",
     "data.text_encoding": "--text-encoding NAME",

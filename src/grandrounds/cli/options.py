@@ -283,6 +283,7 @@ def build_experiment(
     reading: Reading = Reading(),
     settings: list[str] | None = None,
     seed: int | None = None,
+    require_label: bool = True,
 ) -> Experiment:
     """Build an experiment from the options of a command.
 
@@ -294,6 +295,7 @@ def build_experiment(
         reading: The format of the table's text.
         settings: Assignments such as `method.rounds=50`.
         seed: The seed; None leaves that of the experiment.
+        require_label: Refuse a table without a column to predict.
 
     Returns:
         The experiment.
@@ -338,7 +340,7 @@ def build_experiment(
             )
     extra = [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
     experiment = base.with_settings(extra) if extra else base
-    if table is not None and experiment.data.label is None and not table.lower().endswith(".npz"):
+    if require_label and table is not None and experiment.data.label is None and not table.lower().endswith(".npz"):
         raise BadInput(
             f"no column to predict is set for {table}, which has the columns {_columns(experiment)}: name it, e.g. "
             f"rounds run {shlex.quote(table)} --label COLUMN --site COLUMN",

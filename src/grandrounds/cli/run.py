@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.fit import show_run_estimates
 from grandrounds.cli.options import (
     ExperimentOptions,
     Json,
@@ -132,7 +133,8 @@ def _report(run: Run, *, as_json: bool, quiet: bool, verbose: bool) -> None:
         from grandrounds.cli.terminal import Terminal
 
         console = Terminal()
-        show_summary(console, run.summary, verbose=verbose)
+        if not show_run_estimates(run) or verbose:
+            show_summary(console, run.summary, verbose=verbose)
         console.print(f"report: {run.folder / 'report.html'}", highlight=False, soft_wrap=True)
         console.print(f"run folder: {run.folder}", highlight=False, soft_wrap=True)
     else:

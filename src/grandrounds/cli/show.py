@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.fit import show_run_estimates
 from grandrounds.cli.options import TrustCode, Verbose
 from grandrounds.cli.terminal import echo, reads_run
 
@@ -216,7 +217,7 @@ def show(
         echo(
             f"{finished_run.folder}: {completed} of {total} rounds done; `rounds resume {finished_run.folder}` continues the run"
         )
-    else:
+    elif not show_run_estimates(finished_run) or verbose:
         show_summary(console, finished_run.summary, sites=10**6 if sites else 12, verbose=verbose)
         if "event" not in finished_run.summary and finished_run.event is not None:
             console.print(finished_run.event.line, soft_wrap=True)

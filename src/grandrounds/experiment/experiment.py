@@ -251,7 +251,9 @@ class Experiment(Section):
             data = data.model_copy(
                 update={
                     **fill,
-                    "drop": tuple(dict.fromkeys([*catalog_entry.drop, *data.drop])),
+                    "drop": tuple(
+                        dict.fromkeys([*(c for c in catalog_entry.drop if c not in data.features), *data.drop])
+                    ),
                     "kinds": {
                         **{k: v if isinstance(v, str) else tuple(v) for k, v in catalog_entry.schema.items()},
                         **data.kinds,

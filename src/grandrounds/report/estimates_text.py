@@ -23,6 +23,7 @@ from grandrounds.report.estimates import (
 )
 
 _WIDTH = 78
+_LEVEL = 0.05
 _LONGEST_NAME = 32
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
           "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"}  # fmt: skip
@@ -154,7 +155,7 @@ def _facts(record: EstimatesRecord, width: int, *, label: str, hospitals: int | 
     pairs += [("Events", _whole(facts.get("events"))), ("Log-likelihood", _decimal(facts.get("log_likelihood")))]
     pairs += [("Deviance", _decimal(facts.get("deviance"))), ("AIC", _decimal(facts.get("aic")))]
     pairs += [("Ridge penalty", _plain(facts.get("ridge"))), ("Ties", str(facts.get("ties") or ""))]
-    pairs += [("Exchanges", _whole(sent.get("count"))), ("Numbers sent / held", _ratio(sent))]
+    pairs += [("Exchanges", _exchanges(sent)), ("Numbers sent / held", _ratio(sent))]
     pairs = [(visible(name), visible(value)) for name, value in pairs if value]
     half = (width - 2) // 2
     short = [p for p in pairs if len(p[0]) + len(p[1]) + 3 <= half]
@@ -186,6 +187,12 @@ def _plain(value: Any) -> str:
     return "" if not value else f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
+def _exchanges(sent: Any) -> str:
+    """State the number of exchanges, and how many of them the fit itself took; the others compared hospitals."""
+    count, fit = _whole(sent.get("count")), sent.get("fit")
+    return count if not count or fit in (None, sent["count"]) else f"{count} ({_whole(fit)} for the fit)"
+
+
 def _ratio(sent: Any) -> str:
     ratio = sent.get("ratio")
     if ratio is None:
@@ -199,9 +206,23 @@ def _ratio(sent: Any) -> str:
 def _remarks(record: EstimatesRecord) -> list[str]:
     """List what was left out and why, and the notes."""
     out = [f"left out: {visible(c.name)}: {visible(c.reason)}" for c in record.left_out]
+    out += [f"differs between hospitals: {line}" for line in _differences(record.heterogeneity)]
     out += [f"note: {visible(note)}" for note in record.all_notes]
     sentence = disclosure_sentence(record.exchanges)
     return out + ([f"disclosure: {sentence}"] if sentence else [])
+
+
+def _differences(heterogeneity: Any) -> list[str]:
+    """List the coefficients that differ between hospitals by Cochran's Q, at the level of 5%."""
+    out = []
+    for c in heterogeneity.get("coefficients", ()):
+        p, share = c.get("q_p"), c.get("i2")
+        if p is not None and p < _LEVEL:
+            shown = "" if share is None else f", I-squared {share:.0%}"
+            out.append(
+                f"{visible(str(c['name']))} (Cochran's Q, p {'<' if p < 0.0005 else '='} {max(p, 0.001):.3f}{shown})"
+            )
+    return out
 
 
 def to_csv(record: EstimatesRecord) -> str:

@@ -191,7 +191,10 @@ class GeneralizedLinear(_Regression):
         if plan.data.task == SURVIVAL:
             yield "method 'glm' fits classes, numbers or counts, and data.task is 'survival': use method 'cox'"
         if model.outputs != 1:
-            yield f"method 'glm' fits two classes, and the label has {model.outputs}: choose one class against the others"
+            yield (
+                f"method 'glm' fits two classes, and the label '{plan.data.label}' has {model.outputs}: choose one class against "
+                "the others; of a count or a measurement set data.task (--family poisson or --family linear)"
+            )
         if plan.method.exact.ridge == "cv":
             yield "method.exact.ridge 'cv' is for method 'cox': give a number"
 

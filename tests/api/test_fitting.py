@@ -1,0 +1,138 @@
+"""`gr.glm` and `gr.cox`: coefficients in original units equal those of statsmodels and lifelines on the pooled raw rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from tests.regressions import NUMBERS, WORDS, complete, heart, raw_design
+from tests.support import refused
+
+FEATURES = [*NUMBERS, *WORDS]
+
+
+@pytest.fixture(scope="module")
+def logistic(tmp_path_factory) -> gr.Regression:
+    """A logistic regression on the heart data set with one intercept."""
+    return gr.glm("heart", features=FEATURES, intercept="common", out=tmp_path_factory.mktemp("glm") / "run")
+
+
+@pytest.fixture(scope="module")
+def pooled():
+    """The same by statsmodels on pooled rows."""
+    import statsmodels.api as sm
+
+    frame = complete(heart(), FEATURES)
+    y = (frame["disease"] == "yes").astype(float)
+    return sm.GLM(y, raw_design(frame, NUMBERS, WORDS), sm.families.Binomial()).fit(tol=1e-13)
+
+
+def test_a_logistic_regression_equals_statsmodels(logistic, pooled):
+    frame = logistic.to_frame()
+    assert list(frame.index) == list(pooled.params.index)
+    np.testing.assert_allclose(frame["coef"], pooled.params, rtol=1e-6)
+    np.testing.assert_allclose(frame["std_err"], pooled.bse, rtol=1e-6)
+    np.testing.assert_allclose(frame["p"], pooled.pvalues, atol=1e-6)
+    np.testing.assert_allclose(frame[["low", "high"]], pooled.conf_int(), rtol=1e-6)
+    np.testing.assert_allclose(frame["odds_ratio"].iloc[1:], np.exp(pooled.params.iloc[1:]), rtol=1e-6)
+    facts = logistic.estimates.facts
+    assert facts["n"] == pooled.nobs
+    assert facts["log_likelihood"] == pytest.approx(pooled.llf, rel=1e-9)
+    assert facts["aic"] == pytest.approx(pooled.aic, rel=1e-9)
+    assert logistic.exchanges["fit"] <= 7
+
+
+def test_the_result_reads_as_text_csv_latex_and_html(logistic, pooled, tmp_path):
+    text = logistic.summary()
+    line = next(row for row in text.splitlines() if row.startswith("age"))
+    assert line.split()[1] == f"{pooled.params['age']:.4f}" and str(logistic) == text
+    rows = list(csv.DictReader(io.StringIO(logistic.to_csv(tmp_path / "c.csv"))))
+    assert float(rows[1]["coef"]) == logistic.estimates.coefficients[1].estimate
+    assert (tmp_path / "c.csv").read_text() == logistic.to_csv()
+    assert r"\begin{tabular}" in logistic.to_latex(tmp_path / "c.tex")
+    assert "resting_bp" in logistic._repr_html_()
+    with refused("cannot-write"):
+        logistic.to_csv(tmp_path / "no" / "c.csv")
+
+
+def test_a_saved_run_gives_the_same_result(logistic):
+    from grandrounds.api.fitting import read_regression
+
+    again = read_regression(gr.load_run(logistic.run.folder))
+    assert again.summary() == logistic.summary()
+
+
+def test_a_formula_with_products_equals_statsmodels(tmp_path):
+    import statsmodels.api as sm
+
+    formula = "disease ~ age * C(sex) + resting_bp + I(resting_bp**2)"
+    result = gr.glm("heart", formula=formula, intercept="common", out=tmp_path / "run").to_frame()
+    frame = complete(heart(), ["age", "sex", "resting_bp"])
+    x = raw_design(frame, ["age", "resting_bp"], {"sex": "female"})
+    x["age:sex=male"], x["resting_bp^2"] = x["age"] * x["sex=male"], x["resting_bp"] ** 2
+    scale = x.abs().max()  # statsmodels itself needs tame columns
+    pooled = sm.GLM((frame["disease"] == "yes").astype(float), x / scale, sm.families.Binomial()).fit(tol=1e-13)
+    np.testing.assert_allclose(result["coef"][x.columns], pooled.params / scale, rtol=1e-6)
+    np.testing.assert_allclose(result["std_err"][x.columns], pooled.bse / scale, rtol=1e-6)
+
+
+def test_secure_sums_give_the_same_numbers(logistic, tmp_path):
+    result = gr.glm("heart", features=FEATURES, intercept="common", secure=True, out=tmp_path / "run")
+    np.testing.assert_allclose(result.to_frame()["coef"], logistic.to_frame()["coef"], rtol=1e-6)
+    np.testing.assert_allclose(result.to_frame()["std_err"], logistic.to_frame()["std_err"], rtol=1e-6)
+    assert not result.record.by_site
+
+
+def test_three_real_hospitals_have_random_intercepts_by_default(tmp_path):
+    result = gr.glm("heart", features=["age"], out=tmp_path / "run")
+    assert result.estimates.facts["intercept"] == "random"
+
+
+def test_robust_errors_equal_statsmodels(tmp_path):
+    import statsmodels.api as sm
+
+    result = gr.glm("heart", features=NUMBERS, intercept="common", errors="rows", out=tmp_path / "run")
+    frame = complete(heart(), NUMBERS)
+    y = (frame["disease"] == "yes").astype(float)
+    pooled = sm.GLM(y, raw_design(frame, NUMBERS, {}), sm.families.Binomial()).fit(tol=1e-13, cov_type="HC0")
+    np.testing.assert_allclose(result.to_frame()["std_err"], pooled.bse, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "named"),
+    [
+        ({"label": "disease", "features": ["agee"]}, "unknown-column", "agee"),
+        ({"features": ["age"]}, "label-not-set", "label"),
+        ({"label": "disease", "formula": "disease ~ age"}, "conflicting-options", "formula"),
+        ({"formula": "Surv(age, disease) ~ sex"}, "bad-formula", "cox"),
+        ({"label": "disease", "family": "gamma"}, "unknown-family", "gamma"),
+        ({"label": "age", "features": ["resting_bp"]}, "label-not-classes", "poisson"),
+        ({"label": "disease", "features": ["age"], "ridge": -1.0}, None, "ridge"),
+        ({"label": "disease", "features": ["age"], "intercept": "fixed"}, None, "intercept"),
+        ({"label": "chest_pain", "features": ["age"]}, None, "chest_pain"),
+    ],
+)
+def test_wrong_input_is_refused_in_one_sentence(options, code, named, tmp_path):
+    with pytest.raises(gr.BadInput, match=named) as caught:
+        gr.glm(heart(), site="hospital", out=tmp_path / "run", **options)
+    assert code is None or caught.value.code == code
+    assert "\n" not in str(caught.value)
+
+
+def test_two_hospitals_are_refused(tmp_path):
+    two = heart()[heart()["hospital"].isin(["hungarian", "cleveland"])]
+    assert two["hospital"].nunique() == 2
+    with pytest.raises(gr.BadInput, match="2 "):
+        gr.glm(two, label="disease", features=["age"], site="hospital", out=tmp_path / "run")
+
+
+def test_a_run_without_estimates_is_refused(tmp_path):
+    from grandrounds.api.fitting import read_regression
+
+    run = gr.run("heart", rounds=1, out=tmp_path / "run")
+    with refused("no-estimates", match="fedavg"):
+        read_regression(run)

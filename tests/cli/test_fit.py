@@ -1,0 +1,112 @@
+"""`rounds fit`: the printed table holds the numbers of statsmodels, and wrong input ends with one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from tests.command import rounds
+from tests.regressions import NUMBERS, WORDS, complete, heart, raw_design
+
+FEATURES = ",".join([*NUMBERS, *WORDS])
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """The heart data set as a user's file."""
+    path = tmp_path_factory.mktemp("fit") / "patients.csv"
+    heart().to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def fitted(table):
+    """The command of the manual, and the files that it wrote."""
+    options = "--label", "disease", "--site", "hospital", "--features", FEATURES, "--intercept", "common"
+    files = "--csv", table.parent / "c.csv", "--latex", table.parent / "c.tex"
+    done = rounds("fit", "glm", "--table", table, *options, *files, "--out", table.parent / "run")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_table_holds_the_numbers_of_statsmodels(fitted):
+    import statsmodels.api as sm
+
+    frame = complete(heart(), [*NUMBERS, *WORDS])
+    y = (frame["disease"] == "yes").astype(float)
+    pooled = sm.GLM(y, raw_design(frame, NUMBERS, WORDS), sm.families.Binomial()).fit(tol=1e-13)
+    lines = fitted.stdout.splitlines()
+    ends = pooled.conf_int()
+    for name in pooled.params.index:
+        line = next(row for row in lines if row.startswith(f"{name} ") and row.count(".") >= 6)
+        cells = line[len(name) :].split()
+        expected = pooled.params[name], pooled.bse[name], pooled.tvalues[name]
+        np.testing.assert_allclose([float(c) for c in cells[:3]], expected, rtol=6e-3, atol=6e-5)
+        np.testing.assert_allclose([float(c) for c in cells[4:6]], ends.loc[name], rtol=6e-3, atol=6e-5)
+    for words in ("Logistic regression", "disease", f"{len(frame):,}", f"{pooled.llf:,.2f}", f"{pooled.aic:,.2f}"):
+        assert words in fitted.stdout
+
+
+def test_it_tells_exchanges_rows_left_out_and_the_folder(fitted, table):
+    assert "exchange 1" in fitted.stderr
+    assert "rows with a missing value were left out" in fitted.stdout
+    assert f"run folder: {table.parent / 'run'}" in fitted.stdout
+
+
+def test_files_are_written(fitted, table):
+    rows = list(csv.DictReader((table.parent / "c.csv").open()))
+    assert rows[0]["name"] == "(intercept)" and len(rows) == 8
+    assert r"\toprule" in (table.parent / "c.tex").read_text()
+
+
+def test_show_prints_the_table_again(fitted, table):
+    done = rounds("show", table.parent / "run")
+    start = fitted.stdout.index("Logistic regression")
+    block = fitted.stdout[start : fitted.stdout.index("disclosure:")]
+    assert block in done.stdout
+
+
+def test_json_and_quiet(table, tmp_path):
+    options = "--label", "disease", "--site", "hospital", "--features", "age,sex"
+    done = rounds("fit", "glm", table, *options, "--json", "--out", tmp_path / "a")
+    assert json.loads(done.stdout)["estimates"]["original"]["model"] == "logistic" and not done.stderr
+    done = rounds("fit", "glm", table, *options, "--quiet", "--out", tmp_path / "b")
+    assert done.stdout.strip() == str(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("glm",), "--table"),
+        (("glm", "--table", "TABLE"), "--label"),
+        (("glm", "--table", "TABLE", "--label", "disease", "--features", "agee"), "agee"),
+        (("glm", "--table", "TABLE", "--label", "disease", "--family", "gamma"), "gamma"),
+        (("glm", "--table", "TABLE", "--formula", "disease ~ log(age)"), "log"),
+        (("glm", "--table", "TABLE", "--formula", "disease ~ age", "--features", "age"), "formula"),
+        (("glm", "--table", "TABLE", "--label", "age", "--features", "sex"), "--family"),
+        (("glm", "--table", "TABLE", "--label", "disease", "--features", "age", "--ridge", "-1"), "ridge"),
+        (("glm", "--table", "TABLE", "--label", "disease", "--features", "age", "--errors", "lines"), "errors"),
+        (
+            ("glm", "--table", "TABLE", "--label", "disease", "--features", "age", "--set", "privacy.epsilon=1"),
+            "DP|epsilon",
+        ),
+        (("cox", "--table", "TABLE", "--features", "age"), "--event"),
+        (("cox", "--table", "TABLE", "--event", "disease", "--features", "age"), "--time"),
+        (("cox", "--table", "TABLE", "--event", "disease", "--time", "age", "--ridge", "much"), "--ridge"),
+        (("cox", "--table", "TABLE", "--formula", "disease ~ age"), "Surv"),
+        (("cox", "--table", "TABLE", "--event", "disease", "--time", "age", "--baseline", "none"), "baseline"),
+        (("glm", "hearts", "--features", "age"), "heart"),
+    ],
+)
+def test_wrong_input_ends_with_one_sentence(arguments, named, table, tmp_path):
+    import re
+
+    words = [str(table) if a == "TABLE" else a for a in arguments]
+    done = rounds("fit", *words, "--site", "hospital", cwd=tmp_path)
+    assert done.returncode == 2
+    error = next(line for line in done.stderr.splitlines() if line.startswith("error:"))
+    assert re.search(named, error), error
+    assert "Traceback" not in done.stderr
