@@ -160,8 +160,8 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
     _show_estimates(console, summary)
     if has_test_rows(summary):
         _show_scores(console, summary, verbose=verbose)
-    show_sites(console, summary, most=sites, verbose=verbose)
-    show_groups(console, summary, verbose=verbose)
+        show_sites(console, summary, most=sites, verbose=verbose)
+        show_groups(console, summary, verbose=verbose)
     for task, m in summary.tasks.items():
         text = f"accuracy {number(m['accuracy'])} (majority {number(m['majority'])}), AUROC {number(m['auroc'], 3)}"
         console.print(f"task {task}: {m['sites']} sites, {m['classes']} classes, {text}", highlight=False)

@@ -12,7 +12,7 @@ from typing import Any
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
-from grandrounds.report.estimates import read_estimates, slopes
+from grandrounds.report.estimates import common_estimate, forest_names, read_estimates, slopes
 from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, newest_block
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trust import trust_decisions
@@ -211,6 +211,19 @@ def _coefficients(run: RunRecord) -> Figure | None:
     return figures.coefficients(record.fitted, record.original) if record is not None and slopes(record.fitted) else None
 
 
+def _forest(place: int) -> Draw:
+    """Draw the forest plot at this place in the order of `forest_names`."""
+
+    def draw(run: RunRecord) -> Figure | None:
+        record = None if run.summary is None else read_estimates(run.summary)
+        if record is None or record.heterogeneity is None:
+            return None
+        names = forest_names(record)[place : place + 1]
+        return figures.forest(record.heterogeneity, names[0], common_estimate(record, names[0])) if names else None
+
+    return draw
+
+
 def _survival(run: RunRecord) -> Figure | None:
     found = None if run.summary is None else read_survival(run.summary)
     return figures.survival_curves(found) if found is not None and has_curve(found) else None
@@ -223,6 +236,7 @@ ESTIMATES, SURVIVAL, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES
 
 FIGURES: dict[str, Entry] = {
     "coefficients": Entry(ESTIMATES, _coefficients, wide=True),
+    **{f"forest-{k + 1}": Entry(ESTIMATES, _forest(k)) for k in range(4)},
     "survival": Entry(SURVIVAL, _survival, wide=True),
     "curves": Entry(TRAINING, _curves, wide=True),
     "sites-accuracy": Entry(TRAINING, _site_metric("accuracy")),

@@ -364,6 +364,32 @@ def heterogeneity_rows(found: MetaAnalysis) -> list[tuple[str, ...]]:
     return rows
 
 
+def forest_names(record: EstimatesRecord, most: int = 4) -> list[str]:
+    """Choose the coefficients for forest plots: those that differ most between hospitals, then those with the clearest effects.
+
+    Args:
+        record: The estimates of a run.
+        most: Coefficients to choose at most.
+
+    Returns:
+        Names; empty where the estimates of single hospitals are not known.
+    """
+    found = record.heterogeneity
+    if found is None or not found.by_site:
+        return []
+    known = {name for own in found.by_site.values() for name in own}
+    tested = [c for c in found.coefficients if c.name in known and c.q_p is not None]
+    differ = sorted((c for c in tested if (c.q_p or 0.0) < 0.05), key=lambda c: (c.q_p or 0.0, c.name))
+    clear = sorted(slopes(record.fitted), key=lambda c: (-abs(_strength(c)), c.name))
+    names = [*(c.name for c in differ), *(c.name for c in clear if c.name in {t.name for t in tested})]
+    return list(dict.fromkeys(names))[:most]
+
+
+def common_estimate(record: EstimatesRecord, name: str) -> Coefficient | None:
+    """Return the coefficient of the common fit in original units."""
+    return next((c for c in record.original.coefficients if c.name == name and c.estimate is not None), None)
+
+
 def _format_ends(model: str, value: float | None, low: float | None, high: float | None) -> str:
     """Format an estimate of a meta-analysis with its interval, or an interval alone, as ratios where the model has them."""
     if model in RATIOS:

@@ -322,6 +322,7 @@ th, td.text, .quiet {{ color: var(--quiet) }}
   print-color-adjust: exact; -webkit-print-color-adjust: exact }}
 .flag b, .warn b {{ margin-right: .3em }}
 .lists {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 0 2rem }}
+.lists.one {{ grid-template-columns: minmax(0, 1fr) }}
 .lists table {{ width: 100% }}
 .lists td, .lists th {{ padding: .22rem .35rem }}
 .lists th, .lists td:first-child {{ white-space: normal }}
@@ -365,7 +366,7 @@ def case_page(case: CaseExplanation, *, top: int) -> str:
         *_bias(case),
         *_quality(case),
         "<h2>Contributions of columns</h2>",
-        "<div class='lists'>",
+        f"<div class='lists{' one' if has_intervals(case) else ''}'>",
         _list(case, case.amplifiers, f"Raises the {risk_name(case)}", "raises"),
         _list(case, case.mitigators, f"Lowers the {risk_name(case)}", "lowers"),
         "</div>",

@@ -10,8 +10,10 @@ from grandrounds.report import figures
 from grandrounds.report.document import Charts, table, td, text_cell
 from grandrounds.report.estimates import (
     EstimatesRecord,
+    common_estimate,
     disclosure_sentence,
     fact_rows,
+    forest_names,
     read_estimates,
     slopes,
     table_head,
@@ -37,8 +39,17 @@ def estimates_section(summary: RunSummary, charts: Charts) -> list[str]:
             [[td(escape(k)), text_cell(v)] for k, v in fact_rows(record, _hospitals(summary))],
         ),
         *_paragraphs([disclosure_sentence(record.exchanges)]),
-        *([] if record.heterogeneity is None else [heterogeneity_table(record.heterogeneity).html()]),
+        *_differences(record, charts),
     ]
+
+
+def _differences(record: EstimatesRecord, charts: Charts) -> list[str]:
+    """Write the part on differences between hospitals; empty without a test of them."""
+    found = record.heterogeneity
+    if found is None:
+        return []
+    drawn = [figures.forest(found, name, common_estimate(record, name)) for name in forest_names(record)]
+    return [heterogeneity_table(found).html(), charts.place(*drawn, wide=len(drawn) == 1)]
 
 
 def intro(record: EstimatesRecord) -> str:
