@@ -1,8 +1,13 @@
-"""Export of a trained model for other programs: JSON to score by hand, ONNX for a runtime. Both start at the raw columns."""
+"""Export of a trained model for other programs: JSON to score by hand, ONNX for a runtime. Both start at the raw columns.
+
+A classifier gives probabilities. Other outcomes give one prediction: a number (identity), an expected count (exp), or for
+survival the log hazard relative to inputs of zero, a risk score without a time scale.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +15,9 @@ import numpy as np
 
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import COUNT, REGRESSION, SURVIVAL
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
+from grandrounds.data.outcome import Outcome
 from grandrounds.data.schema import Schema
 from grandrounds.models import Dense
 from grandrounds.runs.model import TrainedModel
@@ -25,9 +32,19 @@ _HOW = (
 _PRODUCTS = " Then, for each entry of `products`, the product of the inputs at these places, counted from 0."
 
 
+_HOW_OUTCOME = {
+    REGRESSION: "One output z: prediction = `centre` + `scale` * z, in the units of the outcome.",
+    COUNT: "One output z: expected count = `scale` * exp(z).",
+    SURVIVAL: "One output z: the log hazard relative to a patient whose inputs are all 0. A higher z is a higher risk; it "
+    "gives no probability, because the baseline hazard is not part of the model.",
+}
+"""The last step of scoring, by task."""
+
+
 def to_json(model: TrainedModel) -> dict[str, Any]:
     """Return the preparation and parameters of a model: enough to score a patient by hand."""
     net, encoding, schema = dense_parts(model, "json")
+    _refuse_products(encoding, "json")
     layers = len(net.widths) - 1
     p = model.parameters
     values: dict[str, object] = {
@@ -53,14 +70,35 @@ def to_json(model: TrainedModel) -> dict[str, Any]:
         weight = p["layer0.weight"][:, 0].astype(float)
         values["intercept"] = float(p["layer0.bias"][0])
         values["coefficients"] = dict(zip(encoding.features, weight.tolist(), strict=True))
+    outcome = outcome_of(encoding)
+    if outcome is not None:
+        how = f"{_HOW.partition(' One logit z')[0]} {_HOW_OUTCOME[outcome.task]}"
+        values |= {"task": outcome.task, "how_to_score": how, "centre": outcome.centre, "scale": outcome.scale}
+        for key in ("classes", "event", "threshold", "temperature", "platt"):
+            del values[key]
     return values
 
 
+def outcome_of(encoding: Encoding) -> Outcome | None:
+    """Return the outcome of a model that predicts no class; None for a classifier."""
+    outcome: Outcome | None = getattr(encoding, "outcome", None)
+    return outcome
+
+
+def _refuse_products(encoding: Encoding, kind: str) -> None:
+    if getattr(encoding, "products", ()):
+        raise BadInput(
+            f"a model with products of columns is not exported to {kind}: its coefficients are in summary.json (estimates), "
+            "and `rounds predict` scores rows",
+            code="model-not-exportable",
+        )
+
+
 def dense_parts(model: TrainedModel, kind: str) -> tuple[Dense, Encoding, Schema]:
-    """Return the net, encoding and schema of a logistic model or MLP; other models are refused."""
+    """Return the net, encoding and schema of a logistic or linear model or MLP; other models are refused."""
     if not (isinstance(model.net, Dense) and isinstance(model.encoding, Encoding) and model.schema):
         raise BadInput(
-            f"only logistic and mlp models are exported to {kind}; this one is '{model.spec['name']}'",
+            f"only logistic, linear and mlp models are exported to {kind}; this one is '{model.spec['name']}'",
             code="model-not-exportable",
         )
     return model.net, model.encoding, model.schema
@@ -69,7 +107,8 @@ def dense_parts(model: TrainedModel, kind: str) -> tuple[Dense, Encoding, Schema
 def to_onnx(model: TrainedModel) -> Any:
     """Build an ONNX graph from raw columns, each an input of shape (n, 1): float (NaN is missing) or string ("" is missing).
 
-    Ordinal columns enter as the number of their level, counted from 0. Output: `probabilities` (n, classes).
+    Ordinal columns enter as the number of their level, counted from 0. Output: `probabilities` (n, classes); for other
+    outcomes than classes `prediction` (n, 1).
     """
     try:
         import onnx  # noqa: F401
@@ -79,6 +118,7 @@ def to_onnx(model: TrainedModel) -> Any:
         ) from None
 
     net, encoding, _ = dense_parts(model, "onnx")
+    _refuse_products(encoding, "onnx")
     return build_graph(model, net, encoding)
 
 
@@ -97,7 +137,15 @@ def export(model: TrainedModel, kind: str, path: Path) -> None:
 
 
 def score_json(values: dict[str, Any], row: dict[str, Any]) -> list[float]:
-    """Compute the probabilities of one patient from an exported JSON model, as `how_to_score` states; None is missing."""
+    """Score one patient with an exported JSON model, as `how_to_score` states; None is missing.
+
+    Args:
+        values: The exported model.
+        row: Values by column.
+
+    Returns:
+        The probability of each class; for other outcomes the prediction alone.
+    """
     x = []
     for r in values["numeric"]:
         v = row.get(r["name"])
@@ -115,6 +163,8 @@ def score_json(values: dict[str, Any], row: dict[str, Any]) -> list[float]:
         h = h @ np.array(layer["weight"]) + np.array(layer["bias"])
         if i < len(values["layers"]) - 1:
             h = np.maximum(h, 0)
+    if "task" in values:
+        return [float(Outcome(values["task"], values["centre"], values["scale"]).predict(h)[0])]
     if len(h) == 1:
         risk = 1 / (1 + np.exp(-h[0]))
         return [1 - risk, risk]
@@ -169,22 +219,39 @@ def build_graph(model: TrainedModel, net: Dense, encoding: Encoding) -> Any:
         h = g.node("Add", g.node("MatMul", h, weight), bias)
         if i < last:
             h = g.node("Relu", h)
-    if net.outputs == 1:
+    outcome = outcome_of(encoding)
+    if outcome is not None:
+        h = _predict_outcome(g, h, outcome)
+    elif net.outputs == 1:
         risk = g.node("Sigmoid", h)
         h = g.node("Concat", g.node("Sub", g.constant(np.array([1.0])), risk), risk, axis=1)
     else:
         h = g.node("Softmax", h, axis=1)
-    g.nodes.append(helper.make_node("Identity", [h], ["probabilities"]))
-    out = helper.make_tensor_value_info("probabilities", TensorProto.DOUBLE, ["n", len(encoding.classes)])
+    name, width = ("probabilities", len(encoding.classes)) if outcome is None else ("prediction", 1)
+    g.nodes.append(helper.make_node("Identity", [h], [name]))
+    out = helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["n", width])
     graph = helper.make_graph(g.nodes, "grandrounds", g.inputs, [out], g.constants)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
     proto = helper.make_model(graph, opset_imports=opsets, producer_name="grandrounds", ir_version=8)
-    event = [] if model.event is None else [model.event.word]
-    for key, value in (("classes", encoding.classes), ("event", event), ("threshold", [model.threshold])):
+    facts: dict[str, Sequence[object]] = {"task": [] if outcome is None else [outcome.task]}
+    if outcome is None:
+        event = [] if model.event is None else [model.event.word]
+        facts = {"classes": encoding.classes, "event": event, "threshold": [model.threshold]}
+    for key, value in facts.items():
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, ",".join(str(v) for v in value)
     checker.check_model(proto)
     return proto
+
+
+def _predict_outcome(g: _Graph, z: str, outcome: Outcome) -> str:
+    """Convert the output of a net to a prediction: identity, exp, or the risk score itself."""
+    if outcome.task == SURVIVAL:
+        return z
+    scale = g.constant(np.array([outcome.scale]))
+    if outcome.task == COUNT:
+        return g.node("Mul", g.node("Exp", z), scale)
+    return g.node("Add", g.node("Mul", z, scale), g.constant(np.array([outcome.centre])))
 
 
 def _numeric(g: _Graph, rule: Numeric) -> tuple[str, str]:
