@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from grandrounds.analysis.compare import Comparison
     from grandrounds.api import config
     from grandrounds.api.comparing import compare, tune
+    from grandrounds.api.describing import table1
     from grandrounds.api.estimator import FederatedClassifier
     from grandrounds.api.fitting import Regression, cox, glm
     from grandrounds.api.running import resume, run
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from grandrounds.methods.base import Method
     from grandrounds.protocol.messages import Answers, Ask
     from grandrounds.runs.run import Run, load_run
+    from grandrounds.statistics.table_result import TableOne
     from grandrounds.tuning.trial import TuningResult
 
 __version__ = "0.1.0"
@@ -54,6 +56,7 @@ __all__ = [
     "Run",
     "RunFailed",
     "RunSummary",
+    "TableOne",
     "TuningResult",
     "__version__",
     "compare",
@@ -70,6 +73,7 @@ __all__ = [
     "reproduce",
     "resume",
     "run",
+    "table1",
     "tune",
 ]
 
@@ -79,6 +83,7 @@ _HOME = {
     "Experiment": "experiment.experiment",
     "FederatedClassifier": "api.estimator",
     "Method": "methods.base",
+    "TableOne": "statistics.table_result",
     "TuningResult": "tuning.trial",
     **dict.fromkeys(("Answers", "Ask"), "protocol.messages"),
     **dict.fromkeys(("BadInput", "RunFailed"), "core.errors"),
@@ -87,6 +92,7 @@ _HOME = {
     **dict.fromkeys(("compare", "tune"), "api.comparing"),
     **dict.fromkeys(("Regression", "cox", "glm"), "api.fitting"),
     **dict.fromkeys(("evaluate", "predict"), "api.scoring"),
+    "table1": "api.describing",
     **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
     **dict.fromkeys(("resume", "run"), "api.running"),
 }

@@ -33,6 +33,7 @@ try:
         server,
         show,
         site,
+        table1,
         track,
         tune,
     )
@@ -71,7 +72,7 @@ def _root(
     pass
 
 
-for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, track, predict):
+for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, track, predict, table1):
     module.register(app)
 app.add_typer(fit.app, name="fit")
 app.add_typer(data.app, name="data")

@@ -120,7 +120,15 @@ class TableOne:
         return next(v for v in self.variables if v.name == name)
 
     def cell(self, variable: str, column: str = "Overall") -> Cell:
-        """Return the summary of a variable in a column of the table."""
+        """Return the summary of a variable in a column of the table.
+
+        Args:
+            variable: Name of the variable.
+            column: "Overall", or the name of a group or site.
+
+        Returns:
+            The cell.
+        """
         place = next(k for k, c in enumerate(self.columns) if c.name == column)
         return self[variable].cells[place]
 
@@ -152,7 +160,14 @@ class TableOne:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TableOne:
-        """Read what `to_dict` wrote."""
+        """Read what `to_dict` wrote.
+
+        Args:
+            values: JSON values.
+
+        Returns:
+            The table.
+        """
         return cls(
             tuple(TableColumn(**c) for c in values["columns"]),
             tuple(_read_variable(v) for v in values["variables"]),

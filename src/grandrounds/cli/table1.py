@@ -1,0 +1,113 @@
+"""`rounds table1`: describe the patients of all sites from sums."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grandrounds.cli.options import Query, Reading, expand_options, show_reading
+from grandrounds.cli.terminal import echo
+
+if TYPE_CHECKING:
+    from grandrounds.data.table import Table
+
+
+def register(app: typer.Typer) -> None:
+    app.command("table1")(table1)
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
+
+
+@expand_options
+def table1(
+    source: Annotated[
+        str, typer.Argument(metavar="[TABLE | DATA SET]", help="Your own table (as --table), or a data set: heart.")
+    ] = "",
+    table: Annotated[
+        str | None, typer.Option("--table", help="Your own data: .csv, .csv.gz, .tsv, .parquet or a SQL URL.")
+    ] = None,
+    site: Annotated[str | None, typer.Option("--site", help="Column that names the hospital of each row.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="Column whose values are compared: --group arm.")] = None,
+    columns: Annotated[
+        str | None, typer.Option("--columns", help="Columns to describe, in order: age,sex. Default: all.")
+    ] = None,
+    nonnormal: Annotated[
+        str | None,
+        typer.Option("--nonnormal", help="Columns with median and quartiles in place of mean and SD: crp,los."),
+    ] = None,
+    categorical: Annotated[
+        str | None, typer.Option("--categorical", help="Columns of numbers that are categories: stage,nyha.")
+    ] = None,
+    tests: Annotated[bool, typer.Option("--tests/--no-tests", help="Test for differences between groups.")] = True,
+    least: Annotated[int, typer.Option("--least", min=2, help="Fewest patients of a count that is shown.")] = 5,
+    query: Query = None,
+    reading: Reading = Reading(),
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV to this file.")] = None,
+    latex: Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON and nothing else.")] = False,
+) -> None:
+    """Describe patients in a Table 1: counts, means, quartiles, missing values, differences and tests.
+
+    All numbers come from sums over hospitals and equal those of the pooled rows. Counts below 5 are hidden.
+
+    Example: `rounds table1 --table patients.csv --site hospital --group arm --nonnormal crp`
+    """
+    from grandrounds.api.describing import table1 as describe
+
+    rows = _read(source, table, query, reading)
+    result = describe(
+        rows,
+        site=site,
+        group=group,
+        columns=_split(columns),
+        nonnormal=_split(nonnormal),
+        categorical=_split(categorical),
+        tests=tests,
+        least=least,
+    )
+    for path, text in ((csv, result.to_csv), (latex, result.to_latex)):
+        if path is not None:
+            _write(path, text())
+    echo(json.dumps(result.to_dict()) if as_json else result.summary())
+
+
+def _read(source: str, table: str | None, query: str | None, reading: Reading) -> Table | str:
+    """Read the user's own table; the name of a data set is returned as it is."""
+    from grandrounds.core.errors import BadInput
+    from grandrounds.data.readers import DEFAULT_MISSING, read_table
+    from grandrounds.data.sets.catalog import CATALOG
+
+    if bool(source) == (table is not None):
+        raise BadInput(
+            f"both '{source}' and --table are given: leave one of them out"
+            if source
+            else "which table? Give one: rounds table1 --table patients.csv --site hospital",
+            code="conflicting-options" if source else "missing-option",
+        )
+    where = table or source
+    if where in CATALOG and table is None:
+        if (flag := reading.first_flag()) is not None:
+            raise BadInput(
+                f"{flag} is for a table of your own, and '{where}' is a data set: add --table FILE",
+                code="missing-option",
+            )
+        return where
+    missing = [*DEFAULT_MISSING, *(reading.missing or ())]
+    rows = read_table(where, query=query, missing=missing, form=reading.text_format())
+    show_reading(rows)
+    return rows
+
+
+def _write(path: Path, text: str) -> None:
+    from grandrounds.core.arrays import write_atomic
+    from grandrounds.core.errors import BadInput
+
+    try:
+        write_atomic(path, text.encode(), durable=False)
+    except OSError as e:
+        raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another place", code="cannot-write") from None
