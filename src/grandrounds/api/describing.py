@@ -101,7 +101,7 @@ def read_source(data: Any) -> tuple[Table, str | None]:
         if name in CATALOG:
             rows, site = CATALOG[name].load(), CATALOG[name].site
         else:
-            rows = read_table(name if "://" in name else data)
+            rows = read_table(name)
     if isinstance(rows, ImageSet):
         raise BadInput("images have no columns to describe: give a table", code="needs-table")
     return (rows if isinstance(rows, Table) else Table.from_pandas(rows)), site
