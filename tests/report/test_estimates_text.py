@@ -19,6 +19,7 @@ from grandrounds.report.estimates_text import (
     to_latex,
 )
 from grandrounds.statistics.estimates import INTERCEPT, Estimates
+from grandrounds.statistics.meta import MetaAnalysis, MetaCoefficient
 
 SENT = {"count": 6, "numbers_sent": 338, "numbers_held": 6880, "ratio": 338 / 6880, "bytes_up": 2704, "bytes_down": 900}
 
@@ -69,11 +70,16 @@ def test_summary_has_facts_coefficients_ratios_and_remarks():
 
 
 def test_coefficients_that_differ_between_hospitals_are_named():
-    fitted = estimates()
-    meta = {"coefficients": [{"name": "age", "q_p": 0.012, "i2": 0.61}, {"name": "CRP", "q_p": 0.3, "i2": 0.0}]}
-    text = summary_text(EstimatesRecord(fitted, fitted, {**SENT, "count": 8, "fit": 6}, heterogeneity=meta))
-    assert "differs between hospitals: age (Cochran's Q, p = 0.012, I-squared 61%)" in text and "CRP (Coch" not in text
-    assert "8 (6 for the fit)" in text
+    meta = MetaAnalysis(
+        "logistic",
+        (
+            MetaCoefficient("age", 4, estimate=0.1, q=9.0, q_p=0.012, i2=0.61),
+            MetaCoefficient("CRP", 4, q=0.5, q_p=0.3, i2=0.0),
+        ),
+    )
+    text = summary_text(EstimatesRecord(estimates(), estimates(), {**SENT, "count": 8, "fit": 6}, heterogeneity=meta))
+    assert "between hospitals: The effect of age differs between hospitals (Cochran's Q, p = 0.012; 61%" in text
+    assert "effect of CRP" not in text and "8 (6 for the fit)" in text
 
 
 def test_a_narrow_terminal_gets_ratios_below():

@@ -298,17 +298,18 @@ def show_regression(result: Regression) -> None:
 
 
 def show_run_estimates(run: Run) -> bool:
-    """Print the coefficients of a finished run.
+    """Print the coefficients of a finished run that is a regression and nothing else: it has no test rows.
 
     Args:
         run: The run.
 
     Returns:
-        True if the run has estimates.
+        True if the run is one.
     """
+    from grandrounds.report.document import has_test_rows
     from grandrounds.report.estimates import read_estimates
 
-    if read_estimates(run.summary) is None:
+    if read_estimates(run.summary) is None or has_test_rows(run.summary):
         return False
     from grandrounds.api.fitting import read_regression
 

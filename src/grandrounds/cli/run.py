@@ -133,7 +133,7 @@ def _report(run: Run, *, as_json: bool, quiet: bool, verbose: bool) -> None:
         from grandrounds.cli.terminal import Terminal
 
         console = Terminal()
-        if not show_run_estimates(run) or verbose:
+        if verbose or not show_run_estimates(run):
             show_summary(console, run.summary, verbose=verbose)
         console.print(f"report: {run.folder / 'report.html'}", highlight=False, soft_wrap=True)
         console.print(f"run folder: {run.folder}", highlight=False, soft_wrap=True)

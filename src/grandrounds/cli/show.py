@@ -217,7 +217,7 @@ def show(
         echo(
             f"{finished_run.folder}: {completed} of {total} rounds done; `rounds resume {finished_run.folder}` continues the run"
         )
-    elif not show_run_estimates(finished_run) or verbose:
+    elif verbose or not show_run_estimates(finished_run):
         show_summary(console, finished_run.summary, sites=10**6 if sites else 12, verbose=verbose)
         if "event" not in finished_run.summary and finished_run.event is not None:
             console.print(finished_run.event.line, soft_wrap=True)

@@ -16,6 +16,7 @@ from grandrounds.report.estimates import (
     MODELS,
     RATIOS,
     EstimatesRecord,
+    describe_differences,
     disclosure_sentence,
     has_tests,
     is_intercept,
@@ -23,7 +24,6 @@ from grandrounds.report.estimates import (
 )
 
 _WIDTH = 78
-_LEVEL = 0.05
 _LONGEST_NAME = 32
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
           "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}"}  # fmt: skip
@@ -206,23 +206,10 @@ def _ratio(sent: Any) -> str:
 def _remarks(record: EstimatesRecord) -> list[str]:
     """List what was left out and why, and the notes."""
     out = [f"left out: {visible(c.name)}: {visible(c.reason)}" for c in record.left_out]
-    out += [f"differs between hospitals: {line}" for line in _differences(record.heterogeneity)]
+    out += [f"between hospitals: {visible(line)}" for line in describe_differences(record)]
     out += [f"note: {visible(note)}" for note in record.all_notes]
     sentence = disclosure_sentence(record.exchanges)
     return out + ([f"disclosure: {sentence}"] if sentence else [])
-
-
-def _differences(heterogeneity: Any) -> list[str]:
-    """List the coefficients that differ between hospitals by Cochran's Q, at the level of 5%."""
-    out = []
-    for c in heterogeneity.get("coefficients", ()):
-        p, share = c.get("q_p"), c.get("i2")
-        if p is not None and p < _LEVEL:
-            shown = "" if share is None else f", I-squared {share:.0%}"
-            out.append(
-                f"{visible(str(c['name']))} (Cochran's Q, p {'<' if p < 0.0005 else '='} {max(p, 0.001):.3f}{shown})"
-            )
-    return out
 
 
 def to_csv(record: EstimatesRecord) -> str:
