@@ -9,6 +9,7 @@ page's name is the system's, so `fig-1` on sse-agg.md is read from runs/reproduc
     across STUDY MEASURE          one measure: points down, arms across
     paired STUDY MEASURE ...      differences to the first arm, paired by seed or fold, with their 95% intervals
     seeds STUDY MEASURE           one measure seed by seed, or fold by fold
+    replicated STUDY MEASURE      one measure of flamby: published mean and sd over seeds, ours, the difference in standard errors
     verdicts STUDY                every claim with its verdict and our numbers, folded
 
 Run the studies first (`make reproduce`), in the same folder. index.md is made from these pages: docs/book.py.
@@ -25,6 +26,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import hypot
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +159,27 @@ def seeds(found: Found, measures: Sequence[str]) -> str:
     return table([f"{words(found, measure)}, {repeat(found)}", *map(str, range(found["seeds"]))], rows)
 
 
+def replicated(found: Found, measures: Sequence[str]) -> str:
+    """Return published figures with their sd over seeds beside ours, and the difference in its standard errors."""
+    from grandrounds_studies.flamby.published import BY_SEED, published, spread
+
+    (measure,) = measures
+    rows = []
+    for figure in found["figures"]:
+        values = [v for v in figure["values"].values() if v is not None]
+        if figure["measure"] != measure or not values:
+            continue
+        own = spread(values)
+        told = f"{own.mean:.3f} ± {own.sd:.3f}" if own.sd else f"{own.mean:.3f}, no seed"
+        if figure["arm"] not in BY_SEED:
+            rows.append([figure["arm"], "", told, ""])
+            continue
+        theirs = published(figure["arm"], measure)
+        apart = (own.mean - theirs.mean) / hypot(own.error, theirs.error)
+        rows.append([figure["arm"], f"{theirs.mean:.3f} ± {theirs.sd:.3f}", told, f"{apart:+.1f}"])
+    return table([words(found, measure), "published, mean ± sd", "ours, mean ± sd", "difference in standard errors"], rows)
+
+
 def _number(value: float | None, digits: int) -> str:
     return "undefined" if value is None else f"{value:.{digits}f}"
 
@@ -187,7 +210,7 @@ def fold(title: str, text: str) -> str:
 
 
 PARTS: dict[str, Callable[[Found, Sequence[str]], str]] = {
-    part.__name__: part for part in (about, settled, figures, across, paired, seeds, verdicts)
+    part.__name__: part for part in (about, settled, figures, across, paired, seeds, replicated, verdicts)
 }
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from grandrounds_studies.results import Results
     from grandrounds_studies.study import Study
 
-SYSTEMS = ("sse_agg", "veil", "fedxchain", "privacy", "xfed", "fl_xai")
+SYSTEMS = ("sse_agg", "veil", "fedxchain", "privacy", "xfed", "fl_xai", "flamby")
 """Modules of this package, each with its studies in STUDIES. A new system is a new file and its name here."""
 
 FOLDER = Path("runs") / "reproduce"

@@ -67,8 +67,11 @@ def run_plans(
         progress(text, len(over), len(plans))
 
     def ended(name: str, run: Run) -> None:
-        kept.add(name, plans[name], read(study, run))
-        say(name, f"{name}: accuracy {run.summary['final']['accuracy']:.3f}")
+        reading = read(study, run)
+        kept.add(name, plans[name], reading)
+        final, first = run.summary.get("final") or {}, study.measures[0]  # survival has no accuracy
+        words = f"accuracy {final['accuracy']:.3f}" if "accuracy" in final else f"{first.words} {reading.figures[first.name]:.3f}"
+        say(name, f"{name}: {words}")
 
     def broken(name: str, error: RunFailed) -> None:
         failed[name] = str(error)
