@@ -28,14 +28,16 @@ class EvaluationResult:
         event: The class whose probability is the risk; None with three classes or more.
         notes: Sentences on values that were missing.
         warnings: Sentences on rows that the model was trained on.
+        task: The type of the outcome.
     """
 
     overall: Scores
     per_site: Mapping[str, Scores]
-    threshold: float
+    threshold: float | None
     event: Mapping[str, Any] | None
     notes: Sequence[str]
     warnings: Sequence[str]
+    task: str = "classification"
 
     @property
     def frame(self) -> DataFrame:
@@ -64,7 +66,8 @@ def predict(run: Run | str | Path, rows: Any, *, site: str | None = None, task: 
 
     Returns:
         One line per row with the index of the data frame: the risk of the event (or a probability for each class), and
-        the decision. `attrs["notes"]` lists what was missing; each note is also a warning.
+        the decision; of other tasks the predicted number, the expected count or the risk score.
+        `attrs["notes"]` lists what was missing; each note is also a warning.
 
     Raises:
         BadInput: The run is not finished, or the rows do not fit its model.
@@ -74,11 +77,7 @@ def predict(run: Run | str | Path, rows: Any, *, site: str | None = None, task: 
     finished_run = _open(run)
     table, index = _read(finished_run, rows)
     made = finished_run.model_for(site).predict(table, task=task)
-    if made.event is None:
-        columns = {f"p({c})": made.probabilities[:, k] for k, c in enumerate(made.classes)}
-    else:
-        columns = {made.event.column: made.risk}
-    frame = DataFrame({**columns, "decision": made.decisions}, index=index)
+    frame = DataFrame(made.columns, index=index)
     frame.attrs["notes"] = list(made.notes)
     for note in made.notes:
         warnings.warn(note, UserWarning, stacklevel=2)

@@ -55,6 +55,9 @@ def predict(
 ) -> None:
     """Predict new patients: for each row the risk of the event (or the probability of each class) and the decision.
 
+    Of other tasks than classification one number: the predicted number, the expected count, or for survival the log
+    hazard as a risk score (higher: an earlier event).
+
     Probabilities are calibrated where the run was (evaluation.calibrate). The columns must be those of the
     training data; a label is not needed.
     """
@@ -68,19 +71,19 @@ def predict(
         echo(f"note: {note}", err=True)
     if prediction.event is not None:
         echo(prediction.event.line, err=True)
-    names = [f"p({c})" for c in prediction.classes] if prediction.event is None else [prediction.event.column]
-    values = prediction.probabilities if prediction.event is None else prediction.risk[:, None]
+    columns = prediction.columns
     try:
         stream = out.open("w", newline="", encoding="utf-8") if out else sys.stdout
     except OSError as e:
         raise BadInput(f"cannot write {out}: {e.strerror or e}", code="cannot-write") from None
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(["row", *names, "decision"])
-    for i, (p, decision) in enumerate(zip(values.tolist(), prediction.decisions.tolist(), strict=True), start=1):
-        writer.writerow([i, *(f"{v:.6f}" for v in p), decision])
+    writer.writerow(["row", *columns])
+    lines = list(zip(*(values.tolist() for values in columns.values()), strict=True))
+    for i, line in enumerate(lines, start=1):
+        writer.writerow([i, *(f"{v:.6f}" if isinstance(v, float) else v for v in line)])
     if out:
         stream.close()
-        echo(f"{len(values)} rows scored: {out}", err=True)
+        echo(f"{len(lines)} rows scored: {out}", err=True)
 
 
 @expand_options
@@ -105,9 +108,11 @@ def evaluate(
         return
     from rich.table import Table
 
-    from grandrounds.cli.screen import HEADLINES, number, with_interval
+    from grandrounds.cli.screen import number, with_interval
     from grandrounds.cli.terminal import Terminal, warn
+    from grandrounds.core.outcome import CLASSIFICATION
     from grandrounds.data.event import Event
+    from grandrounds.metrics import Place, shown_in
     from grandrounds.metrics.fairness import decision_metric
     from grandrounds.metrics.names import metric_label
 
@@ -115,7 +120,8 @@ def evaluate(
     view = Table(title=f"{new.table}: {result['overall']['count']:.0f} rows")
     for column in ("metric", "here", "in the run's own test"):
         view.add_column(column, justify="left" if column == "metric" else "right")
-    for metric in HEADLINES:
+    task = result.get("task", CLASSIFICATION)
+    for metric in shown_in(Place.SCREEN, task):
         value = decision_metric(metric, result["overall"])
         if value is not None:
             view.add_row(metric_label(metric), number(value), number(decision_metric(metric, test_scores)))
@@ -124,6 +130,11 @@ def evaluate(
         console.print(Event.from_dict(result["event"]).line, soft_wrap=True)
     if len(result["per_site"]) > 1:
         for site, m in result["per_site"].items():
+            if task != CLASSIFICATION:
+                columns = shown_in(Place.SCREEN_SITES, task)
+                figures = ", ".join(f"{metric_label(k)} {number(m[k], 3)}" for k in columns)
+                console.print(f"{site}: {m['count']:.0f} rows, {figures}")
+                continue
             console.print(
                 f"{site}: {m['count']:.0f} rows, AUROC {with_interval(m, 'auroc')}, "
                 f"accuracy {number(decision_metric('accuracy', m))} (majority {number(m['majority'])})"

@@ -11,8 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeE
 from rich.table import Table
 
 from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
 from grandrounds.metrics.fairness import (
+    can_rank,
     decision_key,
     decision_metric,
     enough_rows,
@@ -23,7 +25,7 @@ from grandrounds.metrics.fairness import (
     rank_sites,
 )
 from grandrounds.metrics.names import binning_note, metric_label
-from grandrounds.metrics.scores import DESCRIPTIONS, Place, shown_in
+from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
 from grandrounds.report.document import has_test_rows, machine_line
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.images import maps_lines, rationale_line
@@ -44,7 +46,7 @@ _LEAST, _NAMED, _LISTED = 3, 8, 6
 
 def custom_metrics(final: Scores) -> list[str]:
     """List the metrics that the experiment added (evaluation.metrics)."""
-    return [name for name in final if name not in DESCRIPTIONS]
+    return [name for name in final if name not in BY_NAME]
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -106,16 +108,18 @@ class Watch:
     def _start(self, event: ProgressEvent) -> None:
         inputs, pooled = event["inputs"], event.get("pooled", False)
         inputs_text = f"{inputs[0]} features" if len(inputs) == 1 else f"images {'x'.join(str(n) for n in inputs)}"
-        shape = f"{event['sites']} sites, {inputs_text}, classes {', '.join(event['classes'])}"
+        task = event.get("task", CLASSIFICATION)
+        outcome = f"classes {', '.join(event['classes'])}" if task == CLASSIFICATION else event["outcome"]
+        shape = f"{event['sites']} sites, {inputs_text}, {outcome}"
         if pooled:
             shape += " (training rows pooled in one place)"
         elif event["training"] != event["sites"]:
             shape += f" ({event['training']} train, {event['sites'] - event['training']} only test)"
         self._console.print(f"{shape} -> {event['folder']}", highlight=False, soft_wrap=True)
-        if len(event["classes"]) == 2:
+        if task == CLASSIFICATION and len(event["classes"]) == 2:
             self._console.print(event["outcome"], soft_wrap=True)
         schema = event["schema"]
-        roles = (schema.label, schema.site, schema.patient, schema.time) if schema else ()
+        roles = (schema.label, schema.site, schema.patient, schema.time, schema.duration) if schema else ()
         columns = schema.columns if schema else ()
         left_out = [c for c in columns if c.kind in ("id", "constant", "drop") and c.name not in roles]
         if left_out:
@@ -133,7 +137,8 @@ class Watch:
         assert self._task is not None  # a run starts before its rounds
         if "test" in event:
             t = event["test"]
-            figures = f"accuracy {number(t['accuracy'], 3)}  AUROC {number(t['auroc'], 3)}  log loss {number(t['log_loss'], 3)}"
+            names = [m for m in shown_in(Place.COURSE, event.get("task", CLASSIFICATION)) if m in t]
+            figures = "  ".join(f"{metric_label(m)} {number(t[m], 3)}" for m in names)
             self._bar.update(self._task, advance=1, figures=figures)
         else:
             self._bar.update(self._task, advance=1)
@@ -220,6 +225,14 @@ def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> Non
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("note")
+    if summary.task != CLASSIFICATION:
+        loss = LOSS[summary.task]
+        for metric in (*shown_in(Place.SCREEN, summary.task), *custom_metrics(final)):
+            note = f"train minus test {number(gap[loss], 3)}" if metric == loss and loss in gap else ""
+            if final.get(metric) is not None:
+                table.add_row(metric_label(metric), number(final[metric]), note)
+        console.print(table)
+        return
     threshold = f"at threshold {number(summary.threshold, 3)}"
     notes = {
         "accuracy": f"{f'{threshold}; ' if summary.threshold != 0.5 else ''}majority class alone: {number(final['majority'])}",
@@ -261,10 +274,12 @@ def _show_separate(console: Console, summary: RunSummary) -> None:
         console.print(f"{count} {stay} separate: rounds predict RUN --for SITE", highlight=False)
     if summary.finetuned:
         tuned, final = summary.finetuned, summary.final
+        metrics = ("accuracy", "log_loss") if summary.task == CLASSIFICATION else (HEADLINE[summary.task], LOSS[summary.task])
+        changes = [
+            f"{metric_label(m)} {number(tuned['final'][m])} (before: {number(final[m])})" for m in metrics
+        ]
         console.print(
-            f"each site fine-tuned for {tuned['epochs']} epochs: accuracy {number(tuned['final']['accuracy'])} "
-            f"(before: {number(final['accuracy'])}), log loss {number(tuned['final']['log_loss'])} "
-            f"(before: {number(final['log_loss'])})",
+            f"each site fine-tuned for {tuned['epochs']} epochs: {', '.join(changes)}",
             highlight=False,
         )
     for site, kind in summary.attacks.get("sites", {}).items():
@@ -371,6 +386,9 @@ def show_sites(console: Console, summary: RunSummary, *, most: int, verbose: boo
         verbose: Print remarks on single sites as well: below the majority class, columns without values.
     """
     per_site = summary.per_site
+    if summary.task != CLASSIFICATION:
+        _show_outcome_sites(console, summary, most=most, verbose=verbose)
+        return
     order = rank_sites(per_site)
     events = any(is_defined(per_site[s].get("events")) for s in order)
     columns = shown_in(Place.SCREEN_SITES)
@@ -400,6 +418,29 @@ def show_sites(console: Console, summary: RunSummary, *, most: int, verbose: boo
         console.print(f"{site}: {'; '.join(notes[:3])}{' ...' if len(notes) > 3 else ''}", style="dim", highlight=False)
 
 
+def _show_outcome_sites(console: Console, summary: RunSummary, *, most: int, verbose: bool) -> None:
+    """Print sites of a run that is no classification, the lowest headline metric first."""
+    task, per_site = summary.task, summary.per_site
+    order, columns = rank_sites(per_site, task), shown_in(Place.SCREEN_SITES, task)
+    counts = ["rows", *(["events"] if any("events" in per_site[s] for s in order) else [])]
+    table = Table(title=f"test rows by site, lowest {metric_label(HEADLINE[task])} first")
+    table.add_column("site")
+    for column in (*counts, *map(metric_label, columns)):
+        table.add_column(column, justify="right")
+    for site in order[:most]:
+        m = per_site[site]
+        numbers = [f"{m['count']:.0f}", *([number(m.get("events"), 0)] if "events" in counts else [])]
+        table.add_row(site, *numbers, *(number(m.get(k), 3) for k in columns))
+    console.print(table)
+    if len(order) > most:
+        console.print(f"and {len(order) - most} more sites: rounds show RUN --sites", style="dim", highlight=False)
+    few = [site for site in order if not can_rank(per_site[site], task)]
+    if few:
+        console.print(f"too few test rows to rank: {_named(few)}", style="dim", highlight=False, soft_wrap=True)
+    for site, notes in list(summary.notes.items())[: most if verbose else 0]:
+        console.print(f"{site}: {'; '.join(notes[:3])}{' ...' if len(notes) > 3 else ''}", style="dim", highlight=False)
+
+
 def with_interval(scores: Scores, metric: str) -> str:
     """Format a score and its 95% interval: '0.831 0.70-0.91'; a dash where it is undefined."""
     ends = intervals(scores).get(metric)
@@ -416,6 +457,16 @@ def show_groups(console: Console, summary: RunSummary, *, verbose: bool = True) 
     if not summary.subgroups:
         return
     subgroups = summary.subgroups
+    if summary.task != CLASSIFICATION:
+        names = shown_in(Place.SUBGROUPS, summary.task)
+        table = Table(title="test rows by subgroup")
+        table.add_column("subgroup")
+        for column in ("rows", *map(metric_label, names)):
+            table.add_column(column, justify="right")
+        for name, m in subgroups.items():
+            table.add_row(name, f"{m['count']:.0f}", *(number(m.get(k), 3) for k in names))
+        console.print(table)
+        return
     events = any(is_defined(m.get("events")) for m in subgroups.values())
     table = Table(title="test rows by subgroup, with 95% CI")
     table.add_column("subgroup")

@@ -320,20 +320,34 @@ def course_lines(rounds: Sequence[RoundRecord], site: str) -> Iterator[str]:
         Lines of a table.
     """
     from grandrounds.cli.screen import number
+    from grandrounds.metrics import Place, shown_in
+    from grandrounds.metrics.names import metric_label
 
     points = course(rounds, site)
     signals = {key: name for key, name in _OVER_ROUNDS.items() if any(r.get(key) is not None for r in points)}
     heads = [f"{name:>{max(len(name), 7)}}" for name in signals.values()]
-    yield " ".join([f"{'round':>5} {'weight':>8} {'accuracy':>9} {'AUROC':>7} {'log loss':>9}", *heads])
+    metrics = shown_in(Place.COURSE, _task(rounds))
+    names = [f"{metric_label(m):>{max(len(metric_label(m)), _WIDTHS.get(m, 8))}}" for m in metrics]
+    yield " ".join([f"{'round':>5} {'weight':>8}", *names, *heads])
     for point in points:
         more = [f"{number(point[key]):>{len(head)}}" for key, head in zip(signals, heads, strict=True)]
-        yield " ".join(
-            [
-                f"{point['round']:>5} {number(point['weight']):>8} "
-                f"{number(point['accuracy']):>9} {number(point['auroc'], 3):>7} {number(point['log_loss']):>9}",
-                *more,
-            ]
-        )
+        values = [
+            f"{number(point[m], 3 if m == 'auroc' else 4):>{len(name)}}" for m, name in zip(metrics, names, strict=True)
+        ]
+        yield " ".join([f"{point['round']:>5} {number(point['weight']):>8}", *values, *more])
+
+
+_WIDTHS = {"accuracy": 9, "auroc": 7, "log_loss": 9}
+"""Widths of columns over rounds; others are 8 wide."""
+
+
+def _task(rounds: Sequence[RoundRecord]) -> str:
+    """Tell the task from the scores of sites in the records: each task has a headline metric of its own."""
+    from grandrounds.core.outcome import CLASSIFICATION
+    from grandrounds.metrics import HEADLINE
+
+    known = {name for record in rounds for name in record.sites or {}}
+    return next((task for task, metric in HEADLINE.items() if metric in known), CLASSIFICATION)
 
 
 def course(rounds: Sequence[RoundRecord], site: str) -> list[dict[str, float | None]]:
@@ -351,7 +365,7 @@ def course(rounds: Sequence[RoundRecord], site: str) -> list[dict[str, float | N
     points: list[dict[str, float | None]] = []
     for record in rounds:
         decision = record.decision
-        scores = {m: record.sites.get(m, {}).get(site) for m in shown_in(Place.COURSE)}
+        scores = {m: record.sites.get(m, {}).get(site) for m in shown_in(Place.COURSE, _task(rounds))}
         signals = {key: decision.signals.get(key, {}).get(site) for key in _OVER_ROUNDS}
         points.append({"round": record.round, "weight": decision.weights.get(site), **scores, **signals})
     return points

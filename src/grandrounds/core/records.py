@@ -183,6 +183,8 @@ class RunSummary(Record):
         privacy: The privacy statement: mechanism, epsilon, unit, releases.
         rounds: Rounds that were run.
         cost: Bytes, messages, seconds and memory.
+        task: The type of the outcome: "classification", "regression", "count" or "survival".
+        outcome: Of other tasks than classification: label, follow-up time, event and units of training.
     """
 
     name: str
@@ -198,7 +200,7 @@ class RunSummary(Record):
     rounds: int
     cost: Mapping[str, float]
     schema: int = 1
-    threshold: float = 0.5
+    threshold: float | None = 0.5
     validation: Scores = field(default_factory=dict)
     training: Scores = field(default_factory=dict)
     generalisation_gap: Scores = field(default_factory=dict)
@@ -218,6 +220,8 @@ class RunSummary(Record):
     parameters: int = 0
     inputs: Sequence[int] = ()
     classes: Sequence[str] = ()
+    task: str = "classification"
+    outcome: Part = field(default_factory=dict)
     event: Part | None = None
     warnings: Sequence[str] = ()
     assumed: Sequence[str] = ()

@@ -18,6 +18,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.outcome import CLASSIFICATION, REGRESSION, SURVIVAL
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.design import (
@@ -31,6 +32,7 @@ from grandrounds.data.design import (
     product_places,
     reference_levels,
 )
+from grandrounds.data.outcome import Outcome
 from grandrounds.data.summary import Moments, Summary
 
 INDICATOR_SHARE = 0.01
@@ -89,6 +91,12 @@ class Encoding:
     event: str | None = None  # the class whose probability is the risk; None: of version 0.1, the last
     products: tuple[tuple[str, ...], ...] = ()  # columns that are multiplied with each other
     left_out: Mapping[str, str] = field(default_factory=dict)  # columns that read 0 everywhere, with the reason
+    outcome: Outcome | None = None  # of tasks other than classification; `classes` are then those of the event, or none
+
+    @property
+    def task(self) -> str:
+        """The type of the outcome."""
+        return CLASSIFICATION if self.outcome is None else self.outcome.task
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -188,7 +196,14 @@ class Encoding:
         return out
 
     def labels(self, data: Dataset) -> Array:
-        """Number the classes (n,); a label the consortium has never trained on is refused."""
+        """Number the classes (n,); a label the consortium has never trained on is refused.
+
+        Of other tasks these are the numbers as recorded, or for survival 1 where the event was observed.
+        """
+        if self.task == SURVIVAL:
+            return (data.label == self.event).astype(np.int64)
+        if data.outcome is not None and self.outcome is not None:
+            return np.asarray(data.outcome, np.float64)
         return class_numbers(data.label, self.classes, where=f"column '{data.schema.label}'", public=self.public)
 
     def level_names(self) -> tuple[tuple[str, ...], ...]:
@@ -247,7 +262,7 @@ class Encoding:
 
     def to_dict(self) -> dict[str, object]:
         values = asdict(self)
-        return {name: v for name, v in values.items() if v or name not in ("public", "event", "products", "left_out")}
+        return {name: v for name, v in values.items() if v or name not in _OPTIONAL}
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> Encoding:
@@ -261,7 +276,12 @@ class Encoding:
             event=d.get("event"),
             products=tuple(tuple(p) for p in d.get("products", ())),
             left_out=dict(d.get("left_out", {})),
+            outcome=Outcome.from_dict(d["outcome"]) if d.get("outcome") else None,
         )
+
+
+_OPTIONAL = ("public", "event", "products", "left_out", "outcome")
+"""Fields that are written only where they are set."""
 
 
 def class_numbers(label: Array, classes: Sequence[str], *, where: str, public: bool = False) -> Array:
@@ -301,6 +321,7 @@ class EncodingRules:
     complete: bool = False
     products: tuple[tuple[str, ...], ...] = ()
     least: int = 0  # rows of a level over all sites, with coding "reference"
+    task: str = CLASSIFICATION  # the type of the outcome, as the rows have it
 
     @classmethod
     def from_plan(cls, plan: Plan) -> EncodingRules:
@@ -420,6 +441,7 @@ def make_encoding(
         groups=tuple(sorted(total.groups)),
         products=rules.products,
         left_out=left_out,
+        outcome=agree_outcome(total, rules.task),
     )
 
 
@@ -467,6 +489,25 @@ def _levels(name: str, counts: Mapping[str, int], rules: EncodingRules) -> Categ
     if len(levels) == 2 and len(counts) == 2:
         return Categorical(name, (levels[1],), False, baseline=levels[0])
     return Categorical(name, tuple(levels), len(counts) > most)
+
+
+def agree_outcome(total: Summary, task: str) -> Outcome | None:
+    """Agree on the units in which the outcome is trained, from the merged summary; None for classification.
+
+    Raises:
+        BadInput: The outcome has no value at any site, or one value only.
+    """
+    if task == CLASSIFICATION:
+        return None
+    if task == SURVIVAL:
+        return Outcome(task)
+    count, mean, m2 = (0.0, 0.0, 0.0) if total.outcome is None else total.outcome.tolist()
+    scale = np.sqrt(m2 / max(count, 1)) if task == REGRESSION else mean
+    if not count or not scale > 0:
+        raise BadInput(
+            "the label has one value only in the training rows of all sites: nothing can be learnt", code="constant-label"
+        )
+    return Outcome(task, centre=mean if task == REGRESSION else 0.0, scale=float(scale))
 
 
 class OrderedClasses(TypedDict):

@@ -193,6 +193,23 @@ def state_event(
     return Event(word, classes[1 - place], None if label is None else str(label), share, source)
 
 
+def only_event(word: str, data: Mapping[str, object]) -> Event:
+    """Return the event of survival data whose rows all have one value: that value, if it is an event.
+
+    Raises:
+        BadInput: It is no event, so that all rows are censored.
+    """
+    configured = data.get("event")
+    is_event = word == str(configured) if configured is not None else _parse_number(word) == 1 or _normalise(word) in _YES.split()
+    if not is_event:
+        raise BadInput(
+            f"no training row has the event: '{data.get('label')}' is '{word}' in all of them, which reads as censored; "
+            "choose another column (use --label), or state the event with --event",
+            code="no-events",
+        )
+    return Event(word, "", None if data.get("label") is None else str(data["label"]), 1.0, "rule")
+
+
 def guess_event(classes: Sequence[str]) -> str | None:
     """Read the event from two words that are a known pair, or of which one says no; None where that leaves a doubt."""
     first, second = classes

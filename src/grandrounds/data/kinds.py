@@ -7,10 +7,14 @@ from typing import Any
 
 from grandrounds.core.arrays import NUMBER, Array, misfit
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.data.dataset import Dataset
 from grandrounds.data.encoding import Encoding, EncodingRules
+from grandrounds.data.event import Event, event_line
 from grandrounds.data.image_encoding import KIND, ImageEncoding, ImageSummary, make_image_encoding
 from grandrounds.data.images import ImageSet
+from grandrounds.data.outcome import Outcome
+from grandrounds.data.schema import Schema
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.protocol.messages import Payload, Value
 
@@ -21,9 +25,31 @@ _TABLE = {
     "class_counts": [float],
     "groups": list,
     "event?": (str, None),
+    "outcome?": {"task": str, "centre": NUMBER, "scale": NUMBER, "event?": (str, None)},
 }
 Holdings = Dataset | ImageSet
 AnyEncoding = Encoding | ImageEncoding
+
+
+def outcome_of(encoding: AnyEncoding) -> Outcome | None:
+    """Return the outcome of an encoding; None for classification, as for all images."""
+    return encoding.outcome if isinstance(encoding, Encoding) else None
+
+
+def task_of(encoding: AnyEncoding) -> str:
+    """Return the type of the outcome of an encoding."""
+    return encoding.task if isinstance(encoding, Encoding) else CLASSIFICATION
+
+
+def outcome_line(encoding: AnyEncoding, event: Event | None, schema: Schema | None) -> str:
+    """Describe the outcome in the line that every command prints: the event, the classes, or the task and its label."""
+    outcome = outcome_of(encoding)
+    if outcome is None or schema is None:
+        return event_line(event, encoding.classes)
+    if outcome.task == SURVIVAL:
+        title = schema.label if event is None else event.title
+        return f"survival: {title}, follow-up time {schema.duration}"
+    return f"{outcome.task}: {schema.label}"
 
 
 def summary_payload(

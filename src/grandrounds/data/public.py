@@ -10,9 +10,10 @@ missing-value indicators: a missing number reads as the middle of the range.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION, COUNT, SURVIVAL
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.toml import key
 from grandrounds.data.dataset import Dataset
@@ -20,6 +21,7 @@ from grandrounds.data.encoding import Categorical, Encoding, EncodingRules, Nume
 from grandrounds.data.image_encoding import ImageEncoding
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import AnyEncoding, Holdings
+from grandrounds.data.outcome import Outcome
 from grandrounds.data.schema import Column
 from grandrounds.data.sets.catalog import CATALOG
 
@@ -50,7 +52,8 @@ def make_public_encoding(plan: Plan, data: Holdings) -> AnyEncoding:
             "[tasks] make classes that data.encoding = 'public' does not know beforehand: use data.encoding = 'fitted'",
             code="conflicting-settings",
         )
-    rules = EncodingRules.from_plan(plan)
+    task = data.schema.task if isinstance(data, Dataset) else CLASSIFICATION
+    rules = replace(EncodingRules.from_plan(plan), task=task)
     if rules.coding == "reference":
         raise BadInput(
             "data.coding = 'reference' leaves out the most frequent level, and data.encoding = 'public' does not ask sites for "
@@ -70,7 +73,10 @@ def public_encoding(
     data: Holdings, facts: PublicFacts, *, label: str | None, rules: EncodingRules, subgroup: str | None = None
 ) -> AnyEncoding:
     """Encode by public facts; only names, kinds and the shape of images are taken from the data."""
-    words = order_classes(dict.fromkeys(_class_levels(facts, label or "label"), 1), rules.positive)  # nobody counted
+    outcome = _public_outcome(facts, label or "label", rules.task)
+    counted = outcome is None or outcome.task == SURVIVAL
+    levels = _class_levels(facts, label or "label") if counted else ()
+    words = order_classes(dict.fromkeys(levels, 1), rules.positive)  # nobody counted
     groups = _group_levels(data, facts, subgroup)
     if isinstance(data, ImageSet):
         mean, std = ((part,) * data.shape[0] for part in _GREY)
@@ -81,8 +87,31 @@ def public_encoding(
         **words,
         groups=groups,
         public=True,
+        outcome=outcome,
         products=rules.products,
     )
+
+
+def _public_outcome(facts: PublicFacts, label: str, task: str) -> Outcome | None:
+    """Make the units of an outcome from its usual range: the middle, and a quarter of the width; of counts the middle."""
+    if task == CLASSIFICATION:
+        return None
+    if task == SURVIVAL:
+        return Outcome(task)
+    if label not in facts.ranges:
+        raise BadInput(
+            f"no usual range is known for the label '{label}', and data.encoding = 'public' asks no site for one: "
+            f"set data.ranges.{key(label)} = [low, high]",
+            code="range-not-known",
+        )
+    low, high = (float(end) for end in facts.ranges[label])
+    if not low < high or (task == COUNT and low + high <= 0):
+        raise BadInput(
+            f"data.ranges.{key(label)} is [{low:g}, {high:g}]: write the lower end first, then the higher",
+            code="unordered-range",
+        )
+    middle = (low + high) / 2
+    return Outcome(task, scale=middle) if task == COUNT else Outcome(task, centre=middle, scale=(high - low) / 4)
 
 
 def _numeric_rule(column: Column, facts: PublicFacts, rules: EncodingRules) -> Numeric:

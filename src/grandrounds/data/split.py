@@ -41,6 +41,8 @@ def row_keys(data: Dataset | ImageSet) -> Keys:
     if isinstance(data, ImageSet):
         digests = b"".join(hashlib.blake2b(one.tobytes(), digest_size=8).digest() for one in data.pixels)
         return mix_bits(keys + np.frombuffer(digests, dtype="<u8").astype(np.uint64))
+    if data.duration is not None:
+        keys = keys + mix_bits((data.duration + 0.0).view(np.uint64))
     for salt, column in zip(hash_words(data.numeric_names), np.ascontiguousarray(data.numeric.T), strict=True):
         normalised = np.where(np.isnan(column), np.nan, column + 0.0)  # one NaN, and no -0.0
         keys = keys + mix_bits(normalised.view(np.uint64) ^ salt)

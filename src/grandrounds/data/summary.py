@@ -139,14 +139,18 @@ class Summary:
     classes: Mapping[str, int]
     groups: Mapping[str, int]  # levels of the subgroup column, where one is named
     leaks: tuple[tuple[Array, float], ...]  # per site: how well each column alone tells the label, and its weight
+    outcome: Array | None = None  # (3,) rows, mean and squared deviations of a label that is a number
 
     @classmethod
     def from_dataset(cls, data: Dataset, *, groups: Sequence[str] = ()) -> Summary:
         """Summarise one site's rows."""
         x = data.numeric
-        classes = Counter(data.label.tolist())
+        classes = Counter(data.label.tolist() if data.outcome is None else ())
         names = sorted(classes)
-        y = np.searchsorted(np.array(names, object), data.label)
+        if data.outcome is None:
+            y = np.searchsorted(np.array(names, object), data.label)
+        else:  # high numbers against low ones
+            y = (data.outcome > np.median(data.outcome)).astype(np.int64) if len(data) else np.zeros(0, np.int64)
         leak = site_leak_scores(data.numeric, data.codes, y)
         return cls(
             rows=len(data),
@@ -156,6 +160,7 @@ class Summary:
             classes=classes,
             groups=Counter(groups),
             leaks=(leak,),
+            outcome=None if data.outcome is None else _outcome_moments(data.outcome),
         )
 
     @classmethod
@@ -169,6 +174,7 @@ class Summary:
             classes=add_counts([s.classes for s in parts]),
             groups=add_counts([s.groups for s in parts]),
             leaks=tuple(leak for s in parts for leak in s.leaks),
+            outcome=_merge_outcomes([s.outcome for s in parts if s.outcome is not None]),
         )
 
     def leak_warnings(self, names: Sequence[str]) -> list[str]:
@@ -192,6 +198,7 @@ class Summary:
             "words": json.dumps(words),
             "leak": scores,
             "leak_weight": weight,
+            **({} if self.outcome is None else {"outcome": self.outcome}),
         }
 
     @classmethod
@@ -205,6 +212,7 @@ class Summary:
             classes=words["classes"],
             groups=words["groups"],
             leaks=((np.asarray(values["leak"]), float(values["leak_weight"])),),
+            outcome=np.asarray(values["outcome"], np.float64) if "outcome" in values else None,
         )
 
 
@@ -249,6 +257,21 @@ class Moments:
     @classmethod
     def from_payload(cls, values: Payload) -> Moments:
         return cls(*(np.asarray(values[name]) for name in ("count", "mean", "m2")))
+
+
+def _outcome_moments(y: Array) -> Array:
+    """Compute rows, mean and squared deviations (3,) of an outcome."""
+    mean = float(y.mean()) if len(y) else 0.0
+    return np.array([len(y), mean, float(((y - mean) ** 2).sum())])
+
+
+def _merge_outcomes(parts: Sequence[Array]) -> Array | None:
+    """Merge the moments (3,) of all sites' outcomes; None where the label is no number."""
+    if not parts:
+        return None
+    count, mean, m2 = (np.array(column) for column in zip(*parts, strict=True))
+    total = Moments.merge([Moments(*(np.array([v]) for v in part)) for part in zip(count, mean, m2, strict=True)])
+    return np.array([total.count[0], total.mean[0], total.m2[0]])
 
 
 def _level_counts(codes: Array, words: Sequence[str]) -> dict[str, int]:

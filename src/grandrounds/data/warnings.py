@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Scores
 from grandrounds.data.dataset import Dataset
@@ -73,6 +74,7 @@ def row_warnings(data: Dataset, rows: Sequence[Rows], *, plan: Plan) -> list[str
     """Warn of rows by counting them: copies, and patients on two sides of the split."""
     return [
         *_warn_copies(data.table),
+        *survival_warnings(data),
         *_warn_shared_patients(data, rows, unit=plan.split.by),
         *_warn_mostly_numbers(data),
     ]
@@ -105,6 +107,17 @@ def few_events_warnings(counts: Mapping[str, int], classes: Sequence[str]) -> li
     return [
         f"{count} {'event' if count == 1 else 'events'} ('{event}') among {total} test rows: "
         f"with fewer than {FEW_EVENTS} the test figures are mostly chance; use more rows, or a larger split.test"
+    ]
+
+
+def few_outcomes_warnings(final: Scores) -> list[str]:
+    """Warn where the test rows of survival data hold too few events for their figures to mean anything."""
+    events, count = final.get("events"), final.get("count")
+    if events is None or not count or not events < FEW_EVENTS:
+        return []
+    return [
+        f"{events:.0f} {'event' if events == 1 else 'events'} among {count:.0f} test rows: with fewer than {FEW_EVENTS} the "
+        "C-index is mostly chance; use more rows, or a larger split.test"
     ]
 
 
@@ -152,14 +165,42 @@ def training_overlap_warnings(table: Table | ImageSet, trained: Table | None, *,
 
 
 def _warn_follow_up(features: Sequence[Column], data: Dataset) -> list[str]:
-    if len(set(data.label.tolist())) != 2:
+    """Find follow-up times among the features beside an event: the time ends with the event, so it tells the label."""
+    if data.schema.task != CLASSIFICATION or len(set(data.label.tolist())) != 2:
         return []
     names = [c.name for c in features if c.kind == "numeric" and _TIME.fullmatch(c.name.strip().lower())]
     return [
-        f"column '{name}' looks like a follow-up time beside '{data.schema.label}': is this survival data? Survival models "
-        f"are not supported, and a follow-up time is not known beforehand; leave it out with --drop {_quote_for_shell(name)}"
+        f"column '{name}' looks like a follow-up time beside '{data.schema.label}', and is not known beforehand: for survival "
+        f"add --time {_quote_for_shell(name)}, otherwise leave it out with --drop {_quote_for_shell(name)}"
         for name in names
     ]
+
+
+def survival_warnings(data: Dataset) -> list[str]:
+    """Warn of survival data by counting rows: times of 0, and patients with several rows and different events."""
+    if data.duration is None or not len(data):
+        return []
+    out = []
+    none = int((data.duration == 0).sum())
+    if none:
+        rows = "1 row has" if none == 1 else f"{none} rows have"
+        out.append(f"{rows} a follow-up time '{data.schema.duration}' of 0: they count as at risk at the first event only")
+    if data.patient is not None:
+        events: dict[str, set[str]] = {}
+        for patient, event in zip(data.patient.tolist(), data.label.tolist(), strict=True):
+            events.setdefault(patient, set()).add(event)
+        mixed = sum(len(e) > 1 for e in events.values())
+        several = len(data) - len(events)
+        if mixed:
+            who = "1 patient has" if mixed == 1 else f"{mixed} patients have"
+            out.append(
+                f"{who} rows with different values of '{data.schema.label}': each row counts as its own follow-up; "
+                "keep one row per patient unless these are separate admissions"
+            )
+        elif several:
+            rows = "1 row is" if several == 1 else f"{several} rows are"
+            out.append(f"{rows} of a patient with an earlier row: each row counts as its own follow-up")
+    return out
 
 
 def _warn_outcomes(features: Sequence[Column], data: Dataset) -> list[str]:

@@ -125,6 +125,10 @@ def _is_summary(values: Payload, ask: Ask) -> bool:
         _are_counts(column, columns - 1) and _are_counts(count, summary.rows) and bool((np.abs(cell) < _CELLS).all())
     ):
         return False
+    if summary.outcome is not None:
+        told = np.asarray(summary.outcome, float)
+        if told.shape != (3,) or not (np.isfinite(told).all() and _are_counts(told[0], summary.rows) and told[2] >= 0):
+            return False
     in_cells = np.bincount(column.astype(np.int64), weights=count, minlength=columns)
     scores, weight = summary.leaks[0]
     right = np.shape(scores)[-1] == columns + len(summary.levels) and np.isfinite(weight) and weight >= 0
@@ -195,7 +199,9 @@ def _is_tally(fields: Mapping[str, Array], sites: int) -> Array:
     good = np.ones(sites, bool)
     for name, column in fields.items():
         flat = column.reshape(sites, -1)
-        good &= np.isfinite(flat).all(axis=1) & (flat.min(axis=1, initial=0) >= -1e-9)
+        good &= np.isfinite(flat).all(axis=1)
+        if name != "sums":  # errors of predicted numbers have a sign
+            good &= flat.min(axis=1, initial=0) >= -1e-9
         if name in ("count", "confusion", "histogram"):
             good &= (flat == np.rint(flat)).all(axis=1)
     if "confusion" in fields:

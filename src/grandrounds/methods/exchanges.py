@@ -11,15 +11,17 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
+from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.data.encoding import EncodingRules, agree_ranges, describe_design, find_artefacts, make_encoding
 from grandrounds.data.image_encoding import KIND
 from grandrounds.data.kinds import AnyEncoding, agree_on_images
+from grandrounds.data.outcome import Outcome
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.explain.features import Features
 from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.methods.assignment import ModelAssignment
-from grandrounds.metrics import Tally
+from grandrounds.metrics import OutcomeTally, Tally
 from grandrounds.protocol.messages import Answers, Ask, Value
 
 TEMPERATURES = np.exp(np.linspace(np.log(0.05), np.log(20.0), 241))
@@ -57,6 +59,7 @@ def agree_on_encoding(
         s
         for s, summary in summaries.items()
         if (len(summary.count), len(summary.levels)) != (len(numeric), len(categorical))
+        or (summary.outcome is None) != (rules.task in (CLASSIFICATION, SURVIVAL))
     ]
     if mismatched:
         left_out += [
@@ -115,7 +118,7 @@ class EvaluationResult:
     """Tallies of each part over all sites, by subgroup, and metrics that each site computed on its own test rows."""
 
     sites: tuple[str, ...]
-    totals: dict[str, Tally]  # part -> (groups,)
+    totals: dict[str, Any]  # part -> Tally or OutcomeTally (groups,)
     figures: dict[str, Array]  # figure -> (K,)
 
 
@@ -126,8 +129,12 @@ def evaluate(
     figures: Sequence[str] = (),
     threshold: float = 0.5,
     sites: tuple[str, ...] | None = None,
+    outcome: Outcome | None = None,
 ) -> Generator[Ask, Answers, EvaluationResult]:
-    """Have sites score the model they use on their own rows. Tallies are summed; figures are kept by site."""
+    """Have sites score the model they use on their own rows. Tallies are summed; figures are kept by site.
+
+    `outcome`: that of the encoding, for tasks other than classification.
+    """
     answers = yield Ask(
         "evaluate",
         shared={"model": served.model, "figures": ",".join(figures), "threshold": threshold},
@@ -136,8 +143,15 @@ def evaluate(
         report=(*parts, "figures"),
         summed=tuple(parts),
     )
-    totals = {part: Tally.from_arrays(_strip_prefix(answers.totals, part)) for part in parts}
+    totals = {part: _read_tally(_strip_prefix(answers.totals, part), outcome) for part in parts}
     return EvaluationResult(answers.sites, totals, _strip_prefix(answers.columns, "figures.test"))
+
+
+def _read_tally(arrays: Mapping[str, Array], outcome: Outcome | None) -> Tally | OutcomeTally:
+    """Read the summed tally of one part."""
+    if outcome is None:
+        return Tally.from_arrays(arrays)
+    return OutcomeTally.from_arrays(arrays, task=outcome.task, scale=outcome.scale)
 
 
 def _strip_prefix(columns: Mapping[str, Any], name: str) -> dict[str, Array]:

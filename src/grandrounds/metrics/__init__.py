@@ -2,12 +2,16 @@
 
 from grandrounds.metrics.classification import BINS, LIMIT, SOFTNESS, bin_centres, bin_edges
 from grandrounds.metrics.decision import DecisionCurve, choose_threshold, decision_curve
+from grandrounds.metrics.outcomes import OutcomeTally, tally_outcome
 from grandrounds.metrics.scores import (
     DESCRIPTIONS,
+    HEADLINE,
     HIGHER_IS_BETTER,
+    LOSS,
     METRICS,
     MetricSpec,
     Place,
+    metrics_of,
     scores,
     shown_in,
 )
@@ -17,12 +21,15 @@ from grandrounds.metrics.tally import ScoredRows, Tally, tally
 __all__ = [
     "BINS",
     "DESCRIPTIONS",
+    "HEADLINE",
     "HIGHER_IS_BETTER",
     "LIMIT",
+    "LOSS",
     "METRICS",
     "SOFTNESS",
     "DecisionCurve",
     "MetricSpec",
+    "OutcomeTally",
     "PairedTest",
     "Place",
     "ScoredRows",
@@ -33,8 +40,10 @@ __all__ = [
     "choose_threshold",
     "decision_curve",
     "describe",
+    "metrics_of",
     "paired_t",
     "scores",
     "shown_in",
     "tally",
+    "tally_outcome",
 ]

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grandrounds.metrics.scores import Place, shown_in
+from grandrounds.core.outcome import CLASSIFICATION
+from grandrounds.metrics.scores import HEADLINE, Place, shown_in
 from grandrounds.metrics.statistics import share_interval
 
 Figures = Mapping[str, Any]
@@ -73,21 +74,32 @@ def enough_rows(figures: Figures) -> bool:
     return float(count) >= MIN_ROWS and (1 - float(majority)) * float(count) >= MIN_PER_CLASS - 1e-6  # type: ignore[arg-type]
 
 
-def rank_sites(per_site: Mapping[str, Figures]) -> list[str]:
-    """Sites with test rows, the lowest AUROC first; those with too few rows to rank come last, by name."""
+def can_rank(figures: Figures, task: str = CLASSIFICATION) -> bool:
+    """Tell whether a site can be ranked by the headline metric of its task: it is defined, and rests on enough rows."""
+    if not is_defined(figures.get(HEADLINE[task])):
+        return False
+    if task == CLASSIFICATION:
+        return enough_rows(figures)
+    events = figures.get("events", MIN_PER_CLASS)
+    return float(figures["count"]) >= MIN_ROWS and is_defined(events) and float(events) >= MIN_PER_CLASS
+
+
+def rank_sites(per_site: Mapping[str, Figures], task: str = CLASSIFICATION) -> list[str]:
+    """Sites with test rows, the lowest AUROC (or other headline metric) first; those with too few rows come last, by name."""
+    metric = HEADLINE[task]
     tested = [s for s, m in per_site.items() if is_defined(m.get("count")) and m["count"] > 0]
-    ranked = [s for s in tested if enough_rows(per_site[s]) and is_defined(per_site[s].get("auroc"))]
+    ranked = [s for s in tested if can_rank(per_site[s], task)]
     rest = sorted(set(tested) - set(ranked))
-    return [*sorted(ranked, key=lambda s: (per_site[s]["auroc"], s)), *rest]
+    return [*sorted(ranked, key=lambda s: (per_site[s][metric], s)), *rest]
 
 
-def worst_site(per_site: Mapping[str, Figures]) -> Figures:
-    """Return the site with the lowest AUROC among those with enough rows, with its figures; empty where none has enough."""
-    ranked = [s for s in rank_sites(per_site) if enough_rows(per_site[s]) and is_defined(per_site[s].get("auroc"))]
+def worst_site(per_site: Mapping[str, Figures], task: str = CLASSIFICATION) -> Figures:
+    """Return the site with the lowest AUROC (or other headline metric) among those with enough rows; empty where none has."""
+    ranked = [s for s in rank_sites(per_site, task) if can_rank(per_site[s], task)]
     if not ranked:
         return {}
     figures = per_site[ranked[0]]
-    return {"site": ranked[0], **{key: figures[key] for key in shown_in(Place.WORST_SITE) if key in figures}}
+    return {"site": ranked[0], **{key: figures[key] for key in shown_in(Place.WORST_SITE, task) if key in figures}}
 
 
 def lowest_accuracy(per_site: Mapping[str, Figures]) -> float | None:

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL
 from grandrounds.metrics.calibration import calibration_error, calibration_line
 from grandrounds.metrics.classification import (
     Array,
@@ -26,6 +27,19 @@ from grandrounds.metrics.classification import (
     roc_area,
     roc_interval,
     roc_resolution,
+)
+from grandrounds.metrics.outcomes import (
+    OutcomeTally,
+    c_index,
+    cox_loss,
+    events,
+    explained_deviance,
+    explained_variance,
+    mean_absolute_error,
+    mean_error,
+    mean_squared_error,
+    poisson_deviance,
+    root_mean_squared_error,
 )
 from grandrounds.metrics.tally import ExactTally, Tally
 
@@ -77,6 +91,7 @@ class MetricSpec:
         digits: Decimals in the report's table of all metrics.
         shown: Places that show it, with its rank there; metrics of equal rank are in the order of the table.
         path: Keys that lead to it in a summary; empty for figures of test rows.
+        of_outcome: The figure of an `OutcomeTally`, for tasks other than classification.
     """
 
     name: str
@@ -90,6 +105,7 @@ class MetricSpec:
     digits: int = 4
     shown: Mapping[Place, int] = field(default_factory=dict)
     path: tuple[str, ...] = ()
+    of_outcome: Callable[[OutcomeTally], Array] | None = None
 
     @property
     def words(self) -> str:
@@ -365,19 +381,105 @@ SUMMARY_METRICS: tuple[MetricSpec, ...] = (
 """Figures of a summary besides those of test rows, and where it has them: explanations, cohorts, trust (FedXChain), scoring
 images (XFed), local models (FL-XAI). Not known of runs that did not measure them."""
 
+_EVERYWHERE = (
+    P.ROUND, P.ROUND_SITES, P.GAP, P.WORST_SITE, P.SCREEN, P.TILES, P.SCREEN_SITES, P.REPORT_SITES, P.CARD, P.SUBGROUPS, P.COURSE,
+    P.COMPARISON, P.RUN_LIST, P.CONSOLE_SITES, P.CONSOLE_SUBGROUPS,
+)  # fmt: skip
+_TABLES = tuple(p for p in _EVERYWHERE if p not in (P.GAP, P.TILES, P.RUN_LIST, P.COURSE))
+_ROWS = MetricSpec(
+    "count", "Rows scored.", limits=POSITIVE, digits=0, of_outcome=lambda t: t.count,
+    shown=_shown(P.ROUND, P.ROUND_SITES, P.WORST_SITE),
+)  # fmt: skip
+_RMSE = MetricSpec(
+    "rmse", "Root of the mean squared error, in units of the outcome.", False, limits=POSITIVE, called="RMSE",
+    of_outcome=root_mean_squared_error, shown=_shown(*_EVERYWHERE),
+)  # fmt: skip
+_MAE = MetricSpec(
+    "mae", "Mean absolute error, in units of the outcome.", False, limits=POSITIVE, called="MAE", of_outcome=mean_absolute_error,
+    shown=_shown(*_TABLES),
+)  # fmt: skip
+_BIAS = MetricSpec(
+    "mean_error", "Mean of prediction minus outcome; 0 is ideal.", None, limits=None, of_outcome=mean_error,
+    shown=_shown(P.ROUND, P.SCREEN, P.CARD, P.REPORT_SITES),
+)  # fmt: skip
+
+OUTCOME_SCORES: Mapping[str, tuple[MetricSpec, ...]] = {
+    REGRESSION: (
+        _ROWS,
+        MetricSpec(
+            "r2", "Share of the variance that predictions explain; below 0 where the mean predicts better.", True,
+            limits=(float("-inf"), 1.0), called="R2", of_outcome=explained_variance, shown=_shown(*_EVERYWHERE),
+        ),
+        _RMSE,
+        _MAE,
+        _BIAS,
+        MetricSpec(
+            "mse", "Mean squared error, in squared units of the outcome: the loss of training.", False, limits=POSITIVE,
+            called="MSE", of_outcome=mean_squared_error, shown=_shown(P.ROUND, P.ROUND_SITES),
+        ),
+    ),
+    COUNT: (
+        _ROWS,
+        MetricSpec(
+            "poisson_deviance", "Mean Poisson deviance of a row: the loss of training.", False, limits=POSITIVE,
+            called="Poisson deviance", of_outcome=poisson_deviance, shown=_shown(*_EVERYWHERE),
+        ),
+        MetricSpec(
+            "d2", "Share of the Poisson deviance that predictions explain; below 0 where the mean predicts better.", True,
+            limits=(float("-inf"), 1.0), called="D2", of_outcome=explained_deviance, shown=_shown(*_EVERYWHERE),
+        ),
+        _RMSE,
+        _MAE,
+        _BIAS,
+    ),
+    SURVIVAL: (
+        _ROWS,
+        MetricSpec(
+            "events", "Rows whose event was observed.", None, limits=POSITIVE, digits=0, of_outcome=events,
+            shown=_shown(P.ROUND, P.WORST_SITE),
+        ),
+        MetricSpec(
+            "c_index", "Chance that of two comparable patients of one site the one with the earlier event has the higher score.",
+            True, called="C-index", of_outcome=c_index, shown=_shown(*_EVERYWHERE),
+        ),
+        MetricSpec(
+            "cox_loss", "Negative log partial likelihood for each event, with risk sets within sites: the loss of training.",
+            False, limits=POSITIVE, called="Cox loss", of_outcome=cox_loss, shown=_shown(*_EVERYWHERE),
+        ),
+    ),
+}  # fmt: skip
+"""Metrics of tasks other than classification, by task."""
+
+LOSS: Mapping[str, str] = {
+    CLASSIFICATION: "log_loss", REGRESSION: "mse", COUNT: "poisson_deviance", SURVIVAL: "cox_loss",
+}  # fmt: skip
+"""The metric that training minimises, by task: early stopping follows it."""
+
+HEADLINE: Mapping[str, str] = {CLASSIFICATION: "auroc", REGRESSION: "r2", COUNT: "d2", SURVIVAL: "c_index"}
+"""The metric that ranks sites and runs, by task; higher is better."""
+
 METRICS: tuple[MetricSpec, ...] = (*SCORES, *SUMMARY_METRICS)
-BY_NAME: Mapping[str, MetricSpec] = {metric.name: metric for metric in METRICS}
+_OTHERS = {metric.name: metric for table in OUTCOME_SCORES.values() for metric in table}
+BY_NAME: Mapping[str, MetricSpec] = _OTHERS | {metric.name: metric for metric in METRICS}
 DESCRIPTIONS: dict[str, str] = {metric.name: metric.text for metric in SCORES}
-HIGHER_IS_BETTER: dict[str, bool | None] = {metric.name: metric.higher_is_better for metric in SCORES}
+HIGHER_IS_BETTER: dict[str, bool | None] = {
+    metric.name: metric.higher_is_better for metric in (*_OTHERS.values(), *SCORES)
+}
 
 
-def shown_in(place: Place) -> tuple[str, ...]:
-    """Return the names of the metrics that a place shows, in its order."""
-    return tuple(m.name for m in sorted((m for m in METRICS if place in m.shown), key=lambda m: m.shown[place]))
+def metrics_of(task: str = CLASSIFICATION) -> tuple[MetricSpec, ...]:
+    """Return the table of metrics of test rows for a task."""
+    return SCORES if task == CLASSIFICATION else OUTCOME_SCORES[task]
+
+
+def shown_in(place: Place, task: str = CLASSIFICATION) -> tuple[str, ...]:
+    """Return the names of the metrics that a place shows for a task, in its order."""
+    table = (*metrics_of(task), *SUMMARY_METRICS)
+    return tuple(m.name for m in sorted((m for m in table if place in m.shown), key=lambda m: m.shown[place]))
 
 
 def scores(
-    tally: Tally | ExactTally, *, threshold: float = 0.5, only: Collection[str] = tuple(DESCRIPTIONS)
+    tally: Tally | ExactTally | OutcomeTally, *, threshold: float = 0.5, only: Collection[str] | None = None
 ) -> dict[str, Array]:
     """Compute metrics of a tally.
 
@@ -389,12 +491,16 @@ def scores(
     Args:
         tally: Statistics of the rows.
         threshold: On P(y=1); moves sensitivity, specificity, ppv, npv, MCC and the figures of decisions alone.
-        only: Names of the figures; others than those of `SCORES` are passed over.
+        only: Names of the figures; others than those of the task are passed over. None: all of the task.
 
     Returns:
         The figures by name in the order of the table, each of the tally's leading shape (0-d for none); NaN where undefined.
     """
-    wanted, figures, undefined = set(only), Figures(tally, threshold), np.full(tally.shape, np.nan)
+    if isinstance(tally, OutcomeTally):
+        table = [(m.name, m.of_outcome) for m in metrics_of(tally.task) if only is None or m.name in only]
+        return {name: np.reshape(work(tally), tally.shape) for name, work in table if work is not None}
+    wanted = set(DESCRIPTIONS if only is None else only)
+    figures, undefined = Figures(tally, threshold), np.full(tally.shape, np.nan)
     out = {}
     for metric in SCORES:
         if metric.name in wanted and metric.work is not None:

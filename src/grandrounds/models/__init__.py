@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import ModelSettings
 from grandrounds.core.plugins import is_path
 from grandrounds.models.dense import Dense
+from grandrounds.models.losses import LOSSES
 from grandrounds.models.protocol import Model, ModelSpec
 
 TABLES = {
@@ -34,19 +36,24 @@ MODELS = TABLES | IMAGES
 """Name and one line for each model, as `rounds list models` prints them."""
 
 
-def model_spec(settings: ModelSettings, *, inputs: tuple[int, ...], classes: int) -> ModelSpec:
+def model_spec(
+    settings: ModelSettings, *, inputs: tuple[int, ...], classes: int, task: str = CLASSIFICATION
+) -> ModelSpec:
     """Describe the model that an experiment's [model] section names, for data of this shape.
 
     Args:
         settings: The section.
         inputs: Shape of one row or image.
-        classes: Number of classes.
+        classes: Number of classes; 0 for other tasks.
+        task: The type of the outcome.
 
     Returns:
         The JSON that a site needs to build the same model.
     """
+    other: dict[str, Any] = {} if task == CLASSIFICATION else {"task": task}
     return {
-        "name": settings.name,
+        **other,  # type: ignore[typeddict-item]
+        "name": model_name(settings.name, task),
         "inputs": list(inputs),
         "classes": classes,
         "hidden": list(settings.hidden) if settings.name == "mlp" else [],
@@ -58,6 +65,25 @@ def model_spec(settings: ModelSettings, *, inputs: tuple[int, ...], classes: int
         "statistics": settings.statistics,
         "options": settings.options.plain(),
     }
+
+
+def model_name(name: str, task: str) -> str:
+    """Return the model of a task: a logistic model of a number, a count or a hazard is a linear model.
+
+    Raises:
+        BadInput: The model is for another task.
+    """
+    if task == CLASSIFICATION and name == "linear":
+        raise BadInput(
+            "model.name is 'linear', which predicts numbers, counts and hazards, and the task is classification: use 'logistic'",
+            code="model-does-not-fit",
+        )
+    if task != CLASSIFICATION and name not in ("logistic", "linear", "mlp"):
+        raise BadInput(
+            f"model.name is '{name}', which is for classification, and the task is {task}: use 'linear' or 'mlp'",
+            code="model-does-not-fit",
+        )
+    return "linear" if task != CLASSIFICATION and name == "logistic" else name
 
 
 def build_model(
@@ -88,7 +114,8 @@ def build_model(
 
         return BoostedModel(features=inputs[0], classes=classes, trees=spec["trees"], depth=spec["depth"])
     if spec["name"] in TABLES:
-        dense = Dense((inputs[0], *spec["hidden"], outputs))
+        task = str(spec.get("task", CLASSIFICATION))
+        dense = Dense((inputs[0], *spec["hidden"], 1 if task != CLASSIFICATION else outputs), LOSSES[task])
         if kernel != "torch" and device != "cuda":
             return dense
         from grandrounds.models.torch_build import torch_dense
@@ -107,4 +134,4 @@ def build_model(
     return torch_net(cast("ModelSpec", spec), outputs=outputs, device=device, precision=precision)
 
 
-__all__ = ["IMAGES", "MODELS", "TABLES", "Dense", "Model", "ModelSpec", "build_model", "model_spec"]
+__all__ = ["IMAGES", "MODELS", "TABLES", "Dense", "Model", "ModelSpec", "build_model", "model_name", "model_spec"]

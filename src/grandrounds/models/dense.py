@@ -20,6 +20,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
 from grandrounds.models.averaging import average
+from grandrounds.models.losses import CROSS_ENTROPY, loss_gradient
 from grandrounds.protocol.layout import Layout
 
 Layers = list[tuple[Array, Array]]
@@ -29,9 +30,13 @@ Slope = Callable[[Array, Array, Any], Array]
 
 @dataclass(frozen=True)
 class Dense:
-    """A feed-forward net of the given widths: (d, C) is logistic regression, (d, h, C) an MLP with ReLU."""
+    """A feed-forward net of the given widths: (d, C) is a linear model, such as logistic regression, (d, h, C) an MLP with ReLU.
+
+    `loss` is what training minimises (`models.losses`): cross-entropy for classes, another for other tasks.
+    """
 
     widths: tuple[int, ...]
+    loss: str = CROSS_ENTROPY
     layout: Layout = field(init=False)
     kernel: ClassVar[str] = "numpy"
 
@@ -113,11 +118,11 @@ class Dense:
         pull: Callable[[Array], Array] | None = None,
         slope: Slope | None = None,
     ) -> None:
-        """Write into `out` (K, P) the gradient of sum_i weight_i * cross-entropy(target_i, x_i), per site.
+        """Write into `out` (K, P) the gradient of sum_i weight_i * loss(target_i, x_i), per site.
 
-        theta (K, P), x (K, B, d), target (K, B, C) probabilities, weight (K, B): a padded row has weight 0.
+        theta (K, P), x (K, B, d), target (K, B, C) probabilities (or outcomes), weight (K, B): a padded row has weight 0.
         `pull` gives, for features (K, B, width), the gradient of a further loss with respect to them. `slope` gives the
-        derivative of another loss than cross-entropy with respect to the logits.
+        derivative of another loss with respect to the logits.
         """
         self.gradient_into(self.layers(theta), self.layers(out), x, target, weight, pull, slope)
 
@@ -157,7 +162,7 @@ class Dense:
         return slopes, inputs
 
     def input_gradient(self, theta: Array, x: Array, target: Array) -> Array:
-        """Compute the gradient of each row's cross-entropy with respect to the row: (K, n, d)."""
+        """Compute the gradient of each row's loss with respect to the row: (K, n, d)."""
         layers = self.layers(theta)
         delta, inputs = self._delta(layers, x, target, np.ones(x.shape[:-1], x.dtype))
         for i in reversed(range(len(layers))):
@@ -184,6 +189,8 @@ class Dense:
                 np.maximum(z, 0, out=z)
         if slope is not None:
             return slope(inputs.pop(), target, np) * weight[..., None], inputs
+        if self.loss != CROSS_ENTROPY:
+            return loss_gradient(self.loss, inputs.pop(), target, weight), inputs
         delta = probabilities(inputs.pop())
         delta -= target
         delta *= weight[..., None]

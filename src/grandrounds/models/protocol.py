@@ -27,6 +27,7 @@ class ModelSpec(TypedDict):
     statistics: str
     options: dict[str, object]
     tasks: NotRequired[list[str]]  # heads of the last layer
+    task: NotRequired[str]  # type of the outcome; not there for classification
     keeps: NotRequired[str]  # entries that stay at a site: "norm", "statistics" or "none"
 
 

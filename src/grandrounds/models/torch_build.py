@@ -65,7 +65,10 @@ def torch_dense(dense: Dense, *, device: str, precision: str) -> TorchModel:
         return dense.layout.views(dense.init(seed, np.float64))
 
     where = pick_device(device)
-    return TorchModel(DenseNet(dense.widths), outputs=dense.outputs, initial=initial, device=where, precision=precision)
+    net = DenseNet(dense.widths)
+    model = TorchModel(net, outputs=dense.outputs, initial=initial, device=where, precision=precision)
+    model.loss = dense.loss
+    return model
 
 
 def torch_net(spec: ModelSpec, *, outputs: int, device: str, precision: str) -> TorchModel:

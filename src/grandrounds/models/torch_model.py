@@ -20,6 +20,7 @@ from torch.func import functional_call, vmap
 
 from grandrounds.core.arrays import Array
 from grandrounds.models.averaging import average
+from grandrounds.models.losses import CROSS_ENTROPY
 from grandrounds.models.nets.layers import patch_numbers
 from grandrounds.models.nets.products import MAX_PATCH_NUMBERS, as_products, is_using_products
 from grandrounds.protocol.layout import Layout
@@ -48,6 +49,7 @@ class TorchModel:
     draws = False  # the network may draw random numbers in training
     stacks = True  # copies of it can be vmapped on a GPU
     ends_linear = True  # its last layer is dense and gives the logits
+    loss = CROSS_ENTROPY  # what training minimises (`models.losses`)
 
     def __init__(
         self,

@@ -10,26 +10,31 @@ import numpy as np
 
 from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import RoundRecord
 from grandrounds.data.corruption.shortcut import PlantedShortcut
 from grandrounds.data.event import order_by_event
-from grandrounds.data.kinds import AnyEncoding
+from grandrounds.data.kinds import AnyEncoding, task_of
 from grandrounds.explain.agreement import spurious_gap
 from grandrounds.methods.baselines import POOL
 from grandrounds.methods.exchanges import EvaluationResult
-from grandrounds.metrics import DESCRIPTIONS, Place, Tally, choose_threshold, decision_curve, scores, shown_in
+from grandrounds.metrics import OutcomeTally, Place, Tally, choose_threshold, decision_curve, scores, shown_in
 from grandrounds.metrics.fairness import below_majority, worst_site
 from grandrounds.metrics.local_models import disclose_shared_models
+from grandrounds.models import model_name
 from grandrounds.site.tasks import task_of_class
 
-SITE_METRICS = shown_in(Place.ROUND_SITES)
-"""Scores of each site in the record of a round; the summary has all scores."""
+
+def site_metrics(task: str = CLASSIFICATION) -> tuple[str, ...]:
+    """Return the scores of each site in the record of a round; the summary has all scores."""
+    return shown_in(Place.ROUND_SITES, task)
+
 
 TASK_METRICS = shown_in(Place.TASK)
 """Scores of each task, where sites have different tasks."""
 
-Metrics = Mapping[str, Callable[[Tally], float]]
+Metrics = Mapping[str, Callable[[Any], float]]
 """Custom metrics of the experiment, by name."""
 
 DECISION_THRESHOLDS = np.round(np.arange(0.01, 1.0, 0.01), 2)
@@ -70,23 +75,19 @@ def class_weight(setting: Any, encoding: AnyEncoding, *, counted: bool = True) -
 
 
 def figures(
-    tally: Tally, *, threshold: float = 0.5, more: Metrics, only: Collection[str] = tuple(DESCRIPTIONS)
+    tally: Tally | OutcomeTally, *, threshold: float = 0.5, more: Metrics, only: Collection[str] | None = None
 ) -> dict[str, float]:
     """Compute the scores of a tally, all or `only` some, and the custom metrics."""
     values = {name: float(v) for name, v in scores(tally, threshold=threshold, only=only).items()}
     return values | {name: float(metric(tally)) for name, metric in more.items()}
 
 
-ROUND_METRICS = shown_in(Place.ROUND)
-"""Scores of all sites together in the record of a round; the summary has all scores."""
-
-
-def round_scores(scored: EvaluationResult, more: Metrics) -> dict[str, Any]:
+def round_scores(scored: EvaluationResult, more: Metrics, task: str = CLASSIFICATION) -> dict[str, Any]:
     """Compute validation and test scores from summed tallies, and a few scores of each site's test rows."""
     out: dict[str, object] = {}
     for part, total in scored.totals.items():
-        out[part] = figures(total.sum(axis=0), more=more, only=ROUND_METRICS)
-    out["sites"] = {m: dict(zip(scored.sites, scored.figures[m].tolist(), strict=True)) for m in SITE_METRICS}
+        out[part] = figures(total.sum(axis=0), more=more, only=shown_in(Place.ROUND, task))
+    out["sites"] = {m: dict(zip(scored.sites, scored.figures[m].tolist(), strict=True)) for m in site_metrics(task)}
     return out
 
 
@@ -94,7 +95,21 @@ def final_scores(scored: EvaluationResult, encoding: AnyEncoding, *, threshold: 
     """Compute all scores of the final model: parts, sites, worst site, subgroups, threshold, decision curve."""
     totals = {part: t.sum(axis=0) for part, t in scored.totals.items()}
     final = {part: figures(t, threshold=threshold, more=more) for part, t in totals.items()}
-    per_site = site_figures(scored)
+    per_site, task = site_figures(scored), task_of(encoding)
+    if task != CLASSIFICATION:
+        return {
+            "threshold": None,
+            "final": final["test"],
+            "validation": final["val"],
+            "training": final["train"],
+            "generalisation_gap": {m: final["train"][m] - final["test"][m] for m in shown_in(Place.GAP, task)},
+            "per_site": per_site,
+            "worst_site": worst_site(per_site, task),
+            "below_majority": [],
+            "subgroups": _subgroups(scored.totals["test"], encoding, threshold),
+            "decision_curve": {},
+            "reliability": {},
+        }
     return {
         "threshold": threshold,
         "final": final["test"],
@@ -173,7 +188,7 @@ def choose(val: Tally, encoding: AnyEncoding, evaluation: Any) -> float:
     return float(choose_threshold(val, specificity=evaluation.specificity))
 
 
-def _subgroups(tally: Tally, encoding: AnyEncoding, threshold: float) -> dict[str, object]:
+def _subgroups(tally: Tally | OutcomeTally, encoding: AnyEncoding, threshold: float) -> dict[str, object]:
     if not encoding.groups:
         return {}
     each = scores(tally, threshold=threshold)
@@ -282,6 +297,7 @@ def summary(
 ) -> dict[str, object]:
     """Build the content of summary.json."""
     training: Sequence[str] = facts.pop("training")
+    task: str = facts["task"]
     lent: Mapping[str, int] = facts.pop("lent")
     promised: Mapping[str, Any] | None = facts.pop("privacy")
     sources = {name: settings.get("source") for name, settings in plan.reference.plain().items()}
@@ -289,7 +305,7 @@ def summary(
     values = {
         "name": plan.name,
         "method": plan.method.name,
-        "model": plan.model.name,
+        "model": plan.model.name if task == CLASSIFICATION else model_name(plan.model.name, task),
         "data": plan.data.name or _short(plan.data.table or ""),
         "seed": plan.seed,
         "sites": {"all": len(rows) - (POOL in rows), "training": len(training)},

@@ -22,6 +22,7 @@ from grandrounds.data.corruption.shortcut import PlantedShortcut, inject, site_p
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
 from grandrounds.data.loading import load_data, split_keys, split_site_rows
+from grandrounds.data.outcome import group_outcome
 from grandrounds.data.partition import partition, partition_by_column, plugin_partition
 from grandrounds.data.reference_sets import Reference, draw_reference_sets, mark_references
 from grandrounds.data.split import Rows, assign_roles
@@ -101,7 +102,7 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     training = tuple(name for name, r in zip(stack.names, rows, strict=True) if len(r.train))
     if len({label for r in rows for label in data.label[r.train].tolist()}) < 2:
         raise BadInput(
-            "the training rows of all sites hold one class only: nothing can be learnt", code="one-class-only"
+            "the training rows of all sites hold one value of the label only: nothing can be learnt", code="one-class-only"
         )
     return Consortium(data, stack, training, reference, digest, planted)
 
@@ -206,7 +207,10 @@ def _sites(split: Any, data: Holdings, pool: Array, *, seed: int) -> dict[str, A
             )
         local = partition_by_column(data.site[pool])
     else:
+        numbers = getattr(data, "outcome", None)
         _, y = np.unique(data.label[pool].astype(str), return_inverse=True)
+        if numbers is not None:  # label skew is by fifths of a number
+            y = group_outcome(numbers[pool])
         is_own_code = plugins.is_path(split.partition)
         deal = plugin_partition if is_own_code else partial(partition, alpha=split.alpha, min_rows=split.min_rows)
         local = deal(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from grandrounds.audit.files import hash_final_files
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RoundRecord
 from grandrounds.data.corruption.attacks import BACKDOOR, add_trigger
 from grandrounds.data.dataset import Dataset
@@ -16,9 +17,15 @@ from grandrounds.data.encoding import Encoding
 from grandrounds.data.event import order_by_event
 from grandrounds.data.formats import Reading
 from grandrounds.data.images import ImageSet
-from grandrounds.data.kinds import Holdings
+from grandrounds.data.kinds import Holdings, outcome_of, task_of
 from grandrounds.data.schema import Schema
-from grandrounds.data.warnings import event_class, few_events_warnings, threshold_warnings, too_good_warnings
+from grandrounds.data.warnings import (
+    event_class,
+    few_events_warnings,
+    few_outcomes_warnings,
+    threshold_warnings,
+    too_good_warnings,
+)
 from grandrounds.experiment.checks.explain import lent_rows
 from grandrounds.experiment.checks.privacy import counts_patients, not_covered
 from grandrounds.explain.noised_percentiles import estimate_population
@@ -28,7 +35,7 @@ from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import EvaluationResult, evaluate, fit_temperature
 from grandrounds.methods.fedxchain.summary import trust_summary
 from grandrounds.methods.platt import PlattLine, fit_platt
-from grandrounds.metrics import DESCRIPTIONS, Tally
+from grandrounds.metrics import metrics_of
 from grandrounds.metrics.local_models import local_summary
 from grandrounds.models import Model
 from grandrounds.models.protocol import Calibration
@@ -102,6 +109,8 @@ class Finalizer:
             **({"platt": calibration.platt} if calibration is not None and calibration.platt else {}),
             parameters=len(served.model),
             inputs=list(encoding.inputs),
+            task=task_of(encoding),
+            **self._outcome(),
             classes=list(encoding.classes),
             event=None if self.context.setup.event is None else self.context.setup.event.to_dict(),
             cost={**cost, "virtual_seconds": state.clock, **used},
@@ -133,9 +142,12 @@ class Finalizer:
             return None
         return spending.promised(rounds=state.round, not_covered=not_covered(plan), lent=lent)
 
-    def _doubt(self, final: Mapping[str, Any], test: Tally) -> None:
+    def _doubt(self, final: Mapping[str, Any], test: Any) -> None:
         """Warn of unreliable scores: few events, a threshold that separates no rows, an implausibly high AUROC."""
         if self.context.plan.privacy.epsilon is not None or self.context.plan.tasks.plain():
+            return
+        if task_of(self.context.encoding) != CLASSIFICATION:
+            self.context.warn(*few_outcomes_warnings(final["final"]))
             return
         classes = order_by_event(self.context.encoding.classes, self.context.encoding.event)
         counts = {c: round(float(n)) for c, n in zip(classes, test.confusion.sum(axis=1), strict=True)}
@@ -147,6 +159,21 @@ class Finalizer:
         if self.context.plan.data.name is None and isinstance(self.context.consortium.data, Dataset):
             sentences += too_good_warnings(final["final"])
         self.context.warn(*sentences)
+
+    def _outcome(self) -> dict[str, object]:
+        """Return `outcome` of the summary, for tasks other than classification: label, follow-up time, event, units."""
+        outcome, data = outcome_of(self.context.encoding), self.context.consortium.data
+        if outcome is None or not isinstance(data, Dataset):
+            return {}
+        event = self.context.encoding.event
+        return {
+            "outcome": {
+                **outcome.to_dict(),
+                "event": event,
+                "label": data.schema.label,
+                "duration": data.schema.duration,
+            }
+        }
 
     def _assumed(self) -> dict[str, object]:
         """Return `assumed` of the summary; with an epsilon it is left out, because it depends on counts of cells."""
@@ -213,8 +240,10 @@ class Finalizer:
         return self.context.engine.drive(work, round=self.context.plan.method.rounds + 1)
 
     def _judged(self, served: ModelAssignment, parts: tuple[str, ...], threshold: float) -> EvaluationResult:
-        figures = tuple(DESCRIPTIONS)
-        scored: EvaluationResult = self._drive(evaluate(served, parts, figures=figures, threshold=threshold))
+        encoding = self.context.encoding
+        figures = tuple(m.name for m in metrics_of(task_of(encoding)))
+        work = evaluate(served, parts, figures=figures, threshold=threshold, outcome=outcome_of(encoding))
+        scored: EvaluationResult = self._drive(work)
         return scored
 
     def _calibrated(self, model: Model, served: ModelAssignment) -> tuple[ModelAssignment, Calibration | None]:

@@ -29,6 +29,7 @@ from grandrounds.core.arrays import (
     write_atomic,
 )
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plugins import STAMP
 from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.kinds import AnyEncoding
@@ -52,6 +53,7 @@ _OWN = (*_FIRST, PERCENTILES, "round_logs.json", *_LEDGER)
 
 
 _FIGURES = {"count": NUMBER, "accuracy": NUMBER, "majority": NUMBER, "auroc": NUMBER, "log_loss": NUMBER, "*": NUMBER}
+_OUTCOMES = {"count": NUMBER, "*": NUMBER}
 _EXPLAINED = {
     "explainer?": str,
     "training?": {"*": NUMBER},
@@ -77,6 +79,20 @@ _SUMMARY = {
     "environment": {"python": str, "packages": {"*": (str, None)}, "processor": str, "cores": int, "memory_gib": NUMBER},
 }  # fmt: skip
 """Keys of summary.json that commands and pages use; optional keys end in "?"."""
+
+_OUTCOME_SUMMARY = _SUMMARY | {
+    "final": _OUTCOMES, "generalisation_gap": {"*": NUMBER}, "per_site": {"*": _OUTCOMES},
+    "finetuned": ({}, {"epochs": int, "final": _OUTCOMES, "per_site": {"*": _OUTCOMES}}),
+    "threshold": (None,), "task": str, "outcome": {"task": str, "label": str, "duration": (str, None), "*": (str, *NUMBER, None)},
+}  # fmt: skip
+"""The same of a run whose task is not classification."""
+
+
+def kind_of(name: str, values: object) -> Any:
+    """Return the keys of a JSON file of a run folder, which depend on the task of the run."""
+    other = isinstance(values, Mapping) and values.get("task", CLASSIFICATION) != CLASSIFICATION
+    return _OUTCOME_SUMMARY if name == "summary.json" and other else KINDS.get(name, dict)
+
 
 _DECISION = {
     "weights": {"*": NUMBER}, "signals": {"*": {"*": (*NUMBER, str, list)}}, "why": str, "asked": [str],
@@ -335,7 +351,7 @@ class RunFolder:
             BadInput: The file is missing, is not JSON, or lacks a key; the sentence names the key.
         """
         values = read_json(path)
-        fault = misfit(values, KINDS.get(path.name, dict)) or (
+        fault = misfit(values, kind_of(path.name, values)) or (
             _site_without_scores(values) if path == self.summary else ""
         )
         if fault:

@@ -8,7 +8,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RoundRecord, RunSummary
+from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.names import metric_label
 from grandrounds.report.estimates import read_estimates
 from grandrounds.report.findings import describe_findings
@@ -34,6 +36,7 @@ PLOTS = (
 """Names of figures that `Run.plot` draws."""
 
 _SHOWN = ("auroc", "accuracy", "log_loss", "ece")
+"""Scores of a classification that a notebook shows; of another task all scores."""
 
 
 def history_frame(rounds: Sequence[RoundRecord]) -> DataFrame:
@@ -126,7 +129,7 @@ def summary_html(run: Run) -> str:
     if run.event is not None:
         lines.append(("event", run.event.line.removeprefix("event: ")))
     lines += [
-        (f"test {metric_label(name)}", f"{value:.4f}") for name in _SHOWN if (value := s.final.get(name)) is not None
+        (f"test {metric_label(name)}", f"{value:.4f}") for name in _shown(s) if (value := s.final.get(name)) is not None
     ]
     lines += [("privacy", str(s.privacy.get("statement", ""))), *(("warning", w) for w in s.warnings)]
     lines.append(("folder", str(run.folder)))
@@ -134,6 +137,11 @@ def summary_html(run: Run) -> str:
     rows = "".join(f"<tr><th {left}>{escape(a)}</th><td {left}>{escape(b)}</td></tr>" for a, b in lines if b)
     findings = "".join(f"<li>{escape(sentence)}</li>" for sentence in describe_findings(s))
     return f"<table><caption>{escape(s.name)}</caption><tbody>{rows}</tbody></table><ul>{findings}</ul>"
+
+
+def _shown(summary: RunSummary) -> tuple[str, ...]:
+    """List the test scores of a run that a notebook shows."""
+    return _SHOWN if summary.task == CLASSIFICATION else shown_in(Place.SCREEN, summary.task)
 
 
 def draw_plot(run: Run, name: str) -> Figure:

@@ -12,16 +12,18 @@ import numpy as np
 
 from grandrounds.core.arrays import NUMBER, Array, load, misfit
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL
 from grandrounds.core.plugins import admit, check, is_path
 from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.encoding import class_numbers
 from grandrounds.data.event import LAST, Event, event_place, guess_event
 from grandrounds.data.images import ImageSet
-from grandrounds.data.kinds import AnyEncoding, encoding_from
+from grandrounds.data.kinds import AnyEncoding, encoding_from, outcome_of, task_of
+from grandrounds.data.outcome import Outcome
 from grandrounds.data.schema import Schema
 from grandrounds.data.table import Table
 from grandrounds.engine.checkpoint import Checkpoint
-from grandrounds.metrics import scores, tally
+from grandrounds.metrics import scores, tally, tally_outcome
 from grandrounds.models import TABLES, Model, build_model
 from grandrounds.models.dense import class_probabilities
 from grandrounds.models.protocol import Calibration
@@ -31,7 +33,7 @@ from grandrounds.site.tasks import task_of_class
 _MODEL = {
     "spec": {
         "name": str, "inputs": [int], "classes": int, "hidden?": [int], "trees?": int, "depth?": int, "options?": dict,
-        "tasks?": [str], "weights?": (str, None), "stem?": str, "statistics?": str, "keeps?": str, "norm?": str,
+        "tasks?": [str], "task?": str, "weights?": (str, None), "stem?": str, "statistics?": str, "keeps?": str, "norm?": str,
     },
     "encoding": dict, "columns": (None, dict), "threshold": float, "temperature": NUMBER,
     "platt?": (None, {"slope": float, "intercept": float}),
@@ -40,13 +42,32 @@ _MODEL = {
 
 @dataclass(frozen=True)
 class Predictions:
-    """Probabilities (n, C) in the order of `classes`, the decision at the threshold, and notes on imputed values."""
+    """Probabilities (n, C) in the order of `classes`, the decision at the threshold, and notes on imputed values.
+
+    Tasks other than classification have `values` in place of probabilities and decisions.
+    """
 
     probabilities: Array
     classes: tuple[str, ...]
     decisions: Array
     notes: tuple[str, ...]
     event: Event | None = None  # of two classes
+    task: str = CLASSIFICATION
+    values: Array | None = None  # (n,) predicted numbers, expected counts or log hazards, of other tasks
+    label: str = ""  # the column that is predicted
+
+    @property
+    def columns(self) -> dict[str, Array]:
+        """The predictions as the columns of a table: a risk or probabilities and the decision, or one number."""
+        if self.values is not None:
+            names = {REGRESSION: "predicted", COUNT: "expected", SURVIVAL: "risk_score"}
+            name = names[self.task] if self.task == SURVIVAL else f"{names[self.task]}_{'_'.join(self.label.split())}"
+            return {name: self.values}
+        if self.event is None:
+            columns = {f"p({c})": self.probabilities[:, k] for k, c in enumerate(self.classes)}
+        else:
+            columns = {self.event.column: self.risk}
+        return {**columns, "decision": self.decisions}
 
     @property
     def risk(self) -> Array:
@@ -106,6 +127,11 @@ class TrainedModel:
             raise BadInput(f"{path} is not a model of Grand Rounds, or it is damaged", code="damaged-model") from None
 
     @property
+    def task(self) -> str:
+        """The type of the outcome."""
+        return task_of(self.encoding)
+
+    @property
     def event(self) -> Event | None:
         """The class of the main task whose probability is the risk; None with three classes or more."""
         return self.event_of("")
@@ -113,7 +139,7 @@ class TrainedModel:
     def event_of(self, task: str) -> Event | None:
         """Return the event of a task; further tasks have theirs from known words, or the last class."""
         class_indices = self._own_classes(task)
-        if len(class_indices) != 2:
+        if len(class_indices) != 2 or self.task not in (CLASSIFICATION, SURVIVAL):
             return None
         words = [self.encoding.classes[c] for c in class_indices]
         stated = self.encoding.event if self.encoding.event in words else guess_event(words) if task else None
@@ -144,6 +170,13 @@ class TrainedModel:
         """
         data = self._read(table, labelled=False)
         logits, notes = self._logits(data)
+        outcome = outcome_of(self.encoding)
+        if outcome is not None:
+            if task:
+                self._own_classes(task)
+            label, none = "" if self.schema is None else self.schema.label, np.empty((len(logits), 0))
+            values = outcome.predict(logits[:, 0])
+            return Predictions(none, (), none[:, :0], tuple(notes), None, outcome.task, values, label)
         class_indices = self._own_classes(task)
         words = tuple(self.encoding.classes[c] for c in class_indices)
         p = class_probabilities(
@@ -164,21 +197,24 @@ class TrainedModel:
             table: The rows with their label: a pandas DataFrame, Table or ImageSet.
 
         Returns:
-            The keys "overall", "per_site", "threshold", "event" and "notes".
+            The keys "overall", "per_site", "threshold", "event" and "notes"; of other tasks than classification also "task".
 
         Raises:
             BadInput: The rows do not fit the model, or have no label.
         """
         data = self._read(table, labelled=True)
         logits, notes = self._logits(data)
+        names, site = np.array(["all rows"], object), np.zeros(len(data), np.int64)
+        if data.site is not None:
+            names, site = np.unique(data.site.astype(str), return_inverse=True)
+        outcome = outcome_of(self.encoding)
+        if outcome is not None:
+            return self._evaluate_outcome(outcome, data, logits[:, 0], names, site, notes)
         class_indices = self._own_classes("")
         if len(class_indices) < len(self.encoding.classes):
             logits = logits[:, class_indices]
         words = [self.encoding.classes[c] for c in class_indices]
         y = class_numbers(data.label, words, where=data.name)
-        names, site = np.array(["all rows"], object), np.zeros(len(y), np.int64)
-        if data.site is not None:
-            names, site = np.unique(data.site.astype(str), return_inverse=True)
         event = self.event
         event_index = 1 if event is None else words.index(event.word)
         total = tally(logits, y, group=site, groups=len(names), classes=len(words), event=event_index)
@@ -189,6 +225,24 @@ class TrainedModel:
             "threshold": self.threshold,
             "event": None if event is None else event.to_dict(),
             "notes": list(notes),
+        }
+
+    def _evaluate_outcome(
+        self, outcome: Outcome, data: Any, z: Array, names: Array, site: Array, notes: list[str]
+    ) -> dict[str, Any]:
+        """Evaluate predicted numbers, counts or hazards on labelled rows; pairs of survival are within sites."""
+        encoding: Any = self.encoding
+        y = encoding.labels(data)
+        y = y if outcome.task == SURVIVAL else outcome.standardise(y)
+        each = tally_outcome(outcome.task, z, y, site, (len(names),), time=data.duration, scale=outcome.scale)
+        by_site = scores(each)
+        return {
+            "overall": {k: float(v) for k, v in scores(each.sum(axis=0)).items()},
+            "per_site": {str(s): {k: float(v[i]) for k, v in by_site.items()} for i, s in enumerate(names)},
+            "threshold": None,
+            "event": None,
+            "notes": list(notes),
+            "task": outcome.task,
         }
 
     def _own_classes(self, task: str) -> list[int]:

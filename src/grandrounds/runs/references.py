@@ -32,7 +32,7 @@ from grandrounds.models.dense import probabilities
 from grandrounds.protocol.messages import Ask, AskId, Payload
 from grandrounds.runs.federation import Consortium
 from grandrounds.runs.setup import RunSetup
-from grandrounds.site.evaluate import row_losses, score, training_scores
+from grandrounds.site.evaluate import part_losses, score, training_scores
 from grandrounds.site.explain import sketched
 from grandrounds.site.host import SiteHost
 from grandrounds.site.stack import Part, Stack
@@ -164,7 +164,8 @@ class ServerRows:
         all_scores = shares @ exact
 
         def losses(theta: Array) -> Array:
-            return row_losses(score(model, theta.astype(models.dtype), part.x).astype(float), part.y, model.outputs)
+            every = slice(0, len(part.y))
+            return part_losses(model, score(model, theta.astype(models.dtype), part.x).astype(float), part, every)
 
         base, out = losses(all_scores), np.full(len(exact), np.nan)
         for k, share in enumerate(shares.tolist()):

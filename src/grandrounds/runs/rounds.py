@@ -7,7 +7,7 @@ that follow from its settings, are the same after a resume; a site that was away
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from grandrounds.core.arrays import Array, plain
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Decision, RoundRecord
+from grandrounds.data.kinds import outcome_of, task_of
 from grandrounds.engine.checkpoint import LATE
 from grandrounds.engine.faults import DROPPED
 from grandrounds.engine.faults import LATE as PAST_DEADLINE
@@ -27,7 +28,8 @@ from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Method, Outcome, Server
 from grandrounds.methods.exchanges import EvaluationResult, evaluate
 from grandrounds.methods.secure import is_halt
-from grandrounds.protocol.messages import Answers
+from grandrounds.metrics import LOSS
+from grandrounds.protocol.messages import Answers, Ask
 from grandrounds.runs import evaluation
 from grandrounds.runs.context import RunContext
 from grandrounds.runs.explanations import written
@@ -196,7 +198,14 @@ class Rounds:
         self.context.checkpoint.write(values, arrays, facts)
         self.context.recorder.enter(RoundRecord.from_dict(values))
         self.context.progress(
-            {"event": "round", **record, "missing": missing, "notes": self.context.engine.notes, "seconds": seconds}
+            {
+                "event": "round",
+                "task": self._task,
+                **record,
+                "missing": missing,
+                "notes": self.context.engine.notes,
+                "seconds": seconds,
+            }
         )
 
     def _spent(self, method: Method, server: Server, asked_sites: tuple[str, ...]) -> dict[str, object]:
@@ -242,7 +251,7 @@ class Rounds:
         last = r == self.context.plan.method.rounds
         if r % self.context.plan.evaluation.every and not last:
             return {"round": r}
-        work = evaluate(served, ("val", "test"), figures=evaluation.SITE_METRICS)
+        work = self._evaluation(served)
         keep = partial(self._keep_scores, r, served)
         if last or self.context.plan.train.early_stop or self.context.spending is not None:
             keep(self.context.engine.drive(work, round=r))
@@ -250,9 +259,18 @@ class Rounds:
             self.context.engine.piggyback(work, keep)
         return {"round": r, **self._scores.pop(r, {})}
 
+    @property
+    def _task(self) -> str:
+        return task_of(self.context.encoding)
+
+    def _evaluation(self, served: ModelAssignment) -> Generator[Ask, Answers, EvaluationResult]:
+        """Evaluate a model on validation and test rows, with the scores of each site that a record has."""
+        figures = evaluation.site_metrics(self._task)
+        return evaluate(served, ("val", "test"), figures=figures, outcome=outcome_of(self.context.encoding))
+
     def _keep_scores(self, r: int, served: ModelAssignment, scored: EvaluationResult) -> None:
         reasons = {} if self.context.rationale is None else {"reasons": self.context.rationale.scores(served.model)}
-        self._scores[r] = {**evaluation.round_scores(scored, self.context.setup.metrics), **reasons}
+        self._scores[r] = {**evaluation.round_scores(scored, self.context.setup.metrics, self._task), **reasons}
 
     def _late_scores(self) -> dict[str, object]:
         """Return scores of earlier rounds that arrived with this round's answers."""
@@ -263,7 +281,7 @@ class Rounds:
         """Evaluate the last round again where a run stopped before its scores arrived."""
         records = self.context.checkpoint.records()
         if records and "test" not in records[-1] and state.round % self.context.plan.evaluation.every == 0:
-            work = evaluate(state.served, ("val", "test"), figures=evaluation.SITE_METRICS)
+            work = self._evaluation(state.served)
             self._keep_scores(state.round, state.served, self.context.engine.drive(work, round=state.round))
 
     def _watch(self, record: Mapping[str, Any], state: State) -> None:
@@ -271,7 +289,7 @@ class Rounds:
         patience = self.context.plan.train.early_stop
         if not patience or "val" not in record:
             return
-        loss = record["val"]["log_loss"]
+        loss = record["val"][LOSS[self._task]]
         if loss < state.best_loss:
             state.best, state.best_round, state.best_loss = state.served, state.round, float(loss)
         elif state.round - state.best_round >= patience:

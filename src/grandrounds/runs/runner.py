@@ -18,12 +18,13 @@ from grandrounds.audit.digest import arrays_digest
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.references import reference_name
 from grandrounds.data.encoding import Encoding
-from grandrounds.data.event import event_line
 from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import outcome_line, task_of
 from grandrounds.data.table import Table
 from grandrounds.data.warnings import own_table_warnings
 from grandrounds.engine.checkpoint import Checkpoint, Snapshot
@@ -50,7 +51,7 @@ from grandrounds.methods.dp import CLIENT
 from grandrounds.methods.exchanges import share_reference
 from grandrounds.methods.platt import PlattLine
 from grandrounds.methods.secure import SecureRule, exchange_identities
-from grandrounds.models import Model, build_model
+from grandrounds.models import Model, build_model, model_name
 from grandrounds.models.averaging import average_heads
 from grandrounds.protocol.layout import Layout
 from grandrounds.protocol.messages import Answers
@@ -121,6 +122,7 @@ class _Runner:
         charges = self._check_charges(snapshot) if resume else {}
         self.progress({"event": "reading", "data": self.plan.data.name or self.plan.data.table})
         consortium = self.venue.assemble(self.plan)
+        self.plan = _settle(self.plan, consortium)
         refuse_absences(self.plan, consortium.training)
         if not resume:
             self._start(consortium)
@@ -232,7 +234,8 @@ class _Runner:
                 "rounds": self.plan.method.rounds,
                 "inputs": self.context.encoding.inputs,
                 "classes": self.context.encoding.classes,
-                "outcome": event_line(self.context.setup.event, self.context.encoding.classes),
+                "task": task_of(self.context.encoding),
+                "outcome": outcome_line(self.context.encoding, self.context.setup.event, schema_of(consortium.data)),
                 "warnings": self.context.warnings,
                 "done": 0 if snapshot is None else snapshot.facts["round"],
                 "folder": str(self.folder.path),
@@ -247,7 +250,7 @@ class _Runner:
         values["data"] = {**values["data"], "sha256": consortium.sha256}
         schema = schema_of(consortium.data)
         if schema is not None:
-            roles = {schema.label, schema.site, schema.patient, schema.time, *values["data"]["drop"]}
+            roles = {schema.label, schema.site, schema.patient, schema.time, schema.duration, *values["data"]["drop"]}
             kinds = {c.name: (list(c.order) if c.order else c.kind) for c in schema.columns}
             values["data"]["kinds"] = {n: k for n, k in kinds.items() if k != "constant" and n not in roles}
         reading = reading_of(consortium.data)
@@ -428,6 +431,23 @@ class _Runner:
             for key, wanted in needs.items():
                 if wanted:
                     raise BadInput(f"{key} needs validation rows: set split.val above 0", code="no-validation-rows")
+
+
+def _settle(plan: Plan, consortium: Consortium) -> Plan:
+    """Write the task that the label told into the plan, and its model; a plan for classification stays as it is."""
+    schema = schema_of(consortium.data)
+    if schema is None or schema.task == CLASSIFICATION:
+        return plan
+    values = plan.plain()
+    name = values["model"]["name"]
+    model = name if plugins.is_path(name) else model_name(name, schema.task)
+    return Plan(
+        {
+            **values,
+            "data": {**values["data"], "task": schema.task},
+            "model": {**values["model"], "name": model},
+        }
+    )
 
 
 def new_folder(base: Path, name: str) -> Path:

@@ -11,13 +11,15 @@ import numpy as np
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
+from grandrounds.data.dataset import Dataset
 from grandrounds.data.design import describe_incomplete
 from grandrounds.data.encoding import Encoding, EncodingRules
-from grandrounds.data.event import LAST, Event, state_event
+from grandrounds.data.event import LAST, Event, only_event, state_event
 from grandrounds.data.image_encoding import KIND
-from grandrounds.data.kinds import AnyEncoding, encoding_from
+from grandrounds.data.kinds import AnyEncoding, encoding_from, task_of
 from grandrounds.data.public import make_public_encoding
 from grandrounds.data.sets.catalog import CATALOG
 from grandrounds.data.summary import Moments, Summary
@@ -28,6 +30,7 @@ from grandrounds.engine.local import LocalEngine
 from grandrounds.experiment.checks.explain import explained_on
 from grandrounds.experiment.checks.participation import there
 from grandrounds.experiment.checks.privacy import withheld_splits
+from grandrounds.experiment.checks.task import refuse_task
 from grandrounds.explain.percentiles import Population
 from grandrounds.explain.rule import BACKGROUND_EXPLAINERS
 from grandrounds.methods import is_variant_of, method_class
@@ -106,23 +109,26 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     warnings: tuple[str, ...]
     summaries = SummaryCollector()
     first = there(plan, consortium.training, 1)
+    task = consortium.data.schema.task if isinstance(consortium.data, Dataset) else CLASSIFICATION
     if snapshot is None and plan.data.encoding == "public":
         encoding, warnings = make_public_encoding(plan, consortium.data), ()
     elif snapshot is None:
         work = agree_on_encoding(
             numeric=getattr(consortium.data, "numeric_names", ()),
             categorical=getattr(consortium.data, "categorical_names", ()),
-            rules=EncodingRules.from_plan(plan),
+            rules=replace(EncodingRules.from_plan(plan), task=task),
             sites=first,
         )
         encoding, warnings = engine.drive(summaries.watched(work), round=0)
     else:
         encoding, warnings = encoding_from(snapshot.facts["encoding"]), tuple(snapshot.facts["warnings"])
+    refuse_task(plan, task_of(encoding))
     event = _event(plan, encoding, resumed=snapshot is not None)
     if snapshot is None and event is not None and event.source != LAST:
         encoding = replace(encoding, event=event.word)
-        warnings = (*warnings, *([event.warning] if event.warning else []))
-    spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes))
+        doubt = event.warning if task_of(encoding) == CLASSIFICATION else None
+        warnings = (*warnings, *([doubt] if doubt else []))
+    spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes), task=task_of(encoding))
     spec["tasks"] = list(plan.tasks.plain())
     norm = is_variant_of(plan.method.name, "fedbn")
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
@@ -186,6 +192,11 @@ def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:
             **({"event": encoding.event} if encoding.event else {}),
         }
     counts = None if getattr(encoding, "public", False) else encoding.class_counts
+    task = task_of(encoding)
+    if task not in (CLASSIFICATION, SURVIVAL):
+        return None
+    if task == SURVIVAL and len(encoding.classes) == 1:
+        return only_event(encoding.classes[0], data)
     event = state_event(encoding.classes, counts, data, catalog=catalog_entry.event if catalog_entry else None)
     guessed = event is not None and event.source == "data.event" and plan.data.plain().get("event") is None
     return replace(event, source="rule") if event is not None and guessed else event

@@ -21,6 +21,7 @@ from grandrounds.core.references import which
 from grandrounds.core.rng import site_generators
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense, probabilities
+from grandrounds.models.losses import CROSS_ENTROPY, link
 from grandrounds.protocol.messages import Payload
 from grandrounds.site.train_job import TrainConfig
 
@@ -189,6 +190,12 @@ def distinct(start: Array, order: Array) -> tuple[Array, Array]:
     return start[order[first]], np.array(model_of, np.int64)
 
 
+def _predict(model: Dense, theta: Array, x: Array) -> Array:
+    """Compute a model's predictions as targets of training: probabilities, or outcomes in units of training."""
+    z = model.logits(theta, x)
+    return probabilities(z) if model.loss == CROSS_ENTROPY else link(model.loss, z)
+
+
 @dataclass(frozen=True)
 class Anchor:
     """Reference rows that join every batch on the NumPy kernel; their targets are the predictions of the site's start."""
@@ -204,12 +211,12 @@ class Anchor:
         rows = draws.rows
         with np.errstate(over="ignore", invalid="ignore"):
             if draws.feature is None:
-                predicted = np.stack([probabilities(model.logits(theta, draws.reference.x)) for theta in models])
+                predicted = np.stack([_predict(model, theta, draws.reference.x) for theta in models])
                 return cls(draws, predicted[mine[:, None], rows], weight)
             target = np.zeros((*rows.shape, model.outputs), start.dtype)
             for j, steps in draws.blocks():
                 x = draws.inputs(steps, slice(j, j + 1))
-                target[steps, j] = probabilities(model.logits(models[mine[j]], x[:, 0]))
+                target[steps, j] = _predict(model, models[mine[j]], x[:, 0])
         return cls(draws, target, weight)
 
     def gradient(self, model: Dense, theta: Array, step: int) -> Array:

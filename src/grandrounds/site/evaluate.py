@@ -7,13 +7,17 @@ all sites, and all rows go through it at once; models (m, P) are one per site.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.metrics import ScoredRows, scores
-from grandrounds.models import Model
+from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
+from grandrounds.data.outcome import Outcome
+from grandrounds.metrics import LOSS, OutcomeTally, ScoredRows, scores, tally_outcome
+from grandrounds.models import Model, losses
+from grandrounds.models.losses import CROSS_ENTROPY
 from grandrounds.site.attacks import boast, falsify
 from grandrounds.site.plugin import Columns, SitePlugin, TrainRequest
 from grandrounds.site.stack import Part, Stack
@@ -81,7 +85,7 @@ def evaluate(
         logits = member_logits(model, stack, members, theta, part)
         if boasting and name == "val":
             logits = boast(logits, part.y[rows], owner=members[owner], liars=boasting)
-        scored = ScoredRows.from_logits(logits, part.y[rows], classes=max(2, model.outputs), event=stack.event)
+        scored = _score_rows(stack, part, rows, logits, model, owner)
         group = np.minimum(part.group[rows], groups - 1)
         total = scored.tally(owner * groups + group if apart else group, (len(members) if apart else 1, groups))
         columns |= {f"{name}.{field}": array for field, array in total.arrays().items()}
@@ -91,14 +95,53 @@ def evaluate(
     return columns
 
 
+@dataclass(frozen=True)
+class ScoredOutcomes:
+    """Rows of an outcome that is not a class, scored once, to be tallied by one grouping or by several."""
+
+    outcome: Outcome
+    scores: Array
+    y: Array
+    time: Array | None
+    owner: Array | None = None
+
+    def tally(self, group: Array, lead: tuple[int, ...]) -> OutcomeTally:
+        """Return the rows added up by group (n,), numbered over `lead`. Pairs and risk sets are formed within a site."""
+        outcome, size = self.outcome, int(np.prod(lead, dtype=np.int64))
+        if outcome.task != SURVIVAL or self.owner is None:
+            return self._tally(group, lead)
+        sites = int(self.owner.max(initial=0)) + 1
+        return self._tally(self.owner * size + group, (sites, *lead)).sum(axis=0)
+
+    def exact_tally(self, group: Array, lead: tuple[int, ...]) -> OutcomeTally:
+        """Return the same: sums of outcomes are exact."""
+        return self.tally(group, lead)
+
+    def _tally(self, group: Array, lead: tuple[int, ...]) -> OutcomeTally:
+        o = self.outcome
+        y = self.y if o.task == SURVIVAL else o.standardise(self.y)
+        return tally_outcome(o.task, self.scores, y, group, lead, time=self.time, scale=o.scale)
+
+
+def _score_rows(
+    stack: Stack, part: Part, rows: slice | Array, logits: Array, model: Model, owner: Array | None = None
+) -> ScoredRows | ScoredOutcomes:
+    """Score rows of a part by their outcome; `owner` is the site of each row."""
+    if stack.outcome is None:
+        return ScoredRows.from_logits(logits, part.y[rows], classes=max(2, model.outputs), event=stack.event)
+    time = None if part.time is None else part.time[rows]
+    return ScoredOutcomes(stack.outcome, logits[:, 0], part.y[rows], time, owner)
+
+
 def local_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[str, Array]:
     """Compute reports `val_loss` and `ece` of a training Ask: each member's own model on its validation rows, (m,); NaN without
     any.
 
     SSE-AGG's worst-site and calibration signals (eq. 6-7).
     """
-    site_scores = _apart(model, stack, members, theta, part="val", only=("log_loss", "ece"))
-    return {"val_loss": site_scores["log_loss"], "ece": site_scores["ece"]}
+    loss = LOSS[CLASSIFICATION if stack.outcome is None else stack.outcome.task]
+    site_scores = _apart(model, stack, members, theta, part="val", only=(loss, "ece"))
+    return {"val_loss": site_scores[loss], "ece": site_scores.get("ece", np.full(len(members), np.nan))}
 
 
 def own_figures(model: Model, stack: Stack, members: Array, theta: Any) -> dict[str, Array]:
@@ -152,9 +195,9 @@ def _apart(
     rows_of_part = stack.parts[part]
     rows, owner = member_rows(rows_of_part, members)
     logits = member_logits(model, stack, members, theta, rows_of_part)
-    scored = ScoredRows.from_logits(logits, rows_of_part.y[rows], classes=max(2, model.outputs))
+    scored = _score_rows(replace(stack, event=1), rows_of_part, rows, logits, model, owner)
     site_scores = scores(scored.exact_tally(owner, (len(members),)), threshold=0.5, only=only)
-    return {name: np.where(rows_of_part.counts[members] > 0, site_scores[name], np.nan) for name in only}
+    return {n: np.where(rows_of_part.counts[members] > 0, site_scores[n], np.nan) for n in only if n in site_scores}
 
 
 def row_losses(logits: Array, y: Array, outputs: int) -> Array:
@@ -167,11 +210,21 @@ def row_losses(logits: Array, y: Array, outputs: int) -> Array:
     return spread
 
 
-def training_scores(model: Model, stack: Stack, members: Array, models: Array | Sequence[Array]) -> dict[str, Array]:
-    """Answer task `score`: mean log loss and accuracy of each of M models on the members' training rows, (m, M).
+def part_losses(model: Any, logits: Array, part: Part, rows: slice | Array) -> Array:
+    """Compute the loss of training of each of these rows of a part, (n,); rows of the Cox loss are those of one site."""
+    loss = getattr(model, "loss", CROSS_ENTROPY)
+    if loss == CROSS_ENTROPY:
+        return row_losses(logits, part.y[rows], model.outputs)
+    return losses.row_losses(loss, logits, part.target[rows])
 
-    A model is one for all (P,), or has a form for each member (m, P).
+
+def training_scores(model: Model, stack: Stack, members: Array, models: Array | Sequence[Array]) -> dict[str, Array]:
+    """Answer task `score`: mean loss and accuracy of each of M models on the members' training rows, (m, M).
+
+    A model is one for all (P,), or has a form for each member (m, P). Tasks other than classification have no accuracy: 0.
     """
+    if stack.outcome is not None:
+        return _outcome_losses(model, stack, members, models)
     part = stack.parts["train"]
     rows, owner = member_rows(part, members)
     y, counts = part.y[rows], np.maximum(part.counts[members], 1)
@@ -184,6 +237,22 @@ def training_scores(model: Model, stack: Stack, members: Array, models: Array | 
     return out
 
 
+def _outcome_losses(
+    model: Model, stack: Stack, members: Array, models: Array | Sequence[Array]
+) -> dict[str, Array]:
+    """Compute mean losses of models on the members' training rows, site by site."""
+    part = stack.parts["train"]
+    out = np.zeros((len(members), len(models)))
+    for j, theta in enumerate(models):
+        logits = member_logits(model, stack, members, theta, part)
+        ends = np.concatenate([[0], np.cumsum(part.counts[members])])
+        for i, k in enumerate(members.tolist()):
+            rows = slice(int(part.offsets[k]), int(part.offsets[k + 1]))
+            each = part_losses(model, logits[ends[i] : ends[i + 1]], part, rows)
+            out[i, j] = each.mean() if len(each) else 0.0
+    return {"losses": out, "accuracies": np.zeros_like(out)}
+
+
 def temperature_losses(model: Model, stack: Stack, members: Array, theta: Array, grid: Array) -> Array:
     """Answer task `calibrate`: each site's summed log loss of logits / T for each T of the grid, (m, len(grid)).
 
@@ -192,5 +261,5 @@ def temperature_losses(model: Model, stack: Stack, members: Array, theta: Array,
     part = stack.parts["val"]
     rows, owner = member_rows(part, members)
     logits = member_logits(model, stack, members, theta, part).astype(float)
-    losses = [row_losses(logits / t, part.y[rows], model.outputs) for t in grid]
-    return np.stack([np.bincount(owner, weights=loss, minlength=len(members)) for loss in losses], axis=1)
+    at_grid = [row_losses(logits / t, part.y[rows], model.outputs) for t in grid]
+    return np.stack([np.bincount(owner, weights=loss, minlength=len(members)) for loss in at_grid], axis=1)

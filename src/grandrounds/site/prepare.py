@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.outcome import SURVIVAL
 from grandrounds.data.design import describe_incomplete
 from grandrounds.data.event import event_place
 from grandrounds.data.kinds import encoding_from, summary_payload
 from grandrounds.models.dense import targets
+from grandrounds.models.losses import rank_times
 from grandrounds.protocol.messages import Ask, Columns
 from grandrounds.site.stack import CLEAN, PARTS, Part, Stack
 from grandrounds.site.tasks import open_classes, penalty
@@ -39,7 +41,7 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
     parts = {}
     x = encoding.encode(stack.data, dtype)
     y = encoding.labels(stack.data)
-    outputs = 1 if len(encoding.classes) == 2 else len(encoding.classes)
+    target, time = _targets(encoding, stack.data, y, dtype)
     g = np.zeros(len(y), np.int64) if stack.groups is None else encoding.group_numbers(stack.groups.tolist())
     for name in PARTS:
         per_site = [getattr(r, name) for r in stack.rows]
@@ -47,10 +49,11 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
         parts[name] = Part(
             x=x[rows],
             y=y[rows],
-            target=targets(y[rows], outputs, dtype),
+            target=target[rows],
             group=g[rows],
             offsets=np.cumsum([0, *(len(r) for r in per_site)]),
             patient=stack.data.patient[rows] if stack.by_patient and stack.data.patient is not None else None,
+            time=None if time is None else time[rows],
         )
     if stack.clean is not None:
         parts[CLEAN] = replace(parts["test"], x=encoding.encode(stack.clean, dtype))
@@ -62,9 +65,19 @@ def prepare(stack: Stack, ask: Ask, dtype: np.typing.DTypeLike) -> tuple[Stack, 
     tasks = json.loads(str(ask.shared["spec"])).get("tasks", [])
     open_at_sites = open_classes(encoding.classes, stack.tasks, tasks)
     event = event_place(encoding.classes, encoding.event)
-    return replace(
-        stack, parts=parts, penalty=None if open_at_sites is None else penalty(open_at_sites, dtype), event=event
-    ), answer
+    closed = None if open_at_sites is None else penalty(open_at_sites, dtype)
+    outcome = getattr(encoding, "outcome", None)
+    return replace(stack, parts=parts, penalty=closed, event=event, outcome=outcome), answer
+
+
+def _targets(encoding: Any, data: Any, y: Array, dtype: np.typing.DTypeLike) -> tuple[Array, Array | None]:
+    """Compute the targets (N, ...) of training, and the follow-up times (N,) of survival data."""
+    outcome = getattr(encoding, "outcome", None)
+    if outcome is None:
+        return targets(y, 1 if len(encoding.classes) == 2 else len(encoding.classes), dtype), None
+    if outcome.task == SURVIVAL:
+        return np.stack([y, rank_times(data.duration)], axis=1).astype(dtype), data.duration
+    return outcome.standardise(y)[:, None].astype(dtype), None
 
 
 def _centres(train: Part) -> Any:

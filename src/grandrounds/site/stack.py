@@ -15,6 +15,7 @@ from grandrounds.core.rng import draw_by_key, hash_words
 from grandrounds.data.corruption.attacks import Attack
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
+from grandrounds.data.outcome import Outcome
 from grandrounds.data.split import Rows, row_keys, unit_keys
 
 _CHOSEN = b"grandrounds/one row of a patient/1\x00"
@@ -145,6 +146,7 @@ class Stack:
     attacks: Mapping[str, Attack] = field(default_factory=dict)  # simulated attacks by site
     penalty: Array | None = None  # (K, C) added to logits, if sites have different tasks
     event: int = 1  # number of the event's class, if there are two classes
+    outcome: Outcome | None = None  # of tasks other than classification
     clean: ImageSet | None = None  # test images by site without a shortcut's patch, if there is one
     by_patient: bool = False  # the privacy unit is a patient, who may have several rows
 

@@ -12,6 +12,7 @@ from torch.func import grad, vmap
 from torch.nn import functional as F  # noqa: N812
 
 from grandrounds.core.arrays import Array
+from grandrounds.models.losses import COX, CROSS_ENTROPY, POISSON, SQUARED
 from grandrounds.models.torch_model import TorchModel
 from grandrounds.models.torch_optimizers import SLOTS, Step, torch_optimizer
 from grandrounds.site.align import EPS as NO_USE
@@ -193,8 +194,10 @@ class TorchJob:
         if self.objective is not None and self.objective.has_loss:  # a surrogate with the gradient of the objective
             slope = cast("Tensor", self.objective.loss_gradient(out.detach(), batch["target"], torch))
             losses = (out * slope).sum(-1)
+        elif self.model.loss == COX:
+            losses = cox_terms(out[..., 0], batch["target"], batch["weight"])
         else:
-            losses = row_losses(out, batch["target"])
+            losses = row_losses(out, batch["target"], self.model.loss)
         loss = ((losses if further is None else losses + further) * batch["weight"]).sum()
         if self.reference is not None and "towards" in batch:
             used = feature_use(self.model, self.reference.member, named, self.reference.x, batch["label"])
@@ -240,11 +243,33 @@ def _on_device(model: TorchModel, part: Part) -> tuple[Tensor, Tensor, Tensor]:
     return cast("tuple[Tensor, Tensor, Tensor]", cached[1])
 
 
-def row_losses(logits: Tensor, target: Tensor) -> Tensor:
-    """Compute the cross-entropy of each row against target probabilities: (B,)."""
+def row_losses(logits: Tensor, target: Tensor, loss: str = CROSS_ENTROPY) -> Tensor:
+    """Compute the loss of each row against target probabilities, or against outcomes in units of training: (B,)."""
+    if loss == SQUARED:
+        return (logits - target).square()[..., 0] / 2
+    if loss == POISSON:
+        return (logits.clamp_max(80).exp() - target * logits)[..., 0]
     if logits.shape[-1] == 1:
         return F.binary_cross_entropy_with_logits(logits, target, reduction="none")[..., 0]
     return -(target * F.log_softmax(logits, dim=-1)).sum(-1)
+
+
+def cox_terms(z: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """Compute event (log sum_R exp(z) - z) of each row (B,), R the rows with as long a time or longer (Breslow's rule for ties).
+
+    Rows of weight 0, which pad a batch, are in no risk set.
+    """
+    real = weight > 0
+    time = torch.where(real, target[..., 1], -1.0)  # ranks are 0 or more
+    falling, order = torch.sort(time, dim=-1, descending=True, stable=True)
+    eta = torch.where(real, z, -1e9).gather(-1, order)
+    at_risk = torch.logcumsumexp(eta, dim=-1)
+    place = torch.arange(z.shape[-1], device=z.device).expand_as(falling)
+    is_last = torch.ones_like(falling, dtype=torch.bool)
+    is_last = torch.cat([falling[..., 1:] != falling[..., :-1], is_last[..., :1]], dim=-1)
+    ends = torch.where(is_last, place, z.shape[-1]).flip(-1).cummin(dim=-1).values.flip(-1)  # the last row of equal time
+    terms = target[..., 0].gather(-1, order) * (at_risk.gather(-1, ends) - eta)
+    return torch.where(real, torch.zeros_like(z).scatter(-1, order, terms), 0.0)
 
 
 def _contrastive(features: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from grandrounds.core.arrays import Array
+from grandrounds.models.losses import CROSS_ENTROPY, POISSON
 from grandrounds.models.torch_model import TorchModel, torch_seed
 from grandrounds.site.align import EPS
 from grandrounds.site.anchor import ReferenceDraws, SharedReference, distinct
@@ -223,16 +224,24 @@ def anchor_reference(job: TrainJob, draws: ReferenceDraws, order: Array) -> Devi
     reference = DeviceReference.build(model, draws.reference, weight=job.config.anchor)
     reference = reference.with_steps(rows=draws.rows, other=draws.other, feature=draws.feature)
     if draws.feature is None:
-        predicted = torch.stack([_probabilities(_logits(model, theta, reference.x)) for theta in starts])
+        predicted = torch.stack([_predict(model, theta, reference.x) for theta in starts])
         return reference.with_steps(
             target=predicted[torch.from_numpy(mine)[:, None].to(model.device), reference.steps["rows"]]
         )
     target = reference.x.new_zeros(*draws.rows.shape, model.outputs)
     for j, steps in draws.blocks():
         x = reference.inputs({name: t[steps, j] for name, t in reference.steps.items()})
-        predicted = _probabilities(_logits(model, starts[mine[j]], x.flatten(0, 1)))
+        predicted = _predict(model, starts[mine[j]], x.flatten(0, 1))
         target[steps, j] = predicted.view(*x.shape[:2], -1)
     return reference.with_steps(target=target)
+
+
+def _predict(model: TorchModel, theta: Tensor, x: Tensor) -> Tensor:
+    """Compute a model's predictions as targets of training: probabilities, or outcomes in units of training."""
+    z = _logits(model, theta, x)
+    if model.loss == CROSS_ENTROPY:
+        return _probabilities(z)
+    return z.clamp_max(80).exp() if model.loss == POISSON else z
 
 
 def _alignment_reference(job: TrainJob, shared_rows: SharedReference, order: Array) -> DeviceReference:

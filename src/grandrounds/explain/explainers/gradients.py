@@ -30,6 +30,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.explain.explainers.linear import as_dense, linear_shap
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense
+from grandrounds.models.losses import CROSS_ENTROPY, POISSON, SQUARED
 
 if TYPE_CHECKING:
     from grandrounds.explain.rule import SketchRule
@@ -83,9 +84,10 @@ class Gradient:
 def _autograd_loss_slopes(model: Any, models: Array, x: Array, target: Array) -> Array:
     """Gradient of each row's cross-entropy with respect to the row by a torch model, (K, n, d)."""
     import torch
-    from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+    from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss, poisson_nll_loss
 
-    loss = binary_cross_entropy_with_logits if model.outputs == 1 else cross_entropy
+    losses = {SQUARED: mse_loss, POISSON: poisson_nll_loss, CROSS_ENTROPY: binary_cross_entropy_with_logits}
+    loss: Any = cross_entropy if model.outputs > 1 else losses[model.loss]
     goal = model.tensor(target)
     model.net.eval()
     slopes = []
@@ -175,7 +177,7 @@ def path_gradients(
 
 def magnitudes(signed: Signed, model: Any, theta: Array, x: Array, target: Array) -> Array:
     """Return |signed attributions| to the logit of each row's class: (n, F) by one model (P,), (K, n, F) by models (K, P)."""
-    outputs = explained_outputs(target)
+    outputs = explained_outputs(target) if model.outputs > 1 else np.zeros(len(target), np.int64)
     if theta.ndim == 1:
         return np.abs(signed(model, theta, x, outputs))
     return np.stack([np.abs(signed(model, vector, x, outputs)) for vector in theta])

@@ -54,7 +54,7 @@ def linear_layer(model: Any, theta: Array) -> tuple[Array, Array]:
     dense = as_dense(model)
     if dense is None or len(dense.widths) != 2:
         raise BadInput(
-            "only a logistic model has coefficients; explain an MLP by 'shap' or 'permutation', a forest by 'shap'",
+            "only a linear or logistic model has coefficients; explain an MLP by 'shap' or 'permutation', a forest by 'shap'",
             code="needs-linear-model",
         )
     return dense.layers(theta)[0]
@@ -71,4 +71,4 @@ def as_dense(model: Any) -> Dense | None:
     if not isinstance(model.net, DenseNet):
         return None
     biases = [shape for name, shape in model.layout.shapes if name.endswith(".bias")]
-    return Dense((model.layout.shapes[0][1][0], *(width for (width,) in biases)))
+    return Dense((model.layout.shapes[0][1][0], *(width for (width,) in biases)), model.loss)

@@ -22,12 +22,13 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.rng import generator
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense, probabilities
+from grandrounds.models.losses import COX, CROSS_ENTROPY, POISSON, SQUARED, cumulative_hazard, link
 
 if TYPE_CHECKING:
     from grandrounds.explain.rule import SketchRule
 
 SCORES = {
-    "log_loss": "log loss with the feature permuted minus log loss as it is",
+    "log_loss": "log loss (of other tasks: their own loss) with the feature permuted minus the loss as it is",
     "accuracy": "right (1) or wrong (0) as it is, minus right or wrong with the feature permuted",
     "self": "change of the model's prediction, KL(p(x) || p(x permuted)); needs no labels",
 }
@@ -88,7 +89,11 @@ class Permutation:
         out = np.zeros((len(models), len(self.features), len(x)), np.result_type(theta, x))
         with np.errstate(over="ignore", invalid="ignore"):  # a model that diverged
             for a, b in pairwise(offsets.tolist()):
-                if a < b:
+                if a < b and getattr(model, "loss", CROSS_ENTROPY) == COX:
+                    for k in range(len(models)):  # each model has its own baseline hazard
+                        goal = _with_hazard(model, models[k], x[a:b], target[a:b])
+                        costs(self, model, models[k : k + 1], x[a:b], goal.T, self.orders(b - a), out[k : k + 1, :, a:b])
+                elif a < b:
                     costs(self, model, models, x[a:b], target[a:b].T, self.orders(b - a), out[:, :, a:b])
         out /= self.repeats
         importances: Array = out.swapaxes(1, 2)
@@ -116,10 +121,10 @@ def _orders(seed: int, repeats: int, n: int) -> Array:
 class _Scale:
     """Score by how much logits are worse than those (C, n) of the unchanged rows; classes come first, rows last."""
 
-    def __init__(self, score: str, base: Array, target: Array) -> None:
-        self.loss = _errors if score == "accuracy" else _log_losses
+    def __init__(self, score: str, base: Array, target: Array, loss: str = CROSS_ENTROPY) -> None:
+        self.loss = _errors if score == "accuracy" else _LOSSES[loss]
         self.own = score == "self"
-        self.target = probabilities(base.T).T if self.own else target
+        self.target = _own_prediction(loss, base, target) if self.own else target
         self.before = self.loss(base.copy(), self.target)
 
     def cost(self, logits: Array, rows: Array | None) -> Array:
@@ -145,6 +150,51 @@ def _log_losses(z: Array, target: Array) -> Array:
     return total
 
 
+def _squared_losses(z: Array, target: Array) -> Array:
+    """Half the squared error (..., m) of outputs (..., 1, m); z is overwritten."""
+    z -= target
+    z *= z
+    z /= 2
+    return z[..., 0, :]
+
+
+def _poisson_losses(z: Array, target: Array) -> Array:
+    """Poisson loss (..., m) of logs (..., 1, m) of expected counts, never overflowing; z is overwritten."""
+    loss: Array = np.exp(np.minimum(z, _LARGEST_LOG))
+    z *= target
+    loss -= z
+    return loss[..., 0, :]
+
+
+def _hazard_losses(z: Array, target: Array) -> Array:
+    """Loss (..., m) of log hazards (..., 1, m), given the event and the baseline hazard (..., 2, m): a Poisson count's."""
+    score = z[..., 0, :]
+    loss: Array = target[..., 1, :] * np.exp(np.minimum(score, _LARGEST_LOG)) - target[..., 0, :] * score
+    return loss
+
+
+_LOSSES = {CROSS_ENTROPY: _log_losses, SQUARED: _squared_losses, POISSON: _poisson_losses, COX: _hazard_losses}
+_LARGEST_LOG = 80.0
+
+
+def _own_prediction(loss: str, base: Array, target: Array) -> Array:
+    """Return the model's own predictions as targets (C, n)."""
+    if loss == CROSS_ENTROPY:
+        return probabilities(base.T).T
+    if loss != COX:
+        return link(loss, base)
+    return np.stack([target[1] * np.exp(np.minimum(base[0], _LARGEST_LOG)), target[1]])
+
+
+def _with_hazard(model: Any, theta: Array, x: Array, target: Array) -> Array:
+    """Replace the times of survival targets (n, 2) by the cumulative baseline hazard of the unchanged rows.
+
+    So a row's loss is that of a Poisson count (Breslow's estimate of the baseline), and depends on its own score only.
+    """
+    hazard = cumulative_hazard(np.asarray(model.logits(theta, x))[:, 0], target)
+    return np.stack([target[:, 0], hazard], axis=1).astype(target.dtype)
+
+
 def _errors(z: Array, target: Array) -> Array:
     """1 (..., m) where the likeliest class of logits (..., C, m) is not that of the target, else 0."""
     if z.shape[-2] == 1:
@@ -166,7 +216,8 @@ def _copied_costs(
     how: Permutation, model: Any, models: Array, x: Array, target: Array, orders: Array, out: Array
 ) -> None:
     """Write into `out` (K, F, n), full of zeros, what all permutations cost on one site's rows: forwards of copies."""
-    scales = [_Scale(how.score, np.asarray(model.logits(theta, x)).T, target) for theta in models]
+    loss = getattr(model, "loss", CROSS_ENTROPY)
+    scales = [_Scale(how.score, np.asarray(model.logits(theta, x)).T, target, loss) for theta in models]
     for copies, rows, pieces in _copies(how.features, x, orders):
         for theta, scale, costs in zip(models, scales, out, strict=True):
             cost = scale.cost(np.asarray(model.logits(theta, copies)).T.copy(), rows)
@@ -227,7 +278,7 @@ def _dense_costs(
         moves = [move for alike in how.alike for move in _moves(alike, change, len(how.features), room)]
         for theta, importances in zip(models, out, strict=True):
             net = _ShiftedNet(model, theta, now)
-            scale = _Scale(how.score, net.still, goal)
+            scale = _Scale(how.score, net.still, goal, model.loss)
             costs = np.zeros((len(orders), len(how.features), now.shape[1]), out.dtype)
             for move in moves:
                 costs.reshape(-1)[move.places] = scale.cost(net.logits(move), move.rows)

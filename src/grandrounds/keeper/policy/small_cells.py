@@ -18,7 +18,7 @@ from grandrounds.protocol.messages import Payload
 from grandrounds.protocol.task_spec import FIGURE, SKETCH_CELLS, SUMMARY_CELLS, TALLY_CELLS
 from grandrounds.protocol.tasks import spec_of
 
-_TALLY = ("count", "log_loss", "brier", "confusion", "reliability", "histogram")
+_TALLY = ("count", "log_loss", "brier", "confusion", "reliability", "histogram", "sums")
 
 
 def without_small_cells(task: str, values: Payload, smallest: int, rows: Mapping[str, int] | None = None) -> Payload:
@@ -78,6 +78,8 @@ def _categories(values: Payload, smallest: int) -> Payload:
     out = _merge_cells(column[keep], cell[keep], count[keep], smallest)
     kept_cells = dict(zip(("summary.cell_column", "summary.cell", "summary.cell_count"), out, strict=True))
     kept_cells["summary.count"] = np.where(few, 0, values["summary.count"])
+    if "summary.outcome" in values and np.asarray(values["summary.outcome"])[0] < smallest:
+        kept_cells["summary.outcome"] = np.zeros(3)
     return {**kept_cells, "summary.words": json.dumps(words)}
 
 

@@ -1,0 +1,82 @@
+"""Check that the settings of an experiment fit the type of its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
+from grandrounds.core.plan_types import Plan
+from grandrounds.core.plugins import is_path
+from grandrounds.data.corruption.attacks import DATA_KINDS, LIE
+from grandrounds.methods import is_variant_of, regularizer_class
+from grandrounds.models import model_name
+
+_CLASS_METHODS = {
+    "veil": "counts the two classes of a logistic model",
+    "xfed": "scores predictions of classes on images",
+    "fedxchain": "measures trust by accuracy",
+}
+
+
+def refuse_task(plan: Plan, task: str) -> None:
+    """Refuse settings that make no sense for a task other than classification.
+
+    Args:
+        plan: The run's plan.
+        task: The type of the outcome.
+
+    Raises:
+        BadInput: A setting needs classes; the message names the first one and a fix.
+    """
+    if task == CLASSIFICATION and plan.model.name != "linear":
+        return
+    if not is_path(plan.model.name):
+        model_name(plan.model.name, task)
+    for reason in _reasons(plan, task):
+        raise BadInput(f"the task is {task}: {reason}", code="task-does-not-fit")
+
+
+def _reasons(plan: Plan, task: str) -> Iterator[str]:
+    """List the settings that do not fit a task other than classification."""
+    m, e = plan.method, plan.evaluation
+    for name, why in _CLASS_METHODS.items():
+        if is_variant_of(m.name, name):
+            yield f"method '{m.name}' {why}; use another method"
+    if is_path(plan.model.name):
+        yield "a model of your own predicts classes; use model.name = 'linear' or 'mlp'"
+    if plan.tasks.plain():
+        yield "[tasks] group the classes of a label; leave them out"
+    if plan.data.positive is not None:
+        yield "data.positive is a class; leave it out"
+    if task != SURVIVAL and plan.data.event is not None:
+        yield "data.event is a class; leave --event out"
+    if plan.train.class_weights != "none":
+        yield "train.class_weights weighs classes; leave it out"
+    if e.calibrate != "none":
+        yield "evaluation.calibrate calibrates probabilities of classes; set it to 'none'"
+    if e.threshold != "half":
+        yield "evaluation.threshold decides between classes; leave it out"
+    if e.local_models != "none":
+        yield "evaluation.local_models reports accuracies; leave it out"
+    if e.rationale_set is not None:
+        yield "evaluation.rationale_set scores images; leave it out"
+    if plan.explain.score == "accuracy":
+        yield "explain.score = 'accuracy' needs classes; use 'log_loss', which is the loss of the task, or 'self'"
+    if m.weigh.rule in ("reference_accuracy", "trust"):
+        yield f"method.weigh = '{m.weigh.rule}' needs accuracies; use 'data_size'"
+    stability = regularizer_class(m).name
+    if stability == "alignment":
+        yield "stability 'alignment' compares attributions of classes; use 'proximal'"
+    if task == SURVIVAL and "anchor" in stability:
+        yield f"stability '{stability}' anchors predictions of single rows, which a Cox model does not make; use 'proximal'"
+    if task == SURVIVAL and plan.privacy.mechanism == "dp-sgd":
+        yield (
+            "the Cox loss couples patients, so DP-SGD cannot clip the gradient of each one; "
+            "use privacy.mechanism = 'client', or leave it out"
+        )
+    if task == SURVIVAL and plan.explain.sketch == "gradient":
+        yield "explain.sketch = 'gradient' needs a loss of single rows; use 'permutation', 'linear' or 'shap'"
+    for attack in plan.plain()["attacks"]:
+        if attack["kind"] in (*DATA_KINDS, LIE):
+            yield f"attack '{attack['kind']}' changes classes; use one on models, such as 'sign-flip'"
