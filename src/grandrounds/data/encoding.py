@@ -201,7 +201,7 @@ class Encoding:
         Of other tasks these are the numbers as recorded, or for survival 1 where the event was observed.
         """
         if self.task == SURVIVAL:
-            return (data.label == self.event).astype(np.int64)
+            return np.asarray(data.label == self.event).astype(np.int64)
         if data.outcome is not None and self.outcome is not None:
             return np.asarray(data.outcome, np.float64)
         return class_numbers(data.label, self.classes, where=f"column '{data.schema.label}'", public=self.public)

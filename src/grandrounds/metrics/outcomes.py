@@ -55,7 +55,7 @@ class OutcomeTally:
     @property
     def shape(self) -> tuple[int, ...]:
         """Return the leading axes, () for a single tally."""
-        return self.count.shape
+        return tuple(self.count.shape)
 
     def of(self, name: str) -> Array:
         """Return one of the sums, (...,)."""

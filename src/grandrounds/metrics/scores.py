@@ -399,7 +399,7 @@ _MAE = MetricSpec(
     shown=_shown(*_TABLES),
 )  # fmt: skip
 _BIAS = MetricSpec(
-    "mean_error", "Mean of prediction minus outcome; 0 is ideal.", None, limits=None, of_outcome=mean_error,
+    "bias", "Mean of prediction minus outcome; 0 is ideal.", None, limits=None, of_outcome=mean_error,
     shown=_shown(P.ROUND, P.SCREEN, P.CARD, P.REPORT_SITES),
 )  # fmt: skip
 
@@ -421,7 +421,7 @@ OUTCOME_SCORES: Mapping[str, tuple[MetricSpec, ...]] = {
     COUNT: (
         _ROWS,
         MetricSpec(
-            "poisson_deviance", "Mean Poisson deviance of a row: the loss of training.", False, limits=POSITIVE,
+            "deviance", "Mean Poisson deviance of a row: the loss of training.", False, limits=POSITIVE,
             called="Poisson deviance", of_outcome=poisson_deviance, shown=_shown(*_EVERYWHERE),
         ),
         MetricSpec(
@@ -444,14 +444,15 @@ OUTCOME_SCORES: Mapping[str, tuple[MetricSpec, ...]] = {
         ),
         MetricSpec(
             "cox_loss", "Negative log partial likelihood for each event, with risk sets within sites: the loss of training.",
-            False, limits=POSITIVE, called="Cox loss", of_outcome=cox_loss, shown=_shown(*_EVERYWHERE),
+            False, limits=POSITIVE, called="Cox loss", of_outcome=cox_loss,
+            shown=_shown(*(p for p in _EVERYWHERE if p != P.GAP)),
         ),
     ),
 }  # fmt: skip
 """Metrics of tasks other than classification, by task."""
 
 LOSS: Mapping[str, str] = {
-    CLASSIFICATION: "log_loss", REGRESSION: "mse", COUNT: "poisson_deviance", SURVIVAL: "cox_loss",
+    CLASSIFICATION: "log_loss", REGRESSION: "mse", COUNT: "deviance", SURVIVAL: "cox_loss",
 }  # fmt: skip
 """The metric that training minimises, by task: early stopping follows it."""
 
@@ -463,7 +464,8 @@ _OTHERS = {metric.name: metric for table in OUTCOME_SCORES.values() for metric i
 BY_NAME: Mapping[str, MetricSpec] = _OTHERS | {metric.name: metric for metric in METRICS}
 DESCRIPTIONS: dict[str, str] = {metric.name: metric.text for metric in SCORES}
 HIGHER_IS_BETTER: dict[str, bool | None] = {
-    metric.name: metric.higher_is_better for metric in (*_OTHERS.values(), *SCORES)
+    **{metric.name: metric.higher_is_better for metric in SCORES},
+    **{metric.name: metric.higher_is_better for metric in _OTHERS.values()},
 }
 
 
