@@ -120,7 +120,7 @@ def _fits(name: str, plan: Plan, model: Any, *, pictures: bool) -> Iterator[str]
             f"explain.sketch is '{name}', which needs gradients, and model '{plan.model.name}' has none: use 'permutation' or "
             "'shap'"
         )
-    if known_names[name].needs_linear and plan.model.name != "logistic":
+    if known_names[name].needs_linear and plan.model.name not in ("logistic", "linear"):
         yield f"explain.sketch is '{name}', which needs a linear model, and model.name is '{plan.model.name}': use 'shap'"
     if plan.tasks.plain():
         yield "explanations of sites with different tasks cannot be compared: set explain.sketch = 'none'"

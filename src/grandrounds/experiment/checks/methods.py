@@ -176,7 +176,7 @@ def _training(model: Any, plan: Plan) -> Iterator[str]:
         yield (
             f"SCAFFOLD needs plain gradient steps, but train.optimizer is '{plan.train.optimizer}': set train.optimizer = 'sgd'"
         )
-    if "features" in regulariser.needs and model.kernel in ("numpy", "torch") and plan.model.name == "logistic":
+    if "features" in regulariser.needs and model.kernel in ("numpy", "torch") and plan.model.name in ("logistic", "linear"):
         yield "MOON needs hidden features, and a logistic model has none: use model.name = 'mlp' or an image model"
     if "reference" in regulariser.needs and bool(getattr(model, "statistics", False)):
         yield f"stability '{regulariser.name}' would change BatchNorm statistics by its reference rows: set model.norm = 'group'"

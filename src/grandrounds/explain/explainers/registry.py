@@ -35,7 +35,7 @@ class ExplainerSpec:
         code: Module and name below this package. A sketch's is a class with `from_rule(rule, features, background)`, a case's
             a function of a `cases.Question`; heat maps are rules of `heat`.
         needs_gradient: Does not explain forests and boosted trees.
-        needs_linear: Explains logistic models alone.
+        needs_linear: Explains linear and logistic models alone.
         needs_background: Compares a patient with an agreed background.
         needs_labels: Reads the true classes of the rows; those that hide features do so unless explain.score is 'self'.
         needs_layer: Reads the map of a net's last convolution.
