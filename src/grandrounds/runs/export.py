@@ -44,7 +44,6 @@ _HOW_OUTCOME = {
 def to_json(model: TrainedModel) -> dict[str, Any]:
     """Return the preparation and parameters of a model: enough to score a patient by hand."""
     net, encoding, schema = dense_parts(model, "json")
-    _refuse_products(encoding, "json")
     layers = len(net.widths) - 1
     p = model.parameters
     values: dict[str, object] = {
@@ -72,7 +71,8 @@ def to_json(model: TrainedModel) -> dict[str, Any]:
         values["coefficients"] = dict(zip(encoding.features, weight.tolist(), strict=True))
     outcome = outcome_of(encoding)
     if outcome is not None:
-        how = f"{_HOW.partition(' One logit z')[0]} {_HOW_OUTCOME[outcome.task]}"
+        inputs = _HOW.partition(" One logit z")[0] + (_PRODUCTS if encoding.products else "")
+        how = f"{inputs} {_HOW_OUTCOME[outcome.task]}"
         values |= {"task": outcome.task, "how_to_score": how, "centre": outcome.centre, "scale": outcome.scale}
         for key in ("classes", "event", "threshold", "temperature", "platt"):
             del values[key]
@@ -83,15 +83,6 @@ def outcome_of(encoding: Encoding) -> Outcome | None:
     """Return the outcome of a model that predicts no class; None for a classifier."""
     outcome: Outcome | None = getattr(encoding, "outcome", None)
     return outcome
-
-
-def _refuse_products(encoding: Encoding, kind: str) -> None:
-    if getattr(encoding, "products", ()):
-        raise BadInput(
-            f"a model with products of columns is not exported to {kind}: its coefficients are in summary.json (estimates), "
-            "and `rounds predict` scores rows",
-            code="model-not-exportable",
-        )
 
 
 def dense_parts(model: TrainedModel, kind: str) -> tuple[Dense, Encoding, Schema]:
@@ -118,7 +109,6 @@ def to_onnx(model: TrainedModel) -> Any:
         ) from None
 
     net, encoding, _ = dense_parts(model, "onnx")
-    _refuse_products(encoding, "onnx")
     return build_graph(model, net, encoding)
 
 
