@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,14 @@ class SurvivalSet:
     sites: dict[str, Rows]
 
 
-def make_set(table: Any, names: tuple[str, ...]) -> SurvivalSet:
-    """Make sites of a table with the columns `time`, `event`, `site`, and `patient` if there is one."""
+def make_set(table: Any, names: tuple[str, ...], units: Any = None) -> SurvivalSet:
+    """Make sites of a table with the columns `time`, `event`, `site`, and `patient` if there is one.
+
+    Inputs are in standard deviations of `units`, another table; None: of the table itself.
+    """
+    x = (table if units is None else units)[list(names)]
     table = table.copy().reset_index(drop=True)
-    table[list(names)] = (table[list(names)] - table[list(names)].mean()) / table[list(names)].std()
+    table[list(names)] = (table[list(names)].astype(float) - x.mean()) / x.std()
     sites = {
         str(site): Rows(
             part[list(names)].to_numpy(float),
@@ -64,3 +69,15 @@ def gbsg2() -> SurvivalSet:
 
 
 SETS = {"lung": lung, "gbsg2": gbsg2}
+
+
+def tcga(folder: Path) -> tuple[SurvivalSet, SurvivalSet]:
+    """Return training and test rows of FLamby's Fed-TCGA-BRCA, both in standard deviations of the training rows."""
+    import pandas as pd
+
+    table = pd.read_csv(folder / "brca.csv").merge(pd.read_csv(folder / "train_test_split.csv"), on="pid")
+    table = table.rename(columns={"E": "event", "T": "time"})
+    table["site"] = table["fold2"].str.rsplit("_").str[-1]
+    names = tuple(c for c in table if c not in ("pid", "event", "time", "site", "fold", "fold2"))
+    train, test = (table[table["fold"] == part] for part in ("train", "test"))
+    return make_set(train, names), make_set(test, names, units=train)

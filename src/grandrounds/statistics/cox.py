@@ -7,18 +7,32 @@ is a generator over questions and totals (`grandrounds.statistics.question`). Th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, GrandRoundsError
+from grandrounds.statistics.brier import Baseline
+from grandrounds.statistics.cox_grid import GRID, GRID_ERRORS, answer_grid, answer_grid_errors, fit_grid
+from grandrounds.statistics.cox_intervals import TIMES, answer_times
+from grandrounds.statistics.cox_penalty import FOLDS, answer_folds, choose_penalty
 from grandrounds.statistics.cox_strata import STRATA, STRATA_ERRORS, answer_strata, answer_strata_errors, fit_strata
 from grandrounds.statistics.cox_terms import CoxTerms
 from grandrounds.statistics.estimates import Estimates
+from grandrounds.statistics.partial_likelihood import compute_hazard, place_by_own_times
 from grandrounds.statistics.question import Answer, Fit, Rows, fit_in_memory
 
-__all__ = ["COX_ANSWERS", "CoxTerms", "fit_cox", "fit_rows"]
+__all__ = ["COX_ANSWERS", "CoxTerms", "compute_own_baseline", "fit_cox", "fit_rows"]
 
-COX_ANSWERS: dict[str, Answer] = {STRATA: answer_strata, STRATA_ERRORS: answer_strata_errors}
+COX_ANSWERS: dict[str, Answer] = {
+    STRATA: answer_strata,
+    STRATA_ERRORS: answer_strata_errors,
+    FOLDS: answer_folds,
+    TIMES: answer_times,
+    GRID: answer_grid,
+    GRID_ERRORS: answer_grid_errors,
+}
 """The sites' halves of Cox regression, by kind of question."""
 
 
@@ -34,7 +48,29 @@ def fit_cox(terms: CoxTerms) -> Fit[Estimates]:
     Raises:
         BadInput: Fewer than 5 events, separation, or no convergence.
     """
-    return (yield from fit_strata(terms, float(terms.ridge)))
+    fit = fit_strata if terms.baseline == "strata" else fit_grid
+    if not isinstance(terms.ridge, str):
+        return (yield from fit(terms, float(terms.ridge)))
+    choice = yield from choose_penalty(terms)
+    left = replace(
+        terms, start=tuple(choice.start.tolist()), exchanges=max(terms.exchanges - choice.exchanges, 1)
+    )
+    estimates = yield from fit(left, choice.ridge)
+    notes = list(choice.notes)
+    if terms.baseline != "strata":
+        notes.append(
+            "The penalty was chosen by the likelihood stratified by hospital: folds on common intervals would have fewer events "
+            "than the least number."
+        )
+    facts = {
+        **estimates.facts,
+        "exchanges": choice.exchanges + estimates.facts["exchanges"],
+        "cross_validation": {
+            "penalties": sorted(terms.penalties), "values": list(choice.values), "folds": terms.folds,
+            "exchanges": choice.exchanges,
+        },
+    }  # fmt: skip
+    return replace(estimates, facts=facts, notes=(*notes, *estimates.notes))
 
 
 def fit_rows(terms: CoxTerms, rows: Rows) -> tuple[Array, Array] | None:
@@ -52,10 +88,29 @@ def fit_rows(terms: CoxTerms, rows: Rows) -> tuple[Array, Array] | None:
         raise BadInput("one site's own fit needs a ridge penalty that is a number, not 'cv'", code="bad-setting")
     try:
         estimates = fit_in_memory(fit_strata(terms, terms.ridge), {"site": rows}, COX_ANSWERS)
-    except BadInput as problem:
-        if problem.code in ("few-events", "separated", "diverged", "singular", "constant", "not-converged"):
+    except GrandRoundsError as problem:
+        if problem.code in ("few-events", "separated", "diverged", "constant-inputs", "not-converged"):
             return None
         raise
     if len(estimates.names) < len(terms.names):
         return None
     return estimates.beta, np.asarray(estimates.covariance)
+
+
+def compute_own_baseline(rows: Rows, beta: Array, ties: str = "efron") -> Baseline:
+    """Compute a site's own baseline hazard under a common model. It stays at the site, which predicts survival with it.
+
+    Args:
+        rows: The site's rows.
+        beta: (p,) coefficients of the common model.
+        ties: "efron" or "breslow".
+
+    Returns:
+        The cumulative hazard at the site's event times; without events there are none.
+    """
+    placed = place_by_own_times(rows)
+    _, weight = placed.weigh(beta)
+    hazard = compute_hazard(placed.add_up(weight), ties)
+    assert rows.time is not None
+    times = np.unique(rows.time[rows.y > 0])
+    return Baseline(tuple(times.tolist()), tuple(np.cumsum(hazard.a).tolist()))

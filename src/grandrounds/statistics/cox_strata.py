@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.protocol.messages import Value
-from grandrounds.statistics.cox_steps import NewtonPath
+from grandrounds.statistics.cox_steps import CoxPath
 from grandrounds.statistics.cox_terms import FEWEST_EVENTS, CoxTerms
 from grandrounds.statistics.estimates import Estimates
+from grandrounds.statistics.newton import count_upper, invert, pack_upper, unpack_upper
 from grandrounds.statistics.partial_likelihood import (
     PlacedRows,
     compute_hazard,
     compute_score,
-    pack_upper,
     place_by_own_times,
-    unpack_upper,
 )
 from grandrounds.statistics.question import Blocks, Fit, Question, Rows, Total
 
@@ -63,7 +62,8 @@ def answer_strata_errors(question: Question, rows: Rows) -> Blocks:
     placed = place_by_own_times(rows)
     eta, _ = placed.weigh(np.asarray(question.values["beta"]))
     weight = np.exp(eta - eta.max()) if len(eta) else eta
-    scores = placed.score_rows(weight, compute_hazard(placed.add_up(weight), str(question.values["ties"])))
+    hazard = compute_hazard(placed.add_up(weight), str(question.values["ties"]))
+    scores = placed.score_rows(weight, hazard.compute_moments())
     matrix, clusters = square_scores(scores, placed, rows, str(question.values["errors"]))
     return {"M": pack_upper(matrix), "clusters": np.array(clusters, float)}
 
@@ -111,27 +111,33 @@ def fit_strata(terms: CoxTerms, ridge: float) -> Fit[Estimates]:
     """
     p = len(terms.names)
     blocks: dict[str, tuple[int, ...]] = {
-        "U": (p,), "H": (p * (p + 1) // 2,), "l": (), "events": (), "n": (), "used": (),
+        "U": (p,), "H": (count_upper(p),), "l": (), "events": (), "n": (), "used": (),
     }  # fmt: skip
-    path = NewtonPath(terms.names, ridge, terms.start)
+    path = CoxPath(terms.names, ridge, terms.start)
     notes: list[str] = []
-    for exchange in range(1, terms.exchanges + 1):
-        values: dict[str, Value] = {"beta": path.beta, "ties": terms.ties}
-        total = yield Question(STRATA, values, blocks, f"Newton step {exchange}")
-        check_events(total)
-        notes += note_roster(total)
-        h = unpack_upper(total["H"], p)
-        if path.read(total["U"], h, float(total["l"]), float(total["events"]), is_new_roster=total.is_new_roster):
+    exchange, meat, clusters = 0, None, 0
+    while True:
+        is_done = False
+        while not is_done:
+            if exchange >= terms.exchanges:
+                raise not_converged(terms)
+            exchange += 1
+            values: dict[str, Value] = {"beta": path.beta, "ties": terms.ties}
+            total = yield Question(STRATA, values, blocks, f"Newton step {exchange}")
+            check_events(total)
+            notes += note_roster(total)
+            h, events = unpack_upper(total["H"], p), float(total["events"])
+            is_done = path.read(total["U"], h, float(total["l"]), events, is_new_roster=total.is_new_roster)
+        if terms.errors == "model":
             break
-    else:
-        raise not_converged(terms)
-    meat, clusters = None, 0
-    if terms.errors != "model":
         asked: dict[str, Value] = {"beta": path.beta, "ties": terms.ties, "errors": terms.errors}
-        shapes: dict[str, tuple[int, ...]] = {"M": (p * (p + 1) // 2,), "clusters": ()}
-        answer = yield Question(STRATA_ERRORS, asked, shapes, "robust errors")
-        meat, clusters, exchange = unpack_upper(answer["M"], p), round(float(answer["clusters"])), exchange + 1
+        answer = yield Question(STRATA_ERRORS, asked, {"M": (count_upper(p),), "clusters": ()}, "robust errors")
+        exchange += 1
+        meat, clusters = unpack_upper(answer["M"], p), round(float(answer["clusters"]))
+        if not answer.is_new_roster:
+            break
         notes += note_roster(answer)
+        path.forget()
     facts = {
         "baseline": "strata",
         "strata": round(float(total["used"])),
@@ -162,9 +168,9 @@ def note_roster(total: Total) -> list[str]:
     ]
 
 
-def not_converged(terms: CoxTerms) -> BadInput:
+def not_converged(terms: CoxTerms) -> RunFailed:
     """Return the error of a fit that has used up its exchanges."""
-    return BadInput(
+    return RunFailed(
         f"the Cox model did not converge in {terms.exchanges} exchanges; set a ridge penalty or allow more exchanges",
         code="not-converged",
     )
@@ -172,7 +178,7 @@ def not_converged(terms: CoxTerms) -> BadInput:
 
 def build_estimates(
     terms: CoxTerms,
-    path: NewtonPath,
+    path: CoxPath,
     total: Total,
     *,
     meat: Array | None,
@@ -196,7 +202,7 @@ def build_estimates(
     """
     kept, ridge = path.kept, path.ridge
     events, n = round(float(total["events"])), round(float(total["n"]))
-    inverse = np.linalg.inv(path.information + ridge * np.eye(len(kept)))
+    inverse = invert(path.information + ridge * np.eye(len(kept)))
     errors = terms.errors
     if meat is not None:
         covariance = inverse @ meat[np.ix_(kept, kept)] @ inverse

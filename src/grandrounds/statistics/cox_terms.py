@@ -32,7 +32,8 @@ class CoxTerms:
         folds: Folds of the cross-validation.
         errors: Standard errors from the "model", or robust: by "rows", "patients" or "hospitals".
         intervals: Most intervals of a "grid".
-        least: Fewest events, and fewest rows leaving without event, in an interval of a "grid".
+        unit: Length of a day in the units of the follow-up time, for "days"; events move to the start of their day.
+        least: Fewest events in an interval of a "grid", and fewest rows without event over all sites.
         exchanges: Most exchanges before a fit that has not converged ends with an error.
         start: Coefficients to start from, one for each name; empty: zeros.
     """
@@ -45,6 +46,7 @@ class CoxTerms:
     folds: int = 5
     errors: str = "model"
     intervals: int = 100
+    unit: float = 1.0
     least: int = 5
     exchanges: int = 40
     start: tuple[float, ...] = ()
@@ -73,5 +75,7 @@ class CoxTerms:
                 f"Cox: {len(self.start)} starting values for {len(self.names)} inputs; give one for each",
                 code="bad-setting",
             )
-        if self.intervals < 1 or self.least < 1 or self.exchanges < 1:
-            raise BadInput("Cox: intervals, least and exchanges must be at least 1", code="bad-setting")
+        if self.intervals < 1 or self.least < 1 or self.exchanges < 1 or not self.unit > 0:
+            raise BadInput(
+                "Cox: intervals, least and exchanges must be at least 1, and unit above 0", code="bad-setting"
+            )

@@ -25,6 +25,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.statistics.question import Rows
+from grandrounds.statistics.time_counts import survival_outcome
 
 TIES = ("efron", "breslow")
 
@@ -54,13 +55,48 @@ class Hazard:
 
     Attributes:
         a: (m,) A, the increments of the cumulative baseline hazard.
-        b: (m,) B, the part of A that the events of the time are spared (Efron).
-        ae: (m, p) sum of E_l / phi_l.
-        be: (m, p) sum of (l/d) E_l / phi_l.
-        mean: (m, p) mean of E_l over the events of each time.
+        b: (m,) B, the part of A that rows are spared that leave among the ties of the time (Efron).
         e: (p,) sum of E_l over all events.
         ee: (p, p) sum of E_l E_l' over all events.
         log: Sum of log phi_l over all events.
+        means: (d, p) E_l of each event.
+        share: (d,) 1 / phi_l of each event.
+        fraction: (d,) l / d of each event.
+        events: (m,) number of events.
+    """
+
+    a: Array
+    b: Array
+    e: Array
+    ee: Array
+    log: float
+    means: Array
+    share: Array
+    fraction: Array
+    events: Array
+
+    def compute_moments(self) -> HazardMoments:
+        """Compute the moments that score residuals need."""
+        weighted = self.share[:, None] * self.means
+        return HazardMoments(
+            self.a,
+            self.b,
+            _add_ties(weighted, self.events),
+            _add_ties(self.fraction[:, None] * weighted, self.events),
+            _add_ties(self.means, self.events) / np.maximum(self.events, 1)[:, None],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class HazardMoments:
+    """Hazard and means of the inputs at m event times, for score residuals.
+
+    Attributes:
+        a: (m,) A.
+        b: (m,) B.
+        ae: (m, p) sum of E_l / phi_l.
+        be: (m, p) sum of (l/d) E_l / phi_l.
+        mean: (m, p) mean of E_l over the events of each time.
     """
 
     a: Array
@@ -68,9 +104,6 @@ class Hazard:
     ae: Array
     be: Array
     mean: Array
-    e: Array
-    ee: Array
-    log: float
 
 
 def compute_hazard(sums: RiskSums, ties: str) -> Hazard:
@@ -84,35 +117,35 @@ def compute_hazard(sums: RiskSums, ties: str) -> Hazard:
         The hazard.
     """
     events = np.rint(sums.events).astype(int)
-    m, total = len(events), int(events.sum())
-    place = np.repeat(np.arange(m), events)
-    fraction = np.zeros(total)
-    if ties == "efron":
-        first = np.cumsum(events) - events
-        fraction = (np.arange(total) - first[place]) / events[place]
+    place, fraction = _list_ties(events, ties)
     phi = sums.s0[place] - fraction * sums.d0[place]
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = (sums.s1[place] - fraction[:, None] * sums.d1[place]) / phi[:, None]
         share, log = 1 / phi, float(np.log(phi).sum())
+        means = sums.s1[place] - fraction[:, None] * sums.d1[place] if ties == "efron" else sums.s1[place]
+        means = means * share[:, None]
+    a, b = _add_ties(share, events), _add_ties(fraction * share, events)
+    return Hazard(a, b, means.sum(0), means.T @ means, log, means, share, fraction, events)
 
-    def add(values: Array) -> Array:
-        """Add the values of the events of each time."""
-        out = np.zeros((m, *values.shape[1:]))
-        if total:
-            at = np.flatnonzero(events)
-            out[at] = np.add.reduceat(values, (np.cumsum(events) - events)[at])
-        return out
 
-    return Hazard(
-        add(share),
-        add(fraction * share),
-        add(share[:, None] * mean),
-        add((fraction * share)[:, None] * mean),
-        add(mean) / np.maximum(events, 1)[:, None],
-        mean.sum(0),
-        mean.T @ mean,
-        log,
-    )
+def _list_ties(events: Array, ties: str) -> tuple[Array, Array]:
+    """Return the time of each event, and l/d: its number among the events of the time (0 with Breslow's ties)."""
+    place = np.repeat(np.arange(len(events)), events)
+    if ties != "efron":
+        return place, np.zeros(len(place))
+    first = np.cumsum(events) - events
+    return place, (np.arange(len(place)) - first[place]) / events[place]
+
+
+def _add_ties(values: Array, events: Array) -> Array:
+    """Add the values of the events of each time."""
+    starts = np.cumsum(events) - events
+    if len(events) and events.min() > 0:
+        return np.asarray(np.add.reduceat(values, starts))
+    out = np.zeros((len(events), *values.shape[1:]))
+    if len(values):
+        at = np.flatnonzero(events)
+        out[at] = np.add.reduceat(values, starts[at])
+    return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +157,8 @@ class PlacedRows:
         offset: (n,) offset of the linear predictor.
         event: (n,) True where the event was observed.
         last: (n,) number of event times at which the row is at risk; the event of a row is at time last - 1.
+        spared: (n,) True where the row leaves the risk set step by step among the ties of its last time (Efron): events, and
+            on a grid of intervals every row.
         order: (n,) the rows' positions in the site's table.
         times: Number of event times, m.
     """
@@ -132,6 +167,7 @@ class PlacedRows:
     offset: Array
     event: Array
     last: Array
+    spared: Array
     order: Array
     times: int
 
@@ -148,30 +184,26 @@ class PlacedRows:
         of = np.flatnonzero(self.event)
         place = self.last[of] - 1
         events = np.bincount(place, minlength=self.times)
-        d1 = np.zeros((self.times, self.x.shape[1]))
-        if len(of):
-            at = np.flatnonzero(events)
-            d1[at] = np.add.reduceat(wx[of], (np.cumsum(events) - events)[at])
         return RiskSums(
             _add_from(weight, first),
             _add_from(wx, first),
-            np.bincount(place, weight[of], minlength=self.times).astype(float),
-            d1,
+            _add_ties(weight[of], events),
+            _add_ties(wx[of], events),
             events.astype(float),
         )
 
     def spread(self, weight: Array, a: Array, b: Array) -> Array:
-        """Return w_i (cumA(T_i) - event_i B(T_i)): each row's expected number of events."""
+        """Return w_i (cumA(T_i) - spared_i B(T_i)): each row's expected number of events."""
         cumulative = np.concatenate([[0.0], np.cumsum(a)])[self.last]
-        spared = np.where(self.event, b[np.maximum(self.last - 1, 0)], 0.0) if len(b) else 0.0
-        return np.asarray(weight * (cumulative - spared))
+        less = np.where(self.spared, b[np.maximum(self.last - 1, 0)], 0.0) if len(b) else 0.0
+        return np.asarray(weight * (cumulative - less))
 
-    def score_rows(self, weight: Array, hazard: Hazard) -> Array:
+    def score_rows(self, weight: Array, hazard: HazardMoments) -> Array:
         """Compute each row's score residual (Lin and Wei 1989; with Efron's ties as in R's coxph).
 
         Args:
             weight: (n,) exp(eta).
-            hazard: The hazard, of these rows or of all sites' rows.
+            hazard: Moments of the hazard, of these rows or of all sites' rows.
 
         Returns:
             (n, p) residuals in the order of these rows; they add up to U.
@@ -179,72 +211,60 @@ class PlacedRows:
         if not self.times:
             return np.zeros_like(self.x)
         own = np.maximum(self.last - 1, 0)
-        event = self.event[:, None]
         cumulative = np.vstack([np.zeros(self.x.shape[1]), np.cumsum(hazard.ae, axis=0)])[self.last]
-        means = cumulative - np.where(event, hazard.be[own], 0.0)
+        means = cumulative - np.where(self.spared[:, None], hazard.be[own], 0.0)
         expected = self.x * self.spread(weight, hazard.a, hazard.b)[:, None] - weight[:, None] * means
-        return np.asarray(np.where(event, self.x - hazard.mean[own], 0.0) - expected)
+        return np.asarray(np.where(self.event[:, None], self.x - hazard.mean[own], 0.0) - expected)
 
 
-def check_survival(rows: Rows) -> None:
-    """Check that rows have follow-up times and events that are 0 or 1.
+def read_outcome(rows: Rows) -> tuple[Array, Array]:
+    """Return times and events (True where observed) of a site's rows.
 
     Args:
-        rows: The rows of one site.
+        rows: The rows.
+
+    Returns:
+        (n,) times and (n,) events.
 
     Raises:
-        BadInput: A time is missing, an event is neither 0 nor 1, or rows carry weights.
+        BadInput: A time is missing or negative, an event is neither 0 nor 1, or rows carry weights.
     """
-    if rows.time is None:
-        raise BadInput(
-            "Cox regression needs the follow-up time of each row; name its column (data.duration)", code="no-time"
-        )
-    if not np.isfinite(rows.time).all():
-        count = int((~np.isfinite(rows.time)).sum())
-        raise BadInput(f"{count} rows have no finite follow-up time; leave them out or complete them", code="no-time")
-    if not np.isin(rows.y, (0, 1)).all():
-        raise BadInput(
-            "the event column has values other than 0 and 1; code observed events as 1, others as 0", code="not-0-1"
-        )
+    time, event = survival_outcome(rows)
     if rows.weight is not None:
-        raise BadInput("Cox regression does not take weights of rows; leave the weight column out", code="no-weights")
+        raise BadInput("Cox regression does not take weights of rows: leave the weight column out", code="no-weights")
+    return time, event > 0
 
 
 def place_by_own_times(rows: Rows) -> PlacedRows:
     """Place the rows of one site among its own event times."""
-    check_survival(rows)
-    assert rows.time is not None
-    order = np.argsort(rows.time, kind="stable")
-    time, event = rows.time[order], rows.y[order] > 0
+    time, event = read_outcome(rows)
+    order = np.argsort(time, kind="stable")
     times = np.unique(time[event])
-    return _place(rows, order, np.searchsorted(times, time, "right"), len(times))
+    return _place(rows, order, np.searchsorted(times, time[order], "right"), len(times))
 
 
-def place_on_grid(rows: Rows, edges: Array, leave: Array) -> PlacedRows:
+def place_on_grid(rows: Rows, edges: Array, *, is_exact: bool) -> PlacedRows:
     """Place the rows of one site on a common grid of intervals.
-
-    Events move to the start of their interval. A row without event stays at risk to the start of the interval `leave[j]`, j
-    its own interval.
 
     Args:
         rows: The rows.
-        edges: (m,) starts of the intervals, rising; rows before the first belong to it.
-        leave: (m,) for each interval the last interval in whose risk set its rows without event are.
+        edges: (m,) starts of the intervals, rising; rows that leave before the first are in no risk set.
+        is_exact: True for intervals of one day: rows without event stay at risk through the day. False for longer ones: all
+            rows of an interval leave its risk set evenly between its events.
 
     Returns:
         The placed rows.
     """
-    check_survival(rows)
-    assert rows.time is not None
-    interval = np.maximum(np.searchsorted(edges, rows.time, "right") - 1, 0)
-    last = np.where(rows.y > 0, interval, leave[interval]).astype(int) + 1
+    time, event = read_outcome(rows)
+    last = np.maximum(np.searchsorted(edges, time, "right"), event)
     order = np.argsort(last, kind="stable")
-    return _place(rows, order, last[order], len(edges))
+    return _place(rows, order, last[order], len(edges), is_exact=is_exact)
 
 
-def _place(rows: Rows, order: Array, last: Array, times: int) -> PlacedRows:
+def _place(rows: Rows, order: Array, last: Array, times: int, *, is_exact: bool = True) -> PlacedRows:
     offset = np.zeros(len(rows)) if rows.offset is None else rows.offset[order]
-    return PlacedRows(rows.x[order], offset, rows.y[order] > 0, last, order, times)
+    event = rows.y[order] > 0
+    return PlacedRows(rows.x[order], offset, event, last, event if is_exact else last > 0, order, times)
 
 
 def _add_from(values: Array, first: Array) -> Array:
@@ -295,13 +315,31 @@ def compute_score(placed: PlacedRows, beta: Array, ties: str) -> Score:
     )
 
 
-def pack_upper(matrix: Array) -> Array:
-    """Return the upper triangle of a symmetric matrix by rows, (p (p + 1) / 2,)."""
-    return np.asarray(matrix[np.triu_indices(len(matrix))])
+def compute_gradients(placed: PlacedRows, betas: Array, ties: str) -> tuple[Array, Array]:
+    """Compute gradients and values of a site's own partial likelihood at several coefficients at once.
 
+    The gradient is the sum of (event - w (cumA - B)) x over rows, so that no sum of inputs over risk sets is needed.
 
-def unpack_upper(values: Array, size: int) -> Array:
-    """Return the symmetric matrix of an upper triangle by rows."""
-    out = np.zeros((size, size))
-    out[np.triu_indices(size)] = values
-    return np.asarray(out + np.triu(out, 1).T)
+    Args:
+        placed: The rows, placed among their own event times.
+        betas: (j, p) coefficients.
+        ties: "efron" or "breslow".
+
+    Returns:
+        (j, p) gradients and (j,) values; zeros without events.
+    """
+    if not placed.event.any():
+        return np.zeros_like(betas), np.zeros(len(betas))
+    eta = placed.x @ betas.T + placed.offset[:, None]
+    eta -= eta.max(0)
+    weight = np.exp(eta)
+    of = np.flatnonzero(placed.event)
+    events = np.bincount(placed.last[of] - 1)
+    place, fraction = _list_ties(events, ties)
+    s0 = _add_from(weight, np.searchsorted(placed.last, np.arange(1, placed.times + 1)))
+    phi = s0[place] - fraction[:, None] * _add_ties(weight[of], events)[place]
+    a, b = _add_ties(1 / phi, events), _add_ties(fraction[:, None] / phi, events)
+    expected = np.vstack([np.zeros(len(betas)), np.cumsum(a, axis=0)])[placed.last]
+    expected[of] -= b[place]
+    residual = placed.event[:, None] - weight * expected
+    return residual.T @ placed.x, eta[of].sum(0) - np.log(phi).sum(0)
