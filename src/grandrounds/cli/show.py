@@ -419,15 +419,14 @@ def _cell(value: float | None) -> str:
 
 def model_lines(model: ReadableModel) -> Iterator[str]:
     """Tabulate the weights that are not zero, the largest first, then say what else decides a risk."""
-    from grandrounds.report.model_table import HEADS, cells, sentences
+    from grandrounds.report.model_table import cells, equation_title, heads, sentences
 
     total = len(model.weights) + model.zeros
-    yield f"log-odds of {model.label} = {model.positive}: {len(model.weights)} of {total} weights are not zero"
-    rows = [cells(w) for w in model.weights]
-    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
-    for row in (HEADS, *rows) if rows else ():
-        name, weight, ratio, per, effect = (
-            text.rjust(w) if k in (1, 2) else text.ljust(w) for k, (text, w) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join((name, weight, ratio, per, effect)).rstrip()
+    yield f"{equation_title(model)}: {len(model.weights)} of {total} weights are not zero"
+    first, rows = heads(model), [cells(w, model.task) for w in model.weights]
+    widths = [max(map(len, column)) for column in zip(first, *rows, strict=True)]
+    numbers = range(1, len(first) - 2)
+    for row in (first, *rows) if rows else ():
+        texts = (text.rjust(w) if k in numbers else text.ljust(w) for k, (text, w) in enumerate(zip(row, widths, strict=True)))
+        yield "  ".join(texts).rstrip()
     yield from sentences(model)

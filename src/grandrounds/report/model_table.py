@@ -1,4 +1,4 @@
-"""A linear model as a readable table: each feature with its odds ratio and unit, and the baseline risk."""
+"""A linear model as a readable table: each feature with its odds ratio (rate ratio, hazard ratio) and unit, and the baseline."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL
 from grandrounds.report.document import table, td
 
 SCHEMA = 1
+RATIOS = {CLASSIFICATION: "odds ratio", COUNT: "rate ratio", SURVIVAL: "hazard ratio", REGRESSION: "change"}
+"""The effect of an input by task: a factor, or for a number the change in its units."""
+PREDICTORS = {CLASSIFICATION: "log-odds", COUNT: "log expected count", SURVIVAL: "log hazard", REGRESSION: "prediction"}
+"""The weighted sum by task."""
 MAX_LISTED_INPUTS = 200
 """Inputs up to which a report lists them; `rounds show RUN --model` lists any number."""
 
@@ -23,8 +28,8 @@ class Weight:
         feature: The name of the input.
         column: The clinical column that it comes from.
         kind: "number", "missing", "category" or "product".
-        weight: Its weight in the log-odds.
-        odds_ratio: e^weight, the factor on the odds for `per` that much of it.
+        weight: Its weight in the log-odds (the log expected count, the log hazard, or the prediction of a number).
+        odds_ratio: e^weight, the factor on the odds (the count, the hazard) for `per` that much of it.
         per: The change that the odds ratio is for, as text.
         step: That amount of a number in its own unit; None otherwise.
         odds_ratio_per_unit: The factor on the odds for one such unit; None otherwise.
@@ -47,7 +52,10 @@ class Weight:
 
 @dataclass(frozen=True)
 class ReadableModel:
-    """A linear model: its non-zero weights, the largest first, intercept, threshold and calibration."""
+    """A linear model: its non-zero weights, the largest first, intercept, threshold and calibration.
+
+    `task` is the type of its outcome; threshold, calibration and `positive` are of classes alone.
+    """
 
     label: str
     positive: str
@@ -56,23 +64,44 @@ class ReadableModel:
     intercept: float
     threshold: float
     calibration: str
+    task: str = CLASSIFICATION
 
     @property
     def baseline(self) -> float:
-        """Return the risk of a patient with average numbers and the reference categories."""
+        """Return the risk (the prediction, the expected count) of a patient with average numbers and reference categories."""
         with np.errstate(over="ignore"):  # a model that diverged
-            return float(1 / (1 + np.exp(-self.intercept)))
+            if self.task == CLASSIFICATION:
+                return float(1 / (1 + np.exp(-self.intercept)))
+            return float(np.exp(self.intercept)) if self.task == COUNT else self.intercept
 
     def to_dict(self) -> dict[str, Any]:
         """Write the model as a JSON object."""
         rows = [{**asdict(w), "effect": w.effect} for w in self.weights]
-        return {"schema": SCHEMA, **asdict(self), "baseline_risk": self.baseline, "weights": rows}
+        if self.task == CLASSIFICATION:
+            values = asdict(self)
+            del values["task"]  # as earlier versions wrote it
+            return {"schema": SCHEMA, **values, "baseline_risk": self.baseline, "weights": rows}
+        ratio = RATIOS[self.task].replace(" ", "_")
+        for row in rows:
+            factor, each = row.pop("odds_ratio"), row.pop("odds_ratio_per_unit")
+            row |= {} if self.task == REGRESSION else {ratio: factor, f"{ratio}_per_unit": each}
+        out = {"schema": SCHEMA, "task": self.task, "label": self.label, "weights": rows, "zeros": self.zeros}
+        return out if self.task == SURVIVAL else {**out, "intercept": self.intercept, "baseline": self.baseline}
 
 
 def sentences(model: ReadableModel) -> list[str]:
     """Write the sentences under the table."""
     zeros = [f"{model.zeros} weights are zero and not listed."] if model.zeros > 1 else []
     zeros += ["One weight is zero and not listed."] if model.zeros == 1 else []
+    if model.task == SURVIVAL:
+        return [*zeros, "The log hazard is relative to a patient whose inputs are all zero; it has no intercept."]
+    if model.task != CLASSIFICATION:
+        what = "an expected count" if model.task == COUNT else "a prediction"
+        return [
+            *zeros,
+            f"Intercept {model.intercept:+.4g}: {what} of {model.baseline:.4g}, for a patient with average numbers and the "
+            "reference categories.",
+        ]
     return [
         *zeros,
         f"Intercept {model.intercept:+.3f}: a baseline risk of {model.baseline:.1%}, for a patient with average numbers and "
@@ -83,21 +112,39 @@ def sentences(model: ReadableModel) -> list[str]:
 
 
 HEADS = ("feature", "weight", "odds ratio", "per", "risk")
+_EFFECTS = {CLASSIFICATION: "risk", COUNT: "count", SURVIVAL: "risk", REGRESSION: "prediction"}
 
 
-def cells(w: Weight) -> tuple[str, str, str, str, str]:
+def heads(model: ReadableModel) -> tuple[str, ...]:
+    """Return the heads of the table; a number has no ratio."""
+    if model.task == REGRESSION:
+        return ("feature", "change", "per", _EFFECTS[REGRESSION])
+    return ("feature", "weight", RATIOS[model.task], "per", _EFFECTS[model.task])
+
+
+def cells(w: Weight, task: str = CLASSIFICATION) -> tuple[str, ...]:
     """Write a row of the table as text."""
+    if task == REGRESSION:
+        return w.feature, f"{w.weight:+.4g}", w.per, w.effect
     return w.feature, f"{w.weight:+.3f}", f"{w.odds_ratio:#.3g}", w.per, w.effect
+
+
+def equation_title(model: ReadableModel) -> str:
+    """Name the weighted sum: 'log-odds of died = 1', 'prediction of days'."""
+    event = f"{model.label} = {model.positive}" if model.task == CLASSIFICATION else model.label
+    return f"{PREDICTORS[model.task]} of {event}"
 
 
 def model_section(model: ReadableModel | None) -> list[str]:
     """Write the report's section on a readable model; empty where there is none."""
     if model is None:
         return []
-    rows = [[td(escape(text)) for text in cells(w)] for w in model.weights]
+    rows = [[td(escape(text)) for text in cells(w, model.task)] for w in model.weights]
     notes = " ".join(sentences(model))
-    intro = (
-        f"The log-odds of {model.label} = {model.positive} are the intercept and the sum of the weights below, each times its "
-        "input. An odds ratio is the factor by which the odds change."
-    )
-    return ["<h2>Model equation</h2>", f"<p>{escape(intro)}</p>", table(HEADS, rows), f"<p>{escape(notes)}</p>"]
+    intro = f"The {equation_title(model)} is the intercept and the sum of the weights below, each times its input."
+    if model.task == CLASSIFICATION:
+        intro = (
+            f"The log-odds of {model.label} = {model.positive} are the intercept and the sum of the weights below, each times "
+            "its input. An odds ratio is the factor by which the odds change."
+        )
+    return ["<h2>Model equation</h2>", f"<p>{escape(intro)}</p>", table(heads(model), rows), f"<p>{escape(notes)}</p>"]

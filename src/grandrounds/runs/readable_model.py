@@ -8,21 +8,27 @@ from pathlib import Path
 import numpy as np
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import COUNT, REGRESSION
 from grandrounds.data.encoding import Encoding
+from grandrounds.data.outcome import Outcome
 from grandrounds.report.model_table import MAX_LISTED_INPUTS, ReadableModel, Weight
+from grandrounds.runs.export import outcome_of
 from grandrounds.runs.model import TrainedModel
 
 
 def readable(model: TrainedModel) -> ReadableModel:
-    """Return the table of a linear model of two classes; another model is refused with a suggested alternative."""
+    """Return the table of a linear model of two classes, a number, a count or survival; another model is refused."""
     net, encoding = model.net, model.encoding
-    linear = model.spec["name"] == "logistic" and isinstance(encoding, Encoding)
+    linear = model.spec["name"] in ("logistic", "linear") and isinstance(encoding, Encoding)
     if not (linear and net.outputs == 1 and isinstance(encoding, Encoding)):
         kind = "a logistic model of three classes or more" if linear else f"model '{model.spec['name']}'"
         raise BadInput(
             f"{kind} has no weights to read one by one: `rounds explain RUN` shows the features it relies on",
             code="model-not-readable",
         )
+    outcome = outcome_of(encoding)
+    if outcome is not None:
+        return _readable_outcome(model, encoding, outcome)
     parameters, event = model.parameters, model.event
     assert event is not None
     sign = 1.0 if event.word == encoding.classes[1] else -1.0  # the net's own output is the log-odds of class 1
@@ -36,6 +42,28 @@ def readable(model: TrainedModel) -> ReadableModel:
         intercept=sign * float(parameters["layer0.bias"][0]),
         threshold=model.threshold,
         calibration=_calibration(model),
+    )
+
+
+def _readable_outcome(model: TrainedModel, encoding: Encoding, outcome: Outcome) -> ReadableModel:
+    """Return the table of a linear model that predicts no class, in the units of its outcome."""
+    unit = outcome.scale if outcome.task == REGRESSION else 1.0
+    values = unit * model.parameters["layer0.weight"][:, 0].astype(float)
+    intercept = unit * float(model.parameters["layer0.bias"][0])
+    if outcome.task == REGRESSION:
+        intercept += outcome.centre
+    elif outcome.task == COUNT:
+        intercept += float(np.log(outcome.scale))
+    weights = [_weight(w, *input_info) for w, input_info in zip(values, _inputs(encoding), strict=True) if w != 0]
+    return ReadableModel(
+        label="" if model.schema is None else model.schema.label,
+        positive="",
+        weights=tuple(sorted(weights, key=lambda w: (-abs(w.weight), w.feature))),
+        zeros=int((values == 0).sum()),
+        intercept=intercept,
+        threshold=model.threshold,
+        calibration="none",
+        task=outcome.task,
     )
 
 
@@ -73,6 +101,8 @@ def _inputs(encoding: Encoding) -> Iterator[tuple[str, str, str, str, float | No
         against = f"in place of {c.baseline}" if c.baseline else "against a missing value"
         for level in (*c.levels, *(["other"] if c.other else [])):
             yield f"{c.name} = {level}", c.name, "category", against, None
+    for name in encoding.features[len(encoding.features) - len(encoding.products) :]:
+        yield name, name, "product", "product of its inputs", None
     first = len(encoding.features) - len(encoding.product_places)
     for name, source in zip(encoding.features[first:], encoding.sources[first:], strict=True):
         yield name, source, "product", "product of its inputs", None
