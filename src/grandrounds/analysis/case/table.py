@@ -23,6 +23,7 @@ from grandrounds.analysis.case.intervals import ScoreErrors, matching_estimates,
 from grandrounds.analysis.case.near_misses import is_near
 from grandrounds.analysis.case.population import (
     ComparisonPopulation,
+    StartingPoint,
     choose_start,
     has_budget,
     load_population,
@@ -39,7 +40,7 @@ from grandrounds.analysis.case.values import (
     read_values,
 )
 from grandrounds.core.arrays import Array, plain
-from grandrounds.data.dataset import read_new_rows
+from grandrounds.data.dataset import Dataset, read_new_rows
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.table import Table
 from grandrounds.explain.explainers.cases import Question
@@ -254,31 +255,24 @@ def explain_table_row(
     """Explain one row of a table with one model; comparison rows are read only where the explainer needs them."""
     assert isinstance(case_row.rows, Table) and model.schema is not None and isinstance(model.encoding, Encoding)
     prediction = model.predict(case_row.rows, task=task)
-    inputs = read_new_rows(case_row.rows, model.schema)
-    population = load_population(run, model.encoding)
-    values = read_values(inputs, model.encoding, model.schema, population.summary, stand_in=_stand_in(run))
-    flagged = flag_columns(tuple(values), protected)
     outputs = [model.encoding.classes.index(word) for word in prediction.classes]
     target_class = str(prediction.decisions[0]) if prediction.event is None else prediction.event.word
-    start = choose_start(model, explainer, population.summary, comparison, site=user, budget=has_budget(run))
-    wide = start.background.dtype
-    question = Question(
-        model=model.net,
-        theta=model.theta.astype(wide),
-        x=model.encoding.encode(inputs, wide),
-        background=start.background,
-        features=Features.from_columns(model.encoding.sources),
-        contrast=contrast_weights(
-            model.net.outputs, outputs, model.encoding.classes.index(target_class), kernel=model.net.kernel
-        ),
-        seed=run.plan["seed"],
+    contrast = contrast_weights(
+        model.net.outputs, outputs, model.encoding.classes.index(target_class), kernel=model.net.kernel
     )
+    prepared = prepare(run, model, case_row, comparison, user=user, explainer=explainer, contrast=contrast)
+    inputs, values, population, start, question = (
+        prepared.inputs, prepared.values, prepared.population, prepared.start, prepared.question,
+    )  # fmt: skip
+    flagged = flag_columns(tuple(values), protected)
     parts = attribute_score(question, explainer)
-    scale = _ScoreScale(score_unit(model.net), parts.score, two=len(outputs) == 2)
-    errors = _errors(run, model, question, explainer)
-    attributions = _attributions(question.features.names, parts.contributions, values, scale, errors)
+    scale = ScoreScale(score_unit(model.net), parts.score, two=len(outputs) == 2)
+    errors = standard_errors(run, model, question, explainer)
+    attributions = list_attributions(question.features.names, parts.contributions, values, scale, errors)
     people = population.summary
-    mean = None if people is None or people.in_cells else start_at_mean(people, model.encoding, wide).background
+    mean = None
+    if people is not None and not people.in_cells:
+        mean = start_at_mean(people, model.encoding, question.background.dtype).background
     return CaseExplanation(
         number=case_row.number,
         source=case_row.source,
@@ -313,13 +307,73 @@ _EXACT_FOR_LINEAR = ("shap", "coefficients", "integrated_gradients")
 """Explainers whose contributions of a linear model are b (x - reference)."""
 
 
-def _errors(run: Run, model: TrainedModel, question: Question, explainer: str) -> ScoreErrors | None:
-    """Compute standard errors of the explanation; None for a model that is not the run's own estimates."""
+@dataclass(frozen=True, eq=False)
+class PreparedCase:
+    """A row as an explainer reads it: its values, the population, the starting point and the question."""
+
+    inputs: Dataset
+    values: Mapping[str, Value]
+    population: ComparisonPopulation
+    start: StartingPoint
+    question: Question
+
+
+def prepare(
+    run: Run,
+    model: TrainedModel,
+    case_row: CaseRow,
+    comparison: Callable[[], ComparisonRows],
+    *,
+    user: str | None,
+    explainer: str,
+    contrast: Array,
+) -> PreparedCase:
+    """Read a row's values and choose the rows that it is compared with.
+
+    Args:
+        run: The run that the model is of.
+        model: The model.
+        case_row: The row to explain.
+        comparison: Gives the rows to compare with; called only where the explainer needs them.
+        user: The site whose model it is.
+        explainer: A name in EXPLAINERS.
+        contrast: Weights of the model's outputs in the score.
+    """
+    assert isinstance(case_row.rows, Table) and model.schema is not None and isinstance(model.encoding, Encoding)
+    inputs = read_new_rows(case_row.rows, model.schema)
+    population = load_population(run, model.encoding)
+    values = read_values(inputs, model.encoding, model.schema, population.summary, stand_in=_stand_in(run))
+    start = choose_start(model, explainer, population.summary, comparison, site=user, budget=has_budget(run))
+    wide = start.background.dtype
+    question = Question(
+        model=model.net,
+        theta=model.theta.astype(wide),
+        x=model.encoding.encode(inputs, wide),
+        background=start.background,
+        features=Features.from_columns(model.encoding.sources),
+        contrast=contrast,
+        seed=run.plan["seed"],
+    )
+    return PreparedCase(inputs, values, population, start, question)
+
+
+def standard_errors(
+    run: Run, model: TrainedModel, question: Question, explainer: str, *, factor: float = 1.0
+) -> ScoreErrors | None:
+    """Compute standard errors of the explanation; None for a model that is not the run's own estimates.
+
+    Args:
+        run: The run.
+        model: The model.
+        question: The patient and the rows to compare with.
+        explainer: A name in EXPLAINERS.
+        factor: Unit of the model's output in the units of the estimates.
+    """
     if explainer not in _EXACT_FOR_LINEAR or model.net.outputs != 1 or not is_linear(question.model):
         return None
     assert isinstance(model.encoding, Encoding)
     weights, _ = linear_layer(question.model, question.theta)
-    estimates = matching_estimates(run.summary, weights[:, 0], model.encoding.features)
+    estimates = matching_estimates(run.summary, factor * weights[:, 0], model.encoding.features)
     if estimates is None:
         return None
     return score_errors(
@@ -338,7 +392,7 @@ def _stand_in(run: Run) -> str:
 
 
 @dataclass(frozen=True)
-class _ScoreScale:
+class ScoreScale:
     """The unit of contributions, and the score that they lead to."""
 
     unit: str
@@ -358,13 +412,14 @@ class _ScoreScale:
         return None if rest is None else 100 * (_risk(self.score, self.unit) - rest)
 
 
-def _attributions(
+def list_attributions(
     names: tuple[str, ...],
     contributions: Array,
     values: Mapping[str, Value],
-    scale: _ScoreScale,
+    scale: ScoreScale,
     errors: ScoreErrors | None,
 ) -> tuple[Attribution, ...]:
+    """List the contributions of all columns with their values, the strongest first."""
     order = np.argsort(-np.abs(contributions), kind="stable")
     attributions = []
     for f in order:
@@ -388,7 +443,7 @@ def _column_effects(
 def _bias_flags(
     attributions: Sequence[Attribution],
     flagged: Mapping[str, str],
-    scale: _ScoreScale,
+    scale: ScoreScale,
     moves: tuple[Mapping[str, float], str | None],
     threshold: float,
 ) -> tuple[Flag, ...]:
