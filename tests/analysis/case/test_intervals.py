@@ -127,5 +127,6 @@ def test_another_explainer_has_none(run):
 
 
 def test_a_run_with_estimates_is_shown_with_their_table(run):
-    text = rounds("show", run.folder).stdout
-    assert "Logistic regression across hospitals" in text and "odds ratio" in text and "std err" in text
+    done = rounds("show", run.folder)
+    text = done.stdout
+    assert not done.stderr and "Logistic regression across hospitals" in text and "odds ratio" in text and "std err" in text
