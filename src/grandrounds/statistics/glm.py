@@ -282,20 +282,18 @@ class _Run:
         found = path.find_runaways(np.concatenate([np.zeros(int(self.has_intercept)), spans]))
         if len(found):
             names = [self.terms.names[self.columns[j - self.has_intercept]] for j in found]
+            firth = ", or use firth with a common intercept" if self.family.name == "logistic" else ""
             raise BadInput(
-                f"outcomes are separated by {name_columns(names)}: estimates grow without end. Set a ridge penalty, merge the "
-                "category with another, or use firth",
+                f"outcomes are separated by {name_columns(names)}: estimates grow without end. Set a ridge penalty or merge the "
+                f"category with another{firth}",
                 code="separated",
             )
 
     def ask_sandwich(self, best: int) -> Fit[Total]:
         """Ask for the middle of the sandwich at the final beta."""
-        path = self.paths[best]
-        self.paths, self.tau2 = [path], [self.tau2[best]]
         blocks: dict[str, tuple[int, ...]] = {"meat": (count_upper(self.size),), "clusters": ()}
-        return (
-            yield from self.ask("glm.sandwich", "robust errors", blocks, beta=path.beta[None], errors=self.terms.errors)
-        )
+        point: dict[str, Value] = {"beta": self.paths[best].beta[None], "tau2": np.array([self.tau2[best]])}
+        return (yield from self.ask("glm.sandwich", "robust errors", blocks, errors=self.terms.errors, **point))
 
     def conclude(self, best: int, meat: Total | None) -> Estimates:
         """Make the table of estimates from the last totals."""
