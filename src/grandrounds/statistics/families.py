@@ -65,7 +65,7 @@ class Logistic(Family):
 
     def predict(self, eta: Array) -> tuple[Array, Array]:
         mu = special.expit(eta)
-        return mu, mu * special.expit(-eta)
+        return mu, mu * (1 - mu)
 
     def log_likelihood(self, y: Array, eta: Array) -> Array:
         return np.asarray(y * eta - np.logaddexp(0.0, eta))

@@ -200,13 +200,12 @@ class _Point:
 
 def _points(betas: Array, design: _Design) -> Iterator[_Point]:
     """Predict the site's rows at each beta (points, q), after solving the site's own intercept."""
-    family = design.family
+    family, d = design.family, 0.0
     for beta, tau2 in zip(betas, design.tau2, strict=True):
         eta = design.x @ beta + design.offset
-        d = 0.0
         if design.intercept != "common" and len(eta):
             bound = tau2 if design.intercept == RANDOM else None
-            d = solve_intercept(family, design.y, eta, design.weight, tau2=bound)
+            d = solve_intercept(family, design.y, eta, design.weight, tau2=bound, start=d)
         eta = eta + d
         mu, slope = family.predict(eta)
         yield _Point(tau2, d, eta, mu, design.weight * slope, design.weight * (design.y - mu))

@@ -13,6 +13,7 @@ KINDS = (COMMON, OWN, RANDOM)
 """One intercept for all hospitals; one for each, free; one for each, shrunk towards the common one."""
 
 _MOST = 100  # iterations of the one-dimensional solver
+_NEAR = 1e-8  # a step after which the root is exact: its error is the square of the step
 _CAP = 4.0  # largest step while the root is not yet between two points
 
 
@@ -67,11 +68,11 @@ def solve_intercept(
         else:
             high = d
         step = value / max(float(weight @ slope) + pull, 1e-300)
-        new = d + float(np.clip(step, -_CAP, _CAP))
-        if not low < new < high and np.isfinite(low) and np.isfinite(high):
+        if abs(step) < _NEAR:
+            return d + step
+        new = d + min(max(step, -_CAP), _CAP)
+        if not low < new < high and low > -np.inf and high < np.inf:
             new = (low + high) / 2
-        if value == 0 or abs(new - d) <= 1e-15 * (1 + abs(d)):
-            return d
         d = new
     return d
 

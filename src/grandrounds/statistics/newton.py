@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from scipy import linalg
@@ -31,17 +32,24 @@ _RUNAWAY = 0.5  # change of the log-odds in one step
 
 def pack_upper(matrix: Array) -> Array:
     """Return the upper triangle of (..., q, q) by rows: (..., q (q + 1) / 2)."""
-    rows, columns = np.triu_indices(matrix.shape[-1])
+    rows, columns = _upper(matrix.shape[-1])
     return matrix[..., rows, columns]
 
 
 def unpack_upper(packed: Array, size: int) -> Array:
     """Return the symmetric matrix (..., q, q) of an upper triangle by rows."""
-    rows, columns = np.triu_indices(size)
+    rows, columns = _upper(size)
     matrix = np.zeros((*packed.shape[:-1], size, size))
     matrix[..., rows, columns] = packed
     matrix[..., columns, rows] = packed
     return matrix
+
+
+@cache
+def _upper(size: int) -> tuple[Array, Array]:
+    """Return rows and columns of the upper triangle."""
+    rows, columns = np.triu_indices(size)
+    return rows, columns
 
 
 def count_upper(size: int) -> int:

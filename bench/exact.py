@@ -1,0 +1,127 @@
+"""Cost of exact regression: CPU seconds of a GLM from sums over many sites, and its ratio to statsmodels on pooled rows.
+
+    python bench/exact.py [--sites 150] [--rows 500] [--columns 30] [--passes 5] [--only logistic]
+
+Both fits run in this process, in turn, on the same rows; one thread. The table has medians over the passes. "Difference" is
+the largest relative one of all coefficients and standard errors. Exits with status 1 if the logistic regression with a common
+intercept takes 2 s of CPU time or more, or if a difference exceeds 1e-6.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import statsmodels.api as sm
+
+from grandrounds.core.rng import generator
+from grandrounds.statistics import ANSWERS
+from grandrounds.statistics.glm import GLMTerms, fit_glm
+from grandrounds.statistics.question import Record, Rows, fit_in_memory
+
+MOST_SECONDS = 2.0
+MOST_DIFFERENCE = 1e-6
+
+
+def measure(call: Callable[[], Any]) -> tuple[float, Any]:
+    """Return CPU seconds of a call, and its result."""
+    began = time.process_time()
+    result = call()
+    return time.process_time() - began, result
+
+
+def outcome(family: str, eta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw outcomes of a family."""
+    if family == "linear":
+        return np.asarray(eta + rng.standard_normal(len(eta)))
+    if family == "poisson":
+        return rng.poisson(np.exp(eta - 1)).astype(float)
+    return (rng.random(len(eta)) < 1 / (1 + np.exp(-eta))).astype(float)
+
+
+def pooled(family: str, x: np.ndarray, y: np.ndarray) -> Any:
+    """Fit all rows in one place with statsmodels."""
+    design = np.column_stack([np.ones(len(x)), x])
+    if family == "linear":
+        return sm.OLS(y, design).fit()
+    kind = sm.families.Poisson() if family == "poisson" else sm.families.Binomial()
+    return sm.GLM(y, design, kind).fit(tol=1e-12)
+
+
+def compare(family: str, intercept: str, x: np.ndarray, y: np.ndarray, sites: int, passes: int) -> dict[str, float]:
+    """Fit from sums and on pooled rows in turn; return medians, exchanges and the largest difference."""
+    names = tuple(f"c{j}" for j in range(x.shape[1]))
+    rows = {f"s{k}": Rows(a, b) for k, (a, b) in enumerate(zip(np.split(x, sites), np.split(y, sites), strict=True))}
+    ours, theirs, difference, record = [], [], 0.0, Record()
+    for _ in range(passes):
+        record = Record()
+        fit = fit_glm(GLMTerms(family, names, intercept=intercept))
+        seconds, result = measure(lambda fit=fit, record=record: fit_in_memory(fit, rows, ANSWERS, record))
+        ours.append(seconds)
+        if intercept == "common":
+            seconds, reference = measure(lambda: pooled(family, x, y))
+            theirs.append(seconds)
+            errors = np.array([c.error for c in result.coefficients])
+            difference = max(
+                float(np.abs(result.beta / reference.params - 1).max()),
+                float(np.abs(errors / reference.bse - 1).max()),
+            )
+    return {
+        "ours": statistics.median(ours),
+        "theirs": statistics.median(theirs) if theirs else np.nan,
+        "difference": difference if theirs else np.nan,
+        "exchanges": record.exchanges,
+        "bytes": 8 * record.numbers,
+    }
+
+
+def main() -> int:
+    """Print the table; return 1 if a bar was missed."""
+    parser = argparse.ArgumentParser(description="Cost of exact regression from sums.")
+    parser.add_argument("--sites", type=int, default=150)
+    parser.add_argument("--rows", type=int, default=500)
+    parser.add_argument("--columns", type=int, default=30)
+    parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--only", default="", help="one family")
+    terms = parser.parse_args()
+    rng = generator(0, purpose="exact")
+    x = rng.standard_normal((terms.sites * terms.rows, terms.columns))
+    eta = x @ rng.standard_normal(terms.columns) * 0.3
+    print(f"{terms.sites} sites of {terms.rows} rows, {terms.columns} columns; CPU seconds, median of {terms.passes}\n")
+    print("| family | intercept | exchanges | kB of a site | from sums s | statsmodels s | ratio | difference |")
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    missed = False
+    for family in ("logistic", "poisson", "linear"):
+        if terms.only and family != terms.only:
+            continue
+        y = outcome(family, eta, rng)
+        for intercept in ("common", "own", "random"):
+            found = compare(family, intercept, x, y, terms.sites, terms.passes)
+            ratio = found["ours"] / found["theirs"]
+            print(
+                f"| {family} | {intercept} | {found['exchanges']:.0f} | {found['bytes'] / 1000:.1f} | {found['ours']:.2f} | "
+                + (
+                    f"{found['theirs']:.2f} | {ratio:.2f} | {found['difference']:.0e} |"
+                    if ratio == ratio
+                    else "- | - | - |"
+                )
+            )
+            if intercept == "common":
+                missed |= found["difference"] > MOST_DIFFERENCE
+                missed |= family == "logistic" and found["ours"] >= MOST_SECONDS
+    print(f"\nbar: logistic, common intercept, below {MOST_SECONDS:g} s: {'missed' if missed else 'met'}")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
