@@ -149,7 +149,7 @@ def test_the_variance_of_the_intercepts_is_the_best_of_the_grid_by_laplaces_valu
     best = max(values, key=lambda t: values[t])
     assert result.facts["tau2"] == best and result.facts["log_likelihood"] == pytest.approx(values[best], abs=1e-6)
     assert result.facts["mean_intercept"] == result.beta[0]
-    assert record.exchanges <= 7
+    assert record.exchanges <= 7 and record.numbers < 0.33 * 740 * 13  # variances that cannot win are not asked for
     fixed, _ = drive("clear", GLMTerms("logistic", HEART, intercept="random", tau2=(best,)), sites)
     np.testing.assert_allclose(result.beta, fixed.beta, rtol=1e-6)
     np.testing.assert_allclose(errors_of(result), errors_of(fixed), rtol=1e-6)

@@ -40,7 +40,7 @@ FEW_HOSPITALS = 20
 _LONGEST = 2.0  # largest step of a coefficient in Poisson regression, in standard deviations
 _MOST_SHARE, _HIGH_SHARE = 0.33, 0.1  # of coefficients to rows: refuse, note
 _LOWEST, _HIGHEST = 1e-3, 1e3  # the grid of variances is extended up to here
-_NEAR = 1e-4  # a decrement at which variances can be compared
+_NEAR, _NEAR_ENOUGH = 1e-4, 0.5  # decrements at which variances can be compared, at the end and on the way
 
 
 def fit_glm(terms: GLMTerms) -> Fit[Estimates]:
@@ -82,13 +82,15 @@ class _Run:
     left_out: dict[str, str] = field(default_factory=dict)
     columns: list[int] = field(default_factory=list)  # of X, not left out
     paths: list[Path] = field(default_factory=list)
-    tau2: list[float] = field(default_factory=list)
+    tau2: list[float] = field(default_factory=list)  # one for each path
+    tried: list[float] = field(default_factory=list)  # all variances of shrunk intercepts
     last: Total | None = None  # of "glm"
     events: float | None = None
 
     def __post_init__(self) -> None:
         self.columns = list(range(len(self.terms.names)))
         self.tau2 = sorted(self.terms.tau2) if self.terms.intercept == RANDOM else [0.0]
+        self.tried = list(self.tau2)
 
     @property
     def has_intercept(self) -> bool:
@@ -230,12 +232,15 @@ class _Run:
                     continue
                 scale = self.scale(path.beta, information[i], value, total)
                 path.advance(total["score"][i], information[i], value, scale=scale)
-            best = int(np.argmax(self.merits(total)))
+            merits = self.merits(total)
+            best = int(np.argmax(merits))
             self.refuse_separated(self.paths[best])
-            if self.extend_grid(best):
-                continue
-            if self.paths[best].has_converged and all(path.decrement < _NEAR for path in self.paths):
-                return best
+            if total.is_new_roster:
+                self.restore_grid(best)
+            elif not self.extend_grid(best):
+                if self.paths[best].has_converged and all(path.decrement < _NEAR for path in self.paths):
+                    return best
+                self.drop_points(merits, best)
 
     def scale(self, beta: Array, information: Array, value: float, total: Total) -> float:
         """Return the residual variance of linear regression at a point; 1 for the other families."""
@@ -260,19 +265,34 @@ class _Run:
         return np.asarray(value - total["log_det"])
 
     def extend_grid(self, best: int) -> bool:
-        """Move the grid of variances by two places if the best is at its end; False if nothing changed."""
-        if len(self.tau2) < 3 or any(path.decrement > _NEAR for path in self.paths):
-            return False
+        """Add two variances beyond the end of the grid if the best is there; False if nothing changed."""
         value, path = self.tau2[best], self.paths[best]
-        if best == len(self.tau2) - 1 and value < _HIGHEST / 2:
-            self.tau2 = [*self.tau2[2:], 3 * value, 10 * value]
-            self.paths = [*self.paths[2:], path.branch(), path.branch()]
-            return True
-        if best == 0 and value > _LOWEST * 2:
-            self.tau2 = [value / 10, value / 3, *self.tau2[:-2]]
-            self.paths = [path.branch(), path.branch(), *self.paths[:-2]]
-            return True
-        return False
+        if self.terms.intercept != RANDOM or len(self.terms.tau2) < 2 or path.decrement > _NEAR_ENOUGH:
+            return False
+        more: list[float] = []
+        if value == max(self.tried) and value < _HIGHEST / 2:
+            more = [3 * value, 10 * value]
+        if value == min(self.tried) and value > _LOWEST * 2:
+            more = [value / 10, value / 3]
+        self.tried += more
+        self.tau2 += more
+        self.paths += [path.branch() for _ in more]
+        return bool(more)
+
+    def drop_points(self, merits: Array, best: int) -> None:
+        """Ask no longer for variances that cannot become the best: their values are lower by more than steps can add."""
+        if not np.isfinite(merits[best]):
+            return
+        slack = np.sqrt([path.decrement for path in self.paths])
+        keep = np.flatnonzero(merits[best] - merits <= 2 * (slack + slack[best]))
+        self.tau2, self.paths = [self.tau2[i] for i in keep], [self.paths[i] for i in keep]
+
+    def restore_grid(self, best: int) -> None:
+        """Compare all variances again: a site has left, and earlier values were sums over other sites."""
+        if self.terms.intercept == RANDOM:
+            others = [tau2 for tau2 in self.tried if tau2 not in self.tau2]
+            self.paths += [self.paths[best].branch() for _ in others]
+            self.tau2 += others
 
     def refuse_separated(self, path: Path) -> None:
         """End the fit if coefficients grow without end."""
@@ -360,13 +380,13 @@ class _Run:
                 "silent_sites": 0,
                 "tau2": self.tau2[best] * phi,
                 "tau2_ratio": self.tau2[best],
-                "tau2_at_edge": len(self.tau2) > 1 and best in (0, len(self.tau2) - 1),
+                "tau2_at_edge": len(self.tried) > 1 and self.tau2[best] in (min(self.tried), max(self.tried)),
             }
             count += len(terms.tau2) > 1
             if facts["tau2_at_edge"]:
                 end = (
                     "bottom of the grid: hospitals hardly differ"
-                    if best == 0
+                    if self.tau2[best] == min(self.tried)
                     else "top of the grid: hospitals differ widely"
                 )
                 self.notes.append(f"the variance of the intercepts, {self.tau2[best]:g}, is at the {end}")
