@@ -51,7 +51,8 @@ def test_the_table_holds_the_numbers_of_statsmodels(fitted):
 
 
 def test_it_tells_exchanges_rows_left_out_and_the_folder(fitted, table):
-    assert "exchange 1" in fitted.stderr
+    assert "exchange 1, " in fitted.stderr
+    assert "Reference levels: sex=female, chest_pain=asymptomatic" in fitted.stdout
     assert "rows with a missing value were left out" in fitted.stdout
     assert f"run folder: {table.parent / 'run'}" in fitted.stdout
 

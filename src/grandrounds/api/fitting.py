@@ -441,9 +441,15 @@ def read_regression(run: Run) -> Regression:
 
 
 def _outcome(run: Run) -> dict[str, Any]:
-    """Return the names of a run's outcome and the number of its hospitals."""
+    """Return the names of a run's outcome, the number of its hospitals and the reference levels of its columns."""
     data = run.plan["data"]
-    return {"label": str(data["label"]), "duration": data.get("duration") or "", "hospitals": len(run.site_names)}
+    categories = getattr(run.model.encoding, "categorical", ())
+    return {
+        "label": str(data["label"]),
+        "duration": data.get("duration") or "",
+        "hospitals": len(run.site_names),
+        "references": [f"{c.name}={c.baseline}" for c in categories if c.baseline],
+    }
 
 
 def _write(text: str, path: str | Path | None) -> str:

@@ -149,7 +149,7 @@ def exchange_progress(progress: RunProgress) -> Iterator[Callable[[RunEvent], No
     def show(event: RunEvent) -> None:
         if event["event"] == "round":
             done = int(event["round"])
-            bar.update("; ".join(event.get("notes") or ()), done, done)
+            bar.update(str(event.get("why", "")).partition(" (")[0], done, done)
 
     try:
         yield show

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -322,7 +321,6 @@ class ExchangeWatch:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet, self._console = quiet, Terminal(stderr=True)
-        self._line = sys.stderr.isatty()
 
     def __enter__(self) -> ExchangeWatch:
         return self
@@ -340,10 +338,8 @@ class ExchangeWatch:
         elif event["event"] == "start":
             self._start(event)
         elif event["event"] == "round":
-            notes = "; ".join(event.get("notes") or ())
-            self._console.print(
-                f"exchange {event['round']}{f': {notes}' if notes else ''}", style="dim", soft_wrap=True
-            )
+            step = str(event["why"]).partition(" (")[0]  # without digests of question and answer
+            self._console.print("; ".join([step, *event["notes"]]), style="dim", soft_wrap=True)
 
     def _start(self, event: Any) -> None:
         """Print the size of the fit and the columns that are no part of it."""

@@ -54,7 +54,13 @@ def coefficient_rows(record: EstimatesRecord) -> list[dict[str, Any]]:
 
 
 def summary_text(
-    record: EstimatesRecord, *, label: str = "", hospitals: int | None = None, duration: str = "", width: int = 120
+    record: EstimatesRecord,
+    *,
+    label: str = "",
+    hospitals: int | None = None,
+    duration: str = "",
+    references: Sequence[str] = (),
+    width: int = 120,
 ) -> str:
     """Write the result as statistics packages print it: a block of facts, the coefficients, and notes.
 
@@ -63,6 +69,7 @@ def summary_text(
         label: Name of the outcome.
         hospitals: Number of hospitals.
         duration: Name of the column of follow-up time.
+        references: Reference levels, such as "sex=female".
         width: Width of the terminal. Where the table is wider, ratios are printed below the coefficients.
 
     Returns:
@@ -83,7 +90,7 @@ def summary_text(
     total = max(_WIDTH, *(_measure(*block) for block in blocks))
     title = MODELS.get(estimates.model, estimates.model)
     lines = [f"{title[0].upper()}{title[1:]} across hospitals".center(total).rstrip(), "=" * total]
-    lines += _facts(record, total, label=label, hospitals=hospitals, duration=duration)
+    lines += _facts(record, total, label=label, hospitals=hospitals, duration=duration, references=references)
     lines.append("=" * total)
     for block_heads, block_rows in blocks:
         widths = _column_widths(block_heads, block_rows)
@@ -147,7 +154,15 @@ def format_p(p: float | None) -> str:
     return "" if p is None else "<0.001" if p < 0.0005 else f"{p:.3f}"
 
 
-def _facts(record: EstimatesRecord, width: int, *, label: str, hospitals: int | None, duration: str) -> list[str]:
+def _facts(
+    record: EstimatesRecord,
+    width: int,
+    *,
+    label: str,
+    hospitals: int | None,
+    duration: str,
+    references: Sequence[str],
+) -> list[str]:
     """Lay out the facts of a fit in two columns, and those that are long on lines of their own."""
     facts, sent = record.original.facts, record.exchanges
     outcome = f"{duration} until {label}" if duration else label
@@ -163,6 +178,7 @@ def _facts(record: EstimatesRecord, width: int, *, label: str, hospitals: int | 
     kind, tau2 = str(facts.get("intercept") or ""), facts.get("tau2")
     spread = f"; variance {tau2:g}" if kind == "random" and isinstance(tau2, int | float) else ""
     long += [("Intercept", f"{INTERCEPTS.get(kind, kind)}{spread}")] if kind else []
+    long += [("Reference levels", visible(", ".join(references)))] if references else []
     long.append(("Standard errors", ERRORS.get(record.original.errors, record.original.errors)))
     rows = math.ceil(len(short) / 2)
     left, right = short[:rows], [*short[rows:], *[("", "")] * (2 * rows - len(short))]
@@ -271,7 +287,14 @@ def _math(cell: str) -> str:
     return f"${cell}$" if cell.startswith(("-", "<")) else _to_latex(cell)
 
 
-def to_html(record: EstimatesRecord, *, label: str = "", hospitals: int | None = None, duration: str = "") -> str:
+def to_html(
+    record: EstimatesRecord,
+    *,
+    label: str = "",
+    hospitals: int | None = None,
+    duration: str = "",
+    references: Sequence[str] = (),
+) -> str:
     """Write the result as HTML for a notebook.
 
     Args:
@@ -279,12 +302,13 @@ def to_html(record: EstimatesRecord, *, label: str = "", hospitals: int | None =
         label: Name of the outcome.
         hospitals: Number of hospitals.
         duration: Name of the column of follow-up time.
+        references: Reference levels, such as "sex=female".
 
     Returns:
         A table and paragraphs.
     """
     heads, rows = _coefficient_cells(record)
-    facts = _facts(record, _WIDTH, label=label, hospitals=hospitals, duration=duration)
+    facts = _facts(record, _WIDTH, label=label, hospitals=hospitals, duration=duration, references=references)
     model = MODELS.get(record.original.model, record.original.model).capitalize()
     head = "".join(f"<th>{escape(h)}</th>" for h in heads)
     names = [c.name for c in record.original.coefficients]

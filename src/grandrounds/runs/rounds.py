@@ -204,6 +204,7 @@ class Rounds:
                 **record,
                 "missing": missing,
                 "notes": self.context.engine.notes,
+                "why": decision.why,
                 "seconds": seconds,
             }
         )
