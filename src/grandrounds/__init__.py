@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from grandrounds.api.fitting import Regression, cox, glm
     from grandrounds.api.running import resume, run
     from grandrounds.api.scoring import EvaluationResult, evaluate, predict
+    from grandrounds.api.survival import SurvivalAnalysis, kaplan_meier
     from grandrounds.core.errors import BadInput, RunFailed
     from grandrounds.core.records import Decision, RoundRecord, RunSummary
     from grandrounds.experiment.experiment import Experiment
@@ -56,6 +57,7 @@ __all__ = [
     "Run",
     "RunFailed",
     "RunSummary",
+    "SurvivalAnalysis",
     "TableOne",
     "TuningResult",
     "__version__",
@@ -66,6 +68,7 @@ __all__ = [
     "explain_case",
     "explain_site",
     "glm",
+    "kaplan_meier",
     "load_run",
     "methods",
     "metrics",
@@ -93,6 +96,7 @@ _HOME = {
     **dict.fromkeys(("Regression", "cox", "glm"), "api.fitting"),
     **dict.fromkeys(("evaluate", "predict"), "api.scoring"),
     "table1": "api.describing",
+    **dict.fromkeys(("SurvivalAnalysis", "kaplan_meier"), "api.survival"),
     **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
     **dict.fromkeys(("resume", "run"), "api.running"),
 }

@@ -33,6 +33,7 @@ try:
         server,
         show,
         site,
+        survival,
         table1,
         track,
         tune,
@@ -74,6 +75,7 @@ def _root(
 
 for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, track, predict, table1):
     module.register(app)
+survival.register(fit.app)
 app.add_typer(fit.app, name="fit")
 app.add_typer(data.app, name="data")
 app.add_typer(images.masks_app, name="explain masks")

@@ -39,7 +39,8 @@ app = typer.Typer(
         "value are left out. The most frequent level of a category is its reference. Coefficients are in original units.\n\n"
         "`rounds fit glm --table patients.csv --label died --site hospital --features age,sex,bmi`\n\n"
         '`rounds fit glm --table patients.csv --site hospital --formula "died ~ age + C(sex) * bmi"`\n\n'
-        "`rounds fit cox --table patients.csv --time days --event died --site hospital --features age,sex`"
+        "`rounds fit cox --table patients.csv --time days --event died --site hospital --features age,sex`\n\n"
+        "`rounds fit km --table patients.csv --time days --event died --site hospital --group arm`"
     ),
     no_args_is_help=True,
 )

@@ -59,7 +59,7 @@ def table1(
     """
     from grandrounds.api.describing import table1 as describe
 
-    rows = _read(source, table, query, reading)
+    rows = read_rows(source, table, query, reading, command="table1")
     result = describe(
         rows,
         site=site,
@@ -76,8 +76,19 @@ def table1(
     echo(json.dumps(result.to_dict()) if as_json else result.summary())
 
 
-def _read(source: str, table: str | None, query: str | None, reading: Reading) -> Table | str:
-    """Read the user's own table; the name of a data set is returned as it is."""
+def read_rows(source: str, table: str | None, query: str | None, reading: Reading, *, command: str) -> Table | str:
+    """Read the user's own table; the name of a data set is returned as it is.
+
+    Args:
+        source: A data set, or a table.
+        table: A table.
+        query: Query of a SQL URL.
+        reading: Text format of the table.
+        command: Name of the command, for messages.
+
+    Raises:
+        BadInput: There is no table, or options contradict each other.
+    """
     from grandrounds.core.errors import BadInput
     from grandrounds.data.readers import DEFAULT_MISSING, read_table
     from grandrounds.data.sets.catalog import CATALOG
@@ -86,7 +97,7 @@ def _read(source: str, table: str | None, query: str | None, reading: Reading) -
         raise BadInput(
             f"both '{source}' and --table are given: leave one of them out"
             if source
-            else "which table? Give one: rounds table1 --table patients.csv --site hospital",
+            else f"which table? Give one: rounds {command} --table patients.csv --site hospital",
             code="conflicting-options" if source else "missing-option",
         )
     where = table or source

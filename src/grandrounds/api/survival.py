@@ -1,0 +1,197 @@
+"""`gr.kaplan_meier`: survival curves across hospitals, from counts that add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grandrounds.api.describing import read_source
+from grandrounds.core.errors import BadInput, nearest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from grandrounds.report.figure import Figure
+    from grandrounds.statistics.kaplan_meier import KaplanMeier, SurvivalCurve
+    from grandrounds.statistics.log_rank import LogRank
+
+GRIDS = ("bins", "days")
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivalAnalysis:
+    """The result of `gr.kaplan_meier`.
+
+    Attributes:
+        curves: Survival curves, overall and by group, with the log-rank test.
+    """
+
+    curves: KaplanMeier
+
+    @property
+    def overall(self) -> SurvivalCurve:
+        """The curve of all patients, with median and restricted mean."""
+        return self.curves.overall
+
+    @property
+    def groups(self) -> dict[str, SurvivalCurve]:
+        """The curve of each group; empty without groups."""
+        return {curve.group: curve for curve in self.curves.groups}
+
+    @property
+    def log_rank(self) -> LogRank | None:
+        """The log-rank test; None without groups."""
+        return self.curves.log_rank
+
+    def summary(self, *, times: Sequence[float] = ()) -> str:
+        """Write rows, events, median and mean of each group as a text table, with the log-rank test and notes.
+
+        Args:
+            times: Times at which survival is shown as well.
+
+        Returns:
+            The text.
+        """
+        from grandrounds.report.survival_text import survival_text
+
+        return survival_text(self.curves, times=times)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the points of all curves as a data frame.
+
+        Returns:
+            Columns group, time, survival, low, high, at_risk, events and censored.
+        """
+        import pandas as pd
+
+        from grandrounds.report.survival_text import curve_rows
+
+        return pd.DataFrame(curve_rows(self.curves))
+
+    def to_csv(self, path: str | Path | None = None) -> str:
+        """Write the points of all curves as CSV, with every digit.
+
+        Args:
+            path: A file to write as well.
+
+        Returns:
+            The text.
+
+        Raises:
+            BadInput: The file cannot be written.
+        """
+        from grandrounds.report.survival_text import survival_csv
+
+        return _write(survival_csv(self.curves), path)
+
+    def to_latex(self, path: str | Path | None = None) -> str:
+        """Write rows, events, median and mean of each group as a LaTeX table; it needs the package booktabs.
+
+        Args:
+            path: A file to write as well.
+
+        Returns:
+            The text.
+
+        Raises:
+            BadInput: The file cannot be written.
+        """
+        from grandrounds.report.survival_text import survival_latex
+
+        return _write(survival_latex(self.curves), path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the curves as JSON values."""
+        return self.curves.to_dict()
+
+    def plot(self, *, unit: str = "") -> Figure:
+        """Draw the curves with 95% intervals, and the table of numbers at risk.
+
+        Args:
+            unit: Unit of time for the axis, such as "days".
+
+        Returns:
+            The figure: `show()`, `write_html(path)`, `write_png(path)`.
+
+        Raises:
+            BadInput: No group has enough events for a curve.
+        """
+        from grandrounds.report.figures import survival_curves
+
+        return survival_curves(self.curves, unit=unit)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def kaplan_meier(
+    data: Any,
+    *,
+    time: str,
+    event: str,
+    site: str | None = None,
+    group: str | None = None,
+    event_value: str | int | float | None = None,
+    grid: str = "bins",
+    least: int = 5,
+    unit: float = 1.0,
+    horizon: float | None = None,
+) -> SurvivalAnalysis:
+    """Estimate Kaplan-Meier curves across hospitals, from counts that add.
+
+    Curves have Greenwood's intervals on the scale log(-log S), median survival and restricted mean. Groups are compared by the
+    log-rank test, stratified by hospital. On bins no count below `least` is shown; by day the curve equals that of the pooled
+    rows, and the day of every event can be read.
+
+    Args:
+        data: The path of a table (.csv, .parquet, a SQL URL), a data set by name, or a pandas DataFrame.
+        time: The column with the follow-up time.
+        event: The column that tells events from censored rows: 1 and 0, or two words.
+        site: The column that names the hospital of each row; a data set may have one of its own.
+        group: The column whose values are compared, such as the treatment arm.
+        event_value: The value of `event` that is the event, where it is not 1.
+        grid: "bins": intervals with at least `least` events. "days": every day, which discloses the day of every event.
+        least: Least number of events in an interval.
+        unit: Unit in which times are recorded: 1 for whole days, 0.1 for tenths of a year.
+        horizon: End of the restricted mean; by default the last time to which every curve reaches.
+
+    Returns:
+        The curves, with `.summary()`, `.to_frame()`, `.to_csv()`, `.to_latex()`, `.plot()` and `.to_dict()`.
+
+    Raises:
+        BadInput: A column is not there or holds other values, fewer than three sites are, or too few events were observed.
+
+    Examples:
+        >>> kaplan_meier("patients.csv", time="days", event="died", site="hospital", group="arm").plot()  # doctest: +SKIP
+    """
+    from grandrounds.runs.survival import run_kaplan_meier
+    from grandrounds.statistics.survival_rows import SurvivalRequest
+
+    if grid not in GRIDS:
+        raise BadInput(f"grid is '{grid}'; {nearest(grid, GRIDS)}", code="unknown-choice")
+    table, usual = read_source(data)
+    site = site or usual
+    if site is None:
+        raise BadInput(
+            f"which column of {table.source} names the hospital? It has {', '.join(table.names[:20])} (give site=, --site)",
+            code="site-not-set",
+        )
+    value = "" if event_value is None else f"{event_value:g}" if isinstance(event_value, float) else str(event_value)
+    request = SurvivalRequest(time, event, site, group or "", value)
+    chosen = "days" if grid == "days" else "bins"
+    return SurvivalAnalysis(run_kaplan_meier(table, request, grid=chosen, least=least, unit=unit, horizon=horizon))
+
+
+def _write(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        from grandrounds.core.arrays import write_atomic
+
+        try:
+            write_atomic(Path(path), text.encode(), durable=False)
+        except OSError as e:
+            raise BadInput(
+                f"cannot write {path}: {e.strerror or e}; choose another place", code="cannot-write"
+            ) from None
+    return text
