@@ -334,6 +334,6 @@ def _disclosure(grid: Grid, unit: float, wide: float, small: int, least: int) ->
             "event and censoring can be read from them."
         )
     return (
-        f"Disclosed to the server: events and censored rows in cells of up to {wide:g}, summed over sites; {small} of these sums lie "
+        f"Disclosed to the server: events and censored in cells of up to {wide:g}, summed over sites; {small} of the sums lie "
         f"between 1 and {least - 1}. The curve shows intervals with at least {least} events."
     )
