@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from grandrounds.report.figure import Figure
     from grandrounds.statistics.kaplan_meier import KaplanMeier, SurvivalCurve
     from grandrounds.statistics.log_rank import LogRank
+    from grandrounds.statistics.time_counts import Grid
 
 GRIDS = ("bins", "days")
 
@@ -180,7 +181,7 @@ def kaplan_meier(
         )
     value = "" if event_value is None else f"{event_value:g}" if isinstance(event_value, float) else str(event_value)
     request = SurvivalRequest(time, event, site, group or "", value)
-    chosen = "days" if grid == "days" else "bins"
+    chosen: Grid = "days" if grid == "days" else "bins"
     return SurvivalAnalysis(run_kaplan_meier(table, request, grid=chosen, least=least, unit=unit, horizon=horizon))
 
 
