@@ -133,10 +133,11 @@ def test_robust_errors_with_shrunk_intercepts_are_the_sandwich_of_penalised_dumm
     np.testing.assert_allclose(errors_of(result), expected, rtol=1e-6)
 
 
-def test_the_variance_of_the_intercepts_is_the_best_of_the_grid_by_laplaces_value():
+@pytest.mark.parametrize("way", ["clear", "ring"])
+def test_the_variance_of_the_intercepts_is_the_best_of_the_grid_by_laplaces_value(way):
     x, y, site = heart_rows()
     sites = by_site(x, y, site)
-    result, record = drive("clear", GLMTerms("logistic", HEART, intercept="random"), sites)
+    result, record = drive(way, GLMTerms("logistic", HEART, intercept="random"), sites)
     values = {}
     for tau2 in (0.01, 0.1, 0.3, 1.0, 3.0, 10.0):
         beta, _ = penalised_dummies(x, y, site, tau2)

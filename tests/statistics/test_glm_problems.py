@@ -236,6 +236,20 @@ def test_a_site_that_leaves_changes_the_fit_to_that_of_the_sites_left(when, erro
     assert all(len(r) == 1 for r in rosters.values())  # no question was answered by two rosters
 
 
+@pytest.mark.parametrize("separated", [False, True])
+def test_firth_is_that_of_the_sites_left(separated):
+    x, y = sound_set(0)
+    if separated:
+        x, y = x[:60, :2], (x[:60, 0] + 0.5 * x[:60, 1] > 0).astype(float)
+    sites = by_site(x, y, np.arange(len(y)) % 4)
+    terms = GLMTerms("logistic", tuple("abcde")[: x.shape[1]], firth=True)
+    for when in (3, 14, 15):
+        *_, (result, roster) = run_by_hand(fit_glm(terms), sites, {when: "1"})
+        left = np.arange(len(y)) % 4 != 1
+        if "1" not in roster:
+            np.testing.assert_allclose(result.beta, firth_of_pooled_rows(x[left], y[left]), rtol=1e-6)
+
+
 def test_linear_regression_takes_one_more_exchange_when_a_site_leaves():
     x, _, site = heart_rows()
     sites = by_site(x[:, 1:], x[:, 0], site)

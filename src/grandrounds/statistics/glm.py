@@ -32,6 +32,7 @@ from grandrounds.statistics.newton import (
     unpack_upper,
 )
 from grandrounds.statistics.question import Fit, Question, Rows, Total, fit_in_memory
+from grandrounds.statistics.variance_grid import VarianceGrid
 
 __all__ = ["GLMTerms", "fit_glm", "fit_rows", "own_intercept"]
 
@@ -39,8 +40,7 @@ FEW_HOSPITALS = 20
 
 _LONGEST = 2.0  # largest step of a coefficient in Poisson regression, in standard deviations
 _MOST_SHARE, _HIGH_SHARE = 0.33, 0.1  # of coefficients to rows: refuse, note
-_LOWEST, _HIGHEST = 1e-3, 1e3  # the grid of variances is extended up to here
-_NEAR, _NEAR_ENOUGH = 1e-4, 0.5  # decrements at which variances can be compared, at the end and on the way
+_NEAR = 1e-4  # a decrement at which variances can be compared
 
 
 def fit_glm(terms: GLMTerms) -> Fit[Estimates]:
@@ -81,16 +81,18 @@ class _Run:
     notes: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     columns: list[int] = field(default_factory=list)  # of X, not left out
-    paths: list[Path] = field(default_factory=list)
-    tau2: list[float] = field(default_factory=list)  # one for each path
-    tried: list[float] = field(default_factory=list)  # all variances of shrunk intercepts
+    grid: VarianceGrid = field(default_factory=lambda: VarianceGrid([0.0]))
     last: Total | None = None  # of "glm"
     events: float | None = None
 
     def __post_init__(self) -> None:
         self.columns = list(range(len(self.terms.names)))
-        self.tau2 = sorted(self.terms.tau2) if self.terms.intercept == RANDOM else [0.0]
-        self.tried = list(self.tau2)
+        if self.terms.intercept == RANDOM:
+            self.grid = VarianceGrid(self.terms.tau2)
+
+    @property
+    def paths(self) -> list[Path]:
+        return self.grid.paths
 
     @property
     def has_intercept(self) -> bool:
@@ -112,7 +114,7 @@ class _Run:
             "family": terms.family,
             "intercept": terms.intercept,
             "columns": np.array(self.columns, np.int64),
-            "tau2": np.array(self.tau2, float),
+            "tau2": np.array(self.grid.tau2, float),
             "offset": terms.offset,
             "centre": float(terms.centre),
             "unit": float(terms.unit),
@@ -137,7 +139,7 @@ class _Run:
             total = yield from self.ask("glm.mean", "mean outcome", scalars)
             self.check(total)
             mean = float(total["y"] / total["n"])
-        points, q = len(self.tau2), self.size
+        points, q = len(self.grid.tau2), self.size
         blocks = {"score": (points, q), "information": (points, count_upper(q)), **scalars}
         if not self.has_intercept:
             blocks["squares"] = (q,)
@@ -205,7 +207,7 @@ class _Run:
         """Take Newton steps on all paths side by side until the best has converged; return its place."""
         step = 0
         while True:
-            points, q = len(self.tau2), self.size
+            points, q = len(self.grid.tau2), self.size
             blocks: dict[str, tuple[int, ...]] = {
                 "score": (points, q),
                 "information": (points, count_upper(q)),
@@ -236,11 +238,11 @@ class _Run:
             best = int(np.argmax(merits))
             self.refuse_separated(self.paths[best])
             if total.is_new_roster:
-                self.restore_grid(best)
-            elif not self.extend_grid(best):
+                self.grid.restore(best)
+            elif not self.grid.extend(best):
                 if self.paths[best].has_converged and all(path.decrement < _NEAR for path in self.paths):
                     return best
-                self.drop_points(merits, best)
+                self.grid.drop(merits, best)
 
     def scale(self, beta: Array, information: Array, value: float, total: Total) -> float:
         """Return the residual variance of linear regression at a point; 1 for the other families."""
@@ -264,36 +266,6 @@ class _Run:
             value = -0.5 * n * (np.log(np.maximum(-2 * value, 1e-300) / n) + np.log(2 * np.pi) + 1)
         return np.asarray(value - total["log_det"])
 
-    def extend_grid(self, best: int) -> bool:
-        """Add two variances beyond the end of the grid if the best is there; False if nothing changed."""
-        value, path = self.tau2[best], self.paths[best]
-        if self.terms.intercept != RANDOM or len(self.terms.tau2) < 2 or path.decrement > _NEAR_ENOUGH:
-            return False
-        more: list[float] = []
-        if value == max(self.tried) and value < _HIGHEST / 2:
-            more = [3 * value, 10 * value]
-        if value == min(self.tried) and value > _LOWEST * 2:
-            more = [value / 10, value / 3]
-        self.tried += more
-        self.tau2 += more
-        self.paths += [path.branch() for _ in more]
-        return bool(more)
-
-    def drop_points(self, merits: Array, best: int) -> None:
-        """Ask no longer for variances that cannot become the best: their values are lower by more than steps can add."""
-        if not np.isfinite(merits[best]):
-            return
-        slack = np.sqrt([path.decrement for path in self.paths])
-        keep = np.flatnonzero(merits[best] - merits <= 2 * (slack + slack[best]))
-        self.tau2, self.paths = [self.tau2[i] for i in keep], [self.paths[i] for i in keep]
-
-    def restore_grid(self, best: int) -> None:
-        """Compare all variances again: a site has left, and earlier values were sums over other sites."""
-        if self.terms.intercept == RANDOM:
-            others = [tau2 for tau2 in self.tried if tau2 not in self.tau2]
-            self.paths += [self.paths[best].branch() for _ in others]
-            self.tau2 += others
-
     def refuse_separated(self, path: Path) -> None:
         """End the fit if coefficients grow without end."""
         if self.family.is_scaled or self.terms.ridge:
@@ -312,7 +284,7 @@ class _Run:
     def ask_sandwich(self, best: int) -> Fit[Total]:
         """Ask for the middle of the sandwich at the final beta."""
         blocks: dict[str, tuple[int, ...]] = {"meat": (count_upper(self.size),), "clusters": ()}
-        point: dict[str, Value] = {"beta": self.paths[best].beta[None], "tau2": np.array([self.tau2[best]])}
+        point: dict[str, Value] = {"beta": self.paths[best].beta[None], "tau2": np.array([self.grid.tau2[best]])}
         return (yield from self.ask("glm.sandwich", "robust errors", blocks, errors=self.terms.errors, **point))
 
     def conclude(self, best: int, meat: Total | None) -> Estimates:
@@ -378,18 +350,12 @@ class _Run:
             facts |= {
                 "mean_intercept": float(path.beta[0]) * terms.unit + terms.centre,
                 "silent_sites": 0,
-                "tau2": self.tau2[best] * phi,
-                "tau2_ratio": self.tau2[best],
-                "tau2_at_edge": len(self.tried) > 1 and self.tau2[best] in (min(self.tried), max(self.tried)),
+                "tau2": self.grid.tau2[best] * phi,
+                "tau2_ratio": self.grid.tau2[best],
+                "tau2_at_edge": bool(edge := self.grid.describe_edge(best)),
             }
             count += len(terms.tau2) > 1
-            if facts["tau2_at_edge"]:
-                end = (
-                    "bottom of the grid: hospitals hardly differ"
-                    if self.tau2[best] == min(self.tried)
-                    else "top of the grid: hospitals differ widely"
-                )
-                self.notes.append(f"the variance of the intercepts, {self.tau2[best]:g}, is at the {end}")
+            self.notes += [edge] if edge else []
         deviance = -2 * value
         if self.family.is_scaled:
             deviance = rest * terms.unit**2
