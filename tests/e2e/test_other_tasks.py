@@ -80,6 +80,19 @@ def test_fedavg_reaches_the_cox_regression_stratified_by_hospital(frame, tmp_pat
     np.testing.assert_allclose(score - score.mean(), (x - x.mean(axis=0)) @ fit.params, atol=1e-6)
 
 
+@pytest.mark.parametrize("task", ["regression", "survival"])
+def test_a_model_of_ones_own_learns_the_loss_of_the_task(frame, tmp_path, task):
+    """A torch module of one linear layer, from its own random weights, ends where the linear model does."""
+    pytest.importorskip("torch")
+    scores = []
+    for model in ("linear", "tests.own_things:linear"):
+        made = run(frame, tmp_path / model[:6], task, rounds=80, train__lr=0.8, model__name=model, **WHOLE)
+        scores.append(gr.predict(made, frame)["risk_score" if task == "survival" else "predicted_los"].to_numpy())
+    apart = [score - (score.mean() if task == "survival" else 0.0) for score in scores]
+    np.testing.assert_allclose(*apart, atol=2e-3)
+
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_kernels_messages_and_secure_sums_agree(frame, tmp_path, task):
     pytest.importorskip("torch")

@@ -78,7 +78,7 @@ def model_name(name: str, task: str) -> str:
             "model.name is 'linear', which predicts numbers, counts and hazards, and the task is classification: use 'logistic'",
             code="model-does-not-fit",
         )
-    if task != CLASSIFICATION and name not in ("logistic", "linear", "mlp"):
+    if task != CLASSIFICATION and name not in ("logistic", "linear", "mlp") and not is_path(name):
         raise BadInput(
             f"model.name is '{name}', which is for classification, and the task is {task}: use 'linear' or 'mlp'",
             code="model-does-not-fit",
@@ -128,7 +128,11 @@ def build_model(
             raise BadInput(
                 "a custom model needs torch: pip install 'grandrounds[imaging]'", code="missing-package"
             ) from None
-        return build_custom_net(cast("ModelSpec", spec), outputs=outputs, device=device, precision=precision)
+        task = str(spec.get("task", CLASSIFICATION))
+        outputs = outputs if task == CLASSIFICATION else 1
+        model = build_custom_net(cast("ModelSpec", spec), outputs=outputs, device=device, precision=precision)
+        model.loss = LOSSES[task]
+        return model
     from grandrounds.models.torch_build import torch_net
 
     return torch_net(cast("ModelSpec", spec), outputs=outputs, device=device, precision=precision)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION, SURVIVAL
 from grandrounds.core.plan_types import Plan
-from grandrounds.core.plugins import is_path
 from grandrounds.data.corruption.attacks import DATA_KINDS, LIE
 from grandrounds.methods import is_variant_of, regularizer_class
 from grandrounds.models import model_name
@@ -31,8 +30,7 @@ def refuse_task(plan: Plan, task: str) -> None:
     """
     if task == CLASSIFICATION and plan.model.name != "linear":
         return
-    if not is_path(plan.model.name):
-        model_name(plan.model.name, task)
+    model_name(plan.model.name, task)
     for reason in _reasons(plan, task):
         raise BadInput(f"the task is {task}: {reason}", code="task-does-not-fit")
 
@@ -43,8 +41,6 @@ def _reasons(plan: Plan, task: str) -> Iterator[str]:
     for name, why in _CLASS_METHODS.items():
         if is_variant_of(m.name, name):
             yield f"method '{m.name}' {why}; use another method"
-    if is_path(plan.model.name):
-        yield "a model of your own predicts classes; use model.name = 'linear' or 'mlp'"
     if plan.tasks.plain():
         yield "[tasks] group the classes of a label; leave them out"
     if plan.data.positive is not None:
