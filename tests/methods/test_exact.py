@@ -8,8 +8,10 @@ import json
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from typer.testing import CliRunner
 
 import grandrounds as gr
+from grandrounds.cli import app
 from grandrounds.core.errors import RunFailed
 from grandrounds.core.records import Decision
 from grandrounds.data.table import Table
@@ -21,6 +23,7 @@ from grandrounds.keeper.policy.rules import DAYS, NUMBERS, Policy
 from grandrounds.methods.exact.exchange import ask_question, read_question
 from grandrounds.protocol.messages import AskId
 from grandrounds.statistics.question import Question
+from grandrounds.statistics.table_result import TableOne
 from tests.engine.hospitals import Hospitals, final_model
 from tests.support import refused
 
@@ -252,3 +255,27 @@ class TestPolicy:
         plan = gr.Experiment.parse(values).plan()
         assert Policy().refuses(self.ask(3), plan) == DAYS
         assert Policy.parse("[exact]\ndays = true\n").refuses(self.ask(3), plan) != DAYS
+
+
+class TestDescriptions:
+    """Table 1 and survival curves are runs without a model: ledger, report and summary, equal to pooled rows."""
+
+    @pytest.mark.parametrize("secure", [False, True])
+    def test_table_one_equals_pooled_rows(self, secure, rows, tmp_path):
+        plan = {**PLAN, "method": {"name": "table1", "exact": {"group": "sex"}}, "privacy": {"secure": secure}}
+        done = gr.run(gr.Experiment.parse(plan), table=rows, out=tmp_path / "r")
+        frame = TableOne.from_dict(done.summary["table1"]).to_frame()
+        text = frame.to_string()
+        for sex in ("f", "m"):
+            age = rows.columns["age"][rows.columns["sex"] == sex]
+            assert f"{age.mean():.1f} ({age.std(ddof=1):.1f})" in text
+        assert not (done.folder / "model.safetensors").exists()
+        assert "Table 1" in (done.folder / "report.html").read_text()
+        assert done.summary["statistic"]["sites"] == ["h0", "h1", "h2", "h3"]
+        with refused("no-model"):
+            gr.predict(done, rows)
+
+    def test_the_record_of_a_table_verifies(self, rows, tmp_path):
+        plan = {**PLAN, "method": {"name": "table1"}}
+        done = gr.run(gr.Experiment.parse(plan), table=rows, out=tmp_path / "r")
+        assert CliRunner().invoke(app, ["audit", "verify", str(done.folder)]).exit_code == 0

@@ -93,7 +93,7 @@ BUDGETED = {
         {"data": AGREED, "privacy": {"epsilon": 5.0}}, method={"name": "veil"}, evaluation={"calibrate": "platt"}
     ),
 }
-NOT_PRIVATE = {"xfed", "moon", "fedbn", "fedasync", "fedbuff", "clustered", "glm", "cox"}
+NOT_PRIVATE = {"xfed", "moon", "fedbn", "fedasync", "fedbuff", "clustered", "glm", "cox", "table1", "survival"}
 """Methods that are refused under a budget, in words, before a patient is looked at by a model."""
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
+from grandrounds.methods.exact.exchange import ENDED
 from grandrounds.metrics.fairness import (
     can_rank,
     decision_key,
@@ -183,7 +184,8 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
         _show_explanations(console, summary)
         _show_cost(console, summary)
     if summary.stopped:
-        console.print(f"stopped early: {summary.stopped}", highlight=False)
+        early = "" if summary.stopped.startswith(ENDED) else "stopped early: "
+        console.print(f"{early}{summary.stopped}", highlight=False)
     for warning in summary.warnings:
         console.print(warn(warning), highlight=False, soft_wrap=True)
     console.print(f"privacy: {summary.privacy['statement']}", style="dim", highlight=False, soft_wrap=True)

@@ -269,6 +269,8 @@ class ExactSettings(Settings):
     intervals: int
     least: int
     horizon: float | None
+    group: str | None
+    columns: list[str]
     nonnormal: list[str]
     tests: bool
     heterogeneity: bool

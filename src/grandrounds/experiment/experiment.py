@@ -38,7 +38,7 @@ from grandrounds.experiment.sections import (
     Train,
 )
 from grandrounds.experiment.tune_section import Tune
-from grandrounds.methods import METHODS, is_exact, is_variant_of
+from grandrounds.methods import METHODS, is_exact, is_variant_of, method_class
 from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
 from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.exact.exchange import MOST_EXCHANGES
@@ -287,6 +287,8 @@ class Experiment(Section):
                 "split.by is 'time' but data.time is not set: name the time column, or use split.by = 'row'",
                 code="no-time-column",
             )
+        if is_exact(self.method.name) and not method_class(self.method.name).has_model:
+            subgroup = self.method.exact.group  # groups of a table or of curves
         evaluation = self.evaluation.model_copy(update={"subgroup": subgroup})
         settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method(split.partition)}
         settled |= {"privacy": self._privacy(patients=patients), "engine": self._engine()}

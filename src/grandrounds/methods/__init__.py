@@ -12,6 +12,7 @@ from grandrounds.methods.asynchronous import FedAsync, FedBuff
 from grandrounds.methods.base import LocalRegularizer, Method
 from grandrounds.methods.baselines import Local, Pooled
 from grandrounds.methods.clustered import Clustered
+from grandrounds.methods.exact.describe import SurvivalMethod, TableOneMethod
 from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.exact.regression import CoxRegression, GeneralizedLinear
 from grandrounds.methods.fedavg import FedAvg
@@ -33,7 +34,7 @@ METHODS: dict[str, type[Method]] = {
         *(FedAvg, SSEAgg, FedXChain, XFed, FedProx, Scaffold, FedDyn, Moon, FedBN),
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
-        *(GeneralizedLinear, CoxRegression),
+        *(GeneralizedLinear, CoxRegression, TableOneMethod, SurvivalMethod),
     )
 }
 REGULARIZERS: dict[str, type[LocalRegularizer]] = {

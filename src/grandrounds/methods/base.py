@@ -186,6 +186,7 @@ class Method:
     parts: ClassVar[frozenset[str]] = PARTS  # parts of [method] that it uses
     site: ClassVar[tuple[type[SitePlugin], ...]] = ()  # its plug-ins at the sites
     defaults: ClassVar[Mapping[str, bool | int | float | str]] = {}  # defaults of [method.options]
+    has_model: ClassVar[bool] = True  # False: the result is a table or a curve, and no model is written or evaluated
     scores_rounds: ClassVar[bool] = True  # models of single rounds are evaluated and explained, not only the last one
 
     def __init__(

@@ -82,6 +82,8 @@ class Finalizer:
         The summary is written last, because it marks the run as finished. The closing entry contains its hash.
         """
         plan, encoding = self.context.plan, self.context.encoding
+        if not method_class(plan.method.name).has_model:
+            return self._close_statistic(state, records)
         served, calibration = self._calibrated(model, state.served if state.best is None else state.best)
         threshold = self._threshold(served)
         scored = self._judged(served, PARTS if self.context.consortium.planted is None else (*PARTS, CLEAN), threshold)
@@ -132,6 +134,35 @@ class Finalizer:
         text = self.context.folder.summary_text(summary)
         self.context.folder.write_report(text, self.context.recorder.standing())
         self._end(final["models"], served, calibration, state, text)
+        self.context.folder.write_summary(text)
+        return summary
+
+    def _close_statistic(self, state: State, records: Sequence[RoundRecord]) -> dict[str, Any]:
+        """Write the files of a run whose result is a table or a curve: there is no model to evaluate or to explain."""
+        plan, encoding = self.context.plan, self.context.encoding
+        self.context.folder.write_rounds(written(records))
+        cost = {k: state.cost.get(k, 0.0) + v for k, v in self.context.engine.meter.read().items()}
+        used = self.context.gauge.summarise(seconds=state.seconds, rounds=state.round)
+        summary = evaluation.summary(
+            plan,
+            {"final": {}, "per_site": {}, "models": {}},
+            rows=self.context.setup.rows,
+            rounds=state.round,
+            stopped=state.stopped,
+            inputs=list(encoding.inputs),
+            task=task_of(encoding),
+            cost={**cost, "virtual_seconds": state.clock, **used},
+            warnings=self.context.warnings,
+            **self._assumed(),
+            notes=self.context.setup.notes,
+            training=self.context.consortium.training,
+            **method_class(plan.method.name).summarize(plan, state.method, encoding),
+            lent={},
+            privacy=self._promise(state, {}),
+        )
+        text = self.context.folder.summary_text(summary)
+        self.context.folder.write_report(text, self.context.recorder.standing())
+        self._end({}, state.served, None, state, text)
         self.context.folder.write_summary(text)
         return summary
 
@@ -214,7 +245,8 @@ class Finalizer:
         summary: bytes,
     ) -> None:
         """Write the ledger's closing entry: hashes of all files and models, and the round of the models."""
-        names = [self.context.folder.model.name, *sorted(set(models.values()))]
+        folder = self.context.folder
+        names = [n for n in (folder.model.name, *sorted(set(models.values()))) if (folder.path / n).exists()]
         ended = hash_final_files(self.context.folder.path, models=names, summary=summary)
         final_round = state.round if state.best is None else state.best_round
         spending = self.context.spending

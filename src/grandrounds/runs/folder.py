@@ -87,11 +87,24 @@ _OUTCOME_SUMMARY = _SUMMARY | {
 }  # fmt: skip
 """The same of a run whose task is not classification."""
 
+_STATISTIC_SUMMARY = {
+    key: kind for key, kind in _SUMMARY.items()
+    if key not in ("threshold", "generalisation_gap", "tasks", "attacks", "finetuned", "parameters", "explanation")
+} | {
+    "final": {"*": NUMBER}, "per_site": {"*": {"*": NUMBER}},
+    "statistic": {"exchanges": {"*": NUMBER}, "sites": [str], "rows": int},
+}  # fmt: skip
+"""The same of a run whose result is a table or a curve, without a model."""
+
 
 def kind_of(name: str, values: object) -> Any:
-    """Return the keys of a JSON file of a run folder, which depend on the task of the run."""
-    other = isinstance(values, Mapping) and values.get("task", CLASSIFICATION) != CLASSIFICATION
-    return _OUTCOME_SUMMARY if name == "summary.json" and other else KINDS.get(name, dict)
+    """Return the keys of a JSON file of a run folder, which depend on the task of the run, and on whether it has a model."""
+    if name != "summary.json" or not isinstance(values, Mapping):
+        return KINDS.get(name, dict)
+    if STATISTIC in values:
+        return _STATISTIC_SUMMARY
+    return _OUTCOME_SUMMARY if values.get("task", CLASSIFICATION) != CLASSIFICATION else _SUMMARY
+
 
 
 _DECISION = {
@@ -120,6 +133,10 @@ KINDS: dict[str, Any] = {
     "schema.json": _COLUMNS,
 }
 """Keys of the JSON files of a run folder, for `arrays.misfit`."""
+
+
+STATISTIC = "statistic"
+"""Key of summary.json that only a run without a model has."""
 
 
 class InUse(BadInput):
@@ -364,7 +381,7 @@ class RunFolder:
 
 def _site_without_scores(summary: Mapping[str, Any]) -> str:
     """Return the key of a fine-tuned site without scores of the common model; "" where every site has them."""
-    tuned = summary["finetuned"].get("per_site", {})
+    tuned = summary.get("finetuned", {}).get("per_site", {})
     return next((f"per_site.{site}" for site in tuned if site not in summary["per_site"]), "")
 
 

@@ -128,6 +128,12 @@ class Run:
             raise BadInput(
                 f"{self.folder} has no final model yet: `rounds resume {self.folder}`", code="run-not-finished"
             )
+        if "statistic" in self.summary:
+            raise BadInput(
+                f"{self.folder} is a run of method '{self.summary['method']}', which describes patients and has no model: use a "
+                "run of another method",
+                code="no-model",
+            )
         return self.model_at(self._files.model.name)
 
     def model_at(self, name: str) -> TrainedModel:
@@ -170,7 +176,7 @@ class Run:
     def event(self) -> Event | None:
         """The class of two whose probability is the risk; a run of version 0.1 has the last class."""
         if "event" not in self.summary:
-            return self.model.event
+            return None if "statistic" in self.summary else self.model.event
         stored = self.summary["event"]
         return Event.from_dict(stored) if stored else None
 

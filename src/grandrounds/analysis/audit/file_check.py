@@ -97,6 +97,8 @@ class ClosingEntry:
     def line(self) -> str:
         """A description of the valid closing entry and its model."""
         model = self.files.get("model.safetensors", "")
+        if not model:
+            return f"entry {self.number} closes the run after round {self.content['round']}; it has no model"
         subject = f"model.safetensors {model[:16]}... is the model of round {self.content['round']}"
         calibrated = self.content["temperature"] is not None or self.content.get("platt")
         return f"entry {self.number} closes the run: {subject}{', calibrated' if calibrated else ''}"

@@ -22,6 +22,7 @@ from grandrounds.analysis.audit.method_weights import (
 from grandrounds.core.arrays import Array
 from grandrounds.core.plan_types import MethodSettings, RobustSettings
 from grandrounds.core.plugins import is_path
+from grandrounds.methods import is_exact
 from grandrounds.methods.asynchronous import staleness_weight
 from grandrounds.methods.cohorts import cohort_shares
 from grandrounds.methods.fedxchain.server import TRUST
@@ -68,6 +69,8 @@ def recompute_weights(
         out.compare("the weight", weights, sites, roots / roots.sum())
     elif decision.get("privacy", {}).get("mechanism") == "client":
         _compare_client_level(method, decision, sites, out)
+    elif is_exact(method.name):
+        out.compare("the weight", weights, sites, data_size(column(signals["data_size"], sites)))
     elif method.name == "clustered":
         out.compare("the weight", weights, sites, _cluster_shares(signals, sites))
     else:

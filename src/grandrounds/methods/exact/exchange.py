@@ -36,6 +36,9 @@ FEWEST_SITES = 3
 MOST_EXCHANGES = 100
 """Default of method.rounds: a fit ends by itself long before."""
 
+ENDED = "the fit ended"
+"""First words of the reason for which the run of an exact method stops: its fit is complete."""
+
 STORED = "stored"
 """Report of a site that stored its own intercept."""
 
@@ -156,7 +159,7 @@ def build_rows(site: Any, k: int) -> Rows:
         (part.y[mine] == event).astype(float) if binary else np.asarray(part.y[mine], float),
         time=None if part.time is None else np.asarray(part.time[mine], float),
         patient=patient,
-        group=part.group[mine],
+        group=np.where(part.group[mine] < len(site.encoding.groups), part.group[mine], -1) if site.encoding.groups else None,
         numeric=numeric,
         codes=codes,
     )
@@ -326,7 +329,8 @@ class ExactMethod(Method):
         gone = [s for s in self._roster(server, server.round - 1) if s not in total.sites]
         said = [f"{s} dropped out: the fit continues with the {len(total.sites)} sites left" for s in gone]
         stage = Stage("sums", f"{why}; every row has the same weight at any site", weights)
-        return Decision(weights=weights, why=stage.why, stages=(stage,), notes=(*said, *notes))
+        signals = {"data_size": dict(zip(total.sites, rows.tolist(), strict=True))}
+        return Decision(signals=signals, weights=weights, why=stage.why, stages=(stage,), notes=(*said, *notes))
 
     def _end(self, server: Server, question: Question, total: Total, result: Any, state: dict[str, Array]) -> Outcome:
         """End the run with the result; totals of single exchanges are dropped, the ledger has their digests."""
@@ -343,7 +347,7 @@ class ExactMethod(Method):
         }
         record = {"result": result.to_dict(), "exchanges": exchanges, "sites": list(total.sites), "rows": rows}
         kept = {RESULT: np.frombuffer(json.dumps(record).encode(), np.uint8)}
-        why = f"the fit ended after {server.round} exchanges"
+        why = f"{ENDED} after {server.round} exchanges"
         outcome = server.next(self.model(server, result), self._decision(server, question, total, why), **kept)
         return Outcome(outcome.assignment, outcome.decision, outcome.state, ended=why)
 

@@ -45,6 +45,8 @@ class ExactOptions(Section):
         5, ge=2, description="smallest number of patients in a level, a time interval or a cell of a table"
     )
     horizon: float | None = Field(None, gt=0, description="time at which survival is predicted and calibrated")
+    group: str | None = Field(None, description="column that groups patients in 'table1' and 'survival'")
+    columns: tuple[str, ...] = Field((), description="columns of 'table1', in order; not set: all features")
     nonnormal: tuple[str, ...] = Field(
         (), description="columns of 'table1' with median and quartiles instead of mean and SD"
     )

@@ -92,7 +92,7 @@ class _Regression(ExactMethod):
         theta[:-1] = [slopes.get(name, 0.0) for name in encoding.features]
         mean = result.facts.get("mean_intercept")
         theta[-1] = slopes.get(INTERCEPT, 0.0 if mean is None else float(mean))
-        outcome = getattr(encoding, "outcome", None)
+        outcome = encoding.outcome
         if outcome is not None and outcome.task == REGRESSION:
             theta[-1] -= outcome.centre
             theta /= outcome.scale
@@ -142,7 +142,7 @@ class GeneralizedLinear(_Regression):
 
     def fit_common(self, server: Server) -> Fit[Estimates]:
         e, encoding = self.settings.exact, _table_encoding(server.encoding)
-        outcome = getattr(encoding, "outcome", None)
+        outcome = encoding.outcome
         family = "logistic" if outcome is None else FAMILIES[outcome.task]
         is_linear = outcome is not None and outcome.task == REGRESSION
         return fit_glm(
@@ -170,7 +170,7 @@ class GeneralizedLinear(_Regression):
         encoding, found = _table_encoding(server.encoding), result.estimates
         known = dict(zip(found.names, found.beta.tolist(), strict=True))
         first = known.get(INTERCEPT, found.facts.get("mean_intercept") or 0.0)
-        outcome = getattr(encoding, "outcome", None)
+        outcome = encoding.outcome
         task = CLASSIFICATION if outcome is None else outcome.task
         shared: dict[str, Value] = {
             "family": FAMILIES[task],
