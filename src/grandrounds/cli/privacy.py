@@ -162,6 +162,9 @@ def _no_promise(account: Account) -> Iterator[str]:
         )
     yield from ("", "DISCLOSED by each site without protection")
     yield from _bullets([*raw, *account.disclosures])
+    if account.summary["privacy"].get("numbers"):
+        yield from _wrap("Exact methods have no differential privacy: for a guarantee use method veil or dp-sgd.")
+        return
     yield from _wrap(
         "To give patients a guarantee: --set privacy.mechanism=dp-sgd --set privacy.epsilon=3, or method veil with "
         "privacy.epsilon; for a guarantee to sites: --set privacy.mechanism=client."

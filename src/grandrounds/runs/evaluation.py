@@ -17,6 +17,7 @@ from grandrounds.data.corruption.shortcut import PlantedShortcut
 from grandrounds.data.event import order_by_event
 from grandrounds.data.kinds import AnyEncoding, task_of
 from grandrounds.explain.agreement import spurious_gap
+from grandrounds.methods import is_exact
 from grandrounds.methods.baselines import POOL
 from grandrounds.methods.exchanges import EvaluationResult
 from grandrounds.metrics import OutcomeTally, Place, Tally, choose_threshold, decision_curve, scores, shown_in
@@ -269,6 +270,36 @@ def _privacy(
     return {**NO_PRIVACY, "lent": dict(lent), "statement": statement}
 
 
+def exact_privacy(plan: Plan, facts: Mapping[str, Any]) -> dict[str, object]:
+    """Write the privacy statement of an exact method: sums over patients left the sites, without noise.
+
+    Args:
+        plan: The experiment's plan.
+        facts: The parts of summary.json that the method wrote: `estimates` or `statistic`.
+
+    Returns:
+        The statement, with the numbers that one site sent and that all sites held.
+    """
+    part = facts.get("estimates") or facts.get("statistic") or {}
+    exchanges = part.get("exchanges", {"count": 0, "numbers_sent": 0, "numbers_held": 0, "ratio": 0.0})
+    seen = "the server saw sums over all sites and no site's own" if plan.privacy.secure else "the server saw each site's sums"
+    sentence = (
+        f"No differential privacy. Patients' rows stay at their sites; each site sent {exchanges['numbers_sent']:,} numbers in "
+        f"{exchanges['count']} exchanges, sums over its patients, and {seen}. All sites hold {exchanges['numbers_held']:,} "
+        f"values: {exchanges['ratio']:.2f} numbers were sent for each. A sum over few patients tells about them, with or "
+        "without secure aggregation. Summaries of columns and row counts left the sites as they are."
+    )
+    if plan.method.exact.baseline == "days" and plan.method.name in ("cox", "survival"):
+        sentence += " Sums by the day of an event: rows of single patients can be read."
+    return {
+        "mechanism": "none",
+        "epsilon": None,
+        **({"secure": True} if plan.privacy.secure else {}),
+        "statement": sentence,
+        "numbers": dict(exchanges),
+    }
+
+
 def _blurred(privacy: Mapping[str, Any], noise: float) -> Mapping[str, Any]:
     """Add to the privacy statement that noise was added to unclipped gradients (train.noise, FL-XAI 4.7)."""
     if not noise:
@@ -302,6 +333,8 @@ def summary(
     promised: Mapping[str, Any] | None = facts.pop("privacy")
     sources = {name: settings.get("source") for name, settings in plan.reference.plain().items()}
     privacy = _privacy(lent, sources, secure=plan.privacy.secure, pooled=POOL in rows) if promised is None else promised
+    if is_exact(plan.method.name):
+        privacy = exact_privacy(plan, facts)
     values = {
         "name": plan.name,
         "method": plan.method.name,

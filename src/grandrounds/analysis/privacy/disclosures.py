@@ -6,7 +6,7 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path
 from grandrounds.core.records import RunSummary
 from grandrounds.experiment.checks.heat_maps import maps_asked
-from grandrounds.methods import is_variant_of, method_class, regularizer_class
+from grandrounds.methods import is_exact, is_variant_of, method_class, regularizer_class
 from grandrounds.methods.base import Method
 from grandrounds.methods.fedxchain.checks import keeps_trust, trust_references
 from grandrounds.methods.select import ASKS_FIRST
@@ -21,7 +21,10 @@ def list_disclosures(plan: Plan, summary: RunSummary) -> list[str]:
     secure, images = plan.privacy.secure, len(summary["inputs"]) > 1
     lines = [] if plan.data.encoding == "public" else [_summary(images=images)]
     lines.append("its numbers of training, validation and test rows")
-    lines += [*_training(plan, secure=secure), *_signals(plan), *_tallies(plan, secure=secure)]
+    has_scores = method_class(plan.method.name).has_model
+    lines += [*_training(plan, secure=secure), *_signals(plan), *(_tallies(plan, secure=secure) if has_scores else [])]
+    if is_exact(plan.method.name):
+        return [*lines, *_exact(plan, summary)]
     if secure and "training" in summary["explanation"]:  # without secure aggregation it follows from the model
         lines.append(
             "feature attributions of its local model on received reference rows, as a share for each column or tile"
@@ -59,8 +62,8 @@ def _summary(*, images: bool) -> str:
 def _training(plan: Plan, *, secure: bool) -> list[str]:
     if is_path(plan.method.name):  # code of the user's own is not run to look at what it left
         return [f"whatever {plan.method.name} asks for: usually its whole model after every round it took part in"]
-    if method_class(plan.method.name).spends is not Method.spends:
-        return []  # its releases are events
+    if method_class(plan.method.name).spends is not Method.spends or is_exact(plan.method.name):
+        return []  # its releases are events, or sums
     stability = regularizer_class(plan.method)
     more = [f"with it '{name}' ({stability.title})" for name in stability.report]
     if secure:
@@ -69,6 +72,19 @@ def _training(plan: Plan, *, secure: bool) -> list[str]:
         "its whole model after every round it took part in, from which patients' rows can be reconstructed in part",
         *more,
     ]
+
+
+def _exact(plan: Plan, summary: RunSummary) -> list[str]:
+    """List the sums of an exact method."""
+    numbers = summary["privacy"].get("numbers", {})
+    how = "into sums of all sites" if plan.privacy.secure else "as they are"
+    lines = [
+        f"{numbers.get('numbers_sent', 0):,.0f} sums over its training rows in {numbers.get('count', 0):.0f} exchanges, {how}; "
+        f"all sites hold {numbers.get('numbers_held', 0):,.0f} values"
+    ]
+    if plan.method.exact.baseline == "days" and plan.method.name in ("cox", "survival"):
+        lines.append("sums by the day of an event, from which rows of single patients can be read")
+    return lines
 
 
 def _signals(plan: Plan) -> list[str]:
