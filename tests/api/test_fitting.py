@@ -6,6 +6,7 @@ import csv
 import io
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import grandrounds as gr
@@ -100,6 +101,50 @@ def test_robust_errors_equal_statsmodels(tmp_path):
     y = (frame["disease"] == "yes").astype(float)
     pooled = sm.GLM(y, raw_design(frame, NUMBERS, {}), sm.families.Binomial()).fit(tol=1e-13, cov_type="HC0")
     np.testing.assert_allclose(result.to_frame()["std_err"], pooled.bse, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["linear", "poisson"])
+def test_numbers_and_counts_equal_statsmodels(family, tmp_path):
+    import statsmodels.api as sm
+
+    frame = complete(heart(), ["age", "resting_bp", "sex", "max_heart_rate"])
+    frame = frame.assign(age=frame["age"].round())
+    settings = {"label": "age", "features": ["resting_bp", "sex", "max_heart_rate"], "site": "hospital"}
+    result = gr.glm(frame, family=family, intercept="common", out=tmp_path / "run", **settings).to_frame()
+    x = raw_design(frame, ["resting_bp", "max_heart_rate"], {"sex": "female"})
+    model = sm.OLS(frame["age"], x) if family == "linear" else sm.GLM(frame["age"], x, sm.families.Poisson())
+    pooled = model.fit() if family == "linear" else model.fit(tol=1e-13)
+    np.testing.assert_allclose(result["coef"], pooled.params, rtol=1e-6)
+    np.testing.assert_allclose(result["std_err"], pooled.bse, rtol=1e-6)
+    assert ("t" if family == "linear" else "z") in result.columns
+
+
+@pytest.fixture(scope="module")
+def lung() -> pd.DataFrame:
+    """The lung cancer rows that come with lifelines: 18 institutions."""
+    from lifelines.datasets import load_lung
+
+    frame = load_lung().dropna(subset=["inst", "age", "sex", "ph.ecog"])
+    return frame.assign(inst=frame["inst"].astype(int).astype(str), sex=frame["sex"].map({1: "male", 2: "female"}))
+
+
+def test_a_stratified_cox_regression_equals_lifelines(lung, tmp_path):
+    from lifelines import CoxPHFitter
+
+    columns = {"time": "time", "event": "status", "site": "inst", "features": ["age", "sex", "ph.ecog"]}
+    result = gr.cox(lung, out=tmp_path / "run", **columns)
+    x = raw_design(lung, ["age", "ph.ecog"], {"sex": "female"}).drop(columns="(intercept)")
+    held = x.assign(time=lung["time"], status=lung["status"], inst=lung["inst"])
+    pooled = CoxPHFitter().fit(held, "time", "status", strata=["inst"], fit_options={"precision": 1e-12})
+    frame = result.to_frame()
+    np.testing.assert_allclose(frame["coef"], pooled.params_[frame.index], rtol=1e-6)
+    np.testing.assert_allclose(frame["std_err"], pooled.standard_errors_[frame.index], rtol=1e-6)
+    assert "hazard ratio" in result.summary() and "time until status" in result.summary()
+
+
+def test_a_survival_formula_names_time_and_event(lung, tmp_path):
+    result = gr.cox(lung, formula="Surv(time, status) ~ age + C(sex)", site="inst", out=tmp_path / "run")
+    assert list(result.to_frame().index) == ["age", "sex=male"]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import csv
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tests.command import rounds
@@ -76,6 +77,32 @@ def test_json_and_quiet(table, tmp_path):
     assert json.loads(done.stdout)["estimates"]["original"]["model"] == "logistic" and not done.stderr
     done = rounds("fit", "glm", table, *options, "--quiet", "--out", tmp_path / "b")
     assert done.stdout.strip() == str(tmp_path / "b")
+
+
+@pytest.fixture(scope="module")
+def survival(tmp_path_factory):
+    """The lung cancer rows that come with lifelines, as a user's file."""
+    from lifelines.datasets import load_lung
+
+    path = tmp_path_factory.mktemp("cox") / "lung.csv"
+    load_lung().dropna(subset=["inst"]).to_csv(path, index=False)
+    return path
+
+
+def test_cox_prints_hazard_ratios_of_lifelines(survival, tmp_path):
+    from lifelines import CoxPHFitter
+
+    options = "--time", "time", "--event", "status", "--site", "inst", "--features", "age,sex,ph.ecog"
+    done = rounds("fit", "cox", "--table", survival, *options, "--csv", tmp_path / "c.csv", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    columns = ["time", "status", "inst", "age", "sex", "ph.ecog"]
+    frame = pd.read_csv(survival)[columns].dropna()
+    pooled = CoxPHFitter().fit(frame, "time", "status", strata=["inst"], fit_options={"precision": 1e-12})
+    rows = {r["name"]: r for r in csv.DictReader((tmp_path / "c.csv").open())}
+    for name, coefficient in pooled.params_.items():
+        assert float(rows[name]["coef"]) == pytest.approx(coefficient, rel=1e-6)
+        assert float(rows[name]["hazard_ratio"]) == pytest.approx(np.exp(coefficient), rel=1e-6)
+    assert "hazard ratio" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,6 @@ def _inputs(encoding: Encoding) -> Iterator[tuple[str, str, str, str, float | No
         against = f"in place of {c.baseline}" if c.baseline else "against a missing value"
         for level in (*c.levels, *(["other"] if c.other else [])):
             yield f"{c.name} = {level}", c.name, "category", against, None
-    for name in encoding.features[len(encoding.features) - len(encoding.product_places) :]:
-        yield name, name, "product", "product of its inputs", None
     first = len(encoding.features) - len(encoding.product_places)
     for name, source in zip(encoding.features[first:], encoding.sources[first:], strict=True):
         yield name, source, "product", "product of its inputs", None
