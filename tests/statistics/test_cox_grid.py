@@ -50,6 +50,7 @@ def test_intervals_have_five_events_and_shift_estimates_by_a_fraction_of_their_e
     inside = np.searchsorted(edges, data.table["time"][data.table["event"] == 1], "right") - 1
     assert np.bincount(inside, minlength=len(edges)).min() >= 5
     assert all("D1" not in q.blocks for q in record.questions), "sums over the events of one interval stay at sites"
+    assert {q.kind: q.cells for q in record.questions[:-1]} == {"cox.times": ("events", "leavers"), "cox.grid": ("d",)}
 
 
 @pytest.mark.data("fed_tcga_brca")

@@ -52,9 +52,7 @@ def fit_cox(terms: CoxTerms) -> Fit[Estimates]:
     if not isinstance(terms.ridge, str):
         return (yield from fit(terms, float(terms.ridge)))
     choice = yield from choose_penalty(terms)
-    left = replace(
-        terms, start=tuple(choice.start.tolist()), exchanges=max(terms.exchanges - choice.exchanges, 1)
-    )
+    left = replace(terms, start=tuple(choice.start.tolist()), exchanges=max(terms.exchanges - choice.exchanges, 1))
     estimates = yield from fit(left, choice.ridge)
     notes = list(choice.notes)
     if terms.baseline != "strata":

@@ -101,8 +101,8 @@ def fit_grid(terms: CoxTerms, ridge: float) -> Fit[Estimates]:
         ridge: The penalty.
 
     Returns:
-        The estimates. The fact `baseline_hazard` (`Baseline.from_dict`) is the cumulative hazard of a row with all inputs 0,
-        at the ends of intervals or on days with events.
+        The estimates. The fact `baseline_hazard` (`Baseline.from_dict`) is the cumulative hazard of a row with all inputs 0 in
+        the units of the fit, at the ends of intervals or on days with events.
 
     Raises:
         BadInput: Too few events, cells below `least`, separation, or no convergence.
@@ -191,7 +191,8 @@ def _ask_step(terms: CoxTerms, beta: Array, grid: Grid, hazard: Hazard, exchange
     blocks |= {
         "d": (m,), "sx": (p,), "seta": (), "G": (count_upper(p),), "m0": (), "m1": (p,), "events": (), "n": (),
     }  # fmt: skip
-    return Question(GRID, _values(terms, beta, grid, hazard), blocks, f"Newton step {exchange - 2}")
+    counts = () if terms.baseline == "days" else ("d",)
+    return Question(GRID, _values(terms, beta, grid, hazard), blocks, f"Newton step {exchange - 2}", cells=counts)
 
 
 def _ask_errors(terms: CoxTerms, beta: Array, grid: Grid, hazard: Hazard) -> Question:

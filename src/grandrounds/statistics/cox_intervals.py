@@ -1,8 +1,8 @@
 """Intervals of time that all sites share, chosen from summed counts before any sum over inputs is asked for.
 
-Two exchanges. The first counts events, and rows that leave without event, in intervals that grow by the fourth root of two: it
-shows the range of times and nothing finer. The second counts in cells with about one event each. Cells are then merged until
-each interval has at least `least` events.
+Two exchanges. The first counts events in intervals that grow by the fourth root of two: it shows the range of times and nothing
+finer. The second counts events, and rows that leave without event, in cells with about one event each. Cells are then merged
+until each interval has at least `least` events.
 
 Disclosed by this: those counts, summed over all sites. The count of a cell can be small. Sums over inputs are asked for later,
 at the starts of the merged intervals: two of them differ by at least `least` rows that left.
@@ -18,7 +18,7 @@ from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.statistics.cox_terms import FEWEST_EVENTS, CoxTerms
 from grandrounds.statistics.partial_likelihood import read_outcome
-from grandrounds.statistics.question import Blocks, Fit, Question, Rows, Total
+from grandrounds.statistics.question import Blocks, Fit, Question, Rows
 
 TIMES = "cox.times"
 
@@ -57,15 +57,16 @@ def answer_times(question: Question, rows: Rows) -> Blocks:
         rows: The site's rows.
 
     Returns:
-        Counts `events` and `leavers`, one for each interval.
+        Counts `events` and, where they are asked for, `leavers`, one for each interval.
     """
     time, event = read_outcome(rows)
     edges = np.asarray(question.values["edges"])
     place = np.searchsorted(edges, time, "right") - 1
-    return {
+    counts = {
         "events": np.bincount(place[event], minlength=len(edges)).astype(float),
         "leavers": np.bincount(place[~event], minlength=len(edges)).astype(float),
     }
+    return {name: counts[name] for name in question.blocks}
 
 
 def choose_grid(terms: CoxTerms) -> Fit[Grid]:
@@ -82,16 +83,16 @@ def choose_grid(terms: CoxTerms) -> Fit[Grid]:
     """
     low, high = _OCTAVES
     edges = np.concatenate([[0.0], 2.0 ** (np.arange(4 * low, 4 * high + 1) / 4)])
-    total = yield _ask(edges, "range of times")
-    events, leavers = _read(total)
+    total = yield _ask(terms, edges, ("events",), "range of times")
+    events = np.rint(total["events"])
     if events.sum() < FEWEST_EVENTS:
         raise BadInput(
             f"there are {int(events.sum())} events over all sites; Cox regression needs at least {FEWEST_EVENTS}",
             code="few-events",
         )
-    if events[-1] + leavers[-1]:
+    if events[-1]:
         raise BadInput(
-            f"follow-up times exceed {edges[-1]:.0f}; a common baseline needs shorter ones: use a larger unit, such as days",
+            f"times of events exceed {edges[-1]:.0f}; a common baseline needs shorter ones: use a larger unit, such as days",
             code="out-of-range",
         )
     last = int(np.flatnonzero(events).max()) + 1  # after the last event nothing changes
@@ -105,19 +106,16 @@ def choose_grid(terms: CoxTerms) -> Fit[Grid]:
         cells = np.arange(days) * terms.unit
     else:
         cells = _divide(edges[: last + 1], events[:last], min(4 * terms.intervals, int(events.sum())))
-    total = yield _ask(cells, "times")
-    events, leavers = _read(total)
+    total = yield _ask(terms, cells, ("events", "leavers"), "times")
+    events, leavers = np.rint(total["events"]), np.rint(total["leavers"])
     if terms.baseline == "days":
         return _keep_event_days(cells, edges[last], events, leavers)
     return merge_cells(cells, float(edges[last]), events, leavers, least=terms.least, intervals=terms.intervals)
 
 
-def _ask(edges: Array, step: str) -> Question:
-    return Question(TIMES, {"edges": edges}, {"events": (len(edges),), "leavers": (len(edges),)}, step)
-
-
-def _read(total: Total) -> tuple[Array, Array]:
-    return np.rint(total["events"]), np.rint(total["leavers"])
+def _ask(terms: CoxTerms, edges: Array, names: tuple[str, ...], step: str) -> Question:
+    cells = () if terms.baseline == "days" else names  # single days are allowed together with single patients
+    return Question(TIMES, {"edges": edges}, dict.fromkeys(names, (len(edges),)), step, cells=cells)
 
 
 def _divide(edges: Array, events: Array, count: int) -> Array:
