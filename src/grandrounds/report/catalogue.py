@@ -9,19 +9,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RoundRecord, RunSummary
+from grandrounds.metrics.scores import HEADLINE
 from grandrounds.privacy.in_words import promised
 from grandrounds.report import figures
 from grandrounds.report.estimates import common_estimate, forest_names, read_estimates, slopes
 from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, newest_block
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trust import trust_decisions
-from grandrounds.report.outcome import OUTCOMES
 from grandrounds.report.sections.privacy import spending_figure
 from grandrounds.report.sections.trust import TrustRecord, trust_record
 from grandrounds.report.tables import has_curve, read_survival
 
 _TOP = 15
+_HEADLINES = [metric for task, metric in HEADLINE.items() if task != CLASSIFICATION]
+"""Metrics that rank sites of runs that predict no class."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +84,9 @@ def _curves(run: RunRecord) -> Figure | None:
     tested = [r.test for r in run.rounds if r.test is not None]
     if not tested:
         return None
-    outcome = next((o for o in OUTCOMES.values() if o.main in tested[-1]), None)
-    if outcome is not None and "accuracy" not in tested[-1]:
-        return figures.outcome_curves(run.rounds, outcome.main)
+    metric = next((m for m in _HEADLINES if m in tested[-1]), None)
+    if metric is not None and "accuracy" not in tested[-1]:
+        return figures.outcome_curves(run.rounds, metric)
     return figures.curves(run.rounds, run.summary)
 
 
@@ -243,7 +246,7 @@ FIGURES: dict[str, Entry] = {
     "sites-auroc": Entry(TRAINING, _site_metric("auroc")),
     "sites-log-loss": Entry(TRAINING, _site_metric("log_loss")),
     "sites-ece": Entry(TRAINING, _site_metric("ece")),
-    **{f"sites-{o.main.replace('_', '-')}": Entry(TRAINING, _site_metric(o.main)) for o in OUTCOMES.values()},
+    **{f"sites-{metric.replace('_', '-')}": Entry(TRAINING, _site_metric(metric)) for metric in _HEADLINES},
     "local": Entry(TRAINING, _local, wide=True),
     "reliability": Entry(CALIBRATION, _from_summary("reliability", figures.reliability)),
     "decision-curve": Entry(CALIBRATION, _from_summary("decision_curve", figures.decision_curve)),

@@ -19,7 +19,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.statistics import share_interval
 from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
-from grandrounds.report.outcome import outcome_findings, words_of
+from grandrounds.report.outcome import is_classification, outcome_findings
 
 Figures = Mapping[str, Any]
 """A summary, or the scores of all rows, a site or a subgroup, by name."""
@@ -55,7 +55,7 @@ def describe_findings(summary: Figures) -> list[str]:
     final, effects = summary.get("final") or {}, list(_effects(summary))
     if not is_defined(final.get("count")) or final["count"] < 1:
         return effects
-    if words_of(summary) is not None:
+    if not is_classification(summary):
         return [*effects, *outcome_findings(summary), *_features(summary)]
     return [
         *effects,

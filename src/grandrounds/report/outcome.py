@@ -3,66 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL
-from grandrounds.metrics.fairness import MIN_ROWS, is_defined
+from grandrounds.metrics.fairness import can_rank, is_defined, rank_sites
 from grandrounds.metrics.names import metric_label
-from grandrounds.metrics.scores import BY_NAME, HIGHER_IS_BETTER
+from grandrounds.metrics.scores import BY_NAME, HEADLINE, Place, shown_in
 
 Figures = Mapping[str, Any]
 """A summary, or the scores of all rows, a site or a subgroup, by name."""
 
-
-@dataclass(frozen=True)
-class OutcomeWords:
-    """Words and metrics of a task.
-
-    Attributes:
-        prediction: Name of a prediction.
-        main: The metric by which sites are ranked.
-        metrics: Metrics that pages show, in order.
-        meaning: The main metric in words.
-    """
-
-    prediction: str
-    main: str
-    metrics: tuple[str, ...]
-    meaning: str
+PREDICTIONS = {REGRESSION: "predicted number", COUNT: "expected count", SURVIVAL: "risk score (log hazard)"}
+"""Names of a prediction, by task."""
 
 
-OUTCOMES = {
-    REGRESSION: OutcomeWords(
-        "predicted value", "rmse", ("rmse", "mae", "r2", "bias"),
-        "the root of the mean squared error, in units of the outcome",
-    ),
-    COUNT: OutcomeWords(
-        "expected count", "deviance", ("deviance", "d2", "rmse", "mae", "bias"),
-        "the mean Poisson deviance; lower is better",
-    ),
-    SURVIVAL: OutcomeWords(
-        "risk score", "c_index", ("c_index", "brier", "ibs"),
-        "the share of comparable pairs in which the patient with the earlier event has the higher risk score",
-    ),
-}  # fmt: skip
-
-
-def task_of(summary: Figures) -> str:
+def task_of_run(summary: Figures) -> str:
     """Return the task of a run; runs of earlier versions are of classification."""
     return str(summary.get("task") or CLASSIFICATION)
 
 
-def words_of(summary: Figures) -> OutcomeWords | None:
-    """Return the words and metrics of a run; None for classification, whose pages have their own."""
-    return OUTCOMES.get(task_of(summary))
+def is_classification(summary: Figures) -> bool:
+    """Tell whether a run predicts classes."""
+    return task_of_run(summary) == CLASSIFICATION
 
 
-def shown_metrics(summary: Figures) -> tuple[str, ...]:
-    """List the metrics of a run that pages show: those of its task that it has."""
-    outcome, final = words_of(summary), summary.get("final") or {}
-    assert outcome is not None
-    return tuple(m for m in outcome.metrics if is_defined(final.get(m)))
+def outcome_line(summary: Figures) -> str:
+    """Describe the outcome of a run that predicts no class: 'outcome: days in hospital, a number'; "" where it is not known."""
+    outcome, task = summary.get("outcome") or {}, task_of_run(summary)
+    label = outcome.get("label")
+    if not label:
+        return ""
+    if task == SURVIVAL:
+        event = f" = {outcome['event']}" if outcome.get("event") not in (None, "") else ""
+        return f"outcome: time to {label}{event}, follow-up in {outcome.get('duration')}"
+    return f"outcome: {label}, {'a count' if task == COUNT else 'a number'}"
 
 
 def format_score(metric: str, value: Any) -> str:
@@ -70,63 +44,69 @@ def format_score(metric: str, value: Any) -> str:
     if not is_defined(value):
         return "–"
     digits = BY_NAME[metric].digits if metric in BY_NAME else 3
-    return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.3e}"
+    return f"{value:,.{digits}f}" if abs(value) < 1e6 else f"{value:.3e}"
 
 
 def score_interval(metric: str, figures: Figures) -> str:
     """Format the 95% interval of a score, '0.71 to 0.79'; "" where there is none."""
     low, high = figures.get(f"{metric}_low"), figures.get(f"{metric}_high")
-    return f"{format_score(metric, low)} to {format_score(metric, high)}" if is_defined(low) and is_defined(high) else ""
-
-
-def rank_by_task(summary: Figures) -> list[str]:
-    """List the sites with test rows, the worst by the task's main metric first; sites with few rows come last, by name."""
-    outcome = words_of(summary)
-    assert outcome is not None
-    per_site, metric = summary.get("per_site") or {}, outcome.main
-    tested = [s for s, m in per_site.items() if is_defined(m.get("count")) and m["count"] > 0]
-    ranked = [s for s in tested if per_site[s]["count"] >= MIN_ROWS and is_defined(per_site[s].get(metric))]
-    sign = 1 if HIGHER_IS_BETTER.get(metric, metric == "c_index") else -1
-    return [*sorted(ranked, key=lambda s: (sign * per_site[s][metric], s)), *sorted(set(tested) - set(ranked))]
+    return (
+        f"{format_score(metric, low)} to {format_score(metric, high)}" if is_defined(low) and is_defined(high) else ""
+    )
 
 
 def outcome_findings(summary: Figures) -> Iterator[str]:
     """Describe the scores of a run that predicts no class."""
-    outcome, final = words_of(summary), summary["final"]
-    assert outcome is not None
-    rows, value = round(final["count"]), final.get(outcome.main)
+    task, final = task_of_run(summary), summary["final"]
+    metric, rows = HEADLINE[task], round(final["count"])
+    value = final.get(metric)
     if not is_defined(value):
-        yield f"There are {rows:,} test rows; {metric_label(outcome.main)} is not defined for them."
+        yield f"{metric_label(metric)} is not defined for the {rows:,} test rows of all sites."
         return
-    ends = score_interval(outcome.main, final)
-    within = f" (95% CI {ends})" if ends else ""
-    yield (
-        f"On {rows:,} test rows of all sites {metric_label(outcome.main)} is {format_score(outcome.main, value)}{within}: "
-        f"{outcome.meaning}."
-    )
-    if is_defined(final.get("r2")):
-        yield _explained(float(final["r2"]))
-    if outcome.main == "c_index":
-        low = final.get("c_index_low")
-        if is_defined(low) and low <= 0.5:
-            yield "The model does not clearly rank patients better than chance."
-    sites = [s for s in rank_by_task(summary) if summary["per_site"][s]["count"] >= MIN_ROWS]
+    yield {REGRESSION: _explained_number, COUNT: _explained_count, SURVIVAL: _ranked}[task](summary, float(value), rows)
+    sites = [s for s in rank_sites(summary["per_site"], task) if can_rank(summary["per_site"][s], task)]
     if len(sites) > 1:
-        yield _worst_site(summary, sites, outcome.main)
+        yield _compare_sites(summary, sites, metric)
 
 
-def _explained(r2: float) -> str:
+def _explained_number(summary: Figures, r2: float, rows: int) -> str:
+    label, error = (summary.get("outcome") or {}).get("label") or "the outcome", summary["final"].get("rmse")
+    size = f"; the root of the mean squared error is {format_score('rmse', error)}" if is_defined(error) else ""
     if r2 <= 0:
-        return f"R-squared is {r2:.3f}: predictions are no better than the mean of the outcome."
-    return f"R-squared is {r2:.3f}: predictions explain {r2:.0%} of the variance of the outcome."
+        return f"On {rows:,} test rows predictions of {label} are no better than its mean (R2 {r2:.3f}){size}."
+    return f"On {rows:,} test rows predictions explain {r2:.0%} of the variance of {label} (R2 {r2:.3f}){size}."
 
 
-def _worst_site(summary: Figures, sites: Sequence[str], metric: str) -> str:
-    per_site = summary["per_site"]
-    worst, best = sites[0], [s for s in sites if is_defined(per_site[s].get(metric))][-1]
-    ends = score_interval(metric, per_site[worst])
+def _explained_count(summary: Figures, d2: float, rows: int) -> str:
+    label = (summary.get("outcome") or {}).get("label") or "the count"
+    if d2 <= 0:
+        return f"On {rows:,} test rows expected counts of {label} are no better than its mean (D2 {d2:.3f})."
+    return f"On {rows:,} test rows expected counts explain {d2:.0%} of the Poisson deviance of {label} (D2 {d2:.3f})."
+
+
+def _ranked(summary: Figures, c: float, rows: int) -> str:
+    events = summary["final"].get("events")
+    many = f" with {round(events):,} events" if is_defined(events) else ""
+    ends = score_interval("c_index", summary["final"])
     within = f" (95% CI {ends})" if ends else ""
     return (
-        f"{metric_label(metric)} is worst at {worst}, {format_score(metric, per_site[worst].get(metric))}{within}, and best at "
-        f"{best}, {format_score(metric, per_site[best].get(metric))}; sites also differ in how much their outcomes vary."
+        f"On {rows:,} test rows{many} the C-index is {c:.3f}{within}: in {c:.0%} of comparable pairs of one site, the patient "
+        "with the earlier event has the higher risk score."
+    )
+
+
+def _compare_sites(summary: Figures, sites: Sequence[str], metric: str) -> str:
+    per_site = summary["per_site"]
+    low, high = sites[0], sites[-1]
+    return (
+        f"{metric_label(metric)} is lowest at {low} ({format_score(metric, per_site[low][metric])}) and highest at {high} "
+        f"({format_score(metric, per_site[high][metric])}); part of the difference may be chance."
+    )
+
+
+def shown_scores(place: Place, summary: Figures) -> tuple[str, ...]:
+    """List the metrics that a place shows and the run has."""
+    final = summary.get("final") or {}
+    return tuple(
+        m for m in shown_in(place, task_of_run(summary)) if is_defined(final.get(m)) and m not in ("count", "events")
     )

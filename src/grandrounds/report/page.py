@@ -28,7 +28,7 @@ from grandrounds.metrics.fairness import (
     worst_site,
 )
 from grandrounds.metrics.names import binning_note
-from grandrounds.metrics.scores import BY_NAME
+from grandrounds.metrics.scores import BY_NAME, HEADLINE
 from grandrounds.report import figures
 from grandrounds.report.document import (
     Charts,
@@ -47,7 +47,7 @@ from grandrounds.report.figure import Figure, find_browser, packed_script
 from grandrounds.report.figures.trust import trust_decisions
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.model_table import ReadableModel, model_section
-from grandrounds.report.outcome import words_of
+from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
 from grandrounds.report.provenance import Provenance
 from grandrounds.report.sections.description import survival_section, table_one_section
 from grandrounds.report.sections.estimates import estimates_section
@@ -126,7 +126,10 @@ def report_page(
 
 def _event_lines(summary: RunSummary) -> list[str]:
     """Name the event, or the classes where there are more than two; a run of version 0.1 records neither."""
-    if words_of(summary) is not None or (not has_test_rows(summary) and not summary.event):
+    if not is_classification(summary):
+        line = outcome_line(summary)
+        return [f"<p><b>{escape(line)}</b></p>"] if line else []
+    if not summary.parameters:
         return []
     if "event" not in summary:
         if summary.final.get("sensitivity") is None:
@@ -148,7 +151,7 @@ def _performance(summary: RunSummary, charts: Charts) -> list[str]:
         if not summary.parameters:
             return []
         return ["<p class='quiet'>No row was set aside for a test: the run has no scores of predictions.</p>"]
-    if words_of(summary) is not None:
+    if not is_classification(summary):
         return outcome_section(summary)
     return [
         "<h2>Sites, lowest AUROC first</h2>",
@@ -169,7 +172,7 @@ def _training(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary
 
 
 def _tiles(summary: RunSummary) -> str:
-    if words_of(summary) is None:
+    if is_classification(summary):
         tiles = _class_tiles(summary)
     else:
         tiles = [(escape(n), escape(v), escape(note)) for n, v, note in outcome_tiles(summary)]
@@ -215,13 +218,13 @@ def _rounds(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary) 
     """Draw training curves of all sites together and of each site, and the aggregation weights."""
     out = []
     if any(r.test is not None for r in rounds):
-        outcome = words_of(summary)
-        if outcome is None:
+        if is_classification(summary):
             out += [charts.place(figures.curves(rounds, summary), wide=True)]
             paired = [figures.site_curves(rounds)]
         else:
-            out += [charts.place(figures.outcome_curves(rounds, outcome.main), wide=True)]
-            paired = [figures.site_curves(rounds, outcome.main)] if has_site_scores(rounds, outcome.main) else []
+            metric = HEADLINE[task_of_run(summary)]
+            out += [charts.place(figures.outcome_curves(rounds, metric), wide=True)]
+            paired = [figures.site_curves(rounds, metric)] if has_site_scores(rounds, metric) else []
     else:
         paired = []
     weighed = [r for r in rounds if r.decision.weights]

@@ -17,6 +17,7 @@ from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import COUNT, REGRESSION, SURVIVAL
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
+from grandrounds.data.kinds import outcome_of
 from grandrounds.data.outcome import Outcome
 from grandrounds.data.schema import Schema
 from grandrounds.models import Dense
@@ -77,12 +78,6 @@ def to_json(model: TrainedModel) -> dict[str, Any]:
         for key in ("classes", "event", "threshold", "temperature", "platt"):
             del values[key]
     return values
-
-
-def outcome_of(encoding: Encoding) -> Outcome | None:
-    """Return the outcome of a model that predicts no class; None for a classifier."""
-    outcome: Outcome | None = getattr(encoding, "outcome", None)
-    return outcome
 
 
 def dense_parts(model: TrainedModel, kind: str) -> tuple[Dense, Encoding, Schema]:

@@ -10,9 +10,9 @@ import numpy as np
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import COUNT, REGRESSION
 from grandrounds.data.encoding import Encoding
+from grandrounds.data.kinds import outcome_of
 from grandrounds.data.outcome import Outcome
 from grandrounds.report.model_table import MAX_LISTED_INPUTS, ReadableModel, Weight
-from grandrounds.runs.export import outcome_of
 from grandrounds.runs.model import TrainedModel
 
 
