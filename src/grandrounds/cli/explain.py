@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from grandrounds.analysis.case.image import ImageExplanation, SiteImageExplanation
     from grandrounds.analysis.case.near_misses import NearMisses
+    from grandrounds.analysis.case.outcome import OutcomeExplanation
     from grandrounds.analysis.case.pages import Explanation
     from grandrounds.analysis.case.site import SiteExplanation
     from grandrounds.analysis.case.table import Attribution, CaseExplanation
@@ -233,6 +234,7 @@ def show(console: Console, explanation: Explanation, *, run: Path, top: int) -> 
     """
     from grandrounds.analysis.case.image import ImageExplanation, SiteImageExplanation
     from grandrounds.analysis.case.near_misses import NearMisses
+    from grandrounds.analysis.case.outcome import OutcomeExplanation
     from grandrounds.analysis.case.table import CaseExplanation
 
     if isinstance(explanation, NearMisses):
@@ -240,6 +242,8 @@ def show(console: Console, explanation: Explanation, *, run: Path, top: int) -> 
         return
     if isinstance(explanation, CaseExplanation):
         _show_case(console, explanation, top)
+    elif isinstance(explanation, OutcomeExplanation):
+        _show_outcome(console, explanation, top)
     elif isinstance(explanation, ImageExplanation):
         _show_image(console, explanation)
     elif isinstance(explanation, SiteImageExplanation):
@@ -290,6 +294,45 @@ def _show_case(console: Console, case: CaseExplanation, top: int) -> None:
     for flag in case.bias:
         shown = next(value_text(r) for r in case.attributions if r.column == flag.column)
         _line(console, styled(("bias?", "red"), f" {flag.column} = {shown} ({flag.kind}) {flag.words}"))
+    for text, _ in quality_lines(case.quality, case.zero_weight_columns):
+        _line(console, warn(text, "data:"))
+
+
+def _show_outcome(console: Console, case: OutcomeExplanation, top: int) -> None:
+    """Print the explanation of a number, a count or a hazard; of many columns the strongest."""
+    from rich.table import Table
+
+    from grandrounds.analysis.case.case_page import PARTS, case_title
+    from grandrounds.analysis.case.outcome_page import (
+        contribution_rows,
+        format_prediction,
+        outcome_guide,
+        prediction_interval_text,
+        prediction_title,
+    )
+    from grandrounds.analysis.case.values import quality_lines
+
+    part, ends = PARTS.get(case.part or "", "new patient"), prediction_interval_text(case)
+    _line(console, styled((case_title(case), "bold"), f" ({part}, {case.model_owner})"))
+    _line(
+        console,
+        styled(
+            f"{prediction_title(case)}: ",
+            (format_prediction(case, case.prediction), "bold"),
+            f" (95% CI {ends})" if ends else "",
+            f"; outcome {case.outcome or 'not known'}",
+        ),
+    )
+    head, rows = contribution_rows(case)
+    table = Table()
+    for k, name in enumerate(head):
+        table.add_column(name, justify="left" if k == 0 or name == "among patients" else "right")
+    for row in rows[: 2 * top + 1]:
+        table.add_row(*map(styled, row))
+    console.print(table)
+    if len(rows) > 2 * top + 1:
+        _line(console, f"{len(rows) - 2 * top - 1} weaker contributions are not shown; --top shows more", "dim")
+    _line(console, outcome_guide(case)[1], "dim")
     for text, _ in quality_lines(case.quality, case.zero_weight_columns):
         _line(console, warn(text, "data:"))
 

@@ -19,6 +19,7 @@ from grandrounds.analysis.case.image import (
     explain_site_images,
 )
 from grandrounds.analysis.case.near_misses import NearMisses, near_misses
+from grandrounds.analysis.case.outcome import OutcomeExplanation, explain_outcome_row
 from grandrounds.analysis.case.rows import (
     TRAINING_ROW,
     CaseRow,
@@ -33,6 +34,7 @@ from grandrounds.analysis.case.site import SiteExplanation, explain_site_columns
 from grandrounds.analysis.case.table import Attribution, CaseExplanation, explain_table_row
 from grandrounds.core.errors import BadInput
 from grandrounds.core.names import site_named
+from grandrounds.data.kinds import outcome_of
 from grandrounds.explain.explainers.registry import DEFAULT_CASE
 from grandrounds.methods.baselines import POOL
 
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from grandrounds.runs.model import TrainedModel
     from grandrounds.runs.run import Run
 
-Case = CaseExplanation | ImageExplanation
+Case = CaseExplanation | ImageExplanation | OutcomeExplanation
 Site = SiteExplanation | SiteImageExplanation
 
 _NO_SITE = "models stay separate in this run and this row is no site's: their mean is used (--for SITE names another)"
@@ -123,6 +125,18 @@ def explain_row(
         if protected:
             raise BadInput("--protected names columns, and images have none", code="images-without-columns")
         return explain_image(model, row, model_owner=model_owner, task=task, seed=run.plan["seed"])
+    outcome = outcome_of(model.encoding)
+    if outcome is not None:
+        return explain_outcome_row(
+            run,
+            model,
+            row,
+            comparison,
+            outcome=outcome,
+            model_owner=model_owner,
+            user=user,
+            explainer=explainer or DEFAULT_CASE,
+        )
     return explain_table_row(
         run,
         model,

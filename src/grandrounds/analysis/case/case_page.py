@@ -11,6 +11,7 @@ import numpy as np
 
 from grandrounds.analysis.case.attributions import EXPLAINERS, LOG_ODDS
 from grandrounds.analysis.case.near_misses import NEAR, NearMisses
+from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines, share_text, short
 from grandrounds.data.sets.labels import column_label
@@ -26,13 +27,13 @@ Scale = Literal["risk", "log-odds"]
 """The axis of a waterfall."""
 
 
-def case_title(case: CaseExplanation) -> str:
+def case_title(case: CaseExplanation | OutcomeExplanation) -> str:
     """Write the title: which patient, at which site."""
     where = f" at {case.site}" if case.site else ""
     return f"Row {case.number} of {case.source}{where}"
 
 
-def patient_name(case: CaseExplanation) -> str:
+def patient_name(case: CaseExplanation | OutcomeExplanation) -> str:
     """Name the patient for a heading: the row number and the hospital."""
     return f"Patient {case.number}" + (f", {case.site}" if case.site else "")
 
@@ -310,7 +311,7 @@ INTERVALS = (
 
 PRIVATE = "Patient data. Treat this page as part of the medical record."
 
-_STYLE = f"""
+PAGE_STYLE = f"""
 :root {{ color-scheme: light dark; --ink: #1b1f24; --quiet: #57606a; --line: #e5e8eb; --up: #d55e00; --down: #0072b2;
   --paper: #fff; --box: #d0d7de; --warn: #fff8c5; --flag: #fdebe0 }}
 body {{ color: var(--ink); background: var(--paper) }}
@@ -374,7 +375,7 @@ def case_page(case: CaseExplanation, *, top: int) -> str:
         "<h2>How to read this</h2>",
         *[f"<p>{escape(line)}</p>" for line in reading_guide(case)],
     ]
-    return document(case_title(case), body, None, style=_STYLE)
+    return document(case_title(case), body, None, style=PAGE_STYLE)
 
 
 def _log_odds_switch(case: CaseExplanation) -> list[str]:
@@ -395,7 +396,7 @@ def risk_interval_text(case: CaseExplanation) -> str:
     return "" if ends is None else f"{ends[0]:.1%} to {ends[1]:.1%}"
 
 
-def has_intervals(case: CaseExplanation) -> bool:
+def has_intervals(case: CaseExplanation | OutcomeExplanation) -> bool:
     """Tell whether contributions have 95% intervals."""
     return any(r.low is not None for r in case.attributions)
 
@@ -414,7 +415,7 @@ def decision_text(case: CaseExplanation) -> str:
     return "flagged" if case.decision == case.target_class else "not flagged"
 
 
-def missing_lines(case: CaseExplanation) -> list[str]:
+def missing_lines(case: CaseExplanation | OutcomeExplanation) -> list[str]:
     """Count the missing values in a sentence; empty where there are none."""
     missing = sum(r.imputed for r in case.attributions)
     if not missing:
@@ -468,7 +469,7 @@ def near_misses_page(misses: NearMisses) -> str:
         table(["case", "<th class='text'>site</th>", "risk", "points below the threshold"], rows),
         "<p class='quiet'>Explain each of them with rounds explain RUN --case N.</p>",
     ]
-    return document(title, body, None, style=_STYLE)
+    return document(title, body, None, style=PAGE_STYLE)
 
 
 def near_misses_title(misses: NearMisses) -> str:

@@ -9,6 +9,8 @@ from grandrounds.analysis.case.case_page import case_figure, case_page, near_mis
 from grandrounds.analysis.case.image import ImageExplanation, SiteImageExplanation
 from grandrounds.analysis.case.image_page import image_case_page, image_png, site_images_page
 from grandrounds.analysis.case.near_misses import NearMisses
+from grandrounds.analysis.case.outcome import OutcomeExplanation
+from grandrounds.analysis.case.outcome_page import outcome_figure, outcome_page
 from grandrounds.analysis.case.site_page import site_figure, site_page
 from grandrounds.analysis.case.table import CaseExplanation
 from grandrounds.core.arrays import write_atomic
@@ -29,6 +31,8 @@ def page(explanation: Explanation, *, top: int) -> str:
         return near_misses_page(explanation)
     if isinstance(explanation, CaseExplanation):
         return case_page(explanation, top=top)
+    if isinstance(explanation, OutcomeExplanation):
+        return outcome_page(explanation)
     if isinstance(explanation, ImageExplanation):
         return image_case_page(explanation)
     return (
@@ -51,11 +55,12 @@ def write_page(path: Path, explanation: Explanation, *, top: int) -> None:
         elif isinstance(explanation, ImageExplanation | SiteImageExplanation):
             write_atomic(path, image_png(explanation), durable=False)
         elif not isinstance(explanation, NearMisses):
-            drawn = (
-                case_figure(explanation, top=top)
-                if isinstance(explanation, CaseExplanation)
-                else site_figure(explanation, top=top)
-            )
+            if isinstance(explanation, CaseExplanation):
+                drawn = case_figure(explanation, top=top)
+            elif isinstance(explanation, OutcomeExplanation):
+                drawn = outcome_figure(explanation, top=top)
+            else:
+                drawn = site_figure(explanation, top=top)
             drawn.write_png(path)
     except OSError as e:
         raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another --out", code="cannot-write") from None
