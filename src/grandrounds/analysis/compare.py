@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import TrainSettings
 from grandrounds.core.plugins import is_path, last_word
 from grandrounds.methods.dp import DP_SGD
@@ -23,7 +24,9 @@ from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.metrics import DESCRIPTIONS, METRICS, PairedTest, Place, Summary, paired_t, shown_in
 from grandrounds.metrics.fairness import lowest_accuracy, worst_site
 from grandrounds.metrics.names import FINETUNED_PREFIX, OOD_PREFIX, base_metric, metric_range
+from grandrounds.metrics.scores import OUTCOME_SCORES
 from grandrounds.metrics.statistics import clip_pair, describe_bounded
+from grandrounds.report.outcome import is_classification, task_of_run
 from grandrounds.runs.run import Run
 
 if TYPE_CHECKING:
@@ -158,7 +161,9 @@ class Comparison:
 
 
 def _event(run: Run) -> str:
-    """Name the event of a run; in version 0.1 it is the last class, and not in the summary."""
+    """Name the event of a run, or the column of numbers; in version 0.1 it is the last class, and not in the summary."""
+    if not is_classification(run.summary):
+        return str(run.plan["data"]["label"] or "label")
     event = run.summary.get("event")
     return f"{run.plan['data']['label'] or 'label'} = {event['class'] if event else 'the last class'}"
 
@@ -222,7 +227,7 @@ def check_metrics(chosen: Sequence[str], custom: Sequence[str]) -> None:
     Raises:
         BadInput: A metric is unknown.
     """
-    figures = [*DESCRIPTIONS, *map(last_word, custom)]
+    figures = [*DESCRIPTIONS, *(m.name for table in OUTCOME_SCORES.values() for m in table), *map(last_word, custom)]
     names = [*figures, WORST, WORST_AUROC, GAP, *SUMMARY_METRICS]
     for metric in chosen:
         if metric not in names and base_metric(metric) not in figures:
@@ -230,7 +235,26 @@ def check_metrics(chosen: Sequence[str], custom: Sequence[str]) -> None:
 
 
 def default_metrics(runs: Sequence[Run], *, virtual_seconds: float | None = None) -> tuple[str, ...]:
-    """Choose `DEFAULT_METRICS`, of decisions where all runs have them; rounds (`virtual_seconds`) and runs of 0.1 do not."""
+    """Choose the metrics of the runs' task; of classes `DEFAULT_METRICS`, of decisions where all runs have them.
+
+    Rounds (`virtual_seconds`) and runs of version 0.1 have no figures of decisions.
+
+    Args:
+        runs: Finished runs.
+        virtual_seconds: The time of the comparison; None: the end.
+
+    Raises:
+        BadInput: The runs are of different tasks.
+    """
+    tasks = sorted({task_of_run(run.summary) for run in runs})
+    if len(tasks) > 1:
+        raise BadInput(
+            f"these runs predict different kinds of outcome ({', '.join(tasks)}), which have no metric in common: compare runs "
+            "of one task",
+            code="several-tasks",
+        )
+    if tasks and tasks[0] != CLASSIFICATION:
+        return shown_in(Place.COMPARISON, tasks[0])
     if virtual_seconds is not None:
         return DEFAULT_METRICS
     finals = [run.summary["final"] for run in runs]

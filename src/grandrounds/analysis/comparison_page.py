@@ -8,6 +8,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.names import metric_range
 from grandrounds.metrics.statistics import describe_bounded
@@ -165,9 +166,13 @@ def _trade(rows: Sequence[ComparisonRow], stability: Mapping[str, Mapping[str, T
 def _course(runs: Mapping[str, Sequence[Run]], charts: Charts) -> list[str]:
     """Draw the curves of each arm over the rounds."""
     drawn = []
-    for metric in _CURVES:
+    tasks = {run.summary.task for arm_runs in runs.values() for run in arm_runs}
+    shown = _CURVES if tasks <= {CLASSIFICATION} else [m for task in sorted(tasks) for m in shown_in(Place.COURSE, task)]
+    for metric in shown:
         curves = {
-            arm: [{r["round"]: r["test"][metric] for r in run.rounds if "test" in r} for run in arm_runs]
+            arm: [
+                {r["round"]: r["test"][metric] for r in run.rounds if metric in (r.get("test") or {})} for run in arm_runs
+            ]
             for arm, arm_runs in runs.items()
         }
         if any(len(curve) > 1 for arm_runs in curves.values() for curve in arm_runs):

@@ -114,15 +114,25 @@ def compare(
             echo(f"report: {report}")
 
 
+def _headline(run: Run) -> str:
+    """Name the metric that ranks runs of this task, with its value."""
+    from grandrounds.cli.screen import number
+    from grandrounds.metrics.names import metric_label
+    from grandrounds.metrics.scores import HEADLINE
+
+    metric = HEADLINE[run.summary.task]
+    return f"{metric_label(metric)} {number(run.summary.final[metric], 3)}"
+
+
 def _run(plans: Plans, out: Path, *, jobs: int, quiet: bool) -> list[Run]:
-    from grandrounds.cli.screen import number, runs_bar
+    from grandrounds.cli.screen import runs_bar
     from grandrounds.runs.batch import run_all
 
     with runs_bar(quiet=quiet) as bar:
         task = bar.add_task("", total=len(plans))
 
         def show_progress(name: str, run: Run) -> None:
-            bar.update(task, advance=1, description=f"{name}: AUROC {number(run.summary.final['auroc'], 3)}")
+            bar.update(task, advance=1, description=f"{name}: {_headline(run)}")
 
         return run_all(plans, out, jobs=jobs, progress=show_progress)
 

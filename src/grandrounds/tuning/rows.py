@@ -19,6 +19,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
@@ -46,6 +47,7 @@ class TrialRows:
     validation: int  # number of rows on which settings are scored
     part: str = "validation"  # the part of a run's summary with their scores
     file: Path | None = None  # rows stored for the trials, to be removed
+    task: str = CLASSIFICATION  # the type of the outcome
 
     def plan(self, plan: PlanTable) -> PlanTable:
         """Return a trial's plan on these rows. The trial sets the preparation of the data (data.scale ...)."""
@@ -70,16 +72,17 @@ def prepare_rows(plan: PlanTable, folder: Path, *, share: float, secret: str | N
         given = read_data(Plan({**plan, "data": {**plan["data"], "table": secret}}).data)
     consortium = assemble(_without_corruption(plan), given)
     val = sum(len(r.val) for r in consortium.stack.rows)
-    classes = len(set(consortium.stack.data.label.tolist()))
+    data = consortium.stack.data
+    classes, task = len(set(data.label.tolist())), CLASSIFICATION if isinstance(data, ImageSet) else data.schema.task
     if not val:
         raise BadInput("tuning needs validation rows, and split.val is 0: set split.val above 0", code="no-validation-rows")
     if share < 1 or under_budget(Plan(plan)):
-        return _draw_share(plan, folder, consortium, share=share, classes=classes)
+        return replace(_draw_share(plan, folder, consortium, share=share, classes=classes), task=task)
     if given is None:
-        return TrialRows({"data": {}}, classes, val)
+        return TrialRows({"data": {}}, classes, val, task=task)
     file = _write(given, folder)
-    data = {"name": None, "table": str(file), "query": None, "pictures": None, "sha256": None}
-    return TrialRows({"data": data}, classes, val, file=file)
+    section = {"name": None, "table": str(file), "query": None, "pictures": None, "sha256": None}
+    return TrialRows({"data": section}, classes, val, file=file, task=task)
 
 
 def _without_corruption(plan: PlanTable) -> Plan:
@@ -109,7 +112,8 @@ def _draw_share(plan: PlanTable, folder: Path, consortium: Consortium, *, share:
         file = _write(data.table.take(rows).with_columns({_SITE: owner}), folder)
         old = plan["data"]["site"]
         section["drop"] = [*plan["data"]["drop"], *([old] if old else [])]
-        roles = {data.schema.label, data.schema.patient, data.schema.time, *section["drop"]}
+        roles = {data.schema.label, data.schema.patient, data.schema.time, data.schema.duration, *section["drop"]}
+        section |= {} if data.schema.task == CLASSIFICATION else {"task": data.schema.task}
         kinds = {c.name: list(c.order) if c.order else c.kind for c in data.schema.columns}
         section |= {"kinds": {n: k for n, k in kinds.items() if k != "constant" and n not in roles}, "site": _SITE}
     section["table"] = str(file)

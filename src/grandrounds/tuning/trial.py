@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plugins import last_word
 from grandrounds.metrics import DESCRIPTIONS, HIGHER_IS_BETTER
+from grandrounds.metrics.scores import HEADLINE, OUTCOME_SCORES
 from grandrounds.tuning.space import Value
 
 if TYPE_CHECKING:
@@ -53,16 +55,24 @@ def check_metric(metric: str | None, direction: str, custom: Sequence[str]) -> N
     """
     if metric is None:
         return
-    names = [*DESCRIPTIONS, *map(last_word, custom)]
+    names = [*DESCRIPTIONS, *(m.name for table in OUTCOME_SCORES.values() for m in table), *map(last_word, custom)]
     if metric not in names:
         raise BadInput(f"no metric '{metric}'; {nearest(metric, names)}", code="unknown-metric")
     if direction == "auto" and HIGHER_IS_BETTER.get(metric) is None:
         raise BadInput(f"the direction of '{metric}' is unknown: give --direction maximize or minimize", code="unknown-direction")
 
 
-def make_goal(metric: str | None, direction: str, *, classes: int) -> Goal:
-    """Return the goal: the given metric, or AUROC for two classes and accuracy for more."""
-    name = metric or ("auroc" if classes == 2 else "accuracy")
+def make_goal(metric: str | None, direction: str, *, classes: int, task: str = CLASSIFICATION) -> Goal:
+    """Return the goal: the given metric, or that of the task: AUROC for two classes, accuracy for more, R2, D2, C-index.
+
+    Args:
+        metric: The metric; None is the default.
+        direction: "auto", "maximize" or "minimize".
+        classes: Number of classes.
+        task: The type of the outcome.
+    """
+    usual = ("auroc" if classes == 2 else "accuracy") if task == CLASSIFICATION else HEADLINE[task]
+    name = metric or usual
     return Goal(name, HIGHER_IS_BETTER.get(name) is True if direction == "auto" else direction == "maximize")
 
 

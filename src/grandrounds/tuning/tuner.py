@@ -53,7 +53,7 @@ def run_search(
     try:
         rows = prepare_rows(plan, folder, share=settings.share, secret=secret, table=table)
         try:
-            aim = make_goal(settings.metric, settings.direction, classes=rows.classes)
+            aim = make_goal(settings.metric, settings.direction, classes=rows.classes, task=rows.task)
             initial = current_values(space, tuned_experiment)
             study = Study.open(
                 folder,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,8 +34,10 @@ from grandrounds.analysis.case.table import verdict
 from grandrounds.console.run_index import NotFound
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.data.dataset import Dataset, read_new_rows
 from grandrounds.data.images import ImageSet
+from grandrounds.data.kinds import task_of
 from grandrounds.data.table import Table
 from grandrounds.methods.baselines import POOL
 from grandrounds.site.stack import PARTS
@@ -205,7 +207,8 @@ Reliability = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PatientLine:
-    """One patient of the list. `risk`: of the event of two classes, else of the class that was decided for."""
+    """One patient of the list. `risk`: of the event of two classes, else of the class that was decided for; of other tasks the
+    prediction."""
 
     case: int
     patient: str | None
@@ -224,6 +227,7 @@ class ScoredPatients:
     threshold: float | None
     lines: tuple[PatientLine, ...]
     event: str | None = None  # of two classes
+    task: str = CLASSIFICATION
 
 
 class Patients:
@@ -244,6 +248,11 @@ class Patients:
     def has_images(self) -> bool:
         """True for a run of images, whose patients have no columns."""
         return self.run.model.schema is None
+
+    @property
+    def has_outcome(self) -> bool:
+        """True for a run that predicts a number, a count or the time to an event."""
+        return task_of(self.run.model.encoding) != CLASSIFICATION
 
     def model(self, site: str | None) -> TrainedModel:
         """Return the model that a site uses, read once."""
@@ -317,6 +326,8 @@ class Patients:
             rows, outcomes = self.rows.take_cases(cases)
             model, task = self.model(self.user), self._task(self.user)
             prediction = model.predict(rows, task=task)
+        if prediction.values is not None:
+            return self._list_outcomes(cases, prediction.values.tolist(), outcomes)
         cut = None if prediction.event is None else model.threshold
         risks = prediction.probabilities.max(axis=1) if cut is None else prediction.risk
         event, lines = prediction.classes[-1] if prediction.event is None else prediction.event.word, []
@@ -330,6 +341,19 @@ class Patients:
         places = {part: k for k, part in enumerate(dict.fromkeys(self.rows.parts.values()))}
         lines.sort(key=lambda line: (places[line.part], -line.risk, line.case))
         return ScoredPatients(prediction.classes, cut, tuple(lines), None if cut is None else event)
+
+    def _list_outcomes(
+        self, cases: Sequence[int], values: Sequence[float], outcomes: Sequence[str | None]
+    ) -> ScoredPatients:
+        """List predicted numbers, counts or risk scores: test rows first, each part from the highest down."""
+        names = self.rows.names(list(cases))
+        lines = [
+            PatientLine(case, name, self.rows.parts[case], value, "", outcome, None)
+            for case, name, value, outcome in zip(cases, names, values, outcomes, strict=True)
+        ]
+        places = {part: k for k, part in enumerate(dict.fromkeys(self.rows.parts.values()))}
+        lines.sort(key=lambda line: (places[line.part], -line.risk, line.case))
+        return ScoredPatients((), None, tuple(lines), task=task_of(self.run.model.encoding))
 
     @property
     def reliability(self) -> Reliability:

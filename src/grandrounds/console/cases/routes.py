@@ -24,7 +24,7 @@ from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.cases.what_if import LONGEST
 from grandrounds.console.render import render_page
 from grandrounds.console.views import case as of_case
-from grandrounds.console.views import case_image, case_others
+from grandrounds.console.views import case_image, case_others, case_outcome
 from grandrounds.console.views.case import PatientPage, Sort, case_runs, patient_page
 from grandrounds.console.views.runs import RunLine
 from grandrounds.core.errors import BadInput
@@ -150,8 +150,10 @@ def _list(request: Request, who: CurrentUser, cases: SiteCases, shown: PatientPa
 )
 def one(
     request: Request, who: Clinician, cases: CasesHere, run: RunName, case: CaseNumber
-) -> of_case.CaseView | case_image.ImageView:
+) -> of_case.CaseView | case_image.ImageView | case_outcome.OutcomeView:
     patients = open_patient(request, who, cases, run, case, "record")
+    if patients.has_outcome:
+        return case_outcome.view(patients, case)
     return case_image.view(patients, case) if patients.has_images else of_case.view(patients, case)
 
 
@@ -166,6 +168,8 @@ def figure(
     scale: Annotated[Scale, Query(description="The axis of the waterfall.")] = "risk",
 ) -> dict[str, object]:
     patients = open_patient(request, who, cases, run, case, "figure")
+    if patients.has_outcome:
+        return case_outcome.figure(patients, case, figure)
     drawn = case_others.figure(get_state(request).run_index, run, patients, case, figure)
     return of_case.figure(patients, case, figure, scale=scale) if drawn is None else drawn
 
@@ -255,6 +259,8 @@ def _patient(request: Request, who: Clinician, cases: SiteCases, run: str, numbe
     render = partial(
         render_page, request, who=who, run=run, number=number, model_hash=patients.model_hash, now=time.time()
     )
+    if patients.has_outcome:
+        return render("case_outcome.html", case=case_outcome.view(patients, number))
     other_models = case_others.explain_elsewhere(get_state(request).run_index, run, patients, number)
     if patients.has_images:
         return render("case_image.html", case=case_image.view(patients, number), others=other_models)

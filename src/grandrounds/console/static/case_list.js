@@ -15,7 +15,7 @@
     made.textContent = text;
     return made;
   };
-  const line = (patient, named) => {
+  const line = (patient, named, isRisk) => {
     const row = document.createElement("tr");
     const link = document.createElement("a");
     link.href = `/case?${new URLSearchParams({run: form.dataset.run, case: patient.case})}`;
@@ -23,11 +23,14 @@
     cell(row, "").append(link);
     if (named) cell(row, "").append(names.bdi(patient.patient));
     cell(row, words[patient.part ?? "new"] ?? patient.part);
-    cell(row, percent(patient.risk), "number");
-    const meter = document.createElement("meter");
-    meter.min = 0; meter.max = 1; meter.value = patient.risk;
-    meter.setAttribute("aria-hidden", "true");
-    cell(row, "").append(meter);
+    cell(row, isRisk ? percent(patient.risk) : patient.risk.toPrecision(4), "number");
+    const bar = cell(row, "");
+    if (isRisk) {
+      const meter = document.createElement("meter");
+      meter.min = 0; meter.max = 1; meter.value = patient.risk;
+      meter.setAttribute("aria-hidden", "true");
+      bar.append(meter);
+    }
     cell(row, "").append(names.bdi(patient.decision));
     cell(row, "").append(names.bdi(patient.outcome ?? "not known"));
     const told = cell(row, "");
@@ -58,8 +61,9 @@
       options(form.elements.verdict, told.verdicts, key => key);
       const named = told.patients.some(patient => patient.patient !== null);
       document.getElementById("named").hidden = !named;
-      document.getElementById("risk-head").textContent = told.event === null ? "certainty" : `risk of ${told.event}`;
-      body.replaceChildren(...told.patients.map(patient => line(patient, named)));
+      const isRisk = !told.prediction;
+      document.getElementById("risk-head").textContent = told.prediction || (told.event === null ? "certainty" : `risk of ${told.event}`);
+      body.replaceChildren(...told.patients.map(patient => line(patient, named, isRisk)));
       const cut = told.threshold === null ? "" : `; flagged from a risk of ${percent(told.threshold)}`;
       count.textContent = `${told.matching} of ${told.all}${cut}`;
       document.getElementById("notes").textContent = told.notes.join(" ");

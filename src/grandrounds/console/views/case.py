@@ -29,6 +29,7 @@ from grandrounds.analysis.case.case_page import (
     verdict_lines,
 )
 from grandrounds.analysis.case.image import ImageExplanation
+from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.table import Attribution, CaseExplanation
 from grandrounds.analysis.case.values import WHY, quality_lines
 from grandrounds.console.cases.patients import MAX_SCORED, PatientLine, Patients, Reliability
@@ -37,8 +38,10 @@ from grandrounds.console.cases.what_if import Control, controls, parse_values
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.runs import RunLine, run_line
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.data.sets.labels import column_label
 from grandrounds.report.figure import Figure
+from grandrounds.report.outcome import PREDICTIONS
 
 WATERFALL = "waterfall"
 MAX_BARS = 10
@@ -215,6 +218,8 @@ def explain_table_case(patients: Patients, number: int) -> CaseExplanation:
     case = patients.explain(number)
     if isinstance(case, ImageExplanation):
         raise BadInput("this run is of images, which have heat maps and no columns", code="needs-table")
+    if isinstance(case, OutcomeExplanation):
+        raise BadInput(f"this run predicts {case.label}, which has no classes and no risk", code="not-binary")
     return case
 
 
@@ -284,6 +289,7 @@ class PatientPage(BaseModel):
     pages: int
     patients: list[PatientLine]
     notes: list[str]
+    prediction: str = ""  # the name of the prediction, where it is no risk
 
 
 def case_runs(run_index: RunIndex, cases: SiteCases) -> list[RunLine]:
@@ -335,6 +341,7 @@ def patient_page(
         notes=[f"{MAX_SCORED} images are scored for this list; {unscored} more can be opened by number"]
         if unscored
         else [],
+        prediction="" if scored.task == CLASSIFICATION else f"{PREDICTIONS[scored.task]} of {label}",
     )
 
 

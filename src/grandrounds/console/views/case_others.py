@@ -14,9 +14,11 @@ import numpy as np
 from pydantic import BaseModel
 
 from grandrounds.analysis.case.image import ImageExplanation
+from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.table import CaseExplanation
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.run_index import NotFound, RunIndex
+from grandrounds.core.errors import BadInput
 from grandrounds.data.sets.labels import column_label
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.cases import attribution_shares, attributions_by_model
@@ -95,7 +97,7 @@ class _Sketches:
 
 
 def explain_elsewhere(run_index: RunIndex, name: str, patients: Patients, number: int) -> OtherModels:
-    case = patients.explain(number)
+    case = _explain(patients, number)
     apart = _models(patients)
     blocks = {} if isinstance(case, ImageExplanation) or apart else _load_sketches(run_index, name)
     sentences = _separate(patients, apart) if apart else _common(case, blocks)
@@ -112,9 +114,21 @@ def explain_elsewhere(run_index: RunIndex, name: str, patients: Patients, number
     )
 
 
+def _explain(
+    patients: Patients, number: int, *, model_site: str | None = None
+) -> CaseExplanation | ImageExplanation:
+    """Explain a patient of a run that predicts classes."""
+    case = patients.explain(number, model_site=model_site)
+    if isinstance(case, OutcomeExplanation):
+        raise BadInput(
+            f"models of other sites are compared for classes, and this run predicts {case.label}", code="not-binary"
+        )
+    return case
+
+
 def figure(run_index: RunIndex, name: str, patients: Patients, number: int, figure_name: str) -> Figure | None:
     """One of this section's figures; None where `figure_name` is none of them."""
-    case = patients.explain(number)
+    case = _explain(patients, number)
     if figure_name not in (BY_MODEL, *BLOCKS.values()) or isinstance(case, ImageExplanation):
         return None
     shown_others = explain_elsewhere(run_index, name, patients, number)
@@ -152,11 +166,11 @@ def _models(patients: Patients) -> dict[str, list[str]]:
 def _explain_by_models(
     patients: Patients, number: int, apart: Mapping[str, list[str]], columns: list[str]
 ) -> list[ModelExplanation]:
-    mine = patients.explain(number)
+    mine = _explain(patients, number)
     explained = []
     for sites in list(apart.values())[: MODELS + 1]:
         is_own = patients.user in sites
-        case = mine if is_own else patients.explain(number, model_site=sites[0])
+        case = mine if is_own else _explain(patients, number, model_site=sites[0])
         if isinstance(case, ImageExplanation):
             explained.append(
                 ModelExplanation(
