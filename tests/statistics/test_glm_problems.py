@@ -156,6 +156,21 @@ def test_bad_outcomes_are_refused_on_sums_in_one_sentence(terms, y, words):
     assert "\n" not in str(caught.value)
 
 
+def test_free_intercepts_need_a_hospital_with_both_outcomes():
+    x, _, site = heart_rows()
+    with pytest.raises(BadInput, match="use random or common intercepts"):
+        drive("clear", GLMTerms("logistic", HEART, intercept="own"), by_site(x, (site > 1).astype(float), site))
+
+
+@pytest.mark.parametrize("intercept", ["common", "own", "random"])
+def test_a_regression_without_columns_has_an_intercept(intercept):
+    _, y, site = heart_rows()
+    result, _ = drive("clear", GLMTerms("logistic", (), intercept=intercept), by_site(np.zeros((740, 0)), y, site))
+    if intercept == "common":
+        np.testing.assert_allclose(result.beta, [np.log(y.mean() / (1 - y.mean()))], rtol=1e-9)
+    assert len(result.coefficients) == (intercept != "own")
+
+
 def test_counts_that_are_not_whole_are_noted():
     x, y, site = heart_rows()
     result, _ = drive("clear", GLMTerms("poisson", HEART), by_site(x, y + 0.5, site))
@@ -234,6 +249,19 @@ def test_a_site_that_leaves_changes_the_fit_to_that_of_the_sites_left(when, erro
         beta = question.values.get("beta", np.zeros(0))
         rosters.setdefault(question.kind + str(np.asarray(beta).tobytes()), set()).add(answered)
     assert all(len(r) == 1 for r in rosters.values())  # no question was answered by two rosters
+
+
+@pytest.mark.parametrize("intercept", ["common", "own", "random"])
+def test_a_column_whose_rows_were_at_the_site_that_left_is_left_out(intercept):
+    x, y, site = heart_rows()
+    ward = (site == 1) & (np.arange(740) % 3 == 0)
+    sites = by_site(np.column_stack([x, ward]), y, site)
+    terms = GLMTerms("logistic", (*HEART, "ward"), intercept=intercept, tau2=(0.5,))
+    *_, (result, _) = run_by_hand(fit_glm(terms), sites, {4: "1"})
+    left = {name: rows for name, rows in by_site(x, y, site).items() if name != "1"}
+    expected, _ = drive("clear", GLMTerms("logistic", HEART, intercept=intercept, tau2=(0.5,)), left)
+    np.testing.assert_allclose(result.beta, expected.beta, rtol=1e-6)
+    assert [c.name for c in result.coefficients if c.estimate is None] == ["ward"]
 
 
 @pytest.mark.parametrize("separated", [False, True])

@@ -142,7 +142,7 @@ class _Run:
         points, q = len(self.grid.tau2), self.size
         blocks = {"score": (points, q), "information": (points, count_upper(q)), **scalars}
         if not self.has_intercept:
-            blocks["squares"] = (q,)
+            blocks |= {"squares": (q,), "used": ()}
         null = np.zeros((points, q))
         if is_count:
             blocks["log_likelihood"] = (points,)
@@ -151,17 +151,9 @@ class _Run:
         self.check(total)
         self.events = float(total["y"]) if not self.family.is_scaled else None
         information = unpack_upper(total["information"], q)
-        squares = None if self.has_intercept else total["squares"]
-        aliased = find_aliased(information[0], squares, has_intercept=self.has_intercept)
-        first = int(self.has_intercept)
-        for j, reason in aliased.items():
-            if squares is not None and reason != NO_ROWS and information[0, j, j] <= ALIASED * squares[j]:
-                reason = "constant within every hospital"
-            self.left_out[self.terms.names[j - first]] = reason
-        keep = [j for j in range(q) if j not in aliased]
-        self.columns = [j - first for j in keep if j >= first]
+        keep = self.leave_out_aliased(information[0], None if self.has_intercept else total["squares"])
         penalty = np.full(self.size, float(self.terms.ridge))
-        penalty[:first] = 0.0
+        penalty[: int(self.has_intercept)] = 0.0
         for i, (score, matrix) in enumerate(zip(total["score"], information, strict=True)):
             beta = solve(matrix[np.ix_(keep, keep)] + np.diag(penalty), score[keep])
             self.paths.append(Path(beta, penalty, information=matrix[np.ix_(keep, keep)]))
@@ -188,6 +180,11 @@ class _Run:
                 "all rows of all sites have the same outcome, so there is nothing to fit; check the label's column",
                 code="one-class",
             )
+        if "used" in total.values and total["used"] < 0.5:
+            raise BadInput(
+                "every hospital's outcomes are all alike, so nothing is left for the columns; use random or common intercepts",
+                code="one-class",
+            )
         if self.family.name == "poisson" and y <= 1e-6:
             raise BadInput("all counts of all sites are zero; check the label's column", code="one-class")
         if self.size > _MOST_SHARE * n:
@@ -202,6 +199,17 @@ class _Run:
         odd = "some counts are not whole numbers; Poisson regression was fitted to them as they are"
         if self.family.name == "poisson" and total["fractional"] > 0.5 and odd not in self.notes:
             self.notes.append(odd)
+
+    def leave_out_aliased(self, information: Array, squares: Array | None) -> list[int]:
+        """Leave out columns that are constant, empty or combinations of others; return the places of those that stay."""
+        aliased = find_aliased(information, squares, has_intercept=self.has_intercept)
+        first = int(self.has_intercept)
+        for j, reason in aliased.items():
+            if squares is not None and reason != NO_ROWS and information[j, j] <= ALIASED * squares[j]:
+                reason = "constant within every hospital"
+            self.left_out[self.terms.names[self.columns[j - first]]] = reason
+        self.columns = [column for j, column in enumerate(self.columns, first) if j not in aliased]
+        return [j for j in range(len(information)) if j not in aliased]
 
     def climb(self) -> Fit[int]:
         """Take Newton steps on all paths side by side until the best has converged; return its place."""
@@ -226,14 +234,20 @@ class _Run:
             beta = np.stack([path.beta for path in self.paths])
             total = yield from self.ask("glm", f"Newton step {step}", blocks, beta=beta)
             self.last = total
-            information = unpack_upper(total["information"], q)
+            scores, information = total["score"], unpack_upper(total["information"], q)
+            if total.is_new_roster:  # a column may have had all its rows at the site that left
+                squares = None if self.has_intercept else np.diag(self.paths[0].information)
+                keep = self.leave_out_aliased(information[0], squares)
+                scores, information = scores[:, keep], information[:, keep][:, :, keep]
+                for path in self.paths:
+                    path.keep(keep)
             for i, path in enumerate(self.paths):
                 value = float(total["log_likelihood"][i])
                 if "far" in blocks and total["far"][i] > 0.5:
                     path.shorten()
                     continue
                 scale = self.scale(path.beta, information[i], value, total)
-                path.advance(total["score"][i], information[i], value, scale=scale)
+                path.advance(scores[i], information[i], value, scale=scale)
             merits = self.merits(total)
             best = int(np.argmax(merits))
             self.refuse_separated(self.paths[best])

@@ -56,6 +56,8 @@ def answer_start(question: Question, rows: Rows) -> Blocks:
         elif design.intercept == OWN:
             squares, score = np.zeros_like(squares), np.zeros_like(score)
         blocks["score"][i], blocks["information"][i] = score, pack_upper(squares)
+    if "used" in blocks:
+        blocks["used"] = np.array(float(not design.is_silent))
     return blocks
 
 

@@ -156,7 +156,16 @@ class Path:
 
     def branch(self) -> Path:
         """Return a new path from the same point, without history."""
-        return Path(self.beta, self.penalty, self.longest, self.is_linear)
+        return Path(self.beta, self.penalty, self.longest, self.is_linear, information=self.information)
+
+    def keep(self, columns: Sequence[int]) -> None:
+        """Keep these coefficients and leave the others out.
+
+        Args:
+            columns: Places of the coefficients that stay.
+        """
+        self.beta, self.penalty = self.beta[columns], self.penalty[columns]
+        self.information = self.information[np.ix_(columns, columns)]
 
     def forget(self) -> None:
         """Drop all that comes from earlier totals: a site has left, and they were sums over other sites."""
