@@ -1,6 +1,8 @@
-"""Cost of exact regression: CPU seconds of a GLM from sums over many sites, and its ratio to statsmodels on pooled rows.
+"""Cost of exact regression: CPU seconds of a GLM or a Cox model from sums over many sites, and on pooled rows by others.
 
     python bench/exact.py [--sites 150] [--rows 500] [--columns 30] [--passes 5] [--only logistic]
+
+GLMs are compared with statsmodels, Cox models with lifelines (once: it takes long).
 
 Both fits run in this process, in turn, on the same rows; one thread. The table has medians over the passes. "Difference" is
 the largest relative one of all coefficients and standard errors. Exits with status 1 if the logistic regression with a common
@@ -22,10 +24,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import statsmodels.api as sm
+from lifelines import CoxPHFitter
 
 from grandrounds.core.rng import generator
 from grandrounds.statistics import ANSWERS
+from grandrounds.statistics.cox import CoxTerms, fit_cox
 from grandrounds.statistics.glm import GLMTerms, fit_glm
 from grandrounds.statistics.question import Record, Rows, fit_in_memory
 
@@ -85,6 +90,56 @@ def compare(family: str, intercept: str, x: np.ndarray, y: np.ndarray, sites: in
     }
 
 
+COX: dict[str, dict[str, Any]] = {
+    "by hospital": {},
+    "by hospital, robust by row": {"errors": "rows"},
+    "by hospital, penalty by 5 folds": {"ridge": "cv"},
+    "common, intervals": {"baseline": "grid"},
+    "common, days": {"baseline": "days"},
+}
+"""Baselines of Cox models, with their terms."""
+
+
+def compare_cox(x: np.ndarray, eta: np.ndarray, sites: int, passes: int, rng: np.random.Generator) -> bool:
+    """Print the table of Cox models; return True if estimates differ from those of lifelines."""
+    time_to = np.ceil(rng.exponential(1000 * np.exp(-eta)))
+    left = np.ceil(rng.exponential(1500, len(eta)))
+    event, followed = (time_to <= left).astype(float), np.minimum(time_to, left)
+    names, site = tuple(f"c{j}" for j in range(x.shape[1])), np.repeat(np.arange(sites), len(x) // sites)
+    rows = {f"s{k}": Rows(x[site == k], event[site == k], followed[site == k]) for k in range(sites)}
+    table = pd.DataFrame(x, columns=list(names)).assign(time=followed, event=event, site=site)
+    missed = False
+    print("\n| Cox baseline | exchanges | kB of a site | from sums s | lifelines s | ratio | difference |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for title, terms in COX.items():
+        ours, record = [], Record()
+        for _ in range(passes):
+            record = Record()
+            fit = fit_cox(CoxTerms(names, **terms))
+            seconds, result = measure(lambda fit=fit, record=record: fit_in_memory(fit, rows, ANSWERS, record))
+            ours.append(seconds)
+        line = f"| {title} | {record.exchanges} | {8 * record.numbers / 1000:.1f} | {statistics.median(ours):.2f} |"
+        if terms in ({}, {"baseline": "days"}):
+            used = table if not terms else table.drop(columns="site")
+            strata = None if terms else ["site"]
+            options = {"precision": 1e-12}
+            seconds, reference = measure(
+                lambda used=used, strata=strata, options=options: CoxPHFitter().fit(
+                    used, "time", "event", strata=strata, fit_options=options
+                )
+            )
+            errors = np.array([c.error for c in result.coefficients])
+            difference = max(
+                float(np.abs(result.beta / reference.params_ - 1).max()),
+                float(np.abs(errors / reference.standard_errors_ - 1).max()),
+            )
+            missed |= difference > MOST_DIFFERENCE
+            print(line + f" {seconds:.2f} | {statistics.median(ours) / seconds:.2f} | {difference:.0e} |", flush=True)
+        else:
+            print(line + " - | - | - |", flush=True)
+    return missed
+
+
 def main() -> int:
     """Print the table; return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description="Cost of exact regression from sums.")
@@ -92,14 +147,15 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--columns", type=int, default=30)
     parser.add_argument("--passes", type=int, default=5)
-    parser.add_argument("--only", default="", help="one family")
+    parser.add_argument("--only", default="", help="one family, or 'cox'")
     terms = parser.parse_args()
     rng = generator(0, purpose="exact")
     x = rng.standard_normal((terms.sites * terms.rows, terms.columns))
     eta = x @ rng.standard_normal(terms.columns) * 0.3
     print(f"{terms.sites} sites of {terms.rows} rows, {terms.columns} columns; CPU seconds, median of {terms.passes}\n")
-    print("| family | intercept | exchanges | kB of a site | from sums s | statsmodels s | ratio | difference |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
+    if terms.only != "cox":
+        print("| family | intercept | exchanges | kB of a site | from sums s | statsmodels s | ratio | difference |")
+        print("|---|---|---:|---:|---:|---:|---:|---:|")
     missed = False
     for family in ("logistic", "poisson", "linear"):
         if terms.only and family != terms.only:
@@ -119,6 +175,8 @@ def main() -> int:
             if intercept == "common":
                 missed |= found["difference"] > MOST_DIFFERENCE
                 missed |= family == "logistic" and found["ours"] >= MOST_SECONDS
+    if terms.only in ("", "cox"):
+        missed |= compare_cox(x, eta, terms.sites, terms.passes, rng)
     print(f"\nbar: logistic, common intercept, below {MOST_SECONDS:g} s: {'missed' if missed else 'met'}")
     return int(missed)
 

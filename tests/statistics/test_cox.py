@@ -99,6 +99,14 @@ def test_a_hazard_ratio_without_end_is_named():
     assert estimates.coefficients[-1].estimate < 0
 
 
+def test_an_input_that_puts_all_events_in_order_is_named():
+    x = np.random.default_rng(5).normal(size=(60, 2))
+    x[:, 0] = np.linspace(-1.5, 1.5, 60)
+    rows = Rows(x, np.ones(60), np.arange(60.0, 0, -1))
+    with pytest.raises(BadInput, match="separated by 'order'"):
+        fit_in_memory(fit_cox(CoxTerms(("order", "noise"), exchanges=20)), {"one": rows}, ANSWERS)
+
+
 def test_no_false_alarm_of_separation_in_small_sound_sets():
     rng = np.random.default_rng(7)
     for _ in range(30):

@@ -13,6 +13,7 @@ from grandrounds.statistics.newton import ALIASED, CONSTANT, Path, find_aliased,
 _LONGEST_STEP = 2.0  # standard deviations
 _ALIKE = (0.30, 0.45)  # ratio of decrements of a coefficient that runs away: 1 / e
 _GROWTH = 1.3  # of its standard error in an exchange: the square root of e
+_LONG_STEPS = 6  # longest steps in a row: a log hazard ratio of 12 for one standard deviation
 
 
 class CoxPath:
@@ -44,6 +45,7 @@ class CoxPath:
         self._path: Path | None = None
         self._decrements: list[float] = []
         self._errors: list[Array] = []
+        self._long_steps = 0
         self.null: float | None = None
 
     @property
@@ -101,17 +103,29 @@ class CoxPath:
             )
 
     def _check_separation(self, path: Path) -> None:
-        """Stop if a coefficient grows without end: each exchange then divides its information and the decrement by e."""
+        """Stop if a coefficient grows without end.
+
+        Each exchange then divides its information and the decrement by e. If inputs put all events in order, steps are as long as
+        they may be from the first to the last.
+        """
+        is_long = np.abs(path.step) >= 0.99 * _LONGEST_STEP
+        self._long_steps = self._long_steps + 1 if is_long.any() else 0
+        if self._long_steps >= _LONG_STEPS:
+            self._refuse(is_long)
         self._decrements.append(path.decrement)
         self._errors.append(np.sqrt(np.diag(invert(path.information))))
         last = np.array(self._decrements[-4:])
         if len(last) < 4 or not ((last[1:] > _ALIKE[0] * last[:-1]) & (last[1:] < _ALIKE[1] * last[:-1])).all():
             return
-        growth = self._errors[-1] / self._errors[-2]
-        runaway = [self.names[j] for j, g in zip(self.kept, growth, strict=True) if g > _GROWTH]
-        if runaway:
-            raise BadInput(
-                f"events are separated by {name_columns(runaway)}: hazard ratios grow without end. Set a ridge penalty, merge "
-                "the category with another, or leave the column out",
-                code="separated",
-            )
+        grows = self._errors[-1] > _GROWTH * self._errors[-2]
+        if grows.any():
+            self._refuse(grows)
+
+    def _refuse(self, columns: Array) -> None:
+        """Raise the error about columns (m,) of bool that separate events."""
+        names = [self.names[j] for j in self.kept[columns]]
+        raise BadInput(
+            f"events are separated by {name_columns(names)}: hazard ratios grow without end. Set a ridge penalty, merge "
+            "the category with another, or leave the column out",
+            code="separated",
+        )
