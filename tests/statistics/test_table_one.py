@@ -160,8 +160,8 @@ def test_columns_and_groups_with_few_rows_are_left_out_by_name():
     assert one.groups == ("x", "y")
     assert one.columns[0].n == 66, "rows of left-out groups are in no column"
     assert one.notes == (
-        "group 'z' of 'arm' has fewer than 5 rows and is left out",
-        "rows without a value of 'arm', which are left out: 21",
+        "group 'z' has fewer than 5 rows and is left out",
+        "rows without a group, which are left out: 21",
     )
     with refused("no-columns"):
         fit_in_memory(
@@ -301,6 +301,19 @@ def test_kinds_of_columns(table):
         choose_terms(odd, TableRequest("hospital", columns=("empty",)))
     with refused("too-few-groups"):
         choose_terms(odd, TableRequest("hospital", group="one"))
+
+
+def test_columns_that_are_not_shown_are_not_asked_for(table):
+    terms, _ = choose_terms(table, REQUEST)
+    sites = {name: read_rows(part, terms) for name, part in split_sites(table, "hospital").items()}
+    every = fit_in_memory(fit_table_one(terms), sites, ANSWERS)
+    record = Record()
+    few = fit_in_memory(fit_table_one(replace(terms, order=("sex", "cholesterol"))), sites, ANSWERS, record)
+    assert few.variables == (every["sex"], every["cholesterol"])
+    assert [q.values["columns"].tolist() for q in record.questions if "columns" in q.values] == [[2], [2]]
+    assert record.questions[2].blocks["counts"] == (2, 2)
+    with refused("unknown-column"):
+        replace(terms, order=("agee",))
 
 
 def test_a_site_without_values_of_a_column(frame):

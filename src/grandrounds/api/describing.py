@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grandrounds.api.sources import memory_rows
+import numpy as np
+
+from grandrounds.api.progress import RunProgress, exchange_progress
+from grandrounds.api.sources import Settings, apply_settings, memory_rows
+from grandrounds.core.errors import BadInput
+from grandrounds.data.table import missing_mask
+from grandrounds.statistics.table_rows import TableRequest, choose_terms, split_sites
+from grandrounds.statistics.table_terms import MOST_LEVELS
 
 if TYPE_CHECKING:
     from grandrounds.data.table import Table
+    from grandrounds.experiment.experiment import Experiment
+    from grandrounds.runs.run import Run
     from grandrounds.statistics.table_result import TableOne
+    from grandrounds.statistics.table_terms import TableTerms
+
+_NO_GROUP = "(no group)"
+"""Label of a run without groups: a column that is added, since every run has a label. It is in no table."""
 
 
 def table1(
@@ -23,6 +38,10 @@ def table1(
     categorical: Sequence[str] = (),
     tests: bool = True,
     least: int = 5,
+    secure: bool = False,
+    settings: Settings = (),
+    out: str | Path | None = None,
+    progress: RunProgress = None,
 ) -> TableOne:
     """Describe patients in a Table 1: counts, means, quartiles, missing values, differences and tests, from sums over sites.
 
@@ -38,29 +57,25 @@ def table1(
         categorical: Columns of numbers whose values are categories. Numbers 0 and 1 are.
         tests: Test for differences between groups: Welch's t, ANOVA, chi-squared, Fisher's exact, Kruskal-Wallis.
         least: Fewest patients of a count or mean that is shown.
+        secure: Use secure aggregation: the server receives sums over hospitals and no hospital's own. The table then has no
+            columns of single sites.
+        settings: Further settings by their names in the experiment file.
+        out: The run folder; by default `runs/DATA-table1-seedN`.
+        progress: True shows a bar, False none; by default a terminal or notebook shows one. A function is called with each
+            event instead.
 
     Returns:
         The table, with `.summary()`, `.to_frame()`, `.to_csv()`, `.to_latex()` and `.to_dict()`.
 
     Raises:
         BadInput: A column is not there, fewer than three sites are, or there are more than ten groups.
+        RunFailed: The run stopped; its finished exchanges are on disk.
 
     Examples:
         >>> print(table1("patients.csv", site="hospital", group="arm").summary())  # doctest: +SKIP
     """
-    from grandrounds.core.errors import BadInput
-    from grandrounds.runs.table_one import run_table_one
-    from grandrounds.statistics.table_rows import TableRequest
-
-    table, usual = read_source(data)
-    site = site or usual
-    if site is None:
-        raise BadInput(
-            f"which column of {table.source} names the hospital? It has {', '.join(table.names[:20])} (give site=)",
-            code="site-not-set",
-        )
     request = TableRequest(
-        site,
+        site or "",
         group or "",
         _names(columns),
         _names(nonnormal),
@@ -68,7 +83,104 @@ def table1(
         tests,
         least,
     )
-    return run_table_one(table, request)
+    return describe(data, request, secure=secure, settings=settings, out=out, progress=progress)[0]
+
+
+def describe(
+    data: Any,
+    request: TableRequest,
+    *,
+    secure: bool = False,
+    settings: Settings = (),
+    out: str | Path | None = None,
+    progress: RunProgress = None,
+) -> tuple[TableOne, Run]:
+    """Run a Table 1 and read it.
+
+    Args:
+        data: As in `table1`.
+        request: Columns, groups and rules; `site` may be "" for a data set that has one of its own.
+        secure: Use secure aggregation.
+        settings: Further settings.
+        out: The run folder.
+        progress: As in `table1`.
+
+    Returns:
+        The table and the finished run.
+
+    Raises:
+        BadInput: The request does not match the data.
+        RunFailed: The run stopped.
+    """
+    from grandrounds.runs.run import run as start
+    from grandrounds.runs.runner import new_folder
+    from grandrounds.statistics.table_result import TableOne
+
+    table, usual = read_source(data)
+    request = replace(request, site=request.site or usual or "")
+    if not request.site:
+        raise BadInput(
+            f"which column of {table.source} names the hospital? It has {', '.join(table.names[:20])} (give site=)",
+            code="site-not-set",
+        )
+    split_sites(table, request.site)
+    terms, left_out = choose_terms(table, request)
+    rows = table if request.group else table.with_columns({_NO_GROUP: np.arange(len(table)) % 2})
+    name = Path(table.source).name.split(".")[0] or "table"
+    built = apply_settings(_build(terms, request, name=name, secure=secure), settings)
+    if out is None:  # rows in memory have no name in the plan
+        out = new_folder(Path("runs"), f"{name}-table1-seed{built.seed}")
+    with exchange_progress(progress) as report:
+        run = start(built, out=out, table=rows, progress=report)
+    found = TableOne.from_dict(run.summary["table1"])
+    notes = (*_tell_gaps(table, request), *found.notes)
+    return replace(found, left_out={**left_out, **(found.left_out or {})}, notes=notes), run
+
+
+def _tell_gaps(table: Table, request: TableRequest) -> tuple[str, ...]:
+    """Tell how many rows have no group."""
+    gaps = int(missing_mask(table.columns[request.group]).sum()) if request.group else 0
+    if not gaps:
+        return ()
+    count = str(gaps) if gaps >= request.least else f"fewer than {request.least}"
+    return (f"rows without a value of '{request.group}', which are left out: {count}",)
+
+
+def _build(terms: TableTerms, request: TableRequest, *, name: str, secure: bool) -> Experiment:
+    """Build the experiment of a Table 1: all rows, no model. Runs have a label: the group, or a column of no meaning."""
+    from grandrounds.data.loading import DATA_FRAME
+    from grandrounds.experiment.experiment import Experiment
+
+    kinds = {c.name: "categorical" for c in terms.categorical} | {c.name: "numeric" for c in terms.numeric}
+    data = {
+        "table": DATA_FRAME,
+        "label": request.group or _NO_GROUP,
+        "task": "classification",
+        "site": request.site,
+        "features": list(terms.names),
+        "kinds": kinds,
+        "drop_unlabelled": True,
+        "max_categories": MOST_LEVELS,
+    }
+    exact: dict[str, Any] = {
+        "columns": list(terms.names),
+        "nonnormal": list(request.nonnormal),
+        "tests": request.tests,
+        "least": request.least,
+    }
+    values: dict[str, Any] = {
+        "name": name,
+        "data": data,
+        "split": {"val": 0.0, "test": 0.0, "min_rows": 1},
+        "engine": {"precision": "float64"},
+        "explain": {"sketch": "none"},
+        "method": {"name": "table1", "exact": exact},
+    }
+    if request.group:
+        exact["group"] = request.group
+    if secure:
+        values["privacy"] = {"secure": True}
+    return Experiment.parse(values, where="settings")
 
 
 def read_source(data: Any) -> tuple[Table, str | None]:
@@ -83,7 +195,6 @@ def read_source(data: Any) -> tuple[Table, str | None]:
     Raises:
         BadInput: There is no such data set or table, or it holds images.
     """
-    from grandrounds.core.errors import BadInput
     from grandrounds.data.images import ImageSet
     from grandrounds.data.readers import read_table
     from grandrounds.data.sets.catalog import CATALOG

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.options import Query, Reading, expand_options, show_reading
+from grandrounds.cli.options import Query, Quiet, Reading, Set, expand_options, show_reading
 from grandrounds.cli.terminal import echo
 
 if TYPE_CHECKING:
@@ -49,7 +50,14 @@ def table1(
     reading: Reading = Reading(),
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the table as CSV to this file.")] = None,
     latex: Annotated[Path | None, typer.Option("--latex", help="Write the table as LaTeX to this file.")] = None,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Secure aggregation: no hospital's own sums are seen, and it has no column."),
+    ] = False,
+    settings: Set = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/DATA-table1-seed0).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON and nothing else.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Describe patients in a Table 1: counts, means, quartiles, missing values, differences and tests.
 
@@ -57,23 +65,26 @@ def table1(
 
     Example: `rounds table1 --table patients.csv --site hospital --group arm --nonnormal crp`
     """
-    from grandrounds.api.describing import table1 as describe
+    from grandrounds.api.describing import describe
+    from grandrounds.statistics.table_rows import TableRequest
 
     rows = read_rows(source, table, query, reading, command="table1")
-    result = describe(
-        rows,
-        site=site,
-        group=group,
-        columns=_split(columns),
-        nonnormal=_split(nonnormal),
-        categorical=_split(categorical),
-        tests=tests,
-        least=least,
+    request = TableRequest(
+        site or "", group or "", _split(columns), _split(nonnormal), _split(categorical), tests, least
+    )
+    result, run = describe(
+        rows, request, secure=secure, settings=settings, out=out, progress=None if sys.stderr.isatty() else False
     )
     for path, text in ((csv, result.to_csv), (latex, result.to_latex)):
         if path is not None:
             _write(path, text())
-    echo(json.dumps(result.to_dict()) if as_json else result.summary())
+    if as_json:
+        echo(json.dumps(result.to_dict()))
+    elif quiet:
+        echo(str(run.folder))
+    else:
+        echo(result.summary())
+        echo(f"run: {run.folder}")
 
 
 def read_rows(source: str, table: str | None, query: str | None, reading: Reading, *, command: str) -> Table | str:

@@ -112,7 +112,7 @@ def make_table(terms: TableTerms, sums: Sums) -> TableOne:
     for k, j in enumerate(sums.columns.tolist()):
         variables[terms.numeric[j].name] = _describe_numbers(terms, sums, layout, k)
     start = 0
-    for column in terms.categorical:
+    for column in (terms.categorical[j] for j in terms.categorical_places):
         stop = start + len(column.levels)
         counts = layout.lay_out("counts", slice(start, stop))
         start = stop

@@ -110,7 +110,8 @@ def answer_table_one(question: Question, rows: Rows) -> Blocks:
     if "centre" in values:
         out |= _sum_numbers(question, rows, group)
     if "levels" in values:
-        out["counts"] = _count_levels(np.asarray(values["levels"]), rows, group, count)
+        columns, levels = np.asarray(values["code_columns"]), np.asarray(values["levels"])
+        out["counts"] = _count_levels(columns, levels, rows, group, count)
     if "cuts" in values:
         out |= count_below(values, rows, group)
     if "edges" in values:
@@ -136,7 +137,8 @@ def _tell_leavers(before: Sequence[str], after: Sequence[str]) -> str:
 
 def _start(terms: TableTerms) -> Piece:
     """Ask for rows of each group, and for the range and grid of columns where terms do not tell them."""
-    unknown = [j for j, c in enumerate(terms.numeric) if c.low is None or c.high is None or c.steps == 0]
+    columns = {j: terms.numeric[j] for j in terms.numeric_places}
+    unknown = [j for j, c in columns.items() if c.low is None or c.high is None or c.steps == 0]
     values: dict[str, Value] = {"groups": terms.group_count}
     blocks: dict[str, tuple[int, ...]] = {"rows": (terms.group_count + 1,)}
     if unknown:
@@ -176,10 +178,10 @@ def _agree(terms: TableTerms, total: Total) -> _Plan:
     notes = []
     for name, n in zip(terms.groups, rows, strict=False):
         if n < terms.least:
-            notes.append(f"group '{name}' of '{terms.group}' has fewer than {terms.least} rows and is left out")
+            notes.append(f"group '{name}' has fewer than {terms.least} rows and is left out")
     if rows[-1]:
         count = str(rows[-1]) if rows[-1] >= terms.least else f"fewer than {terms.least}"
-        notes.append(f"rows without a value of '{terms.group}', which are left out: {count}")
+        notes.append(f"rows without a group, which are left out: {count}")
     if len(kept) == 0:
         raise BadInput(
             f"Table 1 needs a group with at least {terms.least} rows over all sites; there is none", code="small-cell"
@@ -192,7 +194,8 @@ def _choose_grids(terms: TableTerms, total: Total) -> tuple[dict[int, Grid], dic
     """Take each column's grid from the terms, or else the narrowest range and the coarsest grid that all sites name."""
     grids, left_out = dict[int, Grid](), dict[str, str]()
     asked = iter(range(len(terms.numeric)))
-    for j, column in enumerate(terms.numeric):
+    for j in terms.numeric_places:
+        column = terms.numeric[j]
         if column.low is not None and column.high is not None and column.steps:
             grids[j] = Grid(column.low, column.high, column.steps)
             continue
@@ -238,10 +241,11 @@ def _ask_sums(terms: TableTerms, plan: _Plan, turn: int) -> Inquiry[Sums]:
     }
     columns, centre, scale, low, high, n = (a[shown] for a in (columns, centre, scale, low, high, n))
     piece = _moments(base, columns, centre, scale, low, high)
-    if terms.categorical:
-        levels = np.array([len(c.levels) for c in terms.categorical])
+    if terms.categorical_places:
+        levels = np.array([len(terms.categorical[j].levels) for j in terms.categorical_places])
         piece = Piece(
-            {**piece.values, "levels": levels}, {**piece.blocks, "counts": (int(levels.sum()), terms.group_count)}
+            {**piece.values, "levels": levels, "code_columns": np.array(terms.categorical_places)},
+            {**piece.blocks, "counts": (int(levels.sum()), terms.group_count)},
         )
     sought = _seek(terms, columns, n, plan.kept)
     search = find_quantiles(sought, plan.grids, offset=turn)
@@ -300,12 +304,12 @@ def _recentre(total: Total, centre: Array, scale: Array, kept: Array, least: int
     return centre + scale * np.nan_to_num(means), np.maximum(scale * np.nan_to_num(widths), narrowest)
 
 
-def _count_levels(levels: Array, rows: Rows, group: Array, groups: int) -> Array:
+def _count_levels(columns: Array, levels: Array, rows: Rows, group: Array, groups: int) -> Array:
     """Count rows of each level of each categorical column, by group."""
     assert rows.codes is not None
     out = np.zeros((int(levels.sum()), groups))
     start = 0
-    for j, size in enumerate(levels.tolist()):
+    for j, size in zip(columns.tolist(), levels.tolist(), strict=True):
         codes = rows.codes[:, j]
         present = (codes >= 0) & (group >= 0)
         place = codes[present].astype(int) * groups + group[present]

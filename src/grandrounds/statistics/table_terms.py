@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.statistics.small_cells import LEAST
 
 MOST_GROUPS = 10
@@ -49,7 +49,7 @@ class TableTerms:
         categorical: Columns of `Rows.codes`, in order.
         group: Name of the column that groups rows; "" without groups.
         groups: Names of the groups, by their number in `Rows.group`.
-        order: Names of columns in the order of the table; () puts numbers first.
+        order: Names of the columns that the table shows, in order; () shows all, numbers first. The others are not asked for.
         least: Fewest patients of a count or a mean that is shown.
         tests: Test for differences between groups.
     """
@@ -65,6 +65,12 @@ class TableTerms:
     def __post_init__(self) -> None:
         if not self.names:
             raise BadInput("Table 1 has no columns; name some (use --columns)", code="no-columns")
+        known = {*(c.name for c in self.numeric), *(c.name for c in self.categorical)}
+        if odd := next((name for name in self.order if name not in known), None):
+            raise BadInput(
+                f"column '{odd}' of Table 1 is not among the columns; {nearest(odd, known)} (use --columns)",
+                code="unknown-column",
+            )
         if len(self.groups) > MOST_GROUPS:
             raise BadInput(
                 f"column '{self.group}' has {len(self.groups)} groups, and Table 1 shows at most {MOST_GROUPS}; choose "
@@ -81,8 +87,19 @@ class TableTerms:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all columns, in the order of the table."""
-        known = [*(c.name for c in self.numeric), *(c.name for c in self.categorical)]
-        return tuple(sorted(known, key=self.order.index)) if self.order else tuple(known)
+        return self.order or (*(c.name for c in self.numeric), *(c.name for c in self.categorical))
+
+    @property
+    def numeric_places(self) -> tuple[int, ...]:
+        """Places of the numeric columns that the table shows."""
+        shown = set(self.names)
+        return tuple(j for j, c in enumerate(self.numeric) if c.name in shown)
+
+    @property
+    def categorical_places(self) -> tuple[int, ...]:
+        """Places of the categorical columns that the table shows."""
+        shown = set(self.names)
+        return tuple(j for j, c in enumerate(self.categorical) if c.name in shown)
 
     @property
     def group_count(self) -> int:
