@@ -56,6 +56,7 @@ PLACES = {
     "runs": Place("/"),
     "run": Place("/run?run=reasons", figures=True),
     "run, regression": Place("/run?run=fit", figures=True),
+    "run, number": Place("/run?run=number", figures=True),
     "compare, to choose": Place("/compare"),
     "compare, chosen": Place("/compare?run=reasons&run=trust", figures=True),
     "compare, kept": Place("/compare?comparison=held", figures=True),
@@ -64,6 +65,7 @@ PLACES = {
     "cases, patients": Place("/case?run=reasons", ready="document.querySelector('#patients tbody tr') !== null"),
     "case": Place("/case?run=reasons&case={case}", figures=True),
     "case, regression": Place("/case?run=fit&case={case}", figures=True),
+    "case, number": Place("/case?run=number&case={case}", figures=True),
     "case by models apart": Place("/case?run=apart&case={case}", figures=True),
     "case, picture": Place("/case?run=pictures&case={picture}", ready="[...document.images].every(i => i.complete)"),
     "audit, runs": Place("/audit"),
@@ -92,6 +94,8 @@ def made(root: Path) -> Path:
     held = {n: gr.run(gr.Experiment.parse({"name": n, "data": data, **told}), out=home / n) for n, told in RUNS.items()}
     fitted = {**data, "features": ["age", "sex", "laboratory value 0"], "coding": "reference", "complete": True}
     gr.run(gr.Experiment.parse({"name": "fit", "data": fitted, "method": {"name": "glm"}}), out=home / "fit")
+    numbers = {**data, "label": "laboratory value 0", "features": ["age", "sex", "lactate"]}
+    gr.run(gr.Experiment.parse({"name": "number", "data": numbers, "method": {"rounds": 2}}), out=home / "number")
     write_attacks(held["noisy"].folder, attack_run(held["noisy"]).to_dict())
     done = rounds("compare", home / "reasons", home / "trust", "--out", home / "held", "--quiet")
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,10 @@ import grandrounds as gr
 from grandrounds.analysis.case.case import explain_case, near_misses
 from grandrounds.analysis.case.outcome import OutcomeExplanation
 from grandrounds.analysis.case.outcome_page import outcome_figure, outcome_page
+from grandrounds.analysis.compare import compare
 from grandrounds.runs.export import score_json, to_json, to_onnx
+from grandrounds.runs.readable_model import readable
+from grandrounds.tuning.trial import check_metric, make_goal
 from tests.command import rounds
 from tests.support import refused
 
@@ -131,3 +134,32 @@ def test_exports_predict_as_the_model_does(made, task):
 def test_near_misses_are_refused(made):
     with refused("not-binary", match="near misses need two classes"):
         near_misses(made("regression", "fedavg"))
+
+
+def test_runs_are_compared_by_the_metrics_of_their_task(made, tmp_path):
+    number, count = made("regression", "fedavg"), made("count", "fedavg")
+    assert compare([number]).metrics[0] == "r2" and compare([count]).metrics[0] == "poisson_deviance"
+    with refused("several-tasks", match="count, regression"):
+        compare([number, count])
+    done = rounds("compare", number.folder, made("regression").folder, "--out", tmp_path / "both", "--quiet")
+    assert done.returncode == 0 and (tmp_path / "both" / "report.html").exists()
+
+
+@pytest.mark.parametrize("task, metric", [("regression", "r2"), ("count", "d2"), ("survival", "c_index")])
+def test_tuning_maximises_the_headline_metric_of_the_task(task, metric):
+    goal = make_goal(None, "auto", classes=40, task=task)
+    assert goal.metric == metric and goal.maximize
+    check_metric("rmse", "auto", ())
+    assert not make_goal("rmse", "auto", classes=40, task=task).maximize
+
+
+def test_a_linear_model_is_read_in_the_units_of_its_outcome(made):
+    run, t = made("regression"), table()
+    told = readable(run.model)
+    fit = np.linalg.lstsq(np.column_stack([np.ones(len(t)), t.age, t.sex == "m"]).astype(float), t.days, rcond=None)[0]
+    age = next(w for w in told.weights if w.feature == "age")
+    assert age.weight / age.step == pytest.approx(fit[1], rel=1e-5)
+    assert told.baseline == pytest.approx(fit[0] + fit[1] * t.age.mean(), rel=1e-5)
+    assert "odds" not in str(told.to_dict()) and "prediction of days" in rounds("show", run.folder, "--model").stdout
+    hazard = readable(made("survival").model).to_dict()
+    assert hazard["weights"][0]["hazard_ratio"] > 0 and "intercept" not in hazard

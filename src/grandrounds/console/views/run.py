@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.runs import data_name
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
 from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.fairness import (
@@ -22,11 +23,13 @@ from grandrounds.metrics.fairness import (
     worst_site,
 )
 from grandrounds.report.catalogue import FIGURES, RunRecord, list_figures
-from grandrounds.report.document import sites_line
+from grandrounds.report.document import has_test_rows, sites_line
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import weights_by_signal
 from grandrounds.report.findings import describe_findings
+from grandrounds.report.outcome import is_classification, outcome_line, task_of_run
 from grandrounds.report.page import accuracy_name, fairness_lines
+from grandrounds.report.sections.outcome import outcome_groups, outcome_sites, outcome_tiles, sites_title
 from grandrounds.runs.run import Run
 
 BY_SIGNAL = "weights-by-signal"
@@ -106,6 +109,8 @@ class RunHead(BaseModel):
     served_badly: list[str]
     findings: list[str]
     drift: dict[str, float | None]
+    task: str = CLASSIFICATION
+    tiles: list[tuple[str, str, str]] = []  # scores of other tasks: name, value, note
     statement: str
     megabytes: float | None
     seconds: float | None
@@ -144,7 +149,10 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
     about, event = f"{plan['model']['name']}, {len(run.site_names)} sites contacted so far", ""
     if summary is not None:
         worst, cost = worst_site(summary["per_site"]), summary["cost"]
+        other = not is_classification(summary)
         scores = {
+            "task": task_of_run(summary),
+            "tiles": outcome_tiles(summary) if other and has_test_rows(summary) else [],
             "final": dict(summary["final"]),
             "accuracy": decision_metric("accuracy", summary["final"]),
             "accuracy_name": accuracy_name(summary),
@@ -153,7 +161,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
             "worst_accuracy": decision_metric("accuracy", worst),
             "worst_auroc": worst.get("auroc"),
             "worst_interval": intervals(worst).get("auroc"),
-            "served_badly": fairness_lines(summary),
+            "served_badly": [] if other else fairness_lines(summary),
             "findings": describe_findings(summary),
             "drift": {
                 kind: summary["explanation"][kind]["drift"]
@@ -165,8 +173,10 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
             "megabytes": (cost["bytes_down"] + cost["bytes_up"]) / 1e6,
             "seconds": cost["seconds"],
         }
-        event = "" if run.event is None else run.event.line
-        about = f"{summary['model']} with {summary['parameters']:,} parameters, {sites_line(summary)}"
+        event = outcome_line(summary) if other else "" if run.event is None else run.event.line
+        about = sites_line(summary)
+        if summary["parameters"]:
+            about = f"{summary['model']} with {summary['parameters']:,} parameters, {about}"
     return RunHead(
         name=name,
         finished=run.finished,
@@ -200,11 +210,12 @@ def figure(run_index: RunIndex, name: str, figure_name: str, *, round: int | Non
 
 
 def site_lines(run_index: RunIndex, name: str) -> list[SiteLine]:
-    """List the sites of a finished run, the lowest AUROC first."""
+    """List the sites of a finished run, the lowest AUROC (or other headline metric of its task) first."""
     summary = load_record(run_index, name).summary
     if summary is None:
         return []
-    metrics = (*shown_in(Place.CONSOLE_SITES), *shown_in(Place.REPORT_SITES))
+    task = task_of_run(summary)
+    metrics = (*shown_in(Place.CONSOLE_SITES, task), *shown_in(Place.REPORT_SITES, task))
     return [
         SiteLine(
             site=site,
@@ -215,7 +226,7 @@ def site_lines(run_index: RunIndex, name: str) -> list[SiteLine]:
             intervals=_intervals(m),
             notes=[*site_flags(m), *(str(n) for n in summary["notes"].get(site, []))],
         )
-        for site, m in ((s, summary["per_site"][s]) for s in rank_sites(summary["per_site"]))
+        for site, m in ((s, summary["per_site"][s]) for s in rank_sites(summary["per_site"], task))
     ]
 
 
@@ -224,7 +235,8 @@ def group_lines(run_index: RunIndex, name: str) -> list[GroupLine]:
     summary = load_record(run_index, name).summary
     if summary is None:
         return []
-    metrics = (*shown_in(Place.CONSOLE_SUBGROUPS), *shown_in(Place.SUBGROUPS))
+    task = task_of_run(summary)
+    metrics = (*shown_in(Place.CONSOLE_SUBGROUPS, task), *shown_in(Place.SUBGROUPS, task))
     return [
         GroupLine(
             group=group,
@@ -232,10 +244,19 @@ def group_lines(run_index: RunIndex, name: str) -> list[GroupLine]:
             events=_to_int(m.get("events")),
             metrics={key: m.get(key) for key in metrics} | {"decision_accuracy": decision_metric("accuracy", m)},
             intervals=_intervals(m),
-            worse=clearly_worse(m, summary["final"]),
+            worse=clearly_worse(m, summary["final"]) if task == CLASSIFICATION else [],
         )
         for group, m in summary["subgroups"].items()
     ]
+
+
+def outcome_tables(run_index: RunIndex, name: str) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Return the tables of sites and subgroups of a run that predicts no class: title, heads and rows of text."""
+    summary = load_record(run_index, name).summary
+    if summary is None or is_classification(summary) or not has_test_rows(summary):
+        return []
+    groups = [("Subgroups", *outcome_groups(summary))] if summary.subgroups else []
+    return [(sites_title(summary), *outcome_sites(summary)), *groups]
 
 
 def _intervals(figures: Scores) -> dict[str, tuple[float, float]]:

@@ -10,10 +10,14 @@ from pydantic import BaseModel
 
 from grandrounds.console.run_index import FINISHED, UNREADABLE, RunEntry, RunIndex, Unreadable, check_files
 from grandrounds.core.plugins import last_word
+from grandrounds.core.records import RunSummary
 from grandrounds.core.redact import hide
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.fairness import decision_metric, worst_site
+from grandrounds.metrics.names import metric_label
+from grandrounds.metrics.scores import HEADLINE
+from grandrounds.report.outcome import format_score, is_classification, task_of_run
 from grandrounds.runs.run import Run
 
 SHOWN = shown_in(Place.RUN_LIST)
@@ -34,6 +38,7 @@ class RunLine(BaseModel):
     seed: int | None = None
     changed: float = 0.0
     metrics: dict[str, float | None] = {}
+    headline: str = ""  # the main score of a run that predicts no class
     worst_site: str | None = None
     epsilon: float | None = None
     wrong: str = ""
@@ -76,9 +81,19 @@ def _line(entry: RunEntry) -> RunLine:
         sites=int(summary["sites"]["all"]),
         rounds=int(summary["rounds"]),
         metrics={name: decision_metric(name, summary["final"]) for name in SHOWN},
+        headline=_headline(summary),
         worst_site=None if not worst else f"{worst['site']}",
         epsilon=spent if isinstance(spent, int | float) else None,
     )
+
+
+def _headline(summary: RunSummary) -> str:
+    """Write the metric that ranks runs of this task; "" for classes, whose metrics have columns, and without test rows."""
+    if is_classification(summary):
+        return ""
+    metric = HEADLINE[task_of_run(summary)]
+    value = summary["final"].get(metric)
+    return f"{metric_label(metric)} {format_score(metric, value)}" if value is not None else ""
 
 
 def data_name(data: Mapping[str, object]) -> str:

@@ -1,0 +1,65 @@
+"""Runs that predict a number or the time to an event: pages have the words and metrics of the task, and none of classes."""
+
+from __future__ import annotations
+
+import pytest
+
+import grandrounds as gr
+from grandrounds.console.app import create_app
+from grandrounds.console.app_state import AppState
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.run_index import RunIndex
+from tests.analysis.case.test_outcome import LABELS, table
+from tests.console.conftest import Signed, known_users
+
+OF_CLASSES = ("AUROC", "accuracy", "threshold", "majority", "log-odds", "flagged")
+MAIN = {"regression": "R2", "survival": "C-index"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    root = tmp_path_factory.mktemp("outcomes")
+    table().to_csv(root / "t.csv", index=False)
+    for task in MAIN:
+        data = {"table": str(root / "t.csv"), "site": "hospital", "features": ["age", "sex"], **LABELS[task]}
+        told = {"name": task, "data": data, "method": {"rounds": 2}, "evaluation": {"subgroup": "sex"}}
+        gr.run(gr.Experiment.parse(told), out=root / "runs" / task)
+    users, tokens = known_users()
+    run_index = RunIndex(root / "runs")
+    return Signed(create_app(AppState(run_index, users, cases=SiteCases(run_index, "b"))), tokens).client("all")
+
+
+@pytest.mark.parametrize("task", MAIN)
+def test_the_page_of_a_run(client, task):
+    text = client.get("/run", params={"run": task}).text
+    assert f"Sites, lowest {MAIN[task]} first" in text and "<h2>Subgroups</h2>" in text
+    assert not [word for word in OF_CLASSES if word in text]
+    head = client.get("/api/run", params={"run": task}).json()
+    assert head["task"] == task and head["tiles"][0][0] == MAIN[task]
+    for figure in head["figures"]:
+        assert client.get("/api/run/figure", params={"run": task, "figure": figure["name"]}).status_code == 200
+    listed = {line["name"]: line for line in client.get("/api/runs").json()}
+    assert listed[task]["headline"].startswith(MAIN[task])
+
+
+@pytest.mark.parametrize("task", MAIN)
+def test_the_page_of_a_patient(client, task):
+    told = client.get("/api/case/patients", params={"run": task}).json()
+    first = told["patients"][0]
+    assert told["prediction"].endswith(LABELS[task]["label"]) and told["threshold"] is None and first["verdict"] is None
+    text = client.get("/case", params={"run": task, "case": first["case"]}).text
+    assert "Contributions of columns" in text and not [word for word in OF_CLASSES if word in text]
+    query = {"run": task, "case": first["case"]}
+    record = client.get("/api/case", params=query).json()["record"]
+    assert record["task"] == task
+    if task == "regression":
+        assert record["prediction"] == pytest.approx(first["risk"], rel=1e-5)
+    figure = client.get("/api/case/figure", params={**query, "figure": "waterfall"})
+    assert figure.status_code == 200 and "Contributions to the" in figure.json()["layout"]["title"]["text"]
+    refused = client.get("/api/case/others", params=query)
+    assert refused.status_code == 422 and "compared for classes" in refused.json()["error"]
+
+
+def test_runs_of_one_task_are_compared_by_its_metrics(client):
+    text = client.get("/compare", params={"run": ["regression", "regression"]}).text
+    assert "R2" in text and "AUROC" not in text
