@@ -221,6 +221,7 @@ def fit_baseline(beta: Array, counts: TimeCounts, *, least: int = LEAST) -> Fit[
         {"beta": np.asarray(beta, np.float64), "ends": ends},
         {"events": (len(ends),), "exposure": (len(ends),)},
         step="baseline hazard",
+        cells=("events",),
     )
     hazard = np.cumsum(np.rint(total["events"]) / total["exposure"])
     return Baseline(tuple(map(float, ends)), tuple(map(float, hazard)))
@@ -308,6 +309,7 @@ def fit_calibration(
         },
         {"events": shape, "censored": shape, "predicted": (groups,)},
         step="calibration at the horizon",
+        cells=("events", "censored"),
     )
     events, censored = np.rint(total["events"]), np.rint(total["censored"])
     found = TimeCounts(ends, events[:, :-1], censored[:, :-1], events[:, -1] + censored[:, -1])

@@ -188,7 +188,8 @@ def fit_concordance_across(
 def _ask_scores(beta: Array, cuts: Array, ends: Array, step: str) -> Question:
     shape = (len(cuts) + 1, len(ends) + 1)
     values = {"beta": np.asarray(beta, np.float64), "cuts": cuts, "ends": ends}
-    return Question("counts.scores", values, {"events": shape, "censored": shape}, step=step)
+    blocks = {"events": shape, "censored": shape}
+    return Question("counts.scores", values, blocks, step=step, cells=tuple(blocks))
 
 
 def count_pairs(time: Array, event: Array, score: Array) -> Concordance:

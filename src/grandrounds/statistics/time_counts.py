@@ -159,7 +159,9 @@ def find_time_range() -> Fit[tuple[float, int]]:
         BadInput: There are no rows, or times are too large.
     """
     powers = _powers()
-    total = yield Question("range.time", {}, {"rows": (len(powers) + 1,)}, step="range of follow-up times")
+    total = yield Question(
+        "range.time", {}, {"rows": (len(powers) + 1,)}, step="range of follow-up times", cells=("rows",)
+    )
     rows = np.rint(total["rows"])
     if not rows.sum():
         raise BadInput("no row of any site has a follow-up time: look at the columns and the sites", code="no-rows")
@@ -241,7 +243,8 @@ def count_by_cell(
     wanted = density.events[0] / least
     if least_censored:
         wanted = np.maximum(wanted, density.censored[0] / least_censored)
-    ends = place_cells(density, _CELLS_PER_INTERVAL * wanted, unit=unit)
+    # curves of groups have fewer and wider intervals; with the root, few numbers are sent for many groups
+    ends = place_cells(density, _CELLS_PER_INTERVAL / np.sqrt(groups) * wanted, unit=unit)
     counts, _ = yield from ask_time_counts(ends, groups=groups)
     return _drop_tail(counts)
 

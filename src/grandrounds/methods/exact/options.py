@@ -38,7 +38,8 @@ class ExactOptions(Section):
     baseline: Literal["strata", "grid", "days"] = Field(
         "strata",
         description="baseline hazard of 'cox'. 'strata': one for each hospital, and no time leaves it; 'grid': a common one on "
-        "intervals with at least `least` events; 'days': a common one on all event times, which discloses single patients",
+        "intervals with at least `least` events; 'days': a common one on all event times, which discloses single patients. "
+        "Curves of 'survival' are on intervals, or with 'days' on single days",
     )
     intervals: int = Field(100, ge=5, le=1000, description="largest number of time intervals ('grid', survival curves)")
     least: int = Field(
