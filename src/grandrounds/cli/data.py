@@ -311,6 +311,7 @@ def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
     """
     import numpy as np
 
+    from grandrounds.core.outcome import COUNT, REGRESSION, SURVIVAL
     from grandrounds.data.encoding import order_classes
     from grandrounds.data.event import event_line, state_event
     from grandrounds.data.images import ImageSet
@@ -323,6 +324,9 @@ def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
         _show_columns(console, consortium, consortium.data)
     for warning in own_table_warnings(consortium.data, consortium.stack.names, consortium.stack.rows, plan=plan):
         console.print(warn(warning), soft_wrap=True)
+    task = "" if isinstance(consortium.data, ImageSet) else consortium.data.schema.task
+    if task in (REGRESSION, COUNT):
+        return
     counts = order_classes(Counter(consortium.data.label.tolist()), plan.data.positive)
     catalog_entry = CATALOG.get(plan.data.name or "")
     stated = catalog_entry.event if catalog_entry else None
@@ -332,7 +336,7 @@ def show_data(console: Console, consortium: Consortium, plan: Plan) -> None:
         return
     tested = np.concatenate([r.test for r in consortium.stack.rows])
     few = few_events_warnings(Counter(consortium.data.label[tested].tolist()), (event.other, event.word))
-    for warning in (*few, *([event.warning] if event.warning else ())):
+    for warning in (*few, *([event.warning] if event.warning and task != SURVIVAL else ())):
         console.print(warn(warning), soft_wrap=True)
 
 
@@ -367,7 +371,14 @@ def _show_columns(console: Console, consortium: Consortium, data: Dataset) -> No
     console.print(table)
     for note in () if data.table.reading is None else data.table.reading.notes:
         console.print(f"assumed: {note}", markup=False, highlight=False, soft_wrap=True)
-    console.print("classes: " + _classes(summary.classes, len(data)))
+    if data.outcome is not None:
+        y = data.outcome
+        spread = f"mean {y.mean():.4g}, standard deviation {y.std():.4g}"
+        console.print(f"{data.schema.task}: {data.schema.label}, {spread}", soft_wrap=True)
+    else:
+        console.print("classes: " + _classes(summary.classes, len(data)))
+    if data.duration is not None:
+        console.print(f"survival: follow-up time {data.schema.duration}, {data.duration.sum():.4g} in all", soft_wrap=True)
     parts = Summary.merge([Summary.from_dataset(data.take(r.train)) for r in consortium.stack.rows if len(r.train)])
     leaks = parts.leak_warnings([*data.numeric_names, *data.categorical_names])
     artefacts = find_artefacts(parts, *agree_ranges(parts, clip=EncodingRules().clip), names=data.numeric_names)

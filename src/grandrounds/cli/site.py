@@ -84,6 +84,10 @@ def schema_(
     site: Annotated[str | None, typer.Option(help="Column that names the hospital; it is left out.")] = None,
     patient: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
     time: Annotated[str | None, typer.Option(help="Column that rows can be ordered by.")] = None,
+    task: Annotated[
+        str, typer.Option(help="Type of the outcome: classification, regression, count, survival; auto: told from the label.")
+    ] = "auto",
+    duration: Annotated[str | None, typer.Option(help="Column with the follow-up time, for survival.")] = None,
     drop: Annotated[str | None, typer.Option(help="Columns to leave out, separated by commas.")] = None,
     categories: Annotated[
         str | None, typer.Option(help="Columns that are categories though they look like numbers, separated by commas.")
@@ -126,7 +130,10 @@ def schema_(
         levels = dict.fromkeys(words, "categorical")
         rows = read_table(table, query=query, missing=marks, form=form, kinds=levels, keep=keep)
         show_reading(rows)
-        draft = draft_schema(rows, label=label, **parts, drop=left_out, categories=words, quantiles=quantiles)
+        outcome = {"task": task, "duration": duration}
+        draft = draft_schema(
+            rows, label=label, **parts, **outcome, drop=left_out, categories=words, quantiles=quantiles
+        )
         drafted = replace(draft, missing=marks)
     plain = {name: value for name, value in drafted.to_dict().items() if name != "schema"}
     echo(dumps({"data": plain}), nl=False)

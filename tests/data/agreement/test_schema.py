@@ -10,6 +10,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.core.toml import dumps
+from grandrounds.data.agreement.check import check_table
 from grandrounds.data.agreement.draft import draft_schema
 from grandrounds.data.agreement.schema import DataSchema, read_schema
 from grandrounds.data.table import Table
@@ -149,3 +150,25 @@ def test_the_command_writes_a_section_that_is_read_back(tmp_path):
     assert result.returncode == 0
     schema = DataSchema.from_dict(tomllib.loads(result.stdout)["data"])
     assert schema == draft_schema(table, label="died", site="hospital", quantiles=True)
+
+
+def test_a_consortium_agrees_on_the_task_and_the_follow_up_time():
+    plain = {"label": "died", "duration": "days", "columns": {"age": {"kind": "number"}}}
+    schema = DataSchema.from_dict(plain)
+    assert schema.task == "survival" and schema.names == ("died", "days", "age")
+    assert {k: schema.settings()[k] for k in ("task", "duration")} == {"task": "survival", "duration": "days"}
+    assert DataSchema.from_dict(schema.to_dict()) == schema
+    columns = {"died": [0, 1] * 10, "days": np.arange(20) + 1, "age": np.arange(20)}
+    data = schema.dataset(Table.from_mapping(columns), name="x")
+    assert data.duration is not None and data.schema.task == "survival"
+    assert not [f for f in check_table(Table.from_mapping(columns), schema) if f.level == "error"]
+    late = Table.from_mapping({**columns, "days": [-1.0, *range(19)]})
+    assert any("negative in 1 row" in f.text for f in check_table(late, schema))
+    with refused("no-duration"):
+        DataSchema.from_dict({**plain, "duration": None, "task": "survival"})
+    with refused("unknown-task"):
+        DataSchema.from_dict({**plain, "duration": None, "task": "regresion"})
+    with refused("conflicting-settings"):
+        DataSchema.from_dict({**plain, "duration": None, "task": "count", "classes": ["0", "1"]})
+    drafted = draft_schema(Table.from_mapping(columns), label="died", duration="days")
+    assert drafted.task == "survival" and drafted.classes == ("0", "1")

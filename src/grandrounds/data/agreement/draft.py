@@ -12,9 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from grandrounds.core.arrays import Array
+from grandrounds.core.outcome import AUTO, CLASSIFICATION, SURVIVAL
 from grandrounds.data.agreement.check import mean_brightness
 from grandrounds.data.agreement.schema import LEVELS, AgreedColumn, DataSchema, ImageSchema
 from grandrounds.data.images import ImageSet
+from grandrounds.data.outcome import settle_task
 from grandrounds.data.schema import Column, infer_schema
 from grandrounds.data.table import Table, missing_mask, to_text
 
@@ -36,6 +38,8 @@ def draft_schema(
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
     quantiles: bool = False,
+    task: str = AUTO,
+    duration: str | None = None,
 ) -> DataSchema:
     """Draft the schema of a table.
 
@@ -48,15 +52,21 @@ def draft_schema(
         drop: Columns to leave out.
         categories: Columns that are categories though they look like numbers.
         quantiles: Add the quantiles of its numbers, and ranges around them.
+        task: The type of the outcome; "auto" tells it from the label.
+        duration: The column with the follow-up time, for survival.
     """
     kinds = dict.fromkeys(categories, "categorical")
-    schema = infer_schema(table, label=label, site=site, patient=patient, time=time, drop=drop, overrides=kinds)
+    task = settle_task(table, label, task=task, duration=duration)
+    roles = {"site": site, "patient": patient, "time": time, "duration": duration}
+    schema = infer_schema(table, label=label, **roles, drop=drop, overrides=kinds, task=task)
     return DataSchema(
         label=label,
         columns=tuple(_draft_column(table, c, quantiles=quantiles) for c in schema.features),
-        classes=_draft_levels(table, label, fewest=1),
+        classes=_draft_levels(table, label, fewest=1) if task in (CLASSIFICATION, SURVIVAL) else (),
         patient=patient,
         time=time,
+        task=task,
+        duration=duration,
     )
 
 

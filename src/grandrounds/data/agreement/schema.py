@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
+from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL, TASKS
 from grandrounds.core.plan_types import DataSettings
 from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.images import size_text
 from grandrounds.data.loading import AT_SITES
+from grandrounds.data.outcome import settle_task
 from grandrounds.data.readers import DEFAULT_MISSING
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.table import Table, format_number, is_number
@@ -293,7 +295,9 @@ SCHEMA = 1
 KINDS = ("number", "category", "binary", "ordinal")
 _ALIASES = {"numeric": "number", "categorical": "category"}
 _COLUMN = ("kind", "unit", "range", "quantiles", "values", "about")
-_DATA = ("label", "event", "positive", "classes", "patient", "time", "missing", "fewest_rows", "columns")
+_DATA = (
+    "label", "task", "duration", "event", "positive", "classes", "patient", "time", "missing", "fewest_rows", "columns",
+)  # fmt: skip
 _YES_NO = ("0", "1")
 
 
@@ -342,6 +346,8 @@ class DataSchema:
     time: str | None = None
     missing: tuple[str, ...] = field(default=DEFAULT_MISSING)
     fewest_rows: int = 8  # as split.min_rows of an experiment
+    task: str = CLASSIFICATION  # type of the outcome, as data.task
+    duration: str | None = None  # column with the follow-up time, for survival
 
     def __getitem__(self, name: str) -> AgreedColumn:
         return next(c for c in self.columns if c.name == name)
@@ -349,7 +355,7 @@ class DataSchema:
     @property
     def names(self) -> tuple[str, ...]:
         """Every column that a site's table must have."""
-        parts = (self.label, self.patient, self.time)
+        parts = (self.label, self.duration, self.patient, self.time)
         return (*(p for p in parts if p is not None), *(c.name for c in self.columns))
 
     def kinds(self) -> dict[str, str | list[str]]:
@@ -360,7 +366,9 @@ class DataSchema:
     def settings(self) -> dict[str, Any]:
         """The settings of `[data]` in a plan for a consortium with this schema."""
         parts = {"label": self.label, "positive": self.positive, "patient": self.patient, "time": self.time}
-        stated = {} if self.event is None else {"event": self.event}
+        stated: dict[str, Any] = {} if self.event is None else {"event": self.event}
+        if self.task != CLASSIFICATION:
+            stated |= {"task": self.task, "duration": self.duration}
         return {**parts, **stated, "missing": list(self.missing), "kinds": self.kinds()}
 
     def select_columns(self, table: Table) -> Table:
@@ -371,8 +379,16 @@ class DataSchema:
         """Read a site's rows as a model will see them; the first fault is refused."""
         chosen = self.select_columns(table)
         schema = infer_schema(
-            chosen, label=self.label, patient=self.patient, time=self.time, overrides={**self.kinds()}
+            chosen,
+            label=self.label,
+            patient=self.patient,
+            time=self.time,
+            overrides={**self.kinds()},
+            task=self.task,
+            duration=self.duration,
         )
+        if self.task == CLASSIFICATION:
+            settle_task(chosen, self.label)  # refuses whole numbers that may be a count
         return build_dataset(chosen, schema, name=name)
 
     @property
@@ -399,6 +415,7 @@ class DataSchema:
         fields = {
             "label": self.label, "event": self.event, "positive": self.positive, "classes": list(self.classes),
             "patient": self.patient, "time": self.time,
+            "task": None if self.task == CLASSIFICATION else self.task, "duration": self.duration,
             "missing": None if self.missing == DEFAULT_MISSING else list(self.missing),
             "fewest_rows": self.fewest_rows, "columns": {c.name: c.to_dict() for c in self.columns},
         }  # fmt: skip
@@ -429,6 +446,8 @@ class DataSchema:
             classes=read_words(plain, "classes", where),
             patient=read_word(plain, "patient", where),
             time=read_word(plain, "time", where),
+            task=_read_task(plain, where),
+            duration=read_word(plain, "duration", where),
             missing=read_words(plain, "missing", where) if "missing" in plain else DEFAULT_MISSING,
             fewest_rows=read_whole_number(plain, "fewest_rows", where, cls.fewest_rows),
         )
@@ -444,6 +463,24 @@ class DataSchema:
                 code="conflicting-roles",
             )
         check_classes(self.classes, self.positive, label=self.label, where=where, event=self.event)
+        if (self.task == SURVIVAL) != (self.duration is not None):
+            raise BadInput(
+                f"{where}: task is '{self.task}' and duration {self.duration!r}; survival needs a duration, the column with the "
+                "follow-up time, and other tasks have none",
+                code="no-duration",
+            )
+        if self.task in (REGRESSION, COUNT) and (self.classes or self.positive or self.event):
+            raise BadInput(
+                f"{where}: task is '{self.task}', which predicts a number; leave classes, event and positive out",
+                code="conflicting-settings",
+            )
+
+
+def _read_task(plain: Mapping[str, object], where: str) -> str:
+    task = read_word(plain, "task", where) or (SURVIVAL if plain.get("duration") is not None else CLASSIFICATION)
+    if task not in TASKS:
+        raise BadInput(f"{where}: task is '{task}'; {nearest(task, TASKS)}", code="unknown-task")
+    return task
 
 
 AgreedSchema = DataSchema | ImageSchema
