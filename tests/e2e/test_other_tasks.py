@@ -186,3 +186,23 @@ def test_the_report_shows_the_scores_of_the_task(frame, tmp_path):
     assert set(made.summary["subgroups"]) == {"f", "m"}
     overall = gr.evaluate(made, frame).overall
     assert overall["events"] == frame["died"].sum()
+
+
+def test_runs_of_one_task_are_compared_and_of_two_are_not(frame, tmp_path):
+    fast = {"explain__sketch": "none"}
+    numbers = [run(frame, tmp_path / f"r{k}", "regression", method=m, **fast) for k, m in enumerate(("fedavg", "fedprox"))]
+    table = gr.compare([made.folder for made in numbers]).frame
+    assert set(table.index.get_level_values("metric")) == {"r2", "rmse", "mae"}
+    survival = run(frame, tmp_path / "s", "survival", **fast)
+    with pytest.raises(BadInput) as error:
+        gr.compare([numbers[0].folder, survival.folder])
+    assert error.value.code == "several-tasks"
+
+
+def test_membership_attacks_are_for_classes(frame, tmp_path):
+    from grandrounds.analysis.membership.attack import attack_run
+
+    made = run(frame, tmp_path / "run", "count", explain__sketch="none")
+    with pytest.raises(BadInput) as error:
+        attack_run(made, data=frame)
+    assert error.value.code == "not-classification"

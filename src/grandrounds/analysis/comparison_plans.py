@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.analysis.comparison_page import comparison_page
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import AUTO, CLASSIFICATION, SURVIVAL
+from grandrounds.core.plan_types import DataSettings
 from grandrounds.core.plugins import last_word
+from grandrounds.data.loading import read_data
+from grandrounds.data.outcome import settle_task
+from grandrounds.data.table import Table
 from grandrounds.models import TABLES
 
 if TYPE_CHECKING:
@@ -111,6 +116,17 @@ def _plans(
     return plans, labels
 
 
+def _task(base: Experiment) -> str:
+    """Return the task of an experiment on a table: as set, or as the label of the user's own table tells."""
+    data = base.data
+    if data.task != AUTO or data.duration is not None:
+        return SURVIVAL if data.duration is not None else data.task
+    if data.table is None or data.label is None:  # the catalog's labels are classes
+        return CLASSIFICATION
+    rows = read_data(DataSettings(data.model_dump(mode="json")))
+    return settle_task(rows, data.label) if isinstance(rows, Table) else CLASSIFICATION
+
+
 def _references(base: Experiment, methods: Sequence[str]) -> dict[str, list[str]]:
     """List the lower and upper reference of a comparison by label, with settings; one that is compared anyway is left out."""
     plain = ["method.select=all", "method.weigh=data_size", "method.robust=none", "method.stability=none"]
@@ -118,7 +134,8 @@ def _references(base: Experiment, methods: Sequence[str]) -> dict[str, list[str]
     out = {"local": ["method.name=local", *plain], "pooled": ["method.name=pooled", *plain]}
     if base.tasks:
         del out["pooled"]  # sites with different tasks cannot pool their rows
-    if not base.tasks and find_spec("lightgbm") and base.model.name in TABLES:
+    is_table = base.model.name in TABLES and not base.tasks
+    if is_table and find_spec("lightgbm") and _task(base) == CLASSIFICATION:
         trees = ["model.name=lightgbm", "model.trees=100", "method.rounds=1", "train.keep_optimizer=false"]
         off = ["evaluation.calibrate=none", "train.finetune=0", "train.early_stop=0", "engine.kernel=auto"]
         out["pooled lightgbm"] = [*out["pooled"], *trees, *off]

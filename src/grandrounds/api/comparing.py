@@ -27,6 +27,8 @@ def compare(
     virtual_seconds: float | None = None,
     label: str | None = None,
     event: str | int | float | None = None,
+    task: str | None = None,
+    time: str | None = None,
     site: str | None = None,
     patient: str | None = None,
     drop: Sequence[str] = (),
@@ -47,6 +49,8 @@ def compare(
         virtual_seconds: Compare the runs after so many simulated seconds; None compares at the end.
         label: `data.label`, as in `gr.run`.
         event: `data.event`.
+        task: `data.task`.
+        time: `data.duration`, the follow-up time.
         site: `data.site`.
         patient: `data.patient`.
         drop: `data.drop`.
@@ -81,6 +85,8 @@ def compare(
             runs[0] if runs else None,
             label=label,
             event=event,
+            task=task,
+            time=time,
             site=site,
             patient=patient,
             drop=drop,
@@ -116,6 +122,8 @@ def tune(
     data: str | None = None,
     label: str | None = None,
     event: str | int | float | None = None,
+    task: str | None = None,
+    time: str | None = None,
     site: str | None = None,
     patient: str | None = None,
     drop: Sequence[str] = (),
@@ -142,6 +150,8 @@ def tune(
         data: Another data set to tune on.
         label: `data.label`, as in `gr.run`.
         event: `data.event`.
+        task: `data.task`.
+        time: `data.duration`, the follow-up time.
         site: `data.site`.
         patient: `data.patient`.
         drop: `data.drop`.
@@ -168,6 +178,8 @@ def tune(
         experiment,
         label=label,
         event=event,
+        task=task,
+        time=time,
         site=site,
         patient=patient,
         drop=drop,

@@ -123,16 +123,23 @@ def schema_(
         raise BadInput("no column to predict is set: name it with --label COLUMN", code="label-not-set")
     else:
         left_out, words = (named.split(",") if named else () for named in (drop, categories))
-        parts = {"site": site, "patient": patient, "time": time}
         form = reading.text_format()
         marks = tuple(reading.merge(DEFAULT_MISSING).get("missing", DEFAULT_MISSING))
         keep = [name for name in (label, site, patient) if name is not None]
         levels = dict.fromkeys(words, "categorical")
         rows = read_table(table, query=query, missing=marks, form=form, kinds=levels, keep=keep)
         show_reading(rows)
-        outcome = {"task": task, "duration": duration}
         draft = draft_schema(
-            rows, label=label, **parts, **outcome, drop=left_out, categories=words, quantiles=quantiles
+            rows,
+            label=label,
+            site=site,
+            patient=patient,
+            time=time,
+            task=task,
+            duration=duration,
+            drop=left_out,
+            categories=words,
+            quantiles=quantiles,
         )
         drafted = replace(draft, missing=marks)
     plain = {name: value for name, value in drafted.to_dict().items() if name != "schema"}

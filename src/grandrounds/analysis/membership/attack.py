@@ -14,6 +14,7 @@ import numpy as np
 from grandrounds.analysis.membership.shadows import Ended, Target, find_target, run_shadows
 from grandrounds.core.arrays import NUMBER, misfit, read_file, read_json, write_atomic
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.data.loading import DATA_FRAME
 from grandrounds.methods.baselines import POOL
 from grandrounds.privacy.attacks.membership import FPR, Attack, judged, most_area, most_hits, offline, online
@@ -221,6 +222,11 @@ def attack_run(
         raise BadInput(
             f"{run.folder} is not finished, so there is no model to attack: `rounds resume {run.folder}`",
             code="run-not-finished",
+        )
+    if run.summary.task != CLASSIFICATION:
+        raise BadInput(
+            f"{run.folder} predicts no class ({run.summary.task}): membership attacks compare probabilities of classes",
+            code="not-classification",
         )
     if run.plan["data"]["table"] == DATA_FRAME and data is None:
         raise BadInput(

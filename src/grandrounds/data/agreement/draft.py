@@ -57,8 +57,17 @@ def draft_schema(
     """
     kinds = dict.fromkeys(categories, "categorical")
     task = settle_task(table, label, task=task, duration=duration)
-    roles = {"site": site, "patient": patient, "time": time, "duration": duration}
-    schema = infer_schema(table, label=label, **roles, drop=drop, overrides=kinds, task=task)
+    schema = infer_schema(
+        table,
+        label=label,
+        site=site,
+        patient=patient,
+        time=time,
+        drop=drop,
+        overrides=kinds,
+        task=task,
+        duration=duration,
+    )
     return DataSchema(
         label=label,
         columns=tuple(_draft_column(table, c, quantiles=quantiles) for c in schema.features),

@@ -17,7 +17,7 @@ from typing import Any
 from grandrounds.audit.head import SignedHead
 from grandrounds.core.errors import BadInput
 from grandrounds.core.records import RoundRecord, RunSummary, Scores
-from grandrounds.metrics import HIGHER_IS_BETTER, Place, shown_in
+from grandrounds.metrics import HEADLINE, HIGHER_IS_BETTER, Place, shown_in
 from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.report.figure import Figure
 from grandrounds.runs.run import Run
@@ -129,7 +129,8 @@ def _final_metrics(summary: RunSummary) -> dict[str, object]:
 def _worst_scores(sites: Mapping[str, Scores]) -> dict[str, float]:
     """Return each metric at its worst site, which can differ between metrics."""
     out = {}
-    for name in shown_in(Place.ROUND_SITES):
+    names = (*shown_in(Place.ROUND_SITES), *(m for m in HEADLINE.values() if m in sites))
+    for name in dict.fromkeys(names):
         values = [v for v in sites.get(name, {}).values() if v is not None]
         if values and HIGHER_IS_BETTER[name] is not None:
             out[name] = min(values) if HIGHER_IS_BETTER[name] else max(values)
