@@ -114,6 +114,11 @@ def test_firth_equals_pooled_firth_in_15_exchanges(way):
     result, record = drive(way, GLMTerms("logistic", HEART, firth=True), by_site(x, y, site))
     np.testing.assert_allclose(result.beta, firth_of_pooled_rows(x, y), rtol=1e-6)
     assert record.exchanges <= 15 and result.facts["firth"]
+    eta = constant(x) @ result.beta
+    assert result.facts["log_likelihood"] == pytest.approx((y * eta - np.logaddexp(0, eta)).sum(), rel=1e-9)
+    mu = 1 / (1 + np.exp(-eta))
+    inverse = np.linalg.inv((constant(x) * (mu * (1 - mu))[:, None]).T @ constant(x))
+    np.testing.assert_allclose(errors_of(result), np.sqrt(np.diag(inverse)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("rare", [True, False])

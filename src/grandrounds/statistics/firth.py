@@ -27,7 +27,8 @@ def climb_firth(ask: Ask, path: Path, information: Array) -> Fit[Total]:
 
     Args:
         ask: Asks all sites (kind, step, blocks, **values) and returns the total.
-        path: The path, at the first beta. Ends at the estimate; its value is the penalised log-likelihood.
+        path: The path, at the first beta. Ends at the estimate; its value is the log-likelihood there, without log det H,
+            which depends on the units of the columns.
         information: (q, q) information at the start.
 
     Returns:
@@ -53,6 +54,7 @@ def climb_firth(ask: Ask, path: Path, information: Array) -> Fit[Total]:
         path.advance(total["score"][0], information, value)
         inverse = invert(information)
         if path.decrement < CONVERGED:
+            path.value = float(total["log_likelihood"][0])
             return total
         falls = value < value_before - 1e-6 * (1 + abs(value_before))
         slow = slow + 1 if falls or path.decrement > _SLOW * before else 0
@@ -73,6 +75,7 @@ def _alternate(ask: Ask, path: Path, blocks: dict[str, tuple[int, ...]], size: i
         information = unpack_upper(total["information"], size)[0]
         path.advance(total["score"][0], information, _penalise(total, information))
         if path.has_converged and not total.is_new_roster:
+            path.value = float(total["log_likelihood"][0])
             return total
 
 

@@ -61,6 +61,7 @@ def fit_glm(terms: GLMTerms) -> Fit[Estimates]:
     yield from run.start()
     if terms.firth:
         run.last = yield from climb_firth(run.ask, run.paths[0], run.paths[0].information)
+        run.notes.append("Firth's correction: p-values and intervals are Wald's, not those of the profile likelihood")
         return run.conclude(0, None)
     while True:
         best = yield from run.climb()
