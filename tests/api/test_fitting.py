@@ -139,6 +139,7 @@ def test_a_stratified_cox_regression_equals_lifelines(lung, tmp_path):
     frame = result.to_frame()
     np.testing.assert_allclose(frame["coef"], pooled.params_[frame.index], rtol=1e-6)
     np.testing.assert_allclose(frame["std_err"], pooled.standard_errors_[frame.index], rtol=1e-6)
+    assert "hospitals have fewer than 5 rows" in result.summary()
     assert "hazard ratio" in result.summary() and "time until status" in result.summary()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -69,6 +70,14 @@ def test_show_prints_the_table_again(fitted, table):
     start = fitted.stdout.index("Logistic regression")
     block = fitted.stdout[start : fitted.stdout.index("disclosure:")]
     assert block in done.stdout
+
+
+def test_the_page_shows_what_the_command_prints(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "exact.md").read_text()
+    command = next(line for line in page.splitlines() if line.startswith("$ rounds fit glm heart"))
+    done = rounds(*command.split()[2:], cwd=tmp_path)
+    assert done.stdout in page
+    assert len(page.split()) <= 1500
 
 
 def test_json_and_quiet(table, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -437,7 +437,19 @@ def read_regression(run: Run) -> Regression:
             f"{run.folder} has no estimates: its method is '{run.plan['method']['name']}', not glm or cox",
             code="no-estimates",
         )
-    return Regression(run, record)
+    return Regression(run, replace(record, notes=(*record.notes, *_small_hospitals(run))))
+
+
+def _small_hospitals(run: Run) -> list[str]:
+    """Warn of hospitals with so few rows that their sums disclose patients, where sums came in the clear."""
+    least = int(run.plan["method"]["exact"]["least"])
+    small = sum(0 < counts["train"] < least for counts in run.summary.rows.values())
+    if not small or run.plan["privacy"]["secure"]:
+        return []
+    return [
+        f"{small} {'hospital has' if small == 1 else 'hospitals have'} fewer than {least} rows: without secure aggregation "
+        "(--secure) the sums of so few patients disclose their values"
+    ]
 
 
 def _outcome(run: Run) -> dict[str, Any]:
