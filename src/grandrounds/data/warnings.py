@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from grandrounds.core.arrays import Array
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Scores
@@ -252,18 +253,26 @@ def _warn_spellings(data: Dataset) -> list[str]:
 
 def _warn_copies(table: Table) -> list[str]:
     """Find rows that are the same in every column, where the columns are fine enough to tell patients apart."""
-    words = [to_text(values).tolist() for values in table.columns.values()]
+    codes = [_number_values(values) for values in table.columns.values()]
     possible = 1.0
-    for column in words:
-        possible *= len(set(column))
+    for column in codes:
+        possible *= len(np.unique(column))
     if possible < _CHANCE * len(table):
         return []
-    counts = Counter(zip(*words, strict=True))
-    extra = len(table) - len(counts)
+    rows_as_bytes = np.ascontiguousarray(np.stack(codes, axis=1)).view([("", np.int32)] * len(codes))
+    extra = len(table) - len(np.unique(rows_as_bytes))
     if not extra:
         return []
     rows = "1 row is a copy" if extra == 1 else f"{extra} rows are copies"
     return [f"{rows} of another row: copies land in training and in test and flatter the figures; remove them"]
+
+
+def _number_values(values: Array) -> Array:
+    """Number the distinct values of a column, (n,); missing values have a number of their own."""
+    if values.dtype == np.object_:
+        place: dict[object, int] = {}
+        return np.fromiter((place.setdefault(v, len(place)) for v in values.tolist()), np.int32, len(values))
+    return np.unique(values, return_inverse=True, equal_nan=True)[1].ravel().astype(np.int32)
 
 
 def _warn_shared_patients(data: Dataset, rows: Sequence[Rows], *, unit: str) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from scipy import special
@@ -44,6 +45,10 @@ _ABSORBED = (
     "constant",
     "no rows",
 )  # the intercept takes such a column up, and the other coefficients keep their meaning
+
+
+_OWN_FITS: WeakKeyDictionary[Rows, dict[tuple[str, str, bool], tuple[Array, Array]]] = WeakKeyDictionary()
+"""Each site's own fits, as long as its rows are in memory."""
 
 
 @dataclass(frozen=True)
@@ -231,9 +236,11 @@ def answer_meta(question: Question, rows: Rows) -> Blocks:
     """
     values = question.values
     names = tuple(map(str, range(len(np.asarray(values["tau2"])))))
-    estimate, variance = estimate_site(
-        str(values["model"]), names, rows, ties=str(values["ties"]), offset=bool(values["offset"])
-    )
+    key = (str(values["model"]), str(values["ties"]), bool(values["offset"]))
+    own = _OWN_FITS.setdefault(rows, {})  # the second question is about the same fit
+    if key not in own:
+        own[key] = estimate_site(key[0], names, rows, ties=key[1], offset=key[2])
+    estimate, variance = own[key]
     fitted = np.isfinite(estimate) & np.isfinite(variance) & (variance > 0)
     d = np.where(fitted, estimate - np.asarray(values["about"]), 0.0)
     safe = np.where(fitted, variance, 1.0)
