@@ -138,7 +138,7 @@ def test_near_misses_are_refused(made):
 
 def test_runs_are_compared_by_the_metrics_of_their_task(made, tmp_path):
     number, count = made("regression", "fedavg"), made("count", "fedavg")
-    assert compare([number]).metrics[0] == "r2" and compare([count]).metrics[0] == "poisson_deviance"
+    assert compare([number]).metrics[0] == "r2" and "d2" in compare([count]).metrics
     with refused("several-tasks", match="count, regression"):
         compare([number, count])
     done = rounds("compare", number.folder, made("regression").folder, "--out", tmp_path / "both", "--quiet")
