@@ -11,11 +11,13 @@ from grandrounds.core.records import RunSummary
 from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import decision_key, group_lines, intervals, worst_site
 from grandrounds.metrics.names import binning_note
-from grandrounds.metrics.scores import BY_NAME, Place, shown_in
+from grandrounds.metrics.scores import BY_NAME, HEADLINE, Place, shown_in
 from grandrounds.report.document import has_test_rows, number, sites_line, span, table, td, text_cell
 from grandrounds.report.estimates import read_estimates
+from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, task_of_run
 from grandrounds.report.page import findings_section, subgroup_table
 from grandrounds.report.sections.estimates import estimates_table
+from grandrounds.report.sections.outcome import outcome_groups, outcome_metrics
 from grandrounds.report.style import words
 
 if TYPE_CHECKING:
@@ -79,12 +81,8 @@ def _tested(summary: RunSummary) -> list[str]:
     """Write the sections on subgroups and calibration of test rows; empty without any."""
     if not has_test_rows(summary):
         return []
-    return [
-        "<h2>Subgroups</h2>",
-        _subgroups(summary),
-        "<h2>Calibration</h2>",
-        f"<p>{_calibration(summary)}</p>",
-    ]
+    calibration = ["<h2>Calibration</h2>", f"<p>{_calibration(summary)}</p>"] if is_classification(summary) else []
+    return ["<h2>Subgroups</h2>", _subgroups(summary), *calibration]
 
 
 def _facts(summary: RunSummary, plan: Plan) -> str:
@@ -105,8 +103,8 @@ def _facts(summary: RunSummary, plan: Plan) -> str:
 
 
 def _decision_facts(summary: RunSummary) -> dict[str, str]:
-    """Name the threshold of decisions; empty for a model that was not tested."""
-    if not has_test_rows(summary):
+    """Name the threshold of decisions; empty for a model that was not tested, or predicts no class."""
+    if not has_test_rows(summary) or not is_classification(summary):
         return {}
     return {"decision": f"flagged as {_decision_class(summary)} from a probability of {summary.threshold:g}"}
 
@@ -114,6 +112,8 @@ def _decision_facts(summary: RunSummary) -> dict[str, str]:
 def _event_facts(summary: RunSummary, data: DataSettings) -> dict[str, str]:
     """Name the event and its share of rows; for a run of version 0.1 read them from its plan."""
     event = summary.event
+    if not is_classification(summary):
+        return {"prediction": PREDICTIONS[task_of_run(summary)]}
     if event:
         return {"event": Event.from_dict(event).line.removeprefix("event: ")}
     if summary.classes:
@@ -131,6 +131,8 @@ def _decision_class(summary: RunSummary) -> str:
 def _metrics(summary: RunSummary) -> str:
     if not has_test_rows(summary):
         return "<p class='warn'>No row was set aside for a test: how well the model predicts is not known.</p>"
+    if not is_classification(summary):
+        return outcome_metrics(summary) + _worst_outcome(summary)
     final, rows = summary.final, []
     ends = intervals(final)
     for name in shown_in(Place.CARD):
@@ -143,6 +145,17 @@ def _metrics(summary: RunSummary) -> str:
         note = "; ".join(text for text in (span(ends.get(key)), binning_note(final, name)) if text)
         rows.append([td(escape(words(name) + threshold)), td(number(final[key], 3)), td(note)])
     return table(["test rows of all sites", "value", "95% CI"], rows) + _worst(summary)
+
+
+def _worst_outcome(summary: RunSummary) -> str:
+    """Name the site with the lowest headline metric of a task that is no classification."""
+    task = task_of_run(summary)
+    worst, metric = worst_site(summary.per_site, task), HEADLINE[task]
+    if not worst:
+        return "<p>No site has enough test rows for a comparison of sites.</p>"
+    value = format_score(metric, worst[metric])
+    rows = f"{worst['count']:.0f} test rows"
+    return f"<p>Lowest {escape(words(metric))} of a site: {escape(str(worst['site']))}, {value}, {rows}.</p>"
 
 
 def _worst(summary: RunSummary) -> str:
@@ -163,6 +176,9 @@ def _subgroups(summary: RunSummary) -> str:
         return (
             "<p class='warn'>No subgroup was evaluated. Set evaluation.subgroup to a column before this model is used.</p>"
         )
+    if not is_classification(summary):
+        head, groups = outcome_groups(summary)
+        return table([*map(escape, head)], [[td(escape(cell)) for cell in row] for row in groups])
     lines = [f"<p class='warn'>{escape(line)}.</p>" for line in group_lines(summary)]
     return subgroup_table(summary) + "".join(lines)
 

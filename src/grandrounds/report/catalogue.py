@@ -239,7 +239,7 @@ ESTIMATES, SURVIVAL, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES
 
 FIGURES: dict[str, Entry] = {
     "coefficients": Entry(ESTIMATES, _coefficients, wide=True),
-    **{f"forest-{k + 1}": Entry(ESTIMATES, _forest(k)) for k in range(4)},
+    **{f"forest-{k + 1}": Entry(ESTIMATES, _forest(k), wide=True) for k in range(4)},
     "survival": Entry(SURVIVAL, _survival, wide=True),
     "curves": Entry(TRAINING, _curves, wide=True),
     "sites-accuracy": Entry(TRAINING, _site_metric("accuracy")),

@@ -102,7 +102,7 @@ def report_page(
         *survival_section(summary, charts),
         *_performance(summary, charts),
         *([] if summary.get("estimates") else model_section(model)),
-        *explanations_section(explanations, charts),
+        *explanations_section(explanations, charts, task=task_of_run(summary)),
         *shortcut_section(summary, explanations, charts),
         *rationale_section(summary, rounds, charts),
         *maps_section(summary, rounds, charts),

@@ -49,7 +49,7 @@ def _differences(record: EstimatesRecord, charts: Charts) -> list[str]:
     if found is None:
         return []
     drawn = [figures.forest(found, name, common_estimate(record, name)) for name in forest_names(record)]
-    return [heterogeneity_table(found).html(), charts.place(*drawn, wide=len(drawn) == 1)]
+    return [heterogeneity_table(found).html(), charts.place(*drawn, wide=True)]
 
 
 def intro(record: EstimatesRecord) -> str:

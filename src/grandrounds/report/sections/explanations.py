@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
-from grandrounds.metrics.scores import Place, shown_in
+from grandrounds.metrics.scores import LOSS, Place, shown_in
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, number, table, td, text_cell
 from grandrounds.report.explanations import (
@@ -30,13 +31,21 @@ _TOP = 3
 _NUMBERS = ("drift", "sampling", "consensus_drift", "jaccard", "rank_correlation")
 
 
-def explanations_section(explanations: Explanations | None, charts: Charts) -> list[str]:
-    """Write the section on drift and importances; empty for a run without explanations."""
+def explanations_section(
+    explanations: Explanations | None, charts: Charts, *, task: str = CLASSIFICATION
+) -> list[str]:
+    """Write the section on drift and importances; empty for a run without explanations.
+
+    Args:
+        explanations: explanations.json; None where there is none.
+        charts: The figures of the page.
+        task: The type of the outcome, whose loss measures permutation importance.
+    """
     if explanations is None or not any(blocks_by_round(explanations, kind) for kind in KINDS):
         return []
     kinds = [kind for kind in KINDS if blocks_by_round(explanations, kind)]
     last = {kind: newest_block(explanations, kind) for kind in kinds}
-    out = ["<h2>Explanations</h2>", _intro(explanations["sketch"], kinds), _drift_table(last)]
+    out = ["<h2>Explanations</h2>", _intro(explanations["sketch"], kinds, task), _drift_table(last)]
     if any(len(blocks_by_round(explanations, kind)) > 1 for kind in kinds):
         out.append(charts.place(figures.drift_over_rounds(explanations), figures.jaccard_over_rounds(explanations)))
     for kind in kinds:
@@ -57,7 +66,7 @@ def _distance_figure(explanations: Explanations, kind: str) -> Figure:
     return figures.distance_to_consensus(explanations, kind)
 
 
-def _intro(sketch: SketchRecord, kinds: Sequence[str]) -> str:
+def _intro(sketch: SketchRecord, kinds: Sequence[str], task: str) -> str:
     """Define the measures of the section."""
     meaning = {
         "training": "<b>Training drift</b>: do the sites' models rely on different features after local training? It compares "
@@ -68,7 +77,8 @@ def _intro(sketch: SketchRecord, kinds: Sequence[str]) -> str:
     both = "The two measures answer different questions; do not compare one with the other." if len(kinds) > 1 else ""
     how = f"Explanations are by {escape(str(sketch['explainer']).replace('_', ' '))}"
     if sketch.get("score"):
-        score = escape(str(sketch["score"]).replace("_", " "))
+        measure = LOSS[task] if sketch["score"] == LOSS[CLASSIFICATION] else sketch["score"]
+        score = escape(words(str(measure)))
         how += f" (local models by {score}, the final model by the change in its predictions)"
     scale = (
         "A sketch gives each feature its share of the total importance; shares sum to 1. Distances between sketches run from "
