@@ -1,4 +1,4 @@
-"""Medians and quartiles over all sites, by bisection: sites count rows at or below public cuts, and the sums narrow the cuts.
+"""Medians and quartiles over all sites, by bisection: sites count rows between public cuts, and the sums narrow the cuts.
 
 An order statistic is no sum, but the number of rows at or below a cut is. With 63 cuts an exchange, a range shrinks 64-fold a
 time. Recorded values (years, mmHg, tenths) lie on a grid, so the search ends at the value itself. Other values end within
@@ -153,9 +153,9 @@ def find_quantiles(
                     [grids[sought[i].column].edge(p) for (i, _, _), p in zip(open_ones, places, strict=True)]
                 ),
             },
-            {"below": (len(open_ones), CUTS)},
+            {"between": (len(open_ones), CUTS)},
         )
-        below = np.rint(total["below"]).astype(int)
+        below = np.cumsum(np.rint(total["between"]).astype(int), axis=1)
         for (index, _, _), place, count in zip(open_ones, places, below, strict=True):
             if sought[index].group == -1:
                 knots[sought[index].column].update(zip(place.tolist(), count.tolist(), strict=True))
@@ -171,8 +171,10 @@ def find_quantiles(
     return Found(quantiles, {c: np.array(sorted(seen.items())).reshape(-1, 2) for c, seen in knots.items()})
 
 
-def count_below(values: Mapping[str, Value], rows: Rows, group: Array) -> Blocks:
-    """Answer with the rows at or below each cut: the site's half of `find_quantiles`.
+def count_between(values: Mapping[str, Value], rows: Rows, group: Array) -> Blocks:
+    """Answer with the rows between each cut and the one before: the site's half of `find_quantiles`.
+
+    These are counts of patients. In the clear a site refuses them where its own are small.
 
     Args:
         values: Values of the question.
@@ -180,7 +182,7 @@ def count_below(values: Mapping[str, Value], rows: Rows, group: Array) -> Blocks
         group: (n,) group of each row, -1 for rows that are in no group that is shown.
 
     Returns:
-        Block "below", (m, 63).
+        Block "between", (m, 63); the first counts all rows up to the first cut.
     """
     assert rows.numeric is not None
     columns, groups, cuts = (np.asarray(values[name]) for name in ("cut_column", "cut_group", "cuts"))
@@ -189,7 +191,7 @@ def count_below(values: Mapping[str, Value], rows: Rows, group: Array) -> Blocks
         chosen = group == wanted if wanted >= 0 else group >= 0
         x = rows.numeric[chosen, column]
         below[k] = np.searchsorted(np.sort(x[~np.isnan(x)]), cuts[k], side="right")
-    return {"below": below}
+    return {"between": np.diff(below, axis=1, prepend=0)}
 
 
 def _cut_places(low: int, high: int, offset: int) -> Array:

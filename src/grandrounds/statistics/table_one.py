@@ -17,13 +17,15 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.protocol.messages import Value
-from grandrounds.statistics.quantiles import Found, Grid, Inquiry, Piece, Sought, count_below, find_quantiles
+from grandrounds.statistics.quantiles import Found, Grid, Inquiry, Piece, Sought, count_between, find_quantiles
 from grandrounds.statistics.question import Blocks, Fit, Question, Rows, Total
 from grandrounds.statistics.table_cells import Histogram, Sums, make_table
 from grandrounds.statistics.table_result import TableOne
 from grandrounds.statistics.table_terms import TableTerms
 
 KIND = "table1"
+CELLS = ("rows", "n", "counts", "between", "histogram")
+"""Blocks that count patients. In the clear, a site's policy refuses them where its own counts are small."""
 STEPS = (1, 2, 4, 10, 20, 100, 1000)
 """Recorded values per unit that are looked for: whole numbers, halves, quarters, tenths, twentieths, hundredths, thousandths."""
 POWERS = np.arange(-20, 43)
@@ -113,14 +115,14 @@ def answer_table_one(question: Question, rows: Rows) -> Blocks:
         columns, levels = np.asarray(values["code_columns"]), np.asarray(values["levels"])
         out["counts"] = _count_levels(columns, levels, rows, group, count)
     if "cuts" in values:
-        out |= count_below(values, rows, group)
+        out |= count_between(values, rows, group)
     if "edges" in values:
         out["histogram"] = _count_bins(question, rows, group, count)
     return {name: out[name] for name in question.blocks}
 
 
 def _question(piece: Piece, step: str) -> Question:
-    counts = tuple(name for name in ("rows", "counts", "histogram") if name in piece.blocks)
+    counts = tuple(name for name in CELLS if name in piece.blocks)
     return Question(KIND, piece.values, piece.blocks, step, cells=counts, by_site=True)
 
 
