@@ -90,7 +90,15 @@ def asked_of_both(questions: list[Question], exchange: int) -> bool:
 
 @pytest.mark.parametrize(
     ("baseline", "errors", "exchange"),
-    [("strata", "model", 3), ("strata", "model", 1), ("strata", "rows", 8), ("days", "model", 5), ("days", "rows", 10)],
+    [
+        ("strata", "model", 3),
+        ("strata", "model", 1),
+        ("strata", "rows", 8),
+        ("days", "model", 5),
+        ("days", "rows", 10),
+        ("days", "model", 2),
+        ("days", "model", 1),
+    ],
 )
 def test_a_fit_that_a_site_leaves_equals_a_fresh_fit_of_the_others(baseline, errors, exchange):
     data = gbsg2()
@@ -105,9 +113,11 @@ def test_a_fit_that_a_site_leaves_equals_a_fresh_fit_of_the_others(baseline, err
     assert not asked_of_both(questions, exchange)
 
 
-def test_intervals_keep_their_events_when_a_site_leaves():
+@pytest.mark.parametrize("exchange", [5, 10])  # a step; the errors
+def test_intervals_keep_their_events_when_a_site_leaves(exchange):
     data = gbsg2()
-    estimates, questions = drive(fit_cox(CoxTerms(data.names, baseline="grid")), data.sites, "3", 5)
+    estimates, questions = drive(fit_cox(CoxTerms(data.names, baseline="grid")), data.sites, "3", exchange)
+    assert questions[exchange - 1].kind == ("cox.grid" if exchange == 5 else "cox.grid.errors")
     edges = np.asarray(questions[-1].values["edges"])
     others = [r for s, r in data.sites.items() if s != "3"]
     events = np.concatenate([r.time[r.y == 1] for r in others])

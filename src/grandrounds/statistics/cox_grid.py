@@ -23,8 +23,8 @@ from grandrounds.protocol.messages import Value
 from grandrounds.statistics.brier import Baseline
 from grandrounds.statistics.cox_intervals import Grid, choose_grid, merge_cells
 from grandrounds.statistics.cox_steps import CoxPath
-from grandrounds.statistics.cox_strata import build_estimates, check_events, not_converged, note_roster, square_scores
-from grandrounds.statistics.cox_terms import CoxTerms
+from grandrounds.statistics.cox_strata import build_estimates, square_scores
+from grandrounds.statistics.cox_terms import CoxTerms, check_events, not_converged, note_roster
 from grandrounds.statistics.estimates import Estimates
 from grandrounds.statistics.newton import count_upper, pack_upper, unpack_upper
 from grandrounds.statistics.partial_likelihood import (
@@ -108,25 +108,26 @@ def fit_grid(terms: CoxTerms, ridge: float) -> Fit[Estimates]:
         BadInput: Too few events, cells below `least`, separation, or no convergence.
     """
     grid = yield from choose_grid(terms)
-    exchange, notes = 2, list(_describe(terms, grid))
+    exchange, notes = 2, [*_describe(terms, grid), *grid.notes]
     path = CoxPath(terms.names, ridge, terms.start)
     hazard = _start_hazard(terms, grid)
-    is_other_grid = False
+    has_left = is_other_grid = False
     p = len(terms.names)
     while True:
         is_done = False
         while not is_done:
-            if exchange >= terms.exchanges:
+            if exchange + 1 >= terms.exchanges:  # the last one is for the errors
                 raise not_converged(terms)
             exchange += 1
             total = yield _ask_step(terms, path.beta, grid, hazard, exchange)
             check_events(total)
             notes += note_roster(total)
             sums = _read_sums(total)
-            is_stale = total.is_new_roster or is_other_grid
-            is_other_grid = False
-            if total.is_new_roster:
+            has_left |= total.is_new_roster
+            is_stale, is_other_grid = has_left or is_other_grid, False
+            if has_left:
                 grid, sums, is_other_grid = _check_cells(terms, grid, sums)
+                has_left = False
             hazard = compute_hazard(sums, terms.ties)
             value = float(total["seta"]) - hazard.log
             u = total["sx"] - hazard.e
@@ -141,7 +142,7 @@ def fit_grid(terms: CoxTerms, ridge: float) -> Fit[Estimates]:
         if not answer.is_new_roster:
             break
         notes += note_roster(answer)
-        path.forget()
+        has_left = True
     h = unpack_upper(answer["G"], p) - hazard.ee
     path.information = h[np.ix_(path.kept, path.kept)]
     is_robust = terms.errors != "model"
@@ -236,13 +237,13 @@ def _check_cells(terms: CoxTerms, grid: Grid, sums: RiskSums) -> tuple[Grid, Ris
         sums: Sums over the sites that remain.
 
     Returns:
-        The grid, the sums on it, and True if it is another grid than before.
+        The grid, the sums on it, and True if the likelihood is another one than before.
     """
     if terms.baseline == "days":
         first = np.flatnonzero(sums.events)
         new = Grid(grid.edges[first], grid.end, sums.events[first], grid.leavers[first])
         days = RiskSums(*(v[first] for v in (sums.s0, sums.s1, sums.d0, sums.d1, sums.events)))
-        return new, days, len(first) < len(grid.edges)
+        return new, days, False  # days without events are in no likelihood
     new = merge_cells(grid.edges, grid.end, sums.events, grid.leavers, least=terms.least, intervals=terms.intervals)
     first = np.searchsorted(grid.edges, new.edges)
     return new, _leave_evenly(sums.s0[first], sums.s1[first], new.events), len(first) < len(grid.edges)

@@ -10,13 +10,13 @@ at the starts of the merged intervals: two of them differ by at least `least` ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.statistics.cox_terms import FEWEST_EVENTS, CoxTerms
+from grandrounds.statistics.cox_terms import FEWEST_EVENTS, CoxTerms, note_roster
 from grandrounds.statistics.partial_likelihood import read_outcome
 from grandrounds.statistics.question import Blocks, Fit, Question, Rows
 
@@ -36,12 +36,14 @@ class Grid:
         end: End of the last interval.
         events: (m,) summed number of events.
         leavers: (m,) summed number of rows that leave without event.
+        notes: Sentences for people about its choice.
     """
 
     edges: Array
     end: float
     events: Array
     leavers: Array
+    notes: tuple[str, ...] = ()
 
     @property
     def at_risk(self) -> Array:
@@ -84,7 +86,7 @@ def choose_grid(terms: CoxTerms) -> Fit[Grid]:
     low, high = _OCTAVES
     edges = np.concatenate([[0.0], 2.0 ** (np.arange(4 * low, 4 * high + 1) / 4)])
     total = yield _ask(terms, edges, ("events",), "range of times")
-    events = np.rint(total["events"])
+    events, notes = np.rint(total["events"]), note_roster(total)
     if events.sum() < FEWEST_EVENTS:
         raise BadInput(
             f"there are {int(events.sum())} events over all sites; Cox regression needs at least {FEWEST_EVENTS}",
@@ -108,9 +110,12 @@ def choose_grid(terms: CoxTerms) -> Fit[Grid]:
         cells = _divide(edges[: last + 1], events[:last], min(4 * terms.intervals, int(events.sum())))
     total = yield _ask(terms, cells, ("events", "leavers"), "times")
     events, leavers = np.rint(total["events"]), np.rint(total["leavers"])
+    end, notes = float(edges[last]), [*notes, *note_roster(total)]
     if terms.baseline == "days":
-        return _keep_event_days(cells, edges[last], events, leavers)
-    return merge_cells(cells, float(edges[last]), events, leavers, least=terms.least, intervals=terms.intervals)
+        return replace(_keep_event_days(cells, end, events, leavers), notes=tuple(notes))
+    return replace(
+        merge_cells(cells, end, events, leavers, least=terms.least, intervals=terms.intervals), notes=tuple(notes)
+    )
 
 
 def _ask(terms: CoxTerms, edges: Array, names: tuple[str, ...], step: str) -> Question:
@@ -130,7 +135,7 @@ def _divide(edges: Array, events: Array, count: int) -> Array:
 def _keep_event_days(days: Array, end: float, events: Array, leavers: Array) -> Grid:
     """Return the grid of days with events; rows that leave between two of them are last at risk on the first."""
     at = np.flatnonzero(events)
-    return Grid(days[at], float(end), events[at], np.add.reduceat(leavers, at))
+    return Grid(days[at], end, events[at], np.add.reduceat(leavers, at))
 
 
 def merge_cells(starts: Array, end: float, events: Array, leavers: Array, *, least: int, intervals: int) -> Grid:

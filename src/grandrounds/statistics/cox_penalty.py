@@ -18,8 +18,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.protocol.messages import Value
-from grandrounds.statistics.cox_strata import check_events, note_roster
-from grandrounds.statistics.cox_terms import CoxTerms
+from grandrounds.statistics.cox_terms import CoxTerms, check_events, note_roster
 from grandrounds.statistics.newton import count_upper, invert, pack_upper, unpack_upper
 from grandrounds.statistics.partial_likelihood import (
     compute_gradients,
@@ -133,6 +132,7 @@ def choose_penalty(terms: CoxTerms) -> Fit[Choice]:
         exchange += 1
         if not climbs:  # the first exchange, and the first after a site left
             total = yield _ask(terms, centre, np.arange(k), exchange, has_matrix=True)
+            notes += note_roster(total)
             matrices = [unpack_upper(h, p) for h in total["H"]]
             climbs = [
                 _Climb(centre[f], float(r), invert(matrices[f] + r * np.eye(p)))

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.errors import BadInput
 from grandrounds.protocol.messages import Value
 from grandrounds.statistics.cox_steps import CoxPath
-from grandrounds.statistics.cox_terms import FEWEST_EVENTS, CoxTerms
+from grandrounds.statistics.cox_terms import CoxTerms, check_events, not_converged, note_roster
 from grandrounds.statistics.estimates import Estimates
 from grandrounds.statistics.newton import count_upper, invert, pack_upper, unpack_upper
 from grandrounds.statistics.partial_likelihood import (
@@ -145,34 +145,6 @@ def fit_strata(terms: CoxTerms, ridge: float) -> Fit[Estimates]:
     }
     return build_estimates(
         terms, path, total, meat=meat, clusters=clusters, facts={**facts, "exchanges": exchange}, notes=notes
-    )
-
-
-def check_events(total: Total) -> None:
-    """Refuse a fit with too few events over all sites."""
-    events = round(float(total["events"]))
-    if events < FEWEST_EVENTS:
-        raise BadInput(
-            f"there are {events} events over all sites; Cox regression needs at least {FEWEST_EVENTS}",
-            code="few-events",
-        )
-
-
-def note_roster(total: Total) -> list[str]:
-    """Return the note about a site that left during the fit."""
-    if not total.is_new_roster:
-        return []
-    return [
-        f"A site left during the fit; it continued with the other {len(total.sites)} sites from the coefficients reached so far, "
-        "and earlier sums were not used again."
-    ]
-
-
-def not_converged(terms: CoxTerms) -> RunFailed:
-    """Return the error of a fit that has used up its exchanges."""
-    return RunFailed(
-        f"the Cox model did not converge in {terms.exchanges} exchanges; set a ridge penalty or allow more exchanges",
-        code="not-converged",
     )
 
 

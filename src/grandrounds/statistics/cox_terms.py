@@ -1,11 +1,12 @@
-"""Terms of a Cox regression that all sites know."""
+"""Terms of a Cox regression that all sites know, and what all its fits say about events, sites that leave, and exchanges."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.statistics.partial_likelihood import TIES
+from grandrounds.statistics.question import Total
 
 BASELINES = ("strata", "grid", "days")
 ERRORS = ("model", "rows", "patients", "hospitals")
@@ -79,3 +80,31 @@ class CoxTerms:
             raise BadInput(
                 "Cox: intervals, least and exchanges must be at least 1, and unit above 0", code="bad-setting"
             )
+
+
+def check_events(total: Total) -> None:
+    """Refuse a fit with too few events over all sites."""
+    events = round(float(total["events"]))
+    if events < FEWEST_EVENTS:
+        raise BadInput(
+            f"there are {events} events over all sites; Cox regression needs at least {FEWEST_EVENTS}",
+            code="few-events",
+        )
+
+
+def note_roster(total: Total) -> list[str]:
+    """Return the note about a site that left during the fit."""
+    if not total.is_new_roster:
+        return []
+    return [
+        f"A site left during the fit; it continued with the other {len(total.sites)} sites from the coefficients reached so far, "
+        "and earlier sums were not used again."
+    ]
+
+
+def not_converged(terms: CoxTerms) -> RunFailed:
+    """Return the error of a fit that has used up its exchanges."""
+    return RunFailed(
+        f"the Cox model did not converge in {terms.exchanges} exchanges; set a ridge penalty or allow more exchanges",
+        code="not-converged",
+    )
