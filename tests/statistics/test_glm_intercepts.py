@@ -70,11 +70,20 @@ def test_robust_errors_with_free_intercepts_equal_statsmodels(errors):
     assert_equal_to_pooled(result, reference, 13)
 
 
-def test_no_block_of_an_answer_is_a_hospitals_intercept_alone_under_secure_aggregation():
+@pytest.mark.parametrize("family", ["logistic", "linear"])
+def test_free_intercepts_can_stay_out_of_all_sums_and_new_hospitals_still_have_one(family):
     x, y, site = heart_rows()
-    _, record = drive("ring", GLMTerms("logistic", HEART, intercept="own", mean_intercept=False), by_site(x, y, site))
+    y = y if family == "logistic" else 130 + 20 * y + 5 * x[:, 0]
+    terms = GLMTerms(family, HEART, intercept="own", mean_intercept=False)
+    result, record = drive("clear", terms, by_site(x, y, site))
     names = {name for question in record.questions for name in question.blocks}
     assert not {"intercept", "intercept_weight"} & names
+    asked, _ = drive("clear", GLMTerms(family, HEART, intercept="own"), by_site(x, y, site))
+    np.testing.assert_array_equal(result.beta, asked.beta)
+    expected = y.mean() if family == "linear" else np.log(y.mean() / (1 - y.mean()))
+    assert result.facts["mean_intercept"] == pytest.approx(expected - x.mean(0) @ result.beta, rel=1e-9)
+    near = 1e-9 if family == "linear" else 0.6
+    assert result.facts["mean_intercept"] == pytest.approx(asked.facts["mean_intercept"], abs=near)
 
 
 def test_hospitals_of_one_class_say_nothing_about_slopes_and_are_counted():

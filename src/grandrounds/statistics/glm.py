@@ -85,6 +85,8 @@ class _Run:
     grid: VarianceGrid = field(default_factory=lambda: VarianceGrid([0.0]))
     last: Total | None = None  # of "glm"
     events: float | None = None
+    mean: float = 0.0  # of the outcome
+    means: Array | None = None  # of the columns, where free intercepts come without their mean
 
     def __post_init__(self) -> None:
         self.columns = list(range(len(self.terms.names)))
@@ -143,7 +145,7 @@ class _Run:
         points, q = len(self.grid.tau2), self.size
         blocks = {"score": (points, q), "information": (points, count_upper(q)), **scalars}
         if not self.has_intercept:
-            blocks |= {"squares": (q,), "used": ()}
+            blocks |= {"squares": (q,), "used": ()} | ({} if self.terms.mean_intercept else {"sums": (q,)})
         null = np.zeros((points, q))
         if is_count:
             blocks["log_likelihood"] = (points,)
@@ -151,6 +153,9 @@ class _Run:
         total = yield from self.ask("glm.start", "start", blocks, mean=mean, null=null)
         self.check(total)
         self.events = float(total["y"]) if not self.family.is_scaled else None
+        self.mean = float(total["y"] / total["n"])
+        if "sums" in blocks:
+            self.means = total["sums"] / total["n"]
         information = unpack_upper(total["information"], q)
         keep = self.leave_out_aliased(information[0], None if self.has_intercept else total["squares"])
         penalty = np.full(self.size, float(self.terms.ridge))
@@ -350,9 +355,14 @@ class _Run:
         if terms.intercept == OWN:
             used = float(total["used"])
             count += round(used)
-            weight = float(total["intercept_weight"]) if terms.mean_intercept else 0.0
-            mean = float(total["intercept"]) / weight if weight else None
-            facts["mean_intercept"] = None if mean is None else mean * terms.unit + terms.centre
+            if self.means is None:
+                mean = float(total["intercept"]) / max(float(total["intercept_weight"]), 1e-300)
+            else:
+                mean = self.family.intercept(self.mean) - float(self.means[self.columns] @ path.beta)
+                self.notes.append(
+                    "the intercept for new hospitals is that of the mean outcome at the mean of all columns"
+                )
+            facts["mean_intercept"] = mean * terms.unit + terms.centre
             facts["silent_sites"] = len(total.sites) - round(used)
             if facts["silent_sites"]:
                 self.notes.append(

@@ -58,6 +58,8 @@ def answer_start(question: Question, rows: Rows) -> Blocks:
         blocks["score"][i], blocks["information"][i] = score, pack_upper(squares)
     if "used" in blocks:
         blocks["used"] = np.array(float(not design.is_silent))
+    if "sums" in blocks:
+        blocks["sums"] = weight @ x
     return blocks
 
 

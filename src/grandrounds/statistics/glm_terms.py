@@ -36,7 +36,8 @@ class GLMTerms:
         unit: Public value by which the outcome of linear regression is divided. Estimates are converted back.
         spans: Range of each column in its units, for the rule on separation; empty: 1 for each.
         mean_intercept: True: free intercepts come with their weighted mean, for new hospitals. Without secure aggregation the
-            server could read each hospital's intercept from it.
+            server could read each hospital's intercept from it. False: sums of columns come instead, once, and new hospitals
+            have the intercept of the mean outcome at the mean of all columns.
     """
 
     family: str
