@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from grandrounds.api.fitting import Regression, cox, glm
     from grandrounds.api.running import resume, run
     from grandrounds.api.scoring import EvaluationResult, evaluate, predict
-    from grandrounds.api.survival import SurvivalAnalysis, kaplan_meier
+    from grandrounds.api.survival import SurvivalAnalysis, kaplan_meier, survival_scores
     from grandrounds.core.errors import BadInput, RunFailed
     from grandrounds.core.records import Decision, RoundRecord, RunSummary
     from grandrounds.experiment.experiment import Experiment
@@ -76,6 +76,7 @@ __all__ = [
     "reproduce",
     "resume",
     "run",
+    "survival_scores",
     "table1",
     "tune",
 ]
@@ -96,7 +97,7 @@ _HOME = {
     **dict.fromkeys(("Regression", "cox", "glm"), "api.fitting"),
     **dict.fromkeys(("evaluate", "predict"), "api.scoring"),
     "table1": "api.describing",
-    **dict.fromkeys(("SurvivalAnalysis", "kaplan_meier"), "api.survival"),
+    **dict.fromkeys(("SurvivalAnalysis", "kaplan_meier", "survival_scores"), "api.survival"),
     **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
     **dict.fromkeys(("resume", "run"), "api.running"),
 }

@@ -1,4 +1,4 @@
-"""`gr.kaplan_meier`: survival curves across hospitals, from counts that add."""
+"""`gr.kaplan_meier` and `gr.survival_scores`: survival curves, and scores of a survival model, across hospitals from sums."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from grandrounds.core.errors import BadInput, nearest
 if TYPE_CHECKING:
     import pandas as pd
 
+    from grandrounds.core.arrays import Array
+    from grandrounds.data.table import Table
     from grandrounds.report.figure import Figure
     from grandrounds.statistics.kaplan_meier import KaplanMeier, SurvivalCurve
     from grandrounds.statistics.log_rank import LogRank
+    from grandrounds.statistics.survival_scores import SurvivalScores
     from grandrounds.statistics.time_counts import Grid
 
 GRIDS = ("bins", "days")
@@ -183,6 +186,74 @@ def kaplan_meier(
     request = SurvivalRequest(time, event, site, group or "", value)
     chosen: Grid = "days" if grid == "days" else "bins"
     return SurvivalAnalysis(run_kaplan_meier(table, request, grid=chosen, least=least, unit=unit, horizon=horizon))
+
+
+def survival_scores(
+    run: Any,
+    data: Any,
+    *,
+    training: Any = None,
+    site: str | None = None,
+    horizons: Sequence[float] = (),
+    horizon: float | None = None,
+    across: bool = False,
+    least: int = 5,
+    unit: float = 1.0,
+) -> SurvivalScores:
+    """Score the survival model of a finished run: C-index, Brier score and calibration, from sums over hospitals.
+
+    Args:
+        run: The run of `gr.cox` or of another method with a follow-up time, its result, or its folder.
+        data: Rows with the columns of the model, time, event and hospital: a DataFrame or the path of a table.
+        training: The rows that the model was fitted on, for the baseline hazard; by default `data` itself, with a note.
+        site: The column that names the hospital of each row; by default that of the run.
+        horizons: Times of the Brier scores; by default near those of 5%, 10%, ..., 95% of the events.
+        horizon: Time of the calibration; by default the horizon in the middle.
+        across: Compare patients of different hospitals as well. The server then sees counts of few patients.
+        least: Least number of events in an interval or a group of risk.
+        unit: Unit in which times are recorded.
+
+    Returns:
+        The scores: `c_index`, `brier`, `calibration`, `to_dict()`. `report.figures.survival_calibration` draws them.
+
+    Raises:
+        BadInput: The run has no survival model, or the rows do not fit it.
+
+    Examples:
+        >>> fitted = cox("patients.csv", time="days", event="died", site="hospital")  # doctest: +SKIP
+        >>> survival_scores(fitted, "new_patients.csv", training="patients.csv").c_index  # doctest: +SKIP
+    """
+    from grandrounds.api.scoring import predict
+    from grandrounds.runs.run import load_run
+    from grandrounds.runs.survival import run_survival_scores
+    from grandrounds.statistics.survival_rows import SurvivalRequest
+
+    found = load_run(run) if isinstance(run, str | Path) else getattr(run, "run", run)
+    roles = found.plan["data"]
+    time, site = roles.get("duration"), site or roles.get("site")
+    if time is None:
+        raise BadInput(f"{found.folder} has no model of survival: use a run with data.duration", code="wrong-task")
+    if site is None:
+        raise BadInput("which column names the hospital? The run has none (give site=)", code="site-not-set")
+    value = roles.get("event")
+    request = SurvivalRequest(str(time), str(roles["label"]), str(site), "", "" if value is None else str(value))
+
+    def score(rows: Any) -> tuple[Table, Array]:
+        table, _ = read_source(rows)
+        return table, predict(found, rows)["risk_score"].to_numpy()
+
+    table, scores = score(data)
+    return run_survival_scores(
+        table,
+        request,
+        scores,
+        training=None if training is None else score(training),
+        horizons=horizons,
+        horizon=horizon,
+        across=across,
+        least=least,
+        unit=unit,
+    )
 
 
 def _write(text: str, path: str | Path | None) -> str:

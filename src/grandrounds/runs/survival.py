@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from grandrounds.data.table import Table
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput
+from grandrounds.data.table import Table, to_text
 from grandrounds.statistics import ANSWERS
+from grandrounds.statistics.brier import fit_baseline
 from grandrounds.statistics.kaplan_meier import KaplanMeier, fit_kaplan_meier
-from grandrounds.statistics.question import Record, fit_in_memory
+from grandrounds.statistics.question import Record, Rows, fit_in_memory
 from grandrounds.statistics.survival_rows import SurvivalRequest, read_survival_rows
-from grandrounds.statistics.time_counts import LEAST, Grid
+from grandrounds.statistics.survival_scores import SurvivalScores, fit_survival_scores
+from grandrounds.statistics.time_counts import LEAST, Grid, count_by_cell
 
 
 def run_kaplan_meier(
@@ -51,3 +58,62 @@ def run_kaplan_meier(
         "ratio": record.numbers / held,
     }
     return replace(result, facts=facts, notes=(*rows.notes, *result.notes))
+
+
+def run_survival_scores(
+    table: Table,
+    request: SurvivalRequest,
+    score: Array,
+    *,
+    training: tuple[Table, Array] | None = None,
+    horizons: Sequence[float] = (),
+    horizon: float | None = None,
+    grid: Grid = "bins",
+    across: bool = False,
+    least: int = LEAST,
+    unit: float = 1.0,
+) -> SurvivalScores:
+    """Score a survival model on rows of all sites, from sums.
+
+    Args:
+        table: Rows of all sites.
+        request: Columns of time, event and site.
+        score: (n,) risk score of each row: the logarithm of its relative hazard.
+        training: Rows and their scores from which the baseline hazard is estimated; None: the rows themselves.
+        horizons: Times of the Brier scores.
+        horizon: Time of the calibration.
+        grid: Grid of the censoring curve.
+        across: Compare patients of different sites as well.
+        least: Least number of events in an interval or group.
+        unit: Unit in which times are recorded.
+
+    Returns:
+        The scores.
+
+    Raises:
+        BadInput: The columns hold other values, too few events were observed, or a horizon is out of reach.
+    """
+    sites = _scored_rows(table, request, score)
+    source = sites if training is None else _scored_rows(training[0], request, training[1])
+    nothing = np.empty(0)
+    counts = fit_in_memory(count_by_cell(unit=unit, least=least), source, ANSWERS)
+    baseline = fit_in_memory(fit_baseline(nothing, counts, least=least), source, ANSWERS)
+    fit = fit_survival_scores(
+        nothing, baseline, horizons=horizons, horizon=horizon, grid=grid, across=across, least=least, unit=unit
+    )
+    result = fit_in_memory(fit, sites, ANSWERS)
+    if training is None:
+        note = "The baseline hazard is that of the scored rows: the Brier score and the calibration are optimistic."
+        result = replace(result, notes=(*result.notes, note))
+    return result
+
+
+def _scored_rows(table: Table, request: SurvivalRequest, score: Array) -> dict[str, Rows]:
+    """Return each site's rows, with scores as offsets."""
+    if len(score) != len(table):
+        raise BadInput(f"{len(score)} scores for {len(table)} rows: give one for each row", code="length-mismatch")
+    if not np.isfinite(score).all():
+        raise BadInput("a risk score is not finite: look at the columns of the model", code="infinite-value")
+    found = read_survival_rows(table, replace(request, group=""))
+    texts = to_text(table.column(request.site, flag="--site"))
+    return {site: replace(rows, offset=np.asarray(score, float)[texts == site]) for site, rows in found.sites.items()}
