@@ -27,7 +27,8 @@ class GLMTerms:
         ridge: Penalty 0.5 ridge sum b^2 on the total log-likelihood, the intercept excepted (scikit-learn's C is 1 / ridge).
         errors: "model", or robust errors by "rows", "patients" or "hospitals", which take one more exchange.
         correction: True: multiply robust covariances of G clusters by G / (G - 1).
-        intercept: "common"; "own": a free one for each hospital, which stays there; "random": shrunk ones.
+        intercept: "common"; "own": a free one for each hospital, which is not sent; "random": shrunk ones. Without secure
+            aggregation the server can compute a shrunk one from the hospital's score.
         tau2: Variances of shrunk intercepts to choose from (linear: divided by the residual variance); one value: fixed.
         firth: True: Firth's correction of logistic regression, for separated outcomes.
         most_exchanges: Exchanges after which the fit is given up.
