@@ -67,6 +67,30 @@ def test_a_saved_run_gives_the_same_result(logistic):
     assert again.summary() == logistic.summary()
 
 
+def test_columns_that_cannot_be_estimated_are_named(tmp_path):
+    frame = heart().assign(fixed=1.0, twice=2 * heart()["age"] + 1, rare=(np.arange(len(heart())) < 3).astype(float))
+    features = ["age", "fixed", "twice", "rare"]
+    result = gr.glm(frame, label="disease", features=features, site="hospital", out=tmp_path / "run")
+    reasons = result.to_frame()["left_out"]
+    assert reasons["twice"] == "is a combination of columns before it"
+    assert reasons["rare"] == "all but fewer than 5 rows have one value"
+    assert "column 'fixed' is left out: one value only (1)".casefold() in result.summary().casefold()
+    assert np.isnan(result.to_frame()["coef"]["rare"])
+
+
+def test_an_interrupted_fit_resumes_with_the_same_bits(tmp_path):
+    from grandrounds.api.fitting import read_regression
+
+    def stop(event):
+        if event["event"] == "round" and event["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gr.glm("heart", features=["age", "sex"], out=tmp_path / "a", progress=stop)
+    resumed = read_regression(gr.resume(tmp_path / "a"))
+    assert resumed.to_csv() == gr.glm("heart", features=["age", "sex"], out=tmp_path / "b").to_csv()
+
+
 def test_a_formula_with_products_equals_statsmodels(tmp_path):
     import statsmodels.api as sm
 

@@ -120,7 +120,7 @@ def test_reference_coding_leaves_out_the_most_frequent_level():
     assert encoding.features == ("ward=cardiac", "ward=surgical", "ward=other")
     np.testing.assert_array_equal(encoding.encode(data).sum(axis=0), [24, 40, 6])  # the reference is no "other"
     assert describe_design(encoding, total, EncodingRules(**REGRESSION)) == [
-        "column 'ward': 2 levels are merged with another, because fewer than 5 rows have it (exact.least)"
+        "column 'ward': 2 levels are counted together as 'other', because fewer than 5 rows have one of them (exact.least)"
     ]
 
 

@@ -437,7 +437,14 @@ def read_regression(run: Run) -> Regression:
             f"{run.folder} has no estimates: its method is '{run.plan['method']['name']}', not glm or cox",
             code="no-estimates",
         )
-    return Regression(run, replace(record, notes=(*record.notes, *_small_hospitals(run))))
+    return Regression(run, replace(record, notes=(*record.notes, *_constant_columns(run), *_small_hospitals(run))))
+
+
+def _constant_columns(run: Run) -> list[str]:
+    """Name the columns that were asked for and have one value only."""
+    asked = run.plan["data"].get("features") or ()
+    gone = [c for c in run.schema["columns"] if c["kind"] == "constant" and c["name"] in asked]
+    return [f"column '{c['name']}' is left out: {c['why']}" for c in gone]
 
 
 def _small_hospitals(run: Run) -> list[str]:

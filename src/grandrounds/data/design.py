@@ -206,5 +206,7 @@ def describe_levels(name: str, counts: Mapping[str, int], named: Sequence[str], 
     merged = [w for w in counts if w not in named]
     if not merged or all(counts[w] >= least for w in merged):
         return []
-    levels = "1 level is" if len(merged) == 1 else f"{len(merged)} levels are"
-    return [f"column '{name}': {levels} merged with another, because fewer than {least} rows have it (exact.least)"]
+    if len(merged) == 1:
+        return [f"column '{name}': 1 level counts as the reference, because fewer than {least} rows have it (exact.least)"]
+    few = f"because fewer than {least} rows have one of them (exact.least)"
+    return [f"column '{name}': {len(merged)} levels are counted together as 'other', {few}"]

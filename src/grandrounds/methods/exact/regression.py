@@ -22,7 +22,7 @@ from grandrounds.methods.exact.exchange import STORED, ExactMethod, read_result
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import STORE
 from grandrounds.statistics.cox import COX_ANSWERS, CoxTerms, fit_cox
-from grandrounds.statistics.estimates import INTERCEPT, Estimates
+from grandrounds.statistics.estimates import INTERCEPT, Coefficient, Estimates
 from grandrounds.statistics.glm import GLMTerms, fit_glm
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.glm_terms import TAU2
@@ -239,10 +239,17 @@ def in_original_units(fitted: Estimates, encoding: Encoding) -> Estimates:
     Returns:
         The estimates, with covariance A V A'.
     """
+    fitted = replace(fitted, coefficients=tuple(_with_reason(c, encoding) for c in fitted.coefficients))
     names, matrix = encoding.original_units()
     place = {name: k for k, name in enumerate((INTERCEPT, *names[1:]))}
     kept = [place[name] for name in fitted.names]
     return fitted.transform(matrix[np.ix_(kept, kept)])
+
+
+def _with_reason(coefficient: Coefficient, encoding: Encoding) -> Coefficient:
+    """Give a column that the encoding left out the encoding's reason."""
+    reason = encoding.left_out.get(coefficient.name)
+    return replace(coefficient, reason=reason) if reason and coefficient.estimate is None else coefficient
 
 
 def rescale_meta(meta: MetaAnalysis, encoding: Encoding) -> MetaAnalysis:
