@@ -12,7 +12,6 @@ from grandrounds.core.errors import BadInput
 
 pd = pytest.importorskip("pandas")
 
-FEATURES = ["a", "b", "sex"]
 WHOLE = {
     "split.val": 0.0, "split.test": 0.0, "train.batch": 0, "train.epochs": 1, "engine.precision": "float64", "data.clip": 0.0,
     "explain.sketch": "none", "evaluation.every": 1000, "method.robust.guard": 0.0,
@@ -50,47 +49,37 @@ def run(frame, place, task: str, **settings):
     return gr.run(frame, **options, method=method, out=place, settings={k.replace("__", "."): v for k, v in settings.items()})
 
 
-def design(frame) -> np.ndarray:
-    return np.column_stack([np.ones(len(frame)), frame["a"], frame["b"], frame["sex"] == "m"]).astype(float)
+def pooled_run(frame, place, task: str, *, rounds: int, lr: float):
+    """Descend the loss of all hospitals' rows; two standardised columns need few rounds."""
+    options = {**TASKS[task], "drop": [*TASKS[task]["drop"], "sex"]}
+    settings = {**WHOLE, "train.lr": lr}
+    return gr.run(frame, **options, site="hospital", rounds=rounds, out=place, progress=False, settings=settings)
 
 
 def test_fedavg_reaches_the_least_squares_solution(frame, tmp_path):
-    made = run(frame, tmp_path / "run", "regression", rounds=120, train__lr=0.6, **WHOLE)
-    x = design(frame)
+    made = pooled_run(frame, tmp_path / "run", "regression", rounds=25, lr=1.0)
+    x = np.column_stack([np.ones(len(frame)), frame[["a", "b"]]])
     expected = x @ np.linalg.lstsq(x, frame["los"], rcond=None)[0]
     predicted = gr.predict(made, frame)
     assert list(predicted.columns) == ["predicted_los"]
-    np.testing.assert_allclose(predicted["predicted_los"], expected, rtol=1e-7)
+    np.testing.assert_allclose(predicted["predicted_los"], expected, rtol=1e-8)
     assert made.summary["task"] == "regression" and made.summary["model"] == "linear"
 
 
 def test_fedavg_reaches_the_poisson_regression_of_statsmodels(frame, tmp_path):
     sm = pytest.importorskip("statsmodels.api")
-    made = run(frame, tmp_path / "run", "count", rounds=200, train__lr=0.5, **WHOLE)
-    expected = sm.GLM(frame["visits"], design(frame), family=sm.families.Poisson()).fit().fittedvalues
+    made = pooled_run(frame, tmp_path / "run", "count", rounds=60, lr=0.6)
+    expected = sm.GLM(frame["visits"], sm.add_constant(frame[["a", "b"]]), family=sm.families.Poisson()).fit().fittedvalues
     np.testing.assert_allclose(gr.predict(made, frame)["expected_visits"], expected, rtol=1e-7)
 
 
 def test_fedavg_reaches_the_cox_regression_stratified_by_hospital(frame, tmp_path):
     phreg = pytest.importorskip("statsmodels.duration.hazard_regression").PHReg
-    made = run(frame, tmp_path / "run", "survival", rounds=250, train__lr=1.0, **WHOLE)
-    x = design(frame)[:, 1:]
+    made = pooled_run(frame, tmp_path / "run", "survival", rounds=50, lr=1.5)
+    x = frame[["a", "b"]].to_numpy()
     fit = phreg(frame["days"], x, status=frame["died"], strata=frame["hospital"], ties="breslow").fit()
     score = gr.predict(made, frame)["risk_score"].to_numpy()
     np.testing.assert_allclose(score - score.mean(), (x - x.mean(axis=0)) @ fit.params, atol=1e-6)
-
-
-@pytest.mark.parametrize("task", ["regression", "survival"])
-def test_a_model_of_ones_own_learns_the_loss_of_the_task(frame, tmp_path, task):
-    """A torch module of one linear layer, from its own random weights, ends where the linear model does."""
-    pytest.importorskip("torch")
-    scores = []
-    for model in ("linear", "tests.own_things:linear"):
-        made = run(frame, tmp_path / model[:6], task, rounds=80, train__lr=0.8, model__name=model, **WHOLE)
-        scores.append(gr.predict(made, frame)["risk_score" if task == "survival" else "predicted_los"].to_numpy())
-    apart = [score - (score.mean() if task == "survival" else 0.0) for score in scores]
-    np.testing.assert_allclose(*apart, atol=2e-3)
-
 
 
 @pytest.mark.parametrize("task", TASKS)

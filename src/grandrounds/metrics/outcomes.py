@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -115,13 +114,15 @@ def tally_outcome(
         assert time is not None
         order = np.argsort(group, kind="stable")
         ends = np.concatenate([[0], np.cumsum(count)])
-        rows = [order[a:b] for a, b in pairwise(ends.tolist())]
-        sums = np.array([_survival_sums(z[r], y[r], time[r]) for r in rows]).reshape(size, -1)
+        sums = np.zeros((size, len(SUMS[task])))
+        for g in np.flatnonzero(count).tolist():
+            rows = order[ends[g] : ends[g + 1]]
+            sums[g] = _survival_sums(z[rows], y[rows], time[rows])
     else:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             columns = _number_sums(z, y) if task == REGRESSION else _count_sums(z, y)
         sums = np.stack([np.bincount(group, weights=c, minlength=size) for c in columns], axis=-1)
-    return OutcomeTally(task, count.reshape(lead), sums.reshape(*lead, -1), scale)
+    return OutcomeTally(task, count.reshape(lead), sums.reshape(*lead, len(SUMS[task])), scale)
 
 
 def _number_sums(z: Array, y: Array) -> tuple[Array, ...]:

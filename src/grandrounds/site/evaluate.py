@@ -107,11 +107,15 @@ class ScoredOutcomes:
 
     def tally(self, group: Array, lead: tuple[int, ...]) -> OutcomeTally:
         """Return the rows added up by group (n,), numbered over `lead`. Pairs and risk sets are formed within a site."""
-        outcome, size = self.outcome, int(np.prod(lead, dtype=np.int64))
-        if outcome.task != SURVIVAL or self.owner is None:
+        if self.outcome.task != SURVIVAL or self.owner is None:
             return self._tally(group, lead)
-        sites = int(self.owner.max(initial=0)) + 1
-        return self._tally(self.owner * size + group, (sites, *lead)).sum(axis=0)
+        size = int(np.prod(lead, dtype=np.int64))
+        cells, cell = np.unique(self.owner * size + group, return_inverse=True)  # a cell is a group of one site
+        each = self._tally(cell.reshape(-1), (len(cells),))
+        count, sums = np.zeros(size, np.int64), np.zeros((size, each.sums.shape[1]))
+        np.add.at(count, cells % size, each.count)
+        np.add.at(sums, cells % size, each.sums)
+        return replace(each, count=count.reshape(lead), sums=sums.reshape(*lead, sums.shape[1]))
 
     def exact_tally(self, group: Array, lead: tuple[int, ...]) -> OutcomeTally:
         """Return the same: sums of outcomes are exact."""

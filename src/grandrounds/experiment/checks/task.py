@@ -61,9 +61,13 @@ def _reasons(plan: Plan, task: str) -> Iterator[str]:
         yield "explain.score = 'accuracy' needs classes; use 'log_loss', which is the loss of the task, or 'self'"
     if m.weigh.rule in ("reference_accuracy", "trust"):
         yield f"method.weigh = '{m.weigh.rule}' needs accuracies; use 'data_size'"
+    if m.weigh.lambdas.plain().get("calibration"):
+        yield "method.weigh.lambdas has calibration, which is of probabilities; leave it out"
     stability = regularizer_class(m).name
     if stability == "alignment":
         yield "stability 'alignment' compares attributions of classes; use 'proximal'"
+    if stability == "anchored_scaffold":
+        yield "stability 'anchored_scaffold' uses the entropy of predicted classes; use 'scaffold' or 'anchor'"
     if task == SURVIVAL and "anchor" in stability:
         yield f"stability '{stability}' anchors predictions of single rows, which a Cox model does not make; use 'proximal'"
     if task == SURVIVAL and plan.privacy.mechanism == "dp-sgd":
@@ -72,7 +76,7 @@ def _reasons(plan: Plan, task: str) -> Iterator[str]:
             "use privacy.mechanism = 'client', or leave it out"
         )
     if task == SURVIVAL and plan.explain.sketch == "gradient":
-        yield "explain.sketch = 'gradient' needs a loss of single rows; use 'permutation', 'linear' or 'shap'"
+        yield "explain.sketch = 'gradient' needs a loss of single rows; use 'permutation', 'coefficients' or 'shap'"
     for attack in plan.plain()["attacks"]:
         if attack["kind"] in (*DATA_KINDS, LIE):
             yield f"attack '{attack['kind']}' changes classes; use one on models, such as 'sign-flip'"
