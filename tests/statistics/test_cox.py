@@ -39,6 +39,7 @@ def test_stratified_cox_equals_lifelines(name, most, is_masked):
     np.testing.assert_allclose(np.sqrt(np.diag(estimates.covariance)), pooled.standard_errors_, rtol=1e-6)
     np.testing.assert_allclose([c.p for c in estimates.coefficients], pooled.summary["p"], atol=1e-6)
     assert estimates.facts["log_likelihood"] == pytest.approx(pooled.log_likelihood_, rel=1e-9)
+    assert estimates.facts["aic"] == pytest.approx(pooled.AIC_partial_, rel=1e-9)
     assert estimates.facts["events"] == data.table["event"].sum()
 
 

@@ -9,7 +9,7 @@ import pytest
 from lifelines import CoxPHFitter
 
 from grandrounds.core.errors import BadInput
-from grandrounds.statistics import ANSWERS
+from grandrounds.statistics import ANSWERS, cox_penalty
 from grandrounds.statistics.cox import CoxTerms, compute_own_baseline, fit_cox
 from grandrounds.statistics.question import Question, Record, Rows, Total, check_blocks, fit_in_memory
 from tests.statistics.ring import fit_in_ring
@@ -130,11 +130,14 @@ def test_intervals_keep_their_events_when_a_site_leaves(exchange):
     assert (np.abs(estimates.beta - fresh.beta) / np.sqrt(np.diag(fresh.covariance))).max() < 0.2
 
 
-def test_cross_validation_continues_when_a_site_leaves():
+@pytest.mark.parametrize(("exchange", "most"), [(3, 10), (4, 4)])  # in time; in the last exchange that was left
+def test_cross_validation_begins_again_when_a_site_leaves(exchange, most, monkeypatch):
     data = gbsg2()
-    estimates, _ = drive(fit_cox(CoxTerms(data.names, ridge="cv")), data.sites, "3", 3)
     others = {s: r for s, r in data.sites.items() if s != "3"}
     fresh = fit_in_memory(fit_cox(CoxTerms(data.names, ridge="cv")), others, ANSWERS)
+    monkeypatch.setattr(cox_penalty, "_MOST_STEPS", most)
+    estimates, questions = drive(fit_cox(CoxTerms(data.names, ridge="cv")), data.sites, "3", exchange)
+    assert questions[exchange - 1].kind == questions[exchange].kind == "cox.folds" and "H" in questions[exchange].blocks
     assert estimates.facts["ridge"] == fresh.facts["ridge"]
     np.testing.assert_allclose(estimates.beta, fresh.beta, rtol=1e-6)
 

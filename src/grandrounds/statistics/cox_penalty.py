@@ -34,7 +34,7 @@ _CLOSE = 1e-3
 """Newton decrement at which a fold's fit is good enough to compare penalties: 0.03 standard errors."""
 _FAR_BEHIND = 3.0
 """A penalty whose value is so much below the best needs no further steps."""
-_MOST_EXCHANGES = 10
+_MOST_STEPS = 10
 _LONGEST_STEP = 2.0
 
 
@@ -127,9 +127,9 @@ def choose_penalty(terms: CoxTerms) -> Fit[Choice]:
     left_out = np.tile(np.arange(k), len(terms.penalties))
     centre = np.tile(np.array(terms.start, float) if terms.start else np.zeros(p), (k, 1))
     notes: list[str] = []
-    exchange, climbs = 0, list[_Climb]()
+    exchange, steps, climbs = 0, 0, list[_Climb]()
     while True:
-        exchange += 1
+        exchange, steps = exchange + 1, steps + 1
         if not climbs:  # the first exchange, and the first after a site left
             total = yield _ask(terms, centre, np.arange(k), exchange, has_matrix=True)
             notes += note_roster(total)
@@ -145,13 +145,14 @@ def choose_penalty(terms: CoxTerms) -> Fit[Choice]:
             if total.is_new_roster:
                 notes += note_roster(total)
                 centre = np.array([np.mean([c.beta for c in climbs[f::k]], axis=0) for f in range(k)])
-                climbs = []
+                steps, climbs = 0, []
                 continue
         check_events(total)
         is_close = [climb.read(total["U"][j], float(total["l"][j])) for climb, j in zip(climbs, place, strict=True)]
         held_out = (total["whole"] - total["l"])[place].reshape(-1, k).sum(1)
         may_win = held_out > held_out.max() - _FAR_BEHIND
-        if np.reshape(is_close, (-1, k))[may_win].all() or exchange >= _MOST_EXCHANGES:
+        is_settled = np.reshape(is_close, (-1, k))[may_win].all()
+        if steps > 1 and (is_settled or steps >= _MOST_STEPS):  # the first has the same coefficients for all penalties
             break
     best = int(np.argmax(held_out))
     chosen = float(ridge[best * k])

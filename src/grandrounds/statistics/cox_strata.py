@@ -192,7 +192,7 @@ def build_estimates(
         notes.append("Left out: " + "; ".join(f"{name} ({why})" for name, why in path.left_out.items()) + ".")
     full: dict[str, Any] = {
         "n": n, "events": events, "ties": terms.ties, "ridge": ridge, "log_likelihood": path.value,
-        "aic": -2 * path.value + 2 * len(kept), **facts,
+        "aic": None if ridge else -2 * path.value + 2 * len(kept), **facts,
     }  # fmt: skip
     if path.null is not None:
         full["log_likelihood_null"] = path.null
