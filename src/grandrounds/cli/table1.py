@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.options import Query, Quiet, Reading, Set, expand_options, show_reading
-from grandrounds.cli.terminal import echo
+from grandrounds.cli.terminal import Terminal, echo
 
 if TYPE_CHECKING:
     from grandrounds.data.table import Table
@@ -83,7 +83,7 @@ def table1(
     elif quiet:
         echo(str(run.folder))
     else:
-        echo(result.summary())
+        echo(result.summary(width=Terminal().width if sys.stdout.isatty() else None))
         echo(f"run: {run.folder}")
 
 

@@ -231,6 +231,9 @@ class Method:
 
         Args:
             plan: The experiment's plan.
+
+        Returns:
+            True for a generalized linear model with an intercept for each hospital.
         """
         return False
 

@@ -223,12 +223,23 @@ class TableOne:
         lines += [" & ".join(map(_escape, row)) + " \\\\" for row in _drop_repeats(self.rows())]
         return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
-    def summary(self) -> str:
-        """Return the table as text, with the reasons for what it does not show. It has columns of sites if they are few."""
+    def summary(self, *, width: int | None = None) -> str:
+        """Return the table as text, with the reasons for what it does not show.
+
+        Args:
+            width: Width of the terminal. Where the table is wider, or has more than six sites, columns of sites are left out.
+
+        Returns:
+            The text.
+        """
         sites = sum(c.kind == "site" for c in self.columns)
-        if sites > MOST_SITES:
+        text = self._print()
+        if sites > MOST_SITES or (sites and width and len(text.split("\n")[1]) > width):
             note = f"Columns of the {sites} sites are in the CSV, LaTeX and data frame."
-            return replace(self.without_sites(), notes=(*self.notes, note)).summary()
+            return replace(self.without_sites(), notes=(*self.notes, note))._print()
+        return text
+
+    def _print(self) -> str:
         title = "Table 1" + (f" by {self.group}" if self.groups else "")
         rows = [self.header(), *_drop_repeats(self.rows())]
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
