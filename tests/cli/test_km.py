@@ -104,3 +104,15 @@ def test_mistakes_are_one_sentence(path, options, code):
     done = rounds("fit", "km", "--table", path, *options)
     assert done.returncode == 2
     assert f"[{code}]" in done.stderr and len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("group", ["sex", None])
+def test_a_run_with_secure_aggregation_gives_the_same_curves(frame, tmp_path, group):
+    columns = {"time": "days", "event": "died", "site": "hospital", "group": group}
+    here = gr.kaplan_meier(frame, **columns)
+    run = gr.kaplan_meier(frame, **columns, secure=True, out=tmp_path / "run")
+    assert (run.overall, run.groups) == (here.overall, here.groups)
+    assert run.curves.facts["exchanges"] == here.curves.facts["exchanges"]
+    assert (run.run.folder / "ledger.db").exists() and (run.run.folder / "report.html").exists()
+    with refused("conflicting-options"):
+        gr.kaplan_meier(frame, **columns, secure=True, unit=0.5)

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from grandrounds.core.arrays import Array
     from grandrounds.data.table import Table
     from grandrounds.report.figure import Figure
+    from grandrounds.runs.run import Run
     from grandrounds.statistics.kaplan_meier import KaplanMeier, SurvivalCurve
     from grandrounds.statistics.log_rank import LogRank
+    from grandrounds.statistics.survival_rows import SurvivalRequest
     from grandrounds.statistics.survival_scores import SurvivalScores
     from grandrounds.statistics.time_counts import Grid
 
@@ -30,9 +32,11 @@ class SurvivalAnalysis:
 
     Attributes:
         curves: Survival curves, overall and by group, with the log-rank test.
+        run: The finished run, with its ledger and report; None where no folder was asked for.
     """
 
     curves: KaplanMeier
+    run: Run | None = None
 
     @property
     def overall(self) -> SurvivalCurve:
@@ -142,6 +146,8 @@ def kaplan_meier(
     least: int = 5,
     unit: float = 1.0,
     horizon: float | None = None,
+    secure: bool = False,
+    out: str | Path | None = None,
 ) -> SurvivalAnalysis:
     """Estimate Kaplan-Meier curves across hospitals, from counts that add.
 
@@ -160,6 +166,9 @@ def kaplan_meier(
         least: Least number of events in an interval.
         unit: Unit in which times are recorded: 1 for whole days, 0.1 for tenths of a year.
         horizon: End of the restricted mean; by default the last time to which every curve reaches.
+        secure: Use secure aggregation: the server receives sums over hospitals and no hospital's own. It makes a run.
+        out: Folder of a run with ledger, report and record; by default none is written, or `runs/survival-seed0` with
+            `secure`.
 
     Returns:
         The curves, with `.summary()`, `.to_frame()`, `.to_csv()`, `.to_latex()`, `.plot()` and `.to_dict()`.
@@ -185,7 +194,58 @@ def kaplan_meier(
     value = "" if event_value is None else f"{event_value:g}" if isinstance(event_value, float) else str(event_value)
     request = SurvivalRequest(time, event, site, group or "", value)
     chosen: Grid = "days" if grid == "days" else "bins"
+    if secure or out is not None:
+        return _run(table, request, grid=chosen, least=least, unit=unit, horizon=horizon, secure=secure, out=out)
     return SurvivalAnalysis(run_kaplan_meier(table, request, grid=chosen, least=least, unit=unit, horizon=horizon))
+
+
+def _run(
+    table: Table,
+    request: SurvivalRequest,
+    *,
+    grid: Grid,
+    least: int,
+    unit: float,
+    horizon: float | None,
+    secure: bool,
+    out: str | Path | None,
+) -> SurvivalAnalysis:
+    """Estimate curves in a run of method 'survival', which reads no other column than those of the request."""
+    from dataclasses import replace
+
+    from grandrounds.data.loading import DATA_FRAME
+    from grandrounds.experiment.experiment import Experiment
+    from grandrounds.runs.run import run as start
+    from grandrounds.runs.runner import new_folder
+    from grandrounds.runs.survival import slim_table
+    from grandrounds.statistics.kaplan_meier import KaplanMeier
+
+    if unit != 1:
+        raise BadInput(
+            f"unit is {unit:g}, and a run counts times in whole units: divide the times by the unit, or leave out and secure "
+            "away",
+            code="conflicting-options",
+        )
+    rows, notes, feature = slim_table(table, request)
+    exact: dict[str, Any] = {"least": least, "baseline": "days" if grid == "days" else "strata"}
+    exact |= {"group": request.group} if request.group else {}
+    exact |= {} if horizon is None else {"horizon": horizon}
+    columns = {"label": request.event, "duration": request.time, "site": request.site, "features": [feature]}
+    values = {
+        "name": "survival",
+        "data": {"table": DATA_FRAME, "task": "survival", **columns},
+        "split": {"val": 0.0, "test": 0.0, "min_rows": 1},
+        "engine": {"precision": "float64"},
+        "explain": {"sketch": "none"},
+        "method": {"name": "survival", "exact": exact},
+        "privacy": {"secure": secure},
+    }
+    experiment = Experiment.parse(values, where="settings")
+    folder = new_folder(Path("runs"), f"survival-seed{experiment.seed}") if out is None else Path(out)
+    done = start(experiment, out=folder, table=rows)
+    curves, facts = KaplanMeier.from_dict(done.summary["survival"]), done.summary["statistic"]
+    sent = {**facts["exchanges"], "exchanges": facts["exchanges"]["count"], "sites": len(facts["sites"])}
+    return SurvivalAnalysis(replace(curves, facts={**curves.facts, **sent}, notes=(*notes, *curves.notes)), done)
 
 
 def survival_scores(

@@ -48,6 +48,11 @@ def km(
         float | None, typer.Option("--horizon", help="End of the restricted mean. Default: where all curves end.")
     ] = None,
     at: Annotated[str | None, typer.Option("--at", help="Times at which survival is printed: 365,730.")] = None,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Secure aggregation: the server receives sums over hospitals and nothing else."),
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of a run with ledger, record and report.")] = None,
     query: Query = None,
     reading: Reading = Reading(),
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the points of all curves as CSV.")] = None,
@@ -83,6 +88,8 @@ def km(
         least=least,
         unit=unit,
         horizon=horizon,
+        secure=secure,
+        out=out,
     )
     if csv is not None:
         result.to_csv(csv)
@@ -98,6 +105,9 @@ def km(
     for path in (csv, latex, plot):
         if path is not None:
             echo(f"wrote {path}")
+    if result.run is not None:
+        echo(f"report: {result.run.folder / 'report.html'}")
+        echo(f"run folder: {result.run.folder}")
 
 
 def _numbers(text: str | None) -> tuple[float, ...]:

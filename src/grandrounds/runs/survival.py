@@ -18,6 +18,9 @@ from grandrounds.statistics.survival_rows import SurvivalRequest, read_survival_
 from grandrounds.statistics.survival_scores import SurvivalScores, fit_survival_scores
 from grandrounds.statistics.time_counts import LEAST, Grid, count_by_cell
 
+_NO_INPUT = "(no input)"
+"""Input of a run without groups: a column that is added. It is in no result."""
+
 
 def run_kaplan_meier(
     table: Table,
@@ -58,6 +61,35 @@ def run_kaplan_meier(
         "ratio": record.numbers / held,
     }
     return replace(result, facts=facts, notes=(*rows.notes, *result.notes))
+
+
+def slim_table(table: Table, request: SurvivalRequest) -> tuple[Table, tuple[str, ...], str]:
+    """Return a table with the columns of survival curves alone, for a run.
+
+    Args:
+        table: Rows of all sites.
+        request: Columns of time, event, site and group.
+
+    Returns:
+        Rows with a group, events as 0 and 1; notes; and the column that is the input of the run: the group, or one without a
+        meaning, since every run has an input.
+
+    Raises:
+        BadInput: The request does not match the table.
+    """
+    found = read_survival_rows(table, request)
+    parts = list(found.sites.items())
+    columns: dict[str, Array] = {
+        request.time: np.concatenate([np.asarray(rows.time) for _, rows in parts]),
+        request.event: np.concatenate([rows.y for _, rows in parts]),
+        request.site: np.concatenate([np.full(len(rows), site, object) for site, rows in parts]),
+    }
+    if request.group:
+        words = np.array(found.groups, object)
+        columns[request.group] = np.concatenate([words[rows.group] for _, rows in parts])
+        return Table(columns, table.source), found.notes, request.group
+    columns[_NO_INPUT] = (np.arange(len(columns[request.time])) % 2).astype(np.float64)
+    return Table(columns, table.source), found.notes, _NO_INPUT
 
 
 def run_survival_scores(
