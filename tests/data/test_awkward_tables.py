@@ -355,7 +355,10 @@ def test_a_label_that_may_be_a_count_or_codes_is_asked_for_its_task(tmp_path: Pa
     assert "looks like a measurement (it holds 0.06), but data.task is 'classification': say --task regression" in sentence
     assert "did you mean" not in sentence
     ten = write(tmp_path, {**patients(), "digit": [str(i % 10) for i in range(N)]})
-    assert f"classes: 0 {N // 10}" in check(ten, flags=("--label", "digit", "--site", "hospital"))
+    said = check(ten, flags=("--label", "digit", "--site", "hospital"))
+    assert f"classes: 0 {N // 10}" in said and "10 different whole numbers, which are read as classes" in said
+    said = check(ten, flags=("--label", "digit", "--task", "classification", "--site", "hospital"))
+    assert "which are read as classes" not in said
 
 
 def test_missing_labels_and_small_sites_show_the_command(tmp_path: Path) -> None:

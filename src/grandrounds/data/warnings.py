@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.outcome import CLASSIFICATION
+from grandrounds.core.outcome import AUTO, CLASSIFICATION
 from grandrounds.core.plan_types import Plan
 from grandrounds.core.records import Scores
 from grandrounds.data.dataset import Dataset
@@ -26,6 +26,7 @@ from grandrounds.data.table import Table, missing_mask, to_text
 FEW_EVENTS = 10  # fewer in a test set, and its figures are chance
 TOO_GOOD = 0.98  # AUROC that patients' data rarely allow
 MOST_LEVELS = 30  # a categorical column with more is not looked at for spellings
+_SEVERAL = 5  # so many different whole numbers may be a score or a count
 _HARDLY = 0.02  # share of rows that is hardly anybody
 _CHANCE = 1000.0  # distinct rows that a table could have, for each it has, before copies are no accident
 
@@ -64,6 +65,7 @@ def column_warnings(data: Dataset, *, plan: Plan) -> list[str]:
     """Warn of columns of the user's own table by their names, kinds and spellings."""
     features = data.schema.features
     return [
+        *_warn_numbered_classes(data, plan),
         *_warn_follow_up(features, data),
         *_warn_outcomes(features, data),
         *_warn_no_site(data, plan),
@@ -174,6 +176,20 @@ def _warn_follow_up(features: Sequence[Column], data: Dataset) -> list[str]:
         f"column '{name}' looks like a follow-up time beside '{data.schema.label}', and is not known beforehand: for survival "
         f"add --time {_quote_for_shell(name)}, otherwise leave it out with --drop {_quote_for_shell(name)}"
         for name in names
+    ]
+
+
+def _warn_numbered_classes(data: Dataset, plan: Plan) -> list[str]:
+    """Find a label of several whole numbers that is read as classes because nobody stated its task."""
+    values = data.table.columns.get(data.schema.label)
+    if data.schema.task != CLASSIFICATION or plan.data.get("task", AUTO) != AUTO or values is None:
+        return []
+    count = len(np.unique(values)) if values.dtype == np.float64 else 0
+    if count < _SEVERAL:
+        return []
+    return [
+        f"label '{data.schema.label}' has {count} different whole numbers, which are read as classes: for a number say --task "
+        "regression, for a count --task count, and --task classification to leave this warning out"
     ]
 
 
