@@ -170,7 +170,7 @@ def replicated(found: Found, measures: Sequence[str]) -> str:
         if figure["measure"] != measure or not values:
             continue
         own = spread(values)
-        told = f"{own.mean:.3f} ± {own.sd:.3f}" if own.sd else f"{own.mean:.3f}, no seed"
+        told = f"{own.mean:.3f} ± {own.sd:.3f}" if own.sd > 1e-9 else f"{own.mean:.3f}, no seed"
         if figure["arm"] not in BY_SEED:
             rows.append([figure["arm"], "", told, ""])
             continue

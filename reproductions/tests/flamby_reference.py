@@ -125,3 +125,33 @@ def figures(w: np.ndarray, tests: list[Centre]) -> np.ndarray:
         together = (np.concatenate(a) for a in zip(*((t.time, t.event, t.x @ one[:-1]) for t in tests), strict=True))
         out.append([*each, np.mean(each), count_pairs(*together).index])
     return np.array(out, float)
+
+
+def main(shuffles: int) -> None:
+    """Print the C-index of each strategy from FLamby's initial weights and from random ones, by either kind of loader."""
+    from grandrounds_studies.flamby.published import SEEDS, published
+
+    train, test = centres("train"), centres("test")
+    sizes = [len(c) for c in train]
+    flambys = np.repeat(np.stack([initial(s) for s in SEEDS]), shuffles, axis=0)
+    drawn = np.random.default_rng(5).uniform(-1, 1, flambys.shape) / np.sqrt(39)
+    ways = {
+        "FLamby's initial weights, the loader goes on": (flambys, True),
+        "FLamby's initial weights, each round begins a pass": (flambys, False),
+        "random initial weights, the loader goes on": (drawn, True),
+    }
+    for strategy in LEARNING:
+        for words, (start, goes_on) in ways.items():
+            found = figures(run(strategy, start, shuffled(sizes, len(start), goes_on=goes_on), train), test)
+            mean = found.mean(axis=0)
+            theirs = [published(strategy, m).mean for m in ("client_mean", "pooled")]
+            print(
+                f"{strategy}, {words}, {len(start)} runs: mean of centres {mean[6]:.3f} (published {theirs[0]:.3f}), "
+                f"all test rows {mean[7]:.3f} (published {theirs[1]:.3f})"
+            )
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)

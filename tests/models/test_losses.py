@@ -103,3 +103,17 @@ def test_single_precision_holds_ranks_of_times_that_differ_by_seconds():
     time = 1.7e9 + np.arange(5.0)[::-1]
     assert len(np.unique(time.astype(np.float32))) < 5
     np.testing.assert_array_equal(rank_times(time).astype(np.float32), [4, 3, 2, 1, 0])
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_an_event_that_nobody_outlives_has_no_gradient(scale):
+    """Exactly none: Adam divides a gradient by its size, and would take full steps along rounding errors."""
+    torch = pytest.importorskip("torch")
+    from grandrounds.site.torch_job import cox_terms
+
+    x = scale * torch.randn(8, 5, generator=torch.Generator().manual_seed(1))
+    beta = torch.linspace(-1, 1, 5).requires_grad_()
+    target = torch.stack([torch.tensor([1.0] + [0.0] * 7), torch.arange(8.0).flip(0)], dim=-1)  # the event is the last of all
+    weight = torch.full((8,), 1 / 8)
+    (cox_terms(x @ beta, target, weight) * weight).sum().backward()
+    assert beta.grad is not None and not beta.grad.any()

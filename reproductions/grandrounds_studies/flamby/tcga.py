@@ -15,7 +15,7 @@ WITH_POOLED = tuple(arm.label for arm in STRATEGIES if arm is not LOCAL)
 def _published(arm: str) -> dict[str, float]:
     """Return the published means of an arm, of each measure that FLamby has."""
     measures = [CLIENT_MEAN, *CENTRES] if arm == LOCAL.label else [CLIENT_MEAN, POOLED, *CENTRES]
-    return {m.name: published(arm, m.name).mean for m in measures}
+    return {m.name: round(published(arm, m.name).mean, 3) for m in measures}
 
 
 _REPLICATED = (

@@ -268,7 +268,8 @@ def cox_terms(z: Tensor, target: Tensor, weight: Tensor) -> Tensor:
     is_last = torch.ones_like(falling, dtype=torch.bool)
     is_last = torch.cat([falling[..., 1:] != falling[..., :-1], is_last[..., :1]], dim=-1)
     ends = torch.where(is_last, place, z.shape[-1]).flip(-1).cummin(dim=-1).values.flip(-1)  # the last row of equal time
-    terms = target[..., 0].gather(-1, order) * (at_risk.gather(-1, ends) - eta)
+    # An event that nobody outlives says nothing. Its gradient must be exactly zero: Adam would divide rounding by itself.
+    terms = target[..., 0].gather(-1, order) * torch.where(ends == 0, 0.0, at_risk.gather(-1, ends) - eta)
     return torch.where(real, torch.zeros_like(z).scatter(-1, order, terms), 0.0)
 
 
