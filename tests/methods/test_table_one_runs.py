@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import grandrounds as gr
 from grandrounds.core.errors import RunFailed
 from grandrounds.data.sets import heart
 from grandrounds.data.table import Table
@@ -62,3 +63,20 @@ def test_small_counts_leave_a_hospital_by_secure_aggregation_alone(rows, tmp_pat
     quick = Timeouts(answer=5.0, absent=0.2, retry=0.02, poll=0.02)
     with pytest.raises(RunFailed, match="policy|refused"):
         held.deployed(tmp_path / "clear", MemoryTransport(held.keepers(tmp_path / "b", access=access)), timeouts=quick)
+
+
+def test_a_table_that_was_interrupted_ends_with_the_same_bits(rows, tmp_path):
+    events = []
+
+    def stop(event):
+        events.append(event)
+        if event.get("round") == 3:
+            raise KeyboardInterrupt
+
+    options = {"site": "hospital", "group": "disease", "nonnormal": ["cholesterol"]}
+    gr.table1(rows, out=tmp_path / "whole", progress=False, **options)
+    with pytest.raises(KeyboardInterrupt):
+        gr.table1(rows, out=tmp_path / "parts", progress=stop, **options)
+    resumed = gr.resume(tmp_path / "parts", table=rows, progress=False)
+    assert resumed.summary["table1"] == gr.load_run(tmp_path / "whole").summary["table1"]
+    assert len(resumed.rounds) == 5

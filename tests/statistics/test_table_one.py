@@ -54,6 +54,8 @@ def test_means_and_deviations_equal_the_pooled_rows(result, frame):
             assert cell.n == rows[name].count() and cell.missing == rows[name].isna().sum()
             assert cell.mean == pytest.approx(rows[name].mean(), rel=1e-13)
             assert cell.sd == pytest.approx(rows[name].std(), rel=1e-12)
+    steps = ["rows and ranges", "sums", "sums and levels", "quartiles", "ranks"]
+    assert [q.step for q in record.questions] == steps
     assert record.exchanges == one.exchanges == 5  # ranges, two of sums, one more for quartiles, one for ranks
 
 

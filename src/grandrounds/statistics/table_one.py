@@ -30,6 +30,8 @@ STEPS = (1, 2, 4, 10, 20, 100, 1000)
 """Recorded values per unit that are looked for: whole numbers, halves, quarters, tenths, twentieths, hundredths, thousandths."""
 POWERS = np.arange(-20, 43)
 """Exponents of two within which values are looked for."""
+_STEPS = {"histogram": "ranks", "counts": "sums and levels", "n": "sums", "between": "quartiles", "rows": "rows"}
+"""Text of an exchange by the first of these blocks that it asks for."""
 MOST_VALUES = 4096
 """Most recorded values of a column whose Kruskal-Wallis test is exact; with more it uses bins."""
 MOST_BINS = 200
@@ -73,7 +75,7 @@ def fit_table_one(terms: TableTerms) -> Fit[TableOne]:
     piece = next(inquiry)
     while True:
         sites = total.sites
-        total = yield _question(piece, "sums")
+        total = yield _question(piece, next(text for block, text in _STEPS.items() if block in piece.blocks))
         exchanges += 1
         if total.is_new_roster:
             turn += 1
