@@ -24,6 +24,11 @@ def client(tmp_path_factory):
         data = {"table": str(root / "t.csv"), "site": "hospital", "features": ["age", "sex"], **LABELS[task]}
         told = {"name": task, "data": data, "method": {"rounds": 2}, "evaluation": {"subgroup": "sex"}}
         gr.run(gr.Experiment.parse(told), out=root / "runs" / task)
+    described = {"table": str(root / "t.csv"), "site": "hospital", "label": "died"}
+    for method in ("table1", "survival"):
+        data = {**described, **({"duration": "time"} if method == "survival" else {})}
+        told = {"name": method, "data": data, "method": {"name": method, "exact": {"group": "sex"}}}
+        gr.run(gr.Experiment.parse(told), out=root / "runs" / f"of-{method}")
     users, tokens = known_users()
     run_index = RunIndex(root / "runs")
     return Signed(create_app(AppState(run_index, users, cases=SiteCases(run_index, "b"))), tokens).client("all")
@@ -63,3 +68,16 @@ def test_the_page_of_a_patient(client, task):
 def test_runs_of_one_task_are_compared_by_its_metrics(client):
     text = client.get("/compare", params={"run": ["regression", "regression"]}).text
     assert "R2" in text and "AUROC" not in text
+
+
+@pytest.mark.parametrize("method, title", [("table1", "Table 1 by sex"), ("survival", "Survival")])
+def test_a_run_without_a_model_has_its_table_and_no_scores(client, method, title):
+    name = f"of-{method}"
+    text = client.get("/run", params={"run": name}).text
+    assert f"<h2>{title}</h2>" in text and not [word for word in OF_CLASSES if word in text]
+    told = client.get("/api/run/tables", params={"run": name}).json()
+    assert [t["title"] for t in told] == [title] and told[0]["rows"]
+    figures = [f["name"] for f in client.get("/api/run", params={"run": name}).json()["figures"]]
+    assert ("survival" in figures) == (method == "survival")
+    for figure in figures:
+        assert client.get("/api/run/figure", params={"run": name, "figure": figure}).status_code == 200

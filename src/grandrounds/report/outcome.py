@@ -31,7 +31,7 @@ def outcome_line(summary: Figures) -> str:
     """Describe the outcome of a run that predicts no class: 'outcome: days in hospital, a number'; "" where it is not known."""
     outcome, task = summary.get("outcome") or {}, task_of_run(summary)
     label = outcome.get("label")
-    if not label:
+    if not label or task == CLASSIFICATION:
         return ""
     if task == SURVIVAL:
         event = f" = {outcome['event']}" if outcome.get("event") not in (None, "") else ""

@@ -165,7 +165,7 @@ def _performance(summary: RunSummary, charts: Charts) -> list[str]:
 
 def _training(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary) -> list[str]:
     """Write the section on training; empty for a run whose rounds have neither scores nor weights, or only exchange sums."""
-    if summary.get("estimates"):
+    if summary.get("estimates") or not summary.parameters:
         return []
     drawn = _rounds(rounds, charts, summary)
     return ["<h2>Training</h2>", drawn] if drawn else []

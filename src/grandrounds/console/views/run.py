@@ -148,35 +148,37 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
     scores |= {"statement": "", "megabytes": None, "seconds": None}
     about, event = f"{plan['model']['name']}, {len(run.site_names)} sites contacted so far", ""
     if summary is not None:
-        worst, cost = worst_site(summary["per_site"]), summary["cost"]
+        worst, cost = worst_site(summary.per_site), summary.cost
         other = not is_classification(summary)
         scores = {
             "task": task_of_run(summary),
             "tiles": outcome_tiles(summary) if other and has_test_rows(summary) else [],
-            "final": dict(summary["final"]),
-            "accuracy": decision_metric("accuracy", summary["final"]),
+            "final": dict(summary.final),
+            "accuracy": decision_metric("accuracy", summary.final),
             "accuracy_name": accuracy_name(summary),
-            "threshold": summary["threshold"],
+            "threshold": summary.threshold,
             "worst_site": worst.get("site"),
             "worst_accuracy": decision_metric("accuracy", worst),
             "worst_auroc": worst.get("auroc"),
             "worst_interval": intervals(worst).get("auroc"),
-            "served_badly": [] if other else fairness_lines(summary),
+            "served_badly": [] if other or not has_test_rows(summary) else fairness_lines(summary),
             "findings": describe_findings(summary),
             "drift": {
-                kind: summary["explanation"][kind]["drift"]
-                for kind in summary["explanation"]
+                kind: summary.explanation[kind]["drift"]
+                for kind in summary.explanation
                 if _has_drift(summary, kind)
             },
-            "warnings": list(summary["warnings"]),
-            "statement": str(summary["privacy"]["statement"]),
+            "warnings": list(summary.warnings),
+            "statement": str(summary.privacy["statement"]),
             "megabytes": (cost["bytes_down"] + cost["bytes_up"]) / 1e6,
             "seconds": cost["seconds"],
         }
-        event = outcome_line(summary) if other else "" if run.event is None else run.event.line
+        event = outcome_line(summary)
+        if not other and summary.parameters and run.event is not None:
+            event = run.event.line
         about = sites_line(summary)
-        if summary["parameters"]:
-            about = f"{summary['model']} with {summary['parameters']:,} parameters, {about}"
+        if summary.parameters:
+            about = f"{summary.model} with {summary.parameters:,} parameters, {about}"
     return RunHead(
         name=name,
         finished=run.finished,
@@ -192,7 +194,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
 
 
 def _has_drift(summary: RunSummary, kind: str) -> bool:
-    block = summary["explanation"][kind]
+    block = summary.explanation[kind]
     return isinstance(block, Mapping) and block.get("drift") is not None
 
 
@@ -224,7 +226,7 @@ def site_lines(run_index: RunIndex, name: str) -> list[SiteLine]:
             events=_to_int(m.get("events")),
             metrics={key: m.get(key) for key in metrics} | {"decision_accuracy": decision_metric("accuracy", m)},
             intervals=_intervals(m),
-            notes=[*site_flags(m), *(str(n) for n in summary["notes"].get(site, []))],
+            notes=[*site_flags(m), *(str(n) for n in summary.notes.get(site, []))],
         )
         for site, m in ((s, summary["per_site"][s]) for s in rank_sites(summary["per_site"], task))
     ]
@@ -246,7 +248,7 @@ def group_lines(run_index: RunIndex, name: str) -> list[GroupLine]:
             intervals=_intervals(m),
             worse=clearly_worse(m, summary["final"]) if task == CLASSIFICATION else [],
         )
-        for group, m in summary["subgroups"].items()
+        for group, m in summary.subgroups.items()
     ]
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from grandrounds.core.records import RunSummary
 from grandrounds.report import figures
 from grandrounds.report.document import Charts
+from grandrounds.report.estimates import disclosure_sentence
 from grandrounds.report.tables import has_curve, read_survival, read_table_one, survival_table, table_one
 
 
 def table_one_section(summary: RunSummary) -> list[str]:
     """Write the section with Table 1; empty for a run without it."""
     found = read_table_one(summary)
-    return [] if found is None else [table_one(found).html(heading="h2")]
+    return [] if found is None else [table_one(found).html(heading="h2"), *_disclosed(summary)]
 
 
 def survival_section(summary: RunSummary, charts: Charts) -> list[str]:
@@ -20,4 +23,11 @@ def survival_section(summary: RunSummary, charts: Charts) -> list[str]:
     if found is None:
         return []
     drawn = charts.place(figures.survival_curves(found), wide=True) if has_curve(found) else ""
-    return [survival_table(found).html(heading="h2"), drawn]
+    return [survival_table(found).html(heading="h2"), drawn, *_disclosed(summary)]
+
+
+def _disclosed(summary: RunSummary) -> list[str]:
+    """State how much the hospitals sent, where the run recorded it."""
+    sent = (summary.get("statistic") or {}).get("exchanges") or {}
+    line = disclosure_sentence(sent)
+    return [f"<p>{escape(line)}</p>"] if line else []
