@@ -63,7 +63,10 @@ class ExplainCommand(ParentCommand):
 def explain(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     case: Annotated[
-        int | None, typer.Option(help="Row number, from 1: of the run's own data, or of --table. Shows its values.")
+        int | None,
+        typer.Option(
+            "--case", "--row", help="Row number, from 1: of the run's own data, or of --table. Shows its values."
+        ),
     ] = None,
     site: Annotated[
         str | None, typer.Option(help="Describe what the model relies on at this site: its name, or 3 for the third.")

@@ -9,7 +9,7 @@ import pytest
 
 from grandrounds.analysis.case.case import explain_case
 from grandrounds.analysis.case.case_page import case_page
-from grandrounds.analysis.case.intervals import matching_estimates, score_errors
+from grandrounds.analysis.case.intervals import intercept_note, matching_estimates, score_errors
 from grandrounds.runs.run import load_run
 from grandrounds.statistics.estimates import INTERCEPT, Estimates
 from tests.analysis.case.test_case import by_hand, made
@@ -130,3 +130,13 @@ def test_a_run_with_estimates_is_shown_with_their_table(run):
     done = rounds("show", run.folder)
     text = done.stdout
     assert not done.stderr and "Logistic regression across hospitals" in text and "odds ratio" in text and "std err" in text
+
+
+def test_a_note_says_whose_intercept_a_prediction_uses():
+    def note(**facts) -> str:
+        values = fitted(facts=facts).to_dict()
+        return intercept_note({"estimates": {"fitted": values, "original": values}})
+
+    assert note(intercept="common") == "" and intercept_note({}) == ""
+    assert "uses their mean" in note(intercept="random", mean_intercept=-1.0)
+    assert "intercept of zero" in note(intercept="own", mean_intercept=None)

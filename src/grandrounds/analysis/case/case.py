@@ -18,6 +18,7 @@ from grandrounds.analysis.case.image import (
     explain_image,
     explain_site_images,
 )
+from grandrounds.analysis.case.intervals import intercept_note
 from grandrounds.analysis.case.near_misses import NearMisses, near_misses
 from grandrounds.analysis.case.outcome import OutcomeExplanation, explain_outcome_row
 from grandrounds.analysis.case.rows import (
@@ -125,6 +126,9 @@ def explain_row(
         if protected:
             raise BadInput("--protected names columns, and images have none", code="images-without-columns")
         return explain_image(model, row, model_owner=model_owner, task=task, seed=run.plan["seed"])
+    if user not in run.summary["models"]:
+        note = intercept_note(run.summary)
+        row = replace(row, notes=(*row.notes, *([note] if note else [])))
     outcome = outcome_of(model.encoding)
     if outcome is not None:
         return explain_outcome_row(

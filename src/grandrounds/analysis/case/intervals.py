@@ -99,6 +99,20 @@ def matching_estimates(summary: Mapping[str, Any], weights: Array, inputs: Seque
     return record.fitted if near else None
 
 
+def intercept_note(summary: Mapping[str, Any]) -> str:
+    """Say which intercept a model of all hospitals uses, where each hospital keeps its own; "" for a common one."""
+    record = read_estimates(summary)
+    kind = "" if record is None else record.fitted.facts.get("intercept")
+    if kind not in ("own", "random") or record is None:
+        return ""
+    if kind == "own" and record.fitted.facts.get("mean_intercept") is None:
+        return (
+            "each hospital keeps its own intercept and no mean of them was disclosed: contributions hold at every hospital, "
+            "the prediction itself is that of an intercept of zero"
+        )
+    return "each hospital keeps its own intercept: this prediction uses their mean, as for a new hospital"
+
+
 def _error(covariance: Array, direction: Array) -> float:
     return float(max(0.0, float(direction @ covariance @ direction)) ** 0.5)
 

@@ -248,7 +248,7 @@ def group_lines(run_index: RunIndex, name: str) -> list[GroupLine]:
             intervals=_intervals(m),
             worse=clearly_worse(m, summary["final"]) if task == CLASSIFICATION else [],
         )
-        for group, m in summary.subgroups.items()
+        for group, m in (summary.get("subgroups") or {}).items()
     ]
 
 
