@@ -39,7 +39,7 @@ def run(
             pandas DataFrame, or an Experiment. None runs the recipe of `rounds run`.
         label: The column to predict (`data.label`).
         event: The class whose probability is the risk (`data.event`); of survival data the value that is the event.
-        task: The type of the outcome, "classification", "regression", "count" or "survival" (`data.task`). None: told from
+        task: The type of the outcome, "classification", "regression", "count" or "survival" (`data.task`). None: inferred from
             the label where that is certain.
         time: The column with the follow-up time of survival data (`data.duration`); the label is then the event.
         site: The column that names the hospital of each row (`data.site`). Without one the rows of a table are dealt to

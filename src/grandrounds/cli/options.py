@@ -64,7 +64,7 @@ EventClass = Annotated[
 TaskOption = Annotated[
     str | None,
     typer.Option(
-        "--task", help="Type of the outcome: classification, regression, count or survival. Default: told from the label."
+        "--task", help="Type of the outcome: classification, regression, count or survival. Default: inferred from the label."
     ),
 ]
 Duration = Annotated[

@@ -85,7 +85,7 @@ def schema_(
     patient: Annotated[str | None, typer.Option(help="Column that names the patient.")] = None,
     time: Annotated[str | None, typer.Option(help="Column that rows can be ordered by.")] = None,
     task: Annotated[
-        str, typer.Option(help="Type of the outcome: classification, regression, count, survival; auto: told from the label.")
+        str, typer.Option(help="Type of the outcome: classification, regression, count, survival; auto: inferred from the label.")
     ] = "auto",
     duration: Annotated[str | None, typer.Option(help="Column with the follow-up time, for survival.")] = None,
     drop: Annotated[str | None, typer.Option(help="Columns to leave out, separated by commas.")] = None,

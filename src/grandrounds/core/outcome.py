@@ -7,4 +7,4 @@ CLASSIFICATION, REGRESSION, COUNT, SURVIVAL = "classification", "regression", "c
 TASKS = (CLASSIFICATION, REGRESSION, COUNT, SURVIVAL)
 
 AUTO = "auto"
-"""Value of data.task when the task is told from the label."""
+"""Value of data.task when the label determines the task."""
