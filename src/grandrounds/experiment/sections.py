@@ -48,7 +48,7 @@ class Data(Section):
     query: str | None = Field(None, description="SELECT statement or table name, for a SQL URL")
     label: str | None = Field(None, description="column to predict")
     task: Literal["auto", "classification", "regression", "count", "survival"] = Field(
-        "auto", description="type of the outcome; auto: inferred from the label if it is certain; survival if data.duration is set"
+        "auto", description="type of the outcome; auto: inferred from the label if certain; survival if data.duration is set"
     )
     duration: str | None = Field(
         None, description="column with the follow-up time, for survival; the label is then the event (0 or 1, or see data.event)"
