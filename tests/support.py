@@ -151,6 +151,14 @@ def refused(
     assert caught.value.code == code, f"{caught.value.code!r}: {caught.value}"
 
 
+def averaging_methods() -> dict[str, type]:
+    """Methods that train and average models; exact methods have tests of their own (tests/methods/test_exact.py)."""
+    from grandrounds.methods import METHODS
+    from grandrounds.methods.exact.exchange import ExactMethod
+
+    return {name: method for name, method in METHODS.items() if not issubclass(method, ExactMethod)}
+
+
 def slow(*values: object) -> Any:
     """A case that only `make test-slow` runs: others of its test show the same in less time."""
     return pytest.param(*values, marks=pytest.mark.slow)

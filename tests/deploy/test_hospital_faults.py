@@ -16,13 +16,13 @@ from grandrounds.core.errors import GrandRoundsError
 from grandrounds.deploy.control import ONLINE, Control
 from grandrounds.deploy.superlink import Link
 from grandrounds.keeper import codes
-from grandrounds.methods import METHODS
 from tests.deploy.consortia import free_port
 from tests.deploy.cut import Wire
 from tests.deploy.real import ROUNDS, Real, rounds, until
 from tests.deploy.test_hospitals_for_real import QUIET, gateway, same_model, table
 from tests.engine.hospitals import final_model
 from tests.engine.test_hospitals import ELSEWHERE, MLP, NETS
+from tests.support import averaging_methods
 
 pytestmark = [pytest.mark.slow, gateway]
 
@@ -127,7 +127,7 @@ def test_a_process_that_hangs_is_stopped_by_the_sites_own_limit(real):
     assert codes.LATE in {line["code"] for line in real.log("north")}
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - {*NETS, *ELSEWHERE, *QUICK}))
+@pytest.mark.parametrize("method", sorted(set(averaging_methods()) - {*NETS, *ELSEWHERE, *QUICK}))
 def test_every_other_method_for_tables_runs_at_the_hospitals(steady, method):
     model = {"model": MLP} if method == "moon" else {}
     settings = {"method": {"name": method, "rounds": 2}, **model, **QUIET}
@@ -136,6 +136,16 @@ def test_every_other_method_for_tables_runs_at_the_hospitals(steady, method):
     if method not in ASYNCHRONOUS:
         same_model(run, steady.simulated(method, settings))
     assert final_model(run).size
+
+
+def test_an_exact_regression_at_the_hospitals_is_that_of_a_simulation(steady):
+    settings = {"method": {"name": "glm", "exact": {"intercept": "common", "heterogeneity": False}}, **QUIET}
+    run, here = steady.run("glm", settings), steady.simulated("glm", settings)
+    there, known = (r.summary["estimates"]["fitted"]["coefficients"] for r in (run, here))
+    assert len(there) == len(known) > 2
+    for told, other in zip(there, known, strict=True):
+        assert told["estimate"] == pytest.approx(other["estimate"], rel=1e-9)
+        assert told["error"] == pytest.approx(other["error"], rel=1e-9)
 
 
 class Plain(Real):

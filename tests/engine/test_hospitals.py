@@ -17,13 +17,13 @@ from grandrounds.core.rng import generator
 from grandrounds.data.images import ImageSet
 from grandrounds.data.sets.images import SCORING_SETS
 from grandrounds.data.table import Table
-from grandrounds.methods import METHODS
 from tests.engine.hospitals import QUICK, Hospitals, final_model
-from tests.support import patients, thinned
+from tests.support import averaging_methods, patients, thinned
 
 SIZES = [60, 50, 40, 45]
 DATA = {"table": "data frame", "label": "died", "site": "hospital"}
 NETS = ("xfed", "fedbn")
+METHODS = averaging_methods()
 ELSEWHERE = ("pooled",)
 """Takes all rows to one place: refused."""
 
@@ -45,6 +45,7 @@ CASES = {
     "one hospital kept for the test": {"split": {"scheme": "holdout", "holdout": ["c"]}},
     "subgroups": {"evaluation": {"subgroup": "ward"}},
     "explained": {"explain": {"sketch": "permutation"}},
+    "exact regression": {"method": {"name": "glm", "rounds": 30, "exact": {"heterogeneity": False}}},
 }  # fmt: skip
 
 

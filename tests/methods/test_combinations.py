@@ -12,15 +12,16 @@ import grandrounds as gr
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import Settings
 from grandrounds.experiment.checks.methods import refuse_what_it_cannot
-from grandrounds.methods import METHODS, REGULARIZERS
+from grandrounds.methods import REGULARIZERS
 from grandrounds.methods.robust import RULES as ROBUST
 from grandrounds.methods.select import RULES as SELECT
 from grandrounds.methods.weigh import CHOSEN_RULES
 from grandrounds.methods.weigh import RULES as WEIGH
 from grandrounds.models import TABLES, build_model, model_spec
-from tests.support import patients, refused
+from tests.support import averaging_methods, patients, refused
 
 SITES = 6
+METHODS = averaging_methods()
 WAY_OUT = re.compile(r"[:;] (for '\w+' )?(use|set|leave|add|lower|weigh|turn|remove|raise|send|name) ")
 
 

@@ -10,12 +10,11 @@ from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.membership import shadows as shadow_runs
 from grandrounds.analysis.membership.attack import attack_run
 from grandrounds.analysis.membership.shadows import find_target
-from grandrounds.methods import METHODS
 from grandrounds.runs.folder import RunFolder
 from grandrounds.runs.run import Run
 from grandrounds.runs.runner import execute_plan
 from tests.runs.test_run import frame
-from tests.support import bright_squares, patients
+from tests.support import averaging_methods, bright_squares, patients
 
 LENT = {"reference": {"root": {"rows": 20, "sent": True}}}
 NEEDS: dict[str, dict] = {
@@ -24,6 +23,7 @@ NEEDS: dict[str, dict] = {
     "moon": {"model": {"name": "mlp", "hidden": [4]}},
     "xfed": {"method": {"rounds": 1, "xfed": {"steps": 1, "samples": 1}}, "reference": {"scoring": {"rows": 8, "sent": True}}},
     "fedbn": {"model": {"name": "deep-cnn", "norm": "batch"}, "method": {"rounds": 1}},
+    "glm": {"method": {"rounds": 30}},
     "veil": {"privacy": {"epsilon": 5.0}, "method": {"rounds": 1, "veil": {"selection": "moments"}}},
 }
 """What a method cannot run without. One that is new and needs nothing is attacked as it is."""
@@ -57,7 +57,7 @@ def values_for(name: str, tables) -> dict:
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*averaging_methods(), "glm"])
 def test_a_run_of_it_is_attacked_and_shadowed(name, tables, tmp_path):
     if name in OF_IMAGES:
         pytest.importorskip("torch")
