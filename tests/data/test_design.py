@@ -10,7 +10,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.dataset import build_dataset
-from grandrounds.data.design import keep_complete, original_units, reference_levels
+from grandrounds.data.design import describe_levels, keep_complete, original_units, reference_levels
 from grandrounds.data.encoding import Encoding, EncodingRules, describe_design
 from grandrounds.data.loading import read_dataset
 from grandrounds.data.schema import infer_schema
@@ -120,8 +120,16 @@ def test_reference_coding_leaves_out_the_most_frequent_level():
     assert encoding.features == ("ward=cardiac", "ward=surgical", "ward=other")
     np.testing.assert_array_equal(encoding.encode(data).sum(axis=0), [24, 40, 6])  # the reference is no "other"
     assert describe_design(encoding, total, EncodingRules(**REGRESSION)) == [
-        "column 'ward': 2 levels are counted together as 'other', because fewer than 5 rows have one of them (exact.least)"
+        "column 'ward': 2 levels are counted together as 'other', because a level has fewer than 5 rows (exact.least)"
     ]
+
+
+def test_levels_that_count_as_the_reference_are_stated():
+    counts = {"b": 20, "c": 2, "d": 1}
+    assert describe_levels("ward", counts, ["b"], other=False, least=5) == [
+        "column 'ward': 2 levels are counted as the reference, because a level has fewer than 5 rows (exact.least)"
+    ]
+    assert describe_levels("ward", {"a": 9, "b": 20}, ["a", "b"], other=False, least=5) == []
 
 
 def test_a_number_from_which_few_rows_differ_is_left_out():

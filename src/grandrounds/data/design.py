@@ -191,13 +191,16 @@ def reference_levels(counts: Mapping[str, int], *, most: int, least: int) -> tup
     return reference, tuple(sorted(w for w in named if w != reference)), rest >= max(least, 1)
 
 
-def describe_levels(name: str, counts: Mapping[str, int], named: Sequence[str], *, least: int) -> list[str]:
+def describe_levels(
+    name: str, counts: Mapping[str, int], named: Sequence[str], *, other: bool, least: int
+) -> list[str]:
     """State how many levels of a column have too few rows for an input of their own.
 
     Args:
         name: The column.
         counts: Rows of each level over all sites.
         named: Levels with an input of their own, and the reference.
+        other: True if the rest has the input "other"; otherwise it counts as the reference.
         least: Smallest number of rows of a level.
 
     Returns:
@@ -206,7 +209,6 @@ def describe_levels(name: str, counts: Mapping[str, int], named: Sequence[str], 
     merged = [w for w in counts if w not in named]
     if not merged or all(counts[w] >= least for w in merged):
         return []
-    if len(merged) == 1:
-        return [f"column '{name}': 1 level counts as the reference, because fewer than {least} rows have it (exact.least)"]
-    few = f"because fewer than {least} rows have one of them (exact.least)"
-    return [f"column '{name}': {len(merged)} levels are counted together as 'other', {few}"]
+    levels = "1 level is" if len(merged) == 1 else f"{len(merged)} levels are"
+    place = "together as 'other'" if other else "as the reference"
+    return [f"column '{name}': {levels} counted {place}, because a level has fewer than {least} rows (exact.least)"]

@@ -460,7 +460,8 @@ def describe_design(encoding: Encoding, total: Summary, rules: EncodingRules) ->
         return []
     out = [f"column '{name}' is left out: {reason} (exact.least)" for name, reason in encoding.left_out.items()]
     for rule, counts in zip(encoding.categorical, total.levels, strict=True):
-        out += describe_levels(rule.name, counts, (*rule.levels, rule.baseline), least=rules.least)
+        named = (*rule.levels, rule.baseline)
+        out += describe_levels(rule.name, counts, named, other=rule.other, least=rules.least)
     return out
 
 
