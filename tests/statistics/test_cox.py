@@ -95,7 +95,7 @@ def test_a_hazard_ratio_without_end_is_named():
     record = Record()
     with pytest.raises(BadInput, match="separated by 'rare': hazard ratios grow") as caught:
         fit_in_ring(fit_cox(CoxTerms(whole.names)), whole.sites, record)
-    assert caught.value.code == "separated" and record.exchanges <= 10
+    assert caught.value.code == "outcome-separated" and record.exchanges <= 10
     estimates = fit_in_ring(fit_cox(CoxTerms(whole.names, ridge=1.0)), whole.sites)
     assert estimates.coefficients[-1].estimate < 0
 

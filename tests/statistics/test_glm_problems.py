@@ -51,7 +51,7 @@ def test_a_rare_category_whose_rows_are_all_ill_is_named():
     x[:5, 4], y[:5] = 1.0, 1.0
     with pytest.raises(BadInput, match=r"separated by 'e'.*ridge.*merge.*firth") as caught:
         drive("clear", GLMTerms("logistic", tuple("abcde")), by_site(x, y, np.arange(120) % 3))
-    assert caught.value.code == "separated"
+    assert caught.value.code == "outcome-separated"
 
 
 def test_separation_is_seen_in_scaled_columns_by_their_range():

@@ -87,7 +87,7 @@ def fit_rows(terms: CoxTerms, rows: Rows) -> tuple[Array, Array] | None:
     try:
         estimates = fit_in_memory(fit_strata(terms, terms.ridge), {"site": rows}, COX_ANSWERS)
     except GrandRoundsError as problem:
-        if problem.code in ("few-events", "separated", "diverged", "constant-inputs", "not-converged"):
+        if problem.code in ("few-events", "outcome-separated", "fit-diverged", "constant-inputs", "not-converged"):
             return None
         raise
     if len(estimates.names) < len(terms.names):

@@ -127,5 +127,5 @@ class CoxPath:
         raise BadInput(
             f"events are separated by {name_columns(names)}: hazard ratios grow without end. Set a ridge penalty, merge "
             "the category with another, or leave the column out",
-            code="separated",
+            code="outcome-separated",
         )

@@ -298,7 +298,7 @@ class _Run:
             raise BadInput(
                 f"outcomes are separated by {name_columns(names)}: estimates grow without end. Set a ridge penalty or merge the "
                 f"category with another{firth}",
-                code="separated",
+                code="outcome-separated",
             )
 
     def ask_sandwich(self, best: int) -> Fit[Total]:

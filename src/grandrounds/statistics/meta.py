@@ -283,7 +283,7 @@ def estimate_site(
             glm = GLMTerms(model, tuple(names), offset=offset)
             estimates = fit_in_memory(fit_glm(glm), {"site": rows}, GLM_ANSWERS)
     except GrandRoundsError as problem:
-        if model == "logistic" and problem.code == "separated":
+        if model == "logistic" and problem.code == "outcome-separated":
             return _fit_beside_separation(rows)
         return nothing, nothing
     if any(c.estimate is None and c.reason not in _ABSORBED for c in estimates.coefficients):

@@ -79,7 +79,7 @@ def solve(matrix: Array, right: Array) -> Array:
         raise RunFailed(
             "the fit diverged: the information matrix is singular at the coefficients reached. "
             "Set a ridge penalty, or leave out columns that nearly repeat each other",
-            code="diverged",
+            code="fit-diverged",
         ) from None
     scale = size.reshape(-1, *(1,) * (right.ndim - 1))
     return np.asarray(linalg.cho_solve(factor, right / scale) / scale)
@@ -224,7 +224,7 @@ class Path:
             raise RunFailed(
                 f"the fit diverged: the log-likelihood falls along the step even after {_HALVINGS} halvings. "
                 "Set a ridge penalty, or check columns with extreme values",
-                code="diverged",
+                code="fit-diverged",
             )
         self._decrements.clear()
         self.step = self.step / 2
