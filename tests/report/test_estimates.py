@@ -65,7 +65,7 @@ def test_facts_and_the_ratio_of_numbers_sent():
     rows = dict(fact_rows(record(), 3))
     assert rows["model"] == "logistic regression" and rows["hospitals"] == "3" and rows["rows"] == "150"
     assert rows["log-likelihood"] == "-80.25" and rows["AIC"] == "168.50"
-    assert rows["intercept"] == "one for each hospital, which never leaves it"
+    assert rows["intercept"] == "one for each hospital, which stays there"
     assert rows["exchanges"] == "6" and rows["numbers sent / numbers held"] == "120 / 600"
     assert disclosure_sentence({"ratio": 0.2}).startswith(
         "For each value in the patients' rows, hospitals sent 0.20 sums"

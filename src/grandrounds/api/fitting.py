@@ -150,7 +150,7 @@ def glm(
         formula: A formula in place of `label` and `features`: "died ~ age + C(sex) * bmi". It needs formulaic.
         family: "logistic", "linear" or "poisson"; "auto": logistic for two values, linear for a measurement. Counts are asked
             for.
-        intercept: "common"; "own": one for each hospital, which never leaves it; "random": those shrunk towards their mean;
+        intercept: "common"; "own": one for each hospital, which stays there; "random": those shrunk towards their mean;
             "auto": random for three or more real hospitals, else common.
         errors: Standard errors of the "model", or robust ones by "rows", "patients" or "hospitals".
         ridge: Penalty on coefficients in standard deviations, 0.5 ridge sum b^2; there are no p-values then.

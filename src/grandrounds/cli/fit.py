@@ -135,7 +135,7 @@ def glm(
         str,
         typer.Option(
             metavar="auto|common|own|random",
-            help="common: one for all hospitals. own: one for each, which never leaves it. random: those shrunk towards their "
+            help="common: one for all hospitals. own: one for each, which stays there. random: those shrunk towards their "
             "mean. auto: random for three or more hospitals (--site), else common.",
         ),
     ] = "auto",

@@ -34,7 +34,7 @@ ERRORS = {
 
 INTERCEPTS = {
     "common": "one for all hospitals",
-    "own": "one for each hospital, which never leaves it",
+    "own": "one for each hospital, which stays there",
     "random": "one for each hospital, shrunk towards their mean (random intercepts)",
 }
 
@@ -58,7 +58,7 @@ _FACTS = {
 """Facts that pages show, with their labels, in order."""
 
 _BASELINES = {
-    "strata": "one for each hospital, which never leaves it",
+    "strata": "one for each hospital, which stays there",
     "grid": "one for all hospitals, on intervals of time",
     "days": "one for all hospitals, on single days: rows of single patients can be read",
 }

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from grandrounds.core.arrays import Array
 
@@ -184,6 +183,8 @@ class Estimates:
 
 def _coefficient(name: str, estimate: float, error: float, degrees: float | None, *, tests: bool) -> Coefficient:
     """Compute the test and the interval of one coefficient."""
+    from scipy import special
+
     tail = (1 + _LEVEL) / 2
     wide = float(special.ndtri(tail) if degrees is None else special.stdtrit(degrees, tail)) * error
     if not tests or error == 0:

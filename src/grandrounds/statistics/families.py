@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
@@ -64,6 +63,8 @@ class Logistic(Family):
     is_scaled: bool = False
 
     def predict(self, eta: Array) -> tuple[Array, Array]:
+        from scipy import special
+
         mu = special.expit(eta)
         return mu, mu * (1 - mu)
 
@@ -71,6 +72,8 @@ class Logistic(Family):
         return np.asarray(y * eta - np.logaddexp(0.0, eta))
 
     def start(self, y: Array, mean: float) -> tuple[Array, Array]:
+        from scipy import special
+
         mu = (y + 0.5) / 2
         return mu, special.logit(mu)
 
@@ -78,6 +81,8 @@ class Logistic(Family):
         return np.asarray((y != 0) & (y != 1))
 
     def intercept(self, mean: float) -> float:
+        from scipy import special
+
         return float(special.logit(mean))
 
 
@@ -93,6 +98,8 @@ class Poisson(Family):
         return mu, mu
 
     def log_likelihood(self, y: Array, eta: Array) -> Array:
+        from scipy import special
+
         return np.asarray(y * eta - self.predict(eta)[0] - special.gammaln(y + 1))
 
     def start(self, y: Array, mean: float) -> tuple[Array, Array]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from grandrounds.core.arrays import Array
 
@@ -52,6 +51,8 @@ def compare_means(n: Array, mean: Array, variance: Array) -> GroupTest | None:
     Returns:
         The test; None where a group has fewer than two rows or no group varies.
     """
+    from scipy import special
+
     n, mean, variance = (np.asarray(a, float) for a in (n, mean, variance))
     if len(n) < 2 or (n < 2).any() or not (variance > 0).any():
         return None
@@ -79,6 +80,8 @@ def compare_counts(counts: Array) -> GroupTest | None:
     Returns:
         The test; None where fewer than two levels or groups have rows.
     """
+    from scipy import special
+
     counts = np.asarray(counts, float)
     counts = counts[counts.sum(1) > 0][:, counts.sum(0) > 0]
     if min(counts.shape) < 2:
@@ -103,6 +106,8 @@ def fisher_exact(counts: Array) -> GroupTest:
     Returns:
         The test; its statistic is the sample odds ratio.
     """
+    from scipy import special
+
     (a, b), (c, d) = np.asarray(counts, float)
     row, column, n = a + b, a + c, a + b + c + d
     inside = np.arange(max(0.0, row + column - n), min(row, column) + 1)
@@ -129,6 +134,8 @@ def compare_ranks(histogram: Array, *, binned: bool = False) -> GroupTest | None
     Returns:
         The test; None where a group is empty or all rows are in one cell.
     """
+    from scipy import special
+
     histogram = np.asarray(histogram, float)
     n, ties = histogram.sum(0), histogram.sum(1)
     total = float(n.sum())

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-from scipy import special
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, nearest
@@ -29,7 +28,7 @@ from grandrounds.statistics.time_counts import (
     merge_cells,
 )
 
-_Z = float(special.ndtri(0.975))
+_Z = 1.959963984540054  # 97.5% quantile of the normal distribution
 
 
 @dataclass(frozen=True)

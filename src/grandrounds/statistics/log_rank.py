@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
@@ -133,6 +132,8 @@ def _test(
     is_stratified: bool,
     least: int = 1,
 ) -> LogRank:
+    from scipy import special
+
     used = np.flatnonzero(expected > 0)
     degrees = max(len(used) - 1, 0)
     difference, v = (observed - expected)[used[:-1]], covariance[np.ix_(used[:-1], used[:-1])]

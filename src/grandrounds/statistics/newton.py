@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
-from scipy import linalg
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import RunFailed
@@ -70,6 +69,8 @@ def solve(matrix: Array, right: Array) -> Array:
     Raises:
         RunFailed: The matrix is not positive definite: the log-likelihood has no single maximum.
     """
+    from scipy import linalg
+
     size = np.sqrt(np.diag(matrix)) if len(matrix) else np.ones(0)
     try:
         if not (np.isfinite(matrix).all() and (size > 0).all()):

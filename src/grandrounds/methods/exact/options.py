@@ -14,7 +14,7 @@ class ExactOptions(Section):
 
     intercept: Literal["auto", "common", "own", "random"] = Field(
         "auto",
-        description="of 'glm'. 'common': one for all hospitals; 'own': one for each hospital, which never leaves it; 'random': "
+        description="of 'glm'. 'common': one for all hospitals; 'own': one for each hospital, which stays there; 'random': "
         "the same, shrunken towards their mean; auto: random if data.site names the hospitals, else common",
     )
     tau2: float | None = Field(
