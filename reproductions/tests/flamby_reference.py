@@ -1,4 +1,4 @@
-"""FLamby's protocol for Fed-TCGA-BRCA in NumPy, independent of the product: many shuffles of the same seed side by side.
+"""FLamby's protocol for Fed-TCGA-BRCA in NumPy, without the product's training: many shuffles of the same seed side by side.
 
 Written from FLamby's files: the loss of `loss.py` (Cox partial likelihood within a batch, mean over all rows of the batch),
 the strategies of `strategies/*.py`, the data loader that goes on where it stopped.
