@@ -162,6 +162,8 @@ def _build(terms: TableTerms, request: TableRequest, *, name: str, secure: bool)
         "drop_unlabelled": True,
         "max_categories": MOST_LEVELS,
     }
+    if request.group and len(terms.groups) == 2:
+        data["event"] = terms.groups[1]  # no group of two is an event here, but a run of classes names one
     exact: dict[str, Any] = {
         "columns": list(terms.names),
         "nonnormal": list(request.nonnormal),
