@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.outcome import SURVIVAL
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
@@ -80,5 +79,5 @@ class SurvivalMethod(_Description):
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         yield from super().refusals(model, plan, sites=sites, pictures=pictures)
-        if plan.data.task != SURVIVAL:
+        if plan.data.duration is None:
             yield "method 'survival' needs times to an event: name the column of follow-up times (data.duration, --time COLUMN)"

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION, SURVIVAL
+from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
@@ -188,7 +188,7 @@ class GeneralizedLinear(_Regression):
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         yield from super().refusals(model, plan, sites=sites, pictures=pictures)
-        if plan.data.task == SURVIVAL:
+        if plan.data.duration is not None:
             yield "method 'glm' fits classes, numbers or counts, and data.task is 'survival': use method 'cox'"
         if model.outputs != 1:
             yield (
@@ -225,7 +225,7 @@ class CoxRegression(_Regression):
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
         yield from super().refusals(model, plan, sites=sites, pictures=pictures)
-        if plan.data.task != SURVIVAL:
+        if plan.data.duration is None:
             yield "method 'cox' fits times to an event: name the column of follow-up times (data.duration, --time COLUMN)"
 
 
