@@ -1,12 +1,13 @@
 """Cost of exact regression: CPU seconds of a GLM or a Cox model from sums over many sites, and on pooled rows by others.
 
-    python bench/exact.py [--sites 150] [--rows 500] [--columns 30] [--passes 5] [--only logistic]
+    python bench/exact.py [--sites 150] [--rows 500] [--columns 30] [--passes 5] [--only logistic] [--run]
 
 GLMs are compared with statsmodels, Cox models with lifelines (once: it takes long).
 
 Both fits run in this process, in turn, on the same rows; one thread. The table has medians over the passes. "Difference" is
 the largest relative one of all coefficients and standard errors. Exits with status 1 if the logistic regression with a common
-intercept takes 2 s of CPU time or more, or if a difference exceeds 1e-6.
+intercept takes 2 s of CPU time or more, or if a difference exceeds 1e-6. `--run` measures the whole of `gr.glm` alone: reading,
+agreement on columns, messages, ledger, the test of differences between hospitals, evaluation and report.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import argparse
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +30,7 @@ import pandas as pd
 import statsmodels.api as sm
 from lifelines import CoxPHFitter
 
+import grandrounds as gr
 from grandrounds.core.rng import generator
 from grandrounds.statistics import ANSWERS
 from grandrounds.statistics.cox import CoxTerms, fit_cox
@@ -140,6 +143,22 @@ def compare_cox(x: np.ndarray, eta: np.ndarray, sites: int, passes: int, rng: np
     return missed
 
 
+def measure_runs(x: np.ndarray, y: np.ndarray, sites: int, passes: int) -> None:
+    """Print CPU seconds of whole runs of `gr.glm`, with and without the test of differences between hospitals."""
+    frame = pd.DataFrame(x, columns=[f"c{j}" for j in range(x.shape[1])])
+    frame = frame.assign(died=y.astype(int), hospital=np.repeat([f"h{k:03d}" for k in range(sites)], len(x) // sites))
+    for tested in (True, False):
+        settings = {"method.exact.heterogeneity": tested}
+        seconds = []
+        for _ in range(passes):
+            with tempfile.TemporaryDirectory() as folder:
+                options = {"label": "died", "site": "hospital", "intercept": "common", "settings": settings}
+                spent, _ = measure(lambda folder=folder, options=options: gr.glm(frame, out=f"{folder}/run", **options))
+                seconds.append(spent)
+        title = "with" if tested else "without"
+        print(f"whole run, {title} the test of differences between hospitals: {statistics.median(seconds):.2f} CPU s")
+
+
 def main() -> int:
     """Print the table; return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(description="Cost of exact regression from sums.")
@@ -148,11 +167,15 @@ def main() -> int:
     parser.add_argument("--columns", type=int, default=30)
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--only", default="", help="one family, or 'cox'")
+    parser.add_argument("--run", action="store_true", help="whole runs of gr.glm instead")
     terms = parser.parse_args()
     rng = generator(0, purpose="exact")
     x = rng.standard_normal((terms.sites * terms.rows, terms.columns))
     eta = x @ rng.standard_normal(terms.columns) * 0.3
     print(f"{terms.sites} sites of {terms.rows} rows, {terms.columns} columns; CPU seconds, median of {terms.passes}\n")
+    if terms.run:
+        measure_runs(x, outcome("logistic", eta, rng), terms.sites, terms.passes)
+        return 0
     if terms.only != "cox":
         print("| family | intercept | exchanges | kB of a site | from sums s | statsmodels s | ratio | difference |")
         print("|---|---|---:|---:|---:|---:|---:|---:|")
