@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from lifelines.datasets import load_lung
 from typer.testing import CliRunner
 
 import grandrounds as gr
@@ -279,3 +280,29 @@ class TestDescriptions:
         plan = {**PLAN, "method": {"name": "table1"}}
         done = gr.run(gr.Experiment.parse(plan), table=rows, out=tmp_path / "r")
         assert CliRunner().invoke(app, ["audit", "verify", str(done.folder)]).exit_code == 0
+
+
+def test_a_survival_model_is_scored_at_a_horizon(tmp_path):
+    """The C-index of pairs within hospitals is lifelines' over the same pairs; predicted and observed risks are in the report."""
+    lung = load_lung()[["inst", "time", "status", "age", "sex", "ph.ecog"]].dropna().astype(float)
+    lung = lung.rename(columns={"ph.ecog": "ecog"}).assign(inst="i" + lung["inst"].astype(int).astype(str))
+    lung = lung[lung["inst"].map(lung["inst"].value_counts()) >= 5]
+    options = {"time": "time", "event": "status", "site": "inst", "features": ["age", "sex", "ecog"], "horizon": 365}
+    fitted = gr.cox(lung, **options, secure=True, out=tmp_path / "r")
+    scores = fitted.run.summary["estimates"]["scores"]
+    names = {c.name: c.estimate for c in fitted.estimates.coefficients}
+    risk = sum(names[n] * lung[n] for n in ("age", "sex", "ecog"))
+    pairs = [
+        (g["time"].to_numpy(), -risk.loc[g.index].to_numpy(), g["status"].to_numpy()) for _, g in lung.groupby("inst")
+    ]
+    concordant = comparable = 0.0
+    for time, score, event in pairs:
+        for i in range(len(time)):
+            for j in range(len(time)):
+                if event[i] and (time[i] < time[j] or (time[i] == time[j] and not event[j])):
+                    comparable += 1
+                    concordant += (score[i] < score[j]) + 0.5 * (score[i] == score[j])
+    assert scores["c_index"] == pytest.approx(concordant / comparable, abs=1e-9)
+    assert sum(group["rows"] for group in scores["calibration"]) == len(lung)
+    assert "C-index, pairs within hospitals" in fitted.summary()
+    assert "Discrimination and calibration" in (fitted.run.folder / "report.html").read_text()

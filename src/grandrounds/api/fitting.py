@@ -208,6 +208,7 @@ def cox(
     ties: str = "efron",
     errors: str = "model",
     ridge: float | str = 0.0,
+    horizon: float | None = None,
     event_value: str | int | float | None = None,
     patient: str | None = None,
     drop: Sequence[str] = (),
@@ -233,6 +234,8 @@ def cox(
         ties: "efron" or "breslow".
         errors: Standard errors of the "model", or robust ones by "rows", "patients" or "hospitals".
         ridge: Penalty on coefficients in standard deviations, or "cv": chosen by cross-validation. There are no p-values then.
+        horizon: Also score the model on the rows of the fit: C-index, Brier score, and calibration at this time. More sums
+            leave the hospitals.
         event_value: The value of `event` that is the event, where it is not 1.
         patient: The column that names the patient.
         drop: Columns to leave out.
@@ -252,7 +255,9 @@ def cox(
     Examples:
         >>> cox(frame, time="days", event="died", site="hospital").summary()  # doctest: +SKIP
     """
-    exact = {"baseline": baseline, "ties": ties, "errors": errors, "ridge": ridge}
+    exact: dict[str, Any] = {"baseline": baseline, "ties": ties, "errors": errors, "ridge": ridge}
+    if horizon is not None:
+        exact["horizon"] = horizon
     design = Design(event, tuple(features), formula=formula, task="survival", duration=time)
     built, rows = regression_experiment(
         "cox",

@@ -184,6 +184,10 @@ def cox(
             "at least five events. days: one for all by single days, which discloses rows of single patients.",
         ),
     ] = "strata",
+    horizon: Annotated[
+        float | None,
+        typer.Option(help="Also score the model: C-index, Brier score, and calibration at this time. More sums leave."),
+    ] = None,
     ties: Annotated[str, typer.Option(metavar="efron|breslow", help="Treatment of events at the same time.")] = "efron",
     errors: Errors = "model",
     ridge: Annotated[
@@ -201,7 +205,9 @@ def cox(
     from grandrounds.api.fitting import Design
 
     design = Design(event, _split(columns.features), formula=columns.formula, task="survival", duration=time)
-    exact = {"baseline": baseline, "ties": ties, "errors": errors, "ridge": _penalty(ridge)}
+    exact: dict[str, Any] = {"baseline": baseline, "ties": ties, "errors": errors, "ridge": _penalty(ridge)}
+    if horizon is not None:
+        exact["horizon"] = horizon
     _fit("cox", _read(source, rest), design, exact, columns=columns, event=event_value, secure=secure, rest=rest)
 
 

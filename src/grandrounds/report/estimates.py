@@ -13,6 +13,7 @@ from grandrounds.data.sets.labels import column_label
 if TYPE_CHECKING:  # importing it takes scipy, which most reports do not need
     from grandrounds.statistics.estimates import Coefficient, Estimates
     from grandrounds.statistics.meta import MetaAnalysis, MetaCoefficient
+    from grandrounds.statistics.survival_scores import SurvivalScores
 
 RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio", "cox": "hazard ratio"}
 """The ratio that e^coefficient is, by model; a linear model has none."""
@@ -77,6 +78,7 @@ class EstimatesRecord:
         heterogeneity: Meta-analysis of the hospitals' own estimates; None without one.
         by_site: Estimates of each hospital, where answers came in the clear.
         notes: Sentences for people.
+        scores: C-index, Brier score and calibration of a survival model; None without them.
     """
 
     fitted: Estimates
@@ -85,6 +87,7 @@ class EstimatesRecord:
     heterogeneity: MetaAnalysis | None = None
     by_site: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    scores: SurvivalScores | None = None
 
     @property
     def ratio_name(self) -> str:
@@ -100,6 +103,27 @@ class EstimatesRecord:
     def left_out(self) -> tuple[Coefficient, ...]:
         """The columns that were left out."""
         return tuple(c for c in self.original.coefficients if c.estimate is None)
+
+
+def _read_scores(values: Mapping[str, Any] | None) -> SurvivalScores | None:
+    from grandrounds.statistics.survival_scores import SurvivalScores
+
+    return SurvivalScores.from_dict(values) if values else None
+
+
+def score_rows(scores: SurvivalScores) -> list[tuple[str, str]]:
+    """List the scores of a survival model with their names.
+
+    Args:
+        scores: The scores.
+
+    Returns:
+        (name, value) of the C-index and the integrated Brier score, as far as they are known.
+    """
+    out = [] if scores.c_index is None else [("C-index, pairs within hospitals", f"{scores.c_index:.3f}")]
+    if scores.brier is not None and scores.brier.integrated is not None:
+        out.append(("integrated Brier score", f"{scores.brier.integrated:.3f}"))
+    return out
 
 
 def read_estimates(summary: Mapping[str, Any]) -> EstimatesRecord | None:
@@ -128,6 +152,7 @@ def read_estimates(summary: Mapping[str, Any]) -> EstimatesRecord | None:
             heterogeneity=None if found is None else _read_meta(found),
             by_site=dict(values.get("by_site") or {}),
             notes=tuple(map(str, values.get("notes") or ())),
+            scores=_read_scores(values.get("scores")),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput(

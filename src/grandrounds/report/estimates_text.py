@@ -20,6 +20,7 @@ from grandrounds.report.estimates import (
     disclosure_sentence,
     has_tests,
     is_intercept,
+    score_rows,
     to_ratio,
 )
 
@@ -223,6 +224,8 @@ def _remarks(record: EstimatesRecord) -> list[str]:
     """List what was left out and why, and the notes."""
     out = [f"left out: {visible(c.name)}: {visible(c.reason)}" for c in record.left_out]
     out += [f"between hospitals: {visible(line)}" for line in describe_differences(record)]
+    if record.scores is not None:
+        out += [f"{name}: {value}" for name, value in score_rows(record.scores)]
     out += [f"note: {visible(note)}" for note in record.all_notes]
     sentence = disclosure_sentence(record.exchanges)
     return out + ([f"disclosure: {sentence}"] if sentence else [])

@@ -159,7 +159,9 @@ def build_rows(site: Any, k: int) -> Rows:
         (part.y[mine] == event).astype(float) if binary else np.asarray(part.y[mine], float),
         time=None if part.time is None else np.asarray(part.time[mine], float),
         patient=patient,
-        group=np.where(part.group[mine] < len(site.encoding.groups), part.group[mine], -1) if site.encoding.groups else None,
+        group=np.where(part.group[mine] < len(site.encoding.groups), part.group[mine], -1)
+        if site.encoding.groups
+        else None,
         numeric=numeric,
         codes=codes,
     )

@@ -45,7 +45,12 @@ class ExactOptions(Section):
     least: int = Field(
         5, ge=2, description="smallest number of patients in a level, a time interval or a cell of a table"
     )
-    horizon: float | None = Field(None, gt=0, description="time at which survival is predicted and calibrated")
+    horizon: float | None = Field(
+        None,
+        gt=0,
+        description="time for which a 'cox' model is scored on the rows of the fit (C-index, Brier score, calibration), in about "
+        "a dozen more exchanges; end of the restricted mean of 'survival'",
+    )
     group: str | None = Field(None, description="column that groups patients in 'table1' and 'survival'")
     columns: tuple[str, ...] = Field((), description="columns of 'table1', in order; not set: all features")
     nonnormal: tuple[str, ...] = Field(

@@ -21,6 +21,7 @@ from grandrounds.methods.base import Server
 from grandrounds.methods.exact.exchange import STORED, ExactMethod, read_result
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import STORE
+from grandrounds.statistics.brier import fit_baseline
 from grandrounds.statistics.cox import COX_ANSWERS, CoxTerms, fit_cox
 from grandrounds.statistics.estimates import INTERCEPT, Coefficient, Estimates
 from grandrounds.statistics.glm import GLMTerms, fit_glm
@@ -29,6 +30,13 @@ from grandrounds.statistics.glm_terms import TAU2
 from grandrounds.statistics.meta import KIND as META
 from grandrounds.statistics.meta import MetaAnalysis, MetaTerms, fit_meta
 from grandrounds.statistics.question import Fit
+from grandrounds.statistics.survival_scores import SurvivalScores, fit_survival_scores
+from grandrounds.statistics.time_counts import count_by_cell
+
+SCORE_KINDS = (
+    *("concordance.sites", "counts.scores", "counts.time", "range.time", "hazard.time", "brier", "calibration.time"),
+)
+"""Kinds of question that score a survival model."""
 
 FAMILIES = {CLASSIFICATION: "logistic", REGRESSION: "linear", COUNT: "poisson"}
 """Family of a generalized linear model by data.task."""
@@ -41,21 +49,28 @@ class RegressionResult:
     Attributes:
         estimates: Coefficients with standard errors, in the units of the fit.
         heterogeneity: Meta-analysis of the hospitals' own estimates; None if it is off.
+        scores: C-index, Brier score and calibration of a survival model on the rows of the fit; None without a horizon.
     """
 
     estimates: Estimates
     heterogeneity: MetaAnalysis | None = None
+    scores: SurvivalScores | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         found = None if self.heterogeneity is None else self.heterogeneity.to_dict()
-        return {"estimates": self.estimates.to_dict(), "heterogeneity": found}
+        scores = None if self.scores is None else self.scores.to_dict()
+        return {"estimates": self.estimates.to_dict(), "heterogeneity": found, "scores": scores}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RegressionResult:
         """Read what `to_dict` wrote."""
-        found = values["heterogeneity"]
-        return cls(Estimates.from_dict(values["estimates"]), None if found is None else MetaAnalysis.from_dict(found))
+        found, scores = values["heterogeneity"], values["scores"]
+        return cls(
+            Estimates.from_dict(values["estimates"]),
+            None if found is None else MetaAnalysis.from_dict(found),
+            None if scores is None else SurvivalScores.from_dict(scores),
+        )
 
 
 class _Regression(ExactMethod):
@@ -117,6 +132,8 @@ class _Regression(ExactMethod):
         }
         if result.heterogeneity is not None:
             part["heterogeneity"] = rescale_meta(result.heterogeneity, table).to_dict()
+        if result.scores is not None:
+            part["scores"] = result.scores.to_dict()
         return {"estimates": part}
 
     @classmethod
@@ -204,7 +221,22 @@ class CoxRegression(_Regression):
 
     name = "cox"
     title = "exact Cox regression, with standard errors"
-    kinds: ClassVar[tuple[str, ...]] = (*COX_ANSWERS, META)
+    kinds: ClassVar[tuple[str, ...]] = (*COX_ANSWERS, META, *SCORE_KINDS)
+
+    def fit(self, server: Server) -> Fit[RegressionResult]:
+        """Fit the model; with a horizon, score it on the same rows: C-index, Brier score and calibration."""
+        result = yield from super().fit(server)
+        e = self.settings.exact
+        if e.horizon is None:
+            return result
+        known = dict(zip(result.estimates.names, result.estimates.beta.tolist(), strict=True))
+        beta = np.array([known.get(name, 0.0) for name in _table_encoding(server.encoding).features])
+        least = int(e.least)
+        counts = yield from count_by_cell(groups=1, least=least)
+        baseline = yield from fit_baseline(beta, counts, least=least)
+        scores = yield from fit_survival_scores(beta, baseline, horizon=float(e.horizon), least=least)
+        note = "Scores are of the rows that the model was fitted to, with one baseline hazard for all hospitals."
+        return replace(result, scores=replace(scores, notes=(note, *scores.notes)))
 
     def fit_common(self, server: Server) -> Fit[Estimates]:
         e = self.settings.exact

@@ -15,6 +15,7 @@ from grandrounds.report.estimates import (
     fact_rows,
     forest_names,
     read_estimates,
+    score_rows,
     slopes,
     table_head,
     table_rows,
@@ -40,6 +41,22 @@ def estimates_section(summary: RunSummary, charts: Charts) -> list[str]:
         ),
         *_paragraphs([disclosure_sentence(record.exchanges)]),
         *_differences(record, charts),
+        *_scores(record, charts),
+    ]
+
+
+def _scores(record: EstimatesRecord, charts: Charts) -> list[str]:
+    """Write the scores of a survival model: C-index, Brier score and calibration; empty without them."""
+    found = record.scores
+    if found is None:
+        return []
+    drawn = [figures.survival_calibration(found)] if found.calibration else []
+    drawn += [figures.brier_over_time(found)] if found.brier is not None else []
+    return [
+        "<h3>Discrimination and calibration</h3>",
+        table(["", "<th class='text'></th>"], [[td(escape(k)), text_cell(v)] for k, v in score_rows(found)]),
+        charts.place(*drawn, wide=True) if drawn else "",
+        *_paragraphs(found.notes),
     ]
 
 
