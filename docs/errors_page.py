@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PAGE = Path(__file__).with_name("errors.md")
@@ -120,6 +121,7 @@ def _constants(value: ast.expr) -> Iterator[str]:
         yield from _constants(value.orelse)
 
 
+@cache
 def collect() -> dict[str, tuple[set[int], set[str]]]:
     """Return the exit codes and the modules of every code."""
     modules = read_sources()
