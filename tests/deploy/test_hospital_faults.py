@@ -142,8 +142,10 @@ def test_an_exact_regression_at_the_hospitals_is_that_of_a_simulation(steady):
     settings = {"method": {"name": "glm", "exact": {"intercept": "common", "heterogeneity": False}}, **QUIET}
     run, here = steady.run("glm", settings), steady.simulated("glm", settings)
     there, known = (r.summary["estimates"]["fitted"]["coefficients"] for r in (run, here))
-    assert len(there) == len(known) > 2
-    for told, other in zip(there, known, strict=True):
+    assert [c["reason"] for c in there] == [c["reason"] for c in known], "a level of each category is left out"
+    estimated = [(told, other) for told, other in zip(there, known, strict=True) if other["estimate"] is not None]
+    assert len(estimated) > 2
+    for told, other in estimated:
         assert told["estimate"] == pytest.approx(other["estimate"], rel=1e-9)
         assert told["error"] == pytest.approx(other["error"], rel=1e-9)
 
