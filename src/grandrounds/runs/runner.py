@@ -43,6 +43,7 @@ from grandrounds.experiment.checks.rationale import refuse_unscorable, scored_se
 from grandrounds.experiment.checks.secure_aggregation import refuse_what_is_seen
 from grandrounds.explain.features import build_features
 from grandrounds.explain.noised_percentiles import ColumnCells, column_cells
+from grandrounds.methods import method_class
 from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
@@ -154,7 +155,8 @@ class _Runner:
         context.recorder = self._recorder()
         data, stack = context.consortium.data, context.consortium.stack
         sites = [name for name in stack.names if name != POOL]
-        context.warn(*context.setup.warnings, *own_table_warnings(data, sites, stack.rows, plan=plan), *few)
+        doubts = own_table_warnings(data, sites, stack.rows, plan=plan) if method_class(plan.method.name).has_model else ()
+        context.warn(*context.setup.warnings, *doubts, *few)
         context.warn(*left_alone(plan), *context.recorder.warnings, *([self.unstored] if self.unstored else []))
         self._announce(snapshot)
         model = self._own_model()

@@ -126,7 +126,8 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     event = _event(plan, encoding, resumed=snapshot is not None)
     if snapshot is None and event is not None and event.source != LAST:
         encoding = replace(encoding, event=event.word)
-        doubt = event.warning if task_of(encoding) == CLASSIFICATION else None
+        has_classes = task_of(encoding) == CLASSIFICATION and method_class(plan.method.name).has_model
+        doubt = event.warning if has_classes else None
         warnings = (*warnings, *([doubt] if doubt else []))
     spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes), task=task_of(encoding))
     spec["tasks"] = list(plan.tasks.plain())

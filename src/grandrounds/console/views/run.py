@@ -12,6 +12,7 @@ from grandrounds.console.views.runs import data_name
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
+from grandrounds.methods import is_exact
 from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.fairness import (
     clearly_worse,
@@ -186,7 +187,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
         about=about,
         event=event,
         rounds=len(run.rounds),
-        of=int(plan["method"]["rounds"]),
+        of=len(run.rounds) if run.finished and is_exact(str(plan["method"]["name"])) else int(plan["method"]["rounds"]),
         seed=int(plan["seed"]),
         figures=places,
         **scores,
