@@ -390,6 +390,7 @@ def small(points, arms) -> Study:
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_a_result_and_missing_data_leave_a_point_out(tmp_path, monkeypatch):
     empty = tmp_path / "empty"
     empty.mkdir()

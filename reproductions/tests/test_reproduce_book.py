@@ -370,6 +370,7 @@ def four(tmp_path, monkeypatch):
     studies.cache_clear()
 
 
+@pytest.mark.slow
 def test_one_that_fails_or_cannot_be_run_does_not_stop_the_others(four):
     done = rounds("reproduce", "--all", "--quick", "--jobs", "2", cwd=four)
     away, halts, sound, gpu = done.stdout.splitlines()[1:5]

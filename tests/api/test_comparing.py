@@ -41,6 +41,7 @@ def test_what_cannot_be_compared(run):
         gr.compare("heart", "digits", methods=["fedavg"])
 
 
+@pytest.mark.slow
 def test_tuning_a_frame(frame, tmp_path):
     pytest.importorskip("optuna")
     space = {"train.lr": [0.01, 0.1]}

@@ -76,6 +76,7 @@ def test_json_is_json_and_a_finished_search_is_not_run_again(home):
     assert (quiet.stdout.strip(), quiet.stderr) == ("runs/tune/mine/best.toml", "")
 
 
+@pytest.mark.slow
 def test_flags_add_to_the_file(home):
     flags = ("--space", "train.epochs=1..2", "--trials", "2", "--metric", "brier", "--share", "0.6", "--json")
     found = json.loads(rounds("tune", "mine.toml", *flags, "--out", "other", cwd=home).stdout)

@@ -182,6 +182,7 @@ def test_names_that_are_neither_known_nor_paths_are_refused(values, match):
         gr.Experiment.parse(values)
 
 
+@pytest.mark.slow
 def test_a_script_can_run_what_it_defines_itself(tmp_path):
     script = """
 import grandrounds as gr
@@ -239,6 +240,7 @@ def test_starting_weights_follow_the_seed_and_leave_torchs_generator_alone():
     np.testing.assert_array_equal(double.astype(np.float32), first)
 
 
+@pytest.mark.slow
 def test_dropout_gives_the_same_bits_in_any_chunking_through_bytes_and_after_a_resume(tmp_path):
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
@@ -577,6 +579,7 @@ def folder(tmp_path_factory) -> Path:
 OWN = ("--set", "method.name=own_method:LossWeighted")
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_in_the_folder_of_its_module(folder, tmp_path):
     for name, count in (("short", 2), ("straight", 4)):
         done = rounds("run", *OWN, "--set", f"method.rounds={count}", "--out", name, "--quiet", cwd=folder)

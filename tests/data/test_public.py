@@ -184,6 +184,7 @@ def test_the_catalog_knows_its_clinical_sets(name):
     ("name", "sites", "folds"),
     [("heart", 4, 4), pytest.param("eicu-demo-hospitals", 117, 5, marks=EICU), ("icu-cohort", 152, 5)],
 )
+@pytest.mark.slow
 def test_whole_hospitals_are_tested_once_in_all_folds(name, sites, folds):
     table = find_entry(name).load()
     table = table.take(np.arange(0, len(table), 5 if name == "icu-cohort" else 1))  # some rows of each will do

@@ -62,6 +62,7 @@ def test_its_files_are_read(tmp_path):
     assert deployed_plan(tmp_path / "first.toml", ["privacy.secure=true"])["method"]["rounds"] == 3
 
 
+@pytest.mark.slow
 def test_what_comes_before_the_server_is_as_shown(tmp_path):
     reader = Reader(tmp_path)
     for name, text in files(TEXT).items():

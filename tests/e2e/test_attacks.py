@@ -383,6 +383,7 @@ def pictures(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_backdoor_opens_to_its_trigger_and_leaves_other_pictures_alone(pictures, tmp_path):
     pytest.importorskip("torch")
     plan = {

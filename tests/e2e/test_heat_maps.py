@@ -163,6 +163,7 @@ def test_nothing_but_numbers_is_in_the_answers(squares, tmp_path, monkeypatch):
     assert not (tmp_path / "without" / "at_sites").exists()
 
 
+@pytest.mark.slow
 def test_maps_change_nothing_and_bytes_change_no_number(done, squares, tmp_path):
     plain = gr.run(
         experiment(squares, explain={"maps": [], "maps_at": []}, reference=REFERENCE), out=tmp_path / "plain"

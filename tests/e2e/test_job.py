@@ -77,6 +77,7 @@ def test_what_a_bare_machine_or_an_older_plan_lacks_is_said(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_finished_job_is_not_run_again(tmp_path):
     asked = ("--set", "method.rounds=1", "--with-data", "--out", tmp_path / "plan.json")
     assert rounds("plan", "breast-cancer", *asked).returncode == 0

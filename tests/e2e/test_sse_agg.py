@@ -384,6 +384,7 @@ def test_a_site_with_shuffled_labels_is_tried_on_either_half_and_then_demoted(tr
     assert "it was demoted" in tried.why(5, BAD) and "not confirmed" in tried.why(2, BAD)
 
 
+@pytest.mark.slow
 def test_halves_are_the_same_over_a_wire_and_after_a_resume(tried, tmp_path):
     wired = shuffled(tmp_path / "wired", engine={"wire": True})
     assert halves(wired) == halves(tried)
@@ -630,6 +631,7 @@ def test_sse_agg_needs_no_rows_at_the_sites_and_says_so_where_it_is_given_some()
     assert bare["reference"] == {} and "anchor" not in bare["method"]["stability"]
 
 
+@pytest.mark.slow
 def test_the_recipe_for_drift_learns_and_its_sites_reason_alike(tmp_path):
     """As accurate as FedAvg on the same rows, with much less drift, nobody shut out."""
     recipe = load_recipe("sse-agg/drift")

@@ -238,6 +238,7 @@ def test_a_chosen_site_that_drops_out_at_upload_is_left_out_and_named(squares, m
     assert f"without {first}" in shown
 
 
+@pytest.mark.slow
 def test_drops_of_the_engine_happen_at_upload_too_and_are_the_same_through_bytes(squares, heard, tmp_path):
     faults = {"faults": {"drop": 0.3}}
     done = run(

@@ -194,6 +194,7 @@ def test_a_run_that_went_on_is_the_same_one_and_what_mlflow_cannot_change_is_sai
     assert list(history(client, first.id, "test/auroc")) == [1, 2]
 
 
+@pytest.mark.slow
 def test_another_run_of_that_name_is_another_one(run, store, tmp_path):
     other = gr.run(
         gr.Experiment.parse({**PRIVATE, "seed": 1, "method": {"rounds": 1}}),
@@ -235,6 +236,7 @@ def test_a_server_that_is_away_costs_no_run_and_no_secret(tmp_path):
         assert "ann" not in text.replace("cannot", "")
 
 
+@pytest.mark.slow
 def test_mlflow_tells_its_makers_nothing(run):
     """In a process of its own, that does not look like a test: MLflow asks once, as it is imported."""
     code = f"""if True:

@@ -119,6 +119,7 @@ def test_squeeze_and_excitation_is_counted_by_hand():
     assert multiply_adds(net, (16, 2, 3)) == products
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", DEEP)
 def test_the_gradient_at_the_picture_costs_as_much_as_the_forward(name):

@@ -74,6 +74,7 @@ def test_in_half_precision_the_norm_stays_within_its_rounding():
     torch.testing.assert_close(low.float(), F.group_norm(x, 32, weight, bias, 1e-5), rtol=0.03, atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [1, slow(2)])
 def test_first_and_second_derivatives_are_the_convolutions(stride):
     x, weight = drawn(2, 3, 6, 6).requires_grad_(), drawn(4, 3, 3, 3, seed=1).requires_grad_()

@@ -247,6 +247,7 @@ def test_noise_for_is_the_least_that_keeps_epsilon(epsilon, steps, rate):
     assert epsilon_of([normal(steps, 0.999 * noise, rate)], DELTA) > epsilon
 
 
+@pytest.mark.slow
 def test_more_steps_and_smaller_budgets_take_more_noise():
     assert noise_for(1.0, DELTA, steps=200, rate=0.1) > noise_for(1.0, DELTA, steps=100, rate=0.1)
     assert noise_for(1.0, DELTA, steps=100, rate=0.1) > noise_for(2.0, DELTA, steps=100, rate=0.1)

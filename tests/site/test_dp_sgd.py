@@ -268,6 +268,7 @@ def test_torch_gives_the_same_with_the_same_draws(widths, optimizer, anchor, mon
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_net_for_pictures_clips_each_picture():
     """Convolutions and group norm: one step without noise is the mean of the pictures' clipped gradients."""
     torch = pytest.importorskip("torch")

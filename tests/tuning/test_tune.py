@@ -60,6 +60,7 @@ def test_the_first_trial_is_the_experiment_as_it_is(done, tmp_path):
     assert run.summary["validation"]["auroc"] == done.trials[0].value
 
 
+@pytest.mark.slow
 def test_the_first_trial_is_the_experiment_even_where_it_is_outside_the_space(tmp_path):
     experiment = small(method={"name": "fedadam", "rounds": 2})
     space = {"train.lr": [0.5, 1.0], "method.server.lr": {"low": 0.01, "high": 0.1}}  # it has 0.1, and none set
@@ -122,6 +123,7 @@ def test_another_search_in_the_same_folder_is_refused(done):
         tune(small(method={"rounds": 3}), trials=3, space=SPACE, out=done.folder)
 
 
+@pytest.mark.slow
 def test_settings_that_were_tried_are_not_run_again_and_lower_may_be_better(tmp_path):
     found = tune(small(), trials=5, space={"train.lr": [0.01, 0.3]}, out=tmp_path / "a", metric="log_loss", jobs=2)
     assert found.goal.maximize is False
@@ -134,6 +136,7 @@ def test_settings_that_were_tried_are_not_run_again_and_lower_may_be_better(tmp_
     assert len(found.ranking) == len(found.trials) - len(again)
 
 
+@pytest.mark.slow
 def test_what_fails_counts_as_worst_and_is_said(tmp_path):
     # right each alone and not together: SCAFFOLD takes neither a forest nor Adam
     space = {"model.name": ["logistic", "forest"], "train.optimizer": ["sgd", "adam"]}
@@ -151,6 +154,7 @@ def test_an_experiment_that_is_refused_stops_the_search_at_once(tmp_path):
         tune(experiment, trials=5, space=SPACE, out=tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_where_every_trial_fails_the_search_fails(tmp_path):
     experiment = small(engine={"min_sites": 4, "faults": {"nan": ["site-01"]}})
     with refused("all-trials-failed", kind=RunFailed):
@@ -215,6 +219,7 @@ def test_trials_see_a_share_of_each_site_and_never_a_test_row(tmp_path, scheme, 
     assert not rows.file.parent.exists()
 
 
+@pytest.mark.slow
 def test_another_set_costs_the_experiments_patients_nothing(tmp_path):
     found = tune(small(), trials=1, space=SPACE, out=tmp_path / "a", data="digits", metric="accuracy")
     assert found.experiment.data.name == "breast-cancer"

@@ -70,6 +70,7 @@ def with_fedavg(tmp_path) -> Path:
     return app
 
 
+@pytest.mark.slow
 def test_a_hospital_with_turned_labels_loses_its_weight_where_fedavg_keeps_it(with_fedavg):
     ours, theirs = near(APP, "hungarian"), near(with_fedavg, "hungarian")
     assert weights(ours)["hungarian"] < 0.05 and sum(weights(ours).values()) == pytest.approx(1, abs=0.002)

@@ -105,6 +105,7 @@ def test_members_are_training_rows_and_confidence_is_the_loss_of_the_model_in_us
         assert losses[of].mean() == pytest.approx(learnt.summary[part]["log_loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_shadow_models_do_no_worse_than_the_loss_and_are_kept(learnt):
     found = attack_run(learnt, shadows=4, jobs=2)
     threshold, offline, online = found.attacks
