@@ -123,6 +123,7 @@ def held_trial(search: subprocess.Popen) -> psutil.Process:
     raise AssertionError(f"the search ended without a trial: {search.communicate()[1]}")
 
 
+@pytest.mark.slow
 def test_interrupted_it_says_so_and_the_same_command_goes_on(home):
     code = "from grandrounds.cli import main; main()"
     command = [sys.executable, "-c", code, "tune", "mine.toml", "--trials", "3", "--out", "stopped"]

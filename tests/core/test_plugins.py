@@ -509,6 +509,7 @@ def test_a_partition_by_column_needs_sites_in_the_pictures(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_command_checks_a_loader_of_ones_own(tmp_path):
     (tmp_path / "mine.py").write_text((EXAMPLES / "own_data.py").read_text())
     done = rounds("data", "check", "mine:stays", "--label", "died", "--site", "hospital", cwd=tmp_path)

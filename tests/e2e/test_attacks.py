@@ -335,6 +335,7 @@ BREAST = {
 }
 
 
+@pytest.mark.slow
 def test_attacks_survive_a_resume_and_the_wire(tmp_path):
     whole = gr.run(gr.Experiment.parse(BREAST), out=tmp_path / "whole")
     short = gr.run(gr.Experiment.parse({**BREAST, "method": {"rounds": 2}}), out=tmp_path / "short")

@@ -116,6 +116,7 @@ def test_a_site_leaves_the_other_heads_alone():
     assert (after["layer0.weight"] != before["layer0.weight"]).any()
 
 
+@pytest.mark.slow
 def test_tasks_through_bytes_and_after_a_resume(corners, tmp_path):
     whole = gr.run(experiment(corners, method={"rounds": 3}), out=tmp_path / "whole")
     wired = gr.run(

@@ -237,6 +237,7 @@ def test_a_resumed_run_ends_with_the_same_model_and_is_charged_once(way, tmp_pat
     assert [r["decision"]["privacy"] for r in done.rounds] == [r["decision"]["privacy"] for r in whole.rounds]
 
 
+@pytest.mark.slow
 def test_killed_at_any_instant_it_goes_on_to_the_same_bits(tmp_path):
     values = plan(method={"rounds": 40}, veil={"selection": "moments", "features": 6})
     values = {

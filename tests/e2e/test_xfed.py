@@ -218,6 +218,7 @@ def test_sites_can_be_weighed_by_their_explanations_besides(at, squares, monkeyp
 # What can go wrong
 
 
+@pytest.mark.slow
 def test_a_chosen_site_that_drops_out_at_upload_is_left_out_and_named(squares, monkeypatch, tmp_path):
     whole = run(squares, tmp_path / "whole")
     first = next(s for s, place in decisions(whole)[0]["signals"]["place"].items() if place == 1)

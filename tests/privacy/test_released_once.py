@@ -178,6 +178,7 @@ def test_the_account_counts_the_calibrations_of_an_old_ledger(tmp_path):
 VEIL = {"method": {"name": "veil", "rounds": 4}, "privacy": {"mechanism": "none", "epsilon": 2.0}}
 
 
+@pytest.mark.slow
 def test_a_round_begun_with_other_noise_is_refused(tmp_path, monkeypatch):
     """VEIL parts its budget by method.rounds: a round asked for twice, with other noise, would be two releases."""
     before = LocalEngine.drive
