@@ -89,7 +89,7 @@ class Regression:
         """
         from grandrounds.report.estimates_text import to_csv
 
-        return _write(to_csv(self.record), path)
+        return write_text(to_csv(self.record), path)
 
     def to_latex(self, path: str | Path | None = None, *, caption: str = "") -> str:
         """Write the coefficients as a LaTeX table; it needs the package booktabs.
@@ -106,7 +106,7 @@ class Regression:
         """
         from grandrounds.report.estimates_text import to_latex
 
-        return _write(to_latex(self.record, caption=caption), path)
+        return write_text(to_latex(self.record, caption=caption), path)
 
     def __str__(self) -> str:
         return self.summary()
@@ -476,12 +476,24 @@ def _outcome(run: Run) -> dict[str, Any]:
     }
 
 
-def _write(text: str, path: str | Path | None) -> str:
+def write_text(text: str, path: str | Path | None) -> str:
+    """Write a text to a file, if one is named, and return it.
+
+    Args:
+        text: The text.
+        path: The file; None writes nothing.
+
+    Returns:
+        The text.
+
+    Raises:
+        BadInput: The file cannot be written.
+    """
     if path is not None:
         from grandrounds.core.arrays import write_atomic
 
         try:
             write_atomic(Path(path), text.encode())
         except OSError as e:
-            raise BadInput(f"cannot write {path}: {e.strerror or e}", code="cannot-write") from None
+            raise BadInput(f"cannot write {path}: {e.strerror or e}; choose another place", code="cannot-write") from None
     return text

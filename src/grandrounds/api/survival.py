@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grandrounds.api.describing import read_source
+from grandrounds.api.fitting import write_text
 from grandrounds.core.errors import BadInput, nearest
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class SurvivalAnalysis:
         """
         from grandrounds.report.survival_text import survival_csv
 
-        return _write(survival_csv(self.curves), path)
+        return write_text(survival_csv(self.curves), path)
 
     def to_latex(self, path: str | Path | None = None) -> str:
         """Write rows, events, median and mean of each group as a LaTeX table; it needs the package booktabs.
@@ -108,7 +109,7 @@ class SurvivalAnalysis:
         """
         from grandrounds.report.survival_text import survival_latex
 
-        return _write(survival_latex(self.curves), path)
+        return write_text(survival_latex(self.curves), path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the curves as JSON values."""
@@ -314,16 +315,3 @@ def survival_scores(
         least=least,
         unit=unit,
     )
-
-
-def _write(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        from grandrounds.core.arrays import write_atomic
-
-        try:
-            write_atomic(Path(path), text.encode(), durable=False)
-        except OSError as e:
-            raise BadInput(
-                f"cannot write {path}: {e.strerror or e}; choose another place", code="cannot-write"
-            ) from None
-    return text

@@ -212,6 +212,8 @@ def fit_kaplan_meier(
     for curve in curves:
         if not curve.times and curve.group not in small_groups:
             notes.append(f"Group '{curve.group}' has fewer than {least} events: its curve is left out.")
+    if any((curve.events or 0) < int(c.events.sum()) for curve, c in zip(curves, drawn, strict=True) if curve.times):
+        notes.append("Events are counted up to the end of each curve; later ones are too few to be shown.")
     facts = {"grid": grid, "least": least, "small_cells": small, "width": wide, "unit": unit}
     return KaplanMeier(curves[0], tuple(curves[1:]), test, facts, tuple(notes))
 

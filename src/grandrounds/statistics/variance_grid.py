@@ -14,7 +14,7 @@ _NEAR = 0.5  # a decrement at which the best may be looked for beyond the grid
 
 
 class VarianceGrid:
-    """The variances of shrunk intercepts that sites are asked for now, with one Newton path each.
+    """Variances of shrunk intercepts in the current question, with one Newton path each.
 
     Attributes:
         tau2: The variances asked for; [0] without shrunk intercepts.
