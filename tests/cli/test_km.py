@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from lifelines import KaplanMeierFitter
@@ -116,3 +117,16 @@ def test_a_run_with_secure_aggregation_gives_the_same_curves(frame, tmp_path, gr
     assert (run.run.folder / "ledger.db").exists() and (run.run.folder / "report.html").exists()
     with refused("conflicting-options"):
         gr.kaplan_meier(frame, **columns, secure=True, unit=0.5)
+
+
+def test_events_after_the_end_of_a_curve_are_not_counted_and_a_note_says_so():
+    """The last events of a group are fewer than 5: their number would follow from the group's total."""
+    rng = np.random.default_rng(5)
+    n = 180
+    days = np.ceil(rng.exponential(300, n))
+    died = (rng.random(n) < 0.7).astype(int)
+    frame = pd.DataFrame({"days": days, "died": died, "hospital": np.repeat(["a", "b", "c"], 60)})
+    found = gr.kaplan_meier(frame, time="days", event="died", site="hospital").curves
+    hidden = found.overall.events < int(died.sum())
+    assert hidden == any("up to the end of each curve" in note for note in found.notes)
+    assert hidden, "choose another seed: every event is shown"
