@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.arrays import write_atomic
 from grandrounds.core.errors import BadInput, RunFailed
 from grandrounds.core.plan import use_earlier_names
-from grandrounds.methods.exact.options import ExactOptions
+from grandrounds.methods.exact.options import CardOptions, ExactOptions, GAMOptions, TreesOptions
 from grandrounds_studies.results import FIRST, MEASURED, Reading
 from grandrounds_studies.study import Cell, Study
 
@@ -46,6 +46,9 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("data", "task"): ("auto", "classification"),
     ("data", "duration"): None,
     ("method", "exact"): ExactOptions().model_dump(mode="json"),
+    ("method", "gam"): GAMOptions().model_dump(mode="json"),
+    ("method", "trees"): TreesOptions().model_dump(mode="json"),
+    ("method", "card"): CardOptions().model_dump(mode="json"),
     ("split", "seed"): None,
     ("train", "objective"): None,
     ("train", "objective_options"): {},

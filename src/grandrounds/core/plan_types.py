@@ -277,6 +277,43 @@ class ExactSettings(Settings):
     bound: float
 
 
+class GAMSettings(Settings):
+    """Model and method 'gam': an additive model, with smoothness chosen from the same sums. There is nothing to tune."""
+
+    splines: int
+    monotone: Settings
+    columns: int | None
+    own_shapes: bool
+    gamma: float
+    bins: int
+
+
+class TreesSettings(Settings):
+    """Model and method 'trees': boosted trees from summed histograms of whole-number gradients."""
+
+    preset: str
+    rounds: int | None
+    depth: int | None
+    parallel: int | None
+    columns: float | None
+    rate: float | None
+    bins: int
+    ridge: float
+    least: int
+    monotone: Settings
+    rounding: str
+    early_stop: int
+    survival: str
+
+
+class CardSettings(Settings):
+    """Model and method 'card': a risk card with whole-number points."""
+
+    terms: int
+    points: int
+    route: str
+
+
 class MethodSettings(Settings):
     """Federated method and its parts."""
 
@@ -305,6 +342,9 @@ class MethodSettings(Settings):
     trust: TrustSettings
     xfed: XFedSettings
     exact: ExactSettings
+    gam: GAMSettings
+    trees: TreesSettings
+    card: CardSettings
     options: Settings
 
 

@@ -91,6 +91,7 @@ class Encoding:
     event: str | None = None  # the class whose probability is the risk; None: of version 0.1, the last
     products: tuple[tuple[str, ...], ...] = ()  # columns that are multiplied with each other
     left_out: Mapping[str, str] = field(default_factory=dict)  # columns that read 0 everywhere, with the reason
+    by_column: bool = False  # data.coding = "columns": inputs lose nothing of a column (models/columns.py)
     outcome: Outcome | None = None  # of tasks other than classification; `classes` are then those of the event, or none
 
     @property
@@ -276,11 +277,12 @@ class Encoding:
             event=d.get("event"),
             products=tuple(tuple(p) for p in d.get("products", ())),
             left_out=dict(d.get("left_out", {})),
+            by_column=bool(d.get("by_column", False)),
             outcome=Outcome.from_dict(d["outcome"]) if d.get("outcome") else None,
         )
 
 
-_OPTIONAL = ("public", "event", "products", "left_out", "outcome")
+_OPTIONAL = ("public", "event", "products", "left_out", "by_column", "outcome")
 """Fields that are written only where they are set."""
 
 
@@ -323,6 +325,11 @@ class EncodingRules:
     least: int = 0  # rows of a level over all sites, with coding "reference"
     task: str = CLASSIFICATION  # the type of the outcome, as the rows have it
 
+    @property
+    def by_column(self) -> bool:
+        """True if inputs lose nothing of a column: original units, all gaps marked, an input for each level."""
+        return self.coding == "columns"
+
     @classmethod
     def from_plan(cls, plan: Plan) -> EncodingRules:
         """Read the settings of a plan; one of an earlier version lacks the design of a regression."""
@@ -330,9 +337,9 @@ class EncodingRules:
         exact = getattr(plan.method, "exact", None)
         coding = getattr(d, "coding", "levels")
         return cls(
-            d.scale,
+            "none" if coding == "columns" else d.scale,
             d.impute,
-            d.clip,
+            0.0 if coding == "columns" else d.clip,
             d.max_categories,
             d.positive,
             coding=coding,
@@ -431,7 +438,7 @@ def make_encoding(
                 high=float(high[j]),
                 centre=centre,
                 scale=scale if scale > 1e-12 else 1.0,
-                indicator=bool(share >= INDICATOR_SHARE) and not rules.complete,
+                indicator=bool(share > 0 if rules.by_column else share >= INDICATOR_SHARE) and not rules.complete,
             )
         )
     return Encoding(
@@ -441,6 +448,7 @@ def make_encoding(
         groups=tuple(sorted(total.groups)),
         products=rules.products,
         left_out=left_out,
+        by_column=rules.by_column,
         outcome=agree_outcome(total, rules.task),
     )
 
@@ -487,7 +495,7 @@ def _levels(name: str, counts: Mapping[str, int], rules: EncodingRules) -> Categ
         reference, named, rest = reference_levels(counts, most=most, least=rules.least)
         return Categorical(name, named, rest, baseline=reference)
     levels = sorted(sorted(counts, key=lambda w: (-counts[w], w))[:most])
-    if len(levels) == 2 and len(counts) == 2:
+    if len(levels) == 2 and len(counts) == 2 and not rules.by_column:
         return Categorical(name, (levels[1],), False, baseline=levels[0])
     return Categorical(name, tuple(levels), len(counts) > most)
 

@@ -89,6 +89,7 @@ def public_encoding(
         public=True,
         outcome=outcome,
         products=rules.products,
+        by_column=rules.by_column,
     )
 
 
@@ -132,6 +133,8 @@ def _numeric_rule(column: Column, facts: PublicFacts, rules: EncodingRules) -> N
             code="unordered-range",
         )
     middle, width = (low + high) / 2, high - low
+    if rules.by_column:
+        return Numeric(name, fill=middle, low=low, high=high, centre=0.0, scale=1.0, indicator=True)
     return Numeric(
         name,
         fill=middle,

@@ -47,7 +47,7 @@ from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.sse_agg.method import choose_regularizer
 from grandrounds.methods.sse_agg.weights import DEFAULT_LEAST_SHARE
 from grandrounds.methods.weigh import EXPLANATIONS
-from grandrounds.models import MODELS
+from grandrounds.models import COLUMN_MODELS, MODELS
 
 _WIDEST, _LAYERS, _WEIGHTS = 100_000, 100, 200_000_000
 _DEEP = re.compile(r"^[ \t]*\[*[ \t]*(?:[\w-]+[ \t]*\.[ \t]*){30}", re.MULTILINE)  # a key of more than thirty parts
@@ -224,6 +224,9 @@ class Experiment(Section):
         Raises:
             BadInput: Settings are missing or contradict each other.
         """
+        paired = self._paired()
+        if paired is not self:
+            return paired.resolved()
         plugins.allow(self.model_dump(include={"data", "split", "model", "method", "train", "evaluation", "code"}))
         data, split = self.data, self.split
         if data.shortcut.p and not data.shortcut.classes:
@@ -293,6 +296,30 @@ class Experiment(Section):
         settled = {"data": data, "split": split, "evaluation": evaluation, "method": self._method(split.partition)}
         settled |= {"privacy": self._privacy(patients=patients), "engine": self._engine()}
         return self.model_copy(update=settled)
+
+    def _paired(self) -> Experiment:
+        """Return the experiment with model and method of the same name, and their coding, where one implies the other.
+
+        Raises:
+            BadInput: data.coding does not fit a model that reads whole columns.
+        """
+        model, method, data = self.model, self.method, self.data
+        if method.name in COLUMN_MODELS and model.name != method.name and "name" not in model.model_fields_set:
+            model = model.model_copy(update={"name": method.name})
+        if model.name not in COLUMN_MODELS:
+            return self
+        if method.name != model.name and "name" not in method.model_fields_set:
+            method = method.model_copy(update={"name": model.name})
+        if data.coding != "columns":
+            if "coding" in data.model_fields_set:
+                raise BadInput(
+                    f"data.coding is '{data.coding}', and model '{model.name}' reads whole columns: remove data.coding",
+                    code="conflicting-settings",
+                )
+            data = data.model_copy(update={"coding": "columns"})
+        if (model, method, data) == (self.model, self.method, self.data):
+            return self
+        return self.model_copy(update={"model": model, "method": method, "data": data})
 
     def _engine(self) -> Engine:
         """Return [engine] with double precision for exact methods, unless another precision is set."""

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from grandrounds.core.errors import BadInput
 from grandrounds.core.section import ROUNDS, OwnCode, Section
-from grandrounds.methods.exact.options import ExactOptions
+from grandrounds.methods.exact.options import CardOptions, ExactOptions, GAMOptions, TreesOptions
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.veil.options import VeilOptions
 from grandrounds.methods.weigh import check_lambdas
@@ -215,6 +215,9 @@ class Method(Section):
     trust: TrustOptions = TrustOptions()
     xfed: XFedOptions = XFedOptions()
     exact: ExactOptions = ExactOptions()
+    gam: GAMOptions = GAMOptions()
+    trees: TreesOptions = TreesOptions()
+    card: CardOptions = CardOptions()
     options: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description="settings of your own method"
     )

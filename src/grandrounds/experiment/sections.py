@@ -108,10 +108,11 @@ class Data(Section):
     clip: float = Field(
         0.001, ge=0, lt=0.5, description="clip values beyond this quantile on either side (at least one row); 0: never"
     )
-    coding: Literal["levels", "reference"] = Field(
+    coding: Literal["levels", "reference", "columns"] = Field(
         "levels",
         description="inputs of a categorical column: one for each level, or (for regression) one for each level but the most "
-        "frequent over all sites; levels with fewer than 5 rows then become 'other'",
+        "frequent over all sites; levels with fewer than 5 rows then become 'other'. 'columns' (set by models 'gam', 'trees' "
+        "and 'card') loses nothing: numbers in original units, every gap marked, an input for each level",
     )
     complete: bool = Field(
         False, description="leave out rows in which a feature has no value, instead of filling it in; their number is stated"

@@ -22,6 +22,7 @@ from grandrounds.methods.aggregate import Aggregation
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import PARTS, Server
 from grandrounds.methods.fedavg import FedAvg
+from grandrounds.models.protocol import GRADIENT_FREE
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
 from grandrounds.site.plugin import Columns, SitePlugin, TrainRequest
 from grandrounds.site.train_job import TrainJob, TrainResult
@@ -60,7 +61,7 @@ class FedDyn(FedAvg):
         alpha = {**cls.defaults, **plan.method.options.plain()}["alpha"]
         if isinstance(alpha, bool | str) or not 0 < alpha < float("inf"):
             yield f"method.options.alpha is {alpha!r}, but FedDyn needs a strength above 0: set it to 0.1"
-        if model.kernel in ("forest", "boosted"):
+        if model.kernel in GRADIENT_FREE:
             yield f"model.name is '{plan.model.name}': trees have no gradient for FedDyn to regularise; use fedavg"
         if plan.method.cohorts.models == "separate" and plan.method.cohorts.count != 1:
             yield "method 'feddyn' steps one model at the server: set method.cohorts.models = 'combined'"

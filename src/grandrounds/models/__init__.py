@@ -12,6 +12,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import ModelSettings
 from grandrounds.core.plugins import is_path
+from grandrounds.data.kinds import AnyEncoding
 from grandrounds.models.dense import Dense
 from grandrounds.models.losses import LOSSES
 from grandrounds.models.protocol import Model, ModelSpec
@@ -23,6 +24,13 @@ TABLES = {
     "lightgbm": "Gradient-boosted trees by LightGBM, for methods 'pooled' and 'local'; model.trees a round (tables)",
     "forest": "Random forest, trained at sites and joined as a union of trees; model.trees, model.depth (tables)",
 }
+COLUMN_MODELS = {
+    "gam": "Additive model: a curve for each number and a value for each level, fitted from sums over hospitals (tables)",
+    "trees": "Boosted trees from sums over hospitals: the same bits as with pooled rows (tables)",
+    "card": "Risk card: 5 to 15 terms with whole-number points, distilled from an additive model (tables)",
+}
+"""Models that read whole columns. Each is fitted by the method of the same name, or by 'pooled' and 'local'."""
+TABLES |= COLUMN_MODELS
 IMAGES = {
     "small-cnn": "2 convolutions, 2 max-pools, 3 dense layers (images)",
     "deep-cnn": "6 convolutions in 3 blocks, 2 dense layers (images)",
@@ -37,7 +45,13 @@ MODELS = TABLES | IMAGES
 
 
 def model_spec(
-    settings: ModelSettings, *, inputs: tuple[int, ...], classes: int, task: str = CLASSIFICATION
+    settings: ModelSettings,
+    *,
+    inputs: tuple[int, ...],
+    classes: int,
+    task: str = CLASSIFICATION,
+    encoding: AnyEncoding | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> ModelSpec:
     """Describe the model that an experiment's [model] section names, for data of this shape.
 
@@ -46,11 +60,17 @@ def model_spec(
         inputs: Shape of one row or image.
         classes: Number of classes; 0 for other tasks.
         task: The type of the outcome.
+        encoding: The agreed encoding of rows, for models that read whole columns.
+        options: The settings of their fit.
 
     Returns:
         The JSON that a site needs to build the same model.
     """
     other: dict[str, Any] = {} if task == CLASSIFICATION else {"task": task}
+    if settings.name in COLUMN_MODELS:
+        from grandrounds.models.columns import find_columns, write_columns
+
+        other["columns"] = write_columns(find_columns(encoding))
     return {
         **other,  # type: ignore[typeddict-item]
         "name": model_name(settings.name, task),
@@ -63,7 +83,7 @@ def model_spec(
         "stem": settings.stem,
         "weights": settings.weights,
         "statistics": settings.statistics,
-        "options": settings.options.plain(),
+        "options": settings.options.plain() if options is None else dict(options),
     }
 
 
@@ -78,7 +98,7 @@ def model_name(name: str, task: str) -> str:
             "model.name is 'linear', which predicts numbers, counts and hazards, and the task is classification: use 'logistic'",
             code="model-does-not-fit",
         )
-    if task != CLASSIFICATION and name not in ("logistic", "linear", "mlp") and not is_path(name):
+    if task != CLASSIFICATION and name not in ("logistic", "linear", "mlp", *COLUMN_MODELS) and not is_path(name):
         raise BadInput(
             f"model.name is '{name}', which is for classification, and the task is {task}: use 'linear' or 'mlp'",
             code="model-does-not-fit",
@@ -113,6 +133,8 @@ def build_model(
         from grandrounds.models.boosted import BoostedModel
 
         return BoostedModel(features=inputs[0], classes=classes, trees=spec["trees"], depth=spec["depth"])
+    if spec["name"] in COLUMN_MODELS:
+        return _column_model(spec)
     if spec["name"] in TABLES:
         task = str(spec.get("task", CLASSIFICATION))
         dense = Dense((inputs[0], *spec["hidden"], 1 if task != CLASSIFICATION else outputs), LOSSES[task])
@@ -138,4 +160,12 @@ def build_model(
     return torch_net(cast("ModelSpec", spec), outputs=outputs, device=device, precision=precision)
 
 
-__all__ = ["IMAGES", "MODELS", "TABLES", "Dense", "Model", "ModelSpec", "build_model", "model_name", "model_spec"]
+def _column_model(spec: Mapping[str, Any]) -> Model:
+    """Build a model that reads whole columns."""
+    raise BadInput(f"model '{spec['name']}' is unknown", code="unknown-model")
+
+
+__all__ = [
+    *("COLUMN_MODELS", "IMAGES", "MODELS", "TABLES", "Dense", "Model", "ModelSpec"),
+    *("build_model", "model_name", "model_spec"),
+]

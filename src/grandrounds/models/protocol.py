@@ -11,6 +11,12 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.protocol.layout import ParameterLayout
 
+COLUMN_KERNELS = frozenset({"gam", "trees", "steps", "card"})
+"""Kernels of models that read whole columns (column_model.py)."""
+
+GRADIENT_FREE = COLUMN_KERNELS | {"forest", "boosted"}
+"""Kernels of models without a gradient."""
+
 
 class ModelSpec(TypedDict):
     """The JSON that a site needs to build the same model as the server; `inputs` is the shape of one row or image."""
@@ -28,6 +34,7 @@ class ModelSpec(TypedDict):
     options: dict[str, object]
     tasks: NotRequired[list[str]]  # heads of the last layer
     task: NotRequired[str]  # type of the outcome; not there for classification
+    columns: NotRequired[str]  # clinical columns of the inputs, for models that read whole columns
     keeps: NotRequired[str]  # entries that stay at a site: "norm", "statistics" or "none"
 
 
@@ -35,7 +42,8 @@ class Model(Protocol):
     """A trainable function of parameters (P,) and inputs.
 
     `kernel` names the training code: "numpy" (batched dense gradients), "torch" (autograd, any device) or
-    "forest" (scikit-learn at each site). `site_bytes` is the memory for training one site.
+    "forest" (scikit-learn at each site); "gam", "trees", "steps" and "card" are fitted from sums
+    (column_model.py). `site_bytes` is the memory for training one site.
     """
 
     @property

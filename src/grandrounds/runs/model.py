@@ -33,7 +33,8 @@ from grandrounds.site.tasks import task_of_class
 _MODEL = {
     "spec": {
         "name": str, "inputs": [int], "classes": int, "hidden?": [int], "trees?": int, "depth?": int, "options?": dict,
-        "tasks?": [str], "task?": str, "weights?": (str, None), "stem?": str, "statistics?": str, "keeps?": str, "norm?": str,
+        "columns?": str, "tasks?": [str], "task?": str, "weights?": (str, None), "stem?": str, "statistics?": str,
+        "keeps?": str, "norm?": str,
     },
     "encoding": dict, "columns": (None, dict), "threshold": float, "temperature": NUMBER,
     "platt?": (None, {"slope": float, "intercept": float}),

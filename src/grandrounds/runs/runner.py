@@ -54,6 +54,7 @@ from grandrounds.methods.platt import PlattLine
 from grandrounds.methods.secure import SecureRule, exchange_identities
 from grandrounds.models import Model, build_model, model_name
 from grandrounds.models.averaging import average_heads
+from grandrounds.models.protocol import COLUMN_KERNELS, GRADIENT_FREE
 from grandrounds.protocol.layout import Layout
 from grandrounds.protocol.messages import Answers
 from grandrounds.runs import evaluation
@@ -301,7 +302,7 @@ class _Runner:
                     f"{self.checkpoint.state_file} is damaged: its model does not fit the plan", code="damaged-file"
                 )
             return state
-        double = self.plan.engine.precision == "float64" or model.kernel in ("forest", "boosted")
+        double = self.plan.engine.precision == "float64" or model.kernel in GRADIENT_FREE
         first = model.init(self.plan.seed, np.float64 if double else np.float32)
         state = State(ModelAssignment(first), names)
         self.context.warnings += tuple(getattr(model, "notes", ()))
@@ -324,7 +325,7 @@ class _Runner:
             rows={site: rows["train"] for site, rows in self.context.setup.rows.items()},
             reference=self.context.references.get(reference_name(plan)),
             anchors=self.context.references.get(anchor_reference(plan)),
-            can_average=model.kernel != "boosted",
+            can_average=model.kernel not in {"boosted", *COLUMN_KERNELS},
             statistics=int(getattr(model, "statistics_size", 0)),
             secure=self.context.engine.secure,
             private=None if self.context.spending is None else self.context.spending.private,

@@ -38,7 +38,7 @@ from grandrounds.methods.baselines import POOLED
 from grandrounds.methods.exchanges import agree_on_encoding, intercept, prepare_sites, read_summaries
 from grandrounds.methods.fedxchain.checks import needs_mean_patient
 from grandrounds.metrics.custom import custom_metrics
-from grandrounds.models import build_model, model_spec
+from grandrounds.models import COLUMN_MODELS, build_model, model_spec
 from grandrounds.protocol.messages import Ask
 from grandrounds.runs.evaluation import Metrics
 from grandrounds.runs.federation import Consortium
@@ -129,7 +129,15 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         has_classes = task_of(encoding) == CLASSIFICATION and method_class(plan.method.name).has_model
         doubt = event.warning if has_classes else None
         warnings = (*warnings, *([doubt] if doubt else []))
-    spec = model_spec(plan.model, inputs=encoding.inputs, classes=len(encoding.classes), task=task_of(encoding))
+    by_column = plan.model.name in COLUMN_MODELS
+    spec = model_spec(
+        plan.model,
+        inputs=encoding.inputs,
+        classes=len(encoding.classes),
+        task=task_of(encoding),
+        encoding=encoding,
+        options=plan.plain()["method"][plan.model.name] if by_column else None,
+    )
     spec["tasks"] = list(plan.tasks.plain())
     norm = is_variant_of(plan.method.name, "fedbn")
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"

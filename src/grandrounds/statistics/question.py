@@ -49,6 +49,7 @@ class Rows:
         codes: Categories as recorded, (n, b): place among the agreed levels, -1 where missing; for Table 1.
         weight: Weight of each row, (n,); None: 1.
         offset: Offset of the linear predictor, (n,); None: 0.
+        validation: The site's validation rows, for early stopping; None in the rows of a test.
     """
 
     x: Array
@@ -60,6 +61,7 @@ class Rows:
     codes: Array | None = None
     weight: Array | None = None
     offset: Array | None = None
+    validation: Rows | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -76,6 +78,8 @@ class Question:
         step: Text for progress and the ledger, such as "Newton step 3".
         cells: Blocks that count patients. In the clear, a site refuses the question if one of its own counts is small.
         by_site: The fit uses the answers of single sites, where they come in the clear (`Total.by_site`).
+        whole: Every number of the answer is a whole number within +-2^30 divided by the number of sites, so that the sum does
+            not depend on who holds which row. It is sent in 32 bits.
     """
 
     kind: str
@@ -84,6 +88,7 @@ class Question:
     step: str = ""
     cells: tuple[str, ...] = ()
     by_site: bool = False
+    whole: bool = False
 
     @property
     def numbers(self) -> int:

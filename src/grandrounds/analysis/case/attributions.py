@@ -20,12 +20,12 @@ from grandrounds.explain.explainers.gradients import sum_by_feature
 from grandrounds.explain.explainers.linear import as_dense, linear_layer
 from grandrounds.explain.explainers.registry import Use, explainers_for
 from grandrounds.explain.explainers.shapley import scores
+from grandrounds.models.protocol import GRADIENT_FREE
 
 _CASES = explainers_for(Use.CASE)
 EXPLAINERS = {name: spec.words for name, spec in _CASES.items()}
 """Explainers for a row of a table, each with one line."""
 
-_TREES = ("forest", "boosted")
 LOG_ODDS, PROBABILITY = "log-odds", "probability"
 
 
@@ -59,7 +59,7 @@ def attribute_score(question: Question, explainer: str) -> ScoreAttribution:
         )
     suitable = suitable_explainers(question.model)
     if explainer not in suitable:
-        why = "reads layers, not trees" if question.model.kernel in _TREES else "is for logistic models"
+        why = "reads layers, not trees" if question.model.kernel in GRADIENT_FREE else "is for logistic models"
         raise BadInput(f"explainer '{explainer}' {why}: use {', '.join(suitable)}", code="explainer-does-not-fit")
     try:
         parts, start = _CASES[explainer].load()(question)
@@ -75,14 +75,14 @@ def attribute_score(question: Question, explainer: str) -> ScoreAttribution:
 
 def suitable_explainers(model: Any) -> tuple[str, ...]:
     """List the explainers that suit a model."""
-    if model.kernel in _TREES:
+    if model.kernel in GRADIENT_FREE:
         return tuple(name for name, spec in _CASES.items() if not spec.needs_gradient)
     return tuple(name for name, spec in _CASES.items() if is_linear(model) or not spec.needs_linear)
 
 
 def is_linear(model: Any) -> bool:
     """Tell that a model's logits are a weighted sum of its inputs: then Shapley values are exact, by their means alone."""
-    if model.kernel in _TREES:
+    if model.kernel in GRADIENT_FREE:
         return False
     dense = as_dense(model)
     return dense is not None and len(dense.widths) == 2

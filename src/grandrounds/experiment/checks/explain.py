@@ -15,6 +15,7 @@ from grandrounds.methods.fedxchain.checks import trust_references, uses_agreemen
 from grandrounds.methods.sse_agg import weights as reasons
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.methods.xfed.checks import scoring_references
+from grandrounds.models.protocol import GRADIENT_FREE
 
 _TABLES, _IMAGES = explainers_for(Use.TABLE_SKETCH), explainers_for(Use.IMAGE_SKETCH)
 
@@ -115,7 +116,7 @@ def _fits(name: str, plan: Plan, model: Any, *, pictures: bool) -> Iterator[str]
         kind = "images" if pictures else "tables"
         yield f"explain.sketch is '{name}', which does not support {kind}: use {', '.join(known_names)}"
         return
-    if model.kernel in ("forest", "boosted") and known_names[name].needs_gradient:
+    if model.kernel in GRADIENT_FREE and known_names[name].needs_gradient:
         yield (
             f"explain.sketch is '{name}', which needs gradients, and model '{plan.model.name}' has none: use 'permutation' or "
             "'shap'"

@@ -17,6 +17,7 @@ from grandrounds.methods.select import ASKS_FIRST, count_sites
 from grandrounds.methods.sse_agg.method import weighting_refusals
 from grandrounds.methods.weigh import CHOSEN_RULES, EXPLANATIONS
 from grandrounds.methods.weigh import NEEDS_REFERENCE as WEIGHED_BY_REFERENCE
+from grandrounds.models.protocol import COLUMN_KERNELS, GRADIENT_FREE
 
 NO_BIAS = "Platt scaling needs a bias in the last layer: add one, or set evaluation.calibrate = 'temperature'"
 
@@ -85,7 +86,7 @@ def _weighing(model: Any, plan: Plan, sites: int) -> Iterator[str]:
         yield f"method '{m.name}' is asynchronous and cannot form cohorts: remove method.cohorts"
     if explains:
         yield from weighting_refusals(plan, sites=sites)
-    if apart and model.kernel in ("forest", "boosted"):
+    if apart and model.kernel in GRADIENT_FREE:
         yield f"model.name is '{plan.model.name}': trees have no update vectors to cluster; set method.cohorts = 1"
     if apart and plan.tasks.plain():
         yield "sites with different tasks train different heads, so their updates cannot be clustered: set method.cohorts = 1"
@@ -217,6 +218,8 @@ def _model(model: Any, plan: Plan) -> Iterator[str]:
         for name, wanted in reports.items():
             if wanted:
                 yield f"model.name is '{plan.model.name}': {refusals[name]}"
+    if kernel in COLUMN_KERNELS:
+        yield from _column_model(plan)
     if not getattr(model, "ends_linear", True):
         wanted = {
             "evaluation.calibrate": how != "none",
@@ -236,3 +239,23 @@ def _model(model: Any, plan: Plan) -> Iterator[str]:
         yield "sites with different tasks need the torch kernel: set engine.kernel = 'torch'"
     if kernel == "numpy" and plan.engine.precision in ("tf32", "bf16"):
         yield f"engine.precision is '{plan.engine.precision}', which needs torch: use 'float32', or engine.kernel = 'torch'"
+
+
+def _column_model(plan: Plan) -> Iterator[str]:
+    """Check settings that models of whole columns do not support: they are fitted from sums and have no gradient."""
+    m, name = plan.method, plan.model.name
+    if m.name not in (name, "pooled", "local"):
+        yield (
+            f"model '{name}' is fitted from sums over hospitals, not by method '{m.name}': use method '{name}' (or 'pooled' and "
+            "'local' to compare with)"
+        )
+    wanted = {
+        "train.class_weights": plan.train.class_weights != "none",
+        "train.noise": bool(plan.train.noise),
+        "train.finetune": bool(plan.train.finetune),
+        "train.keep_optimizer": plan.train.keep_optimizer,
+        "train.early_stop": bool(plan.train.early_stop),
+        "[tasks]": bool(plan.tasks.plain()),
+    }
+    for setting in (s for s, is_set in wanted.items() if is_set):
+        yield f"model '{name}' has no training steps and one outcome: remove {setting}"

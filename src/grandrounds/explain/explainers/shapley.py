@@ -33,6 +33,7 @@ from grandrounds.explain.explainers.gradients import (
 from grandrounds.explain.explainers.linear import as_dense
 from grandrounds.explain.features import Features
 from grandrounds.models.dense import Dense
+from grandrounds.models.protocol import COLUMN_KERNELS, GRADIENT_FREE
 from grandrounds.models.trees import Forest, round_down
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Shap:
     def signed(self, model: Any, theta: Array, x: Array, outputs: Array) -> Array:
         """Signed values (n, F), added up within features, for each row's output."""
         check_background(x, self.background)
-        if model.kernel in ("forest", "boosted"):
+        if model.kernel in GRADIENT_FREE:
             chosen = check_outputs(model, len(x), outputs)
             values = tree_shap(model, theta, x, self.background)[np.arange(len(x)), chosen]
         else:
@@ -200,6 +201,9 @@ def tree_shap(model: Any, theta: Array, x: Array, background: Array) -> Array:
                 "or values that are missing or infinite",
                 code="bad-rows",
             )
+    if model.kernel in COLUMN_KERNELS:
+        values: Array = model.shapley(theta, x, background)
+        return values
     if model.kernel == "forest":
         return forest_shap(model.layout.forest(theta), x, background)
     return _boosted_shap(model, theta, x, background)

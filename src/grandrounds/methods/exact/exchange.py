@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,7 +46,10 @@ STORED = "stored"
 RESULT = "result"
 """Entry of the method's state with the result, as JSON in bytes."""
 
-_KIND, _BLOCKS, _CELLS, _VALUE = "kind", "blocks", "cells", "value."
+WHOLE_BITS, WHOLE_BOUND = 32, 2.0**30
+"""Bits and largest sum over all sites of answers in whole numbers."""
+
+_KIND, _BLOCKS, _CELLS, _WHOLE, _VALUE = "kind", "blocks", "cells", "whole", "value."
 _TOTAL, _ROSTER, _SITES, _SENT = "total", "roster", "sites", "sent"
 
 
@@ -65,6 +69,7 @@ def ask_question(question: Question, sites: tuple[str, ...], *, rows: int) -> As
         _BLOCKS: json.dumps({name: list(shape) for name, shape in question.blocks.items()}),
         _CELLS: ",".join(question.cells),
         "rows": rows,
+        **({_WHOLE: 1} if question.whole else {}),
         **{f"{_VALUE}{name}": value for name, value in question.values.items()},
     }
     return Ask(STATISTIC, shared=shared, to=sites, report=("sums",))
@@ -93,7 +98,7 @@ def read_question(ask: Ask) -> Question:
         raise BadInput(f"the question '{kind}' has no valid list of blocks", code="malformed-message") from None
     cells = tuple(name for name in str(ask.shared.get(_CELLS, "")).split(",") if name)
     values = {name.removeprefix(_VALUE): v for name, v in ask.shared.items() if name.startswith(_VALUE)}
-    return Question(kind, values, blocks, cells=cells)
+    return Question(kind, values, blocks, cells=cells, whole=bool(ask.shared.get(_WHOLE, 0)))
 
 
 class StatisticSite(SitePlugin):
@@ -111,7 +116,8 @@ class StatisticSite(SitePlugin):
     def _answer(self, ask: Ask, members: Array) -> Columns:
         """Answer a question for these sites: one vector each."""
         question, rows = read_question(ask), [self._rows_of(k) for k in members.tolist()]
-        return {"sums": np.array([pack_blocks(question, ANSWERS[question.kind](question, mine)) for mine in rows])}
+        sums = np.array([pack_blocks(question, ANSWERS[question.kind](question, mine)) for mine in rows])
+        return {"sums": _as_whole(sums) if question.whole else sums}
 
     def _store(self, ask: Ask, members: Array) -> Columns:
         """Store each site's own intercept, as its model uses it. It stays at the site: the answer is yes."""
@@ -141,19 +147,23 @@ def build_rows(site: Any, k: int) -> Rows:
         k: Number of the site.
 
     Returns:
-        Its training rows.
+        Its training rows, with its validation rows.
     """
+    return replace(_part_rows(site, k, "train"), validation=_part_rows(site, k, "val"))
+
+
+def _part_rows(site: Any, k: int, name: str) -> Rows:
     stack = site.stack
-    part = stack.parts["train"]
+    part = stack.parts[name]
     mine = slice(int(part.offsets[k]), int(part.offsets[k + 1]))
-    raw = stack.rows[k].train
+    raw = getattr(stack.rows[k], name)
     patient = numeric = codes = None
     if stack.data.patient is not None:
         patient = np.unique(stack.data.patient[raw].astype(str), return_inverse=True)[1].ravel()
     if isinstance(stack.data, Dataset):
         numeric, codes = stack.data.numeric[raw], site.encoding.level_numbers(stack.data.take(raw))
     event = stack.event if part.time is None else 1
-    binary = part.y.dtype.kind in "iu" and part.time is None
+    binary = part.y.dtype.kind in "iu" and part.time is None and len(site.encoding.classes) == 2
     return Rows(
         np.asarray(part.x[mine], float),
         (part.y[mine] == event).astype(float) if binary else np.asarray(part.y[mine], float),
@@ -268,7 +278,11 @@ class ExactMethod(Method):
             return total, vector, shown, answers.missing
         withheld: Answers = yield ask.withholding("sums")
         summed = yield from secure_sum(
-            server.secure, withheld, bits=STATISTIC_BITS, bound=self.bound(), purpose=STATISTICS
+            server.secure,
+            withheld,
+            bits=WHOLE_BITS if question.whole else STATISTIC_BITS,
+            bound=whole_bound(len(sites)) if question.whole else self.bound(),
+            purpose=STATISTICS,
         )
         beyond = [s for s, why in summed.missing.items() if "(beyond-bound)" in why]
         if beyond:
@@ -278,6 +292,7 @@ class ExactMethod(Method):
                 code="out-of-range",
             )
         vector = np.asarray(summed.values["sums"], float)
+        vector = np.rint(vector) if question.whole else vector
         return self._total(question, vector, summed.sites, before, None), vector, None, summed.missing
 
     def bound(self) -> float:
@@ -297,9 +312,10 @@ class ExactMethod(Method):
         """Return one exchange for the method's state: totals and sites, and the answers of single sites if they are used."""
         number = f"{server.round:04d}"
         assert self._question is not None
-        asked = sum(np.asarray(v).size for v in self._question.values.values() if not isinstance(v, str))
+        down = sum(len(v) if isinstance(v, str) else np.asarray(v).nbytes for v in self._question.values.values())
+        up = len(vector) * (WHOLE_BITS if self._question.whole else STATISTIC_BITS) // 8
         out = {
-            _SENT: np.asarray(server.state.get(_SENT, np.zeros(2))) + np.array([len(vector), asked], float),
+            _SENT: np.asarray(server.state.get(_SENT, np.zeros(3))) + np.array([len(vector), up, down], float),
             f"{_TOTAL}.{number}": vector,
             f"{_ROSTER}.{number}": np.array([s in sites for s in server.sites], np.uint8),
         }
@@ -336,16 +352,16 @@ class ExactMethod(Method):
 
     def _end(self, server: Server, question: Question, total: Total, result: Any, state: dict[str, Array]) -> Outcome:
         """End the run with the result; totals of single exchanges are dropped, the ledger has their digests."""
-        up, down = (int(n) for n in state[_SENT])
+        numbers, up, down = (int(n) for n in state[_SENT])
         rows = sum(server.rows.get(s, 0) for s in total.sites)
         held = rows * max(1, len(getattr(server.encoding, "features", ())))
         exchanges = {
             "count": server.round,
-            "numbers_sent": up,
+            "numbers_sent": numbers,
             "numbers_held": held,
-            "ratio": up / max(1, held),
-            "bytes_up": 8 * up,
-            "bytes_down": 8 * down,
+            "ratio": numbers / max(1, held),
+            "bytes_up": up,
+            "bytes_down": down,
         }
         record = {"result": result.to_dict(), "exchanges": exchanges, "sites": list(total.sites), "rows": rows}
         kept = {RESULT: np.frombuffer(json.dumps(record).encode(), np.uint8)}
@@ -381,6 +397,18 @@ class ExactMethod(Method):
     @classmethod
     def exposes(cls, plan: Plan) -> tuple[str, ...]:
         return ("sums over training rows in every exchange: a sum over few patients discloses them, masked or not",)
+
+
+def whole_bound(sites: int) -> float:
+    """Return the largest whole number of one site's answer: the sum over all sites has 30 bits."""
+    return float(WHOLE_BOUND // max(1, sites))
+
+
+def _as_whole(sums: Array) -> Array:
+    """Return whole numbers as int32; refuse others, which would make the sum depend on who holds which row."""
+    if not (np.rint(sums) == sums).all() or np.abs(sums).max(initial=0.0) >= WHOLE_BOUND:
+        raise BadInput("a sum is not a whole number of 30 bits", code="out-of-range")
+    return sums.astype(np.int32)
 
 
 def digest(values: Mapping[str, Any]) -> str:
