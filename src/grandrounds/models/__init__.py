@@ -166,6 +166,14 @@ def _column_model(spec: Mapping[str, Any]) -> Model:
 
 
 __all__ = [
-    *("COLUMN_MODELS", "IMAGES", "MODELS", "TABLES", "Dense", "Model", "ModelSpec"),
-    *("build_model", "model_name", "model_spec"),
+    "COLUMN_MODELS",
+    "IMAGES",
+    "MODELS",
+    "TABLES",
+    "Dense",
+    "Model",
+    "ModelSpec",
+    "build_model",
+    "model_name",
+    "model_spec",
 ]
