@@ -162,6 +162,10 @@ def build_model(
 
 def _column_model(spec: Mapping[str, Any]) -> Model:
     """Build a model that reads whole columns."""
+    if spec["name"] == "gam" and spec["options"].get("basis") == "steps":
+        from grandrounds.models.steps import StepModel
+
+        return cast("Model", StepModel.from_spec(spec))
     raise BadInput(f"model '{spec['name']}' is unknown", code="unknown-model")
 
 
