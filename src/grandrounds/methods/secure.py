@@ -74,12 +74,13 @@ def secure_sum(
     bound: float | None = None,
     purpose: str = MODELS,
     noise: float = 0.0,
+    whole: bool = False,
     only_reports: Sequence[str] = (),
 ) -> Generator[Ask, Answers, SumResult]:
     """Sum the withheld reports of these answers' sites. `weights`: by report and site, with a sum of at most 1; None for plain
     sums. `only_reports`: the reports to sum; others are for another sum. `noise`: the smallest standard deviation of the total
     noise, of which each site adds a discrete share, sized for the fewest honest sites that may remain. The accountant determines
-    the privacy cost.
+    the privacy cost. `whole`: whole numbers whose sum over all sites is within `bound`; they are added without rounding.
     """
     from grandrounds.privacy.secagg import STEPS, Context, Scale, SecureSum, Skellam, fewest_honest
 
@@ -94,7 +95,7 @@ def secure_sum(
     bound = rule.bound if bound is None else bound
     parties = max(1, len(sites))
     spare = Skellam(noise, fewest_honest(parties)).room(parties) if noise else 0.0
-    scale = Scale(bits, bound, parties, weighted=bool(weights), spare=spare)
+    scale = Scale(bits, bound, parties, weighted=bool(weights), spare=spare, whole=whole)
     tag = f"{purpose} {answers.id.step}"
     context = Context(answers.id.run, answers.id.round, tag)
     parts = sorted(layout_reports(layout))
@@ -102,6 +103,8 @@ def secure_sum(
     peers = {s: rule.peers[s] for s in sites}
     work = SecureSum(context, peers=peers, scale=scale, size=packed_size(layout), weights=by_site)
     terms: dict[str, Value] = {"of": str(answers.id), "bits": bits, "bound": bound, "parties": parties, "noise": noise}
+    if whole:
+        terms["whole"] = 1
     terms["reports"] = ",".join(sorted(only_reports))
     for step in STEPS:
         question = work.ask()

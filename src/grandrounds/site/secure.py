@@ -196,7 +196,8 @@ class SecureSums:
             raise Refused("malformed")
         noise = Skellam(sigma, fewest_honest(parties)) if sigma else None
         spare = noise.room(parties) if noise else 0.0
-        scale = Scale(int(payload["bits"]), bound, parties, weighted=bool(weights), spare=spare)
+        whole = bool(payload.get("whole", 0))
+        scale = Scale(int(payload["bits"]), bound, parties, weighted=bool(weights), spare=spare, whole=whole)
         vector = pack(withheld, {})
         if not np.isfinite(vector).all():
             raise Refused("not-finite")

@@ -78,8 +78,8 @@ class Question:
         step: Text for progress and the ledger, such as "Newton step 3".
         cells: Blocks that count patients. In the clear, a site refuses the question if one of its own counts is small.
         by_site: The fit uses the answers of single sites, where they come in the clear (`Total.by_site`).
-        whole: Every number of the answer is a whole number within +-2^30 divided by the number of sites, so that the sum does
-            not depend on who holds which row. It is sent in 32 bits.
+        whole: Every number of the answer is a whole number, and so is its sum over all sites, which is within +-2^30 for any
+            division of the rows into sites: the sum does not depend on who holds which row. It is sent in 32 bits.
     """
 
     kind: str

@@ -395,7 +395,10 @@ def _sum_event(
         return None
     fewest = fewest_honest(int(parties))
     noise = Skellam(sigma, fewest)
-    scale = Scale(int(bits), bound, int(parties), weighted=bool(weights), spare=noise.room(int(parties)))
+    room, whole = noise.room(int(parties)), bool(settings.get("whole", 0))
+    if whole and (weights or bound + room > 2 ** (bits - 2)):
+        return None
+    scale = Scale(int(bits), bound, int(parties), weighted=bool(weights), spare=room, whole=whole)
     surely = fewest_honest(joined.sites) if honest is None else max(1, min(honest, fewest_honest(joined.sites)))
     enough = sigma * math.sqrt(surely / fewest)
     (unit, rows), description = (

@@ -24,6 +24,7 @@ from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.store import Facts
 from grandrounds.methods import is_exact, is_variant_of, method_class, regularizer_class
 from grandrounds.methods.dp import CLIENT, DP_SGD
+from grandrounds.methods.exact.exchange import WHOLE_BITS, WHOLE_BOUND
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
 from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
@@ -162,6 +163,8 @@ class Questions:
             tasks.STATISTICS: statistics,
         }.get(purpose, set())
         scale = (settings.get("bits"), settings.get("bound"))
+        if settings.get("whole", 0):
+            return purpose == tasks.STATISTICS and is_exact(p.method.name) and scale == (WHOLE_BITS, WHOLE_BOUND)
         return scale in {(int(bits), float(bound)) for bits, bound in allowed}
 
 

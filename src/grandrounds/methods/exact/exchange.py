@@ -273,6 +273,8 @@ class ExactMethod(Method):
             answers: Answers = yield ask
             vectors = np.asarray(answers["sums"], float).reshape(len(answers), -1)
             vector: Array = vectors.sum(axis=0) if len(vectors) else np.zeros(question.numbers)
+            if question.whole and np.abs(vector).max(initial=0.0) > WHOLE_BOUND:
+                raise RunFailed(f"exchange {server.round}: a sum over all sites has more than 30 bits", code="out-of-range")
             shown = vectors if question.by_site else None
             total = self._total(question, vector, answers.sites, before, shown)
             return total, vector, shown, answers.missing
@@ -281,10 +283,13 @@ class ExactMethod(Method):
             server.secure,
             withheld,
             bits=WHOLE_BITS if question.whole else STATISTIC_BITS,
-            bound=whole_bound(len(sites)) if question.whole else self.bound(),
+            bound=WHOLE_BOUND if question.whole else self.bound(),
+            whole=question.whole,
             purpose=STATISTICS,
         )
         beyond = [s for s, why in summed.missing.items() if "(beyond-bound)" in why]
+        if beyond and question.whole:
+            raise RunFailed(f"exchange {server.round}: a sum at {beyond[0]} has more than 30 bits", code="out-of-range")
         if beyond:
             raise RunFailed(
                 f"exchange {server.round}: a sum at {beyond[0]} is larger than method.exact.bound = {self.bound():g}: set a "
@@ -292,7 +297,6 @@ class ExactMethod(Method):
                 code="out-of-range",
             )
         vector = np.asarray(summed.values["sums"], float)
-        vector = np.rint(vector) if question.whole else vector
         return self._total(question, vector, summed.sites, before, None), vector, None, summed.missing
 
     def bound(self) -> float:
@@ -399,14 +403,9 @@ class ExactMethod(Method):
         return ("sums over training rows in every exchange: a sum over few patients discloses them, masked or not",)
 
 
-def whole_bound(sites: int) -> float:
-    """Return the largest whole number of one site's answer: the sum over all sites has 30 bits."""
-    return float(WHOLE_BOUND // max(1, sites))
-
-
 def _as_whole(sums: Array) -> Array:
     """Return whole numbers as int32; refuse others, which would make the sum depend on who holds which row."""
-    if not (np.rint(sums) == sums).all() or np.abs(sums).max(initial=0.0) >= WHOLE_BOUND:
+    if not (np.rint(sums) == sums).all() or np.abs(sums).max(initial=0.0) > WHOLE_BOUND:
         raise BadInput("a sum is not a whole number of 30 bits", code="out-of-range")
     return sums.astype(np.int32)
 

@@ -35,6 +35,10 @@ class Scale:
     multiplies by a public weight w_i before rounding and the weights add up to at most one, need room for `bound` only:
     there the number of sites costs no bits. `spare` is room for noise, in units of the values.
 
+    `whole` sums add whole numbers as they are (exponent 0). The sites' values are counts or rounded contributions of rows whose
+    sum over all rows is known to be within `bound`, however the rows are divided: the room does not depend on the sites either,
+    and `bound` is at most 2**(bits - 2).
+
     A value v becomes rint(v * 2**exponent) with the largest exponent for which
 
         room * 2**exponent + parties / 2  <=  2**(bits - 2).
@@ -50,6 +54,7 @@ class Scale:
     parties: int
     weighted: bool = False
     spare: float = 0.0
+    whole: bool = False
 
     def __post_init__(self) -> None:
         if self.bits not in (32, 64):
@@ -64,10 +69,17 @@ class Scale:
             )
         if self.parties < 1 or self.parties >= 2 ** (self.bits - 2):
             raise BadInput(f"{self.parties} sites do not fit a ring of {self.bits} bits", code="too-many-sites")
+        if self.whole and (self.weighted or self.bound + self.spare > 2 ** (self.bits - 2)):
+            raise BadInput(
+                f"a sum of whole numbers has no weights, and room for {self.bits - 2} bits: lower its bound or its noise",
+                code="bad-secure-range",
+            )
 
     @cached_property
     def exponent(self) -> int:
         """Number of fractional bits; below zero if the bound is so large that integers are too fine."""
+        if self.whole:
+            return 0
         room = Fraction(self.bound) * (1 if self.weighted else self.parties) * (1 + _SLACK) + Fraction(self.spare)
         free = (1 << (self.bits - 2)) - Fraction(self.parties, 2)
         ratio = free / room
@@ -93,7 +105,7 @@ class Scale:
         """Convert a site's values, times its weight, to ring elements (P,).
 
         Raises:
-            Refused: A value is not finite or beyond the bound.
+            Refused: A value is not finite, beyond the bound, or not a whole number in a sum of whole numbers.
             BadInput: The values are not a flat array of real numbers, or the weight is not between 0 and 1.
         """
         flat = np.asarray(values)
@@ -108,6 +120,8 @@ class Scale:
                 raise Refused("not-finite")
             if np.abs(block).max() > self.bound:
                 raise Refused("beyond-bound")
+            if self.whole and (np.rint(block) != block).any():
+                raise Refused("malformed")
             if weight != 1.0:
                 block *= weight
             out[start : start + _BLOCK] = np.rint(np.ldexp(block, self.exponent)).astype(np.int64).astype(self.dtype)
