@@ -166,6 +166,10 @@ def _column_model(spec: Mapping[str, Any]) -> Model:
         from grandrounds.models.steps import StepModel
 
         return cast("Model", StepModel.from_spec(spec))
+    if spec["name"] == "gam":
+        from grandrounds.models.gam import AdditiveModel
+
+        return cast("Model", AdditiveModel.from_spec(spec))
     raise BadInput(f"model '{spec['name']}' is unknown", code="unknown-model")
 
 
