@@ -322,10 +322,10 @@ class Experiment(Section):
         return self.model_copy(update={"model": model, "method": method, "data": data})
 
     def _engine(self) -> Engine:
-        """Return [engine] with double precision for exact methods, unless another precision is set."""
+        """Return [engine] with double precision for exact methods and their models, unless another precision is set."""
         e = self.engine
-        unset = "precision" not in e.model_fields_set
-        return e.model_copy(update={"precision": "float64"}) if unset and is_exact(self.method.name) else e
+        exact = is_exact(self.method.name) or self.model.name in COLUMN_MODELS
+        return e.model_copy(update={"precision": "float64"}) if exact and "precision" not in e.model_fields_set else e
 
     def _privacy(self, *, patients: bool) -> Privacy:
         """Return [privacy] with the unit of privacy resolved, where it protects patients."""
@@ -377,6 +377,8 @@ class Experiment(Section):
             halves = rule == EXPLANATIONS and p.mechanism == "none" and p.epsilon is None and not p.secure
         weigh = m.weigh.model_copy(update={"rule": rule, "least_share": least, "own_halves": halves})
         update = {"weigh": weigh, "stability": stability, "anchor": anchor, "trust": self._trust()}
+        if self.model.name in COLUMN_MODELS and not is_exact(m.name) and "rounds" not in m.model_fields_set:
+            update |= {"rounds": 1}  # 'pooled' and 'local' fit it once
         if is_exact(m.name):
             usual = "random" if partition == "column" else "common"
             intercept = usual if m.exact.intercept == "auto" else m.exact.intercept

@@ -170,6 +170,10 @@ def _column_model(spec: Mapping[str, Any]) -> Model:
         from grandrounds.models.gam import AdditiveModel
 
         return cast("Model", AdditiveModel.from_spec(spec))
+    if spec["name"] == "trees":
+        from grandrounds.models.column_trees import TreesModel
+
+        return cast("Model", TreesModel.from_spec(spec))
     raise BadInput(f"model '{spec['name']}' is unknown", code="unknown-model")
 
 

@@ -22,6 +22,9 @@ from grandrounds.models.columns import Column, parse_columns, read_columns
 LINE = "line"
 """Name of the array with slope and intercept of the calibration, (2,)."""
 
+LEAST = "least_rows"
+"""Option with the fewest rows of a cell (method.exact.least), beside the settings of the fit."""
+
 
 @dataclass(frozen=True)
 class ColumnModel:

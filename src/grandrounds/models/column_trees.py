@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.models.column_model import ColumnModel
+from grandrounds.models.tree_shapley import list_leaves, tree_shapley
 
 MOST_BINS = 64
 """Most bins of a column, with the one for missing values: a mask has 64 bits."""
@@ -166,6 +169,68 @@ class Trees:
         for t in range(self.trees):
             out[int(self.output[t])] += self.value[t][walk_tree(bins, self.column[t], self.masks[t])]
         return np.ascontiguousarray(out.T)
+
+
+@dataclass(frozen=True)
+class TreesModel(ColumnModel):
+    """Boosted trees of whole columns behind the `Model` protocol."""
+
+    kernel: ClassVar[str] = "trees"
+    arrays: ClassVar[tuple[tuple[str, int], ...]] = TREE_ARRAYS
+
+    def start(self) -> dict[str, Array]:
+        """Return the model without a tree: categories have their bins, numbers one bin for all values."""
+        levels = [min(len(c.levels), MOST_BINS - 1) for c in self.columns]
+        counts = np.array([max(0, n - 1) for n in levels], np.float64)
+        most = int(counts.max(initial=1))
+        edges = np.where(np.arange(most) < counts[:, None], np.arange(most, dtype=float), PADDING)
+        none = np.empty((0, 1))
+        return {
+            "edges": edges.reshape(len(self.columns), most),
+            "edge_counts": counts,
+            **{"column": none, "low": none, "high": none, "value": none},
+            "output": np.empty(0),
+            "start": np.zeros(self.outputs),
+        }
+
+    def trees(self, arrays: Mapping[str, Array]) -> Trees:
+        """Return the trees of the model's arrays.
+
+        Args:
+            arrays: The arrays, which may come from another hospital.
+
+        Raises:
+            BadInput: They do not fit each other, the columns or the outputs.
+        """
+        trees = Trees.from_arrays(arrays)
+        if len(trees.edges) != len(self.columns):
+            raise _damaged(f"they read {len(trees.edges)} columns, not {len(self.columns)}")
+        if trees.outputs != self.outputs:
+            raise _damaged(f"they have {trees.outputs} outputs, not {self.outputs}")
+        for c, column in enumerate(self.columns):
+            count = int(trees.edge_counts[c])
+            if column.is_category and not np.array_equal(trees.edges[c, :count], np.arange(count)):
+                raise _damaged(f"the levels of '{column.name}' are not its bins")
+        inner = trees.column >= 0
+        bins = (trees.edge_counts + 2)[trees.column[inner]]
+        outside = np.where(bins < MOST_BINS, trees.masks[inner] >> np.minimum(bins, MOST_BINS - 1).astype(np.uint64), 0)
+        if outside.any():
+            raise _damaged("a mask has bins that its column does not have")
+        return trees
+
+    def check(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        self.trees(arrays)
+        return arrays
+
+    def scores(self, arrays: Mapping[str, Array], values: Array) -> Array:
+        trees = Trees.from_arrays(arrays)
+        return trees.scores(trees.bin(values))
+
+    def column_shapley(self, arrays: Mapping[str, Array], values: Array, background: Array) -> Array:
+        """Compute exact Shapley values (n, outputs, C) of the scores by interventional TreeSHAP (tree_shapley.py)."""
+        trees = Trees.from_arrays(arrays)
+        leaves = list(list_leaves(trees.column, trees.masks, trees.value))
+        return tree_shapley(leaves, trees.output, trees.bin(values), trees.bin(background), outputs=self.outputs)
 
 
 def bin_values(values: Array, edges: Array, edge_counts: Array) -> Array:

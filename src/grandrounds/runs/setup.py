@@ -39,6 +39,7 @@ from grandrounds.methods.exchanges import agree_on_encoding, intercept, prepare_
 from grandrounds.methods.fedxchain.checks import needs_mean_patient
 from grandrounds.metrics.custom import custom_metrics
 from grandrounds.models import COLUMN_MODELS, build_model, model_spec
+from grandrounds.models.column_model import LEAST
 from grandrounds.protocol.messages import Ask
 from grandrounds.runs.evaluation import Metrics
 from grandrounds.runs.federation import Consortium
@@ -136,7 +137,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         classes=len(encoding.classes),
         task=task_of(encoding),
         encoding=encoding,
-        options=plan.plain()["method"][plan.model.name] if by_column else None,
+        options={**plan.plain()["method"][plan.model.name], LEAST: plan.method.exact.least} if by_column else None,
     )
     spec["tasks"] = list(plan.tasks.plain())
     norm = is_variant_of(plan.method.name, "fedbn")

@@ -251,6 +251,9 @@ class SiteHost:
             clock=self.states.read("clock", members) if config.keep_optimizer else None,
             penalty=None if self.stack.penalty is None else self.stack.penalty[members],
             workers=self._workers,
+            validation=self.stack.parts["val"],
+            event=self.stack.event,
+            outcome=self.stack.outcome,
         )
         sampled = self._sample(request, part) if config.rate else None
         for plugin in self.plugins:

@@ -11,14 +11,18 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.rng import generator
 from grandrounds.models import Model
+from grandrounds.models.column_model import LEAST
+from grandrounds.models.protocol import COLUMN_KERNELS
 from grandrounds.site.anchor import ReferenceDraws, StepPlan
 from grandrounds.site.batches import BatchPlan
 from grandrounds.site.contrast import Contrast
 from grandrounds.site.dp_sgd import Noise, SampledSteps
 from grandrounds.site.stack import Part
 from grandrounds.site.train_job import TrainConfig, TrainJob, TrainResult
+from grandrounds.statistics.question import Rows
 
 Trainer = Callable[[TrainJob], TrainResult]
 PrivateTrainer = Callable[[TrainJob, SampledSteps], TrainResult]
@@ -26,6 +30,8 @@ PrivateTrainer = Callable[[TrainJob, SampledSteps], TrainResult]
 
 def trainer(model: Model) -> Trainer:
     """Return the function that trains this model at sites."""
+    if model.kernel in COLUMN_KERNELS:
+        return _columns
     return {"numpy": _numpy, "torch": _torch, "forest": _forest, "boosted": _boosted}[model.kernel]
 
 
@@ -188,6 +194,41 @@ def _forest(job: TrainJob) -> TrainResult:
         grown.append(model.fit(part.x[rows], part.y[rows], seed=int(rng.integers(2**31))))
     none = np.zeros(len(job.members), np.int64)
     return TrainResult(grown, none, (), none[:, None])
+
+
+def _columns(job: TrainJob) -> TrainResult:
+    """Fit a model of whole columns at each site to its own rows, by the questions that a server asks all sites.
+
+    A model that is fitted already stays as it is: a second fit to the same rows would give the same.
+    """
+    from grandrounds.statistics import ANSWERS
+    from grandrounds.statistics.column_fits import FITS
+    from grandrounds.statistics.question import fit_in_memory
+
+    model: Any = job.model
+    least, unfitted, fitted = int(model.options[LEAST]), model.init(0), []
+    for j, k in enumerate(job.members.tolist()):
+        first = job.start if np.ndim(job.start[0]) == 0 else job.start[j]
+        if not np.array_equal(first, unfitted):
+            fitted.append(first)
+            continue
+        rows = _site_rows(job, job.part, k)
+        if job.validation is not None:
+            rows = replace(rows, validation=_site_rows(job, job.validation, k))
+        result = fit_in_memory(FITS[model.kernel](model, job.outcome, least), {job.names[k]: rows}, ANSWERS)
+        fitted.append(model.pack(result.arrays))
+    none = np.zeros(len(job.members), np.int64)
+    return TrainResult(fitted, none, (), none[:, None])
+
+
+def _site_rows(job: TrainJob, part: Part, k: int) -> Rows:
+    """Return the rows of one site of a part, as a fit reads them: y is 1 for the event of two classes."""
+    mine = slice(int(part.offsets[k]), int(part.offsets[k + 1]))
+    model: Any = job.model
+    is_binary = model.task == CLASSIFICATION and model.classes == 2
+    y = part.y[mine] == job.event if is_binary else part.y[mine]
+    time = None if part.time is None else np.asarray(part.time[mine], np.float64)
+    return Rows(np.asarray(part.x[mine], np.float64), np.asarray(y, np.float64), time=time)
 
 
 MAX_SHIFT = 1 / 8

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from grandrounds.core.arrays import Array
 
 if TYPE_CHECKING:
+    from grandrounds.data.outcome import Outcome
     from grandrounds.models import Model
     from grandrounds.protocol.messages import Payload, Value
     from grandrounds.site.anchor import ReferenceDraws, SharedReference
@@ -88,6 +89,9 @@ class TrainJob:
         penalty: Added to logits, (m, C), to exclude the classes of other tasks.
         seeds: One seed for each member, for networks that draw random numbers.
         workers: Processes that share the sites of a CPU; 0: as many as cores are free.
+        validation: Validation rows of all sites of the stack, for models of whole columns that stop early.
+        event: Number of the event's class, if there are two classes.
+        outcome: The outcome of tasks other than classification.
     """
 
     model: Model
@@ -111,6 +115,9 @@ class TrainJob:
     penalty: Array | None = None
     seeds: tuple[int, ...] = ()
     workers: int = 1
+    validation: Part | None = None
+    event: int = 1
+    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True)

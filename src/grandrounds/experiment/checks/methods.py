@@ -249,6 +249,11 @@ def _column_model(plan: Plan) -> Iterator[str]:
             f"model '{name}' is fitted from sums over hospitals, not by method '{m.name}': use method '{name}' (or 'pooled' and "
             "'local' to compare with)"
         )
+    if plan.engine.precision != "float64":
+        yield (
+            f"model '{name}' reads numbers as they are recorded, and engine.precision is '{plan.engine.precision}', which rounds "
+            "them: remove engine.precision"
+        )
     wanted = {
         "train.class_weights": plan.train.class_weights != "none",
         "train.noise": bool(plan.train.noise),
