@@ -19,8 +19,11 @@ from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trust import trust_decisions
 from grandrounds.report.sections.privacy import spending_figure
+from grandrounds.report.sections.shapes import has_validation
 from grandrounds.report.sections.trust import TrustRecord, trust_record
+from grandrounds.report.shapes import SHOWN, read_shapes
 from grandrounds.report.tables import has_curve, read_survival
+from grandrounds.report.trees import read_trees
 
 _TOP = 15
 _HEADLINES = [metric for task, metric in HEADLINE.items() if task != CLASSIFICATION]
@@ -232,14 +235,40 @@ def _survival(run: RunRecord) -> Figure | None:
     return figures.survival_curves(found) if found is not None and has_curve(found) else None
 
 
-ESTIMATES, SURVIVAL, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST, PRIVACY = (
-    "Estimates", "Survival", "Training", "Calibration", "Weights", "Explanations", "Trust", "Images",
+def _shape(place: int) -> Draw:
+    """Draw the shape of the column at this place in the order of importance."""
+
+    def draw(run: RunRecord) -> Figure | None:
+        record = None if run.summary is None else read_shapes(run.summary)
+        names = [] if record is None else [s.name for s in record.used[place : place + 1]]
+        return figures.shape(record, names[0], data=run.summary.data) if run.summary and record and names else None
+
+    return draw
+
+
+def _has_shape(place: int) -> Callable[[RunRecord], bool]:
+    def has(run: RunRecord) -> bool:
+        record = None if run.summary is None else read_shapes(run.summary)
+        return record is not None and len(record.used) > place
+
+    return has
+
+
+def _boosting(run: RunRecord) -> Figure | None:
+    record = None if run.summary is None else read_trees(run.summary)
+    return figures.validation_curve(record.validation) if record is not None and has_validation(record) else None
+
+
+ESTIMATES, SHAPES, TREES, SURVIVAL, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST, PRIVACY = (
+    "Estimates", "Shapes", "Boosted trees", "Survival", "Training", "Calibration", "Weights", "Explanations", "Trust", "Images",
     "Participation and cost", "Privacy",
 )  # fmt: skip
 
 FIGURES: dict[str, Entry] = {
     "coefficients": Entry(ESTIMATES, _coefficients, wide=True),
     **{f"forest-{k + 1}": Entry(ESTIMATES, _forest(k), wide=True) for k in range(4)},
+    **{f"shape-{k + 1}": Entry(SHAPES, _shape(k), available=_has_shape(k)) for k in range(SHOWN)},
+    "boosting": Entry(TREES, _boosting, wide=True),
     "survival": Entry(SURVIVAL, _survival, wide=True),
     "curves": Entry(TRAINING, _curves, wide=True),
     "sites-accuracy": Entry(TRAINING, _site_metric("accuracy")),

@@ -32,6 +32,9 @@ td.text { color: #57606a; white-space: normal; min-width: 11rem }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.4rem; margin: .8rem 0 }
 .charts .wide { grid-column: 1 / -1 }
 figure { margin: 0; min-width: 0 }
+figcaption { padding: 0 .4rem; font-size: .93rem }
+details { margin: 1rem 0 }
+summary { cursor: pointer; font-weight: 600 }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.4rem, 1fr)); gap: .8rem; margin: 1rem 0 }
 .tile { border: 1px solid #d0d7de; border-radius: 8px; padding: .5rem .8rem; font-size: .94em }
 .tile b { display: block; font-size: 1.5em; line-height: 1.3 }
@@ -47,6 +50,7 @@ figure { margin: 0; min-width: 0 }
   tr, figure, section, .tile { break-inside: avoid }
   .charts { gap: 12px; grid-template-columns: 342px 342px }
   .scroll { overflow: visible }
+  details:not([open]) > summary::after { content: " (in report.html)" }
   table { font-size: 11px }
   th, td { white-space: normal; padding: .15rem .45rem }
 }
@@ -71,6 +75,9 @@ try {
   for (const place of document.querySelectorAll("script[data-figure]")) {
     const {data, layout} = JSON.parse(place.textContent);
     await Plotly.newPlot(place.dataset.figure, data, layout, %s);
+  }
+  for (const fold of document.querySelectorAll("details")) { // a figure inside a closed fold has no width
+    fold.addEventListener("toggle", () => fold.querySelectorAll(".js-plotly-plot").forEach(screen));
   }
   addEventListener("beforeprint", () => plots().forEach(paper));
   addEventListener("afterprint", () => plots().forEach(screen));
@@ -112,12 +119,13 @@ class Charts:
             return f"<p class='warn'>{_LEFT_OUT}</p>"
         return f"{_WITHOUT}<p class='warn' id='no-charts' hidden></p>"
 
-    def place(self, *figures: Drawable, wide: bool = False) -> str:
+    def place(self, *figures: Drawable, wide: bool = False, captions: Sequence[str] = ()) -> str:
         """Place figures in two columns, or each over both.
 
         Args:
             figures: The figures.
             wide: Give each the whole width.
+            captions: A text below each figure, which is escaped; none by default.
 
         Returns:
             HTML; empty where figures are left out.
@@ -125,9 +133,10 @@ class Charts:
         if self._script is None or not figures:
             return ""
         out = []
-        for figure in figures:
+        for k, figure in enumerate(figures):
             self._count += 1
-            out.append(f"<figure{' class=wide' if wide else ''}>{figure.html(f'figure-{self._count}')}</figure>")
+            below = f"<figcaption>{escape(captions[k])}</figcaption>" if captions else ""
+            out.append(f"<figure{' class=wide' if wide else ''}>{figure.html(f'figure-{self._count}')}{below}</figure>")
         return f"<div class='charts'>{''.join(out)}</div>"
 
 

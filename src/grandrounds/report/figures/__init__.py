@@ -19,6 +19,7 @@ from grandrounds.report.figures.forest import forest
 from grandrounds.report.figures.images import image_grid, map_concentration, map_similarity, rationale_over_rounds
 from grandrounds.report.figures.importance import importance_heatmap, importances, spurious_masses
 from grandrounds.report.figures.privacy import epsilon_over_rounds
+from grandrounds.report.figures.shapes import shape
 from grandrounds.report.figures.survival import brier_over_time, survival_calibration, survival_curves
 from grandrounds.report.figures.training import (
     bytes_over_rounds,
@@ -30,6 +31,7 @@ from grandrounds.report.figures.training import (
     seconds_over_rounds,
     site_curves,
 )
+from grandrounds.report.figures.trees import validation_curve
 from grandrounds.report.figures.trust import nsds_over_rounds, rewards_over_rounds, trust_over_rounds, trust_parts
 from grandrounds.report.figures.weighting import (
     cohorts_over_rounds,
@@ -72,6 +74,7 @@ __all__ = [
     "reliability",
     "rewards_over_rounds",
     "seconds_over_rounds",
+    "shape",
     "site_curves",
     "spurious_masses",
     "survival_calibration",
@@ -79,6 +82,7 @@ __all__ = [
     "trade_off",
     "trust_over_rounds",
     "trust_parts",
+    "validation_curve",
     "waterfall",
     "weights",
     "weights_by_signal",
