@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -296,7 +295,8 @@ def describe_point(record: ShapesRecord, shape: Shape, k: int | None) -> str:
     else:
         effect, rows, name, ends = shape.effect[k], shape.rows[k], shape.describe_value(k), shape.ends(k)
     interval = "" if ends is None else f" (95% CI {ends[0]:+.2f} to {ends[1]:+.2f})"
-    against = "the reference" if k == base else f"{compare_effect(record, effect, shape.effect[base])} against {reference_text(shape)}"
+    ratio = compare_effect(record, effect, shape.effect[base])
+    against = "the reference" if k == base else f"{ratio} against {reference_text(shape)}"
     behind = f"{format_rows(rows)} patients{'' if shape.is_category or k is None else ' near this value'}"
     return f"{name}: {record.scale} {effect:+.2f}{interval}; {against}; {behind}."
 
@@ -328,7 +328,8 @@ def describe_shape(record: ShapesRecord, shape: Shape, *, most: int = 6) -> str:
             for k, name in ((low, "10th"), (high, "90th"))
         ]
     if shape.missing is not None:
-        parts.append(f"{_amount(record, shape.missing.effect, base)} where it is missing ({format_rows(shape.missing.rows)} patients)")
+        rows = format_rows(shape.missing.rows)
+        parts.append(f"{_amount(record, shape.missing.effect, base)} where it is missing ({rows} patients)")
     name = record.ratio.capitalize() if record.ratio else "Change of the prediction"
     rule = f" The curve {MONOTONE[shape.monotone]} (a constraint of the experiment)." if shape.monotone in MONOTONE else ""
     return f"{name} against {reference_text(shape)}: {'; '.join(parts)}.{rule}"
@@ -365,7 +366,7 @@ def shapes_intro(record: ShapesRecord) -> str:
     ratio = f" A difference of 0.69 doubles the {record.ratio.split()[0] if record.ratio else ''}." if record.ratio else ""
     base = "" if record.intercept is None else f" The sum starts at {record.intercept:+.2f}."
     return (
-        f"The model adds one number for each column: its effect on the {record.scale}.{base}{ratio} A curve shows the effect of a "
-        "number, bars show those of levels; below is the number of patients behind each value. Shaded: pointwise 95% bands. "
-        "Where few patients are behind a value, its effect is little more than a guess. A shape describes an association, not a cause."
+        f"The model adds one number for each column: its effect on the {record.scale}.{base}{ratio} A curve shows the effect of "
+        "a number, bars show those of levels; beside them is the number of patients behind each value. Shaded: pointwise 95% "
+        "bands. Where few patients are behind a value, its effect is uncertain. A shape describes an association, not a cause."
     )

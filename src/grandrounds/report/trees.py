@@ -64,11 +64,17 @@ def read_trees(summary: Mapping[str, Any]) -> TreesRecord | None:
         return None
     try:
         cells = values.get("cells") or {}
-        counts = {key: None if cells.get(key) is None else int(cells[key]) for key in ("asked", "filled", "single")}
+        asked, filled, single = (None if cells.get(k) is None else int(cells[k]) for k in ("asked", "filled", "single"))
         share = cells.get("share_single")
         return TreesRecord(
-            **{key: int(values[key]) for key in ("trees", "rounds", "depth", "parallel", "bins")},
-            **counts,
+            trees=int(values["trees"]),
+            rounds=int(values["rounds"]),
+            depth=int(values["depth"]),
+            parallel=int(values["parallel"]),
+            bins=int(values["bins"]),
+            asked=asked,
+            filled=filled,
+            single=single,
             share_single=None if share is None else float(share),
             validation=tuple(float(v) for v in values.get("validation") or ()),
             exchanges=dict(values.get("exchanges") or {}),
@@ -101,9 +107,8 @@ def trees_facts(record: TreesRecord) -> list[tuple[str, str]]:
         rows.append(("histogram cells with one patient", f"{record.share_single:.1%}{counts}"))
     if record.validation:
         best = min(range(len(record.validation)), key=lambda k: record.validation[k])
-        rows.append(
-            ("validation loss", f"{record.validation[-1]:.4f} at the end; lowest {record.validation[best]:.4f} in round {best + 1}")
-        )
+        lowest = f"lowest {record.validation[best]:.4f} in round {best + 1}"
+        rows.append(("validation loss", f"{record.validation[-1]:.4f} at the end; {lowest}"))
     return rows
 
 

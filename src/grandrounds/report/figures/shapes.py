@@ -97,10 +97,15 @@ def _hover(record: ShapesRecord, found: Shape, k: int, base: float) -> str:
     """Write the rest of the text under the cursor: the interval, the ratio and the patients."""
     ends = found.ends(k)
     interval = "" if ends is None else f" (95% CI {ends[0]:+.2f} to {ends[1]:+.2f})"
-    ratio = ""
-    if record.ratio and k != found.reference:
-        ratio = f"<br>{record.ratio} {format_ratio(to_ratio(found.effect[k] - base))} against {safe(reference_text(found))}"
+    ratio = "" if k == found.reference else _ratio(record, found, found.effect[k], base)
     return f"{interval}{ratio}<br>{max(0, round(found.rows[k])):,} patients"
+
+
+def _ratio(record: ShapesRecord, found: Shape, effect: float, base: float) -> str:
+    """Write the ratio of an effect against the reference as a line of its own; empty for a linear model."""
+    if not record.ratio:
+        return ""
+    return f"<br>{record.ratio} {format_ratio(to_ratio(effect - base))} against {safe(reference_text(found))}"
 
 
 def _patients_below(found: Shape, x: Sequence[float]) -> list[Trace]:
@@ -131,7 +136,7 @@ def _missing_mark(record: ShapesRecord, found: Shape, base: float) -> list[Trace
     if found.missing is None:
         return []
     effect, error = found.missing.effect, found.missing.error
-    ratio = f"<br>{record.ratio} {format_ratio(to_ratio(effect - base))} against {safe(reference_text(found))}" if record.ratio else ""
+    ratio = _ratio(record, found, effect, base)
     mark = {
         "type": "scatter",
         "mode": "markers",
@@ -225,10 +230,7 @@ def _levels(record: ShapesRecord, found: Shape, data: str | None, patient: float
         colours.append(COLOURS[1])
         errors += [] if found.error is None else [found.missing.error or 0.0]
     base = found.effect[found.reference]
-    ratios = [
-        f"<br>{record.ratio} {format_ratio(to_ratio(e - base))} against {safe(reference_text(found))}" if record.ratio else ""
-        for e in effects
-    ]
+    ratios = [_ratio(record, found, e, base) for e in effects]
     bars = {
         "type": "bar",
         "orientation": "h",
@@ -291,9 +293,8 @@ def _levels(record: ShapesRecord, found: Shape, data: str | None, patient: float
     )
     shown["xaxis"] |= {"domain": [0, 0.7]}
     shown["xaxis2"] = {"title": {"text": "patients"}, "domain": [0.76, 1], "nticks": 3, "rangemode": "tozero"}
-    shown["shapes"] = [
-        {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": {"color": QUIET, "dash": "dot", "width": 1.5}}
-    ]
+    line = {"color": QUIET, "dash": "dot", "width": 1.5}
+    shown["shapes"] = [{"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": line}]
     return Figure(traces, shown)
 
 

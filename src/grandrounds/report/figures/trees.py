@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grandrounds.core.errors import BadInput
-from grandrounds.report.figure import Figure
+from grandrounds.report.figure import Figure, Trace
 from grandrounds.report.style import COLOURS, layout
 
 
@@ -22,7 +22,7 @@ def validation_curve(losses: Sequence[float]) -> Figure:
         raise BadInput("no validation loss was recorded: there is nothing to draw", code="nothing-to-draw")
     rounds = list(range(1, len(losses) + 1))
     best = min(range(len(losses)), key=lambda k: losses[k])
-    traces = [
+    traces: list[Trace] = [
         {
             "type": "scatter",
             "mode": "lines+markers",

@@ -9,7 +9,15 @@ from grandrounds.core.records import RunSummary
 from grandrounds.report import figures
 from grandrounds.report.document import Charts, table, td, text_cell
 from grandrounds.report.estimates import disclosure_sentence
-from grandrounds.report.shapes import SHOWN, Shape, ShapesRecord, column_title, describe_shape, read_shapes, shapes_intro
+from grandrounds.report.shapes import (
+    SHOWN,
+    Shape,
+    ShapesRecord,
+    column_title,
+    describe_shape,
+    read_shapes,
+    shapes_intro,
+)
 from grandrounds.report.trees import TreesRecord, exchange_facts, read_trees, trees_facts, trees_sentences
 
 
