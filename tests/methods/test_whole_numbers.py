@@ -13,6 +13,7 @@ from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.data.table import Table
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
+from grandrounds.keeper.policy.rules import CELLS, Policy, foresee_ratio
 from grandrounds.methods import METHODS
 from grandrounds.methods.exact.exchange import (
     WHOLE_BITS,
@@ -185,3 +186,27 @@ def test_whole_sums_have_steps_of_one_for_any_number_of_sites():
         Scale(32, 2.0**30, 3, whole=True).to_ring(np.array([0.5]))
     with refused("bad-secure-range"):
         Scale(32, 2.0**31, 3, whole=True)
+
+
+def test_a_fit_that_sends_too_much_is_refused_at_its_first_exchange(toy, rows, tmp_path, monkeypatch):
+    """The method foresees its numbers; the sentence names them, the rows and the key of the policy."""
+    monkeypatch.setattr(toy, "foresee_numbers", classmethod(lambda cls, settings, columns: 5000))
+    plan = {**PLAN, "data": {"table": "data frame", **DATA}, "method": {"name": "toy"}, "privacy": {"secure": True}}
+    held = Hospitals.of(rows, name="many", **plan)
+    with pytest.raises(RunFailed, match=r"exchange 1: .* about 5,000 numbers from 204 rows and exact.most_ratio of") as no:
+        held.deployed(tmp_path / "there")
+    assert no.value.code == "too-many-numbers"
+
+
+def test_the_policy_says_beforehand_from_how_many_rows_on_it_answers(toy, monkeypatch):
+    monkeypatch.setattr(toy, "foresee_numbers", classmethod(lambda cls, settings, columns: 300 * columns))
+    plan = gr.Experiment.parse({**PLAN, "data": {"table": "x.csv", **DATA}, "method": {"name": "toy"}}).plan()
+    assert "have 910 training rows or more" in foresee_ratio(Policy(), plan), "300 / 0.33, in the clear"
+    assert not foresee_ratio(Policy(), {**plan, "method": {**plan["method"], "name": "fedavg"}})
+
+
+def test_a_policy_names_the_fewest_patients_of_a_cell(toy):
+    plan = gr.Experiment.parse({**PLAN, "data": {"table": "x.csv", **DATA},
+                                "method": {"name": "toy", "exact": {"least": 5}}}).plan()  # fmt: skip
+    assert Policy.parse("[exact]\nleast = 6\n").refuses(Ask("open"), plan) == CELLS
+    assert not Policy.parse("[exact]\nleast = 5\n").refuses(Ask("open"), plan)

@@ -187,10 +187,13 @@ def _named_section(section: str, value: Any) -> Values:
 
 def _changed(base: Experiment, changes: PlanValues) -> Experiment:
     """Return the experiment with nested changes."""
+    from grandrounds.experiment.experiment import make_room
+
     values = base.model_dump(mode="json", exclude_unset=True)
     if base.tune.model_fields_set:
         values["tune"] = base.tune.model_dump(mode="json", exclude_unset=True)
     _merge(values, changes)
+    make_room(values, {key for key, _ in _flatten(changes)})
     return type(base).parse(values, where="settings")
 
 

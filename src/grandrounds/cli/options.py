@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 Set = Annotated[list[str], typer.Option("--set", help="Change a setting: --set method.rounds=50 (repeatable).")]
+ModelName = Annotated[str | None, typer.Option("--model", help="Model (`rounds list models`), as --set model.name=gam.")]
+MethodName = Annotated[
+    str | None, typer.Option("--method", help="Method (`rounds list methods`), as --set method.name=fedprox.")
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the run folder and nothing else.")]
 Verbose = Annotated[
@@ -175,6 +179,8 @@ class ExperimentOptions:
     columns: Columns = Columns()
     query: Query = None
     reading: Reading = Reading()
+    model: ModelName = None
+    method: MethodName = None
     settings: Set = field(default_factory=list)
     seed: Seed = None
 
@@ -190,7 +196,7 @@ class ExperimentOptions:
             columns=self.columns,
             query=self.query,
             reading=self.reading,
-            settings=self.settings,
+            settings=[*_name("model", self.model), *_name("method", self.method), *self.settings],
             seed=self.seed,
         )
 
@@ -340,6 +346,9 @@ def build_experiment(
             )
     extra = [*(settings or []), *([f"seed={seed}"] if seed is not None else [])]
     experiment = base.with_settings(extra) if extra else base
+    if unused := list(_unused_settings(base, experiment)):
+        name = experiment.model.name if "name" in experiment.model.model_fields_set else experiment.method.name
+        typer.echo(f"assumed: model '{name}' is fitted by method '{name}', without {' and '.join(unused)}", err=True)
     if require_label and table is not None and experiment.data.label is None and not table.lower().endswith(".npz"):
         raise BadInput(
             f"no column to predict is set for {table}, which has the columns {_columns(experiment)}: name it, e.g. "
@@ -347,6 +356,19 @@ def build_experiment(
             code="label-not-set",
         )
     return experiment
+
+
+def _name(section: str, value: str | None) -> list[str]:
+    """Return the assignment of --model or --method."""
+    return [] if value is None else [f"{section}.name={value}"]
+
+
+def _unused_settings(base: Experiment, experiment: Experiment) -> Iterator[str]:
+    """List the settings of a recipe that the experiment does not use, because its model has a method of its own."""
+    for section, key in (("model", "name"), ("method", "name"), ("method", "rounds")):
+        before, after = getattr(base, section), getattr(experiment, section)
+        if key in before.model_fields_set and key not in after.model_fields_set:
+            yield f"{section}.{key} = {getattr(before, key)} of the recipe"
 
 
 def _columns(experiment: Experiment) -> str:

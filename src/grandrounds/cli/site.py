@@ -161,7 +161,7 @@ def policy(
 
     Example: `rounds site policy policy.toml --plan plan.json`
     """
-    from grandrounds.keeper.policy.rules import MEANS, Policy, describe_policy, plan_digest
+    from grandrounds.keeper.policy.rules import MEANS, Policy, describe_policy, foresee_ratio, plan_digest
 
     site_policy = Policy.load(file)
     sentences = describe_policy(site_policy)
@@ -177,6 +177,7 @@ def policy(
         echo(json.dumps({"allows": sentences, "plan": digest, "refused": refusals}))
     else:
         lines = [*sentences, f"plan {plan_values.get('name')}, digest {digest}"]
+        lines += [sentence] if (sentence := foresee_ratio(site_policy, plan_values)) else []
         lines += [f"refused: {task}{f' ({reports})' if reports else ''}: {MEANS[code]}" for code, task, reports in no]
         echo("\n".join([*lines, *([] if no else ["nothing of this plan is refused"])]))
     if no:

@@ -27,6 +27,9 @@ Result = TypeVar("Result")
 _CODE_LENGTH = 20
 """Characters of a refusal's code that are read."""
 
+_TOO_MANY = "(too-many-numbers)"
+"""Reason of a site whose policy does not allow so many sums (`exact.most_ratio`)."""
+
 
 class EngineState(TypedDict, total=False):
     """State of an engine in a checkpoint, besides arrays."""
@@ -227,6 +230,8 @@ class Engine(ABC):
                     f"round {self._round}: training diverged at every site: lower train.lr (or data.clip outliers)",
                     code="training-diverged",
                 )
+            if any(_TOO_MANY in why for why in answers.missing.values()):
+                raise RunFailed(_describe_numbers(ask, answers, self._round), code="too-many-numbers")
             who = ", ".join(f"{s} ({why})" for s, why in sorted(answers.missing.items()))
             raise RunFailed(
                 f"round {self._round}: only {len(answers)} of {len(ask.to or ())} sites answered, "
@@ -255,6 +260,20 @@ class Engine(ABC):
             valid = [k for k in range(len(block)) if k not in doubted]
             block = block.only(valid, {block.sites[k]: why for k, why in doubted.items()})
         return block.summed(ask.summed) if ask.summed else block
+
+
+def _describe_numbers(ask: Ask, answers: Answers, round: int) -> str:
+    """Describe that sites do not send so many sums."""
+    sites = sorted(site for site, why in answers.missing.items() if _TOO_MANY in why)
+    sent = f"about {int(ask.shared['foreseen']):,} numbers" if "foreseen" in ask.shared else "more numbers"
+    masked = "sums" in ask.withheld
+    key, usual = ("exact.most_ratio", 1) if masked else ("exact.most_ratio_clear", 0.33)
+    who = ", ".join(sites[:5]) + (" and others" if len(sites) > 5 else "")
+    return (
+        f"exchange {round}: {who} refused, because this fit sends {sent} "
+        f"from {int(ask.shared.get('rows', 0)):,} rows and {key} of their policy allows fewer for each number held (default "
+        f"{usual}): keep fewer columns, choose a smaller fit, or ask the sites for a larger {key}"
+    )
 
 
 def counted_as(ask: Ask) -> str:

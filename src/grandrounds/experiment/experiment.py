@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from grandrounds.experiment.tune_section import Tune
 from grandrounds.methods import METHODS, is_exact, is_variant_of, method_class
 from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
 from grandrounds.methods.dp import DP_SGD
-from grandrounds.methods.exact.exchange import MOST_EXCHANGES
+from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.sse_agg.method import choose_regularizer
@@ -213,6 +213,7 @@ class Experiment(Section):
                 if not isinstance(table, dict):
                     raise BadInput(f"--set {setting}: '{name}' is a value, not a section", code="bad-setting-flag")
             table[last] = _value(text.strip())
+        make_room(values, {setting.partition("=")[0].strip() for setting in settings})
         return type(self).parse(values, where="settings")
 
     def resolved(self) -> Experiment:
@@ -384,7 +385,9 @@ class Experiment(Section):
             intercept = usual if m.exact.intercept == "auto" else m.exact.intercept
             update["exact"] = m.exact.model_copy(update={"intercept": intercept})
             if "rounds" not in m.model_fields_set:
-                update["rounds"] = MOST_EXCHANGES
+                exact = method_class(m.name)
+                assert issubclass(exact, ExactMethod)
+                update["rounds"] = exact.most_exchanges(m)
         return m.model_copy(update=update)
 
     def _trust(self) -> TrustOptions:
@@ -407,6 +410,25 @@ class Experiment(Section):
         if not values["code"]:  # filled in by a run with user code
             del values["code"]
         return values
+
+
+def make_room(values: dict[str, Any], changed: Collection[str]) -> None:
+    """Remove the method, the model and the rounds of a recipe that do not fit a model of sums over hospitals, in place.
+
+    `rounds run heart --model gam` names the model alone: it is fitted by the method of the same name, in as many exchanges as
+    it needs, whatever method and number of rounds the recipe has for other models.
+
+    Args:
+        values: Settings of the experiment by section, with the changes.
+        changed: Dotted names of the settings that the user changed.
+    """
+    sections = {name: part for name in ("model", "method") if isinstance(part := values.get(name), dict)}
+    names = [sections[n]["name"] for n in sections if f"{n}.name" in changed and sections[n].get("name") in COLUMN_MODELS]
+    if not names or ("method.name" in changed and sections["method"]["name"] not in COLUMN_MODELS):
+        return
+    for section, key in (("model", "name"), ("method", "name"), ("method", "rounds")):
+        if f"{section}.{key}" not in changed and section in sections and sections[section].get(key) != names[0]:
+            sections[section].pop(key, None)
 
 
 def _is_npz(table: str | None) -> bool:

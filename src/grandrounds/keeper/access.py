@@ -25,7 +25,7 @@ from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.policy.rules import NUMBERS, Policy
 from grandrounds.keeper.store import Facts
-from grandrounds.methods.exact.exchange import read_question
+from grandrounds.methods.exact.exchange import FORESEEN, read_question
 from grandrounds.protocol.messages import Ask, Payload
 from grandrounds.protocol.tasks import MEET, STATISTIC
 from grandrounds.site.secure import UnknownPeers
@@ -173,9 +173,11 @@ class AccessControl:
     def _count_numbers(self, ask: Ask, questions: Questions, *, rows: int, columns: int) -> None:
         """Count the numbers of an exact method's question, and refuse too many of them."""
         numbers = questions.numbers + read_question(ask).numbers
-        held = max(rows, int(ask.shared.get("rows", 0))) * max(1, columns)
-        if self.policy.sends_too_many(numbers, held=held, masked="sums" in ask.withheld):
-            _log.warning("%s: %d numbers of %d held would be sent in all (exact.most_ratio)", ask.id, numbers, held)
+        held, masked = max(rows, int(ask.shared.get("rows", 0))) * max(1, columns), "sums" in ask.withheld
+        most = max(numbers, int(ask.shared.get(FORESEEN, 0)))
+        if self.policy.sends_too_many(most, held=held, masked=masked):
+            key = "exact.most_ratio" if masked else "exact.most_ratio_clear"
+            _log.warning("%s: %d numbers would be sent in all for %d held, more than %s allows", ask.id, most, held, key)
             raise Refusal(NUMBERS)
         questions.numbers = numbers
 

@@ -92,6 +92,9 @@ honest = 0
 # the hospitals hold (rows of all hospitals times columns): with secure aggregation, and without it.
 most_ratio = 1.0
 most_ratio_clear = 0.33
+# Fewest patients, over all hospitals, in a level, a time interval or a leaf that a plan may ask for (method.exact.least,
+# method.trees.least).
+least = 2
 # true: sums by the day of an event may leave (method.exact.baseline = "days"). A patient who is alone on a day can be read.
 days = false
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +18,12 @@ from typing import Any
 
 from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.plan import PlanValues
+from grandrounds.core.plan_types import Plan
 from grandrounds.core.plugins import is_path, unlisted
 from grandrounds.keeper.policy.file import DEFAULT, parse_objectives, parse_section
 from grandrounds.keeper.policy.small_cells import without_small_cells
+from grandrounds.methods import METHODS
+from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.protocol.messages import Ask, Payload
 from grandrounds.protocol.task_spec import KINDS, MODEL, NOTHING, SUMMARY, WORDS, TaskSpec
 from grandrounds.protocol.tasks import CLOSE, HELLO, MASKED, MODELS, OPEN, PREPARE, PROPOSE, SPECS, spec_of
@@ -52,6 +56,7 @@ LISTED, TOLD = "listed", "told"
 
 DP_SGD, CLIENT = "dp-sgd", "client"
 _ALWAYS = (HELLO, CLOSE)
+_COLUMNS = 20  # inputs of the table for which `foresee_ratio` counts
 _SPARE = 1  # rounds after the last one, in which a run is closed
 
 Listed = str | tuple[str, ...]
@@ -121,6 +126,7 @@ class Exact:
 
     most_ratio: float = 1.0
     most_ratio_clear: float = 0.33
+    least: int = 2
     days: bool = False
 
 
@@ -223,6 +229,7 @@ class Policy:
             (RUN, plan is not None and not self._approves(plan, "" if ask.id is None else ask.id.run)),
             (ROUNDS, plan is not None and self._has_too_many_rounds(plan)),
             (DAYS, plan is not None and not self.exact.days and _counts_days(plan)),
+            (CELLS, plan is not None and _smallest_cell(plan) < self.exact.least),
             (EPSILON, plan is not None and self.over_budget(plan)),
             (PRIVACY, plan is not None and self.lacks_privacy_limit(plan)),
             (OWN_CODE, _own_code(ask, plan) or self._refuses_objective(ask, plan)),
@@ -400,9 +407,33 @@ def describe_policy(policy: Policy) -> list[str]:
         f"sends in exact methods at most {exact.most_ratio:g} numbers per number held ({exact.most_ratio_clear:g} without secure "
         f"aggregation); sums by the day of an event: {'allowed' if exact.days else 'never'}"
     )
+    lines.append(f"answers exact methods whose levels, intervals and leaves have {exact.least} patients or more over all sites")
     if policy.objectives:
         lines.append(f"imports local objectives of modules {', '.join(sorted(policy.objectives))}, by their SHA-256")
     return lines
+
+
+def foresee_ratio(policy: Policy, plan: PlanValues) -> str:
+    """Describe how many sums an exact method sends, and from how many rows on the policy accepts it.
+
+    Args:
+        policy: The policy.
+        plan: The plan.
+
+    Returns:
+        A sentence for the site's staff; empty if the method sends few numbers or is not an exact one.
+    """
+    method = _exact_method(plan)
+    numbers = None if method is None else method.foresee_numbers(Plan(plan).method, _COLUMNS)
+    if method is None or numbers is None:
+        return ""
+    masked = bool(plan["privacy"]["secure"])
+    key, ratio = ("most_ratio", policy.exact.most_ratio) if masked else ("most_ratio_clear", policy.exact.most_ratio_clear)
+    rows = math.ceil(numbers / (max(ratio, 1e-9) * _COLUMNS))
+    return (
+        f"method '{method.name}' sends about {numbers:,} numbers for a table of {_COLUMNS} inputs; with exact.{key} = {ratio:g} "
+        f"this site answers it if all sites together have {rows:,} training rows or more"
+    )
 
 
 def _listed(words: str | tuple[str, ...]) -> str:
@@ -425,6 +456,22 @@ def _counts_days(plan: PlanValues) -> bool:
     method = plan["method"]
     exact = method.get("exact", {}) if isinstance(method, Mapping) else {}
     return isinstance(exact, Mapping) and exact.get("baseline") == "days" and str(method["name"]) in ("cox", "survival")
+
+
+def _smallest_cell(plan: PlanValues) -> float:
+    """Return the fewest patients, over all hospitals, in a level, a time interval or a leaf of a plan's exact method."""
+    method = plan["method"]
+    if _exact_method(plan) is None:
+        return math.inf
+    sections = [method.get("exact", {}), method.get("trees", {}) if method["name"] == "trees" else {}]
+    numbers = [s.get("least") for s in sections if isinstance(s, Mapping)]
+    return min((n for n in numbers if isinstance(n, int | float)), default=math.inf)
+
+
+def _exact_method(plan: PlanValues) -> type[ExactMethod] | None:
+    """Return the class of a built-in exact method; code that a plan names is not imported."""
+    method = METHODS.get(str(plan["method"].get("name", "")))
+    return method if method is not None and issubclass(method, ExactMethod) else None
 
 
 def _own_code(ask: Ask, plan: PlanValues | None) -> bool:

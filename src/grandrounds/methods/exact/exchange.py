@@ -49,17 +49,22 @@ RESULT = "result"
 WHOLE_BITS, WHOLE_BOUND = 32, 2.0**30
 """Bits and largest sum over all sites of answers in whole numbers."""
 
+FORESEEN = "foreseen"
+"""Value of an Ask: numbers that one site sends in the whole fit."""
+
 _KIND, _BLOCKS, _CELLS, _WHOLE, _VALUE = "kind", "blocks", "cells", "whole", "value."
 _TOTAL, _ROSTER, _SITES, _SENT = "total", "roster", "sites", "sent"
 
 
-def ask_question(question: Question, sites: tuple[str, ...], *, rows: int) -> Ask:
+def ask_question(question: Question, sites: tuple[str, ...], *, rows: int, foreseen: int | None = None) -> Ask:
     """Build the Ask of a question.
 
     Args:
         question: The question.
         sites: The sites that are asked.
         rows: Rows of these sites in all, for the policy's ratio of numbers sent and held.
+        foreseen: Numbers that one site sends in the whole fit, if the method knows them before: a policy that allows fewer then
+            refuses the first exchange, not a later one.
 
     Returns:
         An Ask for the report `sums`, one vector.
@@ -70,6 +75,7 @@ def ask_question(question: Question, sites: tuple[str, ...], *, rows: int) -> As
         _CELLS: ",".join(question.cells),
         "rows": rows,
         **({_WHOLE: 1} if question.whole else {}),
+        **({FORESEEN: foreseen} if foreseen is not None else {}),
         **{f"{_VALUE}{name}": value for name, value in question.values.items()},
     }
     return Ask(STATISTIC, shared=shared, to=sites, report=("sums",))
@@ -267,7 +273,9 @@ class ExactMethod(Method):
         self, server: Server, question: Question, sites: tuple[str, ...]
     ) -> Generator[Ask, Answers, tuple[Total, Array, Array | None, Mapping[str, str]]]:
         """Ask one question: in the clear, or by secure aggregation."""
-        ask = ask_question(question, sites, rows=sum(server.rows.get(s, 0) for s in sites))
+        rows, columns = sum(server.rows.get(s, 0) for s in sites), len(getattr(server.encoding, "features", ()))
+        foreseen = self.foresee_numbers(self.settings, columns)
+        ask = ask_question(question, sites, rows=rows, foreseen=foreseen)
         before = self._roster(server, server.round - 1)
         if server.secure is None:
             answers: Answers = yield ask
@@ -372,6 +380,25 @@ class ExactMethod(Method):
         why = f"{ENDED} after {server.round} exchanges"
         outcome = server.next(self.model(server, result), self._decision(server, question, total, why), **kept)
         return Outcome(outcome.assignment, outcome.decision, outcome.state, ended=why)
+
+    @classmethod
+    def foresee_numbers(cls, settings: Any, columns: int) -> int | None:
+        """Estimate the numbers that one site sends in the whole fit; None if they are few or not known before.
+
+        Args:
+            settings: The section [method].
+            columns: Number of inputs.
+        """
+        return None
+
+    @classmethod
+    def most_exchanges(cls, settings: Any) -> int:
+        """Return the largest number of exchanges of a fit, the default of method.rounds.
+
+        Args:
+            settings: The section [method].
+        """
+        return MOST_EXCHANGES
 
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
