@@ -19,6 +19,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.models.column_model import ColumnModel
+from grandrounds.models.tree_scores import add_scores
 from grandrounds.models.tree_shapley import list_leaves, tree_shapley
 
 MOST_BINS = 64
@@ -166,8 +167,7 @@ class Trees:
             bins: (n, C) uint8.
         """
         out = np.repeat(self.start[:, None], len(bins), axis=1)
-        for t in range(self.trees):
-            out[int(self.output[t])] += self.value[t][walk_tree(bins, self.column[t], self.masks[t])]
+        add_scores(out, bins, self.column, self.masks, self.value, self.output)
         return np.ascontiguousarray(out.T)
 
 
