@@ -101,7 +101,8 @@ class _Block:
 
     def _goes_right(self, split: _Split) -> Array:
         if split.table is not None:
-            return split.table.take(self.bins[split.column])
+            goes: Array = split.table.take(self.bins[split.column])
+            return goes
         if split.with_missing:
             np.greater(self.bins[split.column], split.limit, out=self.right)
         else:
