@@ -285,7 +285,8 @@ def test_one_model_with_all_the_weight_is_returned_and_several_are_refused():
     with refused("cannot-average-trees") as caught:
         model.combine([a, b], np.array([3, 1]))
     assert str(caught.value) == (
-        "gradient-boosted trees of several sites cannot be averaged: use model 'forest', or method 'pooled' or 'local'"
+        "gradient-boosted trees of several sites cannot be averaged: use model 'trees', which is fitted from sums over "
+        "hospitals, or method 'pooled' or 'local'"
     )
     for models, weights, code in [
         ([], [], "mismatched-shapes"), ([a], [1, 2], "mismatched-shapes"), ([a], [0], "bad-weights"),

@@ -153,7 +153,7 @@ def _are_moments(moments: Moments, ask: Ask) -> bool:
         return False
     slack = 1e-9 * np.maximum(1.0, np.maximum(np.abs(low), np.abs(high)))
     inside = (mean >= low - slack) & (mean <= high + slack)
-    with np.errstate(over="ignore"):  # a range may span all numbers
+    with np.errstate(over="ignore", invalid="ignore"):  # a range may span all numbers, and a column have no value here
         widest = count * (high - low + slack) ** 2  # no column deviates by more than its whole range
     return bool(((count == 0) | (inside & (m2 >= 0) & (m2 <= widest * (1 + 1e-9)))).all())
 

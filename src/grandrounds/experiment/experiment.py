@@ -47,7 +47,7 @@ from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.sse_agg.method import choose_regularizer
 from grandrounds.methods.sse_agg.weights import DEFAULT_LEAST_SHARE
 from grandrounds.methods.weigh import EXPLANATIONS
-from grandrounds.models import COLUMN_MODELS, MODELS
+from grandrounds.models import COLUMN_MODELS, MODELS, READS_COLUMNS
 
 _WIDEST, _LAYERS, _WEIGHTS = 100_000, 100, 200_000_000
 _DEEP = re.compile(r"^[ \t]*\[*[ \t]*(?:[\w-]+[ \t]*\.[ \t]*){30}", re.MULTILINE)  # a key of more than thirty parts
@@ -307,9 +307,9 @@ class Experiment(Section):
         model, method, data = self.model, self.method, self.data
         if method.name in COLUMN_MODELS and model.name != method.name and "name" not in model.model_fields_set:
             model = model.model_copy(update={"name": method.name})
-        if model.name not in COLUMN_MODELS:
+        if model.name not in READS_COLUMNS:
             return self
-        if method.name != model.name and "name" not in method.model_fields_set:
+        if model.name in COLUMN_MODELS and method.name != model.name and "name" not in method.model_fields_set:
             method = method.model_copy(update={"name": model.name})
         if data.coding != "columns":
             if "coding" in data.model_fields_set:
@@ -325,7 +325,7 @@ class Experiment(Section):
     def _engine(self) -> Engine:
         """Return [engine] with double precision for exact methods and their models, unless another precision is set."""
         e = self.engine
-        exact = is_exact(self.method.name) or self.model.name in COLUMN_MODELS
+        exact = is_exact(self.method.name) or self.model.name in READS_COLUMNS
         return e.model_copy(update={"precision": "float64"}) if exact and "precision" not in e.model_fields_set else e
 
     def _privacy(self, *, patients: bool) -> Privacy:
@@ -378,7 +378,7 @@ class Experiment(Section):
             halves = rule == EXPLANATIONS and p.mechanism == "none" and p.epsilon is None and not p.secure
         weigh = m.weigh.model_copy(update={"rule": rule, "least_share": least, "own_halves": halves})
         update = {"weigh": weigh, "stability": stability, "anchor": anchor, "trust": self._trust()}
-        if self.model.name in COLUMN_MODELS and not is_exact(m.name) and "rounds" not in m.model_fields_set:
+        if self.model.name in READS_COLUMNS and not is_exact(m.name) and "rounds" not in m.model_fields_set:
             update |= {"rounds": 1}  # 'pooled' and 'local' fit it once
         if is_exact(m.name):
             usual = "random" if partition == "column" else "common"

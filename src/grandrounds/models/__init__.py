@@ -31,6 +31,9 @@ COLUMN_MODELS = {
 }
 """Models that read whole columns. Each is fitted by the method of the same name, or by 'pooled' and 'local'."""
 TABLES |= COLUMN_MODELS
+TABLES["ebm"] = "Explainable boosting machine by InterpretML without pairs, for methods 'pooled' and 'local' (tables)"
+READS_COLUMNS = frozenset({*COLUMN_MODELS, "ebm"})
+"""Models of whole columns, which imply data.coding = "columns"."""
 IMAGES = {
     "small-cnn": "2 convolutions, 2 max-pools, 3 dense layers (images)",
     "deep-cnn": "6 convolutions in 3 blocks, 2 dense layers (images)",
@@ -67,7 +70,7 @@ def model_spec(
         The JSON that a site needs to build the same model.
     """
     other: dict[str, Any] = {} if task == CLASSIFICATION else {"task": task}
-    if settings.name in COLUMN_MODELS:
+    if settings.name in READS_COLUMNS:
         from grandrounds.models.columns import find_columns, write_columns
 
         other["columns"] = write_columns(find_columns(encoding))
@@ -133,7 +136,7 @@ def build_model(
         from grandrounds.models.boosted import BoostedModel
 
         return BoostedModel(features=inputs[0], classes=classes, trees=spec["trees"], depth=spec["depth"])
-    if spec["name"] in COLUMN_MODELS:
+    if spec["name"] in READS_COLUMNS:
         return _column_model(spec)
     if spec["name"] in TABLES:
         task = str(spec.get("task", CLASSIFICATION))
@@ -174,6 +177,10 @@ def _column_model(spec: Mapping[str, Any]) -> Model:
         from grandrounds.models.column_trees import TreesModel
 
         return cast("Model", TreesModel.from_spec(spec))
+    if spec["name"] == "ebm":
+        from grandrounds.models.ebm import EBMModel
+
+        return cast("Model", EBMModel.from_spec(spec))
     raise BadInput(f"model '{spec['name']}' is unknown", code="unknown-model")
 
 
@@ -181,6 +188,7 @@ __all__ = [
     "COLUMN_MODELS",
     "IMAGES",
     "MODELS",
+    "READS_COLUMNS",
     "TABLES",
     "Dense",
     "Model",

@@ -28,7 +28,10 @@ from grandrounds.models.boosted_text import (
 )
 from grandrounds.models.trees import MAX_DEPTH
 
-_APART = "gradient-boosted trees of several sites cannot be averaged: use model 'forest', or method 'pooled' or 'local'"
+_APART = (
+    "gradient-boosted trees of several sites cannot be averaged: use model 'trees', which is fitted from sums over hospitals, "
+    "or method 'pooled' or 'local'"
+)
 
 METHODS = ("pooled", "local")
 """Methods that fit one model without averaging."""

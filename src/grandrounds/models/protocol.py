@@ -11,7 +11,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.protocol.layout import ParameterLayout
 
-COLUMN_KERNELS = frozenset({"gam", "trees", "steps", "card"})
+COLUMN_KERNELS = frozenset({"gam", "trees", "steps", "card", "ebm"})
 """Kernels of models that read whole columns (column_model.py)."""
 
 GRADIENT_FREE = COLUMN_KERNELS | {"forest", "boosted"}

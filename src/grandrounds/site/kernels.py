@@ -31,7 +31,7 @@ PrivateTrainer = Callable[[TrainJob, SampledSteps], TrainResult]
 def trainer(model: Model) -> Trainer:
     """Return the function that trains this model at sites."""
     if model.kernel in COLUMN_KERNELS:
-        return _columns
+        return _ebm if model.kernel == "ebm" else _columns
     return {"numpy": _numpy, "torch": _torch, "forest": _forest, "boosted": _boosted}[model.kernel]
 
 
@@ -182,6 +182,18 @@ def _boosted(job: TrainJob) -> TrainResult:
         grown.append(model.fit(part.x[rows], part.y[rows], seed=seed, start=first, weight=weight))
     none = np.zeros(len(job.members), np.int64)
     return TrainResult(grown, none, (), none[:, None])
+
+
+def _ebm(job: TrainJob) -> TrainResult:
+    """Fit an EBM at each site on its own rows; it does not continue from `start`."""
+    model: Any = job.model
+    part, config, fitted = job.part, job.config, []
+    for k in job.members:
+        rows = slice(part.offsets[k], part.offsets[k + 1])
+        rng = generator(config.seed, purpose="ebm", round=config.round, site=job.names[k])
+        fitted.append(model.fit(part.x[rows], part.y[rows], seed=int(rng.integers(2**31))))
+    none = np.zeros(len(job.members), np.int64)
+    return TrainResult(fitted, none, (), none[:, None])
 
 
 def _forest(job: TrainJob) -> TrainResult:

@@ -243,7 +243,11 @@ def _model(model: Any, plan: Plan) -> Iterator[str]:
 
 def _column_model(plan: Plan) -> Iterator[str]:
     """Check settings that models of whole columns do not support: they are fitted from sums and have no gradient."""
+    from grandrounds.models import ebm
+
     m, name = plan.method, plan.model.name
+    if name == "ebm" and m.name not in ebm.METHODS:
+        yield f"model.name is 'ebm': {ebm.REFUSAL}"
     if m.name not in (name, "pooled", "local"):
         yield (
             f"model '{name}' is fitted from sums over hospitals, not by method '{m.name}': use method '{name}' (or 'pooled' and "
