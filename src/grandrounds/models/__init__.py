@@ -181,6 +181,10 @@ def _column_model(spec: Mapping[str, Any]) -> Model:
         from grandrounds.models.ebm import EBMModel
 
         return cast("Model", EBMModel.from_spec(spec))
+    if spec["name"] == "card":
+        from grandrounds.models.card import CardModel
+
+        return cast("Model", CardModel.from_spec(spec))
     raise BadInput(f"model '{spec['name']}' is unknown", code="unknown-model")
 
 
