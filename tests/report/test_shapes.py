@@ -10,6 +10,7 @@ from grandrounds.report import figures
 from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.report.document import Charts
 from grandrounds.report.figures.shapes import interpolate
+from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.shapes import shapes_section, trees_section
 from grandrounds.report.shapes import describe_point, describe_shape, read_shapes
 from grandrounds.report.trees import read_trees, trees_facts
@@ -144,3 +145,9 @@ def test_a_damaged_record_is_named(spoil):
 def test_effects_too_large_for_a_ratio_are_told_as_such():
     found = record(number(effect=[-1, 0, 0, 0, 1e6]))
     assert "very large" in describe_point(found, found.used[0], 4) and math.isfinite(found.used[0].importance)
+
+
+def test_findings_begin_with_the_most_important_shapes():
+    lines = describe_findings({"shapes": shapes(), "data": "heart", "final": {"count": 0.0}})
+    assert lines[0].startswith("age: odds ratio against 60 years (the median): 0.61 at 50 years (10th percentile)")
+    assert lines[1] == "pain: odds ratio against typical (the most frequent level): none 0.55; other 0.90."

@@ -164,6 +164,7 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
     if findings:
         console.print()
     _show_estimates(console, summary)
+    _show_shapes(console, summary)
     if has_test_rows(summary):
         _show_scores(console, summary, verbose=verbose)
         show_sites(console, summary, most=sites, verbose=verbose)
@@ -189,6 +190,20 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
     for warning in summary.warnings:
         console.print(warn(warning), highlight=False, soft_wrap=True)
     console.print(f"privacy: {summary.privacy['statement']}", style="dim", highlight=False, soft_wrap=True)
+
+
+def _show_shapes(console: Console, summary: RunSummary) -> None:
+    """Print the shapes of an additive model and the facts of boosted trees, where the run has them."""
+    from grandrounds.report.shapes import read_shapes
+    from grandrounds.report.shapes_text import shapes_text, trees_text
+    from grandrounds.report.trees import read_trees
+
+    shapes, trees = read_shapes(summary), read_trees(summary)
+    texts = [] if shapes is None else [shapes_text(shapes, width=console.width)]
+    texts += [] if trees is None else [trees_text(trees)]
+    for text in texts:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print()
 
 
 def _show_estimates(console: Console, summary: RunSummary) -> None:

@@ -25,6 +25,7 @@ from grandrounds.console.views import estimates as estimates_view
 from grandrounds.console.views import ledger
 from grandrounds.console.views import privacy as privacy_view
 from grandrounds.console.views import run as run_view
+from grandrounds.console.views import shapes as shapes_view
 from grandrounds.console.views.compare import Choice, ComparisonView
 from grandrounds.console.views.estimates import EstimatesView, TableView
 from grandrounds.console.views.published import StudyView, load_study
@@ -99,6 +100,16 @@ def estimates(request: Request, who: Viewer, run: RunName) -> EstimatesView | No
 @router.get("/run/tables", summary="Table 1 and survival of a finished run, as text")
 def tables(request: Request, who: Viewer, run: RunName) -> list[TableView]:
     return estimates_view.tables(get_state(request).run_index, run)
+
+
+@router.get("/run/shapes", summary="The shapes of an additive model, the most important column first; null without them")
+def shapes(request: Request, who: Viewer, run: RunName) -> shapes_view.ShapesView | None:
+    return shapes_view.shapes(get_state(request).run_index, run)
+
+
+@router.get("/run/shape", summary="The shape of one column as Plotly's data and layout")
+def shape(request: Request, who: Viewer, run: RunName, column: Annotated[str, Query(max_length=1024)]) -> dict[str, object]:
+    return shapes_view.figure(get_state(request).run_index, run, column)
 
 
 @router.get("/run/figure", summary="A figure as Plotly's data and layout")

@@ -6,7 +6,7 @@ import json
 from itertools import groupby
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from grandrounds.console.api import ComparisonName, Name, RoundNumber, RunName, RunNames
@@ -23,6 +23,7 @@ from grandrounds.console.views import estimates as estimates_view
 from grandrounds.console.views import ledger
 from grandrounds.console.views import privacy as privacy_view
 from grandrounds.console.views import run as run_view
+from grandrounds.console.views import shapes as shapes_view
 from grandrounds.console.views.published import load_study
 from grandrounds.console.views.runs import SHOWN, run_lines
 from grandrounds.privacy.in_words import rounded_up
@@ -50,6 +51,22 @@ def one_run(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS
         has_events=any(s.events is not None for s in sites), groups=run_view.group_lines(run_index, run),
         outcome_tables=run_view.outcome_tables(run_index, run),
         estimates=estimates_view.estimates(run_index, run), tables=estimates_view.tables(run_index, run),
+    )  # fmt: skip
+
+
+@router.get("/shapes")
+def shapes(
+    request: Request,
+    who: Annotated[CurrentUser, require_area(Area.RUNS)],
+    run: RunName,
+    column: Annotated[str, Query(max_length=1024)] = "",
+) -> Response:
+    run_index = get_state(request).run_index
+    found = shapes_view.shapes(run_index, run)
+    names = [] if found is None else [c.column for c in found.columns]
+    return render_page(
+        request, "shapes.html", who=who, run=run_view.head(run_index, run), state=run_index.get(run).state, shapes=found,
+        chosen=column if column in names else names[0] if names else "",
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from grandrounds.metrics.fairness import (
 from grandrounds.metrics.statistics import share_interval
 from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
 from grandrounds.report.outcome import is_classification, outcome_findings
+from grandrounds.report.shapes import describe_shapes, read_shapes
 
 Figures = Mapping[str, Any]
 """A summary, or the scores of all rows, a site or a subgroup, by name."""
@@ -36,10 +37,10 @@ _CLOSE = 1e-9
 def describe_findings(summary: Figures) -> list[str]:
     """Describe in plain language what a finished run found.
 
-    A run with estimates begins with its clearest effects and those that differ between hospitals. The other sentences
-    answer, in this order: what is the event and how common is it, is the model better than always answering
-    the most common class, is it equally good at every site, is it worse than the majority class of a site, which subgroups
-    are served worse, and which features does the model rely on.
+    A run with estimates begins with its clearest effects and those that differ between hospitals, a run with shapes with the
+    most important of them. The other sentences answer, in this order: what is the event and how common is it, is the model
+    better than always answering the most common class, is it equally good at every site, is it worse than the majority class
+    of a site, which subgroups are served worse, and which features does the model rely on.
 
     Intervals are 95% intervals: Newcombe's for a difference of accuracies (it combines two Wilson intervals), DeLong's for the
     AUROC. Where sites are compared, intervals are adjusted for the number of sites (Bonferroni), since the worst of many
@@ -69,7 +70,10 @@ def describe_findings(summary: Figures) -> list[str]:
 
 
 def _effects(summary: Figures) -> Iterator[str]:
-    """Describe the clearest effects of a regression, and those that differ between hospitals."""
+    """Describe the clearest effects of a regression, and those that differ between hospitals; or the most important shapes."""
+    shapes = read_shapes(summary)
+    if shapes is not None:
+        yield from describe_shapes(shapes, summary.get("data"))
     record = read_estimates(summary)
     if record is not None:
         yield from describe_effects(record, summary.get("data"))

@@ -112,6 +112,7 @@ class RunHead(BaseModel):
     drift: dict[str, float | None]
     task: str = CLASSIFICATION
     tiles: list[tuple[str, str, str]] = []  # scores of other tasks: name, value, note
+    has_shapes: bool = False
     statement: str
     megabytes: float | None
     seconds: float | None
@@ -169,6 +170,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
                 for kind in summary.explanation
                 if _has_drift(summary, kind)
             },
+            "has_shapes": bool(summary.get("shapes")),
             "warnings": list(summary.warnings),
             "statement": str(summary.privacy["statement"]),
             "megabytes": (cost["bytes_down"] + cost["bytes_up"]) / 1e6,

@@ -1,0 +1,93 @@
+"""Shapes of columns and facts of boosted trees as text for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from grandrounds.core.errors import visible
+from grandrounds.report.estimates import disclosure_sentence
+from grandrounds.report.shapes import MONOTONE, Shape, ShapesRecord, format_rows, format_value
+from grandrounds.report.trees import TreesRecord, exchange_facts, trees_facts
+
+_LONGEST_NAME = 32
+_HEADS = ("column", "at 10%", "at the median", "at 90%", "missing", "edf")
+
+
+def shapes_text(record: ShapesRecord, *, width: int = 120) -> str:
+    """Write the shapes as a compact table: effects of a number at three percentiles, those of levels, and the columns not used.
+
+    Args:
+        record: The shapes of a run.
+        width: Width of the terminal.
+
+    Returns:
+        Lines for a terminal, without an end of line.
+    """
+    numbers = [s for s in record.used if not s.is_category]
+    categories = [s for s in record.used if s.is_category]
+    lines = [f"Effects on the {record.scale}, the most important columns first"]
+    lines += _table([_HEADS, *(_number_row(s) for s in numbers)]) if numbers else []
+    if categories:
+        lines += [*([""] if numbers else []), *(line for s in categories for line in _level_lines(s, width))]
+    lines += [""] if record.used else ["No column has an effect in the model."]
+    if record.unused:
+        lines += _wrap(f"not used: {', '.join(visible(s.name) for s in record.unused)}", width)
+    rules = [f"{visible(s.name)} {MONOTONE[s.monotone]}" for s in record.used if s.monotone in MONOTONE]
+    lines += _wrap(f"constraints: {', '.join(rules)}", width) if rules else []
+    lines += [f"intercept: {record.intercept:+.4f}"] if record.intercept is not None else []
+    lines += [f"{name}: {text}" for name, text in exchange_facts(record.exchanges)]
+    lines += [f"note: {visible(note)}" for note in record.notes]
+    sentence = disclosure_sentence(record.exchanges)
+    return "\n".join([*lines, *([f"disclosure: {sentence}"] if sentence else [])])
+
+
+def trees_text(record: TreesRecord) -> str:
+    """Write the facts of boosted trees.
+
+    Args:
+        record: The facts of a run.
+
+    Returns:
+        Lines for a terminal, without an end of line.
+    """
+    lines = ["Boosted trees", *(f"{name}: {text}" for name, text in trees_facts(record))]
+    lines += [f"note: {visible(note)}" for note in record.notes]
+    sentence = disclosure_sentence(record.exchanges)
+    return "\n".join([*lines, *([f"disclosure: {sentence}"] if sentence else [])])
+
+
+def _number_row(shape: Shape) -> tuple[str, ...]:
+    places = [shape.quantile(0.1), shape.reference, shape.quantile(0.9)]
+    at = [f"{format_value(float(shape.values[k]))}: {shape.effect[k]:+.2f}" for k in places]
+    missing = "" if shape.missing is None else f"{shape.missing.effect:+.2f}"
+    unit = f" ({shape.unit})" if shape.unit else ""
+    return (f"{_shorten(shape.name)}{unit}", *at, missing, "" if shape.edf is None else f"{shape.edf:.1f}")
+
+
+def _level_lines(shape: Shape, width: int) -> list[str]:
+    """Write the levels of a category with their effects and patients, wrapped below its name."""
+    order = sorted(range(len(shape.values)), key=lambda k: (-shape.effect[k], k))
+    parts = [f"{visible(str(shape.values[k]))} {shape.effect[k]:+.2f} ({format_rows(shape.rows[k])})" for k in order]
+    if shape.missing is not None:
+        parts.append(f"missing {shape.missing.effect:+.2f} ({format_rows(shape.missing.rows)})")
+    edf = "" if shape.edf is None else f"; edf {shape.edf:.1f}"
+    return _wrap(f"{_shorten(shape.name)}: {', '.join(parts)} patients{edf}", width)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, max(40, width), subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def _shorten(name: str) -> str:
+    shown = visible(name)
+    return shown if len(shown) <= _LONGEST_NAME else f"{shown[: _LONGEST_NAME - 3]}..."
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]).rstrip()
+        for row in rows
+    ]
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
