@@ -226,16 +226,17 @@ class Method:
         return round_events(server)
 
     @classmethod
-    def keeps_intercept(cls, plan: Plan) -> bool:
-        """Check whether each site keeps an intercept of its own, which never leaves it.
+    def local_part(cls, plan: Plan) -> str:
+        """Name the part of the model of which each site stores its own values after the fit, which never leave it.
 
         Args:
             plan: The experiment's plan.
 
         Returns:
-            True for a generalized linear model with an intercept for each hospital.
+            "intercept" for a generalized linear model with an intercept for each hospital, "shapes" for an additive model with
+            shapes of its own for each hospital; else "none".
         """
-        return False
+        return "none"
 
     @classmethod
     def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:

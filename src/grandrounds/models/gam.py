@@ -81,6 +81,28 @@ class AdditiveModel(ColumnModel):
         out: Array = arrays["intercept"][0] + self.effects(arrays, values).sum(axis=1)
         return out[:, None]
 
+    def add_shapes(self, theta: Array, own: Array) -> Array:
+        """Add a hospital's own shapes to a model (`statistics.own_shapes.OwnShapes.pack`).
+
+        Args:
+            theta: The common model.
+            own: (n,) additions to the intercept, the curves, the levels and the gaps.
+
+        Returns:
+            The hospital's model.
+
+        Raises:
+            BadInput: The additions are those of another model.
+        """
+        arrays, first = dict(self.read(theta)), 0
+        for name in ("intercept", "curve", "levels", "gaps"):
+            size = arrays[name].size
+            arrays[name] = arrays[name] + np.resize(own[first : first + size], arrays[name].shape)
+            first += size
+        if first != len(own):
+            raise BadInput("a hospital's own shapes are those of another additive model", code="damaged-checkpoint")
+        return self.pack(arrays)
+
     def column_shapley(self, arrays: Mapping[str, Array], values: Array, background: Array) -> Array:
         """Compute Shapley values: of a sum of columns, each column's effect less its mean over the background."""
         effect = self.effects(arrays, values)

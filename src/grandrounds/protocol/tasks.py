@@ -396,13 +396,13 @@ _TASKS = (
                 account="sums of a statistic", rows=("train",), is_raw=True, is_masked=True,
             ),
         ),
-        asked_by="`glm`, `cox`, `table1`, `survival`",
+        asked_by="`glm`, `cox`, `gam`, `trees`, `card`, `table1`, `survival`",
         cost=ROWS_COST, is_round_work=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(
         STORE,
-        _reports(_nothing("stored", "yes: the site computed its own intercept, which stays there")),
-        asked_by="`glm`, own intercepts",
+        _reports(_nothing("stored", "yes: the site computed its own intercept or its own shapes, which stay there")),
+        asked_by="`glm`, own intercepts; `gam`, own shapes",
         cost=NO_COST, may_fail=True,
     ),
     TaskSpec(

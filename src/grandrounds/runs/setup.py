@@ -142,8 +142,8 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     spec["tasks"] = list(plan.tasks.plain())
     norm = is_variant_of(plan.method.name, "fedbn")
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
-    if method_class(plan.method.name).keeps_intercept(plan):
-        spec["keeps"] = "intercept"
+    if (part := method_class(plan.method.name).local_part(plan)) != "none":
+        spec["keeps"] = part
     if plugins.is_path(plan.model.name):  # its errors are reported here
         build_model(spec, device="cpu", own_code=True)
     wanted = (plan.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(plan) is None) or needs_mean_patient(plan)

@@ -7,7 +7,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -76,25 +76,35 @@ class SiteStates:
         self._values = {n.removeprefix("value/"): np.array(a) for n, a in arrays.items() if n.startswith("value/")}
 
 
+SHAPES = "shapes"
+"""Part of an additive model of which a site keeps its own: what it adds to the common shapes."""
+
+
 class Personal:
-    """Local entries of the model: each site keeps its own values."""
+    """Local parts of the model: each site keeps its own values, or adds its own shapes to the common ones."""
 
     def __init__(self, states: SiteStates) -> None:
         self._states = states
         self._entries = np.empty(0, np.int64)  # local entries of the model
+        self._add: Callable[[Array, Array], Array] | None = None  # adds a site's own shapes to a model
 
     def agree(self, model: Model, keeps: str) -> None:
-        """Set the local entries of this model, as `keeps` names them."""
+        """Set the local parts of this model, as `keeps` names them."""
+        self._add = getattr(model, "add_shapes", None) if keeps == SHAPES else None
         entries = getattr(model, "site_entries", None)
         self._entries = np.empty(0, np.int64) if entries is None else entries(keeps)
 
     def in_use(self, theta: Any, members: Array) -> Any:
-        """Return models as these sites use them, with the local entries of each site once its training is committed."""
-        local = self._states.read("own", members) if len(self._entries) else None
+        """Return models as these sites use them, with the local parts of each site once its training is committed."""
+        local = self._states.read("own", members) if len(self._entries) or self._add is not None else None
         if local is None:
             return theta
         has_state = self._states.known(members)
         out = np.broadcast_to(theta, (len(members), theta.shape[-1])).copy()
+        if self._add is not None:
+            for k in np.flatnonzero(has_state):
+                out[k] = self._add(out[k], local[k])
+            return out
         out[np.ix_(has_state, self._entries)] = local[has_state]
         return out
 

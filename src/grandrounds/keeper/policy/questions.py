@@ -236,7 +236,7 @@ def _rounds(p: Plan) -> Iterator[Ask]:
         yield from _veil(p)
     elif is_exact(m.name):
         yield _ask(p, tasks.STATISTIC)
-        if method_class(m.name).keeps_intercept(p):
+        if method_class(m.name).local_part(p) != "none":
             yield _ask(p, tasks.STORE)
     else:
         yield _train(p)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -27,9 +28,13 @@ from grandrounds.methods.secure import STATISTIC_BITS, secure_sum
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import STATISTIC, STATISTICS, STORE
 from grandrounds.site.plugin import Columns, SitePlugin, Task
+from grandrounds.site.state import SHAPES
 from grandrounds.statistics import ANSWERS
 from grandrounds.statistics.intercepts import own_intercept
+from grandrounds.statistics.own_shapes import fit_own_shapes
 from grandrounds.statistics.question import Fit, Question, Rows, Total, pack_blocks, unpack_blocks
+
+_log = logging.getLogger("grandrounds.site")
 
 FEWEST_SITES = 3
 """Fewest sites of a sum: of two, each could subtract its own part and read the other's."""
@@ -41,7 +46,7 @@ ENDED = "the fit ended"
 """First words of the reason for which the run of an exact method stops: its fit is complete."""
 
 STORED = "stored"
-"""Report of a site that stored its own intercept."""
+"""Report of a site that stored its own intercept or shapes."""
 
 RESULT = "result"
 """Entry of the method's state with the result, as JSON in bytes."""
@@ -126,13 +131,37 @@ class StatisticSite(SitePlugin):
         return {"sums": _as_whole(sums) if question.whole else sums}
 
     def _store(self, ask: Ask, members: Array) -> Columns:
-        """Store each site's own intercept, as its model uses it. It stays at the site: the answer is yes."""
+        """Store each site's own intercept or shapes, as its model uses them. They stay at the site: the answer is yes."""
+        if SHAPES in ask.shared:
+            return self._store_shapes(ask, members)
         v = ask.shared
         tau2 = float(v["tau2"]) or None
         beta, family = np.asarray(v["beta"]), str(v["family"])
         own = [own_intercept(beta, self._rows_of(k), family=family, tau2=tau2) for k in members.tolist()]
         values = (np.array(own) - float(v["shift"])) / float(v["scale"])
         self.site.states.stage(members, ask.round, {"own": values[:, None]})
+        return {STORED: np.ones(len(members), np.uint8)}
+
+    def _store_shapes(self, ask: Ask, members: Array) -> Columns:
+        """Store what each site adds to the common shapes of an additive model; its log names the columns."""
+        model: Any = self.site.prepared_model()
+        theta = np.asarray(ask.shared[SHAPES], float)
+        arrays, common = model.read(theta), tuple(name for name in str(ask.shared["common"]).split("\x1f") if name)
+        stored = []
+        for k in members.tolist():
+            rows = self._rows_of(k)
+            values = model.values(rows.x)
+            score, y = model.scores(arrays, values)[:, 0], rows.y
+            family, scale = str(ask.shared["family"]), float(ask.shared["scale"])
+            if family == "poisson":
+                score = score + np.log(scale)
+            elif family == "linear":
+                y = (y - float(ask.shared["shift"])) / scale
+            own = fit_own_shapes(arrays, model.columns, values, y, score, family=family, common=common)
+            name = self.site.stack.names[k]
+            _log.info("%s: own shapes of %s", name, ", ".join(own.kept) or "no column: the common model is kept")
+            stored.append(own.pack())
+        self.site.states.stage(members, ask.round, {"own": np.array(stored)})
         return {STORED: np.ones(len(members), np.uint8)}
 
     def _rows_of(self, k: int) -> Rows:

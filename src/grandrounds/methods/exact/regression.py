@@ -199,8 +199,8 @@ class GeneralizedLinear(_Regression):
         return Ask(STORE, shared=shared, to=sites, report=(STORED,))
 
     @classmethod
-    def keeps_intercept(cls, plan: Plan) -> bool:
-        return bool(plan.method.exact.intercept != "common")
+    def local_part(cls, plan: Plan) -> str:
+        return "none" if plan.method.exact.intercept == "common" else "intercept"
 
     @classmethod
     def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
