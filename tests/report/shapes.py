@@ -41,3 +41,23 @@ def trees(**more: Any) -> dict[str, Any]:
         "validation": [0.69, 0.5, 0.45, 0.46], "exchanges": {**EXCHANGES, "count": 80}, "sites": ["a", "b", "c"],
         "rows": 120, "notes": [], **more,
     }  # fmt: skip
+
+
+def card(**more: Any) -> dict[str, Any]:
+    """The key `card` of summary.json: totals from -1 (young, nothing else) to 6."""
+    terms = [
+        {"text": "age at most 40 years", "column": "age", "kind": "at most", "value": 40.0, "points": -1},
+        {"text": "age above 60 years", "column": "age", "kind": "above", "value": 60.0, "points": 2},
+        {"text": "age above 75 years", "column": "age", "kind": "above", "value": 75.0, "points": 1},
+        {"text": "pain: typical", "column": "pain", "kind": "level", "value": "typical", "points": 3},
+        {"text": "pain: not known", "column": "pain", "kind": "missing", "value": None, "points": 1},
+    ]
+    risks = [(-1, -1, 0.02), (0, 1, 0.084), (2, 2, 0.2), (3, 4, 0.45), (5, 6, 0.81)]
+    totals = [
+        {"from": a, "to": b, "rows": 20 + 4 * k, "events": k * 5, "risk": r, "low": r / 2, "high": (1 + r) / 2}
+        for k, (a, b, r) in enumerate(risks)
+    ]
+    return {
+        "terms": terms, "totals": totals, "route": "distilled", "scale": 0.7, "base": -3.1,
+        "exchanges": {**EXCHANGES, "count": 11}, "sites": ["a", "b", "c"], "rows": 140, "notes": [], **more,
+    }  # fmt: skip

@@ -24,6 +24,7 @@ from grandrounds.console.views import compare as compare_view
 from grandrounds.console.views import estimates as estimates_view
 from grandrounds.console.views import ledger
 from grandrounds.console.views import privacy as privacy_view
+from grandrounds.console.views import risk_card as risk_card_view
 from grandrounds.console.views import run as run_view
 from grandrounds.console.views import shapes as shapes_view
 from grandrounds.console.views.compare import Choice, ComparisonView
@@ -110,6 +111,11 @@ def shapes(request: Request, who: Viewer, run: RunName) -> shapes_view.ShapesVie
 @router.get("/run/shape", summary="The shape of one column as Plotly's data and layout")
 def shape(request: Request, who: Viewer, run: RunName, column: Annotated[str, Query(max_length=1024)]) -> dict[str, object]:
     return shapes_view.figure(get_state(request).run_index, run, column)
+
+
+@router.get("/run/card", summary="The risk card of a run: terms with points, and the risk of each total; null without one")
+def risk_card(request: Request, who: Viewer, run: RunName) -> risk_card_view.RiskCardView | None:
+    return risk_card_view.risk_card(get_state(request).run_index, run)
 
 
 @router.get("/run/figure", summary="A figure as Plotly's data and layout")

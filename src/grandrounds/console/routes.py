@@ -22,6 +22,7 @@ from grandrounds.console.views import compare as compare_view
 from grandrounds.console.views import estimates as estimates_view
 from grandrounds.console.views import ledger
 from grandrounds.console.views import privacy as privacy_view
+from grandrounds.console.views import risk_card as risk_card_view
 from grandrounds.console.views import run as run_view
 from grandrounds.console.views import shapes as shapes_view
 from grandrounds.console.views.published import load_study
@@ -67,6 +68,15 @@ def shapes(
     return render_page(
         request, "shapes.html", who=who, run=run_view.head(run_index, run), state=run_index.get(run).state, shapes=found,
         chosen=column if column in names else names[0] if names else "",
+    )  # fmt: skip
+
+
+@router.get("/card")
+def risk_card(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], run: RunName) -> Response:
+    run_index = get_state(request).run_index
+    return render_page(
+        request, "risk_card.html", who=who, run=run_view.head(run_index, run), state=run_index.get(run).state,
+        card=risk_card_view.risk_card(run_index, run),
     )  # fmt: skip
 
 

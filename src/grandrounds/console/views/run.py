@@ -113,6 +113,7 @@ class RunHead(BaseModel):
     task: str = CLASSIFICATION
     tiles: list[tuple[str, str, str]] = []  # scores of other tasks: name, value, note
     has_shapes: bool = False
+    has_card: bool = False
     statement: str
     megabytes: float | None
     seconds: float | None
@@ -171,6 +172,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
                 if _has_drift(summary, kind)
             },
             "has_shapes": bool(summary.get("shapes")),
+            "has_card": bool(summary.get("card")),
             "warnings": list(summary.warnings),
             "statement": str(summary.privacy["statement"]),
             "megabytes": (cost["bytes_down"] + cost["bytes_up"]) / 1e6,
