@@ -115,15 +115,19 @@ def run_progress(progress: RunProgress) -> Iterator[Callable[[RunEvent], None]]:
     if callable(progress):
         yield progress
         return
-    bar, total = make_bar("round", progress), 0
+    bar: Bar = SilentBar()
+    total = 0
 
     def show(event: RunEvent) -> None:
-        nonlocal total
+        nonlocal bar, total
         if event["event"] == "start":
-            total = int(event["rounds"])
-            bar.update(f"{event['sites']} sites", int(event["done"]), total)
+            bar = make_bar("exchange" if event.get("exchanges") else "round", progress)
+            total = 0 if event.get("exchanges") else int(event["rounds"])  # the end of a fit is not known before
+            bar.update(f"{event['sites']} sites", int(event["done"]), total or int(event["done"]))
         elif event["event"] == "round":
-            bar.update(_scores(event.get("test") or {}), int(event["round"]), total)
+            done = int(event["round"])
+            step = _scores(event.get("test") or {}) if total else str(event.get("why", "")).partition(" (")[0]
+            bar.update(step, done, total or done)
 
     try:
         yield show

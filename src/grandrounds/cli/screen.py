@@ -84,6 +84,7 @@ class Watch:
             transient=False,
         )
         self._task: TaskID | None = None
+        self._noun = "round"
 
     def __enter__(self) -> Callable[[ProgressEvent], None]:
         return self._event
@@ -93,7 +94,7 @@ class Watch:
             self._bar.stop()
         if kind is KeyboardInterrupt:
             self._console.print(
-                "stopped; finished rounds are saved: `rounds resume RUN` continues the run", highlight=False
+                f"stopped; finished {self._noun}s are saved: `rounds resume RUN` continues the run", highlight=False
             )
 
     def _event(self, event: ProgressEvent) -> None:
@@ -132,7 +133,10 @@ class Watch:
         for warning in event["warnings"]:
             self._console.print(warn(warning), highlight=False, soft_wrap=True)
         self._bar.start()
-        self._task = self._bar.add_task("rounds", total=event["rounds"], completed=event["done"], figures="")
+        if event.get("exchanges"):
+            self._noun = "exchange"
+        total = None if event.get("exchanges") else event["rounds"]  # the end of a fit is not known before
+        self._task = self._bar.add_task(f"{self._noun}s", total=total, completed=event["done"], figures="")
 
     def _round(self, event: ProgressEvent) -> None:
         assert self._task is not None  # a run starts before its rounds
@@ -142,11 +146,12 @@ class Watch:
             figures = "  ".join(f"{metric_label(m)} {number(t[m], 3)}" for m in names)
             self._bar.update(self._task, advance=1, figures=figures)
         else:
-            self._bar.update(self._task, advance=1)
+            step = str(event.get("why", "")).partition(" (")[0] if self._noun == "exchange" else ""
+            self._bar.update(self._task, advance=1, figures=step.partition(", ")[2])
         for note in event["notes"]:
-            self._console.print(warn(note, f"round {event['round']}:"))
+            self._console.print(warn(note, f"{self._noun} {event['round']}:"))
         for site, why in event["missing"].items():
-            self._console.print(warn(f"without {site} ({why})", f"round {event['round']}:"))
+            self._console.print(warn(f"without {site} ({why})", f"{self._noun} {event['round']}:"))
 
 
 def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verbose: bool = False) -> None:

@@ -443,6 +443,8 @@ class ExactMethod(Method):
             yield f"method '{name}' computes in double precision: set engine.precision = 'float64'"
         if plan.privacy.epsilon is not None or plan.privacy.mechanism != "none":
             yield f"no DP accounting for method '{name}' yet: remove privacy.epsilon and privacy.mechanism, or use 'veil'"
+        if plan.privacy.secure and plan.privacy.on_halt == "skip":
+            yield f"a fit of method '{name}' cannot skip an exchange: set privacy.on_halt = 'retry' or 'stop'"
         if plan.train.early_stop or plan.train.finetune:
             yield f"method '{name}' has no training steps: set train.early_stop = 0 and train.finetune = 0"
         if plan.tasks.plain():
