@@ -147,16 +147,26 @@ def evaluate(
 
 def export(
     run: RunFolder,
-    target: Annotated[str, typer.Option("--to", help="onnx, or json with the coefficients and the preprocessing.")],
-    out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx or RUN/model.json).")] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="onnx, or json with the coefficients and the preprocessing; of model 'trees' also lightgbm and xgboost.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write (default: RUN/model.onnx, .json, .lightgbm.txt or .xgboost.json)."),
+    ] = None,
     model_site: ForSite = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Export the model of a finished run for other programs, with its preprocessing."""
+    from grandrounds.runs.export import FILES
     from grandrounds.runs.export import export as write
     from grandrounds.runs.run import Run
 
     finished_run = Run(run, trust_code=trust_code)
-    path = out or finished_run.folder / f"model.{target}"
+    path = out or finished_run.folder / FILES.get(target, "model")
     write(_model(finished_run, model_site), target, path)
     echo(str(path))

@@ -1,4 +1,5 @@
-"""Export of a trained model for other programs: JSON to score by hand, ONNX for a runtime. Both start at the raw columns.
+"""Export of a trained model for other programs, from the raw columns: JSON to score by hand, ONNX for a runtime, and trees in the
+formats of LightGBM and XGBoost.
 
 A classifier gives probabilities. Other outcomes give one prediction: a number (identity), an expected count (exp), or for
 survival the log hazard relative to inputs of zero, a risk score without a time scale.
@@ -7,7 +8,6 @@ survival the log hazard relative to inputs of zero, a risk score without a time 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ from grandrounds.data.kinds import outcome_of
 from grandrounds.data.outcome import Outcome
 from grandrounds.data.schema import Schema
 from grandrounds.models import Dense
+from grandrounds.models.protocol import COLUMN_KERNELS
 from grandrounds.runs.model import TrainedModel
+from grandrounds.runs.onnx_graph import Graph, finish_graph
 
 _HOW = (
     "For each numeric column: x = value, or `fill` if missing; x = min(max(x, low), high); input = (x - centre) / scale. "
@@ -84,10 +86,17 @@ def dense_parts(model: TrainedModel, kind: str) -> tuple[Dense, Encoding, Schema
     """Return the net, encoding and schema of a logistic or linear model or MLP; other models are refused."""
     if not (isinstance(model.net, Dense) and isinstance(model.encoding, Encoding) and model.schema):
         raise BadInput(
-            f"only logistic, linear and mlp models are exported to {kind}; this one is '{model.spec['name']}'",
+            f"only logistic, linear and mlp models are exported to {kind}; this is '{model.spec['name']}'{_instead(model)}",
             code="model-not-exportable",
         )
     return model.net, model.encoding, model.schema
+
+
+def _instead(model: TrainedModel) -> str:
+    """Name the formats of a model that reads whole columns."""
+    if model.net.kernel not in COLUMN_KERNELS:
+        return ""
+    return ": use onnx, lightgbm or xgboost" if model.net.kernel == "trees" else ": use onnx"
 
 
 def to_onnx(model: TrainedModel) -> Any:
@@ -103,18 +112,39 @@ def to_onnx(model: TrainedModel) -> Any:
             "export to ONNX needs the package onnx: pip install 'grandrounds[onnx]'", code="missing-package"
         ) from None
 
+    if model.net.kernel in COLUMN_KERNELS:
+        from grandrounds.runs.export_columns import build_column_graph
+
+        return build_column_graph(model)
     net, encoding, _ = dense_parts(model, "onnx")
     return build_graph(model, net, encoding)
 
 
+FILES = {"json": "model.json", "onnx": "model.onnx", "lightgbm": "model.lightgbm.txt", "xgboost": "model.xgboost.json"}
+"""Formats, and the file that each is written to in the run folder."""
+
+
 def export(model: TrainedModel, kind: str, path: Path) -> None:
-    """Write the model to `path` as 'json' or 'onnx'."""
+    """Write the model to a file.
+
+    Args:
+        model: The model.
+        kind: A format of `FILES`.
+        path: The file.
+
+    Raises:
+        BadInput: The format is unknown or does not fit the model, or the file cannot be written.
+    """
+    if kind not in FILES:
+        raise BadInput(f"cannot export to '{kind}'; known: {', '.join(FILES)}", code="unknown-format")
     if kind == "json":
         data = json.dumps(to_json(model), indent=1).encode()
     elif kind == "onnx":
         data = to_onnx(model).SerializeToString()
     else:
-        raise BadInput(f"cannot export to '{kind}'; known: json, onnx", code="unknown-format")
+        from grandrounds.runs.export_trees import to_lightgbm, to_xgboost
+
+        data = (to_lightgbm(model) if kind == "lightgbm" else json.dumps(to_xgboost(model))).encode()
     try:
         write_atomic(path, data)
     except OSError as e:
@@ -157,40 +187,9 @@ def score_json(values: dict[str, Any], row: dict[str, Any]) -> list[float]:
     return [float(v) for v in e / e.sum()]
 
 
-class _Graph:
-    """Collect nodes and constants under fresh names."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-        self.inputs: list[Any] = []
-
-    def constant(self, value: Any) -> str:
-        from onnx import numpy_helper
-
-        name = f"c{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value), name))
-        return name
-
-    def node(self, op: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        from onnx import helper
-
-        name = f"n{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op, list(inputs), [name], domain=domain, **attributes))
-        return name
-
-    def input(self, name: str, kind: int) -> str:
-        from onnx import helper
-
-        self.inputs.append(helper.make_tensor_value_info(name, kind, ["n", 1]))
-        return name
-
-
 def build_graph(model: TrainedModel, net: Dense, encoding: Encoding) -> Any:
     """Build a checked ModelProto. It computes in double precision, as the package's own preparation does."""
-    from onnx import TensorProto, checker, helper
-
-    g = _Graph()
+    g = Graph()
     numeric = [_numeric(g, rule) for rule in encoding.numeric]
     blocks = [x for x, _ in numeric] + [gap for _, gap in numeric if gap]
     blocks += [_categorical(g, rule) for rule in encoding.categorical]
@@ -204,42 +203,10 @@ def build_graph(model: TrainedModel, net: Dense, encoding: Encoding) -> Any:
         h = g.node("Add", g.node("MatMul", h, weight), bias)
         if i < last:
             h = g.node("Relu", h)
-    outcome = outcome_of(encoding)
-    if outcome is not None:
-        h = _predict_outcome(g, h, outcome)
-    elif net.outputs == 1:
-        risk = g.node("Sigmoid", h)
-        h = g.node("Concat", g.node("Sub", g.constant(np.array([1.0])), risk), risk, axis=1)
-    else:
-        h = g.node("Softmax", h, axis=1)
-    name, width = ("probabilities", len(encoding.classes)) if outcome is None else ("prediction", 1)
-    g.nodes.append(helper.make_node("Identity", [h], [name]))
-    out = helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["n", width])
-    graph = helper.make_graph(g.nodes, "grandrounds", g.inputs, [out], g.constants)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    proto = helper.make_model(graph, opset_imports=opsets, producer_name="grandrounds", ir_version=8)
-    facts: dict[str, Sequence[object]] = {"task": [] if outcome is None else [outcome.task]}
-    if outcome is None:
-        event = [] if model.event is None else [model.event.word]
-        facts = {"classes": encoding.classes, "event": event, "threshold": [model.threshold]}
-    for key, value in facts.items():
-        entry = proto.metadata_props.add()
-        entry.key, entry.value = key, ",".join(str(v) for v in value)
-    checker.check_model(proto)
-    return proto
+    return finish_graph(g, h, model, outputs=net.outputs)
 
 
-def _predict_outcome(g: _Graph, z: str, outcome: Outcome) -> str:
-    """Convert the output of a net to a prediction: identity, exp, or the risk score itself."""
-    if outcome.task == SURVIVAL:
-        return z
-    scale = g.constant(np.array([outcome.scale]))
-    if outcome.task == COUNT:
-        return g.node("Mul", g.node("Exp", z), scale)
-    return g.node("Add", g.node("Mul", z, scale), g.constant(np.array([outcome.centre])))
-
-
-def _numeric(g: _Graph, rule: Numeric) -> tuple[str, str]:
+def _numeric(g: Graph, rule: Numeric) -> tuple[str, str]:
     from onnx import TensorProto
 
     raw = g.node("Cast", g.input(rule.name, TensorProto.FLOAT), to=TensorProto.DOUBLE)
@@ -250,13 +217,13 @@ def _numeric(g: _Graph, rule: Numeric) -> tuple[str, str]:
     return x, g.node("Cast", gap, to=TensorProto.DOUBLE) if rule.indicator else ""
 
 
-def _product(g: _Graph, inputs: str, places: tuple[int, ...]) -> str:
+def _product(g: Graph, inputs: str, places: tuple[int, ...]) -> str:
     """Multiply the inputs at these places."""
     factors = g.node("Gather", inputs, g.constant(np.array(places, np.int64)), axis=1)
     return g.node("ReduceProd", factors, axes=[1], keepdims=1)
 
 
-def _categorical(g: _Graph, rule: Categorical) -> str:
+def _categorical(g: Graph, rule: Categorical) -> str:
     from onnx import TensorProto
 
     raw = g.input(rule.name, TensorProto.STRING)
