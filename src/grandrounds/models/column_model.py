@@ -131,7 +131,7 @@ class ColumnModel:
         return read_columns(x, self.columns)
 
     def shapley(self, theta: Array, x: Array, background: Array) -> Array:
-        """Compute exact Shapley values (n, outputs, d) of the logits; a column's value stands at its first input.
+        """Compute exact Shapley values (n, outputs, d) of the logits; a column's value is at its first input.
 
         Args:
             theta: The model.

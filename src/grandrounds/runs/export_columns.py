@@ -55,7 +55,8 @@ def build_column_graph(model: TrainedModel) -> Any:
     if net.kernel not in _SCORES:
         raise BadInput(f"models '{net.kernel}' are not exported to onnx", code="model-not-exportable")
     g = Graph()
-    rules: dict[str, Numeric | Categorical] = {r.name: r for r in (*encoding.numeric, *encoding.categorical)}
+    rules: dict[str, Numeric | Categorical] = {r.name: r for r in encoding.numeric}
+    rules |= {r.name: r for r in encoding.categorical}
     inputs = [_input(g, column, rules[column.name]) for column in net.columns]
     scores = _SCORES[net.kernel](g, inputs, model)
     return finish_graph(g, scores, model, outputs=net.outputs)
