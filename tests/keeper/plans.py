@@ -75,6 +75,10 @@ PLANS: dict[str, dict[str, Any]] = {
         method={"name": "veil", "veil": {"selection": "select_then_fit", "features": 3}}, data=PUBLIC,
         privacy={"epsilon": 5.0, "secure": True},
     ),
+    "private-gam": plan(model={"name": "gam"}, data=PUBLIC, privacy={"epsilon": 5.0}),
+    "private-gam secure": plan(
+        model={"name": "gam"}, data=PUBLIC, privacy={"epsilon": 5.0, "secure": True}, evaluation={"calibrate": "platt"}
+    ),
     "veil moments": plan(
         method={"name": "veil", "veil": {"selection": "moments", "features": 3}}, data=PUBLIC, privacy={"epsilon": 5.0}
     ),

@@ -38,6 +38,10 @@ RUNS = {
     "veil, moments": ({"method": veil("moments")}, STRICT),
     "veil, sums, secure": ({"method": veil("select_then_fit"), "privacy": {"secure": True}}, STRICT),
     "veil, moments, secure": ({"method": veil("moments"), "privacy": {"secure": True}}, STRICT),
+    "private-gam": ({"method": {"name": "private-gam"}}, STRICT),
+    "private-gam, platt, secure": (
+        {"method": {"name": "private-gam"}, "privacy": {"secure": True}, "evaluation": PLATT}, STRICT
+    ),
     "veil, percentiles, secure": ({"method": veil("moments", percentiles=0.1), "privacy": {"secure": True}}, STRICT),
 }
 

@@ -83,7 +83,7 @@ HELD_SHAPE = ("held",)
 """A held report leaves its shape alone; of task `lend` it is how many rows arrived."""
 
 BUDGETED = {
-    **{name: plan(LENT, DP, method={"name": name}) for name in METHODS if name not in ("veil", "sse-agg")},
+    **{name: plan(LENT, DP, method={"name": name}) for name in METHODS if name not in ("veil", "sse-agg", "private-gam")},
     "sse-agg": plan(TWO, DP, method={"name": "sse-agg"}, explain={"sketch": "auto"}),
     **{name: p for name, p in PLANS.items() if p.get("privacy", {}).get("epsilon") is not None},
     "dp-sgd, calibrated": plan(DP, method={"name": "fedavg"}, evaluation={"calibrate": "platt"}),
@@ -93,7 +93,10 @@ BUDGETED = {
         {"data": AGREED, "privacy": {"epsilon": 5.0}}, method={"name": "veil"}, evaluation={"calibrate": "platt"}
     ),
 }
-NOT_PRIVATE = {"xfed", "moon", "fedbn", "fedasync", "fedbuff", "clustered", "glm", "cox", "table1", "survival"}
+NOT_PRIVATE = {
+    *("xfed", "moon", "fedbn", "fedasync", "fedbuff", "clustered"),
+    *("glm", "cox", "table1", "survival", "gam", "trees", "card"),
+}
 """Methods that are refused under a budget, in words, before a patient is looked at by a model."""
 
 
@@ -145,6 +148,7 @@ MECHANISMS = {
     "dp-sgd": {"privacy": {"mechanism": "dp-sgd", "epsilon": 5.0, "min_rows": 10}, "method": {"name": "fedavg"}},
     "client": {"privacy": {"mechanism": "client", "epsilon": 5.0}, "method": {"name": "fedavg", "weigh": "uniform"}},
     "veil": {"privacy": {"epsilon": 5.0}, "data": AGREED, "method": {"name": "veil"}},
+    "private-gam": {"privacy": {"epsilon": 5.0}, "data": AGREED, "model": {"name": "gam"}},
 }
 
 

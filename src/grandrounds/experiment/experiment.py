@@ -42,6 +42,7 @@ from grandrounds.methods import METHODS, is_exact, is_variant_of, method_class
 from grandrounds.methods.anchors import ADAPTIVE_STRENGTH, DEFAULT_STRENGTH
 from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.exact.exchange import ExactMethod
+from grandrounds.methods.exact.private_gam import PrivateGAM
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.sse_agg.method import choose_regularizer
@@ -302,15 +303,26 @@ class Experiment(Section):
         """Return the experiment with model and method of the same name, and their coding, where one implies the other.
 
         Raises:
-            BadInput: data.coding does not fit a model that reads whole columns.
+            BadInput: data.coding or data.encoding does not fit a model that reads whole columns.
         """
         model, method, data = self.model, self.method, self.data
-        if method.name in COLUMN_MODELS and model.name != method.name and "name" not in model.model_fields_set:
-            model = model.model_copy(update={"name": method.name})
+        wanted = "gam" if method.name == PrivateGAM.name else method.name
+        if wanted in COLUMN_MODELS and model.name != wanted and "name" not in model.model_fields_set:
+            model = model.model_copy(update={"name": wanted})
         if model.name not in READS_COLUMNS:
             return self
-        if model.name in COLUMN_MODELS and method.name != model.name and "name" not in method.model_fields_set:
+        if model.name in COLUMN_MODELS and wanted != model.name and "name" not in method.model_fields_set:
             method = method.model_copy(update={"name": model.name})
+        if method.name == "gam" and self.privacy.epsilon is not None:
+            method = method.model_copy(update={"name": PrivateGAM.name})
+        if method.name == PrivateGAM.name and data.encoding != "public":
+            if "encoding" in data.model_fields_set:
+                raise BadInput(
+                    "data.encoding is 'fitted', which tells about rows without noise: set data.encoding = 'public' for model "
+                    "'gam' with privacy.epsilon, or remove privacy.epsilon",
+                    code="conflicting-settings",
+                )
+            data = data.model_copy(update={"encoding": "public"})
         if data.coding != "columns":
             if "coding" in data.model_fields_set:
                 raise BadInput(
@@ -379,7 +391,7 @@ class Experiment(Section):
         weigh = m.weigh.model_copy(update={"rule": rule, "least_share": least, "own_halves": halves})
         update = {"weigh": weigh, "stability": stability, "anchor": anchor, "trust": self._trust()}
         if self.model.name in READS_COLUMNS and not is_exact(m.name) and "rounds" not in m.model_fields_set:
-            update |= {"rounds": 1}  # 'pooled' and 'local' fit it once
+            update |= {"rounds": 1}  # 'pooled', 'local' and 'private-gam' fit it once
         if is_exact(m.name):
             usual = "random" if partition == "column" else "common"
             intercept = usual if m.exact.intercept == "auto" else m.exact.intercept

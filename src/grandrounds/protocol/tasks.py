@@ -58,6 +58,7 @@ DIVERGE, WEIGHTS, CONTRIBUTE = "trust.diverge", "trust.weights", "trust.contribu
 CENSUS, PROPOSE, SCORES, MOMENTS = "veil.census", "veil.propose", "veil.scores", "veil.moments"
 PERCENTILES = "veil.percentiles"
 STATISTIC, STORE = "statistic", "statistic.store"
+COUNT_CELLS = "gam.counts"
 INTRODUCE, MEET = "secagg.introduce", "secagg.meet"
 KEYS, MASK_SHARES, MASKED = "secagg.keys", "secagg.shares", "secagg.masked"
 SIGN, UNMASK = "secagg.sign", "secagg.unmask"
@@ -398,6 +399,19 @@ _TASKS = (
         ),
         asked_by="`glm`, `cox`, `gam`, `trees`, `card`, `table1`, `survival`",
         cost=ROWS_COST, is_round_work=True, is_learning=True, is_payload=True,
+    ),
+    TaskSpec(
+        COUNT_CELLS,
+        _reports(
+            ReportSpec(
+                "cells", CELLS,
+                charged("patients counted by bin and outcome of every column",
+                        "private additive model: `counts of patients by bin and outcome`"),
+                is_masked=True,
+            )
+        ),
+        asked_by="model `gam` with `privacy.epsilon`",
+        cost=OWN_COST, noised_by=("noise",), is_round_work=True, is_learning=True, is_payload=True,
     ),
     TaskSpec(
         STORE,

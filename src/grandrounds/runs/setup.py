@@ -137,7 +137,7 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
         classes=len(encoding.classes),
         task=task_of(encoding),
         encoding=encoding,
-        options={**plan.plain()["method"][plan.model.name], LEAST: plan.method.exact.least} if by_column else None,
+        options=_fit_options(plan) if by_column else None,
     )
     spec["tasks"] = list(plan.tasks.plain())
     norm = is_variant_of(plan.method.name, "fedbn")
@@ -188,6 +188,12 @@ def _incomplete(consortium: Consortium) -> list[str]:
     gone = sorted({*sites.tolist()} - {*consortium.stack.names})
     shown = ", ".join(gone[:10]) + (f" and {len(gone) - 10} more" if len(gone) > 10 else "")
     return [f"no row has a value in every feature at {shown}: left out of the run (data.complete)"] if gone else []
+
+
+def _fit_options(plan: Plan) -> dict[str, Any]:
+    """Return the settings of a fit by columns; the private additive model is one of steps."""
+    options = {**plan.plain()["method"][plan.model.name], LEAST: plan.method.exact.least}
+    return {**options, "basis": "steps"} if is_variant_of(plan.method.name, "private-gam") else options
 
 
 def _event(plan: Plan, encoding: AnyEncoding, *, resumed: bool) -> Event | None:

@@ -24,6 +24,13 @@ NEEDS: dict[str, dict] = {
     "xfed": {"method": {"rounds": 1, "xfed": {"steps": 1, "samples": 1}}, "reference": {"scoring": {"rows": 8, "sent": True}}},
     "fedbn": {"model": {"name": "deep-cnn", "norm": "batch"}, "method": {"rounds": 1}},
     "glm": {"method": {"rounds": 30}},
+    "private-gam": {
+        "privacy": {"epsilon": 5.0},
+        "data": {
+            "ranges": {"age": [30, 90], "lactate": [0.5, 6], "pressure": [45, 105]},
+            "levels": {"ward": ["medical", "surgical", "cardiac"], "died": ["0", "1"]},
+        },
+    },
     "veil": {"privacy": {"epsilon": 5.0}, "method": {"rounds": 1, "veil": {"selection": "moments"}}},
 }
 """What a method cannot run without. One that is new and needs nothing is attacked as it is."""
@@ -57,7 +64,7 @@ def values_for(name: str, tables) -> dict:
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("name", [*averaging_methods(), "glm"])
+@pytest.mark.parametrize("name", [*averaging_methods(), "glm", "private-gam"])
 def test_a_run_of_it_is_attacked_and_shadowed(name, tables, tmp_path):
     if name in OF_IMAGES:
         pytest.importorskip("torch")
@@ -66,7 +73,7 @@ def test_a_run_of_it_is_attacked_and_shadowed(name, tables, tmp_path):
     (threshold,) = found.attacks
     assert 0 <= threshold.auc <= 1 and threshold.members > 20 < threshold.nonmembers
     assert found.separate == bool(run.summary["models"]) and (not found.separate or name in APART)
-    assert (found.promise is not None) == (name == "veil")
+    assert (found.promise is not None) == (name in ("veil", "private-gam"))
     held = RunRows.read(run)
     rows, given = shadow_runs._shadow_rows(held)
     bundle = (run.folder / "attacks").resolve() / "given.rows.safetensors"

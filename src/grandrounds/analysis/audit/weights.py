@@ -63,6 +63,8 @@ def recompute_weights(
         out.compare("the weight", weights, sites, mixed)
     elif method.name == "local":
         out.compare("the weight", weights, sites, np.ones(len(sites)))
+    elif method.name == "private-gam":
+        out.compare("the weight", weights, sites, np.full(len(sites), 1 / len(sites)))
     elif method.name == "veil":
         reported_rows = signals.get("rows_said")
         roots = np.ones(len(sites)) if reported_rows is None else np.sqrt(column(reported_rows, sites))

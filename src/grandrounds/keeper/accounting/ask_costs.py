@@ -28,6 +28,7 @@ from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.packing import layout_reports, narrow_layout, packed_size
 from grandrounds.protocol.tasks import (
     CENSUS,
+    COUNT_CELLS,
     MAPS,
     MOMENTS,
     PERCENTILES,
@@ -40,12 +41,14 @@ from grandrounds.protocol.tasks import (
 )
 from grandrounds.site.stack import PARTS
 from grandrounds.site.train_job import TrainConfig
+from grandrounds.statistics.private_scores import count_sensitivity
 
 TRUST = "secure aggregation"
 
 _MOST_STEPS = 10**9
 _MOST_DRAWS = 10**6
 _CELLS = "counts of patients in agreed cells, for percentiles"
+_BINS = "counts of patients by bin and outcome"
 _COUNTS, _SCORES, _MOMENTS = "rows and events", "sums of clipped scores", "sums of second moments"
 
 _NORMAL = 2.0**25
@@ -277,6 +280,11 @@ def _percentiles(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
     return _clipped_sum(ask, rows, _CELLS, math.sqrt(len(json.loads(str(ask.shared["columns"])))))
 
 
+def _count_cells(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
+    """Charge counts by bin and outcome: a patient is in one cell of each named column and in one total, whatever the bins are."""
+    return _clipped_sum(ask, rows, _BINS, count_sensitivity(len(json.loads(str(ask.shared["columns"])))))
+
+
 def _clipped_sum(ask: Ask, rows: RowCounts, description: str, reach: float) -> AskCost:
     """Charge a sum with the site's own noise, or one that is held for a secure sum with noise."""
     noise = _number(ask.shared, "noise")
@@ -308,6 +316,7 @@ READERS: Mapping[str, Callable[[Ask, RowCounts, Terms], AskCost]] = {
     SCORES: _scores,
     MOMENTS: _moments,
     PERCENTILES: _percentiles,
+    COUNT_CELLS: _count_cells,
 }
 """Readers of tasks whose cost follows from the settings of the Ask (`OWN_COST` in the table of tasks)."""
 

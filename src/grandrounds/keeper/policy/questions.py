@@ -234,6 +234,8 @@ def _rounds(p: Plan) -> Iterator[Ask]:
         yield _ask(p, tasks.SCORE, "losses")
     if is_variant_of(m.name, "veil"):
         yield from _veil(p)
+    elif is_variant_of(m.name, "private-gam"):
+        yield _ask(p, tasks.COUNT_CELLS, noise=float(not p.privacy.secure))
     elif is_exact(m.name):
         yield _ask(p, tasks.STATISTIC)
         if method_class(m.name).local_part(p) != "none":
@@ -248,7 +250,7 @@ def _rounds(p: Plan) -> Iterator[Ask]:
             yield _ask(p, tasks.DIVERGE)
             yield _ask(p, tasks.CONTRIBUTE)
     if p.privacy.secure:
-        noise = p.privacy.mechanism == CLIENT or is_variant_of(m.name, "veil")
+        noise = p.privacy.mechanism == CLIENT or is_variant_of(m.name, "veil") or is_variant_of(m.name, "private-gam")
         masked: dict[str, Value] = {"tag": f"{tasks.MODELS} 1", "noise": float(noise)}
         for task in tasks.SUM_STEPS:
             yield _ask(p, task, **(masked if task == tasks.MASKED else {}))
