@@ -9,6 +9,7 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.compare import check_metrics, compare
+from grandrounds.analysis.comparison_page import comparison_page
 from grandrounds.runs.batch import run_all
 from tests.command import rounds
 from tests.support import refused
@@ -148,3 +149,26 @@ def test_runs_that_predict_different_events_are_not_compared_in_silence(runs, tm
     assert "benign" in said and "malignant" in said and compare(runs).warnings == []
     shown = rounds("compare", str(runs[0].folder), str(turned.folder))
     assert "do not predict the same event" in shown.stderr + shown.stdout
+
+
+def test_the_price_of_models(tmp_path):
+    """Two rounds of a logistic model send its weights twice; a forest is sent once; pooled rows have no such price."""
+    base = gr.Experiment.parse({**BASE, "engine": {"precision": "float64"}, "model": {"trees": 2}})
+    options = {"seeds": 1, "references": False, "metrics": ["accuracy", "auroc"], "jobs": 1}
+    result = gr.compare(base, models=["logistic", "forest"], out=tmp_path / "c", **options)
+    pooled = gr.run(base.with_settings(["method.name=pooled"]), out=tmp_path / "pooled")
+    prices = {arm.label: result.price(arm) for arm in result.arms}
+    first = next(iter(result.arms[0].runs.values()))
+    assert (prices["logistic"].exchanges, prices["forest"].exchanges) == (2, 1)
+    assert prices["logistic"].bytes_up == pytest.approx(2 * 8 * (first.summary["parameters"] + 1), rel=0.2)  # and the row count
+    assert prices["forest"].cpu_seconds > 0
+    beside = compare([first, pooled])
+    assert beside.price(beside.arms[1]).exchanges is None and beside.price(beside.arms[1]).bytes_up is None
+    assert result.headline == "auroc"
+    written = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert [p["exchanges"] for p in written["prices"]] == [2, 1]
+    page = (tmp_path / "c" / "report.html").read_text()
+    assert "<h2>Price</h2>" in page and "rows leave" not in page
+    assert "rows leave" in comparison_page(beside.to_dict(), {})
+    with refused("conflicting-options"):
+        gr.compare("heart", methods=["fedavg"], models=["gam"])

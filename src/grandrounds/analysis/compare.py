@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import TrainSettings
 from grandrounds.core.plugins import is_path, last_word
+from grandrounds.methods.baselines import POOLED
 from grandrounds.methods.dp import DP_SGD
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.sse_agg.method import choose_regularizer
@@ -24,8 +25,9 @@ from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.metrics import DESCRIPTIONS, METRICS, PairedTest, Place, Summary, paired_t, shown_in
 from grandrounds.metrics.fairness import lowest_accuracy, worst_site
 from grandrounds.metrics.names import FINETUNED_PREFIX, OOD_PREFIX, base_metric, metric_range
-from grandrounds.metrics.scores import OUTCOME_SCORES
+from grandrounds.metrics.scores import HEADLINE, OUTCOME_SCORES
 from grandrounds.metrics.statistics import clip_pair, describe_bounded
+from grandrounds.models import READS_COLUMNS
 from grandrounds.report.outcome import is_classification, task_of_run
 from grandrounds.runs.run import Run
 
@@ -72,6 +74,21 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Price:
+    """Mean cost of the runs of an arm.
+
+    Attributes:
+        exchanges: Exchanges between server and sites: the rounds of a run. None for pooled rows, which leave the hospitals.
+        bytes_up: Bytes of the arrays that one site sends in training, without evaluation and preparation. None for pooled rows.
+        cpu_seconds: CPU time of the whole run. None for runs of early versions, which did not measure it.
+    """
+
+    exchanges: float | None
+    bytes_up: float | None
+    cpu_seconds: float | None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Arms side by side; the others are compared with the first."""
 
@@ -107,6 +124,22 @@ class Comparison:
         return clip_pair(paired_t(arm.values(metric, keys), first.values(metric, keys)), metric_range(metric))
 
     @property
+    def headline(self) -> str:
+        """The metric shown beside the prices: the one that ranks models of this task, or the first."""
+        first = next(iter(self.arms[0].runs.values()))
+        usual = HEADLINE[task_of_run(first.summary)]
+        return usual if usual in self.metrics else self.metrics[0]
+
+    def price(self, arm: Arm) -> Price:
+        """Return the mean cost of the runs of an arm.
+
+        Args:
+            arm: The arm.
+        """
+        prices = [_price(run) for run in arm.runs.values()]
+        return Price(*(_mean([getattr(p, f.name) for p in prices]) for f in fields(Price)))
+
+    @property
     def warnings(self) -> list[str]:
         """One sentence where the runs do not predict the same event: their figures cannot be compared."""
         events_by_arm = {arm.label: {_event(run) for run in arm.runs.values()} for arm in self.arms}
@@ -133,7 +166,9 @@ class Comparison:
                     "paired_to_first": None if pair is None else asdict(pair),
                 }
             )
-        return dict(plain({"schema": 1, "first": self.arms[0].label, "warnings": self.warnings, "rows": rows}))
+        prices = [{"arm": arm.label, **asdict(self.price(arm))} for arm in self.arms]
+        head = {"schema": 1, "first": self.arms[0].label, "warnings": self.warnings, "headline": self.headline}
+        return dict(plain({**head, "rows": rows, "prices": prices}))
 
 
     @property
@@ -166,6 +201,22 @@ def _event(run: Run) -> str:
         return str(run.plan["data"]["label"] or "label")
     event = run.summary.get("event")
     return f"{run.plan['data']['label'] or 'label'} = {event['class'] if event else 'the last class'}"
+
+
+def _price(run: Run) -> Price:
+    summary = run.summary
+    cost = summary["cost"]
+    seconds = cost.get("cpu_seconds")
+    if run.plan["method"]["name"] == POOLED:
+        return Price(None, None, seconds)
+    sites = sum(rows["train"] > 0 for rows in summary["rows"].values())
+    sent = cost.get("payload_up")
+    return Price(float(summary["rounds"]), None if sent is None else float(sent) / max(1, sites), seconds)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _value_at(run: Run, metric: str, seconds: float) -> float:
@@ -327,13 +378,18 @@ def _labels(plans: Sequence[PlainPlan], *, with_method: bool) -> list[str]:
 
 
 def _implied_settings(plan: PlainPlan) -> dict[str, object]:
-    """Return the settings that `auto` gives a method's parts: they are implied by the method's name."""
+    """Return the settings that `auto` gives a method's parts, and a model its coding: they are implied by the names of both."""
     method, cohorts = plan["method"], plan["method"].get("cohorts", {})
+    whole = plan["model"]["name"] in READS_COLUMNS
+    coded: dict[str, object] = {
+        "data.coding": "columns" if whole else "levels",
+        "engine.precision": "float64" if whole else "float32",
+    }
     if is_path(method["name"]):
-        return {}
+        return coded
     if method["name"] != "sse-agg":
         rule = TRUST if method["name"] == "fedxchain" else "data_size"
-        return {"method.weigh.rule": rule, "method.stability": "none", "method.weigh.own_halves": False}
+        return coded | {"method.weigh.rule": rule, "method.stability": "none", "method.weigh.own_halves": False}
     sent = any(rows.get("sent") for rows in plan["reference"].values())
     trees = plan["model"]["name"] in ("forest", "lightgbm")
     apart = cohorts.get("count", 1) != 1 and cohorts.get("models") == "separate"
@@ -344,7 +400,7 @@ def _implied_settings(plan: PlainPlan) -> dict[str, object]:
     )
     p = plan["privacy"]
     halves = p["mechanism"] == "none" and p["epsilon"] is None and not p["secure"]
-    return {"method.weigh.rule": EXPLANATIONS, "method.stability": stability, "method.weigh.own_halves": halves}
+    return coded | {"method.weigh.rule": EXPLANATIONS, "method.stability": stability, "method.weigh.own_halves": halves}
 
 
 def _flatten(values: PlainPlan, prefix: str = "") -> list[tuple[str, Any]]:

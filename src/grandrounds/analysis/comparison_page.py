@@ -57,6 +57,15 @@ class ComparisonRow(TypedDict):
     paired_to_first: PairRow | None
 
 
+class PriceRow(TypedDict):
+    """The price of an arm, in comparison.json."""
+
+    arm: str
+    exchanges: float | None
+    bytes_up: float | None
+    cpu_seconds: float | None
+
+
 def comparison_page(
     comparison: Mapping[str, Any], runs: Mapping[str, Sequence[Run]], *, title: str = "Comparison"
 ) -> str:
@@ -82,6 +91,7 @@ def comparison_page(
         "<h2>All arms</h2>",
         charts.place(figures.intervals(rows), wide=True),
         *[_table(comparison["first"], [r for r in rows if r["metric"] == m], m) for m in metrics],
+        *_prices(rows, comparison.get("prices", []), comparison.get("headline", metrics[0])),
         *_trade(rows, stability, charts),
         *_course(runs, charts),
     ]
@@ -109,6 +119,34 @@ def _table(first: str, rows: Sequence[ComparisonRow], metric: str) -> str:
     better = "lower is better" if lower_is_better(metric) else "higher is better"
     name = escape(words(metric))
     return f"<section><h3>{name} <span class='quiet'>({better})</span></h3>{table(head, lines)}</section>"
+
+
+def _prices(rows: Sequence[ComparisonRow], prices: Sequence[PriceRow], metric: str) -> list[str]:
+    """Write the price of every arm beside a metric: exchanges, bytes that a site sends, CPU time."""
+    if not prices:
+        return []
+    by_arm = {row["arm"]: row for row in rows if row["metric"] == metric}
+    lines = []
+    for price in prices:
+        row = by_arm[price["arm"]]
+        sent = ["rows leave", "all rows"] if price["exchanges"] is None else [f"{price['exchanges']:,.0f}", _bytes(price)]
+        cells = [escape(price["arm"]), number(row["mean"]), _span(row), *sent, number(price["cpu_seconds"], 1)]
+        lines.append([td(cell) for cell in cells])
+    head = ["", escape(words(metric)), "95% CI", "exchanges", "sent by a site", "CPU seconds of a run"]
+    note = (
+        "<p class='quiet'>An exchange is one question to all sites and their answers: one round. Bytes are those of the arrays "
+        "that one site sends in training, without evaluation. Means over runs.</p>"
+    )
+    return [f"<section><h2>Price</h2>{table(head, lines)}{note}</section>"]
+
+
+def _bytes(price: PriceRow) -> str:
+    return "&ndash;" if price["bytes_up"] is None else format_bytes(price["bytes_up"])
+
+
+def format_bytes(count: float) -> str:
+    """Write a number of bytes in kB or MB."""
+    return f"{count / 1e6:,.2f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
 
 
 def _span(values: ComparisonRow | PairRow) -> str:

@@ -1,4 +1,4 @@
-"""Plans of the runs that a comparison of methods needs: every method with every seed, and the reference runs."""
+"""Plans of the runs that a comparison needs: every method or model with every seed, and the reference runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from grandrounds.core.plugins import last_word
 from grandrounds.data.loading import read_data
 from grandrounds.data.outcome import settle_task
 from grandrounds.data.table import Table
-from grandrounds.models import TABLES
+from grandrounds.methods import is_exact
+from grandrounds.models import COLUMN_MODELS, TABLES
 
 if TYPE_CHECKING:
     from grandrounds.analysis.compare import Comparison
@@ -51,6 +52,78 @@ def comparison_plans(
     plans, _ = _plans(base, {m: [f"method.name={m}"] for m in methods}, axes)
     reference_plans, labels = _plans(base, _references(base, methods) if references else {}, axes)
     return plans | reference_plans, labels
+
+
+def model_plans(
+    base: Experiment, models: Sequence[str], *, seeds: int, vary: Sequence[str] = (), references: bool = True
+) -> tuple[Plans, dict[str, str]]:
+    """Plan the runs that compare models on one experiment: each is trained across the hospitals, by the method that fits it.
+
+    Additive models, trees and cards are fitted by the method of the same name, a forest in one round, other models by the
+    experiment's own method. 'lightgbm' and 'ebm' are trained on pooled rows, for comparison.
+
+    Args:
+        base: The experiment that every run starts from.
+        models: Names or import paths of models; "all" stands for `usual_models`.
+        seeds: Number of seeds; seeds 0 to N-1 are run.
+        vary: Further settings of which every value is run: `split.fold=0,1,2`.
+        references: Also plan LightGBM and an EBM on pooled rows, where they are installed and the outcome is a class.
+
+    Returns:
+        The plan of each run by its folder name, and the arm of each run by its folder name.
+
+    Raises:
+        BadInput: A model is unknown or does not fit the data, or a value of `vary` is wrong.
+    """
+    task = _task(base)
+    names = list(dict.fromkeys(n for m in models for n in (usual_models(task) if m == "all" else [m])))
+    if references and task == CLASSIFICATION:
+        packages = {"lightgbm": "lightgbm", "ebm": "interpret"}
+        names += [model for model, package in packages.items() if model not in names and find_spec(package)]
+    return _plans(base, {_arm_name(n): _model_settings(base, n) for n in names}, _axes(seeds, vary))
+
+
+def usual_models(task: str) -> list[str]:
+    """List the models of a task that train across hospitals, simple ones first."""
+    if task == CLASSIFICATION:
+        return ["logistic", "gam", "trees", "card", "forest", "mlp"]
+    return ["linear", "gam", "trees", "mlp"]
+
+
+_PLAIN = ["method.select=all", "method.weigh=data_size", "method.robust=none", "method.stability=none"]
+_NO_STEPS = [
+    "train.keep_optimizer=false", "train.finetune=0", "train.early_stop=0", "train.noise=0", "train.class_weights=none",
+    "train.augment=none", "engine.kernel=auto",
+]  # fmt: skip
+"""Settings of models without training steps."""
+
+
+def _arm_name(model: str) -> str:
+    return f"pooled {model}" if model in POOLED_MODELS else model
+
+
+def _model_settings(base: Experiment, model: str) -> list[str]:
+    """Return the settings that train a model across hospitals, or on pooled rows if it has no other way."""
+    named = [f"model.name={model}"]
+    if model in POOLED_MODELS:
+        return [*named, "method.name=pooled", *_PLAIN, "privacy.secure=false", *_one_fit(model)]
+    if model in COLUMN_MODELS:
+        return [*named, *_PLAIN, *_NO_STEPS]  # the experiment takes the method of the same name, and its exchanges
+    if model == "forest":
+        return [*named, "method.name=fedavg", "method.rounds=1", *_PLAIN, *_NO_STEPS, "evaluation.calibrate=none"]
+    method = base.method.name
+    is_other = is_exact(method) or method in ("pooled", "local")
+    return [*named, *(["method.name=fedavg"] if is_other else [])]
+
+
+def _one_fit(model: str) -> list[str]:
+    """Return the settings that fit LightGBM (100 trees, its default) or an EBM once."""
+    trees = ["model.trees=100"] if model == "lightgbm" else []
+    return [*trees, "method.rounds=1", *_NO_STEPS, "evaluation.calibrate=none"]
+
+
+POOLED_MODELS = ("lightgbm", "ebm")
+"""Models that are trained on pooled rows alone, for comparison."""
 
 
 def write_comparison(result: Comparison, folder: Path, *, virtual_seconds: float | None) -> Path:

@@ -1,4 +1,4 @@
-"""`gr.compare` and `gr.tune`: compare runs or methods, and search for good settings."""
+"""`gr.compare` and `gr.tune`: compare runs, methods or models, and search for good settings."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def compare(
     *runs: Any,
     methods: Sequence[Any] | None = None,
+    models: Sequence[Any] | None = None,
     seeds: int = 5,
     vary: Mapping[str, Sequence[Any]] | None = None,
     metrics: Sequence[str] | None = None,
@@ -37,15 +38,18 @@ def compare(
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Comparison:
-    """Compare finished runs; or run methods over seeds and compare them.
+    """Compare finished runs; or run methods or models over seeds and compare them.
 
     Args:
-        runs: At least two runs or run folders; with `methods` one source of an experiment, as `gr.run` takes it.
+        runs: At least two runs or run folders; with `methods` or `models` one source of an experiment, as `gr.run` takes it.
         methods: Methods to run: names, import paths or classes.
-        seeds: With `methods`: the number of seeds of each.
-        vary: With `methods`: further settings of which every value is run: `{"split.fold": [0, 1, 2]}`.
+        models: Models to run across the hospitals, each by the method that fits it: names, import paths or classes; "all" for
+            the usual ones.
+        seeds: With `methods` or `models`: the number of seeds of each.
+        vary: With `methods` or `models`: further settings of which every value is run: `{"split.fold": [0, 1, 2]}`.
         metrics: The metrics to compare; by default those of `rounds compare`.
-        references: With `methods`: also run each site alone ("local") and all rows in one place ("pooled").
+        references: With `methods`: also run each site alone ("local") and all rows in one place ("pooled"). With `models`: also
+            LightGBM and an EBM on pooled rows.
         virtual_seconds: Compare the runs after so many simulated seconds; None compares at the end.
         label: `data.label`, as in `gr.run`.
         event: `data.event`.
@@ -56,12 +60,13 @@ def compare(
         drop: `data.drop`.
         settings: Further settings by their names in the experiment file.
         jobs: Runs at a time, each in a process of its own; by default one per core.
-        out: The folder of the comparison; by default `runs/compare-NAME` with `methods`, else nothing is written.
+        out: The folder of the comparison; by default `runs/compare-NAME` with `methods` or `models`, else nothing is written.
             Finished runs in it are not run again.
         progress: True shows a bar, False none; by default a terminal or notebook shows one.
 
     Returns:
-        The comparison: `frame` has mean, deviation, interval and paired difference of each arm and metric.
+        The comparison: `frame` has mean, deviation, interval and paired difference of each arm and metric; `price(arm)` has
+        exchanges, bytes and CPU time of an arm.
 
     Raises:
         BadInput: There is nothing to compare, or a method, metric or setting is wrong.
@@ -69,18 +74,21 @@ def compare(
     """
     from grandrounds.analysis.compare import check_metrics
     from grandrounds.analysis.compare import compare as join
-    from grandrounds.analysis.comparison_plans import comparison_plans, write_comparison
+    from grandrounds.analysis.comparison_plans import comparison_plans, model_plans, write_comparison
     from grandrounds.core.errors import BadInput
     from grandrounds.core.plugins import named
     from grandrounds.metrics.names import with_auroc
 
     chosen = None if metrics is None else with_auroc([metrics] if isinstance(metrics, str) else list(metrics))
     folder = None if out is None else Path(out)
-    if methods is None:
+    if methods is not None and models is not None:
+        raise BadInput("give methods= or models=, not both: one comparison has one question", code="conflicting-options")
+    arms = methods if models is None else models
+    if arms is None:
         result = join(_open_runs(runs), metrics=chosen, virtual_seconds=virtual_seconds)
     else:
         if len(runs) > 1:
-            raise BadInput("with methods= give one recipe, file or data frame", code="conflicting-options")
+            raise BadInput("with methods= or models= give one recipe, file or data frame", code="conflicting-options")
         base, rows = build_experiment(
             runs[0] if runs else None,
             label=label,
@@ -93,13 +101,14 @@ def compare(
             settings=settings,
         )
         check_metrics(chosen or (), base.evaluation.metrics)
-        names = [str(named(m)) for m in ([methods] if isinstance(methods, str) else methods)]
+        names = [str(named(m)) for m in ([arms] if isinstance(arms, str) else arms)]
         folder = folder or Path("runs") / f"compare-{base.name}"
         file = None if rows is None else _write_rows(rows, folder)
         try:
             base = base if file is None else _on_file(base, file)
             axes = [f"{key}={','.join(str(v) for v in values)}" for key, values in (vary or {}).items()]
-            plans, labels = comparison_plans(base, names, seeds=seeds, vary=axes, references=references)
+            make = comparison_plans if models is None else model_plans
+            plans, labels = make(base, names, seeds=seeds, vary=axes, references=references)
             done = _run_plans(plans, folder, jobs=jobs, progress=progress)
         finally:
             if file is not None:

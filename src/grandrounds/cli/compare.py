@@ -1,4 +1,4 @@
-"""`rounds compare`: compare finished runs, or run several methods and compare them."""
+"""`rounds compare`: compare finished runs, or run several methods or models and compare them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from grandrounds.cli.options import Columns, Quiet, Reading, Set, TableFile, bui
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from grandrounds.analysis.compare import Comparison
     from grandrounds.analysis.comparison_plans import Plans
     from grandrounds.runs.run import Run
@@ -28,11 +30,17 @@ def compare(
         list[str],
         typer.Argument(
             metavar="RUN RUN ... | [RECIPE | FILE.toml]",
-            help="Run folders; with --methods a recipe, a TOML file or a table.",
+            help="Run folders; with --methods or --models a recipe or a TOML file.",
         ),
     ] = [],  # noqa: B006
     methods: Annotated[str | None, typer.Option(help="Run these methods: fedavg,fedprox.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="With --methods: seeds 0 to N-1 of each.")] = 5,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="Run these models across the hospitals: logistic,gam,trees,card,forest,mlp; or all. Each takes its own method."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="With --methods or --models: seeds 0 to N-1 of each.")] = 5,
     vary: Annotated[
         list[str], typer.Option("--vary", help="Also run each of these values (repeatable): --vary split.fold=0,1,2.")
     ] = [],  # noqa: B006
@@ -41,7 +49,10 @@ def compare(
         str | None, typer.Option(help="Metrics to show: decision_accuracy,auroc,worst_site_auroc.")
     ] = None,
     references: Annotated[
-        bool, typer.Option(help="With --methods: also each site alone (local) and all rows in one place (pooled).")
+        bool, typer.Option(
+            help="With --methods: also each site alone (local) and all rows in one place (pooled). With --models: also LightGBM "
+            "and an EBM on pooled rows."
+        )
     ] = True,
     virtual_seconds: Annotated[
         float | None,
@@ -57,33 +68,38 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON and nothing else.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare finished runs, or run methods over seeds and compare them.
+    """Compare finished runs, or run methods or models over seeds and compare them.
 
     Prints mean, standard deviation, Student-t 95% interval and CV over seeds and folds, and a paired t-test against the
     first method. Two references are run as well: each hospital alone, and all rows pooled (for tables also with
-    LightGBM). If it is interrupted, run the same command again: finished runs are not repeated.
+    LightGBM). A last table has the price: exchanges, bytes that a site sends, CPU time. If it is interrupted, run the same
+    command again: finished runs are not repeated.
 
     Example: `rounds compare breast-cancer --methods fedavg,fedprox --seeds 5`
+
+    Example: `rounds compare heart --models logistic,gam,trees,card,forest,mlp`
     """
     from grandrounds.analysis.compare import check_metrics
     from grandrounds.analysis.compare import compare as join
-    from grandrounds.analysis.comparison_plans import comparison_plans, write_comparison
+    from grandrounds.analysis.comparison_plans import comparison_plans, model_plans, write_comparison
     from grandrounds.core.errors import BadInput
     from grandrounds.metrics.names import with_auroc
     from grandrounds.runs.run import Run
 
     chosen = with_auroc([m.strip() for m in metrics.split(",")]) if metrics else None
-    if methods is None:
+    if methods is not None and models is not None:
+        raise BadInput("give --methods or --models, not both: one comparison has one question", code="conflicting-options")
+    if methods is None and models is None:
         if len(runs) < 2:
             raise BadInput(
-                "give at least two run folders, or methods to run: rounds compare RECIPE --methods fedavg,fedprox",
+                "give at least two run folders, or methods or models to run: rounds compare RECIPE --methods fedavg,fedprox",
                 code="too-few-runs",
             )
         result = join([Run(Path(r)) for r in runs], metrics=chosen, virtual_seconds=virtual_seconds)
     else:
         if len(runs) > 1:
             raise BadInput(
-                "with --methods give one recipe or TOML file, not several run folders", code="conflicting-options"
+                "with --methods or --models give one recipe or TOML file, not several run folders", code="conflicting-options"
             )
         base = build_experiment(
             runs[0] if runs else "",
@@ -93,8 +109,9 @@ def compare(
             settings=settings,
         )
         check_metrics(chosen or (), base.evaluation.metrics)
-        names = [m.strip() for m in methods.split(",") if m.strip()]
-        plans, labels = comparison_plans(base, names, seeds=seeds, vary=vary, references=references)
+        names = [m.strip() for m in (methods or models or "").split(",") if m.strip()]
+        make = comparison_plans if models is None else model_plans
+        plans, labels = make(base, names, seeds=seeds, vary=vary, references=references)
         out = out or Path("runs") / f"compare-{base.name}"
         result = join(
             _run(plans, out, jobs=jobs, quiet=quiet or as_json),
@@ -167,6 +184,28 @@ def _show(result: Comparison) -> None:
                 ]
             table.add_row(*cells)
         console.print(table)
+    console.print(_price_table(result))
+
+
+def _price_table(result: Comparison) -> Table:
+    """Make the table of what each arm costs, beside the metric that ranks models."""
+    from rich.table import Table
+
+    from grandrounds.analysis.comparison_page import format_bytes
+    from grandrounds.metrics.names import metric_label
+
+    metric = result.headline
+    table = Table(title="Price: means over runs", title_justify="left")
+    for column in ("", metric_label(metric), "95% CI", "exchanges", "sent by a site", "CPU seconds of a run"):
+        table.add_column(column, justify="left" if not column else "right")
+    for arm in result.arms:
+        s, price = result.summary(arm, metric), result.price(arm)
+        interval = "-" if s.low != s.low else f"{_format(s.low)} to {_format(s.high)}"
+        sent = "-" if price.bytes_up is None else format_bytes(price.bytes_up)
+        sent_cells = ["rows leave", "all rows"] if price.exchanges is None else [f"{price.exchanges:,.0f}", sent]
+        seconds = "-" if price.cpu_seconds is None else f"{price.cpu_seconds:,.1f}"
+        table.add_row(arm.label, _format(s.mean), interval, *sent_cells, seconds)
+    return table
 
 
 def _format(value: float, digits: int = 4) -> str:

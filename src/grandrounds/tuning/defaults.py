@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grandrounds.core.errors import BadInput
 from grandrounds.tuning.space import Value
 
 if TYPE_CHECKING:
@@ -14,8 +15,20 @@ _SpaceTable = dict[str, Value]
 _SERVER_ADAPTIVE = ("fedopt", "fedadam", "fedyogi", "fedadagrad", "fedrmsprop")
 
 
+NOTHING_TO_TUNE = {
+    "gam": "it chooses the smoothness of each column from the same sums",
+    "card": "the number of terms is a choice of its readers (method.card.terms)",
+    "ebm": "it is run with InterpretML's defaults, as a baseline",
+}
+"""Models without a default search space, with the reason."""
+
+
 def default_space(experiment: Experiment) -> _SpaceTable:
-    """Return setting -> range, for the experiment's method, model, optimiser and privacy."""
+    """Return setting -> range, for the experiment's method, model, optimiser and privacy.
+
+    Raises:
+        BadInput: The model has nothing to tune.
+    """
     resolved = experiment.resolved()
     model = resolved.model.name
     trees: _SpaceTable = {"model.trees": _range(20, 200, log=True)}
@@ -23,6 +36,17 @@ def default_space(experiment: Experiment) -> _SpaceTable:
         return trees | {"model.depth": _range(3, 16)}
     if model == "lightgbm":
         return trees | {"train.lr": _range(0.01, 0.3, log=True)}
+    if model in NOTHING_TO_TUNE:
+        raise BadInput(
+            f"model '{model}' has nothing to tune: {NOTHING_TO_TUNE[model]}. Run it as it is, or name settings in [tune.space]",
+            code="nothing-to-tune",
+        )
+    if model == "trees":
+        return {
+            "method.trees.rounds": _range(5, 40, log=True),
+            "method.trees.depth": _range(2, 6),
+            "method.trees.rate": _range(0.1, 0.8, log=True),
+        }
     if _is_method(resolved, "veil"):
         return _veil(resolved)
     return _training(resolved) | _privacy(resolved) | _regularizer(resolved) | _server(resolved)
