@@ -8,14 +8,14 @@ import pytest
 
 from grandrounds.report import figures
 from grandrounds.report.catalogue import RunRecord, list_figures
-from grandrounds.report.document import Charts
+from grandrounds.report.document import Charts, about_line
 from grandrounds.report.figures.shapes import interpolate
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.shapes import shapes_section, trees_section
 from grandrounds.report.shapes import describe_point, describe_shape, read_shapes
 from grandrounds.report.trees import read_trees, trees_facts
 from tests.report import EVIL, summary
-from tests.report.shapes import category, number, shapes, trees
+from tests.report.shapes import card, category, number, shapes, trees
 from tests.support import refused
 
 
@@ -147,7 +147,16 @@ def test_effects_too_large_for_a_ratio_are_told_as_such():
     assert "very large" in describe_point(found, found.used[0], 4) and math.isfinite(found.used[0].importance)
 
 
-def test_findings_begin_with_the_most_important_shapes():
+def test_findings_end_with_the_most_important_shapes():
     lines = describe_findings({"shapes": shapes(), "data": "heart", "final": {"count": 0.0}})
     assert lines[0].startswith("age: odds ratio against 60 years (the median): 0.61 at 50 years (10th percentile)")
     assert lines[1] == "pain: odds ratio against typical (the most frequent level): none 0.55; other 0.90."
+
+
+def test_a_fit_from_sums_has_exchanges_and_neither_rounds_nor_a_seed():
+    sites = {"all": 4, "training": 4}
+    told = {"sites": sites, "rounds": 8, "parameters": 120, "model": "gam"}
+    assert about_line(summary(**told, shapes=shapes())) == "4 sites (4 train), 8 exchanges, additive model of 2 columns of 3"
+    assert about_line(summary(**told, trees=trees())) == "4 sites (4 train), 8 exchanges, 160 boosted trees of depth 4"
+    assert about_line(summary(**told, card=card())) == "4 sites (4 train), 8 exchanges, risk card of 5 terms"
+    assert about_line(summary(**told)) == "4 sites (4 train), 8 rounds, gam with 120 parameters, seed 0"

@@ -12,7 +12,18 @@ from grandrounds.data.event import Event
 from grandrounds.metrics.fairness import decision_key, group_lines, intervals, worst_site
 from grandrounds.metrics.names import binning_note
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, Place, shown_in
-from grandrounds.report.document import has_test_rows, number, sites_line, span, table, td, text_cell
+from grandrounds.report.document import (
+    has_test_rows,
+    is_from_sums,
+    model_line,
+    number,
+    rounds_line,
+    sites_line,
+    span,
+    table,
+    td,
+    text_cell,
+)
 from grandrounds.report.estimates import read_estimates
 from grandrounds.report.outcome import PREDICTIONS, format_score, is_classification, task_of_run
 from grandrounds.report.page import findings_section, subgroup_table
@@ -90,8 +101,8 @@ def _facts(summary: RunSummary, plan: Plan) -> str:
     counts = {part: sum(r[part] for r in rows) for part in ("train", "val", "test")}
     data, inputs = plan.data, " x ".join(map(str, summary.inputs))
     facts = {
-        "model": f"{summary.model} with {summary.parameters:,} parameters from {inputs} inputs",
-        "trained by": f"{summary.method}, {summary.rounds} rounds, seed {summary.seed}",
+        "model": f"{model_line(summary)} from {inputs} inputs",
+        **_training_facts(summary),
         "data": str(summary.data),
         "outcome": str(data.label or "the class of an image"),
         **_event_facts(summary, data),
@@ -100,6 +111,13 @@ def _facts(summary: RunSummary, plan: Plan) -> str:
         **_decision_facts(summary),
     }
     return table(["", "<th class='text'></th>"], [[td(escape(name)), text_cell(text)] for name, text in facts.items()])
+
+
+def _training_facts(summary: RunSummary) -> dict[str, str]:
+    """Tell how the model was trained; a fit from sums has exchanges, and neither a seed nor a learning rate."""
+    if is_from_sums(summary):
+        return {"fitted by": f"{summary.method}, from sums over all hospitals in {rounds_line(summary)}"}
+    return {"trained by": f"{summary.method}, {rounds_line(summary)}, seed {summary.seed}"}
 
 
 def _decision_facts(summary: RunSummary) -> dict[str, str]:

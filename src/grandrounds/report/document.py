@@ -186,11 +186,35 @@ def sites_line(summary: RunSummary) -> str:
 
 
 def about_line(summary: RunSummary) -> str:
-    """Describe a run in a line: its sites, its rounds and its model; a run without a model has neither."""
-    rounds = f"{summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}"
+    """Describe a run in a line: its sites, its rounds or exchanges and its model; a run without a model has none."""
     if not summary.parameters:
-        return f"{sites_line(summary)}, {rounds}"
-    return f"{sites_line(summary)}, {rounds}, {summary.model} with {summary.parameters} parameters, seed {summary.seed}"
+        return f"{sites_line(summary)}, {rounds_line(summary)}"
+    seed = "" if is_from_sums(summary) else f", seed {summary.seed}"
+    return f"{sites_line(summary)}, {rounds_line(summary)}, {model_line(summary)}{seed}"
+
+
+def is_from_sums(summary: RunSummary) -> bool:
+    """Tell whether a run computed its result from sums over hospitals: its rounds are exchanges, and no step is random."""
+    return any((summary.get(key) or {}).get("exchanges") for key in ("estimates", "statistic", "shapes", "trees", "card"))
+
+
+def rounds_line(summary: RunSummary) -> str:
+    """Count the rounds of a run; those of a fit from sums are exchanges."""
+    name = "exchange" if is_from_sums(summary) else "round"
+    return f"{summary.rounds} {name}{'' if summary.rounds == 1 else 's'}"
+
+
+def model_line(summary: RunSummary) -> str:
+    """Describe the model of a run: by its terms, trees or columns where people read those, else by its parameters."""
+    card, trees, shapes = (summary.get(key) or {} for key in ("card", "trees", "shapes"))
+    if card.get("terms"):
+        return f"risk card of {len(card['terms'])} terms"
+    if trees.get("trees"):
+        return f"{trees['trees']:,} boosted trees of depth {trees.get('depth')}"
+    if shapes.get("columns"):
+        used = sum(bool(c.get("used", True)) for c in shapes["columns"])
+        return f"additive model of {used} columns" + (f" of {len(shapes['columns'])}" if used < len(shapes["columns"]) else "")
+    return f"{summary.model} with {summary.parameters:,} parameters"
 
 
 def has_test_rows(summary: RunSummary) -> bool:

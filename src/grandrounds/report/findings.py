@@ -37,10 +37,10 @@ _CLOSE = 1e-9
 def describe_findings(summary: Figures) -> list[str]:
     """Describe in plain language what a finished run found.
 
-    A run with estimates begins with its clearest effects and those that differ between hospitals, a run with shapes with the
-    most important of them. The other sentences answer, in this order: what is the event and how common is it, is the model
-    better than always answering the most common class, is it equally good at every site, is it worse than the majority class
-    of a site, which subgroups are served worse, and which features does the model rely on.
+    A run with estimates begins with its clearest effects and those that differ between hospitals. The other sentences answer,
+    in this order: what is the event and how common is it, is the model better than always answering the most common class, is
+    it equally good at every site, is it worse than the majority class of a site, which subgroups are served worse, and which
+    features does the model rely on (of an additive model: its most important shapes).
 
     Intervals are 95% intervals: Newcombe's for a difference of accuracies (it combines two Wilson intervals), DeLong's for the
     AUROC. Where sites are compared, intervals are adjusted for the number of sites (Bonferroni), since the worst of many
@@ -55,9 +55,9 @@ def describe_findings(summary: Figures) -> list[str]:
     """
     final, effects = summary.get("final") or {}, list(_effects(summary))
     if not is_defined(final.get("count")) or final["count"] < 1:
-        return effects
+        return [*effects, *(_shapes(summary) if summary.get("shapes") else ())]
     if not is_classification(summary):
-        return [*effects, *outcome_findings(summary), *_features(summary)]
+        return [*effects, *outcome_findings(summary), *_shapes(summary)]
     return [
         *effects,
         *_event(summary),
@@ -65,19 +65,22 @@ def describe_findings(summary: Figures) -> list[str]:
         *_compare_sites(summary),
         *_against_majority(summary),
         *_subgroups(summary),
-        *_features(summary),
+        *_shapes(summary),
     ]
 
 
 def _effects(summary: Figures) -> Iterator[str]:
-    """Describe the clearest effects of a regression, and those that differ between hospitals; or the most important shapes."""
-    shapes = read_shapes(summary)
-    if shapes is not None:
-        yield from describe_shapes(shapes, summary.get("data"))
+    """Describe the clearest effects of a regression, and those that differ between hospitals."""
     record = read_estimates(summary)
     if record is not None:
         yield from describe_effects(record, summary.get("data"))
         yield from describe_differences(record)
+
+
+def _shapes(summary: Figures) -> Iterator[str]:
+    """Describe the most important shapes of an additive model; else name the features that the model relies on."""
+    record = read_shapes(summary)
+    yield from _features(summary) if record is None else describe_shapes(record, summary.get("data"))
 
 
 def _event(summary: Figures) -> Iterator[str]:

@@ -35,6 +35,7 @@ from grandrounds.report.document import (
     about_line,
     document,
     has_test_rows,
+    is_from_sums,
     machine_line,
     number,
     span,
@@ -168,7 +169,7 @@ def _performance(summary: RunSummary, charts: Charts) -> list[str]:
 
 def _training(rounds: Sequence[RoundRecord], charts: Charts, summary: RunSummary) -> list[str]:
     """Write the section on training; empty for a run whose rounds have neither scores nor weights, or only exchange sums."""
-    if summary.get("estimates") or not summary.parameters:
+    if is_from_sums(summary) or not summary.parameters:
         return []
     drawn = _rounds(rounds, charts, summary)
     return ["<h2>Training</h2>", drawn] if drawn else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grandrounds.core.errors import BadInput
@@ -354,7 +354,7 @@ def describe_shapes(record: ShapesRecord, data: str | None = None, *, most: int 
     """
     lines = []
     for shape in record.used[:most]:
-        text = describe_shape(record, shape, most=2)
+        text = describe_shape(record, replace(shape, monotone=None), most=2)
         lines.append(f"{column_title(shape, data)}: {text[:1].lower()}{text[1:]}")
     if not record.used:
         lines.append("No column has an effect in the model.")

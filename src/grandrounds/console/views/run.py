@@ -24,7 +24,7 @@ from grandrounds.metrics.fairness import (
     worst_site,
 )
 from grandrounds.report.catalogue import FIGURES, RunRecord, list_figures
-from grandrounds.report.document import has_test_rows, sites_line
+from grandrounds.report.document import has_test_rows, model_line, sites_line
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures import weights_by_signal
 from grandrounds.report.findings import describe_findings
@@ -96,6 +96,7 @@ class RunHead(BaseModel):
     event: str
     rounds: int
     of: int
+    is_exact: bool = False  # rounds are exchanges of sums
     seed: int
     warnings: list[str]
     figures: list[FigurePlace]
@@ -183,7 +184,8 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
             event = run.event.line
         about = sites_line(summary)
         if summary.parameters:
-            about = f"{summary.model} with {summary.parameters:,} parameters, {about}"
+            about = f"{model_line(summary)}, {about}"
+    exact = is_exact(str(plan["method"]["name"]))
     return RunHead(
         name=name,
         finished=run.finished,
@@ -191,7 +193,8 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
         about=about,
         event=event,
         rounds=len(run.rounds),
-        of=len(run.rounds) if run.finished and is_exact(str(plan["method"]["name"])) else int(plan["method"]["rounds"]),
+        of=len(run.rounds) if run.finished and exact else int(plan["method"]["rounds"]),
+        is_exact=exact,
         seed=int(plan["seed"]),
         figures=places,
         **scores,
