@@ -54,7 +54,12 @@ def find_columns(encoding: AnyEncoding | None) -> tuple[Column, ...]:
     Raises:
         BadInput: The encoding has another coding, or is one of images.
     """
-    if not isinstance(encoding, Encoding) or not encoding.by_column:
+    if encoding is not None and not isinstance(encoding, Encoding):
+        raise BadInput(
+            "additive models, trees and cards read the columns of a table, and the data are images: use 'small-cnn'",
+            code="model-does-not-fit",
+        )
+    if encoding is None or not encoding.by_column:
         raise BadInput(
             "additive models, trees and cards read whole columns: set data.coding = 'columns'", code="wrong-coding"
         )

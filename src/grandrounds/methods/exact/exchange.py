@@ -357,7 +357,7 @@ class ExactMethod(Method):
         up = len(vector) * (WHOLE_BITS if self._question.whole else STATISTIC_BITS) // 8
         out = {
             _SENT: np.asarray(server.state.get(_SENT, np.zeros(3))) + np.array([len(vector), up, down], float),
-            f"{_TOTAL}.{number}": vector,
+            f"{_TOTAL}.{number}": vector.astype(np.int32) if self._question.whole else vector,
             f"{_ROSTER}.{number}": np.array([s in sites for s in server.sites], np.uint8),
         }
         return out if by_site is None else {**out, f"{_SITES}.{number}": by_site}
