@@ -9,7 +9,7 @@ The hospital computes this from its own rows after the fit, and nothing of it le
 2. How much? Deviations of the kept columns with penalties on their curvature and, apart, on their line, chosen from the
    hospital's own marginal likelihood (Fellner-Schall). They shrink towards the common shape.
 
-Columns with a monotone constraint keep the common shape: a deviation could break what the plan promises.
+Columns with a monotone constraint keep the common shape: a deviation could break it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TINY = 1e-9  # relative variance of a direction in which the hospital's rows sa
 
 @dataclass(frozen=True, eq=False)
 class OwnShapes:
-    """What one hospital adds to the common additive model.
+    """Additions of one hospital to the common additive model.
 
     Attributes:
         intercept: Added to the intercept.
