@@ -134,7 +134,8 @@ def _weights(k: int) -> Array:
     patterns = np.arange(2**k)
     row, other = patterns[None, :], patterns[:, None]
     only_row, only_other = row & ~other, other & ~row
-    x, z = (np.bitwise_count(only).astype(np.int64) for only in (only_row, only_other))
+    sizes = np.array([pattern.bit_count() for pattern in range(2**k)])
+    x, z = sizes[only_row], sizes[only_other]
     possible = (row | other) == 2**k - 1
     gain, loss = np.zeros((2, k + 1, k + 1))
     for a in range(k + 1):
