@@ -16,6 +16,7 @@ from grandrounds.methods.exact.describe import SurvivalMethod, TableOneMethod
 from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.exact.private_gam import PrivateGAM
 from grandrounds.methods.exact.regression import CoxRegression, GeneralizedLinear
+from grandrounds.methods.exact.trees import BoostedTrees
 from grandrounds.methods.fedavg import FedAvg
 from grandrounds.methods.fedbn import FedBN
 from grandrounds.methods.feddyn import FedDyn
@@ -36,7 +37,7 @@ METHODS: dict[str, type[Method]] = {
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
         *(GeneralizedLinear, CoxRegression, TableOneMethod, SurvivalMethod),
-        PrivateGAM,
+        *(PrivateGAM, BoostedTrees),
     )
 }
 REGULARIZERS: dict[str, type[LocalRegularizer]] = {

@@ -25,6 +25,9 @@ LINE = "line"
 LEAST = "least_rows"
 """Option with the fewest rows of a cell (method.exact.least), beside the settings of the fit."""
 
+SEED = "seed"
+"""Option with the run's seed, for fits that draw columns at random."""
+
 
 @dataclass(frozen=True)
 class ColumnModel:

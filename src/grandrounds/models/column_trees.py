@@ -256,18 +256,17 @@ def walk_tree(bins: Array, column: Array, masks: Array) -> Array:
 
     Args:
         bins: (n, C) uint8.
-        column: (N,) column of each node; -1 at a leaf.
+        column: (N,) column of each node; -1 at a leaf. The last level may be left out, as in a tree that grows.
         masks: (N,) uint64.
     """
     n, rows = len(bins), np.arange(len(bins))
     node = np.zeros(n, np.intp)
-    levels = int(len(column) + 1).bit_length() - 2
-    if n == 0 or column[0] < 0:
+    if n == 0:
         return node
-    for level in range(levels):
+    for _ in range(int(len(column) + 1).bit_length() - 1):
         asked = column[node]
         inner = asked >= 0
-        if level and not inner.any():
+        if not inner.any():
             break
         left = (masks[node] >> bins[rows, np.maximum(asked, 0)].astype(np.uint64)) & np.uint64(1)
         node = np.where(inner, 2 * node + 2 - left.astype(np.intp), node)

@@ -39,7 +39,7 @@ from grandrounds.methods.exchanges import agree_on_encoding, intercept, prepare_
 from grandrounds.methods.fedxchain.checks import needs_mean_patient
 from grandrounds.metrics.custom import custom_metrics
 from grandrounds.models import COLUMN_MODELS, build_model, model_spec
-from grandrounds.models.column_model import LEAST
+from grandrounds.models.column_model import LEAST, SEED
 from grandrounds.protocol.messages import Ask
 from grandrounds.runs.evaluation import Metrics
 from grandrounds.runs.federation import Consortium
@@ -192,7 +192,7 @@ def _incomplete(consortium: Consortium) -> list[str]:
 
 def _fit_options(plan: Plan) -> dict[str, Any]:
     """Return the settings of a fit by columns; the private additive model is one of steps."""
-    options = {**plan.plain()["method"][plan.model.name], LEAST: plan.method.exact.least}
+    options = {**plan.plain()["method"][plan.model.name], LEAST: plan.method.exact.least, SEED: plan.seed}
     return {**options, "basis": "steps"} if is_variant_of(plan.method.name, "private-gam") else options
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from grandrounds.statistics.boosting_answers import TREES_ANSWERS
 from grandrounds.statistics.brier import answer_brier, answer_calibration, answer_hazard
 from grandrounds.statistics.concordance import answer_concordance, answer_score_counts
 from grandrounds.statistics.cox import COX_ANSWERS
@@ -25,5 +26,6 @@ ANSWERS: dict[str, Answer] = {
     "range.time": answer_time_range,
     "table1": answer_table_one,
     **GLM_ANSWERS,
+    **TREES_ANSWERS,
 }
 """The sites' halves by kind of question."""

@@ -9,9 +9,28 @@ from collections.abc import Callable
 from typing import Any
 
 from grandrounds.data.outcome import Outcome
-from grandrounds.models.column_model import ColumnModel
+from grandrounds.models.column_model import SEED, ColumnModel
+from grandrounds.statistics.boosting import TreesResult, fit_trees
+from grandrounds.statistics.boosting_terms import trees_terms
 from grandrounds.statistics.question import Fit
 
-FITS: dict[str, Callable[[ColumnModel, Outcome | None, int], Fit[Any]]] = {}
+
+def _fit_trees(model: ColumnModel, outcome: Outcome | None, least: int) -> Fit[TreesResult]:
+    options, units = model.options or {}, outcome or Outcome(model.task)
+    return fit_trees(
+        trees_terms(
+            options,
+            model.columns,
+            task=model.task,
+            classes=model.classes,
+            centre=units.centre,
+            unit=units.scale,
+            seed=int(options.get(SEED, 0)),
+            least=least,
+        )
+    )
+
+
+FITS: dict[str, Callable[[ColumnModel, Outcome | None, int], Fit[Any]]] = {"trees": _fit_trees}
 """From the model, the outcome (None for classes) and the fewest rows of a cell (method.exact.least) to the fit. Its result has
 `arrays`, which `model.pack` takes. Keys are kernels: "gam", "trees", "steps", "card"."""
