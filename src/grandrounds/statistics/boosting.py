@@ -237,6 +237,7 @@ class _Fit:
         self.validation: list[float] = []
         self.best, self.rounds, self.empty = 0, 0, 0
         self.has_ended = False
+        self.next_baseline: Array | None = None
         self.notes = self._first_notes()
 
     def _first_notes(self) -> list[str]:
@@ -404,7 +405,7 @@ class _Fit:
             # one Newton step of each interval's log-odds, for the next round
             expected, curvature = total["risk"] / find_scale(float(self.bins.total))
             step = (self.counts.events[0] - expected) / np.maximum(curvature, 1.0)
-            self._next_baseline = self.loss.baseline + np.clip(step, -1.0, 1.0)
+            self.next_baseline = self.loss.baseline + np.clip(step, -1.0, 1.0)
 
     def note_loss(self, total: Total) -> None:
         """Record the validation loss of the finished trees, and end the fit if it has not fallen for a while."""
@@ -478,7 +479,9 @@ class _Fit:
         column = columns[chosen, found.place[chosen]]
         grown.column[tree, node], grown.masks[tree, node] = column, found.mask[chosen]
         sums = (found.left[chosen], found.right[chosen])
-        middle = sum(leaf_values(s, bounds[chosen], self.rules) for s in sums) / 2
+        middle = (
+            leaf_values(sums[0], bounds[chosen], self.rules) + leaf_values(sums[1], bounds[chosen], self.rules)
+        ) / 2
         for child, side in ((2 * node + 1, 0), (2 * node + 2, 1)):
             grown.sums[tree, child] = sums[side]
             limits = bounds[chosen].copy()
@@ -492,7 +495,7 @@ class _Fit:
     def _finish(self, grown: _Round) -> None:
         """Compute the leaves of a round's trees and add the trees; a round without any split adds none."""
         if self.loss.name == HAZARD:
-            self.loss = replace(self.loss, baseline=self._next_baseline)
+            self.loss = replace(self.loss, baseline=self.next_baseline)
         if not (grown.column >= 0).any():
             self.empty += 1
             if self.empty >= _EMPTY_ROUNDS:

@@ -169,7 +169,7 @@ def _count(
         h = None if h is None else h[inside]
     first = np.concatenate([[0], np.cumsum(widths[columns])])
     size = int(first[-1])
-    sums = [np.zeros(size * len(asked)) for _ in range(2)]
+    sums: list[Array] = [np.zeros(size * len(asked)) for _ in range(2)]
     second = None if h is None else h + _PACK
     if len(mine) < _WIDE:
         cell = (bins[:, columns] + (mine * size)[:, None] + first[:-1]).ravel()

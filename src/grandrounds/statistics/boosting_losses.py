@@ -154,6 +154,7 @@ def gradients(loss: LossTerms, y: Array, last: Array | None, scores: Array) -> t
         g, h = (_add_rows(p) - y)[None], _add_rows(p * odds)[None]
     else:
         risk = np.exp(np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE))
+        assert loss.baseline is not None and loss.spread is not None
         first, second = (np.concatenate([[0.0], np.cumsum(v)])[last] for v in (loss.baseline, loss.spread))
         g, h = risk * first - y, np.maximum(risk * first - risk**2 * second, 0.0)
     return np.clip(g, -loss.bound, loss.bound), np.clip(h, _LEAST_CURVATURE, loss.bound)
@@ -188,7 +189,7 @@ def row_losses(loss: LossTerms, y: Array, last: Array | None, scores: Array) -> 
         total = np.concatenate([[0.0], np.cumsum(loss.baseline)])[last]
         hazard = loss.baseline[np.maximum(np.asarray(last), 1) - 1]
         out = np.exp(f) * total - y * (f + np.log(np.maximum(hazard, 1e-12)))
-    return np.clip(out, 0.0, MOST_LOSS)
+    return np.asarray(np.clip(out, 0.0, MOST_LOSS))
 
 
 def interval_hazards(loss: LossTerms, last: Array | None, scores: Array) -> tuple[Array, Array]:
