@@ -12,6 +12,7 @@ import pytest
 from grandrounds.core.arrays import Array
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
 from grandrounds.data.outcome import Outcome
+from grandrounds.models.card import CardModel
 from grandrounds.models.column_model import ColumnModel
 from grandrounds.models.dense import class_probabilities
 from grandrounds.models.gam import AdditiveModel
@@ -145,6 +146,25 @@ def test_an_additive_model_in_onnx_runtime():
     values, expected = recorded(model)
     np.testing.assert_allclose(run_onnx(model, values), expected, atol=1e-6)
     assert expected.std(axis=0).min() > 0.05
+
+
+def test_a_card_in_onnx_runtime():
+    net = CardModel(FEATURES, NUMBERS + CATEGORIES, 2, options={})
+    terms = {
+        "column": [0, 0, 1, 2, 3, 4, 4],
+        "kind": [0, 3, 1, 1, 2, 2, 3],  # at most, missing, above, above, level, level, missing
+        "value": [0.31, 0, -0.27, 0.25, 1, 2, 0],
+        "points": [-2, 1, 3, 4, -1, 2, 1],
+        "first": [-3, 0, 2, 3, 6],
+        "risk": [0.011, 0.1, 0.25, 0.5, 0.9],
+    }
+    theta = net.pack({name: np.array(v, float) for name, v in terms.items()})
+    model = TrainedModel(net, {"name": "card"}, theta, encoding_of(2, None), None, 0.5)
+    values, expected = recorded(model)
+    np.testing.assert_allclose(run_onnx(model, values), expected, atol=1e-12)
+    assert len(np.unique(expected[:, 1].round(9))) == 5
+    empty = replace(model, theta=net.init(0))
+    np.testing.assert_allclose(run_onnx(empty, values[:3]), 0.5)
 
 
 def test_a_model_without_trees_is_exported_as_its_constant():

@@ -170,12 +170,13 @@ class Encoding:
         middle = "the middle of its usual range" if self.public else "the consortium's median"
         index = {name: j for j, name in enumerate(data.numeric_names)}
         for rule in self.numeric:
+            read = "it reads as missing" if self.by_column and rule.indicator else f"{middle} is used instead"
             if rule.name not in index:
-                out.append(f"column '{rule.name}' is absent: {middle} is used instead")
+                out.append(f"column '{rule.name}' is absent: {read}")
                 continue
             x = data.numeric[:, index[rule.name]]
             if len(data) and np.isnan(x).all():
-                out.append(f"column '{rule.name}' has no value here: {middle} is used instead")
+                out.append(f"column '{rule.name}' has no value here: {read}")
             far = int(rule.count_far(x))
             if far:
                 values = "1 value is" if far == 1 else f"{far} values are"
@@ -184,16 +185,18 @@ class Encoding:
                 )
         index = {name: j for j, name in enumerate(data.categorical_names)}
         for cat in self.categorical:
+            read = "it reads as missing" if self.by_column else "all its categories read 0"
             if cat.name not in index:
-                out.append(f"column '{cat.name}' is absent: all its categories read 0")
+                out.append(f"column '{cat.name}' is absent: {read}")
                 continue
             codes = np.unique(data.codes[:, index[cat.name]])
             levels = {*cat.levels, cat.baseline}
             new = [w for i in codes if i >= 0 and (w := data.vocabulary[index[cat.name]][i]) not in levels]
             if new and not cat.other:
-                out.append(f"category '{new[0]}' of '{cat.name}' was not seen in training: it reads as no category")
+                nothing = "missing" if self.by_column else "no category"
+                out.append(f"category '{new[0]}' of '{cat.name}' was not seen in training: it reads as {nothing}")
             if len(codes) and codes[-1] < 0:
-                out.append(f"column '{cat.name}' has no value here: all its categories read 0")
+                out.append(f"column '{cat.name}' has no value here: {read}")
         return out
 
     def labels(self, data: Dataset) -> Array:

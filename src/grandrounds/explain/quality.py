@@ -315,10 +315,10 @@ def randomize(model: Any, theta: Array, seed: int, *, layers: Sequence[str] | No
 
 
 def layer_names(model: Any) -> tuple[str, ...]:
-    """Return the names of a model's layers, from the input up; refuse a forest, which has none."""
+    """Return the names of a model's layers, from the input up; refuse trees and models of whole columns, which have none."""
     if not hasattr(model.layout, "slices"):
         raise BadInput(
-            "a forest has no parameters that could be drawn anew; use a logistic model, an mlp or a net",
+            f"a model of kind '{model.kernel}' has no layers that could be drawn anew; use a logistic model, an mlp or a net",
             code="no-parameters",
         )
     return tuple(dict.fromkeys(_layer_name(name) for name, _, _ in model.layout.slices))

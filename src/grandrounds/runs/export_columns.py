@@ -15,6 +15,7 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.data.encoding import Categorical, Encoding, Numeric
+from grandrounds.models.card import ABOVE, AT_MOST, KINDS, LEVEL, MISSING, meet_terms
 from grandrounds.models.column_model import LINE, ColumnModel
 from grandrounds.models.columns import Column
 from grandrounds.runs.model import TrainedModel
@@ -88,8 +89,7 @@ def _input(g: Graph, column: Column, rule: Numeric | Categorical) -> Input:
 def _total(g: Graph, parts: list[str], arrays: Mapping[str, Array], start: Array) -> str:
     """Add the scores of columns, (n, outputs) each, and apply the calibration."""
     slope, intercept = arrays[LINE]
-    first = g.constant(np.asarray(start, np.float64)[None, :])
-    total = g.node("Sum", *parts, first) if parts else first
+    total = g.node("Sum", *parts, g.constant(np.asarray(start, np.float64)[None, :]))
     return g.node("Add", g.node("Mul", total, g.constant(np.array([slope]))), g.constant(np.array([intercept])))
 
 
@@ -274,9 +274,49 @@ class _Ensemble:
         return number
 
 
+def _zeros(g: Graph, source: Input) -> str:
+    """Return zeros, (n, 1)."""
+    from onnx import TensorProto
+
+    if source.column.is_category:
+        return g.node("MatMul", source.levels, g.constant(np.zeros((1 + len(source.column.words), 1))))
+    return g.node("Mul", g.node("Cast", source.missing, to=TensorProto.DOUBLE), g.constant(np.zeros((1, 1))))
+
+
+def _card(g: Graph, inputs: list[Input], model: TrainedModel) -> str:
+    """Add the points of the terms that a row meets, and look up the log-odds of the printed risk of their sum."""
+    from onnx import TensorProto
+
+    net: Any = model.net
+    arrays = net.read(model.theta)
+    parts = []
+    for c, kind, value, points in zip(*(arrays[n] for n in ("column", "kind", "value", "points")), strict=True):
+        source, words = inputs[int(c)], KINDS[int(kind)]
+        if source.column.is_category:
+            levels = np.concatenate([[np.nan], np.arange(len(source.column.words))])[:, None]
+            met = meet_terms(levels, np.zeros(1), np.array([kind]), np.array([value])).astype(np.float64)
+            parts.append(g.node("MatMul", source.levels, g.constant(met * points)))
+            continue
+        if words == MISSING:
+            met_here = source.missing
+        else:
+            op = {AT_MOST: "LessOrEqual", ABOVE: "Greater", LEVEL: "Equal"}[words]
+            near = np.float32(value).astype(np.float64)
+            compared = g.node(op, source.value, g.constant(np.array([[near]])))
+            met_here = g.node("And", compared, g.node("Not", source.missing))
+        parts.append(g.node("Mul", g.node("Cast", met_here, to=TensorProto.DOUBLE), g.constant(np.array([[points]]))))
+    risk = arrays["risk"]
+    scores = np.log(risk) - np.log1p(-risk)
+    total = g.node("Sum", _zeros(g, inputs[0]), *parts)
+    reached = g.node("GreaterOrEqual", total, g.constant(arrays["first"][None, 1:]))
+    jumps = g.node("MatMul", g.node("Cast", reached, to=TensorProto.DOUBLE), g.constant(np.diff(scores)[:, None]))
+    return g.node("Add", jumps, g.constant(scores[:1][None, :]))
+
+
 _SCORES: dict[str, Callable[[Graph, list[Input], TrainedModel], str]] = {
     "gam": _additive,
     "steps": _steps,
     "trees": _trees,
+    "card": _card,
 }
 """The scores of a graph, by kernel."""

@@ -424,7 +424,7 @@ def list_attributions(
     attributions = []
     for f in order:
         v, c = values[names[f]], float(contributions[f])
-        shown = (v.value, v.percentile, v.share, c, scale.odds_ratio(c), scale.points(c), v.value is None, v.margin)
+        shown = (v.value, v.percentile, v.share, c, scale.odds_ratio(c), scale.points(c), v.imputed, v.margin)
         ends = None if errors is None else errors.around(c, errors.contributions[names[f]])
         attributions.append(Attribution(names[f], *shown, *(ends or ())))
     return tuple(attributions)

@@ -16,8 +16,8 @@ from grandrounds.data.schema import Column, Schema
 from grandrounds.data.summary import grid_index
 from grandrounds.explain.percentiles import FEWEST, MAX_MARGIN, NoisedSpread, Population, Spread
 
-IMPUTED, ABSENT, OUTSIDE, UNUSUAL, RARE, UNSEEN, CONTRADICTORY = KINDS = (
-    "imputed", "absent", "outside", "unusual", "rare", "unseen", "contradictory",
+IMPUTED, ABSENT, OUTSIDE, UNUSUAL, RARE, UNSEEN, CONTRADICTORY, MISSING = KINDS = (
+    "imputed", "absent", "outside", "unusual", "rare", "unseen", "contradictory", "missing",
 )  # fmt: skip
 """Kinds of remarks about a value."""
 
@@ -28,6 +28,7 @@ _BY_DOUBT = (CONTRADICTORY, OUTSIDE, UNSEEN, RARE, UNUSUAL)
 _STAND_INS = {
     IMPUTED: "have no value and were replaced by typical values of the consortium",
     ABSENT: "are absent and were replaced by typical values of the consortium",
+    MISSING: "have no value, and the model has learnt what that means",
 }
 _FEW = 3
 
@@ -206,6 +207,7 @@ class Value:
     share: float | None  # 0 to 1: the training patients with this category; of a missing value, those that miss it too
     notes: tuple[Note, ...] = ()
     margin: float | None = None  # points by which noise may have moved either; None where there is no noise
+    imputed: bool = False  # the value is missing, and a typical value is used instead
 
 
 def read_values(
@@ -213,8 +215,14 @@ def read_values(
 ) -> dict[str, Value]:
     """Read the patient of a data set of one row, column by column."""
     kinds = {c.name: c for c in schema.columns}
-    out = {rule.name: _number(row, rule, kinds[rule.name], population, stand_in) for rule in encoding.numeric}
-    return out | {rule.name: _category(row, rule, population) for rule in encoding.categorical}
+    gaps = {rule.name: encoding.by_column and rule.indicator for rule in encoding.numeric}  # read as missing
+    out = {
+        rule.name: _number(row, rule, kinds[rule.name], population, None if gaps[rule.name] else stand_in)
+        for rule in encoding.numeric
+    }
+    return out | {
+        rule.name: _category(row, rule, population, has_missing=encoding.by_column) for rule in encoding.categorical
+    }
 
 
 def find_contradictions(row: Dataset) -> tuple[Note, ...]:
@@ -234,7 +242,7 @@ def share_text(share: float) -> str:
     return "under 1%" if share < RARE_SHARE else f"{share:.0%}"
 
 
-def _number(row: Dataset, rule: Numeric, column: Column, population: Population | None, stand_in: str) -> Value:
+def _number(row: Dataset, rule: Numeric, column: Column, population: Population | None, stand_in: str | None) -> Value:
     def words(v: float) -> str:
         if not column.order:
             return short(v)
@@ -247,8 +255,10 @@ def _number(row: Dataset, rule: Numeric, column: Column, population: Population 
     if np.isnan(v):
         lacks, kind = (f"{name} has no value", IMPUTED) if present else (f"column '{name}' is absent", ABSENT)
         text = f"{lacks}: {stand_in}, {words(rule.fill)}, is used instead"
+        if stand_in is None:
+            text, kind = f"{lacks}: it reads as missing", MISSING
         share, margin = (None, None) if spread is None else _missing_share(spread)
-        return Value(None, None, share, (Note(name, kind, text),), margin)
+        return Value(None, None, share, (Note(name, kind, text),), margin, imputed=stand_in is not None)
     place = None if spread is None else spread.percentile(v)
     margin = spread.margin(v) if isinstance(spread, NoisedSpread) else None
     notes = []
@@ -285,7 +295,7 @@ def _is_outside(value: float, rule: Numeric) -> bool:
     return not low <= cell <= high
 
 
-def _category(row: Dataset, rule: Categorical, population: Population | None) -> Value:
+def _category(row: Dataset, rule: Categorical, population: Population | None, *, has_missing: bool) -> Value:
     name = rule.name
     shares = None if population is None else population.categorical.get(name)
     margin = None if shares is None or not shares.margin else shares.margin
@@ -294,11 +304,12 @@ def _category(row: Dataset, rule: Categorical, population: Population | None) ->
     present = name in row.categorical_names
     position = row.categorical_names.index(name) if present else 0
     code = int(row.codes[0, position]) if present else -1
-    nothing = f"'{rule.baseline}'" if rule.baseline else "no category"
+    nothing = f"'{rule.baseline}'" if rule.baseline else "missing" if has_missing else "no category"
     if code < 0:
         lacks, kind = (f"{name} has no value", IMPUTED) if present else (f"column '{name}' is absent", ABSENT)
         missing = None if shares is None else shares.missing
-        return Value(None, None, missing, (Note(name, kind, f"{lacks}: it reads as {nothing}"),), margin)
+        note = Note(name, MISSING if has_missing else kind, f"{lacks}: it reads as {nothing}")
+        return Value(None, None, missing, (note,), margin, imputed=not has_missing)
     word = row.vocabulary[position][code]
     share = (
         None if shares is None or (margin is not None and word not in shares.levels) else shares.levels.get(word, 0.0)
