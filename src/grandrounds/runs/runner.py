@@ -43,7 +43,7 @@ from grandrounds.experiment.checks.rationale import refuse_unscorable, scored_se
 from grandrounds.experiment.checks.secure_aggregation import refuse_what_is_seen
 from grandrounds.explain.features import build_features
 from grandrounds.explain.noised_percentiles import ColumnCells, column_cells
-from grandrounds.methods import is_exact, method_class
+from grandrounds.methods import method_class
 from grandrounds.methods.anchors import anchor_reference
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
@@ -235,7 +235,7 @@ class _Runner:
                 "pooled": POOL in consortium.stack.names,
                 "training": len(self.context.sites),
                 "rounds": self.plan.method.rounds,
-                "exchanges": is_exact(self.plan.method.name),
+                "exchanges": not method_class(self.plan.method.name).scores_rounds,
                 "inputs": self.context.encoding.inputs,
                 "classes": self.context.encoding.classes,
                 "task": task_of(self.context.encoding),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -57,6 +57,7 @@ WHOLE_BITS, WHOLE_BOUND = 32, 2.0**30
 FORESEEN = "foreseen"
 """Value of an Ask: numbers that one site sends in the whole fit."""
 
+_BETWEEN = "\x1f"  # between names in a text
 _KIND, _BLOCKS, _CELLS, _WHOLE, _VALUE = "kind", "blocks", "cells", "whole", "value."
 _TOTAL, _ROSTER, _SITES, _SENT = "total", "roster", "sites", "sent"
 
@@ -112,6 +113,29 @@ def read_question(ask: Ask) -> Question:
     return Question(kind, values, blocks, cells=cells, whole=bool(ask.shared.get(_WHOLE, 0)))
 
 
+def ask_shapes(theta: Array, sites: tuple[str, ...], *, family: str, outcome: Any, common: Sequence[str]) -> Ask:
+    """Build the Ask after which each site stores its own shapes over those of an additive model.
+
+    Args:
+        theta: The common model.
+        sites: The sites of the fit.
+        family: "logistic", "linear" or "poisson".
+        outcome: Units of the outcome, as the encoding has them; None for classes.
+        common: Columns that keep the common shape at every site.
+
+    Returns:
+        An Ask for the report `stored`.
+    """
+    shared: dict[str, Value] = {
+        SHAPES: np.asarray(theta, float),
+        "family": family,
+        "common": _BETWEEN.join(common),
+        "shift": 0.0 if outcome is None else float(outcome.centre),
+        "scale": 1.0 if outcome is None else float(outcome.scale),
+    }
+    return Ask(STORE, shared=shared, to=sites, report=(STORED,))
+
+
 class StatisticSite(SitePlugin):
     """The sites' half of exact methods: sums over training rows."""
 
@@ -146,7 +170,7 @@ class StatisticSite(SitePlugin):
         """Store what each site adds to the common shapes of an additive model; its log names the columns."""
         model: Any = self.site.prepared_model()
         theta = np.asarray(ask.shared[SHAPES], float)
-        arrays, common = model.read(theta), tuple(name for name in str(ask.shared["common"]).split("\x1f") if name)
+        arrays, common = model.read(theta), tuple(name for name in str(ask.shared["common"]).split(_BETWEEN) if name)
         stored = []
         for k in members.tolist():
             rows = self._rows_of(k)
