@@ -37,8 +37,11 @@ def client(folder):
 def test_the_page_has_terms_points_and_risks_of_totals(client):
     text = client.get("/card", params={"run": "card"}).text
     assert EVIL not in text and "<bdi>age above 75 years</bdi>" in text and "<b>+3</b>" in text and "<b>-1</b>" in text
-    assert "<td>up to -1</td>" in text and "<td>5 or more</td>" in text and "<b>8.4%</b>" in text
-    assert "fitted to the scores of an additive model" in text
+    assert "<td>-1 or less</td>" in text and "<td>5 or more</td>" in text and "<b>8.4%</b>" in text
+    assert "distilled from an additive model in 11 exchanges of sums" in text
+    drawn = client.get("/api/run/card/nomogram", params={"run": "card"})
+    assert drawn.headers["content-type"] == "image/svg+xml" and drawn.text.startswith("<svg")
+    assert client.get("/api/run/card/nomogram", params={"run": "plain"}).status_code == 404
     assert 'href="/card?run=card"' in client.get("/run", params={"run": "card"}).text
     assert 'href="/card' not in client.get("/run", params={"run": "plain"}).text
 

@@ -91,8 +91,16 @@ def test_a_patient_is_marked_where_the_value_lies():
     assert figures.shape(found, "age", patient=None, has_patient=True)["data"][-1]["x"] == ["missing"]
     assert figures.shape(found, "pain", patient="other", has_patient=True)["data"][-1]["x"] == [0.1]
     assert interpolate(found.used[0], 10.0) == -1.0 and interpolate(found.used[0], 99.0) == 0.9
-    steps = record(number(se=None, edf=None)).used[0]
-    assert interpolate(steps, 64.0) == 0.0 and interpolate(steps, 66.0) == 0.7, "constant within a bin"
+    steps = record(number(se=None, edf=None, edges=[45, 55, 64, 75])).used[0]
+    assert interpolate(steps, 64.0) == 0.0 and interpolate(steps, 64.1) == 0.7, "an edge belongs to the bin below"
+
+
+def test_steps_are_drawn_and_told_by_their_bins():
+    found = record(number(se=None, edf=None, edges=[45, 55, 64, 75]))
+    drawn = {t["name"]: t for t in figures.shape(found, "age")["data"]}
+    assert drawn["steps"]["x"] == [35, 45, 45, 55, 55, 64, 64, 75, 75, 85] and drawn["steps"]["y"][:3] == [-1.0, -1.0, -0.5]
+    assert drawn["patients"]["width"] == [10, 10, 9, 11, 10] and drawn["effect"]["mode"] == "markers"
+    assert [found.used[0].describe_value(k) for k in (0, 1, 4)] == ["at most 45 years", "45 to 55 years", "above 75 years"]
 
 
 def test_a_column_that_is_not_used_has_no_figure():
@@ -134,7 +142,9 @@ def test_figures_are_in_the_catalogue_of_runs_that_have_them():
     assert not {"shape-1", "boosting"} & set(list_figures(RunRecord([], summary())))
 
 
-@pytest.mark.parametrize("spoil", [{"family": "none"}, {"columns": [number(effect=[1.0])]}, {"columns": [{}]}])
+@pytest.mark.parametrize(
+    "spoil", [{"family": "none"}, {"columns": [number(edges=[1])]}, {"columns": [number(effect=[1])]}, {"columns": [{}]}]
+)
 def test_a_damaged_record_is_named(spoil):
     with refused("damaged-record", match="shapes cannot be read"):
         read_shapes({"shapes": {**shapes(), **spoil}})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import read_shapes
-from grandrounds.report.shapes_text import shapes_text, trees_text
+from grandrounds.report.shapes_text import card_text, shapes_text, trees_text
 from grandrounds.report.trees import read_trees
-from tests.report.shapes import shapes, trees
+from tests.report.shapes import card, shapes, trees
 
 
 def test_the_table_has_effects_at_percentiles_and_of_levels():
@@ -30,3 +31,11 @@ def test_trees_are_facts():
     lines = trees_text(read_trees({"trees": trees()})).splitlines()
     assert "trees: 160 of depth 4 at most" in lines and "rounds of boosting: 20, 8 trees at once" in lines
     assert "histogram cells with one patient: 22.0% (220 of 1,000)" in lines
+
+
+def test_a_risk_card_is_points_and_risks():
+    lines = card_text(read_card({"card": card(), "data": "heart", "event": {"label": "died", "class": "yes"}})).splitlines()
+    assert lines[0] == "Risk card: died = yes"
+    assert [line.split() for line in lines if "above 75" in line] == [["age", "above", "75", "years", "+1"]]
+    row = next(line for line in lines if line.startswith("3 to 4"))
+    assert row.split() == ["3", "to", "4", "45%", "22.5%", "to", "72.5%", "32", "15"]

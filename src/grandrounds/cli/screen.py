@@ -27,7 +27,7 @@ from grandrounds.metrics.fairness import (
 )
 from grandrounds.metrics.names import binning_note, metric_label
 from grandrounds.metrics.scores import BY_NAME, HEADLINE, LOSS, Place, shown_in
-from grandrounds.report.document import has_test_rows, machine_line
+from grandrounds.report.document import has_test_rows, machine_line, rounds_line
 from grandrounds.report.findings import describe_findings
 from grandrounds.report.sections.images import maps_lines, rationale_line
 from grandrounds.report.sections.local_models import local_line
@@ -198,13 +198,15 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
 
 
 def _show_shapes(console: Console, summary: RunSummary) -> None:
-    """Print the shapes of an additive model and the facts of boosted trees, where the run has them."""
+    """Print a risk card, the shapes of an additive model and the facts of boosted trees, where the run has them."""
+    from grandrounds.report.risk_card import read_card
     from grandrounds.report.shapes import read_shapes
-    from grandrounds.report.shapes_text import shapes_text, trees_text
+    from grandrounds.report.shapes_text import card_text, shapes_text, trees_text
     from grandrounds.report.trees import read_trees
 
-    shapes, trees = read_shapes(summary), read_trees(summary)
-    texts = [] if shapes is None else [shapes_text(shapes, width=console.width)]
+    card, shapes, trees = read_card(summary), read_shapes(summary), read_trees(summary)
+    texts = [] if card is None else [card_text(card)]
+    texts += [] if shapes is None else [shapes_text(shapes, width=console.width)]
     texts += [] if trees is None else [trees_text(trees)]
     for text in texts:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -242,8 +244,7 @@ def _show_estimates(console: Console, summary: RunSummary) -> None:
 def _show_scores(console: Console, summary: RunSummary, *, verbose: bool) -> None:
     """Print the scores on the test rows of all sites."""
     final, gap = summary.final, summary.generalisation_gap
-    rounds = f"{summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}"
-    table = Table(title=f"{summary.data}: {summary.method} after {rounds}, test rows of all sites")
+    table = Table(title=f"{summary.data}: {summary.method} after {rounds_line(summary)}, test rows of all sites")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("note")

@@ -118,6 +118,11 @@ def risk_card(request: Request, who: Viewer, run: RunName) -> risk_card_view.Ris
     return risk_card_view.risk_card(get_state(request).run_index, run)
 
 
+@router.get("/run/card/nomogram", summary="The nomogram of a risk card as SVG", response_class=Response)
+def nomogram(request: Request, who: Viewer, run: RunName) -> Response:
+    return Response(risk_card_view.drawing(get_state(request).run_index, run), media_type="image/svg+xml")
+
+
 @router.get("/run/figure", summary="A figure as Plotly's data and layout")
 def figure(
     request: Request,

@@ -18,6 +18,7 @@ from grandrounds.report.estimates import common_estimate, forest_names, read_est
 from grandrounds.report.explanations import KINDS, Explanations, blocks_by_round, newest_block
 from grandrounds.report.figure import Figure
 from grandrounds.report.figures.trust import trust_decisions
+from grandrounds.report.risk_card import read_card
 from grandrounds.report.sections.privacy import spending_figure
 from grandrounds.report.sections.shapes import has_validation
 from grandrounds.report.sections.trust import TrustRecord, trust_record
@@ -259,14 +260,23 @@ def _boosting(run: RunRecord) -> Figure | None:
     return figures.validation_curve(record.validation) if record is not None and has_validation(record) else None
 
 
-ESTIMATES, SHAPES, TREES, SURVIVAL, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST, PRIVACY = (
-    "Estimates", "Shapes", "Boosted trees", "Survival", "Training", "Calibration", "Weights", "Explanations", "Trust", "Images",
+def _risk_card(run: RunRecord) -> Figure | None:
+    record = None if run.summary is None else read_card(run.summary)
+    return None if record is None else figures.risk_by_total(record)
+
+
+(
+    ESTIMATES, RISK_CARD, SHAPES, TREES, SURVIVAL, TRAINING, CALIBRATION, WEIGHTS, EXPLANATIONS, TRUST, IMAGES, COST, PRIVACY,
+) = (
+    "Estimates", "Risk card", "Shapes", "Boosted trees", "Survival", "Training", "Calibration", "Weights", "Explanations",
+    "Trust", "Images",
     "Participation and cost", "Privacy",
 )  # fmt: skip
 
 FIGURES: dict[str, Entry] = {
     "coefficients": Entry(ESTIMATES, _coefficients, wide=True),
     **{f"forest-{k + 1}": Entry(ESTIMATES, _forest(k), wide=True) for k in range(4)},
+    "risk-card": Entry(RISK_CARD, _risk_card, wide=True),
     **{f"shape-{k + 1}": Entry(SHAPES, _shape(k), available=_has_shape(k)) for k in range(SHOWN)},
     "boosting": Entry(TREES, _boosting, wide=True),
     "survival": Entry(SURVIVAL, _survival, wide=True),

@@ -33,6 +33,8 @@ td.text { color: #57606a; white-space: normal; min-width: 11rem }
 .charts .wide { grid-column: 1 / -1 }
 figure { margin: 0; min-width: 0 }
 figcaption { padding: 0 .4rem; font-size: .93rem }
+.nomogram { max-width: 760px; margin: 1rem 0 }
+.nomogram svg { width: 100%; height: auto }
 details { margin: 1rem 0 }
 summary { cursor: pointer; font-weight: 600 }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.4rem, 1fr)); gap: .8rem; margin: 1rem 0 }

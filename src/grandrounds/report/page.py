@@ -57,6 +57,7 @@ from grandrounds.report.sections.images import maps_section, rationale_section
 from grandrounds.report.sections.local_models import local_section
 from grandrounds.report.sections.outcome import outcome_section, outcome_tiles
 from grandrounds.report.sections.privacy import membership_section, privacy_section
+from grandrounds.report.sections.risk_card import risk_card_section
 from grandrounds.report.sections.shapes import shapes_section, trees_section
 from grandrounds.report.sections.trust import trust_section
 from grandrounds.report.style import words
@@ -100,6 +101,7 @@ def report_page(
         charts.note,
         *([_tiles(summary)] if has_test_rows(summary) else []),
         *estimates_section(summary, charts),
+        *risk_card_section(summary, charts),
         *shapes_section(summary, charts),
         *trees_section(summary, charts),
         *table_one_section(summary),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from grandrounds.core.errors import BadInput
@@ -56,6 +57,7 @@ class Shape:
         edf: Effective degrees of freedom; None where they are not known.
         used: The column has an effect in the model.
         monotone: "up" or "down" for a curve that may only rise or fall; None without a constraint.
+        edges: Values between the bins of a number whose effect is constant within bins; empty for a curve.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Shape:
     edf: float | None = None
     used: bool = True
     monotone: str | None = None
+    edges: tuple[float, ...] = ()
 
     @property
     def patients(self) -> float:
@@ -77,8 +80,18 @@ class Shape:
 
     @property
     def is_step(self) -> bool:
-        """A number whose effect is constant within bins (trees of depth one, private scores): it has no band and no edf."""
-        return not self.is_category and self.error is None and self.edf is None
+        """A number whose effect is constant within bins: trees of depth one, private scores."""
+        return bool(self.edges)
+
+    @property
+    def bounds(self) -> list[float]:
+        """The ends of the part of the axis that each point stands for: of its bin, or halfway to its neighbours."""
+        x = [float(v) for v in self.values]
+        if self.edges:
+            return [min(2 * x[0] - self.edges[0], self.edges[0]), *self.edges, max(2 * x[-1] - self.edges[-1], self.edges[-1])]
+        if len(x) == 1:
+            return [x[0] - 0.5, x[0] + 0.5]
+        return [x[0], *((a + b) / 2 for a, b in pairwise(x)), x[-1]]
 
     @property
     def importance(self) -> float:
@@ -115,11 +128,17 @@ class Shape:
         return self.effect[k] - Z * self.error[k], self.effect[k] + Z * self.error[k]
 
     def describe_value(self, k: int) -> str:
-        """Write the value at a place, with its unit: '54 years'."""
+        """Write the value at a place, with its unit: '54 years', of a bin '50 to 55 years'."""
         value = self.values[k]
         if isinstance(value, str):
             return value
-        return f"{format_value(value)} {self.unit}".rstrip()
+        if not self.edges:
+            return f"{format_value(value)} {self.unit}".rstrip()
+        if k == 0:
+            return f"at most {format_value(self.edges[0])} {self.unit}".rstrip()
+        if k == len(self.edges):
+            return f"above {format_value(self.edges[-1])} {self.unit}".rstrip()
+        return f"{format_value(self.edges[k - 1])} to {format_value(self.edges[k])} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -218,9 +237,12 @@ def _read_shape(values: Mapping[str, Any], data: str | None) -> Shape:
     error = None if errors is None else tuple(map(float, errors))
     if {len(effect), len(rows), len(points if error is None else error)} != {len(points)}:
         raise ValueError("lengths")
+    edges = () if is_category else tuple(map(float, values.get("edges") or ()))
+    if edges and len(edges) != len(points) - 1:
+        raise ValueError("edges")
     found = values.get("missing")
     missing = None
-    if found is not None:
+    if found is not None and float(found.get("rows") or 0) > 0:
         missing = MissingEffect(
             float(found["effect"]), None if found.get("se") is None else float(found["se"]), float(found.get("rows") or 0)
         )
@@ -237,6 +259,7 @@ def _read_shape(values: Mapping[str, Any], data: str | None) -> Shape:
         edf=None if values.get("edf") is None else float(values["edf"]),
         used=bool(values.get("used", True)) and bool(points),
         monotone=values.get("monotone"),
+        edges=edges,
     )
 
 
@@ -297,7 +320,8 @@ def describe_point(record: ShapesRecord, shape: Shape, k: int | None) -> str:
     interval = "" if ends is None else f" (95% CI {ends[0]:+.2f} to {ends[1]:+.2f})"
     ratio = compare_effect(record, effect, shape.effect[base])
     against = "the reference" if k == base else f"{ratio} against {reference_text(shape)}"
-    behind = f"{format_rows(rows)} patients{'' if shape.is_category or k is None else ' near this value'}"
+    near = "" if shape.is_category or shape.is_step or k is None else " near this value"
+    behind = f"{format_rows(rows)} {'patient' if round(rows) == 1 else 'patients'}{near}"
     return f"{name}: {record.scale} {effect:+.2f}{interval}; {against}; {behind}."
 
 
@@ -316,11 +340,11 @@ def describe_shape(record: ShapesRecord, shape: Shape, *, most: int = 6) -> str:
     """
     base = shape.effect[shape.reference]
     if shape.is_category:
-        others = [k for k in range(len(shape.values)) if k != shape.reference]
+        others = [k for k in range(len(shape.values)) if k != shape.reference and (shape.rows[k] > 0 or not shape.patients)]
         others.sort(key=lambda k: (-abs(shape.effect[k] - base), k))
         parts = [f"{shape.describe_value(k)} {_amount(record, shape.effect[k], base)}" for k in others[:most]]
         if len(others) > most:
-            parts.append(f"and {len(others) - most} more levels")
+            parts.append(f"and {len(others) - most} more level{'s' * (len(others) - most > 1)}")
     else:
         low, high = shape.quantile(0.1), shape.quantile(0.9)
         parts = [

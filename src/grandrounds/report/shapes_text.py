@@ -1,13 +1,16 @@
-"""Shapes of columns and facts of boosted trees as text for a terminal."""
+"""Shapes of columns, facts of boosted trees and risk cards as text for a terminal."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 from grandrounds.core.errors import visible
+from grandrounds.models.card import show_risk
 from grandrounds.report.estimates import disclosure_sentence
-from grandrounds.report.shapes import MONOTONE, Shape, ShapesRecord, format_rows, format_value
+from grandrounds.report.risk_card import CardRecord, interval_text, total_text
+from grandrounds.report.shapes import MONOTONE, Shape, ShapesRecord, format_rows
 from grandrounds.report.trees import TreesRecord, exchange_facts, trees_facts
 
 _LONGEST_NAME = 32
@@ -57,9 +60,31 @@ def trees_text(record: TreesRecord) -> str:
     return "\n".join([*lines, *([f"disclosure: {sentence}"] if sentence else [])])
 
 
+def card_text(record: CardRecord) -> str:
+    """Write a risk card: points, then the risk of each total.
+
+    Args:
+        record: The card of a run.
+
+    Returns:
+        Lines for a terminal, without an end of line.
+    """
+    lines = [visible(record.title), visible(record.source), ""]
+    lines += _table([("applies to the patient", "points"), *((visible(t.text), f"{t.points:+d}") for t in record.card.terms)])
+    rows = [
+        (total_text(t, record.card), show_risk(t.risk), interval_text(t), f"{t.rows:,}", f"{t.events:,}")
+        for t in record.card.totals
+    ]
+    lines += ["", *_table([("total", "risk", "95% CI", "patients", "events"), *rows])]
+    lines += [f"note: {visible(note)}" for note in record.notes]
+    sentence = disclosure_sentence(record.exchanges)
+    return "\n".join([*lines, *([f"disclosure: {sentence}"] if sentence else [])])
+
+
 def _number_row(shape: Shape) -> tuple[str, ...]:
     places = [shape.quantile(0.1), shape.reference, shape.quantile(0.9)]
-    at = [f"{format_value(float(shape.values[k]))}: {shape.effect[k]:+.2f}" for k in places]
+    bare = replace(shape, unit="")
+    at = [f"{bare.describe_value(k)}: {shape.effect[k]:+.2f}" for k in places]
     missing = "" if shape.missing is None else f"{shape.missing.effect:+.2f}"
     unit = f" ({shape.unit})" if shape.unit else ""
     return (f"{_shorten(shape.name)}{unit}", *at, missing, "" if shape.edf is None else f"{shape.edf:.1f}")

@@ -14,15 +14,18 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.records import Decision
 from grandrounds.report import figures
 from grandrounds.report.figure import MIME, Figure
+from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import read_shapes
 from grandrounds.statistics.kaplan_meier import KaplanMeier
 from tests.report import EVIL, RULE, explanations, records, trusting, typed
 from tests.report.estimates import logistic
 from tests.report.figures import BINS, CURVE, attended, mapped, scored_locally, weighed
 from tests.report.figures.test_forest import analysis
-from tests.report.shapes import category, shapes
+from tests.report.shapes import card, category, shapes
 from tests.report.survival import BY_DAY, SCORES
 from tests.support import refused
+
+CARD = read_card({"card": card(), "data": "table"})
 
 
 def gallery(name: str) -> dict[str, Figure]:
@@ -89,6 +92,7 @@ def gallery(name: str) -> dict[str, Figure]:
         "trade_off": figures.trade_off({name: [{"label": name, "drift": 0.1, "accuracy": 0.9}]}),
         "trust_over_rounds": figures.trust_over_rounds(typed(trusting(("a", "b", name)))),
         "trust_parts": figures.trust_parts(Decision.from_dict(trusting(("a", "b", name))[-1]["decision"]), RULE),
+        "risk_by_total": figures.risk_by_total(replace(CARD, outcome=name)),
         "shape": figures.shape(read_shapes({"shapes": shapes(category(name, values=[name, "b", "c"]))}), name),
         "validation_curve": figures.validation_curve([0.7, 0.5, 0.6]),
         "waterfall": figures.waterfall([name, "b"], [1.0, -0.5], 0.0, 0.5, [name, 3.5]),

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from grandrounds.console.run_index import RunIndex
+from grandrounds.console.run_index import NotFound, RunIndex
 from grandrounds.console.views.run import load_record
 from grandrounds.models.card import ABOVE, AT_MOST, LEVEL, MISSING, Card, RiskRange, Term, show_risk
 from grandrounds.report.estimates import disclosure_sentence
+from grandrounds.report.figures.card import nomogram
+from grandrounds.report.risk_card import CardRecord, interval_text, read_card, total_text
 from grandrounds.report.trees import exchange_facts
-
-_ROUTES = {
-    "distilled": "fitted to the scores of an additive model",
-    "direct": "fitted to outcomes",
-}
 
 
 class TermView(BaseModel):
@@ -43,8 +39,9 @@ class TotalView(BaseModel):
 
 
 class RiskCardView(BaseModel):
-    """The risk card of a run. `facts`: label and text."""
+    """The risk card of a run. `source`: where it comes from; `facts`: label and text."""
 
+    source: str
     terms: list[TermView]
     totals: list[TotalView]
     facts: list[tuple[str, str]]
@@ -58,18 +55,30 @@ def risk_card(run_index: RunIndex, name: str) -> RiskCardView | None:
 
 
 def _view(run_index: RunIndex, name: str) -> RiskCardView | None:
-    summary = load_record(run_index, name).summary
-    values = None if summary is None else summary.get("card")
-    if not values:
+    record = _record(run_index, name)
+    if record is None:
         return None
-    card, sent = Card.from_dict(values), values.get("exchanges") or {}
     return RiskCardView(
-        terms=[_term(card.terms, k) for k in range(len(card.terms))],
-        totals=[_total(t, first=k == 0, last=k == len(card.totals) - 1) for k, t in enumerate(card.totals)],
-        facts=_facts(values),
-        disclosure=disclosure_sentence(sent),
-        notes=[str(n) for n in values.get("notes") or ()],
+        source=record.source,
+        terms=[_term(record.card.terms, k) for k in range(len(record.card.terms))],
+        totals=[_total(t, record.card) for t in record.card.totals],
+        facts=exchange_facts(record.exchanges),
+        disclosure=disclosure_sentence(record.exchanges),
+        notes=list(record.notes),
     )
+
+
+def _record(run_index: RunIndex, name: str) -> CardRecord | None:
+    summary = load_record(run_index, name).summary
+    return None if summary is None else read_card(summary)
+
+
+def drawing(run_index: RunIndex, name: str) -> str:
+    """Draw the nomogram of a run's risk card as SVG."""
+    record = _record(run_index, name)
+    if record is None:
+        raise NotFound(f"run '{name}' has no risk card", code="unknown-figure")
+    return nomogram(record.card)
 
 
 def _term(terms: Sequence[Term], k: int) -> TermView:
@@ -105,33 +114,14 @@ def excludes(a: Term, b: Term) -> bool:
     return float(top.value or 0) <= float(bottom.value or 0)
 
 
-def _total(found: RiskRange, *, first: bool, last: bool) -> TotalView:
+def _total(found: RiskRange, card: Card) -> TotalView:
     return TotalView(
         first=found.first,
         last=found.last,
-        total=_range_text(found, first=first, last=last),
+        total=total_text(found, card),
         risk=found.risk,
         shown=show_risk(found.risk),
-        interval=f"{100 * found.low:.1f}% to {100 * found.high:.1f}%",
+        interval=interval_text(found),
         rows=found.rows,
         events=found.events,
     )
-
-
-def _range_text(found: RiskRange, *, first: bool, last: bool) -> str:
-    """Write a range of totals: '3', '4 to 5', 'up to -2', '9 or more'."""
-    if first and last:
-        return "any"
-    if first:
-        return f"up to {found.last}"
-    if last:
-        return f"{found.first} or more"
-    return str(found.first) if found.first == found.last else f"{found.first} to {found.last}"
-
-
-def _facts(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    route = str(values.get("route") or "")
-    rows = [("route", _ROUTES.get(route, route))] if route else []
-    rows += [("rows", f"{int(values['rows']):,}")] if values.get("rows") else []
-    rows += [("hospitals", str(len(values["sites"])))] if values.get("sites") else []
-    return rows + exchange_facts(values.get("exchanges") or {})

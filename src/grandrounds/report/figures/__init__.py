@@ -19,6 +19,7 @@ from grandrounds.report.figures.forest import forest
 from grandrounds.report.figures.images import image_grid, map_concentration, map_similarity, rationale_over_rounds
 from grandrounds.report.figures.importance import importance_heatmap, importances, spurious_masses
 from grandrounds.report.figures.privacy import epsilon_over_rounds
+from grandrounds.report.figures.risk_card import risk_by_total
 from grandrounds.report.figures.shapes import shape
 from grandrounds.report.figures.survival import brier_over_time, survival_calibration, survival_curves
 from grandrounds.report.figures.training import (
@@ -73,6 +74,7 @@ __all__ = [
     "rationale_over_rounds",
     "reliability",
     "rewards_over_rounds",
+    "risk_by_total",
     "seconds_over_rounds",
     "shape",
     "site_curves",

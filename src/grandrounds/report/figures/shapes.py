@@ -48,30 +48,37 @@ def shape(
 
 def _curve(record: ShapesRecord, found: Shape, data: str | None, patient: float | str | None, has_patient: bool) -> Figure:
     x = [float(v) for v in found.values]
-    base, unit = found.effect[found.reference], f" {safe(found.unit)}" if found.unit else ""
+    base = found.effect[found.reference]
     traces: list[Trace] = []
     if found.error is not None:
         ends = [found.ends(k) or (0.0, 0.0) for k in range(len(x))]
         around = {"type": "scatter", "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
+        low, high = (_points(found, [e[side] for e in ends]) for side in (0, 1))
         traces += [
-            {**around, "name": "upper end", "x": x, "y": [high for _, high in ends]},
-            {**around, "name": "lower end", "x": x, "y": [low for low, _ in ends], "fill": "tonexty", "fillcolor": _BAND},
+            {**around, "name": "upper end", **high},
+            {**around, "name": "lower end", **low, "fill": "tonexty", "fillcolor": _BAND},
         ]
+    line = {"color": COLOURS[0], "width": 3}
+    if found.is_step:
+        steps = {"type": "scatter", "mode": "lines", "name": "steps", "line": line, "hoverinfo": "skip", "showlegend": False}
+        traces.append({**steps, **_points(found, found.effect)})
     traces += _site_curves(record, found)
     traces.append(
         {
             "type": "scatter",
-            "mode": "lines",
+            "mode": "markers" if found.is_step else "lines",
             "name": "effect",
             "x": x,
             "y": list(found.effect),
             "customdata": [_hover(record, found, k, base) for k in range(len(x))],
-            "line": {"color": COLOURS[0], "width": 3, "shape": "hvh" if found.is_step else "linear"},
-            "hovertemplate": f"%{{x:.4g}}{unit}: {safe(record.scale)} %{{y:+.2f}}%{{customdata}}<extra></extra>",
+            "line": line,
+            "marker": {"size": 6, "color": COLOURS[0]},
+            "text": [safe(found.describe_value(k)) for k in range(len(x))],
+            "hovertemplate": f"%{{text}}: {safe(record.scale)} %{{y:+.2f}}%{{customdata}}<extra></extra>",
             "showlegend": False,
         }
     )
-    traces += _patients_below(found, x)
+    traces += _patients_below(found)
     traces += _missing_mark(record, found, base)
     if has_patient:
         traces.append(_patient_mark(found, patient))
@@ -86,7 +93,7 @@ def _curve(record: ShapesRecord, found: Shape, data: str | None, patient: float 
     shown["xaxis"] |= {"anchor": "y2", "domain": [0, 0.86 if with_missing else 1]}
     shown["yaxis"] |= {"domain": [_UNNAMED + 0.07, 1], "zeroline": False}
     shown["yaxis2"] = {"title": {"text": "patients"}, "domain": [0, _UNNAMED], "nticks": 3, "rangemode": "tozero"}
-    shown["shapes"] = [_zero(x[0], x[-1])]
+    shown["shapes"] = [_zero(found.bounds[0], found.bounds[-1])]
     if with_missing:
         shown["xaxis2"] = category([_MISSING], anchor="y2", domain=[0.9, 1])
     shown["legend"] = {"y": -0.2}
@@ -108,14 +115,19 @@ def _ratio(record: ShapesRecord, found: Shape, effect: float, base: float) -> st
     return f"<br>{record.ratio} {format_ratio(to_ratio(effect - base))} against {safe(reference_text(found))}"
 
 
-def _patients_below(found: Shape, x: Sequence[float]) -> list[Trace]:
-    """Draw the number of patients behind each point, as wide as the part of the axis that is nearest to it."""
+def _points(found: Shape, y: Sequence[float]) -> dict[str, list[float]]:
+    """Return the points of a line through the values of a shape; of steps both ends of every bin."""
+    if not found.is_step:
+        return {"x": [float(v) for v in found.values], "y": list(y)}
+    pairs = list(zip(pairwise(found.bounds), y, strict=True))
+    return {"x": [x for ends, _ in pairs for x in ends], "y": [v for _, v in pairs for _ in range(2)]}
+
+
+def _patients_below(found: Shape) -> list[Trace]:
+    """Draw the number of patients behind each point, as wide as the part of the axis that it stands for."""
     if not found.patients:
         return []
-    middles = [(a + b) / 2 for a, b in pairwise(x)]
-    edges = [x[0], *middles, x[-1]]
-    if len(x) == 1:
-        edges = [x[0] - 0.5, x[0] + 0.5]
+    edges = found.bounds
     return [
         {
             "type": "bar",
@@ -173,8 +185,7 @@ def _site_curves(record: ShapesRecord, found: Shape) -> list[Trace]:
             "type": "scatter",
             "mode": "lines",
             "name": safe(site),
-            "x": list(found.values),
-            "y": list(effect),
+            **_points(found, effect),
             "line": {"color": SITE_COLOURS[(k + 1) % len(SITE_COLOURS)], "width": 1},
             "hovertemplate": f"{safe(site)}: %{{y:+.2f}} at %{{x}}<extra></extra>",
         }
@@ -200,19 +211,19 @@ def _patient_mark(found: Shape, value: float | str | None) -> Trace:
 
 
 def interpolate(found: Shape, value: float) -> float:
-    """Return the effect of a number between the points of a curve (of steps: at the nearest); beyond its ends that of the end.
+    """Return the effect of a number between the points of a curve (of steps: in its bin); beyond its ends that of the end.
 
     Args:
         found: The shape of a number.
         value: The number.
     """
+    if found.is_step:
+        return found.effect[sum(edge < value for edge in found.edges)]
     x = [float(v) for v in found.values]
     if value <= x[0]:
         return found.effect[0]
     for (a, low), (b, high) in pairwise(zip(x, found.effect, strict=True)):
         if value <= b:
-            if found.is_step:
-                return low if value <= (a + b) / 2 else high
             return high if b == a else low + (high - low) * (value - a) / (b - a)
     return found.effect[-1]
 
