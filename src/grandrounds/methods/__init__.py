@@ -14,6 +14,7 @@ from grandrounds.methods.baselines import Local, Pooled
 from grandrounds.methods.clustered import Clustered
 from grandrounds.methods.exact.describe import SurvivalMethod, TableOneMethod
 from grandrounds.methods.exact.exchange import ExactMethod
+from grandrounds.methods.exact.gam import Additive
 from grandrounds.methods.exact.private_gam import PrivateGAM
 from grandrounds.methods.exact.regression import CoxRegression, GeneralizedLinear
 from grandrounds.methods.exact.trees import BoostedTrees
@@ -37,7 +38,7 @@ METHODS: dict[str, type[Method]] = {
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
         *(GeneralizedLinear, CoxRegression, TableOneMethod, SurvivalMethod),
-        *(PrivateGAM, BoostedTrees),
+        *(Additive, PrivateGAM, BoostedTrees),
     )
 }
 REGULARIZERS: dict[str, type[LocalRegularizer]] = {

@@ -270,17 +270,21 @@ def _privacy(
     return {**NO_PRIVACY, "lent": dict(lent), "statement": statement}
 
 
+_EXACT_PARTS = ("estimates", "trees", "card", "shapes", "statistic")
+"""Parts of summary.json with the exchanges of an exact method, in the order in which they are looked for."""
+
+
 def exact_privacy(plan: Plan, facts: Mapping[str, Any]) -> dict[str, object]:
     """Write the privacy statement of an exact method: sums over patients left the sites, without noise.
 
     Args:
         plan: The experiment's plan.
-        facts: The parts of summary.json that the method wrote: `estimates` or `statistic`.
+        facts: The parts of summary.json that the method wrote: `estimates`, `shapes`, `trees`, `card` or `statistic`.
 
     Returns:
         The statement, with the numbers that one site sent and that all sites held.
     """
-    part = facts.get("estimates") or facts.get("statistic") or {}
+    part: Mapping[str, Any] = next((facts[name] for name in _EXACT_PARTS if facts.get(name)), {})
     exchanges = part.get("exchanges", {"count": 0, "numbers_sent": 0, "numbers_held": 0, "ratio": 0.0})
     seen = "the server saw sums over all sites and no site's own" if plan.privacy.secure else "the server saw each site's sums"
     sentence = (

@@ -6,6 +6,7 @@ from grandrounds.statistics.boosting_answers import TREES_ANSWERS
 from grandrounds.statistics.brier import answer_brier, answer_calibration, answer_hazard
 from grandrounds.statistics.concordance import answer_concordance, answer_score_counts
 from grandrounds.statistics.cox import COX_ANSWERS
+from grandrounds.statistics.gam import GAM_ANSWERS
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.log_rank import answer_log_rank
 from grandrounds.statistics.meta import answer_meta
@@ -25,6 +26,7 @@ ANSWERS: dict[str, Answer] = {
     "logrank.sites": answer_log_rank,
     "range.time": answer_time_range,
     "table1": answer_table_one,
+    **GAM_ANSWERS,
     **GLM_ANSWERS,
     **TREES_ANSWERS,
 }

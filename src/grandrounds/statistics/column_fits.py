@@ -12,7 +12,16 @@ from grandrounds.data.outcome import Outcome
 from grandrounds.models.column_model import SEED, ColumnModel
 from grandrounds.statistics.boosting import TreesResult, fit_trees
 from grandrounds.statistics.boosting_terms import trees_terms
+from grandrounds.statistics.gam import fit_gam, gam_terms
+from grandrounds.statistics.gam_result import GAMResult
 from grandrounds.statistics.question import Fit
+
+
+def _fit_gam(model: ColumnModel, outcome: Outcome | None, least: int) -> Fit[GAMResult]:
+    terms = gam_terms(
+        model.options or {}, model.columns, task=model.task, classes=model.classes, outcome=outcome, least=least
+    )
+    return fit_gam(terms)
 
 
 def _fit_trees(model: ColumnModel, outcome: Outcome | None, least: int) -> Fit[TreesResult]:
@@ -31,6 +40,6 @@ def _fit_trees(model: ColumnModel, outcome: Outcome | None, least: int) -> Fit[T
     )
 
 
-FITS: dict[str, Callable[[ColumnModel, Outcome | None, int], Fit[Any]]] = {"trees": _fit_trees}
+FITS: dict[str, Callable[[ColumnModel, Outcome | None, int], Fit[Any]]] = {"gam": _fit_gam, "trees": _fit_trees}
 """From the model, the outcome (None for classes) and the fewest rows of a cell (method.exact.least) to the fit. Its result has
 `arrays`, which `model.pack` takes. Keys are kernels: "gam", "trees", "steps", "card"."""

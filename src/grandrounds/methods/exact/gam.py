@@ -1,0 +1,126 @@
+"""Method 'gam': an additive model from sums over hospitals, equal to a fit of the pooled rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.outcome import CLASSIFICATION, REGRESSION
+from grandrounds.core.plan_types import Plan
+from grandrounds.data.encoding import Encoding
+from grandrounds.data.kinds import AnyEncoding
+from grandrounds.methods.base import Server
+from grandrounds.methods.exact.exchange import STORED, ExactMethod, read_result
+from grandrounds.models.columns import find_columns
+from grandrounds.models.gam import AdditiveModel
+from grandrounds.protocol.messages import Ask
+from grandrounds.protocol.tasks import STORE
+from grandrounds.site.state import SHAPES
+from grandrounds.statistics.gam import FAMILIES, GAM_ANSWERS, GAMTerms, find_problem, fit_gam, gam_terms
+from grandrounds.statistics.gam_counts import CELLS, OCTAVES, PLACES
+from grandrounds.statistics.gam_result import GAMResult
+from grandrounds.statistics.newton import count_upper
+from grandrounds.statistics.question import Fit
+
+_USUAL = 7
+"""Exchanges of score and information of a usual fit."""
+
+
+class Additive(ExactMethod):
+    """Additive model: a curve for each number, a value for each level, with bands; equal to a fit of the pooled rows."""
+
+    name = "gam"
+    title = "additive model from sums: a curve with a band for each number, a value for each level"
+    kinds: ClassVar[tuple[str, ...]] = tuple(GAM_ANSWERS)
+
+    def fit(self, server: Server) -> Fit[GAMResult]:
+        return fit_gam(self.terms(server))
+
+    def terms(self, server: Server) -> GAMTerms:
+        """Build the terms of the fit from settings and the agreed encoding.
+
+        Args:
+            server: The state of the round.
+        """
+        encoding = _table_encoding(server.encoding)
+        return gam_terms(
+            self.settings.gam.plain(),
+            find_columns(encoding),
+            task=encoding.task,
+            classes=len(encoding.classes),
+            outcome=encoding.outcome,
+            least=int(self.settings.exact.least),
+            most_exchanges=self.settings.rounds,
+        )
+
+    def model(self, server: Server, result: GAMResult) -> Array:
+        encoding = _table_encoding(server.encoding)
+        model = AdditiveModel(
+            len(encoding.features), find_columns(encoding), classes=len(encoding.classes), task=encoding.task
+        )
+        return model.pack(result.arrays)
+
+    def last_ask(self, server: Server, sites: tuple[str, ...], result: GAMResult) -> Ask | None:
+        """Send the final model, from which each site computes the shapes that it keeps (method.gam.own_shapes)."""
+        if not self.settings.gam.own_shapes:
+            return None
+        encoding = _table_encoding(server.encoding)
+        outcome, is_number = encoding.outcome, encoding.task == REGRESSION
+        return Ask(
+            STORE,
+            shared={
+                SHAPES: self.model(server, result),
+                "common": "\x1f".join(self.settings.gam.plain()["monotone"]),
+                "family": FAMILIES[encoding.task],
+                "shift": outcome.centre if outcome is not None and is_number else 0.0,
+                "scale": 1.0 if outcome is None else outcome.scale,
+            },
+            to=sites,
+            report=(STORED,),
+        )
+
+    @classmethod
+    def local_part(cls, plan: Plan) -> str:
+        return "shapes" if plan.method.gam.own_shapes else "none"
+
+    @classmethod
+    def foresee_numbers(cls, settings: Any, columns: int) -> int | None:
+        """Estimate the numbers that one site sends, if every input is a number with a curve and a usual number of steps."""
+        sides = 1 if settings.gam.columns is None else 2
+        kept = columns if settings.gam.columns is None else min(columns, int(settings.gam.columns))
+        counts = columns * (2 * OCTAVES + 1 + PLACES + sides * CELLS)
+        size = 1 + kept * (int(settings.gam.splines) - 1)
+        return int(counts + _USUAL * (count_upper(size) + size))
+
+    @classmethod
+    def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:
+        record = read_result(state)
+        if record is None:
+            return {}
+        result = GAMResult.from_dict(record["result"])
+        return {
+            "shapes": {
+                **result.shapes,
+                "exchanges": {**record["exchanges"], "fit": result.exchanges},
+                "sites": record["sites"],
+                "rows": record["rows"],
+                "notes": list(result.notes),
+            }
+        }
+
+    @classmethod
+    def refusals(cls, model: Any, plan: Plan, *, sites: int, pictures: bool) -> Iterator[str]:
+        yield from super().refusals(model, plan, sites=sites, pictures=pictures)
+        if plan.model.name != "gam":
+            yield f"method 'gam' fits model 'gam', not '{plan.model.name}': set model.name = 'gam'"
+            return
+        classes = model.classes if model.task == CLASSIFICATION else 0
+        problem = find_problem(plan.method.gam.plain(), model.columns, task=model.task, classes=classes)
+        if problem:
+            yield problem
+
+
+def _table_encoding(encoding: AnyEncoding | None) -> Encoding:
+    assert isinstance(encoding, Encoding), "refused before the first round"
+    return encoding

@@ -1,0 +1,389 @@
+"""Additive models from sums: curves of numbers and values of levels, with smoothness chosen from the same sums.
+
+Two exchanges of counts agree on the basis (`gam_counts`). Then each exchange asks for score U, information H and log-likelihood
+at beta, as for a generalised linear model. Between exchanges the server chooses the weight of every penalty by the method of
+Fellner and Schall (Wood and Fasiolo 2017): with r = H beta + U, V = (H + P)^-1 and b = V r, it repeats
+lambda <- gamma (rank - lambda tr(V S)) / (b' S b). There is nothing to tune, no seed, and no rows are set aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.errors import BadInput, RunFailed, nearest
+from grandrounds.core.outcome import CLASSIFICATION, COUNT, REGRESSION
+from grandrounds.data.outcome import Outcome
+from grandrounds.models.column_basis import FEWEST_SPLINES, Basis
+from grandrounds.models.columns import Column, parse_columns, read_columns, write_columns
+from grandrounds.protocol.messages import Value
+from grandrounds.statistics.families import Family, find_family
+from grandrounds.statistics.gam_counts import (
+    FEWEST,
+    ColumnCounts,
+    answer_cells,
+    answer_octaves,
+    ask_cells,
+    ask_octaves,
+    make_basis,
+    place_cuts,
+    read_counts,
+    screen_columns,
+)
+from grandrounds.statistics.gam_penalties import Penalties
+from grandrounds.statistics.gam_result import Fitted, GAMResult, conclude
+from grandrounds.statistics.newton import count_upper, pack_upper, unpack_upper
+from grandrounds.statistics.question import BOUND, Answer, Blocks, Fit, Question, Rows, Total
+
+CLOSE = 0.02
+"""The fit ends at steps of this root mean square, in standard errors."""
+
+FAMILIES = {CLASSIFICATION: "logistic", REGRESSION: "linear", COUNT: "poisson"}
+"""Family of an additive model by data.task."""
+
+_HALVINGS = 10
+_LONGEST = 2.0  # largest step of a coefficient in Poisson regression
+_CHUNK = 8192  # rows whose inputs are in memory at a time
+_MOST_SHARE = 0.33  # of penalised coefficients' edf to rows
+
+
+@dataclass(frozen=True)
+class GAMTerms:
+    """Terms of an additive model.
+
+    Attributes:
+        family: "logistic", "linear" or "poisson".
+        columns: The columns of the inputs.
+        splines: B-splines of a number.
+        monotone: "up" or "down" for numbers whose curve may only rise or only fall.
+        most_columns: Number of columns to keep; None: all.
+        gamma: Strength of smoothing; 1 is restricted maximum likelihood.
+        least: Fewest patients of a cell of a shape.
+        centre: Subtracted from the outcome of linear regression.
+        unit: Linear: the outcome is divided by it. Poisson: the mean count, of which the score is the log ratio.
+        most_exchanges: Exchanges after which the fit is given up.
+    """
+
+    family: str
+    columns: tuple[Column, ...]
+    splines: int = 6
+    monotone: Mapping[str, str] = field(default_factory=dict)
+    most_columns: int | None = None
+    gamma: float = 1.5
+    least: int = 5
+    centre: float = 0.0
+    unit: float = 1.0
+    most_exchanges: int = 100
+
+
+def gam_terms(
+    options: Mapping[str, Any],
+    columns: tuple[Column, ...],
+    *,
+    task: str = CLASSIFICATION,
+    classes: int = 2,
+    outcome: Outcome | None = None,
+    least: int = 5,
+    most_exchanges: int = 100,
+) -> GAMTerms:
+    """Build the terms of an additive model from settings.
+
+    Args:
+        options: The section [method.gam].
+        columns: The columns of the inputs.
+        task: The type of the outcome.
+        classes: Number of classes.
+        outcome: Units of the outcome; None for classes.
+        least: Fewest patients of a cell of a shape.
+        most_exchanges: Exchanges after which the fit is given up.
+
+    Returns:
+        The terms.
+
+    Raises:
+        BadInput: The model is not for this outcome, or a constraint names no numeric column.
+    """
+    problem = find_problem(options, columns, task=task, classes=classes)
+    if problem:
+        raise BadInput(problem, code="model-does-not-fit")
+    return GAMTerms(
+        FAMILIES[task],
+        columns,
+        splines=int(options["splines"]),
+        monotone=dict(options["monotone"]),
+        most_columns=options["columns"],
+        gamma=float(options["gamma"]),
+        least=least,
+        centre=outcome.centre if outcome is not None and task == REGRESSION else 0.0,
+        unit=outcome.scale if outcome is not None else 1.0,
+        most_exchanges=most_exchanges,
+    )
+
+
+def find_problem(options: Mapping[str, Any], columns: tuple[Column, ...], *, task: str, classes: int) -> str:
+    """Return one sentence on settings that an additive model cannot have; "" if there are none."""
+    if task not in FAMILIES:
+        return f"model 'gam' fits classes, numbers or counts, and data.task is '{task}': use model 'trees', or method 'cox'"
+    if task == CLASSIFICATION and classes != 2:
+        return f"model 'gam' fits two classes, and the label has {classes}: use model 'trees', or one class against the others"
+    kinds = {c.name: c.is_category for c in columns}
+    for name in options["monotone"]:
+        if name not in kinds:
+            return f"method.gam.monotone names '{name}', which is no column of the model; {nearest(name, kinds)}"
+        if kinds[name]:
+            return (
+                f"method.gam.monotone names '{name}', a category, whose levels have no order: name numeric columns only"
+            )
+    return ""
+
+
+def fit_gam(terms: GAMTerms) -> Fit[GAMResult]:
+    """Fit an additive model.
+
+    Args:
+        terms: The terms.
+
+    Returns:
+        A generator of questions that returns the model's arrays and shapes.
+
+    Raises:
+        BadInput: Sums over all sites do not allow the fit (one class, wrong outcomes, no rows, no column).
+        RunFailed: The fit diverged or took too many exchanges.
+    """
+    if terms.splines < FEWEST_SPLINES:
+        raise BadInput(f"splines = {terms.splines} must be {FEWEST_SPLINES} or more", code="bad-value")
+    run = _Run(terms, find_family(terms.family))
+    counts = yield from run.count()
+    kept = list(range(len(terms.columns)))
+    if terms.most_columns is not None:
+        kept = screen_columns(terms.columns, counts, most=terms.most_columns)
+    basis, left_out = make_basis(
+        terms.columns, counts, splines=terms.splines, least=max(FEWEST, terms.least), kept=kept
+    )
+    if not basis.size:
+        raise BadInput(
+            f"no column has two values with {max(FEWEST, terms.least)} rows each over all sites; check the columns",
+            code="no-rows",
+        )
+    fitted = yield from run.climb(basis, counts)
+    return conclude(fitted, counts, monotone=terms.monotone, least=terms.least, left_out=left_out)
+
+
+@dataclass
+class _Run:
+    """The state of one fit at the server."""
+
+    terms: GAMTerms
+    family: Family
+    exchanges: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def ask(self, question: Question) -> Fit[Total]:
+        """Ask all sites, and note it if one of them has left."""
+        if self.exchanges >= self.terms.most_exchanges:
+            raise RunFailed(
+                f"the fit did not converge within {self.terms.most_exchanges} exchanges: allow more (method.rounds)",
+                code="not-converged",
+            )
+        self.exchanges += 1
+        total = yield question
+        if total.is_new_roster:
+            self.notes.append(
+                f"site dropped out in exchange {self.exchanges}: the model is of the {len(total.sites)} sites left; counts of "
+                "patients are those of earlier exchanges"
+            )
+        return total
+
+    def count(self) -> Fit[ColumnCounts]:
+        """Agree on distribution functions of columns and on levels, by counts."""
+        terms = self.terms
+        text, sides = write_columns(terms.columns), 1 if terms.most_columns is None else 2
+        first = ask_octaves(text, terms.columns, family=terms.family, centre=terms.centre, unit=terms.unit, sides=sides)
+        total = yield from self.ask(first)
+        self.check(total)
+        cuts = [place_cuts(o, p) for o, p in zip(total["octaves"], total["places"], strict=True)]
+        cells = yield from self.ask(ask_cells(text, terms.columns, cuts, first, sides))
+        return read_counts(terms.columns, cuts, total.values, cells.values)
+
+    def check(self, total: Total) -> None:
+        """Check outcomes by sums over all sites."""
+        if total["wrong"] > 0.5:
+            wanted = {"logistic": "0 or 1", "poisson": "a count of zero or more"}.get(
+                self.family.name, "a finite number"
+            )
+            raise BadInput(
+                f"rows of at least one site cannot be used by an additive model: the outcome must be {wanted}; check the "
+                "label's column, or set data.task",
+                code="bad-outcome",
+            )
+        if total["rows"].sum() < 1:
+            raise BadInput("no site has a row for this model; check the columns and the split", code="no-rows")
+        if self.family.name == "logistic" and not total["rows"].all():
+            raise BadInput(
+                "all rows of all sites have the same outcome, so there is nothing to fit; check the label's column",
+                code="one-class",
+            )
+
+    def climb(self, basis: Basis, counts: ColumnCounts) -> Fit[Fitted]:
+        """Take Newton steps with penalties chosen between them, until a step is short."""
+        beta = np.zeros(1 + basis.size)
+        if self.family.name == "logistic":
+            beta[0] = np.log(counts.rows[1] / counts.rows[0])
+        penalties = Penalties.build(basis)
+        base, step, halvings = _Base(beta, -np.inf), np.zeros_like(beta), 0
+        while True:
+            total = yield from self.ask(self.question(basis, beta))
+            if total.is_new_roster:
+                basis, beta, penalties = self.without_small_cells(basis, beta, total)
+                base = _Base(beta, -np.inf)
+            information = unpack_upper(total["information"], 1 + basis.size)
+            value = float(total["log_likelihood"])
+            penalised = value - 0.5 * float(beta @ penalties.matrix() @ beta)
+            if penalised < base.value - 1e-9 * (1 + abs(base.value)) or total["far"] > 0.5:
+                halvings += 1
+                if halvings > _HALVINGS or not np.isfinite(base.value):
+                    raise RunFailed(
+                        "the fit diverged: the log-likelihood falls along the step; check columns with extreme values",
+                        code="fit-diverged",
+                    )
+                step = 0.5 * step
+                beta = base.beta + step
+                continue
+            halvings = 0
+            penalties, found, inverse, phi = penalties.choose(
+                information,
+                information @ beta + total["score"],
+                gamma=self.terms.gamma,
+                residual=(-2 * value, float(total["n"])) if self.family.is_scaled else None,
+                beta=beta,
+            )
+            step = found - beta
+            length = float(np.sqrt(max(float(step @ information @ step), 0.0) / len(beta)))
+            if self.family.is_scaled or length < CLOSE:
+                return Fitted(
+                    *(basis, self.family.name, found, inverse, information, phi),
+                    penalties=tuple(penalties.weights.tolist()),
+                    exchanges=self.exchanges,
+                    centre=self.terms.centre,
+                    unit=self.terms.unit,
+                    notes=tuple(self.notes),
+                )
+            if self.family.name == "poisson":
+                step = step * min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300))
+            base = _Base(beta, value - 0.5 * float(beta @ penalties.matrix() @ beta))
+            beta = beta + step
+
+    def question(self, basis: Basis, beta: Array) -> Question:
+        """Build the question for score, information and log-likelihood at beta."""
+        q = len(beta)
+        kept = np.array([level in chosen for chosen, c in zip(basis.levels, basis.columns, strict=True)
+                         for level in range(len(c.levels))], np.uint8)  # fmt: skip
+        values: dict[str, Value] = {
+            "columns": write_columns(basis.columns),
+            "family": self.family.name,
+            "centre": float(self.terms.centre),
+            "unit": float(self.terms.unit),
+            "splines": basis.splines,
+            "knots": basis.knots,
+            "ranks": basis.ranks,
+            "sizes": basis.sizes,
+            "levels": kept,
+            "gaps": basis.gaps.astype(np.uint8),
+            "beta": beta,
+        }
+        indicators = sum(s.size for s in basis.spans if s.part in ("levels", "missing"))
+        blocks: dict[str, tuple[int, ...]] = {
+            "score": (q,),
+            "information": (count_upper(q),),
+            "log_likelihood": (),
+            "n": (),
+            "rows": (indicators,),
+            "far": (),
+        }
+        return Question("gam", values, blocks, f"Newton step {self.exchanges - 1}")
+
+    def without_small_cells(self, basis: Basis, beta: Array, total: Total) -> tuple[Basis, Array, Penalties]:
+        """Stop the fit if a level has too few rows left after a site has dropped out."""
+        small = np.flatnonzero(np.rint(total["rows"]) < self.terms.least)
+        if len(small):
+            raise RunFailed(
+                f"after a site dropped out, {len(small)} levels or missing values have fewer than {self.terms.least} rows: "
+                "start the run again with the sites left",
+                code="small-cell",
+            )
+        return basis, beta, Penalties.build(basis)
+
+
+@dataclass(frozen=True, eq=False)
+class _Base:
+    """The last point whose penalised log-likelihood was accepted, and that value."""
+
+    beta: Array
+    value: float
+
+
+def read_basis(question: Question) -> Basis:
+    """Read the basis of a question.
+
+    Args:
+        question: The question "gam".
+
+    Returns:
+        The basis.
+    """
+    v = question.values
+    columns = parse_columns(str(v["columns"]))
+    kept, used, levels = np.asarray(v["levels"]), 0, []
+    for column in columns:
+        levels.append(tuple(np.flatnonzero(kept[used : used + len(column.levels)]).tolist()))
+        used += len(column.levels)
+    return Basis(
+        columns,
+        int(np.asarray(v["splines"])),
+        np.asarray(v["knots"], float),
+        np.asarray(v["ranks"], float),
+        np.asarray(v["sizes"]).astype(np.int64),
+        tuple(levels),
+        np.asarray(v["gaps"]).astype(bool),
+    )
+
+
+def answer_gam(question: Question, rows: Rows) -> Blocks:
+    """Answer "gam": score, information and log-likelihood at beta, and the rows behind levels and missing values.
+
+    Of a count, the linear predictor is the log of its ratio to the agreed mean. A site whose sums would be out of range says so
+    (`far`) and sends zeros; the server then shortens the step.
+    """
+    v, basis = question.values, read_basis(question)
+    family, beta = find_family(str(v["family"])), np.asarray(v["beta"], float)
+    centre, unit = float(np.asarray(v["centre"])), float(np.asarray(v["unit"]))
+    is_count = family.name == "poisson"
+    offset, y = (np.log(unit), rows.y) if is_count else (0.0, (rows.y - centre) / unit)
+    values = read_columns(rows.x, basis.columns)
+    q = len(beta)
+    score, information, value = np.zeros(q), np.zeros((q, q)), 0.0
+    indicators = [
+        j for s in basis.spans if s.part in ("levels", "missing") for j in range(s.first + 1, s.first + 1 + s.size)
+    ]
+    behind = np.zeros(len(indicators))
+    for first in range(0, len(y), _CHUNK):
+        some = slice(first, first + _CHUNK)
+        x = np.column_stack([np.ones(len(y[some])), basis.design(values[some])])
+        eta = x @ beta + offset
+        mu, slope = family.predict(eta)
+        score += (y[some] - mu) @ x
+        information += (x * slope[:, None]).T @ x
+        value += float(family.log_likelihood(y[some], eta).sum())
+        behind += x[:, indicators].sum(axis=0)
+    blocks = {"score": score, "information": pack_upper(information), "log_likelihood": np.asarray(value)}
+    is_far = not all(np.abs(b).max(initial=0.0) < BOUND for b in blocks.values())
+    blocks = {name: np.zeros_like(b) for name, b in blocks.items()} if is_far else blocks
+    return {**blocks, "n": np.asarray(float(len(y))), "rows": behind, "far": np.asarray(float(is_far))}
+
+
+GAM_ANSWERS: Mapping[str, Answer] = {"gam": answer_gam, "gam.cells": answer_cells, "gam.octaves": answer_octaves}
+"""The site's half of additive models, by kind of question."""
