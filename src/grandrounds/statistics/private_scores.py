@@ -7,8 +7,10 @@ F + 1 counts by 1: the L2 sensitivity is sqrt(F + 1). Noise is added to the sum 
 At the server everything is post-processing. With n = c0 + c1 the noisy rows of a bin, r the share of events and s the standard
 deviation of the noise, a bin has the score z = (c1 - r n) / h with h = r (1 - r) n and variance
 v = (h + s^2 (r^2 + (1 - r)^2)) / h^2.
-The variance a of the signal of a column is estimated by moments; a column without any is off. Scores of numbers are the mean of
-a Gaussian process over bins with covariance a exp(-|i - j| / 3); those of levels and of missing values are z a / (a + v).
+Scores of numbers are the mean of a Gaussian process over bins with covariance a exp(-|i - j| / 3); those of levels and of missing
+values are z a / (a + v). The variance a of the signal of a column is not chosen: scores are averaged over a fixed grid of
+variances, 0 among them, by their likelihoods. An estimate by moments took noise for signal more often: on the
+eICU demo (five folds, six draws each) its AUROC was 0.716 instead of 0.731 at epsilon 4, and 0.650 instead of 0.697 at 2.
 
 The model is a sum of these scores: columns that tell the same are counted twice, so it ranks patients, and its probabilities are
 too extreme until they are calibrated.
@@ -33,6 +35,12 @@ LENGTH = 3.0
 
 MOST_COLUMNS, MOST_CELLS = 5000, 1 << 20
 """Largest numbers of columns and of counts in one exchange."""
+
+VARIANCES = np.array([0.0, *np.geomspace(0.01, 4.0, 14)])
+"""Variances of a column's signal, in squared log-odds, over which scores are averaged; all are equally likely beforehand."""
+
+USED = 0.05
+"""Smallest largest score of a column, in log-odds, with which it counts as used."""
 
 _LEAST_SHARE = 0.005
 """Smallest share of events, or of others, that is assumed."""
@@ -150,13 +158,18 @@ class ColumnScores:
         score: Score of each bin, that of missing values first, (bins,).
         error: Standard deviation of each score given the counts, (bins,).
         rows: Noisy number of rows of each bin, (bins,).
-        signal: Estimated variance of the signal; 0: the column is off.
+        signal: Mean variance of the signal given the counts.
     """
 
     score: Array
     error: Array
     rows: Array
     signal: float
+
+    @property
+    def is_used(self) -> bool:
+        """True if a score changes the odds by 5% at least."""
+        return bool(np.abs(self.score).max() >= USED)
 
 
 @dataclass(frozen=True)
@@ -226,19 +239,24 @@ def _fit_column(counts: Array, is_category: bool, rate: float, noise: float) -> 
     information = rate * (1 - rate) * np.maximum(rows, max(noise, 1.0))
     z = excess / information
     variance = (information + noise**2 * (rate**2 + (1 - rate) ** 2)) / information**2
-    weight = 1 / variance**2
-    signal = max(0.0, float(weight @ (z**2 - variance) / weight.sum()))
-    prior = _covariance(len(z), signal, is_category)
-    gain = np.linalg.solve(prior + np.diag(variance), prior)
-    posterior = prior - prior @ gain
-    return ColumnScores(z @ gain, np.sqrt(np.maximum(np.diag(posterior), 0.0)), rows, signal)
+    priors = VARIANCES[:, None, None] * _correlation(len(z), is_category)
+    totals = priors + np.diag(variance)
+    gains = np.linalg.solve(totals, priors)  # (grid, bins, bins)
+    log_likelihood = -0.5 * (np.linalg.slogdet(totals)[1] + np.einsum("i,gij,j->g", z, np.linalg.inv(totals), z))
+    weight = np.exp(log_likelihood - log_likelihood.max())
+    weight /= weight.sum()
+    means = np.einsum("j,gji->gi", z, gains)
+    spread = np.einsum("gii->gi", priors - priors @ gains) + means**2
+    score = weight @ means
+    error = np.sqrt(np.maximum(weight @ spread - score**2, 0.0))
+    return ColumnScores(score, error, rows, float(weight @ VARIANCES))
 
 
-def _covariance(bins: int, signal: float, is_category: bool) -> Array:
-    """Return the covariance of the scores: neighbouring bins of a number are alike; levels and missing values are independent."""
+def _correlation(bins: int, is_category: bool) -> Array:
+    """Return the correlation of scores: neighbouring bins of a number are alike; levels and missing values are independent."""
     if is_category:
-        return signal * np.eye(bins)
+        return np.eye(bins)
     place = np.arange(bins)
-    out: Array = signal * np.exp(-np.abs(place[:, None] - place) / LENGTH)
+    out: Array = np.exp(-np.abs(place[:, None] - place) / LENGTH)
     out[0, 1:] = out[1:, 0] = 0.0
     return out

@@ -88,11 +88,11 @@ class PrivateGAM(Method):
         counts, sites, missing = yield from self._exchange(server, bins, sigma)
         deviation = _deviation(sigma, server, sites)
         scores = fit_scores(bins, counts, noise=deviation)
-        used = sum(c.signal > 0 for c in scores.columns)
+        used = sum(c.is_used for c in scores.columns)
         shares = dict.fromkeys(sites, 1 / len(sites))
         why = (
             f"one exchange of {bins.cells} noisy counts (standard deviation {deviation:.3g}, sensitivity to one patient "
-            f"{bins.sensitivity:.3g}); {used} of {len(bins.columns)} columns carry a signal (total "
+            f"{bins.sensitivity:.3g}); {used} of {len(bins.columns)} columns are used (total "
             f"{digest({'cells': counts})[:16]}); every patient has the same weight at any site"
         )
         notes = [f"{s} is not in the sum: {reason}" for s, reason in missing.items()]
@@ -208,7 +208,7 @@ def _record(server: Server, bins: ScoreBins, scores: PrivateScores, sites: Seque
                 "rows": rows[1:],
                 "missing": None if missing is None else {**missing, "se": error[0], "rows": rows[0]},
                 "edf": None,
-                "used": found.signal > 0,
+                "used": found.is_used,
                 "monotone": None,
             }
         )
