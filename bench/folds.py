@@ -24,6 +24,7 @@ from grandrounds.data.dataset import Dataset, build_dataset
 from grandrounds.data.encoding import Encoding, EncodingRules, agree_ranges, make_encoding
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.sets.catalog import find_entry
+from grandrounds.data.split import assign_roles
 from grandrounds.data.summary import Moments, Summary
 from grandrounds.data.table import Table
 from grandrounds.models.columns import Column, find_columns, read_columns
@@ -109,6 +110,30 @@ def load_cohort(cohort: str) -> tuple[Dataset, Array]:
         overrides={name: kind for name, kind in entry.schema.items() if name not in drop},
     )
     return build_dataset(table, schema, name=cohort), site.astype(str)
+
+
+def split_cohort(cohort: str, *, fold: int = 0, rows: int | None = None, columns: int | None = None) -> Fold:
+    """Split the generated ICU cohort into hospitals to train at and unseen hospitals, as its recipe does (five groups, seed 0).
+
+    Args:
+        cohort: "icu-cohort".
+        fold: The group of hospitals to test, 0 to 4.
+        rows: Take the first so many training rows only.
+        columns: Take the first so many columns only.
+    """
+    data, site = load_cohort(cohort)
+    roles = assign_roles(np.unique(site).tolist(), scheme="group-kfold", seed=0, fold=fold, folds=FOLDS)
+    tested = np.array([roles[s] == "test" for s in site])
+    trained = np.flatnonzero(~tested)[:rows]
+    encoding = agree_encoding(data.take(trained))
+    x, y = encoding.encode(data, np.float64), encoding.labels(data).astype(np.float64)
+    sites = {str(s): trained[site[trained] == s] for s in np.unique(site[trained])}
+    return Fold(
+        {name: Rows(x[mine], y[mine]) for name, mine in sites.items()},
+        Rows(x[tested], y[tested]),
+        encoding,
+        find_columns(encoding)[:columns],
+    )
 
 
 @cache
