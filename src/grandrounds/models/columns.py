@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -101,9 +102,16 @@ def read_columns(x: Array, columns: Sequence[Column]) -> Array:
 
 def write_columns(columns: Sequence[Column]) -> str:
     """Write columns as JSON text, as questions and model specs carry them."""
+    return _write(tuple(columns))
+
+
+@lru_cache(maxsize=16)
+def _write(columns: tuple[Column, ...]) -> str:
+    """Write columns; every question of a fit carries the same ones."""
     return json.dumps([asdict(c) for c in columns])
 
 
+@lru_cache(maxsize=16)
 def parse_columns(text: str) -> tuple[Column, ...]:
     """Read what `write_columns` wrote.
 

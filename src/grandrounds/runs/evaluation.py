@@ -293,6 +293,12 @@ def exact_privacy(plan: Plan, facts: Mapping[str, Any]) -> dict[str, object]:
         f"values: {exchanges['ratio']:.2f} numbers were sent for each. A sum over few patients tells about them, with or "
         "without secure aggregation. Summaries of columns and row counts left the sites as they are."
     )
+    cells = part.get("cells")
+    if cells:
+        sentence += (
+            f" Of the {cells['filled']:,} histogram cells with patients, {cells['single']:,} ({cells['share_single']:.1%}) held "
+            "one patient, and a patient's gradient tells the outcome."
+        )
     if plan.method.exact.baseline == "days" and plan.method.name in ("cox", "survival"):
         sentence += " Sums by the day of an event: rows of single patients can be read."
     return {

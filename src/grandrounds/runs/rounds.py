@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,11 @@ class Rounds:
     context: RunContext
     overspent: Exception | None = None
     _scores: dict[int, dict[str, Any]] = field(default_factory=dict)  # scores that are in no record yet, by round
+
+    @cached_property
+    def _encoding(self) -> dict[str, Any]:
+        """The agreed encoding, which no round changes."""
+        return self.context.encoding.to_dict()
 
     def run(self, base: Server, state: State, *, join: Callable[[], Join]) -> None:
         """Run rounds until all are done, the budget is spent, or the validation loss has stopped improving.
@@ -185,7 +190,7 @@ class Rounds:
         state.stopped = outcome.ended or state.stopped
         facts = {
             **state.facts(),
-            "encoding": self.context.encoding.to_dict(),
+            "encoding": self._encoding,
             "warnings": list(self.context.warnings),
             "engine": self.context.engine.state(),
             "machine": self.context.gauge.facts(),
