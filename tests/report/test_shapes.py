@@ -170,3 +170,21 @@ def test_a_fit_from_sums_has_exchanges_and_neither_rounds_nor_a_seed():
     assert about_line(summary(**told, trees=trees())) == "4 sites (4 train), 8 exchanges, 160 boosted trees of depth 4"
     assert about_line(summary(**told, card=card())) == "4 sites (4 train), 8 exchanges, risk card of 5 terms"
     assert about_line(summary(**told)) == "4 sites (4 train), 8 rounds, gam with 120 parameters, seed 0"
+
+
+def test_values_have_the_digits_that_tell_them_apart():
+    ages = number(values=[40.49, 50.0, 60.0, 70, 90])
+    depressions = number("st", values=[-5.96e-8, 0.049, 1.0, 2.0, 6.0], unit="mm")
+    by_name = {s.name: s for s in record(ages, depressions, number("tiny", values=[0, 1e-7, 2e-7, 3e-7, 4e-7], unit="")).used}
+    assert [by_name["age"].describe_value(k) for k in (0, 1)] == ["40.5 years", "50 years"]
+    assert [by_name["st"].describe_value(k) for k in (0, 1, 2)] == ["0 mm", "0.05 mm", "1 mm"]
+    assert by_name["tiny"].describe_value(1) == "1e-07"
+
+
+def test_counts_that_are_hidden_are_few_and_no_zero():
+    pain = record(category(rows=[50, 60, None], missing={"effect": 0.1, "se": None, "rows": None})).used[0]
+    told = record(category(rows=[50, 60, None]))
+    assert describe_point(told, pain, 2).endswith("few patients.") and describe_point(told, pain, None).endswith("few patients.")
+    assert "other 0.90" in describe_shape(told, pain) and "where it is missing (few patients)" in describe_shape(told, pain)
+    empty = record(category(rows=[50, 60, 0], missing={"effect": 0.1, "se": None, "rows": 0})).used[0]
+    assert "other" not in describe_shape(told, empty) and empty.missing is None, "levels and gaps that no patient has"

@@ -206,7 +206,7 @@ def _show_shapes(console: Console, summary: RunSummary) -> None:
 
     card, shapes, trees = read_card(summary), read_shapes(summary), read_trees(summary)
     texts = [] if card is None else [card_text(card)]
-    texts += [] if shapes is None else [shapes_text(shapes, width=console.width)]
+    texts += [] if shapes is None else [shapes_text(shapes, width=console.width, cost=trees is None and card is None)]
     texts += [] if trees is None else [trees_text(trees)]
     for text in texts:
         console.print(text, markup=False, highlight=False, soft_wrap=True)

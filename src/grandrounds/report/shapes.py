@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -26,19 +27,28 @@ SCALES = {
 }
 """The scale on which shapes add, and the name of e^effect, by family."""
 
-_FAMILIES = {"binomial": "logistic", "bernoulli": "logistic", "gaussian": "linear", "regression": "linear", "count": "poisson",
-             "classification": "logistic", "survival": "cox"}  # fmt: skip
+_FAMILIES = {
+    "squared": "linear",
+    "gaussian": "linear",
+    "regression": "linear",
+    "binomial": "logistic",
+    "classification": "logistic",
+    "count": "poisson",
+    "survival": "cox",
+}
+"""Other names of families."""
 
 MONOTONE = {"up": "may only rise", "down": "may only fall"}
 
 
 @dataclass(frozen=True)
 class MissingEffect:
-    """The effect of a missing value. `error` is None where it is not known; `rows`: patients without a value."""
+    """The effect of a missing value. `error` is None where it is not known; `rows`: patients without a value, 0 if hidden."""
 
     effect: float
     error: float | None
     rows: float
+    is_hidden: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,7 @@ class Shape:
         used: The column has an effect in the model.
         monotone: "up" or "down" for a curve that may only rise or fall; None without a constraint.
         edges: Values between the bins of a number whose effect is constant within bins; empty for a curve.
+        hidden: Places of counts that are too small to be told.
     """
 
     name: str
@@ -72,6 +83,7 @@ class Shape:
     used: bool = True
     monotone: str | None = None
     edges: tuple[float, ...] = ()
+    hidden: frozenset[int] = frozenset()
 
     @property
     def patients(self) -> float:
@@ -121,6 +133,14 @@ class Shape:
                 return k
         return len(self.rows) - 1
 
+    @property
+    def decimals(self) -> int:
+        """The decimals that tell the values of a number apart: a hundredth of their range has one digit."""
+        if self.is_category or not self.values:
+            return 0
+        span = abs(float(self.values[-1]) - float(self.values[0])) or abs(float(self.values[0])) or 1.0
+        return max(0, 2 - math.floor(math.log10(span)))
+
     def ends(self, k: int) -> tuple[float, float] | None:
         """Return the 95% interval of the effect at a place; None without a standard error."""
         if self.error is None:
@@ -133,12 +153,13 @@ class Shape:
         if isinstance(value, str):
             return value
         if not self.edges:
-            return f"{format_value(value)} {self.unit}".rstrip()
+            return f"{format_value(value, self.decimals)} {self.unit}".rstrip()
         if k == 0:
-            return f"at most {format_value(self.edges[0])} {self.unit}".rstrip()
+            return f"at most {format_value(self.edges[0], self.decimals)} {self.unit}".rstrip()
         if k == len(self.edges):
-            return f"above {format_value(self.edges[-1])} {self.unit}".rstrip()
-        return f"{format_value(self.edges[k - 1])} to {format_value(self.edges[k])} {self.unit}".rstrip()
+            return f"above {format_value(self.edges[-1], self.decimals)} {self.unit}".rstrip()
+        low, high = (format_value(e, self.decimals) for e in self.edges[k - 1 : k + 1])
+        return f"{low} to {high} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -242,9 +263,10 @@ def _read_shape(values: Mapping[str, Any], data: str | None) -> Shape:
         raise ValueError("edges")
     found = values.get("missing")
     missing = None
-    if found is not None and float(found.get("rows") or 0) > 0:
+    if found is not None and found.get("rows") != 0:
+        error_of_gap, count = found.get("se"), found.get("rows")
         missing = MissingEffect(
-            float(found["effect"]), None if found.get("se") is None else float(found["se"]), float(found.get("rows") or 0)
+            float(found["effect"]), None if error_of_gap is None else float(error_of_gap), float(count or 0), count is None
         )
     name = str(values["name"])
     return Shape(
@@ -260,6 +282,7 @@ def _read_shape(values: Mapping[str, Any], data: str | None) -> Shape:
         used=bool(values.get("used", True)) and bool(points),
         monotone=values.get("monotone"),
         edges=edges,
+        hidden=frozenset(k for k, n in enumerate(values.get("rows") or ()) if n is None),
     )
 
 
@@ -275,11 +298,13 @@ def _read_sites(values: Mapping[str, Any], shapes: Sequence[Shape]) -> dict[str,
     return out
 
 
-def format_value(value: float) -> str:
-    """Format a value of a column: four significant digits, whole numbers in full."""
-    if float(value).is_integer() and abs(value) < 1e7:
-        return f"{value:.0f}"
-    return f"{value:.4g}"
+def format_value(value: float, decimals: int) -> str:
+    """Format a value of a column with so many decimals at most: '54', '0.5'; very small and large ones in powers of ten."""
+    if value and not (decimals <= 6 and abs(value) < 1e9):
+        return f"{value:.4g}"
+    text = f"{value:.{decimals}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
 
 
 def format_ratio(value: float | None) -> str:
@@ -292,6 +317,13 @@ def format_ratio(value: float | None) -> str:
 def format_rows(rows: float) -> str:
     """Format a number of patients; counts with noise may be below zero."""
     return f"{max(0, round(rows)):,}"
+
+
+def describe_rows(rows: float, *, is_hidden: bool = False) -> str:
+    """Write a number of patients: '25 patients', '1 patient', 'few patients' where the count is hidden."""
+    if is_hidden:
+        return "few patients"
+    return f"{format_rows(rows)} {'patient' if round(rows) == 1 else 'patients'}"
 
 
 def compare_effect(record: ShapesRecord, effect: float, base: float) -> str:
@@ -321,7 +353,8 @@ def describe_point(record: ShapesRecord, shape: Shape, k: int | None) -> str:
     ratio = compare_effect(record, effect, shape.effect[base])
     against = "the reference" if k == base else f"{ratio} against {reference_text(shape)}"
     near = "" if shape.is_category or shape.is_step or k is None else " near this value"
-    behind = f"{format_rows(rows)} {'patient' if round(rows) == 1 else 'patients'}{near}"
+    is_hidden = shape.missing is not None and shape.missing.is_hidden if k is None else k in shape.hidden
+    behind = f"{describe_rows(rows, is_hidden=is_hidden)}{near}"
     return f"{name}: {record.scale} {effect:+.2f}{interval}; {against}; {behind}."
 
 
@@ -340,7 +373,8 @@ def describe_shape(record: ShapesRecord, shape: Shape, *, most: int = 6) -> str:
     """
     base = shape.effect[shape.reference]
     if shape.is_category:
-        others = [k for k in range(len(shape.values)) if k != shape.reference and (shape.rows[k] > 0 or not shape.patients)]
+        held = [k for k in range(len(shape.values)) if shape.rows[k] > 0 or k in shape.hidden or not shape.patients]
+        others = [k for k in held if k != shape.reference]
         others.sort(key=lambda k: (-abs(shape.effect[k] - base), k))
         parts = [f"{shape.describe_value(k)} {_amount(record, shape.effect[k], base)}" for k in others[:most]]
         if len(others) > most:
@@ -352,8 +386,8 @@ def describe_shape(record: ShapesRecord, shape: Shape, *, most: int = 6) -> str:
             for k, name in ((low, "10th"), (high, "90th"))
         ]
     if shape.missing is not None:
-        rows = format_rows(shape.missing.rows)
-        parts.append(f"{_amount(record, shape.missing.effect, base)} where it is missing ({rows} patients)")
+        rows = describe_rows(shape.missing.rows, is_hidden=shape.missing.is_hidden)
+        parts.append(f"{_amount(record, shape.missing.effect, base)} where it is missing ({rows})")
     name = record.ratio.capitalize() if record.ratio else "Change of the prediction"
     rule = f" The curve {MONOTONE[shape.monotone]} (a constraint of the experiment)." if shape.monotone in MONOTONE else ""
     return f"{name} against {reference_text(shape)}: {'; '.join(parts)}.{rule}"
@@ -389,8 +423,9 @@ def shapes_intro(record: ShapesRecord) -> str:
     """Explain how to read the shapes."""
     ratio = f" A difference of 0.69 doubles the {record.ratio.split()[0] if record.ratio else ''}." if record.ratio else ""
     base = "" if record.intercept is None else f" The sum starts at {record.intercept:+.2f}."
+    bands = " Shaded: pointwise 95% bands." if any(s.error is not None for s in record.used) else ""
     return (
         f"The model adds one number for each column: its effect on the {record.scale}.{base}{ratio} A curve shows the effect of "
-        "a number, bars show those of levels; beside them is the number of patients behind each value. Shaded: pointwise 95% "
-        "bands. Where few patients are behind a value, its effect is uncertain. A shape describes an association, not a cause."
+        f"a number, bars show those of levels; beside them is the number of patients behind each value.{bands} Where few "
+        "patients are behind a value, its effect is uncertain. A shape describes an association, not a cause."
     )

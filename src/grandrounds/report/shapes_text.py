@@ -17,12 +17,13 @@ _LONGEST_NAME = 32
 _HEADS = ("column", "at 10%", "at the median", "at 90%", "missing", "edf")
 
 
-def shapes_text(record: ShapesRecord, *, width: int = 120) -> str:
+def shapes_text(record: ShapesRecord, *, width: int = 120, cost: bool = True) -> str:
     """Write the shapes as a compact table: effects of a number at three percentiles, those of levels, and the columns not used.
 
     Args:
         record: The shapes of a run.
         width: Width of the terminal.
+        cost: Add the cost of the fit, where nothing else tells it.
 
     Returns:
         Lines for a terminal, without an end of line.
@@ -39,9 +40,9 @@ def shapes_text(record: ShapesRecord, *, width: int = 120) -> str:
     rules = [f"{visible(s.name)} {MONOTONE[s.monotone]}" for s in record.used if s.monotone in MONOTONE]
     lines += _wrap(f"constraints: {', '.join(rules)}", width) if rules else []
     lines += [f"intercept: {record.intercept:+.4f}"] if record.intercept is not None else []
-    lines += [f"{name}: {text}" for name, text in exchange_facts(record.exchanges)]
+    lines += [f"{name}: {text}" for name, text in exchange_facts(record.exchanges) if cost]
     lines += [f"note: {visible(note)}" for note in record.notes]
-    sentence = disclosure_sentence(record.exchanges)
+    sentence = disclosure_sentence(record.exchanges) if cost else ""
     return "\n".join([*lines, *([f"disclosure: {sentence}"] if sentence else [])])
 
 
@@ -93,9 +94,11 @@ def _number_row(shape: Shape) -> tuple[str, ...]:
 def _level_lines(shape: Shape, width: int) -> list[str]:
     """Write the levels of a category with their effects and patients, wrapped below its name."""
     order = sorted(range(len(shape.values)), key=lambda k: (-shape.effect[k], k))
-    parts = [f"{visible(str(shape.values[k]))} {shape.effect[k]:+.2f} ({format_rows(shape.rows[k])})" for k in order]
+    counts = ["few" if k in shape.hidden else format_rows(n) for k, n in enumerate(shape.rows)]
+    parts = [f"{visible(str(shape.values[k]))} {shape.effect[k]:+.2f} ({counts[k]})" for k in order]
     if shape.missing is not None:
-        parts.append(f"missing {shape.missing.effect:+.2f} ({format_rows(shape.missing.rows)})")
+        few = "few" if shape.missing.is_hidden else format_rows(shape.missing.rows)
+        parts.append(f"missing {shape.missing.effect:+.2f} ({few})")
     edf = "" if shape.edf is None else f"; edf {shape.edf:.1f}"
     return _wrap(f"{_shorten(shape.name)}: {', '.join(parts)} patients{edf}", width)
 

@@ -130,6 +130,7 @@ def describe_shapes(result: TreesResult, terms: TreesTerms, *, least: int) -> di
                 "name": column.name,
                 "kind": "category" if column.is_category else "number",
                 "values": list(column.words[: width - 1]) if column.is_category else result.points[c, 1:width].tolist(),
+                **({} if column.is_category else {"edges": result.trees.edges[c, : width - 2].tolist()}),
                 "effect": effect[1:].tolist(),
                 "se": None,
                 "rows": told[1:],

@@ -8,7 +8,7 @@ from itertools import pairwise
 from grandrounds.core.errors import BadInput
 from grandrounds.report.estimates import to_ratio
 from grandrounds.report.figure import Figure, Layout, Trace
-from grandrounds.report.shapes import Shape, ShapesRecord, Z, column_title, format_ratio, reference_text
+from grandrounds.report.shapes import Shape, ShapesRecord, Z, column_title, describe_rows, format_ratio, reference_text
 from grandrounds.report.style import COLOURS, INK, MAX_SITES, QUIET, SITE_COLOURS, category, labels, layout, safe
 
 SELECTED = "selected value"
@@ -105,7 +105,7 @@ def _hover(record: ShapesRecord, found: Shape, k: int, base: float) -> str:
     ends = found.ends(k)
     interval = "" if ends is None else f" (95% CI {ends[0]:+.2f} to {ends[1]:+.2f})"
     ratio = "" if k == found.reference else _ratio(record, found, found.effect[k], base)
-    return f"{interval}{ratio}<br>{max(0, round(found.rows[k])):,} patients"
+    return f"{interval}{ratio}<br>{describe_rows(found.rows[k], is_hidden=k in found.hidden)}"
 
 
 def _ratio(record: ShapesRecord, found: Shape, effect: float, base: float) -> str:
