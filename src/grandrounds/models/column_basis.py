@@ -8,8 +8,8 @@ input, -0.5 or 0.5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -175,16 +175,20 @@ class Basis:
         """Return the ranks u of values of one numeric column."""
         return rank_values(v, self.knots[column], self.ranks[column], int(self.sizes[column]))
 
-    def keep(self, chosen: Sequence[bool]) -> Basis:
-        """Return the basis without the spans that are not chosen, one truth value for each span."""
-        sizes, gaps, levels = self.sizes.copy(), self.gaps.copy(), list(self.levels)
-        for span, stays in zip(self.spans, chosen, strict=True):
-            if not stays and span.part == "missing":
-                gaps[span.column] = False
-            elif not stays:
-                sizes[span.column], levels[span.column] = 0, ()
-                gaps[span.column] = gaps[span.column] and not self.columns[span.column].is_category
-        return Basis(self.columns, self.splines, self.knots, self.ranks, sizes, tuple(levels), gaps)
+    def without(self, dropped: Collection[int]) -> Basis:
+        """Return the basis without single levels or missing values.
+
+        Args:
+            dropped: Their coefficients, the intercept excepted.
+        """
+        levels, gaps = list(self.levels), self.gaps.copy()
+        for span in self.spans:
+            if span.part in ("levels", "missing"):
+                gap = span.places.stop - 1 if self.gaps[span.column] else -1
+                gaps[span.column] = gap >= 0 and gap not in dropped
+                chosen = enumerate(self.levels[span.column], span.first)
+                levels[span.column] = tuple(level for place, level in chosen if place not in dropped)
+        return replace(self, levels=tuple(levels), gaps=gaps)
 
 
 def rank_values(v: Array, knots: Array, ranks: Array, size: int) -> Array:

@@ -48,7 +48,6 @@ FAMILIES = {CLASSIFICATION: "logistic", REGRESSION: "linear", COUNT: "poisson"}
 _HALVINGS = 10
 _LONGEST = 2.0  # largest step of a coefficient in Poisson regression
 _CHUNK = 8192  # rows whose inputs are in memory at a time
-_MOST_SHARE = 0.33  # of penalised coefficients' edf to rows
 
 
 @dataclass(frozen=True)
@@ -237,10 +236,11 @@ class _Run:
         base, step, halvings = _Base(beta, -np.inf), np.zeros_like(beta), 0
         while True:
             total = yield from self.ask(self.question(basis, beta))
+            score, information = total["score"], unpack_upper(total["information"], len(beta))
             if total.is_new_roster:
-                basis, beta, penalties = self.without_small_cells(basis, beta, total)
-                base = _Base(beta, -np.inf)
-            information = unpack_upper(total["information"], 1 + basis.size)
+                basis, kept = self.drop_small_cells(basis, total)
+                beta, score, information = beta[kept], score[kept], information[np.ix_(kept, kept)]
+                base, penalties = _Base(beta, -np.inf), Penalties.build(basis)
             value = float(total["log_likelihood"])
             penalised = value - 0.5 * float(beta @ penalties.matrix() @ beta)
             if penalised < base.value - 1e-9 * (1 + abs(base.value)) or total["far"] > 0.5:
@@ -256,7 +256,7 @@ class _Run:
             halvings = 0
             penalties, found, inverse, phi = penalties.choose(
                 information,
-                information @ beta + total["score"],
+                information @ beta + score,
                 gamma=self.terms.gamma,
                 residual=(-2 * value, float(total["n"])) if self.family.is_scaled else None,
                 beta=beta,
@@ -295,27 +295,29 @@ class _Run:
             "gaps": basis.gaps.astype(np.uint8),
             "beta": beta,
         }
-        indicators = sum(s.size for s in basis.spans if s.part in ("levels", "missing"))
         blocks: dict[str, tuple[int, ...]] = {
             "score": (q,),
             "information": (count_upper(q),),
             "log_likelihood": (),
             "n": (),
-            "rows": (indicators,),
+            "rows": (len(_indicators(basis)),),
             "far": (),
         }
         return Question("gam", values, blocks, f"Newton step {self.exchanges - 1}")
 
-    def without_small_cells(self, basis: Basis, beta: Array, total: Total) -> tuple[Basis, Array, Penalties]:
-        """Stop the fit if a level has too few rows left after a site has dropped out."""
-        small = np.flatnonzero(np.rint(total["rows"]) < self.terms.least)
-        if len(small):
-            raise RunFailed(
-                f"after a site dropped out, {len(small)} levels or missing values have fewer than {self.terms.least} rows: "
-                "start the run again with the sites left",
-                code="small-cell",
+    def drop_small_cells(self, basis: Basis, total: Total) -> tuple[Basis, list[int]]:
+        """Drop levels and missing values that have too few rows left after a site has dropped out.
+
+        Returns:
+            The basis without them, and the places of the coefficients that stay, the intercept first.
+        """
+        indicators = _indicators(basis)
+        small = [j for j, rows in zip(indicators, total["rows"], strict=True) if np.rint(rows) < self.terms.least]
+        if small:
+            self.notes.append(
+                f"{len(small)} levels or missing values have fewer than {self.terms.least} rows at the sites left, and no effect"
             )
-        return basis, beta, Penalties.build(basis)
+        return basis.without(small), [0, *(1 + j for j in range(basis.size) if j not in small)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,6 +326,11 @@ class _Base:
 
     beta: Array
     value: float
+
+
+def _indicators(basis: Basis) -> list[int]:
+    """Return the coefficients of levels and missing values, the intercept excepted."""
+    return [j for s in basis.spans if s.part in ("levels", "missing") for j in range(s.first, s.first + s.size)]
 
 
 def read_basis(question: Question) -> Basis:
@@ -366,9 +373,7 @@ def answer_gam(question: Question, rows: Rows) -> Blocks:
     values = read_columns(rows.x, basis.columns)
     q = len(beta)
     score, information, value = np.zeros(q), np.zeros((q, q)), 0.0
-    indicators = [
-        j for s in basis.spans if s.part in ("levels", "missing") for j in range(s.first + 1, s.first + 1 + s.size)
-    ]
+    indicators = [1 + k for k in _indicators(basis)]
     behind = np.zeros(len(indicators))
     for first in range(0, len(y), _CHUNK):
         some = slice(first, first + _CHUNK)

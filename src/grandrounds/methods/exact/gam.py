@@ -6,17 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.outcome import CLASSIFICATION, REGRESSION
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import Plan
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
-from grandrounds.methods.exact.exchange import STORED, ExactMethod, read_result
+from grandrounds.methods.exact.exchange import ExactMethod, ask_shapes, read_result
 from grandrounds.models.columns import find_columns
 from grandrounds.models.gam import AdditiveModel
 from grandrounds.protocol.messages import Ask
-from grandrounds.protocol.tasks import STORE
-from grandrounds.site.state import SHAPES
 from grandrounds.statistics.gam import FAMILIES, GAM_ANSWERS, GAMTerms, find_problem, fit_gam, gam_terms
 from grandrounds.statistics.gam_counts import CELLS, OCTAVES, PLACES
 from grandrounds.statistics.gam_result import GAMResult
@@ -66,18 +64,12 @@ class Additive(ExactMethod):
         if not self.settings.gam.own_shapes:
             return None
         encoding = _table_encoding(server.encoding)
-        outcome, is_number = encoding.outcome, encoding.task == REGRESSION
-        return Ask(
-            STORE,
-            shared={
-                SHAPES: self.model(server, result),
-                "common": "\x1f".join(self.settings.gam.plain()["monotone"]),
-                "family": FAMILIES[encoding.task],
-                "shift": outcome.centre if outcome is not None and is_number else 0.0,
-                "scale": 1.0 if outcome is None else outcome.scale,
-            },
-            to=sites,
-            report=(STORED,),
+        return ask_shapes(
+            self.model(server, result),
+            sites,
+            family=FAMILIES[encoding.task],
+            outcome=encoding.outcome,
+            common=tuple(self.settings.gam.plain()["monotone"]),
         )
 
     @classmethod
