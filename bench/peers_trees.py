@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -59,6 +60,7 @@ def fit_flower(fold: Fold, *, cyclic: bool, scaled: bool) -> Score:
     from flwr.serverapp.strategy import FedXgbBagging, FedXgbCyclic
     from flwr.supercore.task_identity import TaskIdentity
 
+    random.seed(0)  # the strategy draws the order of nodes
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0  # what a ServerApp's process sets
     traffic = Traffic()
     sites = dict(enumerate(fold.sites.values(), start=1))

@@ -38,7 +38,8 @@ def default_space(experiment: Experiment) -> _SpaceTable:
         return trees | {"train.lr": _range(0.01, 0.3, log=True)}
     if model in NOTHING_TO_TUNE:
         raise BadInput(
-            f"model '{model}' has nothing to tune: {NOTHING_TO_TUNE[model]}. Run it as it is, or name settings in [tune.space]",
+            f"model '{model}' has nothing to tune: {NOTHING_TO_TUNE[model]}. Run it as it is, or name settings to try with "
+            "--space",
             code="nothing-to-tune",
         )
     if model == "trees":
