@@ -163,7 +163,10 @@ def _no_promise(account: Account) -> Iterator[str]:
     yield from ("", "DISCLOSED by each site without protection")
     yield from _bullets([*raw, *account.disclosures])
     if account.summary["privacy"].get("numbers"):
-        yield from _wrap("Exact methods have no differential privacy: for a guarantee use method veil or dp-sgd.")
+        yield from _wrap(
+            "Exact methods have no differential privacy. For a guarantee use model gam, method veil or fedavg with "
+            "privacy.mechanism=dp-sgd, each with privacy.epsilon."
+        )
         return
     yield from _wrap(
         "To give patients a guarantee: --set privacy.mechanism=dp-sgd --set privacy.epsilon=3, or method veil with "

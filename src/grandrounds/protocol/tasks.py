@@ -392,8 +392,9 @@ _TASKS = (
         _reports(
             ReportSpec(
                 "sums", SUM,
-                refused("sums over training rows that a regression, a survival curve or a table needs",
-                        "methods `glm`, `cox`, `table1` and `survival`: they have no DP accounting"),
+                refused("sums over training rows that a regression, trees, a card, a survival curve or a table needs",
+                        "methods `glm`, `cox`, `trees`, `card`, `table1` and `survival`: they have no DP accounting; model `gam` "
+                        "has noisy counts instead (`gam.counts`)"),
                 account="sums of a statistic", rows=("train",), is_raw=True, is_masked=True,
             ),
         ),

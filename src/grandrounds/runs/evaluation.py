@@ -305,9 +305,31 @@ def exact_privacy(plan: Plan, facts: Mapping[str, Any]) -> dict[str, object]:
         "mechanism": "none",
         "epsilon": None,
         **({"secure": True} if plan.privacy.secure else {}),
-        "statement": sentence,
+        "statement": " ".join([sentence, *describe_fit_disclosure(plan)]),
         "numbers": dict(exchanges),
+        **({"cells": dict(cells)} if cells else {}),
     }
+
+
+def describe_fit_disclosure(plan: Plan) -> list[str]:
+    """Compare the sums of trees, cards and additive models with those of other fits, one sentence each.
+
+    Args:
+        plan: The experiment's plan.
+
+    Returns:
+        The sentences; none for other methods.
+    """
+    sentences = []
+    if plan.method.name == "trees":
+        sentences.append("Boosted trees disclose more about single patients than any other fit from sums.")
+        if plan.method.trees.rounding == "stochastic":
+            sentences.append("Gradients were rounded to 8 levels at random; how much that hides was not measured.")
+    if plan.method.name == "card":
+        sentences.append("The card lists patients and events by total of points, with small totals merged.")
+    if plan.method.name == "gam":
+        sentences.append("With privacy.epsilon the additive model is fitted from one exchange of noisy counts instead.")
+    return sentences
 
 
 def _blurred(privacy: Mapping[str, Any], noise: float) -> Mapping[str, Any]:

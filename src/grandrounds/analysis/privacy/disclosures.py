@@ -84,6 +84,12 @@ def _exact(plan: Plan, summary: RunSummary) -> list[str]:
     ]
     if plan.method.exact.baseline == "days" and plan.method.name in ("cox", "survival"):
         lines.append("sums by the day of an event, from which rows of single patients can be read")
+    cells = summary["privacy"].get("cells", {})
+    if cells:
+        lines.append(
+            f"among them, histograms of gradients: {cells['share_single']:.1%} of the filled cells hold one patient of all "
+            "sites, whose gradient tells the outcome"
+        )
     return lines
 
 

@@ -466,7 +466,10 @@ class ExactMethod(Method):
         if plan.engine.precision != "float64":
             yield f"method '{name}' computes in double precision: set engine.precision = 'float64'"
         if plan.privacy.epsilon is not None or plan.privacy.mechanism != "none":
-            yield f"no DP accounting for method '{name}' yet: remove privacy.epsilon and privacy.mechanism, or use 'veil'"
+            yield (
+                f"no DP accounting for method '{name}' yet: remove privacy.epsilon and privacy.mechanism, or use model 'gam' or "
+                "method 'veil', which have one"
+            )
         if plan.privacy.secure and plan.privacy.on_halt == "skip":
             yield f"a fit of method '{name}' cannot skip an exchange: set privacy.on_halt = 'retry' or 'stop'"
         if plan.train.early_stop or plan.train.finetune:
