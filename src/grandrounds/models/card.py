@@ -199,7 +199,7 @@ class CardModel(ColumnModel):
             and bool((np.abs(points) <= _MOST_POINTS).all())
             and len(first) == len(risk) > 0
             and bool((np.diff(first) > 0).all() and ((risk > 0) & (risk < 1)).all() and (np.diff(risk) >= 0).all())
-            and arrays["line"].tolist() == [1.0, 0.0]
+            and np.abs(arrays["line"]).tolist() == [1.0, 0.0]  # -1: the event is the first class
         )
         if not sound:
             raise BadInput(

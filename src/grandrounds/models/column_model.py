@@ -29,6 +29,17 @@ SEED = "seed"
 """Option with the run's seed, for fits that draw columns at random."""
 
 
+def turn_sign(theta: Array) -> Array:
+    """Return the model of class 1 from a model of class 0, the event: its log-odds change sign.
+
+    Args:
+        theta: The packed model. `line` is its last array.
+    """
+    out = np.array(theta, np.float64)
+    out[-2:] *= -1
+    return out
+
+
 @dataclass(frozen=True)
 class ColumnModel:
     """A model of whole columns behind the `Model` protocol.

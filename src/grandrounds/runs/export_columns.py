@@ -306,7 +306,7 @@ def _card(g: Graph, inputs: list[Input], model: TrainedModel) -> str:
             met_here = g.node("And", compared, g.node("Not", source.missing))
         parts.append(g.node("Mul", g.node("Cast", met_here, to=TensorProto.DOUBLE), g.constant(np.array([[points]]))))
     risk = arrays["risk"]
-    scores = np.log(risk) - np.log1p(-risk)
+    scores = arrays[LINE][0] * (np.log(risk) - np.log1p(-risk))
     total = g.node("Sum", _zeros(g, inputs[0]), *parts)
     reached = g.node("GreaterOrEqual", total, g.constant(arrays["first"][None, 1:]))
     jumps = g.node("MatMul", g.node("Cast", reached, to=TensorProto.DOUBLE), g.constant(np.diff(scores)[:, None]))

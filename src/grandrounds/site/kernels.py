@@ -14,7 +14,7 @@ from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.rng import generator
 from grandrounds.models import Model
-from grandrounds.models.column_model import LEAST
+from grandrounds.models.column_model import LEAST, turn_sign
 from grandrounds.models.protocol import COLUMN_KERNELS
 from grandrounds.site.anchor import ReferenceDraws, StepPlan
 from grandrounds.site.batches import BatchPlan
@@ -228,17 +228,20 @@ def _columns(job: TrainJob) -> TrainResult:
         if job.validation is not None:
             rows = replace(rows, validation=_site_rows(job, job.validation, k))
         result = fit_in_memory(FITS[model.kernel](model, job.outcome, least), {job.names[k]: rows}, ANSWERS)
-        fitted.append(model.pack(result.arrays))
+        theta = model.pack(result.arrays)
+        fitted.append(turn_sign(theta) if _has_two_classes(model) and job.event == 0 else theta)
     none = np.zeros(len(job.members), np.int64)
     return TrainResult(fitted, none, (), none[:, None])
+
+
+def _has_two_classes(model: Any) -> bool:
+    return bool(model.task == CLASSIFICATION and model.classes == 2)
 
 
 def _site_rows(job: TrainJob, part: Part, k: int) -> Rows:
     """Return the rows of one site of a part, as a fit reads them: y is 1 for the event of two classes."""
     mine = slice(int(part.offsets[k]), int(part.offsets[k + 1]))
-    model: Any = job.model
-    is_binary = model.task == CLASSIFICATION and model.classes == 2
-    y = part.y[mine] == job.event if is_binary else part.y[mine]
+    y = part.y[mine] == job.event if _has_two_classes(job.model) else part.y[mine]
     time = None if part.time is None else np.asarray(part.time[mine], np.float64)
     return Rows(np.asarray(part.x[mine], np.float64), np.asarray(y, np.float64), time=time)
 

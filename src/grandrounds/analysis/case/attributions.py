@@ -59,7 +59,8 @@ def attribute_score(question: Question, explainer: str) -> ScoreAttribution:
         )
     suitable = suitable_explainers(question.model)
     if explainer not in suitable:
-        why = "reads layers, not trees" if question.model.kernel in GRADIENT_FREE else "is for logistic models"
+        has_layers = question.model.kernel not in GRADIENT_FREE
+        why = "is for logistic models" if has_layers else "reads layers, which this model does not have"
         raise BadInput(f"explainer '{explainer}' {why}: use {', '.join(suitable)}", code="explainer-does-not-fit")
     try:
         parts, start = _CASES[explainer].load()(question)

@@ -20,11 +20,16 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput, RunFailed
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.plan_types import MethodSettings, Plan, TrainSettings
 from grandrounds.core.records import Decision, Stage
 from grandrounds.data.dataset import Dataset
+from grandrounds.data.event import event_place
+from grandrounds.data.kinds import AnyEncoding, task_of
 from grandrounds.methods.base import LocalRegularizer, Method, Outcome, Round, Server
 from grandrounds.methods.secure import STATISTIC_BITS, secure_sum
+from grandrounds.models import COLUMN_MODELS
+from grandrounds.models.column_model import turn_sign
 from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import STATISTIC, STATISTICS, STORE
 from grandrounds.site.plugin import Columns, SitePlugin, Task
@@ -162,7 +167,7 @@ class StatisticSite(SitePlugin):
         tau2 = float(v["tau2"]) or None
         beta, family = np.asarray(v["beta"]), str(v["family"])
         own = [own_intercept(beta, self._rows_of(k), family=family, tau2=tau2) for k in members.tolist()]
-        values = (np.array(own) - float(v["shift"])) / float(v["scale"])
+        values = event_sign(self.site.encoding) * (np.array(own) - float(v["shift"])) / float(v["scale"])
         self.site.states.stage(members, ask.round, {"own": values[:, None]})
         return {STORED: np.ones(len(members), np.uint8)}
 
@@ -234,6 +239,17 @@ def _part_rows(site: Any, k: int, name: str) -> Rows:
         numeric=numeric,
         codes=codes,
     )
+
+
+def event_sign(encoding: AnyEncoding | None) -> float:
+    """Return -1 if the event is the first of two classes, else 1: fits are of the event, and a model's log-odds of class 1.
+
+    Args:
+        encoding: The agreed encoding of rows.
+    """
+    if encoding is None or task_of(encoding) != CLASSIFICATION or len(encoding.classes) != 2:
+        return 1.0
+    return -1.0 if event_place(encoding.classes, encoding.event) == 0 else 1.0
 
 
 class ExactMethod(Method):
@@ -431,7 +447,10 @@ class ExactMethod(Method):
         record = {"result": result.to_dict(), "exchanges": exchanges, "sites": list(total.sites), "rows": rows}
         kept = {RESULT: np.frombuffer(json.dumps(record).encode(), np.uint8)}
         why = f"{ENDED} after {server.round} exchanges"
-        outcome = server.next(self.model(server, result), self._decision(server, question, total, why), **kept)
+        theta = self.model(server, result)
+        if self.has_model and event_sign(server.encoding) < 0:
+            theta = turn_sign(theta) if self.name in COLUMN_MODELS else -theta
+        outcome = server.next(theta, self._decision(server, question, total, why), **kept)
         return Outcome(outcome.assignment, outcome.decision, outcome.state, ended=why)
 
     @classmethod

@@ -23,9 +23,10 @@ from grandrounds.core.records import Decision, Stage
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Method, Outcome, Round, Server
-from grandrounds.methods.exact.exchange import ENDED, RESULT, digest, read_result
+from grandrounds.methods.exact.exchange import ENDED, RESULT, digest, event_sign, read_result
 from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import STATISTIC_BITS, secure_sum
+from grandrounds.models.column_model import turn_sign
 from grandrounds.models.columns import find_columns
 from grandrounds.models.steps import StepModel
 from grandrounds.privacy.events import Event
@@ -103,7 +104,10 @@ class PrivateGAM(Method):
         arrays = model.join(
             [np.array(e) for e in bins.edges], [c.score for c in scores.columns], np.array([scores.intercept])
         )
-        outcome = server.next(model.pack(arrays), decision, **kept)
+        theta = model.pack(arrays)
+        if event_sign(server.encoding) < 0:
+            theta = turn_sign(theta)
+        outcome = server.next(theta, decision, **kept)
         return Outcome(outcome.assignment, outcome.decision, outcome.state, ended=ended)
 
     def _exchange(
