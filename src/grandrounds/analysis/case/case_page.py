@@ -436,6 +436,7 @@ def verdict_lines(case: CaseExplanation) -> list[str]:
 
 def reading_guide(case: CaseExplanation) -> list[str]:
     """Explain the numbers in a few sentences."""
+    imputed = any(a.imputed for a in case.attributions)
     lines = [
         "Explained by SHAP values."
         if case.explainer == "shap"
@@ -445,8 +446,8 @@ def reading_guide(case: CaseExplanation) -> list[str]:
         "Points: the change in risk, in percentage points, if this column made no contribution and the others stayed. "
         "Points do not add up; log-odds do.",
         _population_text(case),
-        "An attribution shows how the model responds. It is not a cause of illness and not a treatment effect. "
-        "An imputed value was not measured; its contribution is that of the value used instead.",
+        "An attribution shows how the model responds. It is not a cause of illness and not a treatment effect."
+        + (" An imputed value was not measured; its contribution is that of the value used instead." if imputed else ""),
     ]
     if has_intervals(case):
         lines.insert(2, INTERVALS)

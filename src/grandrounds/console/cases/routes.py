@@ -24,7 +24,7 @@ from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.cases.what_if import LONGEST
 from grandrounds.console.render import render_page
 from grandrounds.console.views import case as of_case
-from grandrounds.console.views import case_image, case_others, case_outcome
+from grandrounds.console.views import case_image, case_others, case_outcome, case_shapes
 from grandrounds.console.views.case import PatientPage, Sort, case_runs, patient_page
 from grandrounds.console.views.runs import RunLine
 from grandrounds.core.errors import BadInput
@@ -166,8 +166,11 @@ def figure(
     case: CaseNumber,
     figure: Annotated[str, Query(max_length=80)],
     scale: Annotated[Scale, Query(description="The axis of the waterfall.")] = "risk",
+    column: Annotated[str, Query(description="The column of a shape.", max_length=1024)] = "",
 ) -> dict[str, object]:
     patients = open_patient(request, who, cases, run, case, "figure")
+    if figure == case_shapes.SHAPE:
+        return case_shapes.figure(patients, case, column)
     if patients.has_outcome:
         return case_outcome.figure(patients, case, figure)
     drawn = case_others.figure(get_state(request).run_index, run, patients, case, figure)

@@ -36,6 +36,7 @@ from grandrounds.console.cases.patients import MAX_SCORED, PatientLine, Patients
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.cases.what_if import Control, controls, parse_values
 from grandrounds.console.run_index import NotFound, RunIndex
+from grandrounds.console.views.case_shapes import CaseShape, case_shapes
 from grandrounds.console.views.runs import RunLine, run_line
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
@@ -114,6 +115,7 @@ class CaseView(BaseModel):
     bias: list[Remark]
     bias_why: str
     reading: list[str]
+    shapes: list[CaseShape] = []
     controls: list[Control]
     about_what_if: str
     record: dict[str, Any]
@@ -165,6 +167,7 @@ def view(patients: Patients, number: int) -> CaseView:
         bias=[Remark(text=f"{f.column} = {_value_text(f.value)} {f.words}.", kind=f.kind) for f in case.bias],
         bias_why=WHY,
         reading=reading_guide(case),
+        shapes=case_shapes(patients, case),
         controls=controls(patients, case),
         about_what_if=ABOUT,
         record=case.to_dict(),

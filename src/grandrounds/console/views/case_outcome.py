@@ -20,6 +20,7 @@ from grandrounds.analysis.case.values import quality_lines
 from grandrounds.console.cases.patients import Patients
 from grandrounds.console.run_index import NotFound
 from grandrounds.console.views.case import MAX_BARS, WATERFALL, Remark
+from grandrounds.console.views.case_shapes import CaseShape, case_shapes
 from grandrounds.core.errors import BadInput
 from grandrounds.report.figure import Figure
 
@@ -40,6 +41,7 @@ class OutcomeView(BaseModel):
     head: list[str]
     rows: list[list[str]]
     quality: list[Remark]
+    shapes: list[CaseShape] = []
     reading: list[str]
     record: dict[str, Any]
 
@@ -62,6 +64,7 @@ def view(patients: Patients, number: int) -> OutcomeView:
         head=head,
         rows=rows,
         quality=[Remark(text=text, kind=kind) for text, kind in quality_lines(case.quality, case.zero_weight_columns)],
+        shapes=case_shapes(patients, case),
         reading=outcome_guide(case),
         record=case.to_dict(),
     )

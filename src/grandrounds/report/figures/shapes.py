@@ -305,6 +305,7 @@ def _levels(record: ShapesRecord, found: Shape, data: str | None, patient: float
     shown["xaxis"] |= {"domain": [0, 0.7]}
     shown["xaxis2"] = {"title": {"text": "patients"}, "domain": [0.76, 1], "nticks": 3, "rangemode": "tozero"}
     line = {"color": QUIET, "dash": "dot", "width": 1.5}
+    shown["legend"] = {"y": -0.4}
     shown["shapes"] = [{"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": line}]
     return Figure(traces, shown)
 

@@ -1,0 +1,65 @@
+"""A patient of an additive model: the place on each shape, and what if with values in original units."""
+
+from __future__ import annotations
+
+import pytest
+
+import grandrounds as gr
+from grandrounds.console.app import create_app
+from grandrounds.console.app_state import AppState
+from grandrounds.console.cases.site_cases import SiteCases
+from grandrounds.console.run_index import RunIndex
+from tests.console.conftest import Signed, known_users
+from tests.runs.test_run import frame
+from tests.support import patients
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of an additive model on patients of three hospitals."""
+    root = tmp_path_factory.mktemp("gam")
+    frame(patients([70, 60, 50])).to_csv(root / "patients.csv", index=False)
+    data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital"}
+    gr.run(gr.Experiment.parse({"name": "gam", "data": data, "model": {"name": "gam"}}), out=root / "runs" / "gam")
+    return root
+
+
+@pytest.fixture
+def clinician(folder):
+    users, tokens = known_users()
+    run_index = RunIndex(folder / "runs")
+    return Signed(create_app(AppState(run_index, users, cases=SiteCases(run_index, "b"))), tokens).client("clinician")
+
+
+def test_the_dot_lies_on_the_shape_where_the_contribution_says(clinician):
+    told = clinician.get("/api/case", params={"run": "gam", "case": 80}).json()
+    columns = [s["column"] for s in told["shapes"]]
+    assert columns and "Where this patient stands" in clinician.get("/case", params={"run": "gam", "case": 80}).text
+    contributions = {a["column"]: a["contribution"] for a in (*told["amplifiers"], *told["mitigators"])}
+    assert columns == sorted(columns, key=lambda c: -abs(contributions[c])), "the largest contribution first"
+    place = {}
+    for case in (80, 90):
+        query = {"run": "gam", "case": case, "figure": "shape", "column": columns[0]}
+        mark = clinician.get("/api/case/figure", params=query).json()["data"][-1]
+        told = clinician.get("/api/case", params={"run": "gam", "case": case}).json()
+        own = next(a["contribution"] for a in (*told["amplifiers"], *told["mitigators"]) if a["column"] == columns[0])
+        assert mark["name"] == "this patient"
+        place[case] = (mark["y"][0], own)
+    (a, own_a), (b, own_b) = place.values()
+    # a contribution is the effect less a mean over other patients; the curve is told at about forty values
+    assert a - b == pytest.approx(own_a - own_b, abs=0.05 + 0.05 * abs(own_a - own_b))
+
+
+def test_a_column_without_a_shape_has_no_figure(clinician):
+    for column in ("nothing", "hospital"):
+        query = {"run": "gam", "case": 80, "figure": "shape", "column": column}
+        assert clinician.get("/api/case/figure", params=query).status_code == 404
+
+
+def test_what_if_takes_values_in_original_units(clinician):
+    controls = {c["column"]: c for c in clinician.get("/api/case", params={"run": "gam", "case": 80}).json()["controls"]}
+    assert 30 < controls["age"]["low"] < controls["age"]["high"] < 100
+    answer = clinician.post("/api/case/what-if", params={"run": "gam", "case": 80}, json={"lactate": controls["lactate"]["high"]})
+    told = answer.json()
+    assert answer.status_code == 200 and [r["column"] for r in told["reasons"]] == ["lactate"]
+    assert told["after"] != told["before"]
