@@ -181,3 +181,12 @@ def test_a_mean_patient_has_the_most_frequent_level(trees):
 def test_precision_that_rounds_columns_is_refused(tmp_path):
     with refused("method-does-not-fit", match=r"remove engine\.precision"):
         fit(tmp_path / "r", "trees", "trees", engine={"precision": "float32"})
+
+
+def test_trees_of_a_number_have_the_same_bits_for_any_division(tmp_path):
+    table = frame(patients([120, 110, 90], seed=4)).drop(columns="died").dropna(subset="lactate")
+    section = {"label": "lactate", "site": "hospital", "task": "regression"}
+    three = fit(tmp_path / "three", "trees", "trees", table, data=section).model
+    pooled = fit(tmp_path / "pooled", "trees", "pooled", table, data=section).model
+    assert three.encoding.outcome == pooled.encoding.outcome
+    assert np.array_equal(three.theta, pooled.theta)

@@ -10,7 +10,7 @@ can neither decide a risk nor wipe a column out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypedDict
 
@@ -452,7 +452,7 @@ def make_encoding(
         products=rules.products,
         left_out=left_out,
         by_column=rules.by_column,
-        outcome=agree_outcome(total, rules.task),
+        outcome=_round_units(agree_outcome(total, rules.task)) if rules.by_column else agree_outcome(total, rules.task),
     )
 
 
@@ -520,6 +520,13 @@ def agree_outcome(total: Summary, task: str) -> Outcome | None:
             "the label has one value only in the training rows of all sites: nothing can be learnt", code="constant-label"
         )
     return Outcome(task, centre=mean if task == REGRESSION else 0.0, scale=float(scale))
+
+
+def _round_units(outcome: Outcome | None) -> Outcome | None:
+    """Round the units of an outcome to 9 digits, so that they do not depend on how rows are divided into sites."""
+    if outcome is None:
+        return None
+    return replace(outcome, centre=float(f"{outcome.centre:.9g}"), scale=float(f"{outcome.scale:.9g}"))
 
 
 class OrderedClasses(TypedDict):
