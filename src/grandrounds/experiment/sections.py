@@ -297,7 +297,7 @@ class Privacy(Section):
     mechanism: Literal["none", "dp-sgd", "client"] = Field(
         "none",
         description="differential privacy in training. 'dp-sgd': per patient, noise at the sites; 'client': per site, noise at "
-        "the server; 'none': only the method's own guarantee (veil), if it has one",
+        "the server; 'none': only the method's own guarantee (veil, private-gam), if it has one",
     )
     epsilon: float | None = Field(
         None,
@@ -322,7 +322,8 @@ class Privacy(Section):
     )
     unit: Literal["auto", "patient", "row"] = Field(
         "auto",
-        description="unit of privacy of 'dp-sgd' and 'veil': each patient with all rows (data.patient), or each row; auto: "
+        description="unit of privacy of 'dp-sgd', 'veil' and 'private-gam': each patient with all rows (data.patient), or each "
+        "row; auto: "
         "patient if data.patient is set",
     )
     sites: int = Field(
