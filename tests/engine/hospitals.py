@@ -17,7 +17,7 @@ from grandrounds.data.table import Table
 from grandrounds.engine.dispatcher import Timeouts
 from grandrounds.experiment.experiment import Experiment
 from grandrounds.keeper.access import AccessControl
-from grandrounds.keeper.policy.rules import Cells, Policy, Reports
+from grandrounds.keeper.policy.rules import Cells, Exact, Policy, Reports
 from grandrounds.keeper.runtime.keeper import Keeper
 from grandrounds.protocol.identity import Identity
 from grandrounds.runs.deployment import Deployment
@@ -28,7 +28,9 @@ from grandrounds.runs.run import Run
 from grandrounds.runs.runner import execute_plan
 from tests.engine.memory_transport import MemoryTransport, simulated_keeper
 
-PLAIN = AccessControl(Policy(cells=Cells(smallest=1), reports=Reports(notes=True)))
+PLAIN = AccessControl(
+    Policy(cells=Cells(smallest=1), reports=Reports(notes=True), exact=Exact(most_ratio=1e6, most_ratio_clear=1e6))
+)
 """A policy that takes nothing away from answers, so that they are those of a simulation."""
 
 QUICK = Timeouts(answer=20.0, absent=0.3, retry=0.02, poll=0.02)

@@ -45,7 +45,11 @@ CASES = {
     "one hospital kept for the test": {"split": {"scheme": "holdout", "holdout": ["c"]}},
     "subgroups": {"evaluation": {"subgroup": "ward"}},
     "explained": {"explain": {"sketch": "permutation"}},
-    "exact regression": {"method": {"name": "glm", "rounds": 30, "exact": {"heterogeneity": False}}},
+    "boosted trees": {
+        "model": {"name": "trees"}, "method": {"name": "trees", "rounds": 30, "trees": {"rounds": 2, "depth": 2, "least": 5}},
+    },
+    "additive model": {"model": {"name": "gam"}, "method": {"name": "gam", "rounds": 30}},
+    "exact regression": {"method": {"name": "glm", "rounds": 30, "exact": {"heterogeneity": False, "ridge": 1.0}}},
 }  # fmt: skip
 
 

@@ -11,9 +11,10 @@ import pytest
 import grandrounds as gr
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.data.table import Table
+from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
-from grandrounds.keeper.policy.rules import CELLS, Policy, foresee_ratio
+from grandrounds.keeper.policy.rules import CELLS, Cells, Policy, foresee_ratio
 from grandrounds.methods import METHODS
 from grandrounds.methods.exact.exchange import (
     WHOLE_BITS,
@@ -31,6 +32,7 @@ from grandrounds.protocol.tasks import MASKED, STATISTICS
 from grandrounds.statistics import ANSWERS
 from grandrounds.statistics.question import Question
 from tests.engine.hospitals import Hospitals
+from tests.engine.memory_transport import MemoryTransport
 from tests.support import refused
 
 SCALE = 2.0**20
@@ -193,8 +195,9 @@ def test_a_fit_that_sends_too_much_is_refused_at_its_first_exchange(toy, rows, t
     monkeypatch.setattr(toy, "foresee_numbers", classmethod(lambda cls, settings, columns: 5000))
     plan = {**PLAN, "data": {"table": "data frame", **DATA}, "method": {"name": "toy"}, "privacy": {"secure": True}}
     held = Hospitals.of(rows, name="many", **plan)
+    usual = MemoryTransport(held.keepers(tmp_path / "state", access=AccessControl(Policy(cells=Cells(smallest=1)))))
     with pytest.raises(RunFailed, match=r"exchange 1: .* about 5,000 numbers from 204 rows and exact.most_ratio of") as no:
-        held.deployed(tmp_path / "there")
+        held.deployed(tmp_path / "there", usual)
     assert no.value.code == "too-many-numbers"
 
 

@@ -15,6 +15,7 @@ from grandrounds.methods.exact.exchange import ExactMethod, ask_shapes, read_res
 from grandrounds.models.columns import find_columns
 from grandrounds.models.gam import AdditiveModel
 from grandrounds.protocol.messages import Ask
+from grandrounds.site.state import SHAPES
 from grandrounds.statistics.gam import FAMILIES, GAM_ANSWERS, GAMTerms, find_problem, fit_gam, gam_terms
 from grandrounds.statistics.gam_counts import CELLS, OCTAVES, PLACES
 from grandrounds.statistics.gam_result import GAMResult
@@ -74,7 +75,7 @@ class Additive(ExactMethod):
 
     @classmethod
     def local_part(cls, plan: Plan) -> str:
-        return "shapes" if plan.method.gam.own_shapes else "none"
+        return SHAPES if plan.method.gam.own_shapes else "none"
 
     @classmethod
     def foresee_numbers(cls, settings: Any, columns: int) -> int | None:
