@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from grandrounds.analysis.case.case import explain_case, explain_site
     from grandrounds.analysis.compare import Comparison
     from grandrounds.api import config
+    from grandrounds.api.carding import RiskCard, card
     from grandrounds.api.comparing import compare, tune
     from grandrounds.api.describing import table1
     from grandrounds.api.estimator import FederatedClassifier
@@ -53,6 +54,7 @@ __all__ = [
     "FederatedClassifier",
     "Method",
     "Regression",
+    "RiskCard",
     "RoundRecord",
     "Run",
     "RunFailed",
@@ -61,6 +63,7 @@ __all__ = [
     "TableOne",
     "TuningResult",
     "__version__",
+    "card",
     "compare",
     "config",
     "cox",
@@ -93,6 +96,7 @@ _HOME = {
     **dict.fromkeys(("BadInput", "RunFailed"), "core.errors"),
     **dict.fromkeys(("Decision", "RoundRecord", "RunSummary"), "core.records"),
     **dict.fromkeys(("Run", "load_run"), "runs.run"),
+    **dict.fromkeys(("RiskCard", "card"), "api.carding"),
     **dict.fromkeys(("compare", "tune"), "api.comparing"),
     **dict.fromkeys(("Regression", "cox", "glm"), "api.fitting"),
     **dict.fromkeys(("evaluate", "predict"), "api.scoring"),

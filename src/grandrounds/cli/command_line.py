@@ -18,6 +18,7 @@ try:
     from grandrounds.cli import (
         attack,
         audit,
+        card,
         compare,
         console,
         data,
@@ -73,7 +74,7 @@ def _root(
     pass
 
 
-for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, track, predict, table1):
+for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, table1):
     module.register(app)
 survival.register(fit.app)
 app.add_typer(fit.app, name="fit")

@@ -12,6 +12,7 @@ from grandrounds.methods.asynchronous import FedAsync, FedBuff
 from grandrounds.methods.base import LocalRegularizer, Method
 from grandrounds.methods.baselines import Local, Pooled
 from grandrounds.methods.clustered import Clustered
+from grandrounds.methods.exact.card import RiskCardMethod
 from grandrounds.methods.exact.describe import SurvivalMethod, TableOneMethod
 from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.exact.gam import Additive
@@ -38,7 +39,7 @@ METHODS: dict[str, type[Method]] = {
         *(FedAvgM, FedOpt, FedAdam, FedYogi, FedAdagrad, FedRMSProp),
         *(FedAsync, FedBuff, Clustered, Veil, Local, Pooled),
         *(GeneralizedLinear, CoxRegression, TableOneMethod, SurvivalMethod),
-        *(Additive, PrivateGAM, BoostedTrees),
+        *(Additive, PrivateGAM, BoostedTrees, RiskCardMethod),
     )
 }
 REGULARIZERS: dict[str, type[LocalRegularizer]] = {
@@ -50,7 +51,8 @@ REGULARIZERS: dict[str, type[LocalRegularizer]] = {
 }
 SITE_PLUGINS: tuple[type[SitePlugin], ...] = tuple(
     dict.fromkeys(
-        [p for stability in REGULARIZERS.values() for p in stability.site] + [p for m in METHODS.values() for p in m.site]
+        [p for stability in REGULARIZERS.values() for p in stability.site]
+        + [p for m in METHODS.values() for p in m.site]
     )
 )
 """Site plug-ins of all methods and regularizers. Every host is built with them."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from grandrounds.audit.ledger import Ledger
     from grandrounds.experiment.experiment import Experiment
     from grandrounds.report.figure import Figure
+    from grandrounds.report.risk_card import CardRecord
 
 
 class Run:
@@ -199,6 +200,24 @@ class Run:
         files = self.summary["models"]
         name = site_named(site, list(self.summary["per_site"]), where=self.folder)
         return self.model_at(files[name]) if name in files else self.model
+
+    @property
+    def card(self) -> CardRecord:
+        """The risk card of a run of model 'card': terms with points, and the risk of every total.
+
+        Raises:
+            BadInput: The run is not finished, or is one of another model.
+        """
+        from grandrounds.report.risk_card import read_card
+
+        record = read_card(self.summary)
+        if record is None:
+            raise BadInput(
+                f"{self.folder} is a run of model '{self.plan['model']['name']}', which has no risk card: fit one with "
+                f"`rounds card {self.folder}`",
+                code="no-card",
+            )
+        return record
 
     @property
     def ledger(self) -> Ledger:

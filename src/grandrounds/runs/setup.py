@@ -43,6 +43,7 @@ from grandrounds.models.column_model import LEAST, SEED
 from grandrounds.protocol.messages import Ask
 from grandrounds.runs.evaluation import Metrics
 from grandrounds.runs.federation import Consortium
+from grandrounds.statistics.card import card_options
 
 Driven = Generator[Any, Any, Any]
 
@@ -192,7 +193,9 @@ def _incomplete(consortium: Consortium) -> list[str]:
 
 def _fit_options(plan: Plan) -> dict[str, Any]:
     """Return the settings of a fit by columns; the private additive model is one of steps."""
-    options = {**plan.plain()["method"][plan.model.name], LEAST: plan.method.exact.least, SEED: plan.seed}
+    method = plan.plain()["method"]
+    own = card_options(method) if plan.model.name == "card" else method[plan.model.name]
+    options = {**own, LEAST: plan.method.exact.least, SEED: plan.seed}
     return {**options, "basis": "steps"} if is_variant_of(plan.method.name, "private-gam") else options
 
 

@@ -1,6 +1,7 @@
 """Risk card from sums over hospitals: steps of columns, whole-number points, and the risk of every total.
 
-Route "distilled": an additive model is fitted first, and the card is fitted to its log-odds eta with weights w = mu(1 - mu).
+Route "distilled": an additive model is fitted first, and the card is fitted to its log-odds eta, moved half a Newton step
+towards the outcomes, with weights w = mu(1 - mu).
 Route "direct": the card is fitted to outcomes, with few and small exchanges; it selects more noise and is less accurate.
 
 1. Candidates are steps `x <= quantile`, levels and missing values. Sites add the products of each with the target; the server
@@ -12,17 +13,24 @@ Route "direct": the card is fitted to outcomes, with few and small exchanges; it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.models.card import ABOVE, AT_MOST, KINDS, LEVEL, MISSING, Card, Term, meet_terms
+from grandrounds.models.column_model import ColumnModel
+from grandrounds.models.column_trees import MOST_BINS
 from grandrounds.models.columns import Column, parse_columns, read_columns, write_columns
+from grandrounds.models.gam import AdditiveModel
 from grandrounds.protocol.messages import Value
+from grandrounds.statistics.boosting_bins import Bins, agree_bins
 from grandrounds.statistics.card_search import RIDGE, Points, drop_repeats, find_risks, round_points, search_steps
+from grandrounds.statistics.gam import GAMTerms, fit_gam, gam_terms
+from grandrounds.statistics.gam_result import GAMResult
 from grandrounds.statistics.question import Answer, Blocks, Fit, Question, Rows, Total
 
 DISTILLED, DIRECT = "distilled", "direct"
@@ -30,11 +38,14 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Quantiles of a column at which steps may lie."""
 KEPT = 60
 """Candidates whose products are asked for."""
+OUTCOMES = 0.5
+"""Share of the step from the additive model to the outcomes in the target of a distilled card."""
 NEWTON_STEPS = 2
 """Exchanges in which the direct route moves from least squares to the logistic likelihood."""
 
-_DIGITS = 4  # of the value of a step: it is used as it is printed
+_DIGITS = 3  # of the value of a step: it is used as it is printed
 _CHUNK = 8192
+_FEW_GAPS = 0.01  # share of rows without a value up to which "at most" and "above" are opposites
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,8 @@ class CardTerms:
 
     Attributes:
         columns: The columns of the inputs.
+        features: Number of inputs.
+        gam: Terms of the additive model; not used by the direct route.
         terms: Number of terms.
         points: Most points of a term.
         route: "distilled" or "direct".
@@ -50,6 +63,8 @@ class CardTerms:
     """
 
     columns: tuple[Column, ...]
+    features: int
+    gam: GAMTerms
     terms: int = 10
     points: int = 5
     route: str = DISTILLED
@@ -86,6 +101,7 @@ class CardResult:
         scale: Points of one unit of log-odds.
         base: Log-odds of a total of 0 in the fit; the printed risks are observed ones.
         notes: Notes for the reader.
+        additive: The additive model behind the card; None for the direct route.
     """
 
     card: Card
@@ -94,6 +110,7 @@ class CardResult:
     scale: float
     base: float
     notes: tuple[str, ...] = ()
+    additive: GAMResult | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -104,6 +121,7 @@ class CardResult:
             "base": self.base,
             "notes": list(self.notes),
             "arrays": {name: np.asarray(a).tolist() for name, a in self.arrays.items()},
+            "additive": None if self.additive is None else self.additive.to_dict(),
         }
 
     @classmethod
@@ -116,6 +134,7 @@ class CardResult:
             float(values["scale"]),
             float(values["base"]),
             tuple(values["notes"]),
+            None if values["additive"] is None else GAMResult.from_dict(values["additive"]),
         )
 
 
@@ -137,10 +156,101 @@ def list_candidates(columns: Sequence[Column], quantiles: Sequence[Sequence[floa
             continue
         cuts = sorted({float(f"{q:.{_DIGITS}g}") for q in quantiles[c]})
         found += [(c, AT_MOST, cut) for cut in cuts]
-        if column.missing >= 0:
+        if column.missing >= 0:  # without gaps, "above" is the opposite of "at most"
+            found += [(c, ABOVE, cut) for cut in cuts]
             found.append((c, MISSING, 0.0))
     c_, k, v = ([f[i] for f in found] for i in range(3))
     return Candidates(np.array(c_, float), np.array([KINDS.index(str(w)) for w in k], float), np.array(v, float))
+
+
+def card_options(method: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a card's model: the settings of its fit, and those of the additive model behind it.
+
+    Args:
+        method: The section [method] as a dict, or its parts `card` and `gam`.
+    """
+    return {**method["card"], "gam": dict(method["gam"])}
+
+
+def card_terms(model: ColumnModel, least: int) -> CardTerms:
+    """Return the terms of the fit of a card.
+
+    Args:
+        model: The model, with the options of `card_options`.
+        least: Fewest rows of a cell (method.exact.least).
+
+    Raises:
+        BadInput: The outcome is not one of two classes.
+    """
+    if model.task != CLASSIFICATION or model.outputs != 1:
+        raise BadInput(
+            "a risk card prints the risk of one event, and the label has another task or more classes: choose a label with two "
+            "values, or model 'gam'",
+            code="card-needs-two-classes",
+        )
+    options = model.options or {}
+    return CardTerms(
+        model.columns,
+        model.features,
+        gam_terms(options["gam"], model.columns, least=least),
+        int(options["terms"]),
+        int(options["points"]),
+        str(options["route"]),
+        least,
+    )
+
+
+def fit_card(terms: CardTerms) -> Fit[CardResult]:
+    """Fit a risk card by the route that the terms name.
+
+    Args:
+        terms: The settings.
+
+    Returns:
+        The card.
+
+    Raises:
+        BadInput: There are fewer different steps than terms, or the rows are of one class.
+    """
+    if terms.route == DIRECT:
+        bins = yield from agree_bins(terms.columns, bins=MOST_BINS, least=terms.least)
+        return (yield from fit_steps(terms, _bin_quantiles(bins), None))
+    found = yield from fit_gam(terms.gam)
+    scores = AdditiveModel(terms.features, terms.columns).pack(found.arrays)
+    card = yield from fit_steps(terms, _model_quantiles(found.arrays, terms.columns), scores)
+    return replace(card, additive=found)
+
+
+def _bin_quantiles(bins: Bins) -> list[list[float]]:
+    """Return for each column the edges of bins that are nearest to the quantiles at `SHARES`."""
+    out = []
+    for c, count in enumerate(bins.edge_counts.tolist()):
+        below = np.cumsum(bins.rows[c, 1 : count + 1]) / max(1, int(bins.rows[c, 1 : count + 2].sum()))
+        places = {int(np.argmin(np.abs(below - share))) for share in SHARES} if count else set()
+        out.append([float(bins.edges[c, p]) for p in sorted(places)])
+    return out
+
+
+def _model_quantiles(arrays: Mapping[str, Array], columns: Sequence[Column]) -> list[list[float]]:
+    """Return for each column its quantiles at `SHARES`, by the agreed distribution function of an additive model."""
+    out: list[list[float]] = []
+    for c, column in enumerate(columns):
+        size = int(arrays["sizes"][c])
+        knots, ranks = arrays["knots"][c, :size], arrays["ranks"][c, :size]
+        if column.is_category or not size:
+            out.append([])
+        elif size == 1:  # two values: the knot is the higher one, and the step lies below it
+            out.append([_below(float(knots[0]))])
+        else:
+            out.append(np.interp(SHARES, ranks, knots).tolist())
+    return out
+
+
+def _below(value: float) -> float:
+    """Return a number below a value that is printed as another: 0.5 below a whole number."""
+    if value == round(value):
+        return value - 0.5
+    return value - abs(value) * 10.0 ** (1 - _DIGITS)
 
 
 def fit_steps(
@@ -169,6 +279,9 @@ def fit_steps(
     blocks: dict[str, tuple[int, ...]] = {"rows": (m,), "zw": (m,), "zt": (m,), "n": (), "w": (), "t": (), "y": ()}
     total = yield _question("card.steps", shared, every, blocks, "steps of every column", whole=scores is None)
     few = _screen(total, terms.least)
+    gaps = every.kind == KINDS.index(MISSING)
+    share = {int(c): n / float(total["n"]) for c, n in zip(every.column[gaps], total["rows"][gaps], strict=True)}
+    flips = frozenset(c for c in range(len(terms.columns)) if share.get(c, 0.0) < _FEW_GAPS)
     if len(few) < terms.terms:
         raise _too_many_terms(terms.terms, len(few))
     kept = every.take(few)
@@ -188,11 +301,11 @@ def fit_steps(
     else:
         sets = search_steps(a, u, terms=terms.terms)
         found = min((_rounded(a, u, s, terms.points) for s in sets), key=lambda f: round(f[1], 9))[0]
-    mean = float(total["t"] / total["w"])
+    mean = float(total["t"] / total["w"])  # of outcomes, or of log-odds
     base = (np.log(mean / (1 - mean)) if scores is None else mean) - float(
         weight[list(found.steps)] @ np.array(found.points) / total["w"]
     ) / found.scale
-    card_terms, shift = _write_terms(terms.columns, kept, found)
+    card_terms, shift = _write_terms(terms.columns, kept, found, flips)
     return (yield from _print_risks(terms, shared, card_terms, found.scale, base + shift / found.scale, notes))
 
 
@@ -263,7 +376,7 @@ def _quadratic(total: Total, m: int, *, is_outcome: bool) -> tuple[Array, Array,
 
 
 def _newton(shared: Mapping[str, Value], steps: Candidates, *, start: Array, rate: float) -> Fit[tuple[Array, Array]]:
-    """Fit a logistic regression on steps (ridge 1), and return the quadratic about its optimum."""
+    """Fit a logistic regression on steps, with the ridge, and return the quadratic about its optimum."""
     k = len(steps)
     beta = np.array([np.log(rate / (1 - rate)), *start])
     blocks: dict[str, tuple[int, ...]] = {"u": (k + 1,), "h": ((k + 1) * (k + 2) // 2,)}
@@ -278,11 +391,13 @@ def _newton(shared: Mapping[str, Value], steps: Candidates, *, start: Array, rat
     return a, a @ beta[1:]
 
 
-def _write_terms(columns: Sequence[Column], steps: Candidates, found: Points) -> tuple[tuple[Term, ...], int]:
+def _write_terms(
+    columns: Sequence[Column], steps: Candidates, found: Points, flips: frozenset[int]
+) -> tuple[tuple[Term, ...], int]:
     """Write the terms of a card, columns with the most points first; a step that lowers the risk becomes its opposite.
 
-    The opposite of "at most" is "above" in columns that are never missing; points then move from the one to the other, and
-    every total by the same number.
+    "At most" and "above", or two levels, are opposites in columns that are never or hardly ever missing (`flips`). Points then
+    move from the one to the other, and every total by the same number. The risks are counted afterwards.
 
     Returns:
         The terms, and the points that a total of 0 stands for.
@@ -292,8 +407,10 @@ def _write_terms(columns: Sequence[Column], steps: Candidates, found: Points) ->
     for place, points in zip(found.steps, found.points, strict=True):
         c, kind, value = int(steps.column[place]), KINDS[int(steps.kind[place])], float(steps.value[place])
         column = columns[c]
-        if kind == AT_MOST and points < 0 and column.missing < 0:
-            kind, points, shift = ABOVE, -points, shift + points
+        if kind in (AT_MOST, ABOVE) and points < 0 and c in flips:
+            kind, points, shift = (ABOVE if kind == AT_MOST else AT_MOST), -points, shift + points
+        elif kind == LEVEL and points < 0 and c in flips and len(column.words) == 2:
+            value, points, shift = 1 - value, -points, shift + points
         told: float | str | None = column.words[int(value)] if kind == LEVEL else None if kind == MISSING else value
         written.append((c, Term(_text(column.name, kind, told), column.name, kind, told, points)))
     weight = {c: max(abs(t.points) for d, t in written if d == c) for c, _ in written}
@@ -333,15 +450,15 @@ def _print_risks(
 
 
 def answer_steps(question: Question, rows: Rows) -> Blocks:
-    """Answer exchange 1 at a site: rows of each candidate, and its products with weights and target."""
+    """Answer exchange 1 at a site: rows of each candidate, and its products with weights and weighted target."""
     met, weight, target = _site_half(question, rows)
     return {
         "rows": met.sum(axis=0),
         "zw": _products(met, weight),
-        "zt": _products(met, weight * target),
+        "zt": _products(met, target),
         "n": np.float64(len(rows)),
         "w": weight.sum(),
-        "t": (weight * target).sum(),
+        "t": target.sum(),
         "y": rows.y.sum(),
     }
 
@@ -354,12 +471,7 @@ def answer_pairs(question: Question, rows: Rows) -> Blocks:
     for part in _chunks(len(met)):
         z = met[part].astype(float)
         square += z.T @ (z * weight[part, None])
-    return {
-        "zz": square[np.triu_indices(m)],
-        "zt": _products(met, weight * target),
-        "w": weight.sum(),
-        "t": (weight * target).sum(),
-    }
+    return {"zz": square[np.triu_indices(m)], "zt": _products(met, target), "w": weight.sum(), "t": target.sum()}
 
 
 def answer_newton(question: Question, rows: Rows) -> Blocks:
@@ -385,7 +497,11 @@ def answer_totals(question: Question, rows: Rows) -> Blocks:
 
 
 def _site_half(question: Question, rows: Rows) -> tuple[Array, Array, Array]:
-    """Return the candidates that rows meet, (n, m) bool, with weight and target of each row."""
+    """Return the candidates that rows meet, (n, m) bool, with weight w and weighted target w t of each row.
+
+    The target of a distilled card is t = eta + (y - mu) / (2 w): log-odds of the additive model, and half of the step that
+    Newton's method would take from there to the outcomes, because the additive model is smoothed.
+    """
     q = question.values
     columns = parse_columns(str(q["columns"]))
     met = meet_terms(
@@ -393,12 +509,11 @@ def _site_half(question: Question, rows: Rows) -> tuple[Array, Array, Array]:
     )
     if "scores" not in q:
         return met, np.ones(len(rows)), rows.y
-    from grandrounds.models.gam import AdditiveModel
-
     model = AdditiveModel(features=rows.x.shape[1], columns=columns)
     eta = model.logits(np.asarray(q["scores"], float), rows.x)[:, 0]
     mu = _expit(eta)
-    return met, mu * (1 - mu), eta
+    weight = mu * (1 - mu)
+    return met, weight, weight * eta + OUTCOMES * (rows.y - mu)
 
 
 def _products(met: Array, values: Array) -> Array:

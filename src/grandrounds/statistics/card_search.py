@@ -15,11 +15,15 @@ from grandrounds.core.arrays import Array
 from grandrounds.metrics.statistics import share_interval
 from grandrounds.models.card import RiskRange, print_risk
 
-BEAM, SCALES, RIDGE = 8, 16, 1.0
+BEAM, SCALES, RIDGE = 8, 16, 3.0
 """Sets of steps that the search keeps, scales that are tried, and the ridge penalty of a step."""
+
+SIMPLER = 0.01
+"""Share of the explained loss that smaller points may cost: a card that is easier to add up is taken."""
 
 _DIGITS = 9  # of a relative loss: smaller differences come from the order of sums
 _SAME = 1e-9
+_ALIKE = 0.01
 _MOST_PRIOR = 10_000.0  # patients: the largest weight of the line through all totals
 
 
@@ -41,7 +45,7 @@ class Points:
 
 
 def drop_repeats(product: Array, weight: Array, total: float) -> Array:
-    """Find steps that divide the rows as an earlier one does, or as its opposite.
+    """Find steps that divide the rows as an earlier one does, or as its opposite, but for 1% of the weight.
 
     Args:
         product: Z'wZ of the steps, (m, m).
@@ -53,9 +57,9 @@ def drop_repeats(product: Array, weight: Array, total: float) -> Array:
     """
     kept: list[int] = []
     for j in range(len(weight)):
-        equal = [abs(product[i, j] - weight[i]) + abs(weight[i] - weight[j]) for i in kept]
-        opposite = [abs(product[i, j]) + abs(weight[i] + weight[j] - total) for i in kept]
-        if not any(gap <= _SAME * total for gap in (*equal, *opposite)):
+        equal = [weight[i] + weight[j] - 2 * product[i, j] for i in kept]  # weight of the rows that meet one of the two
+        opposite = [total - gap for gap in equal]
+        if not any(gap <= _ALIKE * total for gap in (*equal, *opposite)):
             kept.append(j)
     return np.array(kept, int)
 
@@ -108,7 +112,8 @@ def round_points(a: Array, u: Array, steps: Sequence[int], *, most: int) -> Poin
     for target in np.geomspace(min(1.0, 0.3 * most), 1.5 * most, SCALES):
         whole = _improve(a, u, _round_one_by_one(a, u * (target / largest), most), most)
         found[tuple(int(p) for p in whole)] = _gain(a, u, whole)
-    points = min(found, key=lambda p: (-round(found[p] / most_gain, _DIGITS), sum(map(abs, p)), p))
+    enough = max(found.values()) * (1 - SIMPLER)
+    points = min((p for p, gain in found.items() if gain >= enough), key=lambda p: (sum(map(abs, p)), -found[p], p))
     p = np.array(points, float)
     factor = float(u @ p) / float(p @ a @ p)  # log-odds of a point
     return Points(tuple(steps), points, 1.0 / factor if factor else 1.0, -found[points] / most_gain)
@@ -182,7 +187,8 @@ def find_risks(rows: Array, events: Array, *, first: int, least: int) -> tuple[t
     for k, group in enumerate(risks):
         last = len(rows) - 1 if k == len(risks) - 1 else risks[k + 1].start - 1
         risk = print_risk(group.risk(weight))
-        low, high = (print_risk(v) for v in share_interval(risk, group.rows))
+        digits = 3 if 0.02 <= risk <= 0.98 else 4
+        low, high = (round(v, digits) for v in share_interval(risk, group.rows))
         start = group.start if k else 0
         out.append(
             RiskRange(first + start, first + last, group.rows, group.events, risk, min(low, risk), max(high, risk))

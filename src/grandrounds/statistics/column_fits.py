@@ -12,6 +12,7 @@ from grandrounds.data.outcome import Outcome
 from grandrounds.models.column_model import SEED, ColumnModel
 from grandrounds.statistics.boosting import TreesResult, fit_trees
 from grandrounds.statistics.boosting_terms import trees_terms
+from grandrounds.statistics.card import CardResult, card_terms, fit_card
 from grandrounds.statistics.gam import fit_gam, gam_terms
 from grandrounds.statistics.gam_result import GAMResult
 from grandrounds.statistics.question import Fit
@@ -40,6 +41,14 @@ def _fit_trees(model: ColumnModel, outcome: Outcome | None, least: int) -> Fit[T
     )
 
 
-FITS: dict[str, Callable[[ColumnModel, Outcome | None, int], Fit[Any]]] = {"gam": _fit_gam, "trees": _fit_trees}
+def _fit_card(model: ColumnModel, outcome: Outcome | None, least: int) -> Fit[CardResult]:
+    return fit_card(card_terms(model, least))
+
+
+FITS: dict[str, Callable[[ColumnModel, Outcome | None, int], Fit[Any]]] = {
+    "card": _fit_card,
+    "gam": _fit_gam,
+    "trees": _fit_trees,
+}
 """From the model, the outcome (None for classes) and the fewest rows of a cell (method.exact.least) to the fit. Its result has
 `arrays`, which `model.pack` takes. Keys are kernels: "gam", "trees", "steps", "card"."""

@@ -11,6 +11,7 @@ from grandrounds.core.references import reference_name
 from grandrounds.experiment.checks import local_models, objective, rationale
 from grandrounds.methods import is_variant_of, method_class, regularizer_class
 from grandrounds.methods.anchors import anchor_reference
+from grandrounds.methods.exact.card import card_refusals
 from grandrounds.methods.fedxchain.server import TRUST
 from grandrounds.methods.robust import NEEDS_REFERENCE, ONE_VOTE
 from grandrounds.methods.select import ASKS_FIRST, count_sites
@@ -142,9 +143,7 @@ def _not_lent(plan: Plan) -> str:
         return f"stability '{regulariser}' sends the rows of '{named}' to every site: set reference.{named}.sent = true"
     if any(settings.get("sent") for settings in reference.values()):
         return f"stability '{regulariser}' needs reference rows, and several sets are sent: set method.anchor_rows"
-    return (
-        f"stability '{regulariser}' sends reference rows to every site: add [reference.anchor] with rows = 200 and sent = true"
-    )
+    return f"stability '{regulariser}' sends reference rows to every site: add [reference.anchor] with rows = 200 and sent = true"
 
 
 def _robust(plan: Plan, sites: int) -> Iterator[str]:
@@ -177,7 +176,11 @@ def _training(model: Any, plan: Plan) -> Iterator[str]:
         yield (
             f"SCAFFOLD needs plain gradient steps, but train.optimizer is '{plan.train.optimizer}': set train.optimizer = 'sgd'"
         )
-    if "features" in regulariser.needs and model.kernel in ("numpy", "torch") and plan.model.name in ("logistic", "linear"):
+    if (
+        "features" in regulariser.needs
+        and model.kernel in ("numpy", "torch")
+        and plan.model.name in ("logistic", "linear")
+    ):
         yield "MOON needs hidden features, and a logistic model has none: use model.name = 'mlp' or an image model"
     if "reference" in regulariser.needs and bool(getattr(model, "statistics", False)):
         yield f"stability '{regulariser.name}' would change BatchNorm statistics by its reference rows: set model.norm = 'group'"
@@ -220,6 +223,8 @@ def _model(model: Any, plan: Plan) -> Iterator[str]:
                 yield f"model.name is '{plan.model.name}': {refusals[name]}"
     if kernel in COLUMN_KERNELS:
         yield from _column_model(plan)
+    if kernel == "card":
+        yield from card_refusals(model, plan)
     if not getattr(model, "ends_linear", True):
         wanted = {
             "evaluation.calibrate": how != "none",

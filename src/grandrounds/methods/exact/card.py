@@ -1,0 +1,81 @@
+"""Risk card from sums over hospitals: method 'card'. Its exchanges are those of the additive model and three more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from grandrounds.core.arrays import Array
+from grandrounds.core.outcome import CLASSIFICATION
+from grandrounds.core.plan_types import Plan
+from grandrounds.data.encoding import Encoding
+from grandrounds.data.kinds import AnyEncoding
+from grandrounds.methods.base import Server
+from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.models.card import CardModel
+from grandrounds.models.columns import find_columns
+from grandrounds.statistics.boosting_bins import COUNTS
+from grandrounds.statistics.card import CARD_ANSWERS, CardResult, card_options, card_terms, fit_card
+from grandrounds.statistics.gam import GAM_ANSWERS
+from grandrounds.statistics.question import Fit
+
+
+class RiskCardMethod(ExactMethod):
+    """Risk card with whole-number points, distilled from an additive model or fitted to outcomes."""
+
+    name = "card"
+    title = "risk card with whole-number points, from sums over hospitals"
+    kinds: ClassVar[tuple[str, ...]] = (*GAM_ANSWERS, COUNTS, *CARD_ANSWERS)
+
+    def fit(self, server: Server) -> Fit[CardResult]:
+        return fit_card(card_terms(self._model(server), int(self.settings.exact.least)))
+
+    def model(self, server: Server, result: CardResult) -> Array:
+        return self._model(server).pack(result.arrays)
+
+    def _model(self, server: Server) -> CardModel:
+        encoding = server.encoding
+        assert isinstance(encoding, Encoding), "refused before the first round"
+        return CardModel(
+            len(encoding.features),
+            find_columns(encoding),
+            len(encoding.classes),
+            encoding.task,
+            card_options(self.settings.plain()),
+        )
+
+    @classmethod
+    def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:
+        record = read_result(state)
+        if record is None:
+            return {}
+        result = CardResult.from_dict(record["result"])
+        facts = {name: record[name] for name in ("exchanges", "sites", "rows")}
+        told = {"route": result.route, "scale": result.scale, "base": result.base, "notes": list(result.notes)}
+        out: dict[str, object] = {"card": {**result.card.to_dict(), **told, **facts}}
+        model = result.additive
+        if model is not None:
+            counted = {**record["exchanges"], "fit": model.exchanges}
+            out["shapes"] = {**model.shapes, **facts, "exchanges": counted, "notes": list(model.notes)}
+        return out
+
+
+def card_refusals(model: Any, plan: Plan) -> Iterator[str]:
+    """Check settings that no risk card supports, also where 'pooled' or 'local' fits it.
+
+    Args:
+        model: The model.
+        plan: The plan.
+
+    Yields:
+        Sentences.
+    """
+    if getattr(model, "task", CLASSIFICATION) != CLASSIFICATION or model.outputs != 1:
+        yield (
+            "a risk card prints the risk of one event, and the label has another task or more classes: choose a label with two "
+            "values, or model 'gam'"
+        )
+    if plan.method.gam.own_shapes:
+        yield "method.gam.own_shapes adds shapes of a hospital to model 'gam', and a card has none: remove it"
+    if plan.evaluation.calibrate != "none":
+        yield "a risk card prints its risks, and a calibration would change them: set evaluation.calibrate = 'none'"
