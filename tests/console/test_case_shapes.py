@@ -34,7 +34,7 @@ def clinician(folder):
 def test_the_dot_lies_on_the_shape_where_the_contribution_says(clinician):
     told = clinician.get("/api/case", params={"run": "gam", "case": 80}).json()
     columns = [s["column"] for s in told["shapes"]]
-    assert columns and "Where this patient stands" in clinician.get("/case", params={"run": "gam", "case": 80}).text
+    assert columns and "This patient on each shape" in clinician.get("/case", params={"run": "gam", "case": 80}).text
     contributions = {a["column"]: a["contribution"] for a in (*told["amplifiers"], *told["mitigators"])}
     assert columns == sorted(columns, key=lambda c: -abs(contributions[c])), "the largest contribution first"
     place = {}
@@ -46,7 +46,7 @@ def test_the_dot_lies_on_the_shape_where_the_contribution_says(clinician):
         assert mark["name"] == "this patient"
         place[case] = (mark["y"][0], own)
     (a, own_a), (b, own_b) = place.values()
-    # a contribution is the effect less a mean over other patients; the curve is told at about forty values
+    # a contribution is the effect less a mean over other patients; a curve has about forty values
     assert a - b == pytest.approx(own_a - own_b, abs=0.05 + 0.05 * abs(own_a - own_b))
 
 

@@ -181,10 +181,11 @@ def test_values_have_the_digits_that_tell_them_apart():
     assert by_name["tiny"].describe_value(1) == "1e-07"
 
 
-def test_counts_that_are_hidden_are_few_and_no_zero():
+def test_counts_that_are_hidden_are_named_and_no_zero():
     pain = record(category(rows=[50, 60, None], missing={"effect": 0.1, "se": None, "rows": None})).used[0]
     told = record(category(rows=[50, 60, None]))
-    assert describe_point(told, pain, 2).endswith("few patients.") and describe_point(told, pain, None).endswith("few patients.")
-    assert "other 0.90" in describe_shape(told, pain) and "where it is missing (few patients)" in describe_shape(told, pain)
+    assert all(describe_point(told, pain, k).endswith("number of patients hidden.") for k in (2, None))
+    sentence = describe_shape(told, pain)
+    assert "other 0.90" in sentence and "where it is missing (number of patients hidden)" in sentence
     empty = record(category(rows=[50, 60, 0], missing={"effect": 0.1, "se": None, "rows": 0})).used[0]
     assert "other" not in describe_shape(told, empty) and empty.missing is None, "levels and gaps that no patient has"

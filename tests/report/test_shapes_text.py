@@ -16,7 +16,7 @@ def test_the_table_has_effects_at_percentiles_and_of_levels():
     assert lines[3].split() == ["age", "(years)", "50:", "-0.50", "60:", "+0.00", "70:", "+0.70", "+0.30", "2.4"]
     assert "pain: typical +0.20 (60), other +0.10 (10), none -0.40 (50) patients; edf 1.8" in lines
     assert "not used: height" in lines and "constraints: age may only rise" in lines
-    assert "exchanges: 8" in lines and "note: age is sparse above 75" in lines
+    assert "exchanges: 8" in lines and "note: Age is sparse above 75." in lines
     assert lines[-1].startswith("disclosure: For each value in the patients' rows, hospitals sent 0.20 sums")
 
 

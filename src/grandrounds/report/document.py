@@ -32,7 +32,7 @@ td.text { color: #57606a; white-space: normal; min-width: 11rem }
 .charts { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.4rem; margin: .8rem 0 }
 .charts .wide { grid-column: 1 / -1 }
 figure { margin: 0; min-width: 0 }
-figcaption { padding: 0 .4rem; font-size: .93rem }
+figcaption { padding: 0 .4rem; font-size: .93em }
 .nomogram { max-width: 760px; margin: 1rem 0 }
 .nomogram svg { width: 100%; height: auto }
 details { margin: 1rem 0 }

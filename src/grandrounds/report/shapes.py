@@ -68,7 +68,7 @@ class Shape:
         used: The column has an effect in the model.
         monotone: "up" or "down" for a curve that may only rise or fall; None without a constraint.
         edges: Values between the bins of a number whose effect is constant within bins; empty for a curve.
-        hidden: Places of counts that are too small to be told.
+        hidden: Places of counts that are not told: small ones, and others that would give them away.
     """
 
     name: str
@@ -241,12 +241,17 @@ def read_shapes(summary: Mapping[str, Any]) -> ShapesRecord | None:
             by_site=_read_sites(values.get("by_site") or {}, shapes),
             rows=int(values.get("rows") or 0),
             sites=tuple(map(str, values.get("sites") or ())),
-            notes=tuple(map(str, values.get("notes") or ())),
+            notes=tuple(dict.fromkeys(_sentence(str(note)) for note in values.get("notes") or ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput(
             "summary.json is damaged: its shapes cannot be read; run the experiment again", code="damaged-record"
         ) from None
+
+
+def _sentence(note: str) -> str:
+    """Write a note with a capital letter and a full stop."""
+    return f"{note[:1].upper()}{note[1:]}" + ("" if note.endswith((".", "!", "?")) else ".")
 
 
 def _read_shape(values: Mapping[str, Any], data: str | None) -> Shape:
@@ -320,9 +325,9 @@ def format_rows(rows: float) -> str:
 
 
 def describe_rows(rows: float, *, is_hidden: bool = False) -> str:
-    """Write a number of patients: '25 patients', '1 patient', 'few patients' where the count is hidden."""
+    """Write a number of patients: '25 patients', '1 patient', 'number of patients hidden' where it is."""
     if is_hidden:
-        return "few patients"
+        return "number of patients hidden"
     return f"{format_rows(rows)} {'patient' if round(rows) == 1 else 'patients'}"
 
 

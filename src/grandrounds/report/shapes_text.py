@@ -94,10 +94,10 @@ def _number_row(shape: Shape) -> tuple[str, ...]:
 def _level_lines(shape: Shape, width: int) -> list[str]:
     """Write the levels of a category with their effects and patients, wrapped below its name."""
     order = sorted(range(len(shape.values)), key=lambda k: (-shape.effect[k], k))
-    counts = ["few" if k in shape.hidden else format_rows(n) for k, n in enumerate(shape.rows)]
+    counts = ["hidden" if k in shape.hidden else format_rows(n) for k, n in enumerate(shape.rows)]
     parts = [f"{visible(str(shape.values[k]))} {shape.effect[k]:+.2f} ({counts[k]})" for k in order]
     if shape.missing is not None:
-        few = "few" if shape.missing.is_hidden else format_rows(shape.missing.rows)
+        few = "hidden" if shape.missing.is_hidden else format_rows(shape.missing.rows)
         parts.append(f"missing {shape.missing.effect:+.2f} ({few})")
     edf = "" if shape.edf is None else f"; edf {shape.edf:.1f}"
     return _wrap(f"{_shorten(shape.name)}: {', '.join(parts)} patients{edf}", width)

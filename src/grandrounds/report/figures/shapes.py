@@ -8,7 +8,16 @@ from itertools import pairwise
 from grandrounds.core.errors import BadInput
 from grandrounds.report.estimates import to_ratio
 from grandrounds.report.figure import Figure, Layout, Trace
-from grandrounds.report.shapes import Shape, ShapesRecord, Z, column_title, describe_rows, format_ratio, reference_text
+from grandrounds.report.shapes import (
+    MONOTONE,
+    Shape,
+    ShapesRecord,
+    Z,
+    column_title,
+    describe_rows,
+    format_ratio,
+    reference_text,
+)
 from grandrounds.report.style import COLOURS, INK, MAX_SITES, QUIET, SITE_COLOURS, category, labels, layout, safe
 
 SELECTED = "selected value"
@@ -90,12 +99,12 @@ def _curve(record: ShapesRecord, found: Shape, data: str | None, patient: float 
         height=400,
     )
     with_missing = found.missing is not None
-    shown["xaxis"] |= {"anchor": "y2", "domain": [0, 0.86 if with_missing else 1]}
+    shown["xaxis"] |= {"anchor": "y2", "domain": [0, 0.82 if with_missing else 1]}
     shown["yaxis"] |= {"domain": [_UNNAMED + 0.07, 1], "zeroline": False}
     shown["yaxis2"] = {"title": {"text": "patients"}, "domain": [0, _UNNAMED], "nticks": 3, "rangemode": "tozero"}
     shown["shapes"] = [_zero(found.bounds[0], found.bounds[-1])]
     if with_missing:
-        shown["xaxis2"] = category([_MISSING], anchor="y2", domain=[0.9, 1])
+        shown["xaxis2"] = category([_MISSING], anchor="y2", domain=[0.88, 1])
     shown["legend"] = {"y": -0.2}
     return Figure(traces, shown)
 
@@ -233,11 +242,13 @@ def _levels(record: ShapesRecord, found: Shape, data: str | None, patient: float
     names = [str(v) for v in found.values]
     texts = labels(names, width=30)
     effects, errors, rows = list(found.effect), list(found.error or ()), list(found.rows)
+    hidden = [k in found.hidden for k in range(len(names))]
     colours = [COLOURS[0]] * len(names)
     if found.missing is not None:
         texts.append(_MISSING)
         effects.append(found.missing.effect)
         rows.append(found.missing.rows)
+        hidden.append(found.missing.is_hidden)
         colours.append(COLOURS[1])
         errors += [] if found.error is None else [found.missing.error or 0.0]
     base = found.effect[found.reference]
@@ -276,9 +287,11 @@ def _levels(record: ShapesRecord, found: Shape, data: str | None, patient: float
                 "x": [max(0.0, n) for n in rows],
                 "y": texts,
                 "xaxis": "x2",
+                "text": ["hidden" if h else "" for h in hidden],
+                "textposition": "outside",
                 "marker": {"color": _BAR},
                 "showlegend": False,
-                "hovertemplate": "%{y}: %{x:,.0f} patients<extra></extra>",
+                "hovertemplate": "%{y}: %{x:,.0f} patients %{text}<extra></extra>",
             }
         )
     if has_patient:
@@ -303,7 +316,7 @@ def _levels(record: ShapesRecord, found: Shape, data: str | None, patient: float
         yaxis=category(texts, autorange="reversed"),
     )
     shown["xaxis"] |= {"domain": [0, 0.7]}
-    shown["xaxis2"] = {"title": {"text": "patients"}, "domain": [0.76, 1], "nticks": 3, "rangemode": "tozero"}
+    shown["xaxis2"] = {"title": {"text": "patients"}, "domain": [0.76, 1], "nticks": 3, "tickangle": 0, "rangemode": "tozero"}
     line = {"color": QUIET, "dash": "dot", "width": 1.5}
     shown["legend"] = {"y": -0.4}
     shown["shapes"] = [{"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1, "line": line}]
@@ -314,10 +327,10 @@ def _note(found: Shape, *, below: bool) -> str:
     """Write the note under a figure's title."""
     parts = []
     if found.error is not None:
-        parts.append("shaded: pointwise 95% band" if below else "95% intervals")
-    parts.append(f"{'below' if below else 'right'}: patients behind each {'value' if below else 'level'}")
-    if found.monotone:
-        parts.append("the curve may only rise" if found.monotone == "up" else "the curve may only fall")
+        parts.append("95% band" if below else "95% intervals")
+    parts.append(f"{'below' if below else 'right'}: patients")
+    if found.monotone in MONOTONE:
+        parts.append(MONOTONE[found.monotone])
     return "; ".join(parts)
 
 

@@ -30,7 +30,7 @@ def shapes_section(summary: RunSummary, charts: Charts) -> list[str]:
     return [
         "<h2>Shapes</h2>",
         f"<p>{escape(shapes_intro(record))}</p>",
-        *[f"<p class='warn'>{escape(note)}</p>" for note in record.notes],
+        *[f"<p>{escape(note)}</p>" for note in record.notes],
         *_shapes(record, first, charts, summary.data),
         *_folded(record, rest, charts, summary.data),
         *_unused(record),
