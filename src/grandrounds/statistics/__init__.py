@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grandrounds.statistics.boosting_answers import TREES_ANSWERS
+from grandrounds.statistics.boosting_answers import TREES_ANSWERS, TREES_GROUP_ANSWERS
 from grandrounds.statistics.brier import answer_brier, answer_calibration, answer_hazard
 from grandrounds.statistics.card import CARD_ANSWERS
 from grandrounds.statistics.concordance import answer_concordance, answer_score_counts
@@ -11,7 +11,7 @@ from grandrounds.statistics.gam import GAM_ANSWERS
 from grandrounds.statistics.glm_answers import GLM_ANSWERS
 from grandrounds.statistics.log_rank import answer_log_rank
 from grandrounds.statistics.meta import answer_meta
-from grandrounds.statistics.question import Answer
+from grandrounds.statistics.question import Answer, GroupAnswer
 from grandrounds.statistics.table_one import answer_table_one
 from grandrounds.statistics.time_counts import answer_time_counts, answer_time_range
 
@@ -33,3 +33,6 @@ ANSWERS: dict[str, Answer] = {
     **TREES_ANSWERS,
 }
 """The sites' halves by kind of question."""
+
+GROUP_ANSWERS: dict[str, GroupAnswer] = {**TREES_GROUP_ANSWERS}
+"""Kinds of question that one pass answers for several sites, with the same numbers as one answer for each."""

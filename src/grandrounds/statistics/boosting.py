@@ -11,21 +11,30 @@ exchanges than one tree at a time, with a larger learning rate.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from grandrounds.core import rng
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
-from grandrounds.models.column_trees import MOST_BINS, Trees
+from grandrounds.models.column_trees import Trees
 from grandrounds.models.columns import write_columns
 from grandrounds.protocol.messages import Value
 from grandrounds.statistics.boosting_answers import LEVEL, LOSS, RISK, START
 from grandrounds.statistics.boosting_bins import Bins, agree_bins
+from grandrounds.statistics.boosting_growth import (
+    Forest,
+    Front,
+    GrowingTrees,
+    choose_smaller,
+    find_parents,
+    split_masks,
+    take_nodes,
+)
 from grandrounds.statistics.boosting_losses import COX, HAZARD, LARGEST_SCORE, LOGISTIC, MOST_LOSS, POISSON, SOFTMAX
 from grandrounds.statistics.boosting_losses import LossTerms as Loss
+from grandrounds.statistics.boosting_result import Cells, TreesResult
 from grandrounds.statistics.boosting_splits import H, N, SplitRules, find_splits, leaf_values
 from grandrounds.statistics.boosting_terms import TreesTerms
 from grandrounds.statistics.question import Fit, Question, Total
@@ -45,148 +54,6 @@ INTERVALS = 20
 
 _NODES_AT_ONCE = 512  # whose splits are searched together
 _EMPTY_ROUNDS = 2  # without any split end the fit
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Counts of the cells of histograms: a cell with one row discloses that row's gradient.
-
-    Attributes:
-        asked: Cells that sites were asked for.
-        filled: Cells with a row, with those that follow by subtraction.
-        single: Cells with one row.
-    """
-
-    asked: int = 0
-    filled: int = 0
-    single: int = 0
-
-    def count(self, rows: Array, *, asked: int = 0) -> Cells:
-        """Return the counts with those of further cells."""
-        return Cells(self.asked + asked, self.filled + int((rows > 0).sum()), self.single + int((rows == 1).sum()))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the counts, and the share of filled cells that hold one row."""
-        return {**vars(self), "share_single": self.single / max(1, self.filled)}
-
-
-@dataclass(frozen=True, eq=False)
-class TreesResult:
-    """Fitted trees.
-
-    Attributes:
-        trees: The trees.
-        rounds: Rounds of boosting that are in them.
-        parallel: Trees of a round, for each output.
-        cells: Rows in the cells of all histograms.
-        rows: (C, 64) rows of all sites in each bin.
-        points: (C, 64) a value in the middle of each bin's rows.
-        validation: Mean validation loss before the first round and after each; empty without early stopping.
-        notes: Sentences for the report.
-    """
-
-    trees: Trees
-    rounds: int
-    parallel: int
-    cells: Cells
-    rows: Array
-    points: Array
-    validation: tuple[float, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """The arrays of the model."""
-        return self.trees.arrays
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
-        return {
-            "arrays": {name: np.asarray(array).tolist() for name, array in self.arrays.items()},
-            "nodes": self.trees.column.shape[1],
-            "rounds": self.rounds,
-            "parallel": self.parallel,
-            "cells": vars(self.cells),
-            "rows": np.asarray(self.rows).tolist(),
-            "points": np.asarray(self.points).tolist(),
-            "validation": list(self.validation),
-            "notes": list(self.notes),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TreesResult:
-        """Read what `to_dict` wrote."""
-        arrays = {name: np.asarray(array, np.float64) for name, array in values["arrays"].items()}
-        for name in ("column", "low", "high", "value"):
-            arrays[name] = arrays[name].reshape(-1, int(values["nodes"]))
-        arrays["edges"] = arrays["edges"].reshape(len(arrays["edge_counts"]), -1)
-        return cls(
-            Trees.from_arrays(arrays),
-            int(values["rounds"]),
-            int(values["parallel"]),
-            Cells(**values["cells"]),
-            np.asarray(values["rows"], np.int64),
-            np.asarray(values["points"], np.float64),
-            tuple(map(float, values["validation"])),
-            tuple(map(str, values["notes"])),
-        )
-
-
-@dataclass(eq=False)
-class _Forest:
-    """Finished trees, in the arrays of `Trees` without those of the bins."""
-
-    nodes: int
-    column: Array = field(init=False)
-    masks: Array = field(init=False)
-    value: Array = field(init=False)
-    output: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.column, self.masks = np.empty((0, self.nodes), np.int16), np.empty((0, self.nodes), np.uint64)
-        self.value, self.output = np.empty((0, self.nodes)), np.empty(0, np.int16)
-
-    def add(self, grown: _Round, value: Array) -> None:
-        """Add the trees of a round."""
-        self.column = np.concatenate([self.column, grown.column])
-        self.masks = np.concatenate([self.masks, grown.masks])
-        self.value = np.concatenate([self.value, value])
-        self.output = np.concatenate([self.output, grown.output.astype(np.int16)])
-
-    def values(self) -> dict[str, Value]:
-        """Return the trees as a question carries them, without the nodes of the last level, which are leaves."""
-        inner = self.nodes // 2
-        low, high = _halves(self.masks[:, :inner])
-        return {"column": self.column[:, :inner], "low": low, "high": high, "value": self.value, "output": self.output}
-
-
-@dataclass(eq=False)
-class _Round:
-    """Trees that grow. Nodes are in heap order; entry j of `sums` and `bounds` is node j."""
-
-    columns: Array  # (T, m) columns of each tree
-    output: Array  # (T,)
-    nodes: int
-    column: Array = field(init=False)
-    masks: Array = field(init=False)
-    sums: Array = field(init=False)
-    bounds: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        trees = len(self.output)
-        self.column = np.full((trees, self.nodes), -1, np.int16)
-        self.masks = np.zeros((trees, self.nodes), np.uint64)
-        self.sums = np.zeros((trees, self.nodes, 3), np.int64)
-        self.bounds = np.broadcast_to([-np.inf, np.inf], (trees, self.nodes, 2)).copy()
-
-
-@dataclass(eq=False)
-class _Front:
-    """Nodes with known histograms: (A, m, B, 3) with `tree` and `node` (A,)."""
-
-    tree: Array
-    node: Array
-    histograms: Array
 
 
 def fit_trees(terms: TreesTerms) -> Fit[TreesResult]:
@@ -227,8 +94,10 @@ class _Fit:
 
     def __init__(self, terms: TreesTerms, bins: Bins) -> None:
         self.terms, self.bins, self.loss = terms, bins, terms.loss_terms
-        self.forest = _Forest(2 ** (terms.depth + 1) - 1)
-        self.scale = LEVELS if terms.is_stochastic else find_scale(bins.total * self.loss.bound)
+        self.forest = Forest(2 ** (terms.depth + 1) - 1)
+        self.scale = find_scale(bins.total * self.loss.bound)
+        if terms.is_stochastic:
+            self.scale = min(LEVELS, self.scale)
         self.rules = SplitRules(self.scale, terms.ridge, terms.least, any(terms.signs))
         self.start = np.zeros(self.loss.outputs)
         self.cells = Cells()
@@ -301,11 +170,11 @@ class _Fit:
         terms = self.terms
         if self.loss.name == COX:
             yield from self._ask_risk(round)
-        grown = _Round(
+        grown = GrowingTrees(
             self._draw_columns(round), np.repeat(np.arange(self.loss.outputs), terms.parallel), self.forest.nodes
         )
-        front = _Front(np.arange(len(grown.output)), np.zeros(len(grown.output), int), np.empty(0))
-        parents: _Front | None = None
+        front = Front(np.arange(len(grown.output)), np.zeros(len(grown.output), int), np.empty(0))
+        parents: Front | None = None
         for level in range(terms.depth):
             extra = self._extra_blocks() if level == 0 else {}
             total = yield self._ask_level(grown, front, level, extra, step=f"round {round + 1}, level {level + 1}")
@@ -322,7 +191,7 @@ class _Fit:
             parents = self._split(grown, front)
             if level + 1 == terms.depth or not len(parents.tree):
                 break
-            front = _ask_smaller(grown, parents, terms.least)
+            front = choose_smaller(grown, parents, terms.least)
             if not len(front.tree):
                 break
         self._finish(grown)
@@ -356,6 +225,7 @@ class _Fit:
             "start": self.start,
             "scale": self.scale,
             "loss_scale": self.loss_scale,
+            "stochastic": self.terms.is_stochastic,
             **(values or {}),
         }
         return Question(kind, shared, blocks, step=step, cells=cells, whole=True)
@@ -368,10 +238,10 @@ class _Fit:
         return out
 
     def _ask_level(
-        self, grown: _Round, front: _Front, level: int, extra: Mapping[str, tuple[int, ...]], *, step: str
+        self, grown: GrowingTrees, front: Front, level: int, extra: Mapping[str, tuple[int, ...]], *, step: str
     ) -> Question:
         inner = 2**level - 1
-        low, high = _halves(grown.masks[:, :inner])
+        low, high = split_masks(grown.masks[:, :inner])
         size = int(self.bins.widths[grown.columns[front.tree]].sum())
         names = ("g", "h", "rows") if self.loss.has_curvature else ("g", "rows")
         return self.ask(
@@ -435,7 +305,7 @@ class _Fit:
         events = self.counts.events[0]
         self.loss = replace(self.loss, baseline=events / at_risk, spread=events / at_risk**2)
 
-    def _read_level(self, total: Total, grown: _Round, front: _Front, parents: _Front | None) -> _Front:
+    def _read_level(self, total: Total, grown: GrowingTrees, front: Front, parents: Front | None) -> Front:
         """Return all nodes of a level that may be split, with their histograms."""
         columns = grown.columns[front.tree]
         widths = self.bins.widths[columns]
@@ -450,23 +320,23 @@ class _Fit:
         if parents is None:
             grown.sums[front.tree, front.node] = sums[:, 0].sum(axis=1)
             return replace(front, histograms=sums)
-        rest = parents.histograms[_match(parents, front)] - sums
+        rest = parents.histograms[find_parents(parents, front)] - sums
         self.cells = self.cells.count(rest[..., N])
         sibling = np.where(front.node % 2 == 1, front.node + 1, front.node - 1)
         tree, node = np.concatenate([front.tree, front.tree]), np.concatenate([front.node, sibling])
-        both = _Front(tree, node, np.concatenate([sums, rest]))
+        both = Front(tree, node, np.concatenate([sums, rest]))
         large = grown.sums[tree, node][:, N] >= 2 * self.terms.least
-        return _take(both, np.flatnonzero(large))
+        return take_nodes(both, np.flatnonzero(large))
 
-    def _split(self, grown: _Round, front: _Front) -> _Front:
+    def _split(self, grown: GrowingTrees, front: Front) -> Front:
         """Split nodes where a split has a gain; return the split nodes."""
         split = []
         for first in range(0, len(front.tree), _NODES_AT_ONCE):
-            part = _take(front, np.arange(first, min(first + _NODES_AT_ONCE, len(front.tree))))
+            part = take_nodes(front, np.arange(first, min(first + _NODES_AT_ONCE, len(front.tree))))
             split.append(first + self._split_part(grown, part))
-        return _take(front, np.concatenate([np.empty(0, int), *split]))
+        return take_nodes(front, np.concatenate([np.empty(0, int), *split]))
 
-    def _split_part(self, grown: _Round, front: _Front) -> Array:
+    def _split_part(self, grown: GrowingTrees, front: Front) -> Array:
         columns = grown.columns[front.tree]
         is_category = np.array([c.is_category for c in self.terms.columns])
         signs = np.array(self.terms.signs or [0] * len(self.terms.columns))
@@ -492,7 +362,7 @@ class _Fit:
             grown.bounds[tree, child] = limits
         return chosen
 
-    def _finish(self, grown: _Round) -> None:
+    def _finish(self, grown: GrowingTrees) -> None:
         """Compute the leaves of a round's trees and add the trees; a round without any split adds none."""
         if self.loss.name == HAZARD:
             self.loss = replace(self.loss, baseline=self.next_baseline)
@@ -515,7 +385,7 @@ class _Fit:
         if rounds < self.rounds:
             self.notes.append(f"early stopping: {rounds} of {self.rounds} rounds have the lowest validation loss")
         last = rounds * terms.parallel * fitted.outputs
-        low, high = _halves(forest.masks[:last])
+        low, high = split_masks(forest.masks[:last])
         factor, start = fitted.unit / terms.unit, self.start
         if fitted.name == POISSON:
             factor, start = 1.0, start + np.log(fitted.unit / terms.unit)
@@ -561,48 +431,3 @@ def _class_scores(counts: Array, loss: Loss) -> Array:
     if loss.name == LOGISTIC:
         return np.array([np.log(counts[1] / counts[0])])
     return np.asarray(np.log(np.maximum(counts, 0.5) / counts.sum()))
-
-
-def _ask_smaller(grown: _Round, parents: _Front, least: int) -> _Front:
-    """Return the smaller child of each split node, where one of the children may be split again."""
-    left, right = 2 * parents.node + 1, 2 * parents.node + 2
-    rows = np.stack([grown.sums[parents.tree, child][:, N] for child in (left, right)])
-    asked = np.where(rows[0] <= rows[1], left, right)
-    large = np.flatnonzero(rows.max(axis=0) >= 2 * least)
-    order = large[np.argsort(parents.tree[large], kind="stable")]  # a tree's nodes lie together, as sites answer
-    return _Front(parents.tree[order], asked[order], np.empty(0))
-
-
-def _match(parents: _Front, front: _Front) -> Array:
-    """Return the place of each node's parent."""
-    place = {(t, j): k for k, (t, j) in enumerate(zip(parents.tree.tolist(), parents.node.tolist(), strict=True))}
-    return np.array(
-        [place[t, (j - 1) // 2] for t, j in zip(front.tree.tolist(), front.node.tolist(), strict=True)], int
-    )
-
-
-def _take(front: _Front, places: Array) -> _Front:
-    return _Front(front.tree[places], front.node[places], front.histograms[places])
-
-
-def _halves(masks: Array) -> tuple[Array, Array]:
-    return (masks & np.uint64(0xFFFFFFFF)).astype(np.uint32), (masks >> np.uint64(32)).astype(np.uint32)
-
-
-def read_effects(trees: Trees) -> tuple[float, Array]:
-    """Read trees of depth one with one output as a sum of one shape for each column.
-
-    Args:
-        trees: The trees.
-
-    Returns:
-        The intercept, and the effect of each column in each bin, (C, 64).
-    """
-    intercept, effects = float(trees.start[0]), np.zeros((len(trees.edges), MOST_BINS))
-    bits = np.arange(MOST_BINS, dtype=np.uint64)
-    for column, mask, value in zip(trees.column[:, 0].tolist(), trees.masks[:, 0], trees.value, strict=True):
-        if column < 0:
-            intercept += float(value[0])
-        else:
-            effects[column] += np.where((mask >> bits) & np.uint64(1), value[1], value[2])
-    return intercept, effects

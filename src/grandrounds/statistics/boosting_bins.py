@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -28,6 +29,8 @@ CELLS = 256
 
 _LOWEST, _HIGHEST = -40, 40  # powers of two
 _REFINEMENTS = 2
+
+_VALUES: WeakKeyDictionary[Rows, tuple[str, Array]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,14 +125,30 @@ def _ask_counts(columns: Sequence[Column], cuts: Sequence[Array], *, step: str) 
 def answer_counts(question: Question, rows: Rows) -> Blocks:
     """Count a site's rows between the cuts of each column, and those without a value."""
     v = question.values
-    columns, sizes = parse_columns(str(v["columns"])), np.asarray(v["sizes"], int)
+    sizes = np.asarray(v["sizes"], int)
     cuts = np.split(np.asarray(v["cuts"], np.float64), np.cumsum(sizes)[:-1])
-    values = read_columns(rows.x, columns)
+    values = read_values(rows, str(v["columns"]))
     between = []
     for c, cut in enumerate(cuts):
         known = values[~np.isnan(values[:, c]), c]
         between.append(np.bincount(np.searchsorted(cut, known), minlength=len(cut) + 1))
     return {"missing": np.isnan(values).sum(axis=0), "between": np.concatenate([np.empty(0), *between])}
+
+
+def read_values(rows: Rows, columns: str, *, is_last: bool = False) -> Array:
+    """Read the values of a site's rows, (n, C). They are stored until the last reader, who bins them.
+
+    Args:
+        rows: The rows.
+        columns: The columns, as `write_columns` writes them.
+        is_last: True for the last reader.
+    """
+    stored = _VALUES.get(rows)
+    if stored is None or stored[0] != columns:
+        stored = _VALUES[rows] = (columns, read_columns(rows.x, parse_columns(columns)))
+    if is_last:
+        del _VALUES[rows]
+    return stored[1]
 
 
 def _divide(cuts: Array, counts: Array) -> Array:

@@ -10,7 +10,8 @@ from typing import Any
 
 from grandrounds.data.outcome import Outcome
 from grandrounds.models.column_model import SEED, ColumnModel
-from grandrounds.statistics.boosting import TreesResult, fit_trees
+from grandrounds.statistics.boosting import fit_trees
+from grandrounds.statistics.boosting_result import TreesResult
 from grandrounds.statistics.boosting_terms import trees_terms
 from grandrounds.statistics.card import CardResult, card_terms, fit_card
 from grandrounds.statistics.gam import fit_gam, gam_terms

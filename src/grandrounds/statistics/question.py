@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
+from grandrounds.core.rng import generator
 from grandrounds.protocol.messages import Value
 
 Blocks = Mapping[str, Array]
@@ -50,6 +52,7 @@ class Rows:
         weight: Weight of each row, (n,); None: 1.
         offset: Offset of the linear predictor, (n,); None: 0.
         validation: The site's validation rows, for early stopping; None in the rows of a test.
+        random: The site's own randomness: a generator for each purpose. None: one that follows from the purpose alone.
     """
 
     x: Array
@@ -62,9 +65,27 @@ class Rows:
     weight: Array | None = None
     offset: Array | None = None
     validation: Rows | None = None
+    random: Callable[[str], np.random.Generator] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def generator(self, purpose: str) -> np.random.Generator:
+        """Return the generator of one purpose, from the site's own randomness where it has any."""
+        return generator(0, purpose=purpose) if self.random is None else self.random(purpose)
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroup:
+    """The rows of several sites of one process, which one pass may answer for (a simulation)."""
+
+    rows: tuple[Rows, ...]
+
+    @cached_property
+    def validation(self) -> RowGroup | None:
+        """Their validation rows; None if a site has none at all."""
+        parts = tuple(part.validation for part in self.rows if part.validation is not None)
+        return RowGroup(parts) if len(parts) == len(self.rows) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +188,9 @@ Fit = Generator[Question, Total, T]
 
 Answer = Callable[[Question, Rows], Blocks]
 """The site's half of a statistic."""
+
+GroupAnswer = Callable[[Question, RowGroup], Blocks]
+"""The halves of several sites in one pass; the first axis of every block is the site."""
 
 
 @dataclass

@@ -34,10 +34,10 @@ from grandrounds.protocol.messages import Answers, Ask, Value
 from grandrounds.protocol.tasks import STATISTIC, STATISTICS, STORE
 from grandrounds.site.plugin import Columns, SitePlugin, Task
 from grandrounds.site.state import SHAPES
-from grandrounds.statistics import ANSWERS
+from grandrounds.statistics import ANSWERS, GROUP_ANSWERS
 from grandrounds.statistics.intercepts import own_intercept
 from grandrounds.statistics.own_shapes import fit_own_shapes
-from grandrounds.statistics.question import Fit, Question, Rows, Total, pack_blocks, unpack_blocks
+from grandrounds.statistics.question import Fit, Question, RowGroup, Rows, Total, pack_blocks, unpack_blocks
 
 _log = logging.getLogger("grandrounds.site")
 
@@ -147,6 +147,7 @@ class StatisticSite(SitePlugin):
     def __init__(self, site: Any) -> None:
         super().__init__(site)
         self._rows: dict[int, Rows] = {}
+        self._groups: dict[bytes, RowGroup] = {}
         self._part: object = None
 
     @property
@@ -155,8 +156,13 @@ class StatisticSite(SitePlugin):
 
     def _answer(self, ask: Ask, members: Array) -> Columns:
         """Answer a question for these sites: one vector each."""
-        question, rows = read_question(ask), [self._rows_of(k) for k in members.tolist()]
-        sums = np.array([pack_blocks(question, ANSWERS[question.kind](question, mine)) for mine in rows])
+        question = read_question(ask)
+        if len(members) > 1 and question.kind in GROUP_ANSWERS:
+            blocks = GROUP_ANSWERS[question.kind](question, self._group(members))
+            sums = np.concatenate([blocks[name].reshape(len(members), -1) for name in question.blocks], axis=1)
+        else:
+            rows = [self._rows_of(k) for k in members.tolist()]
+            sums = np.array([pack_blocks(question, ANSWERS[question.kind](question, mine)) for mine in rows])
         return {"sums": _as_whole(sums) if question.whole else sums}
 
     def _store(self, ask: Ask, members: Array) -> Columns:
@@ -197,10 +203,15 @@ class StatisticSite(SitePlugin):
         """Return the training rows of one site; they are built once."""
         part = self.site.stack.parts["train"]
         if self._part is not part:
-            self._part, self._rows = part, {}
+            self._part, self._rows, self._groups = part, {}, {}
         if k not in self._rows:
             self._rows[k] = build_rows(self.site, k)
         return self._rows[k]
+
+    def _group(self, members: Array) -> RowGroup:
+        """Return the rows of several sites; a group is built once, so that what is stored about it is found again."""
+        rows, key = tuple(self._rows_of(k) for k in members.tolist()), members.tobytes()
+        return self._groups.setdefault(key, RowGroup(rows))
 
 
 def build_rows(site: Any, k: int) -> Rows:
@@ -213,7 +224,12 @@ def build_rows(site: Any, k: int) -> Rows:
     Returns:
         Its training rows, with its validation rows.
     """
-    return replace(_part_rows(site, k, "train"), validation=_part_rows(site, k, "val"))
+    name = site.stack.names[k]
+
+    def draw(purpose: str) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=np.frombuffer(site.secret(name).bytes(purpose, 16), "<u8")))
+
+    return replace(_part_rows(site, k, "train"), validation=_part_rows(site, k, "val"), random=draw)
 
 
 def _part_rows(site: Any, k: int, name: str) -> Rows:

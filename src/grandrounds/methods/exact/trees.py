@@ -21,9 +21,10 @@ from grandrounds.methods.base import Server
 from grandrounds.methods.exact.exchange import ExactMethod, read_result
 from grandrounds.models.column_trees import TreesModel
 from grandrounds.models.columns import find_columns
-from grandrounds.statistics.boosting import TreesResult, fit_trees, read_effects
+from grandrounds.statistics.boosting import fit_trees
 from grandrounds.statistics.boosting_answers import TREES_ANSWERS
 from grandrounds.statistics.boosting_losses import SQUARED
+from grandrounds.statistics.boosting_result import TreesResult, read_effects
 from grandrounds.statistics.boosting_terms import TreesTerms, trees_terms
 from grandrounds.statistics.question import Fit
 
