@@ -29,12 +29,12 @@ class Penalty:
     Attributes:
         first: Its first coefficient, counted with the intercept.
         matrix: S, (k, k).
-        rank: Rank of S.
+        range: Projection to the range of S, (k, k).
     """
 
     first: int
     matrix: Array
-    rank: int
+    range: Array
 
     @property
     def places(self) -> slice:
@@ -63,10 +63,10 @@ class Penalties:
         for span in basis.spans:
             if span.part == "curve":
                 wiggle, line = curve_penalties(basis.splines)
-                parts.append(Penalty(span.first + 1, wiggle, basis.splines - 2))
-                parts.append(Penalty(span.first + 1, line, 1))
+                parts.append(Penalty(span.first + 1, wiggle, np.eye(span.size) - line))
+                parts.append(Penalty(span.first + 1, line, line))
             else:
-                parts.append(Penalty(span.first + 1, np.eye(span.size), span.size))
+                parts.append(Penalty(span.first + 1, np.eye(span.size), np.eye(span.size)))
         return cls(tuple(parts), np.full(len(parts), START), 1 + basis.size)
 
     def matrix(self) -> Array:
@@ -97,10 +97,11 @@ class Penalties:
             b = inverse @ right
             if residual is not None:
                 phi = _residual_variance(information, right, b, inverse, residual, beta)
-            weights = now.weights.copy()
-            for k, part in enumerate(now.parts):
-                own = inverse[part.places, part.places]
-                free = max(part.rank - weights[k] * float(np.sum(own * part.matrix)), 0.0)
+            weights, share = now.weights.copy(), inverse @ information
+            for k, part in enumerate(
+                now.parts
+            ):  # rank - lambda tr(V S) = tr(V H R), R the range of S: no digits are lost
+                free = max(float(np.sum(share[part.places, part.places] * part.range)), 0.0)
                 size = float(b[part.places] @ part.matrix @ b[part.places])
                 wanted = gamma * phi * free / size if size > 0 else MOST_WEIGHT
                 weights[k] = min(max(wanted, LEAST_WEIGHT), MOST_WEIGHT)
