@@ -72,6 +72,7 @@ bench: $(VENV)/.dev     ## speed, as ratios to a baseline measured in the same r
 	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/explain.py
 	$(BIN)/python bench/explain_shap.py
+	$(BIN)/python bench/tree_model.py
 	$(BIN)/python bench/explain_pictures.py
 	$(BIN)/python bench/secagg.py
 	$(BIN)/python bench/trust.py

@@ -92,11 +92,12 @@ class _Block:
     def _pattern(self, nodes: dict[int, _Split], root: int, levels: int) -> Array:
         """Return the decisions of the nodes of a subtree as bits, (n,) uint8: bit i is set where node i sends a row right."""
         out = np.zeros(len(self.rows), np.uint8)
-        for i in range(2**levels - 1):
+        for i in reversed(range(2**levels - 1)):
             level = (i + 1).bit_length() - 1
-            split = nodes.get((root + 1) * 2**level - 1 + i - (2**level - 1))
+            split = nodes.get(root * 2**level + i)
+            np.add(out, out, out=out)  # twice, and then the lowest bit: faster than a shift
             if split is not None:
-                out |= self._goes_right(split) << np.uint8(i)
+                np.bitwise_or(out, self._goes_right(split), out=out)
         return out
 
     def _goes_right(self, split: _Split) -> Array:
