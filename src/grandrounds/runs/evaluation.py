@@ -322,9 +322,12 @@ def describe_fit_disclosure(plan: Plan) -> list[str]:
     """
     sentences = []
     if plan.method.name == "trees":
-        sentences.append("Boosted trees disclose more about single patients than any other fit from sums.")
+        sentences.append(
+            "Boosted trees disclose more about single patients than any other fit from sums: cells of one patient can be linked "
+            "across columns by their gradient, with or without secure aggregation (docs/threat-model.md)."
+        )
         if plan.method.trees.rounding == "stochastic":
-            sentences.append("Gradients were rounded to 8 levels at random; how much that hides was not measured.")
+            sentences.append("Gradients were rounded to 8 levels at random; only against that attack was this measured.")
     if plan.method.name == "card":
         sentences.append("The card lists patients and events by total of points, with small totals merged.")
     if plan.method.name == "gam":

@@ -229,7 +229,7 @@ def _record(server: Server, bins: ScoreBins, scores: PrivateScores, sites: Seque
     notes = [
         f"Numbers of patients and scores come from counts with noise of standard deviation {scores.noise:.3g}.",
         "Columns that tell the same are counted twice: the score ranks patients, and its probabilities are too extreme unless "
-        "they are calibrated (evaluation.calibrate = 'platt').",
+        "they are calibrated (evaluation.calibrate = 'platt'), which multiplies all effects by one slope.",
     ]
     return {
         "intercept": scores.intercept,
