@@ -183,7 +183,7 @@ def list_bands(card: Card) -> tuple[ColumnBands, ...]:
                 numbers.append(Band(_range_text(low, high), sum(met)))
             bands = [*_join_equal(numbers, cuts), *bands]
         else:
-            bands = [*levels, Band("other", 0), *bands]
+            bands = [*levels, Band("other" if levels else "measured", 0), *bands]
         out.append(ColumnBands(name, tuple(bands)))
     return tuple(out)
 

@@ -187,7 +187,7 @@ def find_risks(rows: Array, events: Array, *, first: int, least: int) -> tuple[t
     for k, group in enumerate(risks):
         last = len(rows) - 1 if k == len(risks) - 1 else risks[k + 1].start - 1
         risk = print_risk(group.risk(weight))
-        digits = 3 if 0.02 <= risk <= 0.98 else 4
+        digits = 4 if risk < 0.02 else 3
         low, high = (round(v, digits) for v in share_interval(risk, group.rows))
         start = group.start if k else 0
         out.append(
