@@ -59,6 +59,8 @@ PLACES = {
     "run, number": Place("/run?run=number", figures=True),
     "shapes": Place("/shapes?run=gam", figures=True, ready="document.querySelector('.main-svg') !== null"),
     "shapes, unfinished": Place("/shapes?run=stopped"),
+    "risk card": Place("/card?run=card", ready="document.getElementById('shown').textContent !== ''"),
+    "risk card, unfinished": Place("/card?run=stopped"),
     "compare, to choose": Place("/compare"),
     "compare, chosen": Place("/compare?run=reasons&run=trust", figures=True),
     "compare, kept": Place("/compare?comparison=held", figures=True),
@@ -69,6 +71,7 @@ PLACES = {
     "case, regression": Place("/case?run=fit&case={case}", figures=True),
     "case, number": Place("/case?run=number&case={case}", figures=True),
     "case, shapes": Place("/case?run=gam&case={case}", figures=True),
+    "case, risk card": Place("/case?run=card&case={case}", figures=True),
     "case by models apart": Place("/case?run=apart&case={case}", figures=True),
     "case, picture": Place("/case?run=pictures&case={picture}", ready="[...document.images].every(i => i.complete)"),
     "audit, runs": Place("/audit"),
@@ -97,7 +100,8 @@ def made(root: Path) -> Path:
     held = {n: gr.run(gr.Experiment.parse({"name": n, "data": data, **told}), out=home / n) for n, told in RUNS.items()}
     fitted = {**data, "features": ["age", "sex", "laboratory value 0"], "coding": "reference", "complete": True}
     gr.run(gr.Experiment.parse({"name": "fit", "data": fitted, "method": {"name": "glm"}}), out=home / "fit")
-    gr.run(gr.Experiment.parse({"name": "gam", "data": data, "model": {"name": "gam"}}), out=home / "gam")
+    for model in ("gam", "card"):
+        gr.run(gr.Experiment.parse({"name": model, "data": data, "model": {"name": model}}), out=home / model)
     numbers = {**data, "label": "laboratory value 0", "features": ["age", "sex", "lactate"]}
     gr.run(gr.Experiment.parse({"name": "number", "data": numbers, "method": {"rounds": 2}}), out=home / "number")
     write_attacks(held["noisy"].folder, attack_run(held["noisy"]).to_dict())

@@ -1,4 +1,4 @@
-"""A patient of an additive model: the place on each shape, and what if with values in original units."""
+"""A patient of an additive model and of a risk card: the place on each shape, the filled-in card, and what if."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from grandrounds.console.app import create_app
 from grandrounds.console.app_state import AppState
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.run_index import RunIndex
+from grandrounds.console.views.case_shapes import meets
+from grandrounds.models.card import Term, show_risk
 from tests.console.conftest import Signed, known_users
 from tests.runs.test_run import frame
 from tests.support import patients
@@ -16,11 +18,13 @@ from tests.support import patients
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run of an additive model on patients of three hospitals."""
+    """Runs of an additive model and of a risk card on patients of three hospitals."""
     root = tmp_path_factory.mktemp("gam")
     frame(patients([70, 60, 50])).to_csv(root / "patients.csv", index=False)
     data = {"table": str(root / "patients.csv"), "label": "died", "site": "hospital"}
-    gr.run(gr.Experiment.parse({"name": "gam", "data": data, "model": {"name": "gam"}}), out=root / "runs" / "gam")
+    for name, settings in (("gam", {}), ("card", {"method": {"card": {"terms": 5}}})):
+        experiment = gr.Experiment.parse({"name": name, "data": data, "model": {"name": name}, **settings})
+        gr.run(experiment, out=root / "runs" / name)
     return root
 
 
@@ -63,3 +67,23 @@ def test_what_if_takes_values_in_original_units(clinician):
     told = answer.json()
     assert answer.status_code == 200 and [r["column"] for r in told["reasons"]] == ["lactate"]
     assert told["after"] != told["before"]
+
+
+def test_the_filled_in_card_gives_the_risk_of_the_program(clinician):
+    listed = clinician.get("/api/case/patients", params={"run": "card"}).json()["patients"]
+    for patient in listed[::6]:
+        told = clinician.get("/api/case", params={"run": "card", "case": patient["case"]}).json()
+        filled = told["card"]
+        assert filled["shown"] == show_risk(patient["risk"]) and told["shapes"] == []
+        assert filled["total"] == sum(line["points"] for line in filled["lines"] if line["applies"])
+    text = clinician.get("/case", params={"run": "card", "case": listed[0]["case"]}).text
+    assert "This patient on the risk card" in text and f"<b>{show_risk(listed[0]['risk'])}</b>" in text
+
+
+@pytest.mark.parametrize(
+    "kind, value, met",
+    [("at most", 40.0, [40.0]), ("above", 40.0, [40.1]), ("level", "typical", ["typical"]), ("missing", None, [None])],
+)
+def test_a_missing_value_meets_no_line_but_one_of_missing_values(kind, value, met):
+    term = Term("line", "age", kind, value, 1)
+    assert [v for v in (40.0, 40.1, "typical", "other", None) if meets(term, v)] == met

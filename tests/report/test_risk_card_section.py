@@ -7,10 +7,12 @@ import pytest
 from grandrounds.report import figures
 from grandrounds.report.catalogue import RunRecord, list_figures
 from grandrounds.report.document import Charts
+from grandrounds.report.findings import describe_findings
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.sections.risk_card import risk_card_section
+from grandrounds.report.sections.shapes import shapes_section
 from tests.report import EVIL, summary
-from tests.report.shapes import card
+from tests.report.shapes import card, shapes
 
 SITES = {
     "a": {"count": 40.0, "events": 9.0, "ece": 0.05, "calibration_slope": 0.9, "calibration_intercept": -0.2, "brier": 0.1},
@@ -40,3 +42,14 @@ def test_the_figure_has_printed_risks_and_the_share_with_the_event():
     assert observed["y"][3] == pytest.approx(100 * 15 / 32)
     assert "risk-card" in list_figures(RunRecord([], summary(data="heart", card=card())))
     assert "risk-card" not in list_figures(RunRecord([], summary()))
+
+
+def test_shapes_of_a_card_are_of_the_model_behind_it_and_the_finding_is_the_card():
+    told = summary(data="heart", card=card(), shapes=shapes(), final={"count": 0.0})
+    html = "".join(shapes_section(told, Charts(None)))
+    assert "<h2>Shapes of the additive model behind the card</h2>" in html and "was distilled from this additive model" in html
+    assert "The fit" not in html, "the section on the card has the cost"
+    assert describe_findings(told) == [
+        "The risk card has 5 lines; most points: pain: typical (+3), age above 60 years (+2), age at most 40 years (-1). Risks "
+        "go from 2% at a total of -1 or less to 81% at 5 or more."
+    ]

@@ -20,6 +20,7 @@ from grandrounds.metrics.fairness import (
 from grandrounds.metrics.statistics import share_interval
 from grandrounds.report.estimates import describe_differences, describe_effects, read_estimates
 from grandrounds.report.outcome import is_classification, outcome_findings
+from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import describe_shapes, read_shapes
 
 Figures = Mapping[str, Any]
@@ -55,7 +56,7 @@ def describe_findings(summary: Figures) -> list[str]:
     """
     final, effects = summary.get("final") or {}, list(_effects(summary))
     if not is_defined(final.get("count")) or final["count"] < 1:
-        return [*effects, *(_shapes(summary) if summary.get("shapes") else ())]
+        return [*effects, *(_shapes(summary) if summary.get("shapes") or summary.get("card") else ())]
     if not is_classification(summary):
         return [*effects, *outcome_findings(summary), *_shapes(summary)]
     return [
@@ -78,9 +79,12 @@ def _effects(summary: Figures) -> Iterator[str]:
 
 
 def _shapes(summary: Figures) -> Iterator[str]:
-    """Describe the most important shapes of an additive model; else name the features that the model relies on."""
-    record = read_shapes(summary)
-    yield from _features(summary) if record is None else describe_shapes(record, summary.get("data"))
+    """Describe a risk card or the most important shapes of an additive model; else name the features that the model relies on."""
+    record, card = read_shapes(summary), read_card(summary)
+    if card is not None:
+        yield card.finding
+    else:
+        yield from _features(summary) if record is None else describe_shapes(record, summary.get("data"))
 
 
 def _event(summary: Figures) -> Iterator[str]:

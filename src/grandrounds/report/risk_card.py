@@ -52,6 +52,15 @@ class CardRecord:
         told = f" in {count:.0f} exchanges of sums" if count else ""
         return f"{self.data}: {self.rows:,} patients of {self.sites} hospitals, {ROUTES.get(self.route, self.route)}{told}."
 
+    @property
+    def finding(self) -> str:
+        """A sentence on the lines with the most points, and on the lowest and the highest risk."""
+        top = sorted(self.card.terms, key=lambda t: -abs(t.points))[:3]
+        named = ", ".join(f"{t.text} ({t.points:+d})" for t in top)
+        low, high = self.card.totals[0], self.card.totals[-1]
+        ends = f"{show_risk(low.risk)} at a total of {low.last} or less to {show_risk(high.risk)} at {high.first} or more"
+        return f"The risk card has {len(self.card.terms)} lines; most points: {named}. Risks go from {ends}."
+
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON values, for a page or another program."""
         return {

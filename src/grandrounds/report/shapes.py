@@ -175,6 +175,7 @@ class ShapesRecord:
         rows: Rows of the fit.
         sites: Hospitals in the fit.
         notes: Sentences for people.
+        is_behind_card: The shapes are of the additive model from which a risk card was distilled.
     """
 
     family: str
@@ -185,6 +186,7 @@ class ShapesRecord:
     rows: int = 0
     sites: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    is_behind_card: bool = False
 
     @property
     def scale(self) -> str:
@@ -242,6 +244,7 @@ def read_shapes(summary: Mapping[str, Any]) -> ShapesRecord | None:
             rows=int(values.get("rows") or 0),
             sites=tuple(map(str, values.get("sites") or ())),
             notes=tuple(dict.fromkeys(_sentence(str(note)) for note in values.get("notes") or ())),
+            is_behind_card=bool(summary.get("card")),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise BadInput(
@@ -429,8 +432,9 @@ def shapes_intro(record: ShapesRecord) -> str:
     ratio = f" A difference of 0.69 doubles the {record.ratio.split()[0] if record.ratio else ''}." if record.ratio else ""
     base = "" if record.intercept is None else f" The sum starts at {record.intercept:+.2f}."
     bands = " Shaded: pointwise 95% bands." if any(s.error is not None for s in record.used) else ""
+    model = "The risk card was distilled from this additive model. It" if record.is_behind_card else "The model"
     return (
-        f"The model adds one number for each column: its effect on the {record.scale}.{base}{ratio} A curve shows the effect of "
-        f"a number, bars show those of levels; beside them is the number of patients behind each value.{bands} Where few "
-        "patients are behind a value, its effect is uncertain. A shape describes an association, not a cause."
+        f"{model} adds one number for each column: its effect on the {record.scale}.{base}{ratio} A curve shows the effect of a "
+        f"number, bars show those of levels; beside them is the number of patients behind each value.{bands} Where few patients "
+        "are behind a value, its effect is uncertain. A shape describes an association, not a cause."
     )

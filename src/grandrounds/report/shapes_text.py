@@ -30,7 +30,8 @@ def shapes_text(record: ShapesRecord, *, width: int = 120, cost: bool = True) ->
     """
     numbers = [s for s in record.used if not s.is_category]
     categories = [s for s in record.used if s.is_category]
-    lines = [f"Effects on the {record.scale}, the most important columns first"]
+    behind = " in the additive model behind the card" if record.is_behind_card else ""
+    lines = [f"Effects on the {record.scale}{behind}, the most important columns first"]
     lines += _table([_HEADS, *(_number_row(s) for s in numbers)]) if numbers else []
     if categories:
         lines += [*([""] if numbers else []), *(line for s in categories for line in _level_lines(s, width))]

@@ -36,7 +36,7 @@ from grandrounds.console.cases.patients import MAX_SCORED, PatientLine, Patients
 from grandrounds.console.cases.site_cases import SiteCases
 from grandrounds.console.cases.what_if import Control, controls, parse_values
 from grandrounds.console.run_index import NotFound, RunIndex
-from grandrounds.console.views.case_shapes import CaseShape, case_shapes
+from grandrounds.console.views.case_shapes import CaseCard, CaseShape, case_card, case_shapes
 from grandrounds.console.views.runs import RunLine, run_line
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
@@ -116,6 +116,7 @@ class CaseView(BaseModel):
     bias_why: str
     reading: list[str]
     shapes: list[CaseShape] = []
+    card: CaseCard | None = None
     controls: list[Control]
     about_what_if: str
     record: dict[str, Any]
@@ -168,6 +169,7 @@ def view(patients: Patients, number: int) -> CaseView:
         bias_why=WHY,
         reading=reading_guide(case),
         shapes=case_shapes(patients, case),
+        card=case_card(patients, case),
         controls=controls(patients, case),
         about_what_if=ABOUT,
         record=case.to_dict(),

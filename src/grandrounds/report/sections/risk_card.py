@@ -27,7 +27,7 @@ def risk_card_section(summary: RunSummary, charts: Charts) -> list[str]:
     return [
         "<h2>Risk card</h2>",
         f"<p>{escape(record.source)} {IS_THE_MODEL} {escape(NOT_MEASURED)}</p>",
-        *[f"<p class='warn'>{escape(note)}</p>" for note in record.notes],
+        *[f"<p>{escape(note)}</p>" for note in record.notes],
         f"<div class='charts'><section>{_points(record)}</section><section>{_risks(record)}</section></div>",
         f"<figure class='nomogram'>{nomogram(record.card)}</figure>",
         charts.place(figures.risk_by_total(record), wide=True),

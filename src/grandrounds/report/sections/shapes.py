@@ -28,13 +28,13 @@ def shapes_section(summary: RunSummary, charts: Charts) -> list[str]:
         return []
     first, rest = record.used[:SHOWN], record.used[SHOWN:]
     return [
-        "<h2>Shapes</h2>",
+        "<h2>Shapes of the additive model behind the card</h2>" if record.is_behind_card else "<h2>Shapes</h2>",
         f"<p>{escape(shapes_intro(record))}</p>",
         *[f"<p>{escape(note)}</p>" for note in record.notes],
         *_shapes(record, first, charts, summary.data),
         *_folded(record, rest, charts, summary.data),
         *_unused(record),
-        *_fit(record, trees=bool(summary.get("trees"))),
+        *_fit(record, has_cost=not summary.get("trees") and not record.is_behind_card),
     ]
 
 
@@ -61,9 +61,9 @@ def _unused(record: ShapesRecord) -> list[str]:
     return [f"<p>Columns that the model does not use: {escape(names)}.</p>"] if names else []
 
 
-def _fit(record: ShapesRecord, *, trees: bool) -> list[str]:
-    """Write the cost of the fit; of trees their own section has it."""
-    if trees:
+def _fit(record: ShapesRecord, *, has_cost: bool) -> list[str]:
+    """Write the cost of the fit; of trees and of a risk card their own section has it."""
+    if not has_cost:
         return []
     rows = [("rows", f"{record.rows:,}")] if record.rows else []
     rows += [("hospitals", str(len(record.sites)))] if record.sites else []
