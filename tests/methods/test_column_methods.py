@@ -163,9 +163,14 @@ class TestPairing:
         found = load_recipe("heart").with_settings(["model.name=trees", "method.name=pooled", "method.rounds=3"]).plan()
         assert (found["method"]["name"], found["method"]["rounds"]) == ("pooled", 3)
 
+    def test_in_one_place_the_fit_is_one_round(self):
+        found = load_recipe("heart").with_settings(["model.name=trees", "method.name=pooled"]).plan()
+        assert (found["model"]["name"], found["method"]["name"], found["method"]["rounds"]) == ("trees", "pooled", 1)
+        assert load_recipe("heart").with_settings(["method.name=pooled"]).plan()["method"]["rounds"] == 20
+
     def test_the_command_line_says_so(self, tmp_path):
         result = CliRunner().invoke(app, ["plan", "breast-cancer", "--model", "gam", "--out", str(tmp_path / "p.json")])
-        assert result.exit_code == 0 and "assumed: model 'gam' has its own method" in result.output
+        assert result.exit_code == 0 and "assumed: model 'gam' is fitted from sums" in result.output
         assert json.loads((tmp_path / "p.json").read_text())["method"]["name"] == "gam"
 
 
@@ -180,6 +185,7 @@ class TestPairing:
         ("gam", {"options": {"monotone": {"agee": "up"}}}),
         ("trees", {"options": {"monotone": {"agee": "up"}}}),
         ("trees", {"privacy": {"secure": True, "on_halt": "skip"}}),
+        ("trees", {"method": {"rounds": 3}}),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(name, settings, tmp_path):

@@ -348,7 +348,7 @@ def build_experiment(
     experiment = base.with_settings(extra) if extra else base
     if unused := list(_unused_settings(base, experiment)):
         name = experiment.model.name if "name" in experiment.model.model_fields_set else experiment.method.name
-        typer.echo(f"assumed: model '{name}' has its own method, so {' and '.join(unused)} is not used", err=True)
+        typer.echo(f"assumed: model '{name}' is fitted from sums, so {' and '.join(unused)} is not used", err=True)
     if require_label and table is not None and experiment.data.label is None and not table.lower().endswith(".npz"):
         raise BadInput(
             f"no column to predict is set for {table}, which has the columns {_columns(experiment)}: name it, e.g. "

@@ -50,6 +50,9 @@ from grandrounds.methods.sse_agg.weights import DEFAULT_LEAST_SHARE
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.models import COLUMN_MODELS, MODELS, READS_COLUMNS
 
+ONE_PLACE = ("pooled", "local")
+"""Methods that fit a model to the rows of one place."""
+
 _WIDEST, _LAYERS, _WEIGHTS = 100_000, 100, 200_000_000
 _DEEP = re.compile(r"^[ \t]*\[*[ \t]*(?:[\w-]+[ \t]*\.[ \t]*){30}", re.MULTILINE)  # a key of more than thirty parts
 _LARGEST = 16 * 2**20  # bytes of an experiment file
@@ -400,6 +403,8 @@ class Experiment(Section):
                 exact = method_class(m.name)
                 assert issubclass(exact, ExactMethod)
                 update["rounds"] = exact.most_exchanges(m)
+        elif m.name in ONE_PLACE and self.model.name in COLUMN_MODELS and "rounds" not in m.model_fields_set:
+            update["rounds"] = 1  # the whole fit
         return m.model_copy(update=update)
 
     def _trust(self) -> TrustOptions:
@@ -436,6 +441,9 @@ def make_room(values: dict[str, Any], changed: Collection[str]) -> None:
     """
     sections = {name: part for name in ("model", "method") if isinstance(part := values.get(name), dict)}
     names = [sections[n]["name"] for n in sections if f"{n}.name" in changed and sections[n].get("name") in COLUMN_MODELS]
+    in_one_place = "method.name" in changed and sections["method"]["name"] in ONE_PLACE
+    if in_one_place and sections.get("model", {}).get("name") in COLUMN_MODELS and "method.rounds" not in changed:
+        sections["method"].pop("rounds", None)
     if not names or ("method.name" in changed and sections["method"]["name"] not in COLUMN_MODELS):
         return
     for section, key in (("model", "name"), ("method", "name"), ("method", "rounds")):

@@ -94,6 +94,12 @@ class BoostedTrees(ExactMethod):
         yield from super().refusals(model, plan, sites=sites, pictures=pictures)
         if plan.model.name != "trees":
             yield f"method 'trees' fits boosted trees, and model.name is '{plan.model.name}': use model.name = 'trees'"
+        terms = trees_terms(_sizes(plan.method), ())
+        if plan.method.rounds < terms.rounds * terms.depth and not plan.method.trees.early_stop:
+            yield (
+                f"{terms.rounds} rounds of boosting of depth {terms.depth} take over {terms.rounds * terms.depth} exchanges, and "
+                f"method.rounds allows {plan.method.rounds}: remove method.rounds, or set method.trees.rounds"
+            )
         if plan.train.class_weights != "none":
             yield "method 'trees' gives every row the same weight: set train.class_weights = 'none'"
 
