@@ -31,7 +31,7 @@ from grandrounds.experiment.experiment import Experiment
 from grandrounds.models import build_model
 from grandrounds.models.column_model import LEAST, SEED
 from grandrounds.models.columns import write_columns
-from grandrounds.statistics import ANSWERS
+from grandrounds.statistics import ANSWERS, GROUP_ANSWERS
 from grandrounds.statistics.column_fits import FITS
 from grandrounds.statistics.question import Record, Rows, fit_in_memory
 
@@ -79,7 +79,8 @@ def fit_model(name: str, fold: Fold, sites: Mapping[str, Rows], **options: Any) 
     model: Any = build_model(spec)
     record = Record()
     begun = time.process_time()
-    result = fit_in_memory(FITS[model.kernel](model, None, settings["exact"]["least"]), sites, ANSWERS, record)
+    fit = FITS[model.kernel](model, None, settings["exact"]["least"])
+    result = fit_in_memory(fit, sites, ANSWERS, record, groups=GROUP_ANSWERS)
     seconds = time.process_time() - begun
     theta = model.pack(result.arrays)
     sent = sum(q.numbers * (4 if q.whole else 8) for q in record.questions)

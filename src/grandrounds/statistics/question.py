@@ -240,7 +240,12 @@ def check_blocks(question: Question, blocks: Blocks) -> dict[str, Array]:
 
 
 def fit_in_memory(
-    fit: Fit[T], sites: Mapping[str, Rows], answers: Mapping[str, Answer], record: Record | None = None
+    fit: Fit[T],
+    sites: Mapping[str, Rows],
+    answers: Mapping[str, Answer],
+    record: Record | None = None,
+    *,
+    groups: Mapping[str, GroupAnswer] | None = None,
 ) -> T:
     """Drive a fit over rows in this process, in the clear: for tests, and for rows that are in one place already.
 
@@ -249,15 +254,21 @@ def fit_in_memory(
         sites: Each site's rows, by name.
         answers: The sites' halves by kind (`grandrounds.statistics.ANSWERS`).
         record: Receives the questions.
+        groups: Halves of several sites in one pass (`grandrounds.statistics.GROUP_ANSWERS`), used where they exist.
 
     Returns:
         The result of the fit.
     """
+    group = RowGroup(tuple(sites.values()))
     try:
         question = next(fit)
         while True:
             if record is not None:
                 record.questions.append(question)
+            if groups is not None and question.kind in groups and not question.by_site and len(sites) > 1:
+                summed = {name: block.sum(axis=0) for name, block in groups[question.kind](question, group).items()}
+                question = fit.send(Total(check_blocks(question, summed), tuple(sites)))
+                continue
             by_site = {
                 site: check_blocks(question, answers[question.kind](question, rows)) for site, rows in sites.items()
             }
