@@ -9,6 +9,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.privacy.disclosures import list_disclosures
 from grandrounds.core.plan import Settings
+from grandrounds.methods.exact import exchange
 from grandrounds.runs.evaluation import exact_privacy
 from tests.support import patients
 
@@ -31,7 +32,9 @@ def test_trees_state_the_cells_of_one_patient():
     assert told["cells"] == CELLS and told["epsilon"] is None
     assert "can be linked across columns by their gradient" in told["statement"] and "8 levels" not in told["statement"]
     rounded = statement("trees", {"trees": {"exchanges": EXCHANGES, "cells": CELLS}}, rounding="stochastic")
-    assert "rounded to 8 levels at random" in rounded["statement"] and "only against that attack" in rounded["statement"]
+    assert (
+        "rounded to 8 levels at random" in rounded["statement"] and "only against that attack" in rounded["statement"]
+    )
 
 
 def test_an_additive_model_names_its_private_version():
@@ -62,3 +65,36 @@ def test_trees_under_a_budget_are_refused_with_a_fix(tmp_path):
     values = {"data": {"name": "heart"}, "model": {"name": "trees"}, "privacy": {"epsilon": 2.0}}
     with pytest.raises(gr.BadInput, match="no DP accounting for method 'trees' yet.*model 'gam'"):
         gr.run(gr.Experiment.parse(values), out=tmp_path / "r")
+
+
+COUNTS = {
+    "gam.octaves": {"octaves", "places", "missing", "levels"},
+    "gam.cells": {"cells"},
+    "trees.level": {"rows"},
+    "card.totals": {"rows", "events"},
+}
+"""Blocks that count patients by bin, level, histogram cell or total: in the clear a site refuses small ones (cells.smallest)."""
+
+
+@pytest.mark.parametrize("name", ["gam", "trees", "card"])
+def test_questions_name_the_blocks_that_count_patients(name, tmp_path, monkeypatch):
+    seen = {}
+    ask = exchange.ask_question
+
+    def noted(question, *args, **more):
+        seen[question.kind] = question
+        return ask(question, *args, **more)
+
+    monkeypatch.setattr(exchange, "ask_question", noted)
+    options = {"trees": {"rounds": 1, "depth": 2, "parallel": 1}, "card": {"terms": 3}}.get(name, {})
+    values = {
+        "data": {"label": "died", "site": "hospital"},
+        "split": {"val": 0.2, "test": 0.2},
+        "model": {"name": name},
+        "method": {name: options},
+        "explain": {"sketch": "none"},
+    }
+    gr.run(gr.Experiment.parse(values), table=patients([90, 80, 100]), out=tmp_path / "r")
+    asked = {kind: blocks for kind, blocks in COUNTS.items() if kind in seen}
+    assert any(kind.startswith(f"{name}.") for kind in asked)
+    assert {kind: set(seen[kind].cells) for kind in asked} == asked

@@ -326,7 +326,8 @@ def _question(
     *,
     whole: bool,
 ) -> Question:
-    return Question(kind, {**shared, **steps.values()}, blocks, step=step, whole=whole)
+    cells = ("rows",) if "rows" in blocks else ()
+    return Question(kind, {**shared, **steps.values()}, blocks, step=step, cells=cells, whole=whole)
 
 
 def _screen(total: Total, least: int) -> Array:
@@ -443,7 +444,7 @@ def _print_risks(
     size = high - low + 1
     values = {"columns": shared["columns"], **{n: draft[n] for n in ("column", "kind", "value", "points")}, "low": low}
     blocks: dict[str, tuple[int, ...]] = {"rows": (size,), "events": (size,)}
-    total = yield Question("card.totals", values, blocks, step="rows and events by total", whole=True)
+    total = yield Question("card.totals", values, blocks, step="rows and events by total", cells=("rows", "events"), whole=True)
     ranges, said = find_risks(total["rows"], total["events"], first=low, least=terms.least)
     card = Card(written, ranges)
     return CardResult(card, card.arrays(terms.columns), terms.route, scale, base, (*notes, *said))

@@ -88,6 +88,7 @@ def ask_octaves(
             "levels": (sides, levels),
         },
         "counts by octave",
+        cells=("octaves", "places", "missing", "levels"),
         whole=True,
     )
 
@@ -199,7 +200,8 @@ def ask_cells(text: str, columns: Sequence[Column], cuts: Sequence[Array], first
     for row, cut in zip(padded, cuts, strict=True):
         row[: len(cut)] = cut
     values = {**first.values, "columns": text, "cuts": padded}
-    return Question("gam.cells", values, {"cells": (sides, len(cuts), CELLS)}, "counts between cuts", whole=True)
+    blocks = {"cells": (sides, len(cuts), CELLS)}
+    return Question("gam.cells", values, blocks, "counts between cuts", cells=("cells",), whole=True)
 
 
 def answer_cells(question: Question, rows: Rows) -> Blocks:
