@@ -19,7 +19,7 @@ from grandrounds.models.columns import Column, parse_columns, read_columns
 from grandrounds.statistics.families import find_family
 from grandrounds.statistics.question import Blocks, Question, Rows
 
-OCTAVES, LOWEST, PLACES = 64, -24, 32
+OCTAVES, LOWEST, PLACES = 104, -40, 32
 """Octaves of either sign, the least exponent (smaller values count as zero), and places within an octave."""
 
 CELLS = 128
@@ -134,7 +134,7 @@ def find_octaves(v: Array) -> tuple[Array, Array]:
         v: (n,) values.
 
     Returns:
-        Octaves from 0 (the most negative) to 128, 64 for zero; places from 0 to 31 by size, -1 for zero.
+        Octaves from 0 (the most negative) to 208, 104 for zero; places from 0 to 31 by size, -1 for zero.
     """
     size, exponent = np.frexp(np.abs(v))
     octave = np.clip(exponent - 1 - LOWEST, 0, OCTAVES - 1)
@@ -151,7 +151,7 @@ def place_cuts(octaves: Array, places: Array) -> Array:
     of m, so that a value that most rows share takes few of them. The left end of every part with a cut is a cut.
 
     Args:
-        octaves: (129,) rows by octave.
+        octaves: (209,) rows by octave.
         places: (32,) rows by place within the octave.
 
     Returns:
@@ -291,7 +291,9 @@ def make_basis(
         elif len(rows) > 2 and rows.sum() - rows.max() >= least:
             sizes[c], knots[c, : len(value)], ranks[c, : len(value)] = len(value), value, rank
         elif not gaps[c]:
-            left_out[c] = f"fewer than {least} rows differ from its usual value"
+            left_out[c] = (
+                f"fewer than {least} rows differ from its usual value (values below 1e-12 in size count as zero)"
+            )
     return Basis(columns, splines, knots, ranks, sizes, tuple(levels), gaps), left_out
 
 

@@ -17,13 +17,12 @@ from grandrounds.models.gam import AdditiveModel
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.state import SHAPES
 from grandrounds.statistics.gam import FAMILIES, GAM_ANSWERS, GAMTerms, find_problem, fit_gam, gam_terms
-from grandrounds.statistics.gam_counts import CELLS, OCTAVES, PLACES
 from grandrounds.statistics.gam_result import GAMResult
 from grandrounds.statistics.newton import count_upper
 from grandrounds.statistics.question import Fit
 
-_USUAL = 7
-"""Exchanges of score and information of a usual fit."""
+_FEW_STEPS = 4
+"""Exchanges of score and information of a short fit."""
 
 
 class Additive(ExactMethod):
@@ -79,12 +78,12 @@ class Additive(ExactMethod):
 
     @classmethod
     def foresee_numbers(cls, settings: Any, columns: int) -> int | None:
-        """Estimate the numbers that one site sends, if every input is a number with a curve and a usual number of steps."""
-        sides = 1 if settings.gam.columns is None else 2
+        """Estimate the numbers that one site sends at least: one coefficient for each input, and few steps.
+
+        A number has more than one, which only the fit knows: an estimate that is too large would refuse fits that are allowed.
+        """
         kept = columns if settings.gam.columns is None else min(columns, int(settings.gam.columns))
-        counts = columns * (2 * OCTAVES + 1 + PLACES + sides * CELLS)
-        size = 1 + kept * (int(settings.gam.splines) - 1)
-        return int(counts + _USUAL * (count_upper(size) + size))
+        return _FEW_STEPS * (count_upper(1 + kept) + 1 + kept)
 
     @classmethod
     def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:
