@@ -12,12 +12,27 @@ from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
 from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.methods.exact.gam import Additive
 from grandrounds.models.card import CardModel
 from grandrounds.models.columns import find_columns
 from grandrounds.statistics.boosting_bins import COUNTS
-from grandrounds.statistics.card import CARD_ANSWERS, CardResult, card_options, card_terms, fit_card
+from grandrounds.statistics.card import (
+    CARD_ANSWERS,
+    DIRECT,
+    KEPT,
+    SHARES,
+    CardResult,
+    card_options,
+    card_terms,
+    fit_card,
+)
 from grandrounds.statistics.gam import GAM_ANSWERS
 from grandrounds.statistics.question import Fit
+
+STEPS_OF_COLUMN = 2 * len(SHARES) + 1
+"""Most candidates of a numeric column: steps upwards and downwards, and missing values."""
+COUNTED = 600
+"""Numbers of a column that its bins take, about, in three exchanges."""
 
 
 class RiskCardMethod(ExactMethod):
@@ -43,6 +58,16 @@ class RiskCardMethod(ExactMethod):
             encoding.task,
             card_options(self.settings.plain()),
         )
+
+    @classmethod
+    def foresee_numbers(cls, settings: Any, columns: int) -> int | None:
+        """Estimate the numbers that one site sends: those of the additive model or of the bins, and those of the card."""
+        steps = columns * STEPS_OF_COLUMN
+        own = 3 * steps + KEPT * (KEPT + 3) // 2 + 2 * int(settings.card.terms) * int(settings.card.points)
+        if settings.card.route == DIRECT:
+            return own + columns * COUNTED
+        before = Additive.foresee_numbers(settings, columns)
+        return None if before is None else before + own
 
     @classmethod
     def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:
