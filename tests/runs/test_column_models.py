@@ -23,12 +23,12 @@ SMALL = {"rounds": 3, "depth": 3, "parallel": 2, "columns": 0.6}
 HEART = {"data": {"name": "heart"}, "explain": {"sketch": "none"}}
 
 
-def fit(out, model: str, method: str, table=None, **changes) -> gr.Run:
+def fit(out, model: str, how: str, table=None, **changes) -> gr.Run:
     sections = {
         **HEART,
         **({"data": {"label": "died", "site": "hospital"}} if table is not None else {}),
         "model": {"name": model},
-        "method": {"name": method, **({"trees": SMALL} if model == "trees" else {})},
+        "method": {"name": how, **({"trees": SMALL} if model == "trees" else {})},
         **changes,
     }
     return gr.run(gr.Experiment.parse(sections), table=table, out=out)
@@ -74,8 +74,26 @@ def test_local_models_are_fitted_to_one_site_each(tmp_path):
     assert alone.model_for("a").net.trees(alone.model_for("a").parameters).trees == 6
 
 
+@pytest.mark.parametrize("model", ["gam", "trees", "card"])
+def test_a_site_with_one_class_has_its_share_as_local_model(model, tmp_path):
+    table = frame(patients([120, 110, 90], seed=4))
+    table = table[(table.hospital != "b") | (table.died == 0)]
+    options = {"method": {"name": "local", "card": {"terms": 3}, "trees": SMALL}}
+    run = fit(tmp_path / "local", model, "local", table, **options)
+    risks = {site: run.model_for(site).predict(table).risk for site in "ab"}
+    n = run.summary["rows"]["b"]["train"]
+    np.testing.assert_allclose(risks["b"], 0.5 / (n + 1), rtol=1e-9)
+    assert len(set(risks["a"])) > 3
+
+
+def test_a_site_whose_rows_allow_no_fit_is_named(tmp_path):
+    table = frame(patients([120, 12, 90], seed=4))
+    with refused("no-rows", match="site 'b' by itself: no column"):
+        fit(tmp_path / "local", "card", "local", table)
+
+
 @pytest.mark.parametrize(
-    ("model", "method"), [("logistic", "glm"), ("gam", "gam"), ("trees", "trees"), ("trees", "pooled")]
+    ("model", "method"), [("logistic", "glm"), ("gam", "gam"), ("card", "card"), ("trees", "trees"), ("trees", "pooled")]
 )
 def test_the_event_may_be_the_first_class(model, method, tmp_path):
     table = frame(patients([120, 110, 90], seed=4))

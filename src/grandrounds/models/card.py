@@ -186,6 +186,10 @@ class CardModel(ColumnModel):
         none = np.zeros(0)
         return {**dict.fromkeys(_TERMS, none), "first": np.zeros(1), "risk": np.array([0.5])}
 
+    def constant(self, risk: float) -> Array:
+        """Return a card without terms, which prints this risk."""
+        return self.pack({**self.start(), "risk": np.array([risk])})
+
     def check(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
         column, kind, value, points = (arrays[name] for name in _TERMS)
         first, risk = arrays["first"], arrays["risk"]

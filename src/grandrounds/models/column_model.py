@@ -126,6 +126,14 @@ class ColumnModel:
         """Pack the arrays of a fit into a vector, with the identity as line if they have none."""
         return self.layout.pack({LINE: np.array([1.0, 0.0]), **arrays})
 
+    def constant(self, risk: float) -> Array:
+        """Return the model that gives every row the same probability of two classes' event.
+
+        Args:
+            risk: The probability, between 0 and 1.
+        """
+        return self.pack({**self.start(), LINE: np.array([1.0, np.log(risk) - np.log1p(-risk)])})
+
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
         """Return the model before its fit. The seed has no effect."""
         return self.pack(self.start())

@@ -213,25 +213,35 @@ def _columns(job: TrainJob) -> TrainResult:
 
     A model that is fitted already stays as it is: a second fit to the same rows would give the same.
     """
+    model: Any = job.model
+    unfitted, fitted = model.init(0), []
+    for j, k in enumerate(job.members.tolist()):
+        first = job.start if np.ndim(job.start[0]) == 0 else job.start[j]
+        fitted.append(_fit_columns(job, k) if np.array_equal(first, unfitted) else first)
+    none = np.zeros(len(job.members), np.int64)
+    return TrainResult(fitted, none, (), none[:, None])
+
+
+def _fit_columns(job: TrainJob, k: int) -> Array:
+    """Fit a model of whole columns to the rows of one site. Of several sites one may have a single class: a constant fits it."""
     from grandrounds.statistics import ANSWERS
     from grandrounds.statistics.column_fits import FITS
     from grandrounds.statistics.question import fit_in_memory
 
     model: Any = job.model
-    least, unfitted, fitted = int(model.options[LEAST]), model.init(0), []
-    for j, k in enumerate(job.members.tolist()):
-        first = job.start if np.ndim(job.start[0]) == 0 else job.start[j]
-        if not np.array_equal(first, unfitted):
-            fitted.append(first)
-            continue
-        rows = _site_rows(job, job.part, k)
-        if job.validation is not None:
-            rows = replace(rows, validation=_site_rows(job, job.validation, k))
-        result = fit_in_memory(FITS[model.kernel](model, job.outcome, least), {job.names[k]: rows}, ANSWERS)
+    rows, has_others, is_binary = _site_rows(job, job.part, k), len(job.names) > 1, _has_two_classes(model)
+    if job.validation is not None:
+        rows = replace(rows, validation=_site_rows(job, job.validation, k))
+    if has_others and is_binary and len(np.unique(rows.y)) < 2:
+        theta: Array = model.constant(float(rows.y.sum() + 0.5) / (len(rows) + 1))
+    else:
+        fit = FITS[model.kernel](model, job.outcome, int(model.options[LEAST]))
+        try:
+            result = fit_in_memory(fit, {job.names[k]: rows}, ANSWERS)
+        except BadInput as e:
+            raise BadInput(f"site '{job.names[k]}' by itself: {e}" if has_others else str(e), code=e.code) from None
         theta = model.pack(result.arrays)
-        fitted.append(turn_sign(theta) if _has_two_classes(model) and job.event == 0 else theta)
-    none = np.zeros(len(job.members), np.int64)
-    return TrainResult(fitted, none, (), none[:, None])
+    return turn_sign(theta) if is_binary and job.event == 0 else theta
 
 
 def _has_two_classes(model: Any) -> bool:
