@@ -32,6 +32,7 @@ from grandrounds.models import build_model
 from grandrounds.models.column_model import LEAST, SEED
 from grandrounds.models.columns import write_columns
 from grandrounds.statistics import ANSWERS, GROUP_ANSWERS
+from grandrounds.statistics.card import card_options
 from grandrounds.statistics.column_fits import FITS
 from grandrounds.statistics.question import Record, Rows, fit_in_memory
 
@@ -69,12 +70,13 @@ def fit_model(name: str, fold: Fold, sites: Mapping[str, Rows], **options: Any) 
     """
     experiment = Experiment.parse({"data": {"name": "heart"}, "model": {"name": name}, "method": {name: options}})
     settings = experiment.plan()["method"]
+    own = card_options(settings) if name == "card" else settings[name]
     spec = {
         "name": name,
         "inputs": list(fold.encoding.inputs),
         "classes": 2,
         "columns": write_columns(fold.columns),
-        "options": {**settings[name], SEED: 0, LEAST: settings["exact"]["least"]},
+        "options": {**own, SEED: 0, LEAST: settings["exact"]["least"]},
     }
     model: Any = build_model(spec)
     record = Record()

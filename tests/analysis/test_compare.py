@@ -10,6 +10,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.analysis.compare import check_metrics, compare
 from grandrounds.analysis.comparison_page import comparison_page
+from grandrounds.analysis.comparison_plans import model_plans
 from grandrounds.runs.batch import run_all
 from tests.command import rounds
 from tests.support import refused
@@ -172,3 +173,24 @@ def test_the_price_of_models(tmp_path):
     assert "rows leave" in comparison_page(beside.to_dict(), {})
     with refused("conflicting-options"):
         gr.compare("heart", methods=["fedavg"], models=["gam"])
+
+
+def test_models_are_compared_each_by_its_own_method():
+    base = gr.Experiment.parse({"data": {"name": "heart"}, "method": {"name": "fedprox", "rounds": 3}, "train": {"finetune": 2}})
+    plans, labels = model_plans(base, ["all", "logistic"], seeds=1)
+    settings = {
+        labels[name]: (plan["model"]["name"], plan["method"]["name"], plan["data"]["coding"]) for name, plan in plans.items()
+    }
+    assert settings["logistic"] == ("logistic", "fedprox", "levels")
+    assert settings["mlp"] == ("mlp", "fedprox", "levels")
+    for model in ("gam", "trees", "card"):
+        assert settings[model] == (model, model, "columns")
+    assert settings["forest"] == ("forest", "fedavg", "levels")
+    assert (plans["forest-seed0"]["method"]["rounds"], plans["mlp-seed0"]["train"]["finetune"]) == (1, 2)
+    assert plans["gam-seed0"]["method"]["rounds"] > 3 and plans["gam-seed0"]["train"]["finetune"] == 0
+    assert settings["pooled lightgbm"] == ("lightgbm", "pooled", "levels")
+    assert settings["pooled ebm"] == ("ebm", "pooled", "columns")
+    regression = base.with_settings(["data.label=cholesterol", "data.task=regression"])
+    assert set(model_plans(regression, ["all"], seeds=1)[1].values()) == {"linear", "gam", "trees", "mlp"}
+    with refused("bad-setting", match="did you mean 'gam'"):
+        model_plans(base, ["gan"], seeds=1)

@@ -87,7 +87,7 @@ def usual_models(task: str) -> list[str]:
     """List the models of a task that train across hospitals, simple ones first."""
     if task == CLASSIFICATION:
         return ["logistic", "gam", "trees", "card", "forest", "mlp"]
-    return ["linear", "gam", "trees", "mlp"]
+    return ["linear", *([] if task == SURVIVAL else ["gam"]), "trees", "mlp"]
 
 
 _PLAIN = ["method.select=all", "method.weigh=data_size", "method.robust=none", "method.stability=none"]
