@@ -22,7 +22,7 @@ SITES = {
 
 def test_the_section_has_points_risks_a_nomogram_and_calibration_of_each_hospital():
     html = "".join(risk_card_section(summary(data="heart", card=card(), per_site=SITES), Charts("")))
-    assert "<td>age above 75 years</td><td>+1</td>" in html and "<td>8.4%</td><td>4.2% to 54.2%</td><td>24</td>" in html
+    assert "<td>age above 75 years</td><td>+1</td>" in html and "<td>8.4%</td><td>4.2%&nbsp;to&nbsp;54.2%</td><td>24</td>" in html
     assert html.count("<svg") == 1 and html.count("data-figure") == 1 and EVIL not in html
     assert "<td>a</td><td>40</td><td>9</td><td>0.050</td><td>-0.20</td><td>0.90</td><td>0.100</td>" in html
     assert "distilled from an additive model in 11 exchanges of sums" in html

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grandrounds.report.risk_card import read_card
 from grandrounds.report.shapes import read_shapes
-from grandrounds.report.shapes_text import card_text, shapes_text, trees_text
+from grandrounds.report.shapes_text import card_text, model_texts, shapes_text, trees_text
 from grandrounds.report.trees import read_trees
 from tests.report.shapes import card, shapes, trees
 
@@ -39,3 +39,13 @@ def test_a_risk_card_is_points_and_risks():
     assert [line.split() for line in lines if "above 75" in line] == [["age", "above", "75", "years", "+1"]]
     row = next(line for line in lines if line.startswith("3 to 4"))
     assert row.split() == ["3", "to", "4", "45%", "22.5%", "to", "72.5%", "32", "15"]
+
+
+def test_a_card_comes_before_the_shapes_behind_it_and_costs_are_told_once():
+    told = model_texts({"card": card(), "shapes": shapes(), "data": "heart"})
+    assert [text.splitlines()[0] for text in told] == [
+        "Risk card",
+        "Effects on the log-odds in the additive model behind the card, the most important columns first",
+    ]
+    assert [text.count("disclosure:") for text in told] == [1, 0]
+    assert model_texts({"estimates": {}}) == []

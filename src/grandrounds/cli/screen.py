@@ -199,16 +199,9 @@ def show_summary(console: Console, summary: RunSummary, *, sites: int = 12, verb
 
 def _show_shapes(console: Console, summary: RunSummary) -> None:
     """Print a risk card, the shapes of an additive model and the facts of boosted trees, where the run has them."""
-    from grandrounds.report.risk_card import read_card
-    from grandrounds.report.shapes import read_shapes
-    from grandrounds.report.shapes_text import card_text, shapes_text, trees_text
-    from grandrounds.report.trees import read_trees
+    from grandrounds.report.shapes_text import model_texts
 
-    card, shapes, trees = read_card(summary), read_shapes(summary), read_trees(summary)
-    texts = [] if card is None else [card_text(card)]
-    texts += [] if shapes is None else [shapes_text(shapes, width=console.width, cost=trees is None and card is None)]
-    texts += [] if trees is None else [trees_text(trees)]
-    for text in texts:
+    for text in model_texts(summary, width=console.width):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         console.print()
 

@@ -187,7 +187,8 @@ def show(
     model: Annotated[
         bool,
         typer.Option(
-            "--model", help="The weights of a linear model as odds ratios; with --site the model of that site."
+            "--model",
+            help="The weights of a linear model as odds ratios; shapes, trees or a risk card; with --site a model of that site.",
         ),
     ] = False,
     verbose: Verbose = False,
@@ -250,8 +251,14 @@ def _show_site(run: Run, site: str, *, as_json: bool) -> None:
 
 
 def _show_model(run: Run, site: str | None, *, as_json: bool) -> None:
+    from grandrounds.report.shapes_text import model_texts
     from grandrounds.runs.readable_model import readable
 
+    texts = model_texts(run.summary) if run.finished and site is None else []
+    if texts:
+        parts = {key: run.summary.get(key) for key in ("card", "shapes", "trees") if run.summary.get(key)}
+        echo(json.dumps(parts) if as_json else "\n\n".join(texts))
+        return
     model = readable(run.model if site is None else run.model_for(site))
     echo(json.dumps(model.to_dict()) if as_json else "\n".join(model_lines(model)))
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from grandrounds.core.errors import visible
 from grandrounds.models.card import show_risk
 from grandrounds.report.estimates import disclosure_sentence
-from grandrounds.report.risk_card import CardRecord, interval_text, total_text
-from grandrounds.report.shapes import MONOTONE, Shape, ShapesRecord, format_rows
-from grandrounds.report.trees import TreesRecord, exchange_facts, trees_facts
+from grandrounds.report.risk_card import CardRecord, interval_text, read_card, total_text
+from grandrounds.report.shapes import MONOTONE, Shape, ShapesRecord, format_rows, read_shapes
+from grandrounds.report.trees import TreesRecord, exchange_facts, read_trees, trees_facts
 
 _LONGEST_NAME = 32
 _HEADS = ("column", "at 10%", "at the median", "at 90%", "missing", "edf")
@@ -45,6 +46,23 @@ def shapes_text(record: ShapesRecord, *, width: int = 120, cost: bool = True) ->
     lines += [f"note: {visible(note)}" for note in record.notes]
     sentence = disclosure_sentence(record.exchanges) if cost else ""
     return "\n".join([*lines, *([f"disclosure: {sentence}"] if sentence else [])])
+
+
+def model_texts(summary: Mapping[str, Any], *, width: int = 120) -> list[str]:
+    """Write the model of a run where people can read it: its risk card, its shapes, the facts of its trees.
+
+    Args:
+        summary: The summary of a finished run.
+        width: Width of the terminal.
+
+    Returns:
+        Texts for a terminal; empty for other models.
+    """
+    card, shapes, trees = read_card(summary), read_shapes(summary), read_trees(summary)
+    texts = [] if card is None else [card_text(card)]
+    if shapes is not None:
+        texts.append(shapes_text(shapes, width=width, cost=trees is None and card is None))
+    return texts if trees is None else [*texts, trees_text(trees)]
 
 
 def trees_text(record: TreesRecord) -> str:

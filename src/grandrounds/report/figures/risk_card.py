@@ -63,7 +63,8 @@ def risk_by_total(record: CardRecord) -> Figure:
         xaxis=category(names, title={"text": "total of points"}),
     )
     shown["xaxis"] |= {"anchor": "y2"}
-    shown["yaxis"] |= {"domain": [0.29, 1], "rangemode": "tozero"}
+    highest = max([100 * t.high for t in totals] + [100 * t.events / t.rows for t in seen])
+    shown["yaxis"] |= {"domain": [0.29, 1], "range": [-0.04 * highest, 1.05 * highest]}
     shown["yaxis2"] = {"title": {"text": "patients"}, "domain": [0, 0.2], "nticks": 3, "rangemode": "tozero"}
-    shown["legend"] = {"y": -0.2}
+    shown["legend"] = {"y": -0.3}
     return Figure([risks, observed, patients], shown)

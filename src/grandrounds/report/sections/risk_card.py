@@ -45,10 +45,18 @@ def _points(record: CardRecord) -> str:
 
 def _risks(record: CardRecord) -> str:
     rows = [
-        [td(total_text(t, record.card)), td(show_risk(t.risk)), td(interval_text(t)), td(f"{t.rows:,}"), td(f"{t.events:,}")]
+        [
+            *(_unbroken(total_text(t, record.card)), td(show_risk(t.risk)), _unbroken(interval_text(t))),
+            *(td(f"{t.rows:,}"), td(f"{t.events:,}")),
+        ]
         for t in record.card.totals
     ]
     return f"<h3>Risk by total</h3>{table(['total', 'risk', '95% CI', 'patients', 'events'], rows)}"
+
+
+def _unbroken(text: str) -> str:
+    """Write a cell whose text stays on one line, on paper too."""
+    return td(text.replace(" ", "&nbsp;"))
 
 
 def _calibration_by_site(summary: RunSummary) -> list[str]:
