@@ -16,6 +16,7 @@ from grandrounds.statistics.boosting_bins import choose_edges
 from grandrounds.statistics.boosting_result import TreesResult, read_effects
 from grandrounds.statistics.boosting_terms import PRESETS, trees_terms
 from grandrounds.statistics.question import Record, RowGroup, Rows, Total, check_blocks, fit_in_memory
+from tests.statistics.hospital_rows import heart_rows
 from tests.support import refused
 
 COLUMNS = (
@@ -371,3 +372,24 @@ def test_edges_give_shared_values_bins_of_their_own_and_join_rare_ones():
     assert 1.0 in edges.tolist() and len(edges) <= 3
     assert choose_edges(cuts, np.array([0, 50, 0, 0, 0, 0, 0, 0, 50, 0, 0]), most=30).tolist() == [4.0]
     assert choose_edges(cuts, np.array([50, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]), most=30).tolist() == []
+
+
+def test_on_heart_trees_are_as_accurate_as_lightgbm():
+    lightgbm = pytest.importorskip("lightgbm")
+    x, y, _ = heart_rows()
+    columns = tuple(Column(f"c{k}", k) for k in range(x.shape[1]))
+    fold = np.random.default_rng(0).permutation(len(y)) % 3
+    areas = []
+    for k in range(3):
+        train, test = fold != k, fold == k
+        result = fit_in_memory(fit_trees(trees_terms({}, columns)), {"a": Rows(x[train], y[train])}, ANSWERS)
+        peer = lightgbm.LGBMClassifier(n_jobs=1, verbose=-1).fit(x[train], y[train])
+        found = scores(result, x[test], columns)[:, 0]
+        areas.append([area(y[test], found), area(y[test], peer.predict(x[test], raw_score=True))])
+    ours, theirs = np.mean(areas, axis=0)
+    assert ours > 0.88 and ours > theirs - 0.005
+
+
+def area(y: np.ndarray, score: np.ndarray) -> float:
+    pairs = score[y == 1][:, None] - score[y == 0]
+    return float(((pairs > 0) + 0.5 * (pairs == 0)).mean())
