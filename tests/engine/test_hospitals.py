@@ -18,6 +18,7 @@ from grandrounds.data.images import ImageSet
 from grandrounds.data.sets.images import SCORING_SETS
 from grandrounds.data.table import Table
 from tests.engine.hospitals import QUICK, Hospitals, final_model
+from tests.keeper.plans import PUBLIC
 from tests.support import averaging_methods, patients, thinned
 
 SIZES = [60, 50, 40, 45]
@@ -49,6 +50,10 @@ CASES = {
         "model": {"name": "trees"}, "method": {"name": "trees", "rounds": 30, "trees": {"rounds": 2, "depth": 2, "least": 5}},
     },
     "additive model": {"model": {"name": "gam"}, "method": {"name": "gam", "rounds": 30}},
+    "private additive model": {
+        "model": {"name": "gam"}, "method": {"name": "gam", "rounds": 1}, "data": {**DATA, **PUBLIC},
+        "privacy": {"epsilon": 5.0, "secure": True},
+    },
     "exact regression": {"method": {"name": "glm", "rounds": 30, "exact": {"heterogeneity": False, "ridge": 1.0}}},
 }  # fmt: skip
 
