@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -23,7 +24,7 @@ from grandrounds.models.gam import AdditiveModel
 from grandrounds.statistics import ANSWERS, gam, gam_penalties
 from grandrounds.statistics.gam import GAMTerms, fit_gam, gam_terms
 from grandrounds.statistics.gam_counts import find_knots, find_octaves, place_cuts
-from grandrounds.statistics.gam_result import GAMResult, merge_cells, project_isotonic
+from grandrounds.statistics.gam_result import GAMResult, merge_cells, project_isotonic, shorten
 from grandrounds.statistics.question import Record, Rows, Total, fit_in_memory
 from tests.statistics.ring import fit_in_ring
 
@@ -241,6 +242,15 @@ def test_cells_of_a_shape_hold_the_least_number_of_patients():
     assert rows.tolist() == [10, 8, 33] and values.tolist() == [3, 5, 7]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "value"),
+    [(27.09375, 27.125, 27.1), (3.0, 3.03125, 3.0), (64.0, 66.0, 64.0), (-1e-12, 1e-12, 0.0), (-2.5, -2.25, -2.5),
+     (1.6e12, 1.7e12, 1.6e12), (0.0123, 0.0131, 0.013), (5.0, np.inf, 5.0)],
+)  # fmt: skip
+def test_a_cell_is_shown_by_a_short_number_within_it(low, high, value):
+    assert shorten(low, high) == pytest.approx(value, rel=1e-15)
+
+
 def test_screening_keeps_the_columns_that_tell_most():
     columns, rows, hospital = heart()
     record = Record()
@@ -346,3 +356,13 @@ def test_columns_without_information_are_left_out_with_a_reason():
     assert "levels" in reasons["ward"]
     with pytest.raises(BadInput, match="no column"):
         fit(gam_terms(OPTIONS, columns[1:3]), {"s": Rows(x, y)})
+
+
+@pytest.mark.parametrize("y", [0.0, 1.0])
+def test_a_hospital_of_one_class_alone_has_an_intercept_and_no_shapes(y):
+    columns, rows, _ = heart()
+    terms = replace(gam_terms(OPTIONS, columns), is_local=True)
+    result = fit(terms, {"s": Rows(rows.x[:40], np.full(40, y))})
+    assert predict(columns, result, rows.x) == pytest.approx(np.full(len(rows), (2 * y - 1) * np.log(40.5 / 0.5)))
+    few = fit(terms, {"s": Rows(rows.x[:6], np.array([0.0, 0, 1, 0, 1, 0]))})
+    assert predict(columns, few, rows.x) == pytest.approx(np.full(len(rows), np.log(2 / 4)))

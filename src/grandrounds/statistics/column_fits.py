@@ -6,6 +6,7 @@ The server drives such a fit over all hospitals. Methods 'pooled' and 'local' dr
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from grandrounds.data.outcome import Outcome
@@ -20,10 +21,9 @@ from grandrounds.statistics.question import Fit
 
 
 def _fit_gam(model: ColumnModel, outcome: Outcome | None, least: int) -> Fit[GAMResult]:
-    terms = gam_terms(
-        model.options or {}, model.columns, task=model.task, classes=model.classes, outcome=outcome, least=least
-    )
-    return fit_gam(terms)
+    options = model.options or {}
+    terms = gam_terms(options, model.columns, task=model.task, classes=model.classes, outcome=outcome, least=least)
+    return fit_gam(replace(terms, is_local=True))
 
 
 def _fit_trees(model: ColumnModel, outcome: Outcome | None, least: int) -> Fit[TreesResult]:

@@ -65,6 +65,8 @@ class GAMTerms:
         centre: Subtracted from the outcome of linear regression.
         unit: Linear: the outcome is divided by it. Poisson: the mean count, of which the score is the log ratio.
         most_exchanges: Exchanges after which the fit is given up.
+        is_local: True for the rows of one hospital alone, which may have one class only, or no column that can be used: the
+            model then has an intercept and no shapes.
     """
 
     family: str
@@ -77,6 +79,7 @@ class GAMTerms:
     centre: float = 0.0
     unit: float = 1.0
     most_exchanges: int = 100
+    is_local: bool = False
 
 
 def gam_terms(
@@ -163,7 +166,10 @@ def fit_gam(terms: GAMTerms) -> Fit[GAMResult]:
     basis, left_out = make_basis(
         terms.columns, counts, splines=terms.splines, least=max(FEWEST, terms.least), kept=kept
     )
-    if not basis.size:
+    if run.has_one_outcome(counts.rows):
+        basis, left_out = make_basis(terms.columns, counts, splines=terms.splines, least=FEWEST, kept=[])
+        return conclude(run.keep_intercept(basis, counts), counts, monotone={}, least=terms.least, left_out=left_out)
+    if not basis.size and not terms.is_local:
         raise BadInput(
             f"no column has two values with {max(FEWEST, terms.least)} rows each over all sites; check the columns",
             code="no-rows",
@@ -219,13 +225,28 @@ class _Run:
                 "label's column, or set data.task",
                 code="bad-outcome",
             )
+        if self.terms.is_local:
+            return
         if total["rows"].sum() < 1:
             raise BadInput("no site has a row for this model; check the columns and the split", code="no-rows")
-        if self.family.name == "logistic" and not total["rows"].all():
+        if self.has_one_outcome(total["rows"]):
             raise BadInput(
                 "all rows of all sites have the same outcome, so there is nothing to fit; check the label's column",
                 code="one-class",
             )
+
+    def has_one_outcome(self, rows: Array) -> bool:
+        """Check by counts (2,) that rows have no outcomes that differ: one class, or no rows at all."""
+        return not rows.all() if self.family.name == "logistic" else rows.sum() < 1
+
+    def keep_intercept(self, basis: Basis, counts: ColumnCounts) -> Fitted:
+        """Return a model without shapes: log-odds of the rows, with half a patient more of either class."""
+        without, event = (counts.rows + 0.5).tolist()
+        beta = np.array([np.log(event / without)])
+        one, notes = np.ones((1, 1)), ("all rows have the same outcome: the model has no shapes",)
+        return Fitted(
+            basis, self.family.name, beta, one, one, 1.0, (), self.exchanges, self.terms.centre, self.terms.unit, notes
+        )
 
     def climb(self, basis: Basis, counts: ColumnCounts) -> Fit[Fitted]:
         """Take Newton steps with penalties chosen between them, until a step is short."""

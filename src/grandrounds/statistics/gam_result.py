@@ -311,10 +311,13 @@ def merge_cells(cuts: Array, cells: Array, *, least: int) -> tuple[Array, Array]
         least: Fewest rows of a merged cell.
 
     Returns:
-        The value of each merged cell (the left end of the cell with its middle row), and its rows.
+        A value of each merged cell (a short one in the cell with its middle row), and its rows.
     """
     held = np.flatnonzero(cells)
-    rows, ends = cells[held], left_ends(cuts)[held]
+    lows = left_ends(cuts)
+    highs = np.append(lows[1:], np.inf)
+    rows = cells[held]
+    ends = np.array([shorten(low, high) for low, high in zip(lows[held].tolist(), highs[held].tolist(), strict=True)])
     wanted = max(float(least), rows.sum() / GRID)
     groups: list[list[int]] = [[]]
     for k in range(len(rows)):
@@ -326,6 +329,18 @@ def merge_cells(cuts: Array, cells: Array, *, least: int) -> tuple[Array, Array]
         groups[-1] += last
     values = [ends[g][np.searchsorted(np.cumsum(rows[g]), rows[g].sum() / 2)] for g in groups if g]
     return np.array(values), np.array([rows[g].sum() for g in groups if g])
+
+
+def shorten(low: float, high: float) -> float:
+    """Return the number with the fewest digits from `low` up to, not including, `high`; `low` if that is not finite."""
+    if not np.isfinite(high):
+        return low
+    first = int(np.floor(-np.log10(high - low)))
+    for digits in range(first, first + 3):
+        value = round(float(np.ceil(round(low * 10.0**digits, 6))) / 10.0**digits, digits)
+        if low <= value < high:
+            return value + 0.0
+    return low
 
 
 def _errors(fitted: Fitted, c: int, values: Array, counts: ColumnCounts) -> tuple[Array, float]:
