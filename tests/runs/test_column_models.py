@@ -17,7 +17,7 @@ from grandrounds.runs.export import to_onnx
 from grandrounds.runs.export_trees import to_lightgbm
 from grandrounds.runs.model import TrainedModel
 from tests.runs.test_run import frame
-from tests.support import patients, refused
+from tests.support import patients, refused, slow
 
 SMALL = {"rounds": 3, "depth": 3, "parallel": 2, "columns": 0.6}
 HEART = {"data": {"name": "heart"}, "explain": {"sketch": "none"}}
@@ -74,7 +74,7 @@ def test_local_models_are_fitted_to_one_site_each(tmp_path):
     assert alone.model_for("a").net.trees(alone.model_for("a").parameters).trees == 6
 
 
-@pytest.mark.parametrize("model", ["gam", "trees", "card"])
+@pytest.mark.parametrize("model", ["trees", slow("gam"), slow("card")])
 def test_a_site_with_one_class_has_its_share_as_local_model(model, tmp_path):
     table = frame(patients([120, 110, 90], seed=4))
     table = table[(table.hospital != "b") | (table.died == 0)]
@@ -93,7 +93,12 @@ def test_a_site_whose_rows_allow_no_fit_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "method"), [("logistic", "glm"), ("gam", "gam"), ("card", "card"), ("trees", "trees"), ("trees", "pooled")]
+    ("model", "method"),
+    [
+        ("logistic", "glm"),
+        ("trees", "pooled"),
+        *(slow(name, name) for name in ("gam", "trees", "card")),
+    ],
 )
 def test_the_event_may_be_the_first_class(model, method, tmp_path):
     table = frame(patients([120, 110, 90], seed=4))
@@ -142,7 +147,7 @@ def test_a_damaged_model_file_is_refused(trees, tmp_path):
         model.predict(pd.DataFrame({"age": [50.0]}))
 
 
-@pytest.mark.parametrize("explainer", ["shap", "lime"])
+@pytest.mark.parametrize("explainer", ["shap", slow("lime")])
 def test_a_patient_is_explained(trees, explainer):
     case = gr.explain_case(trees, 400, explainer=explainer)
     if explainer != "lime":
