@@ -103,6 +103,23 @@ def test_trees_in_lightgbm_and_xgboost(kind):
     np.testing.assert_allclose(booster.predict(rows), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_names_that_other_programs_cannot_read_are_rewritten():
+    lightgbm, xgboost = pytest.importorskip("lightgbm"), pytest.importorskip("xgboost")
+    model = trained_trees("two classes")
+    odd = ("blood pressure [mmHg]", "blood_pressure__mmHg_", 'a<b,"c":=')
+    columns = tuple(replace(c, name=n) for c, n in zip(NUMBERS, odd, strict=True)) + CATEGORIES
+    numbers = tuple(replace(r, name=n) for r, n in zip(model.encoding.numeric, odd, strict=True))
+    renamed = replace(model, net=replace(model.net, columns=columns), encoding=replace(model.encoding, numeric=numbers))
+    values, expected = recorded(model)
+    booster = lightgbm.Booster(model_str=to_lightgbm(renamed))
+    assert len(set(booster.feature_name())) == 5
+    np.testing.assert_allclose(booster.predict(values), expected[:, 1], rtol=1e-12)
+    other = xgboost.Booster()
+    other.load_model(bytearray(json.dumps(to_xgboost(renamed)).encode()))
+    assert other.feature_names == booster.feature_name()
+    assert json.loads(other.attr("levels"))["ward"] == list("abcd")
+
+
 def test_agreed_ranges_are_part_of_the_exported_trees():
     model = trained_trees("two classes", low=-0.5, high=0.5)
     values, expected = recorded(model)

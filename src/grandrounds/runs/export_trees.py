@@ -7,6 +7,7 @@ missing value NaN. A level that the list does not have is "other" where the list
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ def to_lightgbm(model: TrainedModel) -> str:
     objective = f"multiclass num_class:{k}" if k > 1 else "binary sigmoid:1"
     if task != CLASSIFICATION:
         objective = "poisson" if task == COUNT else "regression"
-    names = ["_".join(c.name.split()) or "_" for c in trees.columns]
+    names = _plain_names(trees)
     infos = [":".join(map(str, range(len(c.levels)))) if c.is_category else "[-1e+300:1e+300]" for c in trees.columns]
     head = [
         "tree",
@@ -83,7 +84,7 @@ def to_xgboost(model: TrainedModel) -> dict[str, Any]:
     return {
         "learner": {
             "attributes": {"levels": _levels(trees)},
-            "feature_names": [c.name for c in trees.columns],
+            "feature_names": _plain_names(trees),
             "feature_types": ["c" if c.is_category else "float" for c in trees.columns],
             "gradient_booster": {"model": booster, "name": "gbtree"},
             "learner_model_param": {
@@ -97,6 +98,15 @@ def to_xgboost(model: TrainedModel) -> dict[str, Any]:
         },
         "version": [2, 1, 0],
     }
+
+
+def _plain_names(trees: PlainTrees) -> list[str]:
+    """Write the names of columns with letters, digits, "_", "." and "-" alone, which both programs read; doubles are numbered."""
+    out: list[str] = []
+    for column in trees.columns:
+        name = re.sub(r"[^\w.-]", "_", column.name) or "_"
+        out.append(name if name not in out else f"{name}_{len(out)}")
+    return out
 
 
 def _levels(trees: PlainTrees) -> str:
