@@ -387,7 +387,7 @@ def test_on_heart_trees_are_as_accurate_as_lightgbm():
         found = scores(result, x[test], columns)[:, 0]
         areas.append([area(y[test], found), area(y[test], peer.predict(x[test], raw_score=True))])
     ours, theirs = np.mean(areas, axis=0)
-    assert ours > 0.88 and ours > theirs - 0.005
+    assert ours > 0.86 and ours > theirs, (ours, theirs)
 
 
 def area(y: np.ndarray, score: np.ndarray) -> float:
