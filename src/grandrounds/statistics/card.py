@@ -2,7 +2,7 @@
 
 Route "distilled": an additive model is fitted first, and the card is fitted to its log-odds eta, moved half a Newton step
 towards the outcomes, with weights w = mu(1 - mu).
-Route "direct": the card is fitted to outcomes, with few and small exchanges; it selects more noise and is less accurate.
+Route "direct": the card is fitted to outcomes, with few and small exchanges.
 
 1. Candidates are steps `x <= quantile`, levels and missing values. Sites add the products of each with the target; the server
    keeps the 60 that explain most alone (u^2/v).

@@ -132,6 +132,6 @@ class CardOptions(Section):
     points: int = Field(5, ge=1, le=20, description="most points of a term, positive or negative")
     route: Literal["distilled", "direct"] = Field(
         "distilled",
-        description="'distilled': fitted to the scores of an additive model; 'direct': to outcomes, in fewer and smaller "
-        "exchanges, and less accurate",
+        description="'distilled': fitted to the scores of an additive model, whose shapes are shown beside it; 'direct': to "
+        "outcomes, in fewer and smaller exchanges",
     )
