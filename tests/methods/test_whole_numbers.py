@@ -11,6 +11,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.core.errors import GrandRoundsError, RunFailed
 from grandrounds.data.table import Table
+from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
@@ -213,3 +214,33 @@ def test_a_policy_names_the_fewest_patients_of_a_cell(toy):
                                 "method": {"name": "toy", "exact": {"least": 5}}}).plan()  # fmt: skip
     assert Policy.parse("[exact]\nleast = 6\n").refuses(Ask("open"), plan) == CELLS
     assert not Policy.parse("[exact]\nleast = 5\n").refuses(Ask("open"), plan)
+
+
+def test_totals_of_a_long_fit_are_written_once(tmp_path):
+    """A state of many megabytes is not written anew in every exchange, and reads back with all totals."""
+    checkpoint, rng = Checkpoint(tmp_path), np.random.default_rng(0)
+    plan = {"method": {"name": "toy", "rounds": 9}}
+    checkpoint.start(plan)
+    facts = {"round": 1, "best_round": 0, "best_loss": 0.0, "seconds": 0.0, "cost": {}, "stopped": "", "clock": 0.0,
+             "encoding": {}, "warnings": [], "engine": {}}  # fmt: skip
+    arrays, sizes = {"served/model": np.zeros(3)}, []
+    for k in range(1, 9):
+        arrays = {**arrays, f"method/total.{k:04d}": rng.integers(0, 9, 100_000).astype(np.int32)}
+        checkpoint.write({"round": k}, arrays, {**facts, "round": k})
+        sizes.append(checkpoint.state_file.stat().st_size)
+        if k == 5:
+            checkpoint = Checkpoint(tmp_path)  # as after a crash
+            assert checkpoint.read() is not None
+    back = Checkpoint(tmp_path).read()
+    assert max(sizes) < 1.3e6 and set(back.arrays) == set(arrays)
+    assert all(np.array_equal(back.arrays[n], a) for n, a in arrays.items())
+    assert len(list(tmp_path.glob("totals-*"))) >= 2
+    one = next(tmp_path.glob("totals-0002*"))
+    kept = one.read_bytes()
+    one.unlink()
+    with refused("cannot-read"):
+        Checkpoint(tmp_path).read()
+    one.write_bytes(kept)
+    checkpoint.write({"round": 9}, {"served/model": np.zeros(3)}, {**facts, "round": 9})
+    assert not list(tmp_path.glob("totals-*")), "the fit ended"
+    assert set(Checkpoint(tmp_path).read().arrays) == {"served/model"}

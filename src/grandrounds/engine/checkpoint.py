@@ -2,6 +2,9 @@
 
 The journal gets one line per round and is synced first; then one atomic rename commits the round. A crash in between leaves a
 surplus journal line, which the next start removes.
+
+Totals of a fit's exchanges never change once they are known. They are moved to files of their own, a megabyte at a time, so that
+a round of a long fit writes little more than its own total.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +45,7 @@ _PLAN = {
 }  # fmt: skip
 _FACTS = {
     "journal": int, "round": int, "best_round": int, "best_loss": NUMBER, "seconds": float, "cost": {"*": float},
-    "stopped": str, "clock": float, "encoding": dict, "warnings": [str], "machine?": {"*": float},
+    "stopped": str, "clock": float, "encoding": dict, "warnings": [str], "machine?": {"*": float}, "totals?": {"*": [str]},
     "engine": {"clock?": float, "accepted?": {"*": int}, "sent?": int, "flights?": list},
 }  # fmt: skip
 _RECORD = {
@@ -49,6 +53,15 @@ _RECORD = {
     "decision": {"asked": [str], "missing": {"*": str}, "weights": {"*": NUMBER}, "why": str, "stages?": [dict]},
     "explanation?": {"*": {"consensus": [float]}}, "val?": {"*": NUMBER}, "test?": {"*": NUMBER}, f"{LATE}?": [{"round": int}],
 }  # fmt: skip
+
+
+FIXED = "method/total."
+"""First letters of arrays that never change: totals of exchanges."""
+
+_MOVED = 1 << 20
+"""Bytes of totals in the state, from which on they are moved to a file of their own."""
+
+_TOTALS_FILE = re.compile(r"totals-\d{4}\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -69,11 +82,12 @@ class Snapshot:
 
 
 class Checkpoint:
-    """The folder `checkpoint/` of a run: plan.json, rounds.jsonl, state.safetensors, and a lock."""
+    """The folder `checkpoint/` of a run: plan.json, rounds.jsonl, state.safetensors, totals of a long fit, and a lock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock: int | None = None
+        self._totals: dict[str, list[str]] = {}  # names of the arrays in each file of totals
 
     @property
     def plan_file(self) -> Path:
@@ -130,6 +144,7 @@ class Checkpoint:
         """Start a new run: write its plan and an empty journal."""
         self.rewrite(plan)
         write_atomic(self.journal, b"", durable=False)
+        self._totals = {}
         self.charges_file.unlink(missing_ok=True)
 
     def rewrite(self, plan: Mapping[str, object]) -> None:
@@ -154,7 +169,26 @@ class Checkpoint:
             f.flush()
             os.fsync(f.fileno())
             size = f.tell()
-        save(self.state_file, arrays, {"schema": SCHEMA, "journal": size, **facts})
+        rest = self._move_totals(arrays)
+        moved = {"totals": self._totals} if self._totals else {}
+        save(self.state_file, rest, {"schema": SCHEMA, "journal": size, **moved, **facts})
+        for path in self.folder.glob("totals-*.safetensors"):
+            if path.name not in self._totals:
+                path.unlink(missing_ok=True)
+
+    def _move_totals(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Move totals to a file of their own where they are large; return the arrays that stay in the state."""
+        if not any(name.startswith(FIXED) for name in arrays):
+            self._totals = {}
+            return arrays
+        moved = {name for names in self._totals.values() for name in names}
+        waiting = {n: a for n, a in arrays.items() if n.startswith(FIXED) and n not in moved}
+        if sum(a.nbytes for a in waiting.values()) > _MOVED:
+            file = f"totals-{len(self._totals) + 1:04d}.safetensors"
+            save(self.folder / file, waiting)
+            self._totals = {**self._totals, file: sorted(waiting)}
+            moved |= set(waiting)
+        return {n: a for n, a in arrays.items() if n not in moved}
 
     def _journal(self) -> IO[bytes]:
         handle = open_file(self.journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -166,7 +200,7 @@ class Checkpoint:
         """Read the last finished round; None before the first."""
         if not self.state_file.is_symlink() and not self.state_file.exists():
             return None
-        arrays, facts = load(self.state_file)
+        arrays, facts = self._load_state()
         if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
             raise BadInput(
                 f"{self.state_file} was written by another version of Grand Rounds and cannot be resumed",
@@ -178,7 +212,26 @@ class Checkpoint:
                 f"{self.state_file} is damaged: {fault or 'its model'} is missing or of the wrong kind",
                 code="damaged-file",
             )
+        self._totals = dict(facts.get("totals", {}))
         return Snapshot(arrays, facts)
+
+    def _load_state(self) -> tuple[dict[str, Array], Any]:
+        """Read the state with its totals. A fit that ends meanwhile removes them, so the state is then read again."""
+        for attempt in (1, 2):
+            arrays, facts = load(self.state_file)
+            totals = facts.get("totals", {}) if isinstance(facts, dict) else {}
+            files = list(totals) if isinstance(totals, dict) else []
+            if not all(isinstance(name, str) and _TOTALS_FILE.fullmatch(name) for name in files):
+                raise BadInput(f"{self.state_file} is damaged: it names another file as its totals", code="damaged-file")
+            try:
+                for name in files:
+                    arrays |= load(self.folder / name)[0]
+            except BadInput:
+                if attempt == 2:
+                    raise
+            else:
+                break
+        return arrays, facts
 
     def write_charges(self, charges: Mapping[str, object]) -> None:
         """Write the cost of releases outside the rounds, before they are requested."""
