@@ -16,8 +16,9 @@ from grandrounds.models.columns import find_columns
 from grandrounds.models.gam import AdditiveModel
 from grandrounds.protocol.messages import Ask
 from grandrounds.site.state import SHAPES
-from grandrounds.statistics.gam import FAMILIES, GAM_ANSWERS, GAMTerms, find_problem, fit_gam, gam_terms
+from grandrounds.statistics.gam import GAM_ANSWERS, fit_gam
 from grandrounds.statistics.gam_result import GAMResult
+from grandrounds.statistics.gam_terms import FAMILIES, GAMTerms, find_problem, gam_terms
 from grandrounds.statistics.newton import count_upper
 from grandrounds.statistics.question import Fit
 
