@@ -100,7 +100,7 @@ def test_steps_are_drawn_and_told_by_their_bins():
     drawn = {t["name"]: t for t in figures.shape(found, "age")["data"]}
     assert drawn["steps"]["x"] == [35, 45, 45, 55, 55, 64, 64, 75, 75, 85] and drawn["steps"]["y"][:3] == [-1.0, -1.0, -0.5]
     assert drawn["patients"]["width"] == [10, 10, 9, 11, 10] and drawn["effect"]["mode"] == "markers"
-    assert [found.used[0].describe_value(k) for k in (0, 1, 4)] == ["at most 45 years", "45 to 55 years", "above 75 years"]
+    assert [found.used[0].describe_value(k) for k in (0, 1, 4)] == ["45 years or less", "45 to 55 years", "more than 75 years"]
 
 
 def test_a_column_that_is_not_used_has_no_figure():

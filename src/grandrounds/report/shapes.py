@@ -155,9 +155,9 @@ class Shape:
         if not self.edges:
             return f"{format_value(value, self.decimals)} {self.unit}".rstrip()
         if k == 0:
-            return f"at most {format_value(self.edges[0], self.decimals)} {self.unit}".rstrip()
+            return f"{format_value(self.edges[0], self.decimals)} {self.unit}".rstrip() + " or less"
         if k == len(self.edges):
-            return f"above {format_value(self.edges[-1], self.decimals)} {self.unit}".rstrip()
+            return f"more than {format_value(self.edges[-1], self.decimals)} {self.unit}".rstrip()
         low, high = (format_value(e, self.decimals) for e in self.edges[k - 1 : k + 1])
         return f"{low} to {high} {self.unit}".rstrip()
 
@@ -388,11 +388,9 @@ def describe_shape(record: ShapesRecord, shape: Shape, *, most: int = 6) -> str:
         if len(others) > most:
             parts.append(f"and {len(others) - most} more level{'s' * (len(others) - most > 1)}")
     else:
-        low, high = shape.quantile(0.1), shape.quantile(0.9)
-        parts = [
-            f"{_amount(record, shape.effect[k], base)} at {shape.describe_value(k)} ({name} percentile)"
-            for k, name in ((low, "10th"), (high, "90th"))
-        ]
+        places = [(shape.quantile(0.1), "10th percentile"), (shape.quantile(0.9), "90th percentile")]
+        places = [p for p in places if p[0] != shape.reference] or [(0, "lowest"), (len(shape.values) - 1, "highest")]
+        parts = [f"{_amount(record, shape.effect[k], base)} at {shape.describe_value(k)} ({name})" for k, name in places]
     if shape.missing is not None:
         rows = describe_rows(shape.missing.rows, is_hidden=shape.missing.is_hidden)
         parts.append(f"{_amount(record, shape.missing.effect, base)} where it is missing ({rows})")
