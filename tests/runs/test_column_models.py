@@ -59,6 +59,15 @@ def test_pooled_trees_have_the_bits_of_federated_ones(trees, tmp_path):
     assert pooled.summary["rounds"] == 1
 
 
+def test_pooled_trees_stop_early_where_federated_ones_do(tmp_path):
+    table = frame(patients([150, 140, 90], seed=4))
+    options = {"trees": {**SMALL, "rounds": 12, "early_stop": 1, "rate": 1.0}}
+    runs = [fit(tmp_path / m, "trees", m, table, method={"name": m, **options}) for m in ("trees", "pooled")]
+    federated, pooled = (run.model.theta for run in runs)
+    assert np.array_equal(federated, pooled)
+    assert len(runs[0].model.parameters["value"]) < 24
+
+
 def test_a_pooled_additive_model_equals_the_federated_one(tmp_path):
     one, other = (fit(tmp_path / method, "gam", method).model for method in ("gam", "pooled"))
     x = np.random.default_rng(0).normal(50, 40, (200, one.net.features))

@@ -229,9 +229,11 @@ def _fit_columns(job: TrainJob, k: int) -> Array:
     from grandrounds.statistics.question import fit_in_memory
 
     model: Any = job.model
-    rows, has_others, is_binary = _site_rows(job, job.part, k), len(job.names) > 1, _has_two_classes(model)
+    rows, is_binary = _rows_between(job, job.part, *job.part.offsets[k : k + 2]), _has_two_classes(model)
+    has_others = len(rows) < len(job.part.y)  # else these are all training rows, and all validation rows go with them
     if job.validation is not None:
-        rows = replace(rows, validation=_site_rows(job, job.validation, k))
+        places = job.validation.offsets[k : k + 2] if has_others else job.validation.offsets[[0, -1]]
+        rows = replace(rows, validation=_rows_between(job, job.validation, *places))
     if has_others and is_binary and len(np.unique(rows.y)) < 2:
         theta: Array = model.constant(float(rows.y.sum() + 0.5) / (len(rows) + 1))
     else:
@@ -248,9 +250,9 @@ def _has_two_classes(model: Any) -> bool:
     return bool(model.task == CLASSIFICATION and model.classes == 2)
 
 
-def _site_rows(job: TrainJob, part: Part, k: int) -> Rows:
-    """Return the rows of one site of a part, as a fit reads them: y is 1 for the event of two classes."""
-    mine = slice(int(part.offsets[k]), int(part.offsets[k + 1]))
+def _rows_between(job: TrainJob, part: Part, first: int, end: int) -> Rows:
+    """Return rows of a part, as a fit reads them: y is 1 for the event of two classes."""
+    mine = slice(int(first), int(end))
     y = part.y[mine] == job.event if _has_two_classes(job.model) else part.y[mine]
     time = None if part.time is None else np.asarray(part.time[mine], np.float64)
     return Rows(np.asarray(part.x[mine], np.float64), np.asarray(y, np.float64), time=time)
