@@ -254,6 +254,11 @@ class TestOwnShapes:
             for site, scores in whole.summary["per_site"].items():
                 assert other.summary["per_site"][site]["log_loss"] == pytest.approx(scores["log_loss"], abs=1e-9)
 
+    def test_a_case_says_that_its_prediction_is_the_common_one(self, tmp_path):
+        done = self.done(tmp_path / "r")
+        notes = [gr.explain_case(d, 3, table=self.ROWS).notes for d in (done, self.done(tmp_path / "c", own=False))]
+        assert [any("shapes of its own" in note for note in told) for told in notes] == [True, False]
+
     def test_they_need_the_spline_model(self, tmp_path):
         with refused("method-does-not-fit"):
             self.done(tmp_path / "r", privacy={"epsilon": 4.0}, data={**DATA, **PUBLIC})

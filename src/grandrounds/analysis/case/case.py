@@ -127,8 +127,8 @@ def explain_row(
             raise BadInput("--protected names columns, and images have none", code="images-without-columns")
         return explain_image(model, row, model_owner=model_owner, task=task, seed=run.plan["seed"])
     if user not in run.summary["models"]:
-        note = intercept_note(run.summary)
-        row = replace(row, notes=(*row.notes, *([note] if note else [])))
+        notes = [note for note in (intercept_note(run.summary), _shapes_note(run)) if note]
+        row = replace(row, notes=(*row.notes, *notes))
     outcome = outcome_of(model.encoding)
     if outcome is not None:
         return explain_outcome_row(
@@ -175,6 +175,14 @@ def explain_site(run: Run, site: str, *, explainer: str | None = None, data: Any
         _refuse_explainer(explainer)
         return explain_site_images(model, RunRows.read(run, data), name, model_owner=model_owner)
     return explain_site_columns(run, name, model_owner=model_owner, explainer=explainer, data=data)
+
+
+def _shapes_note(run: Run) -> str:
+    """Say that an additive model is the common one, where each hospital may have shapes of its own; else ""."""
+    options = run.plan["method"].get("gam", {})
+    if run.plan["method"]["name"] != "gam" or not options.get("own_shapes"):
+        return ""
+    return "each hospital may add shapes of its own, which stay there: this prediction uses the common ones, as at a new one"
 
 
 def _model_owner(run: Run, site: str | None) -> str:
