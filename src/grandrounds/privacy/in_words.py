@@ -14,6 +14,10 @@ _MECHANISMS = {
     "dp-sgd": "DP-SGD: in every training step each {unit}'s gradient is clipped to a fixed norm and noise is added",
     "client": "client-level noise: each site's update is clipped to a fixed norm and noise is added to the mean",
 }
+_METHODS = {
+    "private-gam": "noisy counts: each {unit} is counted once, by bin and outcome of every column, and Gaussian noise is added "
+                   "to the counts (method 'private-gam')",
+}
 _TRUST = {
     "local": "The noise is added at each site, before anything leaves it: the guarantee also holds against the server.",
     "secure aggregation": "Each site adds a share of the noise, and the server sees only the sum (secure aggregation). "
@@ -66,7 +70,7 @@ def whom(privacy: Statement) -> str:
 
 def mechanism(name: str, method: str, unit: str = "patient") -> str:
     """Describe a mechanism; `unit` is the protected unit."""
-    sentence = f"mechanisms of method '{method}' itself ({name.replace('_', ' ')})"
+    sentence = _METHODS.get(method, f"mechanisms of method '{method}' itself ({name.replace('_', ' ')})")
     return _MECHANISMS.get(name, sentence).replace("{unit}", unit)
 
 
