@@ -173,21 +173,27 @@ class _Fit:
         grown = GrowingTrees(
             self._draw_columns(round), np.repeat(np.arange(self.loss.outputs), terms.parallel), self.forest.nodes
         )
-        front = Front(np.arange(len(grown.output)), np.zeros(len(grown.output), int), np.empty(0))
         parents: Front | None = None
+        front = Front(np.empty(0, int), np.empty(0, int), np.empty(0))
         for level in range(terms.depth):
-            extra = self._extra_blocks() if level == 0 else {}
-            total = yield self._ask_level(grown, front, level, extra, step=f"round {round + 1}, level {level + 1}")
-            if level and total.is_new_roster:
-                self.notes.append(
-                    f"round {round + 1}: a site dropped out, so its trees end at depth {level}, the last one of all sites' sums"
-                )
-                break
+            step = f"round {round + 1}, level {level + 1}"
             if level == 0:
+                root = grown.join_roots(self.loss.outputs)
+                asked = Front(np.arange(self.loss.outputs), np.zeros(self.loss.outputs, int), np.empty(0))
+                total = yield self._ask_level(root, asked, level, self._extra_blocks(), step=step)
                 self._note_extra(total)
                 if self.has_ended:
                     return
-            front = self._read_level(total, grown, front, parents)
+                front = grown.share_roots(root, self._read_level(total, root, asked, None))
+            else:
+                total = yield self._ask_level(grown, front, level, {}, step=step)
+                if total.is_new_roster:
+                    self.notes.append(
+                        f"round {round + 1}: a site dropped out, so its trees end at depth {level}, the last one of all "
+                        "sites' sums"
+                    )
+                    break
+                front = self._read_level(total, grown, front, parents)
             parents = self._split(grown, front)
             if level + 1 == terms.depth or not len(parents.tree):
                 break

@@ -88,7 +88,7 @@ class _Parsed:
         self.columns = parse_columns(str(v["columns"]))
         self.edges, self.edge_counts = unpack_edges(v["edges"], v["edge_counts"])
         self.edges_key = _digest([str(v["columns"]).encode(), self.edges, self.edge_counts])
-        self.column, self.value = np.asarray(v["column"], int), np.asarray(v["value"], np.float64)
+        self.column, self.value = np.asarray(v["column"], int), spread_values(np.asarray(v["value"], np.float64))
         self.masks, self.output = _join_masks(v["low"], v["high"]), np.asarray(v["output"], int)
         self.start = np.asarray(v["start"], np.float64)
         self.loss = read_loss(question)
@@ -198,24 +198,17 @@ def _sum_level(question: Question, sites: _Sites) -> dict[str, Array]:
     outputs, chosen = np.asarray(v["grow_output"], int), np.asarray(v["tree_columns"], int)
     tree, node = np.asarray(v["asked_tree"], int), np.asarray(v["asked_node"], int)
     places, widths, count = _places(parsed, stored, len(outputs)), parsed.edge_counts + 2, len(sites.rows)
-    seen: dict[
-        tuple[int, int], tuple[Array, Array]
-    ] = {}  # sums of all rows by output and column: trees share their root
     parts = []
     for t in np.unique(tree).tolist():
         k, asked = int(outputs[t]), node[tree == t]
-        weights = (g[k], None if packed is None else packed[k])
-        if places is None:
-            todo = [c for c in chosen[t].tolist() if (k, c) not in seen]
-            found = _count(stored.bins, todo, widths, stored.site, count, weights)
-            seen |= {(k, c): pair for c, pair in zip(todo, found, strict=True)}
-            columns = [seen[k, c] for c in chosen[t].tolist()]
-        else:
+        mine = stored.site
+        if places is not None:
             number = np.full(2 * parsed.grow_column.shape[1] + 1, -1)
             number[asked] = np.arange(len(asked))
             mine = number[places[t]]
             mine = np.where(mine >= 0, mine + stored.site * len(asked), -1) if count > 1 else mine
-            columns = _count(stored.bins, chosen[t].tolist(), widths, mine, len(asked) * count, weights)
+        weights = (g[k], None if packed is None else packed[k])
+        columns = _count(stored.bins, chosen[t].tolist(), widths, mine, len(asked) * count, weights)
         parts += [np.concatenate([pair[j] for pair in columns], axis=1).reshape(count, -1) for j in (0, 1)]
     first, second = np.concatenate(parts[::2], axis=1), np.concatenate(parts[1::2], axis=1)
     out: dict[str, Array] = {"g": first, "rows": second}
@@ -394,8 +387,17 @@ def unpack_edges(edges: Any, edge_counts: Any) -> tuple[Array, Array]:
     return out, counts
 
 
+def spread_values(last: Array) -> Array:
+    """Return the values of all nodes, (T, N), from those of the last level: a node has that of the first place below it."""
+    levels = [last]
+    while levels[0].shape[1] > 1:
+        levels.insert(0, levels[0][:, ::2])
+    return np.concatenate(levels, axis=1)
+
+
 def _join_masks(low: Any, high: Any) -> Array:
-    return np.asarray(low, np.uint64) | (np.asarray(high, np.uint64) << np.uint64(32))
+    first, second = np.asarray(low, np.uint64), np.asarray(high, np.uint64)
+    return first if second.shape != first.shape else first | (second << np.uint64(32))
 
 
 def _digest(parts: list[Any]) -> bytes:

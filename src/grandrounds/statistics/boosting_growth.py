@@ -33,10 +33,24 @@ class Forest:
         self.output = np.concatenate([self.output, grown.output.astype(np.int16)])
 
     def values(self) -> dict[str, Value]:
-        """Return the trees as a question carries them, without the nodes of the last level, which are leaves."""
+        """Return the trees as a question carries them: inner nodes, and the values of the last level.
+
+        A leaf above the last level has its value at all places below it.
+        """
         inner = self.nodes // 2
+        value, is_leaf = self.value.copy(), self.column < 0
+        for node in range(inner):
+            for child in (2 * node + 1, 2 * node + 2):
+                value[:, child] = np.where(is_leaf[:, node], value[:, node], value[:, child])
         low, high = split_masks(self.masks[:, :inner])
-        return {"column": self.column[:, :inner], "low": low, "high": high, "value": self.value, "output": self.output}
+        high = high if high.any() else high[:, :0]  # columns of 32 bins need no second half
+        return {
+            "column": self.column[:, :inner],
+            "low": low,
+            "high": high,
+            "value": value[:, inner:],
+            "output": self.output,
+        }
 
 
 @dataclass(eq=False)
@@ -57,6 +71,23 @@ class GrowingTrees:
         self.masks = np.zeros((trees, self.nodes), np.uint64)
         self.sums = np.zeros((trees, self.nodes, 3), np.int64)
         self.bounds = np.broadcast_to([-np.inf, np.inf], (trees, self.nodes, 2)).copy()
+
+    def join_roots(self, outputs: int) -> GrowingTrees:
+        """Return one tree for each output with the columns of all trees: the roots of an output's trees have the same sums."""
+        columns = np.unique(self.columns)
+        return GrowingTrees(np.tile(columns, (outputs, 1)), np.arange(outputs), self.nodes)
+
+    def share_roots(self, joined: GrowingTrees, roots: Front) -> Front:
+        """Return the roots of all trees, with the histograms of their own columns.
+
+        Args:
+            joined: What `join_roots` returned.
+            roots: Its nodes, with histograms.
+        """
+        places = np.searchsorted(joined.columns[0], self.columns)
+        self.sums[:, 0] = joined.sums[self.output, 0]
+        trees = np.arange(len(self.output))
+        return Front(trees, np.zeros(len(trees), int), roots.histograms[self.output[:, None], places])
 
 
 @dataclass(eq=False)

@@ -56,8 +56,12 @@ class BoostedTrees(ExactMethod):
     @classmethod
     def foresee_numbers(cls, settings: Any, columns: int) -> int | None:
         terms = trees_terms(_sizes(settings), ())
-        nodes = terms.rounds * terms.parallel * 2 ** (terms.depth - 1)  # the smaller child of every split
-        return int(nodes * np.ceil(terms.share * columns) * terms.bins * _LEVEL_NUMBERS)
+        nodes = (
+            terms.rounds * terms.parallel * (2 ** (terms.depth - 1) - 1)
+        )  # the smaller child of every split but the root
+        roots = terms.rounds * columns * (1 - (1 - terms.share) ** terms.parallel)  # of all columns that a tree may use
+        cells = nodes * np.ceil(terms.share * columns) + np.ceil(roots)
+        return int(cells * terms.bins * _LEVEL_NUMBERS)
 
     @classmethod
     def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:
