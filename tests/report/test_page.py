@@ -363,7 +363,7 @@ def test_a_comparison_has_a_report_of_its_own(compared):
     assert page.addresses == []
     first, second = (a.label for a in result.arms)
     pair = result.paired(result.arms[1], "log_loss")
-    row = [r for r in page.rows if r[0] == second and "2 runs: no interval" in r][-1]
+    row = next(r for r in page.rows if r[0] == second and f"{pair.difference:+.4f}" in r)
     assert row[1] == "2" and row[6] == f"{pair.difference:+.4f}"
     assert "Means and 95% intervals" in page.titles()
     assert "Accuracy, by round" in page.titles()
