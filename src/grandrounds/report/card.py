@@ -15,8 +15,10 @@ from grandrounds.metrics.scores import BY_NAME, HEADLINE, Place, shown_in
 from grandrounds.report.document import (
     has_test_rows,
     is_from_sums,
+    is_random,
     model_line,
     number,
+    reads_columns,
     rounds_line,
     sites_line,
     span,
@@ -101,7 +103,7 @@ def _facts(summary: RunSummary, plan: Plan) -> str:
     counts = {part: sum(r[part] for r in rows) for part in ("train", "val", "test")}
     data, inputs = plan.data, " x ".join(map(str, summary.inputs))
     facts = {
-        "model": f"{model_line(summary)} from {inputs} inputs",
+        "model": model_line(summary) if reads_columns(summary) else f"{model_line(summary)} from {inputs} inputs",
         **_training_facts(summary),
         "data": str(summary.data),
         "outcome": str(data.label or "the class of an image"),
@@ -114,10 +116,11 @@ def _facts(summary: RunSummary, plan: Plan) -> str:
 
 
 def _training_facts(summary: RunSummary) -> dict[str, str]:
-    """Tell how the model was trained; a fit from sums has exchanges, and neither a seed nor a learning rate."""
+    """Tell how the model was trained; a fit from sums has exchanges, and most have no seed."""
+    seed = f", seed {summary.seed}" if is_random(summary) else ""
     if is_from_sums(summary):
-        return {"fitted by": f"{summary.method}, from sums over all hospitals in {rounds_line(summary)}"}
-    return {"trained by": f"{summary.method}, {rounds_line(summary)}, seed {summary.seed}"}
+        return {"fitted by": f"{summary.method}, from sums over all hospitals in {rounds_line(summary)}{seed}"}
+    return {"trained by": f"{summary.method}, {rounds_line(summary)}{seed}"}
 
 
 def _decision_facts(summary: RunSummary) -> dict[str, str]:

@@ -191,8 +191,14 @@ def about_line(summary: RunSummary) -> str:
     """Describe a run in a line: its sites, its rounds or exchanges and its model; a run without a model has none."""
     if not summary.parameters:
         return f"{sites_line(summary)}, {rounds_line(summary)}"
-    seed = "" if is_from_sums(summary) else f", seed {summary.seed}"
+    seed = f", seed {summary.seed}" if is_random(summary) else ""
     return f"{sites_line(summary)}, {rounds_line(summary)}, {model_line(summary)}{seed}"
+
+
+def is_random(summary: RunSummary) -> bool:
+    """Tell whether the seed of a run has an effect: of fits from sums on the columns of trees, and on noise."""
+    noisy = bool((summary.get("shapes") or {}).get("private"))
+    return not is_from_sums(summary) or bool(summary.get("trees")) or noisy
 
 
 def is_from_sums(summary: RunSummary) -> bool:
@@ -206,6 +212,11 @@ def rounds_line(summary: RunSummary) -> str:
     return f"{summary.rounds} {name}{'' if summary.rounds == 1 else 's'}"
 
 
+def reads_columns(summary: RunSummary) -> bool:
+    """Tell whether the model reads whole columns, so that the number of its inputs says nothing to people."""
+    return any(summary.get(key) for key in ("card", "trees", "shapes"))
+
+
 def model_line(summary: RunSummary) -> str:
     """Describe the model of a run: by its terms, trees or columns where people read those, else by its parameters."""
     card, trees, shapes = (summary.get(key) or {} for key in ("card", "trees", "shapes"))
@@ -215,7 +226,7 @@ def model_line(summary: RunSummary) -> str:
         return f"{trees['trees']:,} boosted trees of depth {trees.get('depth')}"
     if shapes.get("columns"):
         used = sum(bool(c.get("used", True)) for c in shapes["columns"])
-        return f"additive model of {used} columns" + (f" of {len(shapes['columns'])}" if used < len(shapes["columns"]) else "")
+        return f"additive model that uses {used} of {len(shapes['columns'])} columns"
     return f"{summary.model} with {summary.parameters:,} parameters"
 
 
