@@ -121,6 +121,14 @@ def test_another_run_gets_a_card_beside_it_once(tmp_path, no_browser):
     assert shown.returncode == 0 and "fitted one" not in shown.stdout
 
 
+def test_a_run_without_test_rows_has_a_card_and_no_charts(tmp_path, no_browser):
+    settings = {**QUICK, "method.card.terms": 3, "method.card.route": "direct", "split.test": 0.0, "split.val": 0.0}
+    run = gr.run("heart", model="card", settings=settings, out=tmp_path / "all", progress=False)
+    found = gr.card(run)
+    assert found.performance.rows == 0 and "no test rows" in found.performance.notes[0]
+    assert "Decision curve" not in found.svg() and sum(t.rows for t in found.card.totals) == 920
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

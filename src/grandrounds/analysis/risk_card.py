@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ALL_SITES = "all hospitals"
 
+_SCORES = ("auroc", "auroc_low", "auroc_high", "brier", "log_loss")
 _FEW_EVENTS = 10
 _GROUP = 10  # fewest rows of a point of the calibration curve
 _POINTS = 8  # most points of it
@@ -86,7 +87,7 @@ def _evaluate(run: Run, rows: Table, place: str, notes: tuple[str, ...]) -> Card
         place,
         len(y),
         events,
-        {k: float(scores[k]) for k in ("auroc", "auroc_low", "auroc_high", "brier", "log_loss") if k in scores},
+        {k: float(scores[k]) for k in _SCORES if k in scores},
         calibrate_points(risk, y),
         {name: [_number(v) for v in np.ravel(getattr(curve, name))] for name in ("thresholds", "model", "treat_all")},
         (*notes, *([few] if few else [])),
@@ -127,9 +128,12 @@ def _performance_of_run(run: Run) -> CardPerformance:
     ):
         if n:
             points.append(CalibrationPoint(predicted, observed, *share_interval(observed, n), int(n)))
-    count = int(final["count"])
+    count = int(final["count"] or 0)
     events = sum(round(p.observed * p.rows) for p in points)
-    kept = {k: float(final[k]) for k in ("auroc", "auroc_low", "auroc_high", "brier", "log_loss") if k in final}
+    kept = {k: float(final[k]) for k in _SCORES if final.get(k) is not None}
+    if not count:
+        notes = ("The run has no test rows: give rows with --table to see calibration and net benefit.",)
+        return CardPerformance(ALL_SITES, 0, 0, notes=notes)
     return CardPerformance(ALL_SITES, count, events, kept, tuple(points), dict(summary.get("decision_curve") or {}))
 
 
