@@ -366,3 +366,16 @@ def test_a_hospital_of_one_class_alone_has_an_intercept_and_no_shapes(y):
     assert predict(columns, result, rows.x) == pytest.approx(np.full(len(rows), (2 * y - 1) * np.log(40.5 / 0.5)))
     few = fit(terms, {"s": Rows(rows.x[:6], np.array([0.0, 0, 1, 0, 1, 0]))})
     assert predict(columns, few, rows.x) == pytest.approx(np.full(len(rows), np.log(2 / 4)))
+
+
+def test_counts_over_two_orders_of_magnitude_take_few_exchanges():
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(600, 1))
+    y = rng.poisson(np.exp(1 + 1.5 * x[:, 0])).astype(float)
+    columns, record = (Column("a", 0),), Record()
+    terms = gam_terms(OPTIONS, columns, task=COUNT, outcome=Outcome(COUNT, 0.0, float(y.mean())))
+    result = fit(terms, {"s": Rows(x, y)}, record)
+    assert record.exchanges <= 10
+    inner = np.abs(x[:, 0]) < 1.5
+    found = predict(columns, result, x)[inner] + np.log(y.mean())
+    assert np.sqrt(np.mean((found - (1 + 1.5 * x[inner, 0])) ** 2)) < 0.15

@@ -43,7 +43,7 @@ CLOSE = 0.02
 """The fit ends at steps of this root mean square, in standard errors."""
 
 _HALVINGS = 10
-_LONGEST = 2.0  # largest step of a coefficient in Poisson regression
+_LONGEST = 10.0  # largest step of a coefficient in Poisson regression
 _CHUNK = 8192  # rows whose inputs are in memory at a time
 
 
