@@ -14,6 +14,7 @@ import pytest
 import grandrounds as gr
 from grandrounds.core.errors import GrandRoundsError
 from grandrounds.core.plan import Settings
+from grandrounds.data.table import Table
 from grandrounds.keeper.accounting.ask_costs import ask_cost
 from grandrounds.keeper.accounting.terms import RowCounts, Terms
 from grandrounds.methods.exact.private_gam import COUNTS, PrivateGAMSite
@@ -170,7 +171,9 @@ def test_a_site_charges_by_its_own_reading_of_the_question():
 def test_the_scores_follow_from_the_noisy_counts_alone(runs):
     """The server's half has no other input: the same counts give the same scores."""
     shapes = runs["local"].summary["shapes"]
-    assert len(shapes["notes"]) == 2 and "noise of standard deviation" in shapes["notes"][0]
+    assert len(shapes["notes"]) == 3 and "noise of standard deviation" in shapes["notes"][0]
+    assert "Each of 4 sites added the whole noise" in shapes["notes"][2] and "50% less" in shapes["notes"][2]
+    assert len(runs["secure"].summary["shapes"]["notes"]) == 2
     counts = np.arange(BINS.cells, dtype=float)
     one, other = (fit_scores(BINS, counts, noise=2.0) for _ in range(2))
     assert all((a.score == b.score).all() for a, b in zip(one.columns, other.columns, strict=True))
@@ -215,3 +218,16 @@ def test_more_than_two_classes_are_refused(tmp_path):
     data = {**PUBLIC, "levels": {**PUBLIC["levels"], "died": ["0", "1", "2"]}}
     with pytest.raises(GrandRoundsError, match="two classes"):
         gr.run(experiment(data=data), table=patients([60, 50, 70], classes=3), out=tmp_path / "r")
+
+
+def test_the_risk_is_of_the_event_where_it_is_the_first_class(tmp_path):
+    table = patients(SIZES)
+    words = np.where(table.columns["died"] == 1, "dead", "well").astype(object)
+    named = Table.from_mapping({**table.columns, "died": words}, source="patients.csv")
+    data = {**PUBLIC, "levels": {**PUBLIC["levels"], "died": ["dead", "well"]}, "event": "dead"}
+    run = gr.run(experiment(data=data), table=named, out=tmp_path / "r")
+    assert run.summary["final"]["auroc"] > 0.65
+    risk = run.model.predict(named).risk
+    assert risk[words == "dead"].mean() > risk[words == "well"].mean() + 0.1
+    lactate = next(c for c in run.summary["shapes"]["columns"] if c["name"] == "lactate")
+    assert lactate["effect"][-2] > lactate["effect"][0], "shapes are of the event"

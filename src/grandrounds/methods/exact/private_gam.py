@@ -231,6 +231,11 @@ def _record(server: Server, bins: ScoreBins, scores: PrivateScores, sites: Seque
         "Columns that tell the same are counted twice: the score ranks patients, and its probabilities are too extreme unless "
         "they are calibrated (evaluation.calibrate = 'platt'), which multiplies all effects by one slope.",
     ]
+    if server.secure is None and len(sites) > 1:
+        notes.append(
+            f"Each of {len(sites)} sites added the whole noise; with privacy.secure = true the sum would have "
+            f"{1 - 1 / math.sqrt(len(sites)):.0%} less of it, or nearly so."
+        )
     return {
         "intercept": scores.intercept,
         "family": "logistic",
