@@ -42,13 +42,21 @@ class RiskCard:
         return self.record.card
 
     def svg(self) -> str:
-        """Draw the sheet as SVG."""
+        """Draw the sheet as SVG.
+
+        Returns:
+            The text of the drawing.
+        """
         from grandrounds.report.figures.card import card_sheet
 
         return card_sheet(self.record, self.performance)
 
     def html(self) -> str:
-        """Write the sheet as an HTML page that prints on one sheet of paper."""
+        """Write the sheet as an HTML page that prints on one sheet of paper.
+
+        Returns:
+            The text of the page.
+        """
         from grandrounds.report.risk_card import risk_card_page
 
         return risk_card_page(self.record, self.performance, self._provenance().tag)
