@@ -54,6 +54,15 @@ def test_the_dot_lies_on_the_shape_where_the_contribution_says(clinician):
     assert a - b == pytest.approx(own_a - own_b, abs=0.05 + 0.05 * abs(own_a - own_b))
 
 
+def test_a_fit_from_sums_counts_exchanges_in_the_list_and_on_its_page(clinician):
+    line = next(one for one in clinician.get("/api/runs").json() if one["name"] == "gam")
+    assert line["is_exact"] and line["of"] == line["rounds"]
+    told = f"{line['rounds']} exchanges"
+    assert told in clinician.get("/").text
+    page = " ".join(clinician.get("/run", params={"run": "gam"}).text.split())
+    assert f'<span id="rounds">{line["rounds"]}</span> exchanges' in page and "learning rate" not in page
+
+
 def test_a_column_without_a_shape_has_no_figure(clinician):
     for column in ("nothing", "hospital"):
         query = {"run": "gam", "case": 80, "figure": "shape", "column": column}

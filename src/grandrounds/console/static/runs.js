@@ -92,7 +92,7 @@
       tag.className = `tag ${told.state}`;
       const cell = row.querySelector(".rounds");
       cell.dataset.value = told.rounds;
-      cell.firstChild.textContent = `${told.rounds} of ${told.of}`;
+      cell.firstChild.textContent = "exact" in cell.dataset ? `${told.rounds} ${told.rounds === 1 ? "exchange" : "exchanges"}` : `${told.rounds} of ${told.of}`;
       const bar = cell.querySelector("progress");
       if (bar) bar.value = told.rounds;
     }

@@ -13,6 +13,7 @@ from grandrounds.core.plugins import last_word
 from grandrounds.core.records import RunSummary
 from grandrounds.core.redact import hide
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.methods import METHODS, is_exact
 from grandrounds.metrics import Place, shown_in
 from grandrounds.metrics.fairness import decision_metric, worst_site
 from grandrounds.metrics.names import metric_label
@@ -35,6 +36,7 @@ class RunLine(BaseModel):
     sites: int | None = None
     rounds: int = 0
     of: int = 0
+    is_exact: bool = False  # rounds are exchanges of sums, and their number is not known before
     seed: int | None = None
     changed: float = 0.0
     metrics: dict[str, float | None] = {}
@@ -69,6 +71,7 @@ def _line(entry: RunEntry) -> RunLine:
         "method": last_word(str(plan["method"]["name"])),
         "model": last_word(str(plan["model"]["name"])),
         "of": int(plan["method"]["rounds"]),
+        "is_exact": plan["method"]["name"] in METHODS and is_exact(str(plan["method"]["name"])),
         "seed": int(plan["seed"]),
     }
     if line["state"] != FINISHED:
@@ -77,7 +80,7 @@ def _line(entry: RunEntry) -> RunLine:
     summary = run.summary
     worst, spent = worst_site(summary["per_site"]), summary["privacy"].get("epsilon")
     return RunLine(
-        **{**line, "data": str(summary["data"])},
+        **{**line, "data": str(summary["data"]), **({"of": int(summary["rounds"])} if line["is_exact"] else {})},
         sites=int(summary["sites"]["all"]),
         rounds=int(summary["rounds"]),
         metrics={name: decision_metric(name, summary["final"]) for name in SHOWN},
