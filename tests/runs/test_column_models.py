@@ -10,9 +10,11 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.case.case_page import value_text
+from grandrounds.analysis.case.rows import RunRows
 from grandrounds.data.dataset import read_new_rows
 from grandrounds.data.table import Table
 from grandrounds.explain.quality import randomize
+from grandrounds.models.dense import class_probabilities
 from grandrounds.runs.export import to_onnx
 from grandrounds.runs.export_trees import to_lightgbm
 from grandrounds.runs.model import TrainedModel
@@ -222,3 +224,28 @@ def test_trees_of_a_number_have_the_same_bits_for_any_division(tmp_path):
     pooled = fit(tmp_path / "pooled", "trees", "pooled", table, data=section).model
     assert three.encoding.outcome == pooled.encoding.outcome
     assert np.array_equal(three.theta, pooled.theta)
+
+
+@pytest.mark.data("eicu_demo")
+def test_trees_of_104_real_columns_in_onnx_runtime_and_lightgbm(tmp_path):
+    ort, lightgbm = pytest.importorskip("onnxruntime"), pytest.importorskip("lightgbm")
+    run = fit(tmp_path / "eicu", "trees", "pooled", data={"name": "eicu-demo"})
+    model, data = run.model, RunRows.read(run, None).consortium.data
+    x = model.encoding.encode(data, np.float64)
+    expected = class_probabilities(model.net.logits(model.theta, x))
+    feed = {}
+    for column in model.net.columns:
+        if column.is_category:
+            j = data.categorical_names.index(column.name)
+            words = ["" if code < 0 else data.vocabulary[j][code] for code in data.codes[:, j].tolist()]
+            feed[column.name] = np.array(words, object)[:, None]
+        else:
+            number = data.numeric[:, data.numeric_names.index(column.name)]
+            feed[column.name] = number.astype(np.float32)[:, None]
+    session = ort.InferenceSession(to_onnx(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, feed)[0], expected, atol=1e-6)
+    booster = lightgbm.Booster(model_str=to_lightgbm(model))
+    np.testing.assert_allclose(booster.predict(model.net.values(x)), expected[:, 1], atol=1e-12)
+    shares = model.net.shapley(model.theta, x, x[:100]).sum(axis=2)
+    logits = model.net.logits(model.theta, x)
+    np.testing.assert_allclose(shares, logits - logits[:100].mean(axis=0), atol=1e-10)
