@@ -242,6 +242,32 @@ def test_a_group_of_sites_answers_as_each_of_them_does():
         assert compared == 6
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("grow_column", np.array([[9], [0]])),
+        ("asked_node", np.array([5, 5])),
+        ("tree_columns", np.array([[0, 9], [0, 1]])),
+        ("value", np.zeros((1, 3))),
+        ("output", np.full(99, 1)),
+        ("edge_counts", np.zeros(2, np.uint8)),
+        ("columns", "[]"),
+        ("start", None),
+    ],
+)
+def test_a_question_that_does_not_fit_itself_is_refused(name, value):
+    rows, _ = make("classification")
+    record = Record()
+    fit("classification", rows, record=record)
+    question = [q for q in record.questions if q.kind == LEVEL][4]
+    assert ANSWERS[LEVEL](question, rows)["g"].any()
+    values = {**question.values, name: value}
+    if value is None:
+        del values[name]
+    with refused("malformed-message"):
+        ANSWERS[LEVEL](replace(question, values=values), rows)
+
+
 def test_a_site_without_rows_answers_zeros():
     rows, _ = make("count")
     none = take(rows, np.empty(0, int))

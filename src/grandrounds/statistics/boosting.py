@@ -105,7 +105,7 @@ class _Fit:
         self.loss_scale = 1.0
         self.validation: list[float] = []
         self.best, self.rounds, self.empty = 0, 0, 0
-        self.has_ended = False
+        self.has_ended, self.has_dropped = False, False
         self.next_baseline: Array | None = None
         self.notes = self._first_notes()
 
@@ -150,13 +150,14 @@ class _Fit:
                 raise BadInput("every count is 0: nothing can be learnt", code="constant-label")
             self.start[0] = np.log(mean) if self.loss.name == POISSON else mean
         else:
-            counts = yield from count_by_cell(least=LEAST)
-            least = max(LEAST, int(counts.events.sum()) // INTERVALS)
+            smallest = max(LEAST, self.terms.least_in_bin)
+            counts = yield from count_by_cell(least=smallest)
+            least = max(smallest, int(counts.events.sum()) // INTERVALS)
             self.counts = merge_cells(counts, least)
             if not len(self.counts.ends):
                 raise BadInput(
-                    f"survival trees need {LEAST} events with as many rows at risk after them; there are "
-                    f"{int(counts.events.sum())} events: use a larger table, or fewer sites",
+                    f"survival trees need {smallest} events with as many rows at risk after them; there are "
+                    f"{int(counts.events.sum())} events: use a larger table",
                     code="too-few-events",
                 )
             events, at_risk = self.counts.events[0], self.counts.at_risk[0]
@@ -188,6 +189,7 @@ class _Fit:
             else:
                 total = yield self._ask_level(grown, front, level, {}, step=step)
                 if total.is_new_roster:
+                    self.has_dropped = True
                     self.notes.append(
                         f"round {round + 1}: a site dropped out, so its trees end at depth {level}, the last one of all "
                         "sites' sums"
@@ -277,7 +279,13 @@ class _Fit:
     def _note_extra(self, total: Total) -> None:
         if self.terms.early_stop:
             self.note_loss(total)
-        if "risk" in total.values and self.counts is not None and self.loss.baseline is not None:
+        self.has_dropped |= total.is_new_roster  # events were counted over other sites: the baseline stays
+        if (
+            "risk" in total.values
+            and self.counts is not None
+            and self.loss.baseline is not None
+            and not self.has_dropped
+        ):
             # one Newton step of each interval's log-odds, for the next round
             expected, curvature = total["risk"] / find_scale(float(self.bins.total))
             step = (self.counts.events[0] - expected) / np.maximum(curvature, 1.0)
@@ -285,6 +293,8 @@ class _Fit:
 
     def note_loss(self, total: Total) -> None:
         """Record the validation loss of the finished trees, and end the fit if it has not fallen for a while."""
+        if len(self.validation) > self.rounds:  # a round without any split before
+            return
         if total.is_new_roster:  # losses of other sites: compare none of them
             self.validation = [float("nan")] * self.rounds
             self.best = self.rounds
@@ -370,7 +380,7 @@ class _Fit:
 
     def _finish(self, grown: GrowingTrees) -> None:
         """Compute the leaves of a round's trees and add the trees; a round without any split adds none."""
-        if self.loss.name == HAZARD:
+        if self.next_baseline is not None:
             self.loss = replace(self.loss, baseline=self.next_baseline)
         if not (grown.column >= 0).any():
             self.empty += 1

@@ -16,7 +16,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.models.column_trees import bin_values
+from grandrounds.core.errors import BadInput
+from grandrounds.models.column_trees import MOST_BINS, bin_values
 from grandrounds.models.columns import parse_columns
 from grandrounds.models.tree_scores import add_scores
 from grandrounds.statistics.boosting_bins import COUNTS, answer_counts, read_values
@@ -70,51 +71,80 @@ class _Sites:
         group = self.key.validation
         return None if group is None else _Sites(group, group.rows)
 
-    def sum(self, site: Array, values: Array, *, width: int = 1, cell: Array | None = None) -> Array:
-        """Add whole numbers (n,) by site, and by cell of each row if given: (sites, width)."""
-        place = site if cell is None else site * width + cell
-        return np.bincount(place, values, minlength=len(self.rows) * width).reshape(len(self.rows), width)
+    def sum(self, site: Array, values: Array) -> Array:
+        """Add whole numbers (n,) by site, (sites,)."""
+        return np.bincount(site, values, minlength=len(self.rows))
 
 
 @dataclass(eq=False)
 class _Parsed:
-    """The trees and bins of a question, parsed once for all sites of a process."""
+    """The trees and bins of a question, parsed and checked once for all sites of a process."""
 
     question: InitVar[Question]
-    digests: dict[int, bytes] = field(default_factory=dict)
+    digests: dict[tuple[str, int], bytes] = field(default_factory=dict)
 
     def __post_init__(self, question: Question) -> None:
-        v: Any = question.values
+        try:
+            self._parse(question.values)
+            self.loss = read_loss(question)
+            sound = self._is_sound(question.values)
+        except (KeyError, ValueError, TypeError, IndexError):
+            sound = False
+        if not sound:
+            raise BadInput(
+                f"the question '{question.kind}' has trees that do not fit each other", code="malformed-message"
+            )
+
+    def _parse(self, v: Any) -> None:
         self.columns = parse_columns(str(v["columns"]))
         self.edges, self.edge_counts = unpack_edges(v["edges"], v["edge_counts"])
         self.edges_key = _digest([str(v["columns"]).encode(), self.edges, self.edge_counts])
         self.column, self.value = np.asarray(v["column"], int), spread_values(np.asarray(v["value"], np.float64))
         self.masks, self.output = _join_masks(v["low"], v["high"]), np.asarray(v["output"], int)
         self.start = np.asarray(v["start"], np.float64)
-        self.loss = read_loss(question)
         texts = [f"{v[name]}".encode() for name in ("loss", "outputs", "centre", "unit")]
         times = [np.asarray(v[name]) for name in ("ends", "baseline", "spread") if name in v]
         self.outcome_key = _digest([*texts, *times[:1]])
         self.loss_key = _digest([*texts, *times])
         if "grow_column" in v:
-            self.grow_column, self.grow_masks = (
-                np.asarray(v["grow_column"], int),
-                _join_masks(v["grow_low"], v["grow_high"]),
-            )
+            self.grow_column = np.asarray(v["grow_column"], int)
+            self.grow_masks = _join_masks(v["grow_low"], v["grow_high"])
+            self.grow_output, self.tree_columns = np.asarray(v["grow_output"], int), np.asarray(v["tree_columns"], int)
+            self.asked_tree, self.asked_node = np.asarray(v["asked_tree"], int), np.asarray(v["asked_node"], int)
+
+    def _is_sound(self, v: Any) -> bool:
+        """Check shapes and ranges: a question may come from a server that is wrong."""
+        columns, outputs, trees = len(self.columns), self.loss.outputs, len(self.column)
+
+        def within(array: Array, low: int, high: int) -> bool:
+            return not array.size or (int(array.min()) >= low and int(array.max()) < high)
+
+        sound = len(self.edge_counts) == columns and within(self.edge_counts, 0, MOST_BINS - 1)
+        sound &= self.masks.shape == self.column.shape and self.value.shape == (trees, 2 * self.column.shape[1] + 1)
+        sound &= self.start.shape == (outputs,) and self.output.shape == (trees,) and within(self.output, 0, outputs)
+        sound &= within(self.column, -1, columns)
+        if "grow_column" in v:
+            growing, inner = self.grow_column.shape
+            sound &= self.grow_masks.shape == (growing, inner) and within(self.grow_column, -1, columns)
+            sound &= self.tree_columns.ndim == 2 and len(self.tree_columns) == growing == len(self.grow_output)
+            sound &= within(self.tree_columns, 0, columns) and within(self.grow_output, 0, outputs)
+            sound &= self.asked_tree.shape == self.asked_node.shape and len(self.asked_tree) > 0
+            sound &= within(self.asked_tree, 0, growing) and within(self.asked_node, 0, 2 * inner + 1)
+        return bool(sound)
 
     def growth_key(self, inner: int) -> bytes:
         """Return the digest of the first inner nodes of the growing trees."""
-        if -inner not in self.digests:
+        if ("growth", inner) not in self.digests:
             parts = (self.grow_column[:, :inner], self.grow_masks[:, :inner])
-            self.digests[-inner] = _digest([self.key(len(self.column)), *parts])
-        return self.digests[-inner]
+            self.digests["growth", inner] = _digest([self.key(len(self.column)), *parts])
+        return self.digests["growth", inner]
 
     def key(self, trees: int) -> bytes:
         """Return the digest of the first trees."""
-        if trees not in self.digests:
+        if ("trees", trees) not in self.digests:
             parts = (self.column, self.masks, self.value, self.output)
-            self.digests[trees] = _digest([self.edges_key, self.start, *(part[:trees] for part in parts)])
-        return self.digests[trees]
+            self.digests["trees", trees] = _digest([self.edges_key, self.start, *(part[:trees] for part in parts)])
+        return self.digests["trees", trees]
 
 
 _STORED: WeakKeyDictionary[Rows | RowGroup, _Stored] = WeakKeyDictionary()
@@ -192,11 +222,10 @@ def _only(blocks: Blocks) -> Blocks:
 
 def _sum_level(question: Question, sites: _Sites) -> dict[str, Array]:
     """Return the blocks of a level, with the sites as first axis."""
-    v, parsed, stored = question.values, _parse(question), _store(question, sites)
+    parsed, stored = _parse(question), _store(question, sites)
     g, h = _whole_gradients(question, sites, stored)
     packed = h + _PACK if parsed.loss.has_curvature else None
-    outputs, chosen = np.asarray(v["grow_output"], int), np.asarray(v["tree_columns"], int)
-    tree, node = np.asarray(v["asked_tree"], int), np.asarray(v["asked_node"], int)
+    outputs, chosen, tree, node = parsed.grow_output, parsed.tree_columns, parsed.asked_tree, parsed.asked_node
     places, widths, count = _places(parsed, stored, len(outputs)), parsed.edge_counts + 2, len(sites.rows)
     parts = []
     for t in np.unique(tree).tolist():
@@ -326,7 +355,7 @@ def _sum_losses(question: Question, sites: _Sites) -> Array:
     y, last = _outcome(parsed, mine, stored)
     assert stored.scores is not None
     losses = np.rint(row_losses(parsed.loss, y, last, stored.scores) * float(question.values["loss_scale"]))
-    return np.concatenate([mine.sum(stored.site, losses), mine.sum(stored.site, np.ones(len(losses)))], axis=1)
+    return np.stack([mine.sum(stored.site, losses), mine.sum(stored.site, np.ones(len(losses)))], axis=1)
 
 
 def _sum_hazards(question: Question, sites: _Sites, stored: _Stored) -> Array:
@@ -337,7 +366,7 @@ def _sum_hazards(question: Question, sites: _Sites, stored: _Stored) -> Array:
     p, odds = interval_hazards(parsed.loss, last, stored.scores[0])
     scale = float(question.values["scale_in_time"])
     both = np.concatenate([np.rint(p * scale), np.rint(p * odds * scale)])
-    return np.stack([sites.sum(stored.site, row)[:, 0] for row in both], axis=1).reshape(len(sites.rows), 2, -1)
+    return np.stack([sites.sum(stored.site, row) for row in both], axis=1).reshape(len(sites.rows), 2, -1)
 
 
 def _parse(question: Question) -> _Parsed:

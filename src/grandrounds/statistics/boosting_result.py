@@ -46,7 +46,8 @@ class TreesResult:
         cells: Rows in the cells of all histograms.
         rows: (C, 64) rows of all sites in each bin.
         points: (C, 64) a value in the middle of each bin's rows.
-        validation: Mean validation loss before the first round and after each; empty without early stopping.
+        validation: Mean validation loss before the first round and after each; empty without early stopping. NaN for rounds
+            before a site dropped out.
         notes: Sentences for the report.
     """
 
@@ -64,6 +65,11 @@ class TreesResult:
         """The arrays of the model."""
         return self.trees.arrays
 
+    @property
+    def losses(self) -> list[float | None]:
+        """The validation losses as JSON values."""
+        return [None if np.isnan(loss) else loss for loss in self.validation]
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
         return {
@@ -74,7 +80,7 @@ class TreesResult:
             "cells": vars(self.cells),
             "rows": np.asarray(self.rows).tolist(),
             "points": np.asarray(self.points).tolist(),
-            "validation": list(self.validation),
+            "validation": self.losses,
             "notes": list(self.notes),
         }
 
@@ -92,7 +98,7 @@ class TreesResult:
             Cells(**values["cells"]),
             np.asarray(values["rows"], np.int64),
             np.asarray(values["points"], np.float64),
-            tuple(map(float, values["validation"])),
+            tuple(np.nan if loss is None else float(loss) for loss in values["validation"]),
             tuple(map(str, values["notes"])),
         )
 

@@ -159,7 +159,7 @@ class StatisticSite(SitePlugin):
         question = read_question(ask)
         if len(members) > 1 and question.kind in GROUP_ANSWERS:
             blocks = GROUP_ANSWERS[question.kind](question, self._group(members))
-            sums = np.concatenate([blocks[name].reshape(len(members), -1) for name in question.blocks], axis=1)
+            sums = np.array([pack_blocks(question, {n: b[k] for n, b in blocks.items()}) for k in range(len(members))])
         else:
             rows = [self._rows_of(k) for k in members.tolist()]
             sums = np.array([pack_blocks(question, ANSWERS[question.kind](question, mine)) for mine in rows])
@@ -367,7 +367,9 @@ class ExactMethod(Method):
             vectors = np.asarray(answers["sums"], float).reshape(len(answers), -1)
             vector: Array = vectors.sum(axis=0) if len(vectors) else np.zeros(question.numbers)
             if question.whole and np.abs(vector).max(initial=0.0) > WHOLE_BOUND:
-                raise RunFailed(f"exchange {server.round}: a sum over all sites has more than 30 bits", code="out-of-range")
+                raise RunFailed(
+                    f"exchange {server.round}: a sum over all sites has more than 30 bits", code="out-of-range"
+                )
             shown = vectors if question.by_site else None
             total = self._total(question, vector, answers.sites, before, shown)
             return total, vector, shown, answers.missing

@@ -85,7 +85,7 @@ class BoostedTrees(ExactMethod):
                 "bins": terms.bins,
                 "loss": terms.loss,
                 "cells": result.cells.to_dict(),
-                "validation": list(result.validation),
+                "validation": result.losses,
                 **common,
             }
         }
