@@ -14,7 +14,6 @@ from grandrounds.analysis.case.rows import RunRows
 from grandrounds.analysis.risk_card import calibrate_points
 from grandrounds.report import figure
 from tests.command import rounds
-from tests.support import slow
 
 QUICK = {"explain.sketch": "none", "evaluation.every": 100}
 GOLDEN = """\
@@ -162,7 +161,7 @@ def test_calibration_groups_keep_patients_of_one_risk_together():
     assert points[0].observed == pytest.approx(0.2) and points[1].predicted == pytest.approx((0.8 + 15 + 2.7) / 37)
 
 
-@slow
+@pytest.mark.slow
 def test_the_page_prints_on_one_sheet(run, tmp_path):
     if figure.find_browser() is None:
         pytest.skip("no browser")

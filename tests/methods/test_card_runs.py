@@ -7,7 +7,6 @@ import pytest
 
 import grandrounds as gr
 from grandrounds.analysis.case.rows import RunRows
-from tests.support import slow
 
 QUICK = {"explain.sketch": "none", "evaluation.every": 100}
 
@@ -37,7 +36,7 @@ def test_pooled_rows_give_the_same_model(clear, tmp_path):
     np.testing.assert_allclose(pooled.model.predict(data).risk, clear.model.predict(data).risk, atol=1e-12)
 
 
-@slow
+@pytest.mark.slow
 def test_the_direct_route_needs_no_additive_model(tmp_path):
     run = start(tmp_path / "direct", **{"method.card.route": "direct", "method.card.terms": 6})
     assert "shapes" not in run.summary and run.summary["card"]["route"] == "direct"

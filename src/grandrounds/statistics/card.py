@@ -288,20 +288,21 @@ def fit_steps(
     m = len(kept)
     blocks = {"zz": (m * (m + 1) // 2,), "zt": (m,), "w": (), "t": ()}
     total = yield _question("card.pairs", shared, kept, blocks, "products of steps", whole=scores is None)
-    a, u, weight, factor = _quadratic(total, m, is_outcome=scores is None)
+    a, u, weight, mean = _quadratic(total, m, is_outcome=scores is None)
     fresh = drop_repeats(_square(total["zz"], m), weight, float(total["w"]))
     if len(fresh) < terms.terms:
         raise _too_many_terms(terms.terms, len(fresh))
     kept, a, u, weight = kept.take(fresh), a[np.ix_(fresh, fresh)], u[fresh], weight[fresh]
     if scores is None:
         steps = np.array(search_steps(a, u, terms=terms.terms)[0])
-        a, u = yield from _newton(shared, kept.take(steps), start=np.linalg.solve(a, u)[steps] * 0, rate=factor)
+        slopes = np.linalg.solve(a[np.ix_(steps, steps)], u[steps])
+        first = float(np.log(mean / (1 - mean)) - slopes @ weight[steps] / total["w"])
+        a, u = yield from _newton(shared, kept.take(steps), start=np.array([first, *slopes]))
         kept, weight = kept.take(steps), weight[steps]
         found = round_points(a, u, range(len(steps)), most=terms.points)
     else:
         sets = search_steps(a, u, terms=terms.terms)
         found = min((_rounded(a, u, s, terms.points) for s in sets), key=lambda f: round(f[1], 9))[0]
-    mean = float(total["t"] / total["w"])  # of outcomes, or of log-odds
     base = (np.log(mean / (1 - mean)) if scores is None else mean) - float(
         weight[list(found.steps)] @ np.array(found.points) / total["w"]
     ) / found.scale
@@ -376,10 +377,9 @@ def _quadratic(total: Total, m: int, *, is_outcome: bool) -> tuple[Array, Array,
     return a + RIDGE * np.eye(m), u, weight, mean
 
 
-def _newton(shared: Mapping[str, Value], steps: Candidates, *, start: Array, rate: float) -> Fit[tuple[Array, Array]]:
+def _newton(shared: Mapping[str, Value], steps: Candidates, *, start: Array) -> Fit[tuple[Array, Array]]:
     """Fit a logistic regression on steps, with the ridge, and return the quadratic about its optimum."""
-    k = len(steps)
-    beta = np.array([np.log(rate / (1 - rate)), *start])
+    k, beta = len(steps), start
     blocks: dict[str, tuple[int, ...]] = {"u": (k + 1,), "h": ((k + 1) * (k + 2) // 2,)}
     penalty = np.diag([0.0, *[RIDGE] * k])
     h = np.eye(k + 1)
@@ -444,7 +444,9 @@ def _print_risks(
     size = high - low + 1
     values = {"columns": shared["columns"], **{n: draft[n] for n in ("column", "kind", "value", "points")}, "low": low}
     blocks: dict[str, tuple[int, ...]] = {"rows": (size,), "events": (size,)}
-    total = yield Question("card.totals", values, blocks, step="rows and events by total", cells=("rows", "events"), whole=True)
+    total = yield Question(
+        "card.totals", values, blocks, step="rows and events by total", cells=("rows", "events"), whole=True
+    )
     ranges, said = find_risks(total["rows"], total["events"], first=low, least=terms.least)
     card = Card(written, ranges)
     return CardResult(card, card.arrays(terms.columns), terms.route, scale, base, (*notes, *said))
