@@ -20,7 +20,7 @@ from grandrounds.data.kinds import encoding_from
 from grandrounds.data.public import BEYOND, PublicFacts, make_public_encoding, public_encoding
 from grandrounds.data.row_files import write_bundle
 from grandrounds.data.schema import infer_schema
-from grandrounds.data.sets import public_ranges
+from grandrounds.data.sets import diabetes, public_ranges
 from grandrounds.data.sets.catalog import CATALOG, find_entry
 from grandrounds.data.table import Table
 from grandrounds.engine import local
@@ -215,6 +215,13 @@ def test_ranges_are_whole_and_the_right_way_round():
     ]
     expected = {*public_ranges.COHORT, *public_ranges.COHORT_LEVELS, "hospital_beds"}
     assert set(features) == expected
+
+
+def test_numbers_and_codes_of_the_diabetes_set_have_ranges_and_levels():
+    assert set(public_ranges.DIABETES) == set(diabetes.NUMBERS) - {"encounter_id", "patient_nbr"}
+    assert {*diabetes.CODES, *diabetes.DIAGNOSES, *diabetes.TESTS} < set(public_ranges.DIABETES_LEVELS)
+    assert "other" not in public_ranges.DIABETES_LEVELS["diag_1"], "codes of no group become `other` by themselves"
+    assert not set(diabetes.GONE) & set(public_ranges.DIABETES_LEVELS["discharge_disposition_id"])
 
 
 def test_the_users_range_goes_before_the_catalogs():

@@ -179,6 +179,8 @@ _ALL = (
         schema=_DIABETES_KINDS,
         subgroup="gender",
         partition=_SKEWED,
+        ranges=public_ranges.DIABETES,
+        levels=public_ranges.DIABETES_LEVELS,
     ),
     Entry(
         name="diabetes-130-3class",
@@ -194,6 +196,8 @@ _ALL = (
         schema=_DIABETES_KINDS,
         subgroup="gender",
         partition=_SKEWED,
+        ranges=public_ranges.DIABETES,
+        levels=public_ranges.DIABETES_LEVELS,
     ),
     Entry(
         name="diabetes-130-text",

@@ -53,6 +53,9 @@ _CHAPTERS = (
     ("genitourinary", ((580, 629), (788, 788))),
     ("neoplasms", ((140, 239),)),
 )
+CHAPTERS = tuple(name for name, _ in _CHAPTERS)
+"""Groups of diagnoses; codes of no group are "other"."""
+
 _CODE = re.compile(r"\d+")
 
 

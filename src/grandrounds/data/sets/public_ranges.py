@@ -6,12 +6,12 @@ has for the acutely ill (wider than the reference range of the healthy, and wide
 where values run into multiples: creatinine, bilirubin, enzymes); those of the heart set are of
 stress testing. They were set by hand, from no particular book, and are for scaling, not for care.
 None was computed from a set's rows nor tuned on a result, but whoever set them had seen percentiles
-of the eICU demo, which is public, and the settings of the generated cohort. American units.
+of the eICU demo and of diabetes-130, which are public, and the settings of the generated cohort. American units.
 """
 
 from __future__ import annotations
 
-from grandrounds.data.sets import cohort, heart
+from grandrounds.data.sets import cohort, diabetes, heart
 
 Range = tuple[float, float]
 
@@ -113,6 +113,49 @@ HEART: dict[str, Range] = {
     "vessels": (0, 3),
 }
 HEART_LEVELS = {name: tuple(dict.fromkeys(words.values())) for name, words in heart.LEVELS.items()}
+
+# Diabetes 130-US hospitals: levels as its code book and Strack et al. (2014) list them; all other levels become `other`.
+DIABETES: dict[str, Range] = {
+    "time_in_hospital": (1, 14),  # stays that the study includes
+    "num_lab_procedures": (1, 90),
+    "num_procedures": (0, 6),
+    "num_medications": (1, 40),
+    "number_outpatient": (0, 4),
+    "number_emergency": (0, 4),
+    "number_inpatient": (0, 6),
+    "number_diagnoses": (1, 9),
+}
+_DRUGS = (
+    "metformin", "repaglinide", "nateglinide", "chlorpropamide", "glimepiride", "acetohexamide", "glipizide", "glyburide",
+    "tolbutamide", "pioglitazone", "rosiglitazone", "acarbose", "miglitol", "troglitazone", "tolazamide", "insulin",
+    "glyburide-metformin", "glipizide-metformin", "glimepiride-pioglitazone", "metformin-rosiglitazone",
+    "metformin-pioglitazone",
+)  # fmt: skip
+DIABETES_LEVELS: dict[str, tuple[str, ...]] = {
+    "race": ("AfricanAmerican", "Asian", "Caucasian", "Hispanic", "Other"),
+    "gender": ("Female", "Male"),
+    "admission_type_id": tuple(str(k) for k in range(1, 9)),
+    "discharge_disposition_id": tuple(str(k) for k in range(1, 31) if str(k) not in diabetes.GONE),
+    "admission_source_id": tuple(str(k) for k in range(1, 27)),
+    "payer_code": (
+        "BC", "CH", "CM", "CP", "DM", "FR", "HM", "MC", "MD", "MP", "OG", "OT", "PO", "SI", "SP", "UN", "WC",
+    ),
+    "medical_specialty": (
+        "Cardiology", "Emergency/Trauma", "Endocrinology", "Family/GeneralPractice", "Gastroenterology", "Hematology/Oncology",
+        "InternalMedicine", "Nephrology", "Neurology", "ObstetricsandGynecology", "Oncology", "Orthopedics",
+        "Orthopedics-Reconstructive", "Otolaryngology", "Pediatrics", "PhysicalMedicineandRehabilitation", "Psychiatry",
+        "Pulmonology", "Radiologist", "Surgery-Cardiovascular/Thoracic", "Surgery-General", "Surgery-Neuro",
+        "Surgery-Vascular", "Urology",
+    ),
+    **dict.fromkeys(diabetes.DIAGNOSES, diabetes.CHAPTERS),
+    "max_glu_serum": ("Norm", ">200", ">300", "not measured"),
+    "A1Cresult": ("Norm", ">7", ">8", "not measured"),
+    **dict.fromkeys(_DRUGS, ("Down", "No", "Steady", "Up")),
+    "change": ("Ch", "No"),
+    "diabetesMed": ("No", "Yes"),
+    "readmitted_30": ("no", "yes"),
+    "readmitted": ("NO", ">30", "<30"),
+}  # fmt: skip
 
 # eICU's names of the columns above, and the columns that only eICU has.
 _EICU_VITALS = {"heart_rate": "hr", "sbp": "sbp", "dbp": "dbp", "map": "map", "resp_rate": "resp", "spo2": "o2sat",

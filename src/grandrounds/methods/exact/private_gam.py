@@ -233,8 +233,8 @@ def _record(server: Server, bins: ScoreBins, scores: PrivateScores, sites: Seque
     ]
     if server.secure is None and len(sites) > 1:
         notes.append(
-            f"Each of {len(sites)} sites added the whole noise; with privacy.secure = true the sum would have "
-            f"{1 - 1 / math.sqrt(len(sites)):.0%} less of it, or nearly so."
+            f"Each of {len(sites)} sites added the whole noise; with privacy.secure = true the sum would have about "
+            f"{1 - 1 / math.sqrt(len(sites)):.0%} less."
         )
     return {
         "intercept": scores.intercept,
