@@ -197,15 +197,15 @@ def test_a_fit_that_sends_too_much_is_refused_at_its_first_exchange(toy, rows, t
     plan = {**PLAN, "data": {"table": "data frame", **DATA}, "method": {"name": "toy"}, "privacy": {"secure": True}}
     held = Hospitals.of(rows, name="many", **plan)
     usual = MemoryTransport(held.keepers(tmp_path / "state", access=AccessControl(Policy(cells=Cells(smallest=1)))))
-    with pytest.raises(RunFailed, match=r"exchange 1: .* about 5,000 numbers from 204 rows and exact.most_ratio of") as no:
+    with pytest.raises(RunFailed, match=r"exchange 1: .* at least 5,000 numbers from 204 rows and exact.most_ratio of") as no:
         held.deployed(tmp_path / "there", usual)
     assert no.value.code == "too-many-numbers"
 
 
-def test_the_policy_says_beforehand_from_how_many_rows_on_it_answers(toy, monkeypatch):
+def test_the_policy_says_beforehand_below_how_many_rows_it_refuses(toy, monkeypatch):
     monkeypatch.setattr(toy, "foresee_numbers", classmethod(lambda cls, settings, columns: 300 * columns))
     plan = gr.Experiment.parse({**PLAN, "data": {"table": "x.csv", **DATA}, "method": {"name": "toy"}}).plan()
-    assert "have 910 training rows or more" in foresee_ratio(Policy(), plan), "300 / 0.33, in the clear"
+    assert "have fewer than 910 training rows" in foresee_ratio(Policy(), plan), "300 / 0.33, in the clear"
     assert not foresee_ratio(Policy(), {**plan, "method": {**plan["method"], "name": "fedavg"}})
 
 

@@ -265,7 +265,7 @@ class Engine(ABC):
 def _describe_numbers(ask: Ask, answers: Answers, round: int) -> str:
     """Describe that sites do not send so many sums."""
     sites = sorted(site for site, why in answers.missing.items() if _TOO_MANY in why)
-    sent = f"about {int(ask.shared['foreseen']):,} numbers" if "foreseen" in ask.shared else "more numbers"
+    sent = f"at least {int(ask.shared['foreseen']):,} numbers" if "foreseen" in ask.shared else "more numbers"
     masked = "sums" in ask.withheld
     key, usual = ("exact.most_ratio", 1) if masked else ("exact.most_ratio_clear", 0.33)
     who = ", ".join(sites[:5]) + (" and others" if len(sites) > 5 else "")

