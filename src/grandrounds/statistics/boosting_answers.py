@@ -6,31 +6,27 @@ scores of rows are stored between questions, because adding the newest trees is 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput
-from grandrounds.models.column_trees import MOST_BINS, bin_values
-from grandrounds.models.columns import parse_columns
+from grandrounds.models.column_trees import bin_values
 from grandrounds.models.tree_scores import add_scores
 from grandrounds.statistics.boosting_bins import COUNTS, answer_counts, read_values
 from grandrounds.statistics.boosting_losses import (
     LARGEST_SCORE,
     LOGISTIC,
     SOFTMAX,
-    LossTerms,
     gradients,
     interval_hazards,
     read_outcome,
     row_losses,
 )
+from grandrounds.statistics.boosting_question import TreesQuestion, digest_parts, parse_question, read_loss
 from grandrounds.statistics.question import Answer, Blocks, GroupAnswer, Question, RowGroup, Rows
 
 LEVEL, START, LOSS, RISK = "trees.level", "trees.start", "trees.loss", "trees.risk"
@@ -76,79 +72,7 @@ class _Sites:
         return np.bincount(site, values, minlength=len(self.rows))
 
 
-@dataclass(eq=False)
-class _Parsed:
-    """The trees and bins of a question, parsed and checked once for all sites of a process."""
-
-    question: InitVar[Question]
-    digests: dict[tuple[str, int], bytes] = field(default_factory=dict)
-
-    def __post_init__(self, question: Question) -> None:
-        try:
-            self._parse(question.values)
-            self.loss = read_loss(question)
-            sound = self._is_sound(question.values)
-        except (KeyError, ValueError, TypeError, IndexError):
-            sound = False
-        if not sound:
-            raise BadInput(
-                f"the question '{question.kind}' has trees that do not fit each other", code="malformed-message"
-            )
-
-    def _parse(self, v: Any) -> None:
-        self.columns = parse_columns(str(v["columns"]))
-        self.edges, self.edge_counts = unpack_edges(v["edges"], v["edge_counts"])
-        self.edges_key = _digest([str(v["columns"]).encode(), self.edges, self.edge_counts])
-        self.column, self.value = np.asarray(v["column"], int), spread_values(np.asarray(v["value"], np.float64))
-        self.masks, self.output = _join_masks(v["low"], v["high"]), np.asarray(v["output"], int)
-        self.start = np.asarray(v["start"], np.float64)
-        texts = [f"{v[name]}".encode() for name in ("loss", "outputs", "centre", "unit")]
-        times = [np.asarray(v[name]) for name in ("ends", "baseline", "spread") if name in v]
-        self.outcome_key = _digest([*texts, *times[:1]])
-        self.loss_key = _digest([*texts, *times])
-        if "grow_column" in v:
-            self.grow_column = np.asarray(v["grow_column"], int)
-            self.grow_masks = _join_masks(v["grow_low"], v["grow_high"])
-            self.grow_output, self.tree_columns = np.asarray(v["grow_output"], int), np.asarray(v["tree_columns"], int)
-            self.asked_tree, self.asked_node = np.asarray(v["asked_tree"], int), np.asarray(v["asked_node"], int)
-
-    def _is_sound(self, v: Any) -> bool:
-        """Check shapes and ranges: a question may come from a server that is wrong."""
-        columns, outputs, trees = len(self.columns), self.loss.outputs, len(self.column)
-
-        def within(array: Array, low: int, high: int) -> bool:
-            return not array.size or (int(array.min()) >= low and int(array.max()) < high)
-
-        sound = len(self.edge_counts) == columns and within(self.edge_counts, 0, MOST_BINS - 1)
-        sound &= self.masks.shape == self.column.shape and self.value.shape == (trees, 2 * self.column.shape[1] + 1)
-        sound &= self.start.shape == (outputs,) and self.output.shape == (trees,) and within(self.output, 0, outputs)
-        sound &= within(self.column, -1, columns)
-        if "grow_column" in v:
-            growing, inner = self.grow_column.shape
-            sound &= self.grow_masks.shape == (growing, inner) and within(self.grow_column, -1, columns)
-            sound &= self.tree_columns.ndim == 2 and len(self.tree_columns) == growing == len(self.grow_output)
-            sound &= within(self.tree_columns, 0, columns) and within(self.grow_output, 0, outputs)
-            sound &= self.asked_tree.shape == self.asked_node.shape and len(self.asked_tree) > 0
-            sound &= within(self.asked_tree, 0, growing) and within(self.asked_node, 0, 2 * inner + 1)
-        return bool(sound)
-
-    def growth_key(self, inner: int) -> bytes:
-        """Return the digest of the first inner nodes of the growing trees."""
-        if ("growth", inner) not in self.digests:
-            parts = (self.grow_column[:, :inner], self.grow_masks[:, :inner])
-            self.digests["growth", inner] = _digest([self.key(len(self.column)), *parts])
-        return self.digests["growth", inner]
-
-    def key(self, trees: int) -> bytes:
-        """Return the digest of the first trees."""
-        if ("trees", trees) not in self.digests:
-            parts = (self.column, self.masks, self.value, self.output)
-            self.digests["trees", trees] = _digest([self.edges_key, self.start, *(part[:trees] for part in parts)])
-        return self.digests["trees", trees]
-
-
 _STORED: WeakKeyDictionary[Rows | RowGroup, _Stored] = WeakKeyDictionary()
-_PARSED: WeakKeyDictionary[Question, _Parsed] = WeakKeyDictionary()
 
 
 def answer_start(question: Question, rows: Rows) -> Blocks:
@@ -182,7 +106,7 @@ def answer_loss(question: Question, rows: Rows) -> Blocks:
 def answer_risk(question: Question, rows: Rows) -> Blocks:
     """Sum exp(score) over the rows at risk in each interval of time, in two whole numbers: sum = high 2^bits + low."""
     sites = _Sites(rows, (rows,))
-    parsed, stored = _parse(question), _store(question, sites)
+    parsed, stored = parse_question(question), _store(question, sites)
     _, last = _outcome(parsed, sites, stored)
     assert last is not None and stored.scores is not None and parsed.loss.ends is not None
     bits = int(question.values["low_bits"])
@@ -209,20 +133,13 @@ TREES_GROUP_ANSWERS: dict[str, GroupAnswer] = {LEVEL: answer_levels}
 """Answers for several sites at once."""
 
 
-def read_loss(question: Question) -> LossTerms:
-    """Return the loss of a question."""
-    v: Any = question.values
-    arrays = {name: np.asarray(v[name], np.float64) for name in ("ends", "baseline", "spread") if name in v}
-    return LossTerms(str(v["loss"]), int(v["outputs"]), float(v["centre"]), float(v["unit"]), **arrays)
-
-
 def _only(blocks: Blocks) -> Blocks:
     return {name: block[0] for name, block in blocks.items()}
 
 
 def _sum_level(question: Question, sites: _Sites) -> dict[str, Array]:
     """Return the blocks of a level, with the sites as first axis."""
-    parsed, stored = _parse(question), _store(question, sites)
+    parsed, stored = parse_question(question), _store(question, sites)
     g, h = _whole_gradients(question, sites, stored)
     packed = h + _PACK if parsed.loss.has_curvature else None
     outputs, chosen, tree, node = parsed.grow_output, parsed.tree_columns, parsed.asked_tree, parsed.asked_node
@@ -290,7 +207,7 @@ def _count(
     return out
 
 
-def _places(parsed: _Parsed, stored: _Stored, trees: int) -> Array | None:
+def _places(parsed: TreesQuestion, stored: _Stored, trees: int) -> Array | None:
     """Return the node of each row in each growing tree, one step below those stored before; None while all are at the root."""
     inner, n = parsed.grow_column.shape[1], stored.bins.shape[1]
     if inner == 0:
@@ -326,9 +243,9 @@ def step_down(bins: Array, rows: Array, node: Array, column: Array, masks: Array
 
 def _whole_gradients(question: Question, sites: _Sites, stored: _Stored) -> tuple[Array, Array]:
     """Return gradients and curvatures as whole numbers, (outputs, n); they are computed once for all levels of a round."""
-    parsed, scale = _parse(question), float(question.values["scale"])
+    parsed, scale = parse_question(question), float(question.values["scale"])
     is_stochastic = bool(question.values.get("stochastic", False))
-    key = _digest([stored.key, parsed.loss_key, np.float64(scale), np.uint8(is_stochastic)])
+    key = digest_parts([stored.key, parsed.loss_key, np.float64(scale), np.uint8(is_stochastic)])
     if stored.gradients is None or stored.gradients[0] != key:
         y, last = _outcome(parsed, sites, stored)
         assert stored.scores is not None
@@ -351,7 +268,7 @@ def _sum_losses(question: Question, sites: _Sites) -> Array:
     mine = sites.validation
     if mine is None:
         return np.zeros((len(sites.rows), 2))
-    parsed, stored = _parse(question), _store(question, mine)
+    parsed, stored = parse_question(question), _store(question, mine)
     y, last = _outcome(parsed, mine, stored)
     assert stored.scores is not None
     losses = np.rint(row_losses(parsed.loss, y, last, stored.scores) * float(question.values["loss_scale"]))
@@ -360,7 +277,7 @@ def _sum_losses(question: Question, sites: _Sites) -> Array:
 
 def _sum_hazards(question: Question, sites: _Sites, stored: _Stored) -> Array:
     """Return the expected events of each interval of time and their curvature, (sites, 2, m), for the next baseline."""
-    parsed = _parse(question)
+    parsed = parse_question(question)
     _, last = _outcome(parsed, sites, stored)
     assert stored.scores is not None
     p, odds = interval_hazards(parsed.loss, last, stored.scores[0])
@@ -369,15 +286,9 @@ def _sum_hazards(question: Question, sites: _Sites, stored: _Stored) -> Array:
     return np.stack([sites.sum(stored.site, row) for row in both], axis=1).reshape(len(sites.rows), 2, -1)
 
 
-def _parse(question: Question) -> _Parsed:
-    if question not in _PARSED:
-        _PARSED[question] = _Parsed(question)
-    return _PARSED[question]
-
-
 def _store(question: Question, sites: _Sites) -> _Stored:
     """Return bins and scores of rows for the trees of a question, from those stored before where they fit."""
-    parsed, stored = _parse(question), _STORED.get(sites.key)
+    parsed, stored = parse_question(question), _STORED.get(sites.key)
     if stored is None or stored.edges != parsed.edges_key:
         text = str(question.values["columns"])
         bins = [
@@ -399,39 +310,10 @@ def _store(question: Question, sites: _Sites) -> _Stored:
     return stored
 
 
-def _outcome(parsed: _Parsed, sites: _Sites, stored: _Stored) -> tuple[Array, Array | None]:
+def _outcome(parsed: TreesQuestion, sites: _Sites, stored: _Stored) -> tuple[Array, Array | None]:
     if stored.outcome is None or stored.outcome[0] != parsed.outcome_key:
         parts = [read_outcome(parsed.loss, part) for part in sites.rows]
         last = [part[1] for part in parts if part[1] is not None]
         y = np.concatenate([part[0] for part in parts])
         stored.outcome = (parsed.outcome_key, y, np.concatenate(last) if last else None)
     return stored.outcome[1], stored.outcome[2]
-
-
-def unpack_edges(edges: Any, edge_counts: Any) -> tuple[Array, Array]:
-    """Return edges as (C, E) from the flat list that a question carries."""
-    counts = np.asarray(edge_counts, int)
-    out = np.full((len(counts), max(1, int(counts.max(initial=0)))), np.finfo(np.float64).max)
-    out[np.arange(out.shape[1]) < counts[:, None]] = np.asarray(edges, np.float64)
-    return out, counts
-
-
-def spread_values(last: Array) -> Array:
-    """Return the values of all nodes, (T, N), from those of the last level: a node has that of the first place below it."""
-    levels = [last]
-    while levels[0].shape[1] > 1:
-        levels.insert(0, levels[0][:, ::2])
-    return np.concatenate(levels, axis=1)
-
-
-def _join_masks(low: Any, high: Any) -> Array:
-    first, second = np.asarray(low, np.uint64), np.asarray(high, np.uint64)
-    return first if second.shape != first.shape else first | (second << np.uint64(32))
-
-
-def _digest(parts: list[Any]) -> bytes:
-    hashed = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        content = part if isinstance(part, bytes) else np.ascontiguousarray(part).tobytes()
-        hashed.update(len(content).to_bytes(8, "little") + content)
-    return hashed.digest()
