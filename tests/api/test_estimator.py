@@ -55,6 +55,17 @@ def test_classes_are_the_users_own(frame):
         assert np.corrcoef(ours, frame["died"])[0, 1] > 0.2
 
 
+@pytest.mark.parametrize(("method", "model"), [("gam", "logistic"), ("pooled", "trees"), ("trees", {"name": "trees"})])
+def test_models_of_whole_columns_need_no_number_of_rounds(frame, method, model):
+    settings = {"method.trees.rounds": 2, "method.trees.depth": 2, "method.trees.parallel": 2}
+    X, y = frame.drop(columns="died"), frame["died"]
+    if isinstance(model, dict):  # a section is taken as it is
+        settings |= {"method.rounds": 50}
+    fitted = gr.FederatedClassifier(method, model=model, settings=settings).fit(X, y, site="hospital")
+    assert fitted.model_.net.kernel == ("gam" if method == "gam" else "trees")
+    assert np.corrcoef(fitted.predict_proba(X)[:, 1], y)[0, 1] > 0.2
+
+
 def test_a_folder_keeps_the_whole_run(frame, tmp_path):
     X, y = frame[["age", "lactate"]], frame["died"]
     model = gr.FederatedClassifier("fedprox", rounds=1, out=tmp_path / "r").fit(X, y, site=frame["hospital"])

@@ -16,6 +16,7 @@ from grandrounds.api.progress import RunProgress, run_progress
 from grandrounds.api.sources import Settings, build_experiment, is_frame
 from grandrounds.core.arrays import Array
 from grandrounds.data.table import Table, to_column, to_text
+from grandrounds.models import COLUMN_MODELS
 from grandrounds.runs.run import run as start_run
 
 _FEATURE = "x{}"
@@ -36,8 +37,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         method: The method's name, or its section as a dict or `gr.config.Method`.
-        model: The model's name, or its section as a dict or `gr.config.Model`.
-        rounds: The number of rounds.
+        model: The model's name, or its section as a dict or `gr.config.Model`; of methods 'gam', 'trees' and 'card' their own.
+        rounds: The number of rounds; not used by models 'gam', 'trees' and 'card', whose fit ends by itself.
         sites: The number of simulated sites where `fit` gets no sites.
         seed: The seed of every random choice.
         settings: Further settings by their names in the experiment file: `{"train.lr": 0.05}`.
@@ -176,11 +177,14 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _train(self, table: Table, options: Mapping[str, Any]) -> None:
         """Run the experiment and keep its model."""
         own = dict(options)
+        reads_columns = isinstance(self.method, str) and self.method in COLUMN_MODELS
+        model = self.method if reads_columns and self.model == "logistic" else self.model
+        ends_by_itself = isinstance(model, str) and model in COLUMN_MODELS
         base, rows = build_experiment(
             table,
             method=self.method,
-            model=self.model,
-            rounds=self.rounds,
+            model=model,
+            rounds=None if ends_by_itself else self.rounds,
             seed=self.seed,
             **own,
         )
