@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grandrounds.statistics.boosting_answers import TREES_ANSWERS, TREES_GROUP_ANSWERS
 from grandrounds.statistics.brier import answer_brier, answer_calibration, answer_hazard
-from grandrounds.statistics.card import CARD_ANSWERS
+from grandrounds.statistics.card_answers import CARD_ANSWERS
 from grandrounds.statistics.concordance import answer_concordance, answer_score_counts
 from grandrounds.statistics.cox import COX_ANSWERS
 from grandrounds.statistics.gam import GAM_ANSWERS

@@ -12,7 +12,7 @@ Route "direct": the card is fitted to outcomes, with few and small exchanges.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,30 +21,27 @@ import numpy as np
 from grandrounds.core.arrays import Array
 from grandrounds.core.errors import BadInput
 from grandrounds.core.outcome import CLASSIFICATION
-from grandrounds.models.card import ABOVE, AT_MOST, KINDS, LEVEL, MISSING, Card, Term, meet_terms
+from grandrounds.models.card import ABOVE, AT_MOST, KINDS, LEVEL, MISSING, Card, Term
 from grandrounds.models.column_model import ColumnModel
 from grandrounds.models.column_trees import MOST_BINS
-from grandrounds.models.columns import Column, parse_columns, read_columns, write_columns
+from grandrounds.models.columns import Column, write_columns
 from grandrounds.models.gam import AdditiveModel
 from grandrounds.protocol.messages import Value
 from grandrounds.statistics.boosting_bins import Bins, agree_bins
 from grandrounds.statistics.card_search import RIDGE, Points, drop_repeats, find_risks, round_points, search_steps
 from grandrounds.statistics.gam import GAMTerms, fit_gam, gam_terms
 from grandrounds.statistics.gam_result import GAMResult
-from grandrounds.statistics.question import Answer, Blocks, Fit, Question, Rows, Total
+from grandrounds.statistics.question import Fit, Question, Total
 
 DISTILLED, DIRECT = "distilled", "direct"
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 """Quantiles of a column at which steps may lie."""
 KEPT = 60
 """Candidates whose products are asked for."""
-OUTCOMES = 0.5
-"""Share of the step from the additive model to the outcomes in the target of a distilled card."""
 NEWTON_STEPS = 2
 """Exchanges in which the direct route moves from least squares to the logistic likelihood."""
 
 _DIGITS = 3  # of the value of a step: it is used as it is printed
-_CHUNK = 8192
 _FEW_GAPS = 0.01  # share of rows without a value up to which "at most" and "above" are opposites
 
 
@@ -450,96 +447,3 @@ def _print_risks(
     ranges, said = find_risks(total["rows"], total["events"], first=low, least=terms.least)
     card = Card(written, ranges)
     return CardResult(card, card.arrays(terms.columns), terms.route, scale, base, (*notes, *said))
-
-
-def answer_steps(question: Question, rows: Rows) -> Blocks:
-    """Answer exchange 1 at a site: rows of each candidate, and its products with weights and weighted target."""
-    met, weight, target = _site_half(question, rows)
-    return {
-        "rows": met.sum(axis=0),
-        "zw": _products(met, weight),
-        "zt": _products(met, target),
-        "n": np.float64(len(rows)),
-        "w": weight.sum(),
-        "t": target.sum(),
-        "y": rows.y.sum(),
-    }
-
-
-def answer_pairs(question: Question, rows: Rows) -> Blocks:
-    """Answer exchange 2 at a site: products of candidates with each other, upper triangle by rows."""
-    met, weight, target = _site_half(question, rows)
-    m = met.shape[1]
-    square = np.zeros((m, m))
-    for part in _chunks(len(met)):
-        z = met[part].astype(float)
-        square += z.T @ (z * weight[part, None])
-    return {"zz": square[np.triu_indices(m)], "zt": _products(met, target), "w": weight.sum(), "t": target.sum()}
-
-
-def answer_newton(question: Question, rows: Rows) -> Blocks:
-    """Answer a Newton step at a site: gradient and Hessian of the logistic log-likelihood on the chosen steps."""
-    met, _, _ = _site_half(question, rows)
-    z = np.column_stack([np.ones(len(met)), met])
-    mu = _expit(z @ np.asarray(question.values["beta"], float))
-    h = z.T @ (z * (mu * (1 - mu))[:, None])
-    return {"u": z.T @ (rows.y - mu), "h": h[np.triu_indices(z.shape[1])]}
-
-
-def answer_totals(question: Question, rows: Rows) -> Blocks:
-    """Answer exchange 3 at a site: rows and events by total of points."""
-    q = question.values
-    (size,) = question.blocks["rows"]
-    values = read_columns(rows.x, parse_columns(str(q["columns"])))
-    met = meet_terms(values, *(np.asarray(q[name], float) for name in ("column", "kind", "value")))
-    total = (met @ np.asarray(q["points"], float)).astype(np.int64) - int(np.asarray(q["low"]))
-    return {
-        "rows": np.bincount(total, minlength=size).astype(float),
-        "events": np.bincount(total, rows.y, minlength=size),
-    }
-
-
-def _site_half(question: Question, rows: Rows) -> tuple[Array, Array, Array]:
-    """Return the candidates that rows meet, (n, m) bool, with weight w and weighted target w t of each row.
-
-    The target of a distilled card is t = eta + (y - mu) / (2 w): log-odds of the additive model, and half of the step that
-    Newton's method would take from there to the outcomes, because the additive model is smoothed.
-    """
-    q = question.values
-    columns = parse_columns(str(q["columns"]))
-    met = meet_terms(
-        read_columns(rows.x, columns), *(np.asarray(q[name], float) for name in ("column", "kind", "value"))
-    )
-    if "scores" not in q:
-        return met, np.ones(len(rows)), rows.y
-    model = AdditiveModel(features=rows.x.shape[1], columns=columns)
-    eta = model.logits(np.asarray(q["scores"], float), rows.x)[:, 0]
-    mu = _expit(eta)
-    weight = mu * (1 - mu)
-    return met, weight, weight * eta + OUTCOMES * (rows.y - mu)
-
-
-def _products(met: Array, values: Array) -> Array:
-    """Return Z'v, (m,)."""
-    out = np.zeros(met.shape[1])
-    for part in _chunks(len(met)):
-        out += values[part] @ met[part]
-    return out
-
-
-def _chunks(n: int) -> Iterator[slice]:
-    return (slice(first, first + _CHUNK) for first in range(0, n, _CHUNK))
-
-
-def _expit(eta: Array) -> Array:
-    out: Array = 0.5 * (1 + np.tanh(0.5 * eta))
-    return out
-
-
-CARD_ANSWERS: dict[str, Answer] = {
-    "card.steps": answer_steps,
-    "card.pairs": answer_pairs,
-    "card.newton": answer_newton,
-    "card.totals": answer_totals,
-}
-"""The sites' halves of the questions of a card."""

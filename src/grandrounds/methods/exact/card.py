@@ -16,16 +16,8 @@ from grandrounds.methods.exact.gam import Additive
 from grandrounds.models.card import CardModel
 from grandrounds.models.columns import find_columns
 from grandrounds.statistics.boosting_bins import COUNTS
-from grandrounds.statistics.card import (
-    CARD_ANSWERS,
-    DIRECT,
-    KEPT,
-    SHARES,
-    CardResult,
-    card_options,
-    card_terms,
-    fit_card,
-)
+from grandrounds.statistics.card import DIRECT, KEPT, SHARES, CardResult, card_options, card_terms, fit_card
+from grandrounds.statistics.card_answers import CARD_ANSWERS
 from grandrounds.statistics.gam import GAM_ANSWERS
 from grandrounds.statistics.question import Fit
 
