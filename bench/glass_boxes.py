@@ -244,7 +244,7 @@ def compare_cost() -> bool:
     return ratio > 5
 
 
-def compare_icu(models: Sequence[str], *, folds: int) -> bool:
+def compare_icu(models: Sequence[str], *, folds: int, sites: int | None) -> bool:
     """Print the paired difference to pooled LightGBM on unseen hospitals of the generated ICU cohort."""
     from scipy.stats import t as student
 
@@ -254,7 +254,7 @@ def compare_icu(models: Sequence[str], *, folds: int) -> bool:
     reference: Array | None = None
     made = [split_cohort("icu-cohort", fold=k) for k in range(folds)]
     for name in models:
-        fits = [_fit(name, fold, fold.sites) for fold in made]
+        fits = [_fit(name, fold, fold.sites if sites is None else deal_rows(fold.train, sites)) for fold in made]
         areas = np.array([auroc(fold.test.y, fit.scores(fold.test)) for fold, fit in zip(made, fits, strict=True)])
         reference = areas if reference is None else reference
         gap = areas - reference
@@ -285,7 +285,8 @@ def main() -> int:
         elif what == "cost":
             missed |= compare_cost()
         elif what == "icu-cohort":
-            missed |= compare_icu(models or ["pooled LightGBM", "pooled logistic", "gam", "trees"], folds=args.folds)
+            usual = ["pooled LightGBM", "pooled logistic", "gam", "trees"]
+            missed |= compare_icu(models or usual, folds=args.folds, sites=args.sites)
         else:
             usual = [m for m in (*POOLED, *FEDERATED) if what == "eicu-demo" or not m.endswith("columns")]
             missed |= compare_models(what, folds=args.folds, sites=args.sites, models=models or usual)
