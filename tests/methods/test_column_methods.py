@@ -232,6 +232,7 @@ class TestOwnShapes:
         assert sum(a == b for s, (a, b) in loss.items() if s != "h0") >= 2, "others keep the common model"
         stored = Checkpoint(own.folder / "checkpoint").read().part("sites")["0/value/own"][2]
         assert stored[0].any()
+        assert any("shapes of its own" in note for note in own.summary["shapes"]["notes"])
         written = (own.folder / "summary.json").read_text() + (own.folder / "round_logs.json").read_text()
         assert not any(repr(float(v))[:10] in written for v in stored[0] if abs(v) > 1e-3)
 

@@ -25,6 +25,9 @@ from grandrounds.statistics.question import Fit
 _FEW_STEPS = 4
 """Exchanges of score and information of a short fit."""
 
+OWN_SHAPES = "each hospital may have added shapes of its own, which stay there: these are the common ones"
+"""Note on shapes where hospitals may have their own."""
+
 
 class Additive(ExactMethod):
     """Additive model: a curve for each number, a value for each level, with bands; equal to a fit of the pooled rows."""
@@ -98,7 +101,7 @@ class Additive(ExactMethod):
                 "exchanges": {**record["exchanges"], "fit": result.exchanges},
                 "sites": record["sites"],
                 "rows": record["rows"],
-                "notes": list(result.notes),
+                "notes": [*result.notes, *([OWN_SHAPES] if plan.method.gam.own_shapes else [])],
             }
         }
 
