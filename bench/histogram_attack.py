@@ -95,7 +95,7 @@ def watch_fit(options: dict[str, Any], columns: Any, rows: Rows) -> tuple[list[S
 def read_level(
     question: Question, total: dict[str, Array], seen: SeenRound, known: dict[tuple[int, int], Array]
 ) -> None:
-    """Read the histograms of one level: of the asked nodes, and of their siblings by subtraction."""
+    """Read the histograms of one level: of the asked nodes, and of their siblings by subtraction. All trees share one root."""
     v: Any = question.values
     widths, first = np.asarray(v["edge_counts"], int) + 2, 0
     curved = total.get("h", np.zeros_like(total["g"]))
@@ -103,18 +103,20 @@ def read_level(
         np.asarray(v["asked_tree"], int).tolist(), np.asarray(v["asked_node"], int).tolist(), strict=True
     ):
         columns = np.asarray(v["tree_columns"], int)[tree]
-        sums = np.zeros((len(columns), int(widths.max()), 3))
-        for place, width in enumerate(widths[columns].tolist()):
-            part = slice(first, first + width)
-            sums[place, :width] = np.column_stack([total["g"][part], curved[part], total["rows"][part]])
-            first += width
-        sibling = node + 1 if node % 2 else node - 1
+        sums = np.zeros((len(widths), int(widths.max()), 3))
+        for column in columns.tolist():
+            part = slice(first, first + int(widths[column]))
+            sums[column, : widths[column]] = np.column_stack([total["g"][part], curved[part], total["rows"][part]])
+            first += int(widths[column])
         nodes = {node: sums}
         if node:
-            nodes[sibling] = known[tree, (node - 1) // 2] - sums
+            parent = (node - 1) // 2
+            rest = np.zeros_like(sums)
+            rest[columns] = known[tree if parent else 0, parent][columns] - sums[columns]
+            nodes[node + 1 if node % 2 else node - 1] = rest
         for number, histogram in nodes.items():
             known[tree, number] = histogram
-            seen.add(columns, histogram)
+            seen.add(columns, histogram[columns])
 
 
 def judge_round(seen: SeenRound, bins: Array, y: Array) -> tuple[int, float, float]:
