@@ -111,7 +111,9 @@ class _Fit:
 
     def _first_notes(self) -> list[str]:
         out = []
-        if self.scale < 2.0**FINEST and not self.terms.is_stochastic:
+        if self.terms.is_stochastic:
+            out.append("gradients are rounded to 8 levels at random: the same rows at other sites give slightly other trees")
+        elif self.scale < 2.0**FINEST:
             out.append(
                 f"gradients of {self.bins.total:,} rows are rounded to 1/{int(self.scale):,}, so that their sums fit into 32 bits"
             )

@@ -94,7 +94,7 @@ class TreesOptions(Section):
 
     preset: Literal["default", "quick", "readable"] = Field(
         "default",
-        description="'default': 80 exchanges; 'quick': 60 (12 rounds of depth 5, rate 0.6); 'readable': trees of depth one, so "
+        description="'default': 84 exchanges; 'quick': 64 (12 rounds of depth 5, rate 0.6); 'readable': trees of depth one, so "
         "that the model is a sum of one shape for each column",
     )
     rounds: int | None = Field(None, ge=1, le=2000, description="rounds of boosting; not set: as the preset, 20")
