@@ -49,6 +49,9 @@ FINEST = 16
 LEVELS = 8.0
 """Steps of a gradient that is rounded at random."""
 
+FEWEST_COLUMNS = 3
+"""Columns of a tree at least, so that trees of a narrow table join columns too."""
+
 INTERVALS = 20
 """Time intervals of survival trees, about; each has `LEAST` events at least."""
 
@@ -209,7 +212,7 @@ class _Fit:
     def _draw_columns(self, round: int) -> Array:
         """Draw the columns of each tree of a round, (T, m) ascending."""
         usable = self.bins.usable
-        size = max(1, int(np.ceil(self.terms.share * len(usable) - 1e-9)))
+        size = max(min(FEWEST_COLUMNS, len(usable)), int(np.ceil(self.terms.share * len(usable) - 1e-9)))
         draws = rng.generator(self.terms.seed, purpose="trees.columns", round=round)
         trees = self.loss.outputs * self.terms.parallel
         return np.array([np.sort(draws.permutation(usable)[:size]) for _ in range(trees)])

@@ -42,6 +42,7 @@ NEWTON_STEPS = 2
 """Exchanges in which the direct route moves from least squares to the logistic likelihood."""
 
 _DIGITS = 3  # of the value of a step: it is used as it is printed
+_NEARLY_WHOLE = 1e-6  # a column of whole numbers has steps at whole numbers: "at most 0", not "at most 0.546"
 _FEW_GAPS = 0.01  # share of rows without a value up to which "at most" and "above" are opposites
 
 
@@ -239,7 +240,9 @@ def _model_quantiles(arrays: Mapping[str, Array], columns: Sequence[Column]) -> 
         elif size == 1:  # two values: the knot is the higher one, and the step lies below it
             out.append([_below(float(knots[0]))])
         else:
-            out.append(np.interp(SHARES, ranks, knots).tolist())
+            cuts = np.interp(SHARES, ranks, knots)
+            is_whole = bool((np.abs(knots - np.rint(knots)) < _NEARLY_WHOLE).all())
+            out.append((np.floor(cuts + _NEARLY_WHOLE) if is_whole else cuts).tolist())
     return out
 
 

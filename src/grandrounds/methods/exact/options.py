@@ -103,7 +103,7 @@ class TreesOptions(Section):
         None, ge=1, le=64, description="trees grown at once from the same gradients and averaged; not set: as the preset, 8"
     )
     columns: float | None = Field(
-        None, gt=0, le=1, description="share of the columns that a tree may use; not set: as the preset, 0.3"
+        None, gt=0, le=1, description="share of the columns that a tree may use, three at least; not set: as the preset, 0.3"
     )
     rate: float | None = Field(None, gt=0, le=1, description="learning rate; not set: as the preset, 0.4")
     bins: int = Field(32, ge=4, le=64, description="bins of a column, with one for missing values")
