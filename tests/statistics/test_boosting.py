@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from grandrounds.models.columns import Column, read_columns
-from grandrounds.statistics import ANSWERS, GROUP_ANSWERS
+from grandrounds.statistics import ANSWERS, GROUP_ANSWERS, boosting_answers
 from grandrounds.statistics.boosting import find_scale, fit_trees
 from grandrounds.statistics.boosting_answers import LEVEL
 from grandrounds.statistics.boosting_bins import choose_edges
@@ -266,6 +266,13 @@ def test_a_question_that_does_not_fit_itself_is_refused(name, value):
         del values[name]
     with refused("malformed-message"):
         ANSWERS[LEVEL](replace(question, values=values), rows)
+
+
+def test_millions_of_rows_have_sums_of_their_own_for_curvatures(monkeypatch):
+    rows, _ = make("three")
+    expected = sha(fit("three", rows, sites=3))
+    monkeypatch.setattr(boosting_answers, "_MOST_PACKED", 0)
+    assert sha(fit("three", rows, sites=3)) == expected
 
 
 def test_a_site_without_rows_answers_zeros():

@@ -33,6 +33,7 @@ LEVEL, START, LOSS, RISK = "trees.level", "trees.start", "trees.loss", "trees.ri
 """Kinds of question: histograms of a level, sums of the outcome, validation losses, and rows at risk of survival trees."""
 
 _PACK = 2.0**31  # rows and curvatures share one sum: curvatures stay below 2^30, and both below 2^53
+_MOST_PACKED = 1 << 21  # rows of a process up to which they do
 _SMALL = 1 << 15  # cells of a table up to which all columns are counted at once
 
 
@@ -141,10 +142,11 @@ def _sum_level(question: Question, sites: _Sites) -> dict[str, Array]:
     """Return the blocks of a level, with the sites as first axis."""
     parsed, stored = parse_question(question), _store(question, sites)
     g, h = _whole_gradients(question, sites, stored)
-    packed = h + _PACK if parsed.loss.has_curvature else None
+    is_packed = parsed.loss.has_curvature and len(stored.site) <= _MOST_PACKED
+    second_weight = h + _PACK if is_packed else None
     outputs, chosen, tree, node = parsed.grow_output, parsed.tree_columns, parsed.asked_tree, parsed.asked_node
     places, widths, count = _places(parsed, stored, len(outputs)), parsed.edge_counts + 2, len(sites.rows)
-    parts = []
+    parts, curvatures = [], []
     for t in np.unique(tree).tolist():
         k, asked = int(outputs[t]), node[tree == t]
         mine = stored.site
@@ -153,14 +155,19 @@ def _sum_level(question: Question, sites: _Sites) -> dict[str, Array]:
             number[asked] = np.arange(len(asked))
             mine = number[places[t]]
             mine = np.where(mine >= 0, mine + stored.site * len(asked), -1) if count > 1 else mine
-        weights = (g[k], None if packed is None else packed[k])
+        weights = (g[k], None if second_weight is None else second_weight[k])
         columns = _count(stored.bins, chosen[t].tolist(), widths, mine, len(asked) * count, weights)
+        if parsed.loss.has_curvature and not is_packed:
+            apart = _count(stored.bins, chosen[t].tolist(), widths, mine, len(asked) * count, (h[k], None))
+            curvatures.append(np.concatenate([pair[0] for pair in apart], axis=1).reshape(count, -1))
         parts += [np.concatenate([pair[j] for pair in columns], axis=1).reshape(count, -1) for j in (0, 1)]
     first, second = np.concatenate(parts[::2], axis=1), np.concatenate(parts[1::2], axis=1)
     out: dict[str, Array] = {"g": first, "rows": second}
-    if packed is not None:
+    if is_packed:
         out["rows"] = np.floor(second / _PACK)
         out["h"] = second - out["rows"] * _PACK
+    elif curvatures:
+        out["h"] = np.concatenate(curvatures, axis=1)
     if "loss" in question.blocks:
         out["loss"] = _sum_losses(question, sites)
     if "risk" in question.blocks:
