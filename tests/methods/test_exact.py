@@ -21,7 +21,7 @@ from grandrounds.keeper.access import AccessControl
 from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.policy.rules import DAYS, NUMBERS, Policy
-from grandrounds.methods.exact.exchange import ask_question, read_question
+from grandrounds.methods.exact.site import ask_question, read_question
 from grandrounds.protocol.messages import AskId
 from grandrounds.statistics.question import Question
 from grandrounds.statistics.table_result import TableOne

@@ -10,7 +10,7 @@ from lifelines.utils import restricted_mean_survival_time
 import grandrounds as gr
 from grandrounds.data.table import Table
 from grandrounds.keeper.policy.rules import DAYS, Policy
-from grandrounds.methods.exact.exchange import ask_question
+from grandrounds.methods.exact.site import ask_question
 from grandrounds.protocol.messages import AskId
 from grandrounds.statistics import ANSWERS
 from grandrounds.statistics.kaplan_meier import KaplanMeier, fit_kaplan_meier

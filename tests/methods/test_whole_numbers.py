@@ -17,14 +17,8 @@ from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.policy.rules import CELLS, Cells, Policy, foresee_ratio
 from grandrounds.methods import METHODS
-from grandrounds.methods.exact.exchange import (
-    WHOLE_BITS,
-    WHOLE_BOUND,
-    ExactMethod,
-    ask_question,
-    read_question,
-    read_result,
-)
+from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND, ask_question, read_question
 from grandrounds.methods.secure import STATISTIC_BITS
 from grandrounds.privacy.secagg.ring import Scale
 from grandrounds.privacy.secagg.terms import Refused

@@ -25,7 +25,7 @@ from grandrounds.keeper.codes import Refusal
 from grandrounds.keeper.policy.questions import Questions
 from grandrounds.keeper.policy.rules import NUMBERS, Policy
 from grandrounds.keeper.store import Facts
-from grandrounds.methods.exact.exchange import FORESEEN, read_question
+from grandrounds.methods.exact.site import FORESEEN, read_question
 from grandrounds.protocol.messages import Ask, Payload
 from grandrounds.protocol.tasks import MEET, STATISTIC
 from grandrounds.site.secure import UnknownPeers

@@ -24,7 +24,7 @@ from grandrounds.keeper.policy.rules import Policy
 from grandrounds.keeper.store import Facts
 from grandrounds.methods import is_exact, is_variant_of, method_class, regularizer_class
 from grandrounds.methods.dp import CLIENT, DP_SGD
-from grandrounds.methods.exact.exchange import WHOLE_BITS, WHOLE_BOUND
+from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
 from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND

@@ -11,7 +11,8 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
-from grandrounds.methods.exact.exchange import ExactMethod, ask_shapes, read_result
+from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.methods.exact.site import ask_shapes
 from grandrounds.models.columns import find_columns
 from grandrounds.models.gam import AdditiveModel
 from grandrounds.protocol.messages import Ask

@@ -23,7 +23,8 @@ from grandrounds.core.records import Decision, Stage
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Method, Outcome, Round, Server
-from grandrounds.methods.exact.exchange import ENDED, RESULT, digest, event_sign, read_result
+from grandrounds.methods.exact.exchange import ENDED, RESULT, digest, read_result
+from grandrounds.methods.exact.site import event_sign
 from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import STATISTIC_BITS, secure_sum
 from grandrounds.models.column_model import turn_sign

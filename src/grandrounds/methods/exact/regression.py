@@ -18,7 +18,8 @@ from grandrounds.core.plan_types import Plan
 from grandrounds.data.encoding import Encoding
 from grandrounds.data.kinds import AnyEncoding
 from grandrounds.methods.base import Server
-from grandrounds.methods.exact.exchange import STORED, ExactMethod, read_result
+from grandrounds.methods.exact.exchange import ExactMethod, read_result
+from grandrounds.methods.exact.site import STORED
 from grandrounds.protocol.messages import Ask, Value
 from grandrounds.protocol.tasks import STORE
 from grandrounds.statistics.brier import fit_baseline
