@@ -33,23 +33,31 @@
     shown.textContent = slider.value;
     slider.setAttribute("aria-valuetext", `round ${slider.value} of ${slider.max}`);
   };
+  const addButton = site => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.dataset.site = site;
+    button.addEventListener("click", () => explain(site));
+    return button;
+  };
   const show = async () => {
     tell();
     const asked = slider.value;
     const round = await get("/api/run/round", {round: asked});
     if (asked !== slider.value) return; // the slider has moved since
     said.textContent = names.visible(round.why);
+    const before = new Map([...sites.children].map(button => [button.dataset.site, button]));
     const held = sites.contains(document.activeElement) ? document.activeElement.dataset.site : null;
-    sites.replaceChildren(...round.sites.map(({site, weight, missing}) => {
-      const button = document.createElement("button");
-      button.type = "button";
+    const buttons = round.sites.map(({site, weight, missing}) => {
+      const button = before.get(site) ?? addButton(site); // a button that is pressed at this moment stays
       button.setAttribute("aria-pressed", String(site === chosen));
-      button.dataset.site = site;
-      button.append(names.bdi(site), missing !== null ? ": missing" : weight === null ? "" : ` ${(100 * weight).toFixed(1)}%`);
-      button.addEventListener("click", () => explain(site));
+      button.replaceChildren(names.bdi(site), missing !== null ? ": missing" : weight === null ? "" : ` ${(100 * weight).toFixed(1)}%`);
       return button;
-    }));
-    if (held !== null) [...sites.children].find(button => button.dataset.site === held)?.focus(); // keep the keyboard focus
+    });
+    if (buttons.length !== sites.children.length || buttons.some((button, k) => button !== sites.children[k])) {
+      sites.replaceChildren(...buttons);
+      if (held !== null) buttons.find(button => button.dataset.site === held)?.focus(); // keep the keyboard focus
+    }
     if (round.sites.some(({site}) => site === chosen)) await explain(chosen);
     else why.replaceChildren();
     const drawn = document.querySelector('figure[data-figure="weights-by-signal"]');
