@@ -95,13 +95,13 @@ def fit_flower(fold: Fold, *, cyclic: bool, scaled: bool) -> Score:
             return None
 
         def create_message(self, *args: object, **more: object) -> Message:
-            raise NotImplementedError
+            raise RuntimeError("strategies only call send_and_receive, not create_message")
 
         def push_messages(self, messages: object) -> object:
-            raise NotImplementedError
+            raise RuntimeError("strategies only call send_and_receive, not push_messages")
 
         def pull_messages(self, message_ids: object) -> object:
-            raise NotImplementedError
+            raise RuntimeError("strategies only call send_and_receive, not pull_messages")
 
         def get_node_ids(self) -> Iterable[int]:
             return list(sites)

@@ -1,4 +1,4 @@
-"""What a fitted model 'trees' costs in use: scores against LightGBM's, Shapley values against SHAP's, by the same trees.
+"""Cost of a fitted model 'trees' in use: scores against LightGBM's, Shapley values against SHAP's, by the same trees.
 
     python bench/tree_model.py [--passes 5] [--json FILE]
 

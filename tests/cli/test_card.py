@@ -164,7 +164,7 @@ def test_calibration_groups_keep_patients_of_one_risk_together():
 @pytest.mark.slow
 def test_the_page_prints_on_one_sheet(run, tmp_path):
     if figure.find_browser() is None:
-        pytest.skip("no browser")
+        pytest.skip("Chrome or Chromium, which prints the PDF, is not installed")
     files = gr.card(run).write(tmp_path)
     assert [f.suffix for f in files] == [".html", ".svg", ".pdf"]
     assert files[2].read_bytes().count(b"/Type /Page\n") == 1

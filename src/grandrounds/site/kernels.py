@@ -186,26 +186,24 @@ def _boosted(job: TrainJob) -> TrainResult:
 
 def _ebm(job: TrainJob) -> TrainResult:
     """Fit an EBM at each site on its own rows; it does not continue from `start`."""
-    model: Any = job.model
-    part, config, fitted = job.part, job.config, []
-    for k in job.members:
-        rows = slice(part.offsets[k], part.offsets[k + 1])
-        rng = generator(config.seed, purpose="ebm", round=config.round, site=job.names[k])
-        fitted.append(model.fit(part.x[rows], part.y[rows], seed=int(rng.integers(2**31))))
-    none = np.zeros(len(job.members), np.int64)
-    return TrainResult(fitted, none, (), none[:, None])
+    return _fit_each(job, purpose="ebm")
 
 
 def _forest(job: TrainJob) -> TrainResult:
     """Grow a forest at each site on its own rows; it does not continue from `start`."""
+    return _fit_each(job, purpose="forest")
+
+
+def _fit_each(job: TrainJob, *, purpose: str) -> TrainResult:
+    """Fit the model at each site on its own rows, with a seed drawn for this purpose."""
     model: Any = job.model
-    part, config, grown = job.part, job.config, []
+    part, config, fitted = job.part, job.config, []
     for k in job.members:
         rows = slice(part.offsets[k], part.offsets[k + 1])
-        rng = generator(config.seed, purpose="forest", round=config.round, site=job.names[k])
-        grown.append(model.fit(part.x[rows], part.y[rows], seed=int(rng.integers(2**31))))
+        rng = generator(config.seed, purpose=purpose, round=config.round, site=job.names[k])
+        fitted.append(model.fit(part.x[rows], part.y[rows], seed=int(rng.integers(2**31))))
     none = np.zeros(len(job.members), np.int64)
-    return TrainResult(grown, none, (), none[:, None])
+    return TrainResult(fitted, none, (), none[:, None])
 
 
 def _columns(job: TrainJob) -> TrainResult:

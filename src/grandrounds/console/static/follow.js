@@ -25,5 +25,16 @@
     start();
     return {close: () => { over = true; stop(); }};
   };
-  window.rounds = Object.assign(window.rounds ?? {}, {follow});
+  // a page that waits for the result of a run is loaded again when the run ends
+  const reloadAtEnd = () => {
+    const waiting = document.getElementById("waiting");
+    if (waiting?.dataset.state !== "running") return;
+    const following = follow(runs => {
+      const told = runs[waiting.dataset.run];
+      if (told === undefined || told.state === "running") return;
+      following.close();
+      location.reload();
+    });
+  };
+  window.rounds = Object.assign(window.rounds ?? {}, {follow, reloadAtEnd});
 })();

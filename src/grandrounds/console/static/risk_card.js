@@ -1,15 +1,7 @@
 // The arithmetic of a risk card: ticks are added up, and the risk of the sum is the printed one of the table.
 "use strict";
 (() => {
-  const waiting = document.getElementById("waiting");
-  if (waiting && waiting.dataset.state === "running") {
-    const follow = rounds.follow(runs => {
-      const told = runs[waiting.dataset.run];
-      if (told === undefined || told.state === "running") return;
-      follow.close();
-      location.reload();
-    });
-  }
+  rounds.reloadAtEnd();
   const terms = [...document.querySelectorAll("#terms input")];
   if (!document.getElementById("terms")) return;
   const [total, shown, interval, also, clear] = ["total", "shown", "interval", "also", "clear"].map(id => document.getElementById(id));

@@ -1,15 +1,7 @@
 // One shape at a time: a list and a slider over columns, and a slider along the values. The cursor over the figure moves it too.
 "use strict";
 (() => {
-  const waiting = document.getElementById("waiting");
-  if (waiting && waiting.dataset.state === "running") {
-    const follow = rounds.follow(runs => {
-      const told = runs[waiting.dataset.run];
-      if (told === undefined || told.state === "running") return;
-      follow.close();
-      location.reload();
-    });
-  }
+  rounds.reloadAtEnd();
   const panel = document.getElementById("shape");
   if (!panel) return;
   const [column, place, value] = ["column", "place", "value"].map(id => document.getElementById(id));
