@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ from grandrounds.cli.terminal import Terminal, plain_column, styled, warn
 from grandrounds.core.outcome import CLASSIFICATION
 from grandrounds.core.records import RunSummary, Scores
 from grandrounds.methods.exact.exchange import ENDED
+from grandrounds.methods.personal.parts import IN_WORDS
 from grandrounds.metrics.fairness import (
     can_rank,
     decision_key,
@@ -298,10 +300,30 @@ def _show_separate(console: Console, summary: RunSummary) -> None:
             f"each site fine-tuned for {tuned['epochs']} epochs: {', '.join(changes)}",
             highlight=False,
         )
+    if summary.personal:
+        _show_personal(console, summary)
     for site, kind in summary.attacks.get("sites", {}).items():
         console.print(warn(f"{site} ({kind})", "attack:"))
     for target, hit in summary.attacks.get("backdoor_success", {}).items():
         console.print(f"backdoor: {number(hit, 3)} of stamped test images are classified as {target}", highlight=False)
+
+
+def _show_personal(console: Console, summary: RunSummary) -> None:
+    """Print what sites deploy, what it gave, and how many sites were harmed."""
+    personal, final = summary.personal, summary.final
+    if personal["stays"]:
+        console.print("each site keeps a personal model; its choice and its figures stay at the site (privacy.epsilon)")
+        return
+    counts = Counter(personal["choices"].values())
+    console.print(f"deployed: {', '.join(f'{IN_WORDS[name]} at {n}' for name, n in counts.most_common())}", highlight=False)
+    metrics = ("accuracy", "log_loss") if summary.task == CLASSIFICATION else (HEADLINE[summary.task], LOSS[summary.task])
+    changes = [f"{metric_label(m)} {number(personal['final'][m])} (common model: {number(final[m])})" for m in metrics]
+    console.print(f"with it: {', '.join(changes)}", highlight=False)
+    harmed = personal["harmed"]
+    if harmed is not None:
+        named = f": {', '.join(harmed[:6])}" if harmed else ""
+        sentence = f"harmed sites: {len(harmed)} of {len(personal['tested'])}{named}"
+        console.print(warn(sentence) if harmed else sentence, highlight=False)
 
 
 def _show_trust(console: Console, summary: RunSummary, *, verbose: bool) -> None:

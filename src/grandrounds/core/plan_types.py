@@ -449,6 +449,19 @@ class EvaluationSettings(Settings):
     metrics: list[str]
 
 
+class PersonalSettings(Settings):
+    """Parts of the model that each site has for itself. They are never sent."""
+
+    part: str
+    guard: bool
+    rows: str
+    epochs: int
+    strength: float
+    mixture: float
+    spread: float | None
+    differences: bool
+
+
 class AttackSettings(Settings):
     """Simulated attack of some sites, to measure robustness. One `[[attacks]]` per kind or group of sites."""
 
@@ -480,5 +493,6 @@ class Plan(Settings):
     privacy: PrivacySettings
     engine: EngineSettings
     evaluation: EvaluationSettings
+    personal: PersonalSettings
     attacks: list[dict[str, Any]]
     code: Settings

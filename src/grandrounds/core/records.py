@@ -212,6 +212,7 @@ class RunSummary(Record):
     tasks: Mapping[str, Part] = field(default_factory=dict)
     attacks: Part = field(default_factory=dict)
     finetuned: Part = field(default_factory=dict)
+    personal: Part = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
     shortcut: Part = field(default_factory=dict)
     stopped: str = ""

@@ -45,6 +45,7 @@ from grandrounds.methods.exact.exchange import ExactMethod
 from grandrounds.methods.exact.private_gam import PrivateGAM
 from grandrounds.methods.fedxchain.options import TrustOptions
 from grandrounds.methods.fedxchain.server import TRUST
+from grandrounds.methods.personal.options import PersonalOptions
 from grandrounds.methods.sse_agg.method import choose_regularizer
 from grandrounds.methods.sse_agg.weights import DEFAULT_LEAST_SHARE
 from grandrounds.methods.weigh import EXPLANATIONS
@@ -75,6 +76,7 @@ class Experiment(Section):
     privacy: Privacy = Privacy()
     engine: Engine = Engine()
     evaluation: Evaluation = Evaluation()
+    personal: PersonalOptions = PersonalOptions()
     attacks: tuple[AttackSettings, ...] = ()
     code: dict[str, str] = Field(
         default_factory=dict,

@@ -130,14 +130,17 @@ def evaluate(
     threshold: float = 0.5,
     sites: tuple[str, ...] | None = None,
     outcome: Outcome | None = None,
+    personal: bool = False,
 ) -> Generator[Ask, Answers, EvaluationResult]:
     """Have sites score the model they use on their own rows. Tallies are summed; figures are kept by site.
 
-    `outcome`: that of the encoding, for tasks other than classification.
+    `outcome`: that of the encoding, for tasks other than classification. `personal`: the models that sites deploy
+    (`methods.personal`).
     """
+    shared: dict[str, Value] = {"model": served.model, "figures": ",".join(figures), "threshold": threshold}
     answers = yield Ask(
         "evaluate",
-        shared={"model": served.model, "figures": ",".join(figures), "threshold": threshold},
+        shared={**shared, "personal": 1} if personal else shared,
         each=served.payloads(),
         to=sites,
         report=(*parts, "figures"),

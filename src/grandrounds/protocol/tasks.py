@@ -59,6 +59,7 @@ CENSUS, PROPOSE, SCORES, MOMENTS = "veil.census", "veil.propose", "veil.scores",
 PERCENTILES = "veil.percentiles"
 STATISTIC, STORE = "statistic", "statistic.store"
 COUNT_CELLS = "gam.counts"
+PERSONAL, PERSONAL_SPREAD, PERSONAL_HARM = "personal", "personal.spread", "personal.harm"
 INTRODUCE, MEET = "secagg.introduce", "secagg.meet"
 KEYS, MASK_SHARES, MASKED = "secagg.keys", "secagg.shares", "secagg.masked"
 SIGN, UNMASK = "secagg.sign", "secagg.unmask"
@@ -419,6 +420,42 @@ _TASKS = (
         _reports(_nothing("stored", "yes: the site computed its own intercept or its own shapes, which stay there")),
         asked_by="`glm`, own intercepts; `gam`, own shapes",
         cost=NO_COST, may_fail=True,
+    ),
+    TaskSpec(
+        PERSONAL_SPREAD,
+        _reports(
+            ReportSpec(
+                "sums", SUM,
+                refused("gain in likelihood from intercepts of sites", "`personal.spread` is a fixed number under a budget"),
+                account="sums of a statistic", rows=("train",), is_raw=True, is_masked=True,
+            ),
+        ),
+        asked_by="`personal.part`, `personal.guard`",
+        cost=ROWS_COST, is_learning=True,
+    ),
+    TaskSpec(
+        PERSONAL,
+        _reports(
+            _nothing("fitted", "yes: the site fitted its personal model, which stays there"),
+            ReportSpec(
+                "choice", FIGURE, refused("name of the model that the guard chose", "choices stay at the sites under a budget"),
+                account="choice of the guard", rows=("train", "val"), is_raw=True,
+            ),
+        ),
+        asked_by="`personal.part`, `personal.guard`",
+        cost=ROWS_COST, is_learning=True,
+    ),
+    TaskSpec(
+        PERSONAL_HARM,
+        _reports(
+            ReportSpec(
+                "harmed", FIGURE,
+                refused("yes or no: the deployed model is clearly worse than the site's own", "stays at sites under a budget"),
+                account="choice of the guard", rows=("train", "test"), is_raw=True,
+            ),
+        ),
+        asked_by="`personal.guard`",
+        cost=ROWS_COST, per_round=200,
     ),
     TaskSpec(
         INTRODUCE,

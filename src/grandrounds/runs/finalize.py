@@ -34,6 +34,7 @@ from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.methods.base import Server
 from grandrounds.methods.exchanges import EvaluationResult, evaluate, fit_temperature
 from grandrounds.methods.fedxchain.summary import trust_summary
+from grandrounds.methods.personal.server import PersonalResult, is_personal, personalize
 from grandrounds.methods.platt import PlattLine, fit_platt
 from grandrounds.metrics import metrics_of
 from grandrounds.metrics.local_models import local_summary
@@ -91,6 +92,8 @@ class Finalizer:
         self._doubt(final, scored.totals["test"].sum(axis=0))
         final["tasks"] = self._tasks(served)
         final["attacks"] = self._attacks(model, served)
+        if is_personal(plan):
+            final["personal"] = self._personalized(model, served, threshold)
         tuned = self._fine_tuned(served)
         final["finetuned"] = {} if tuned is None else self._personal(tuned, threshold)
         cost = {k: state.cost.get(k, 0.0) + v for k, v in self.context.engine.meter.read().items()}
@@ -271,10 +274,14 @@ class Finalizer:
     def _drive(self, work: Any) -> Any:
         return self.context.engine.drive(work, round=self.context.plan.method.rounds + 1)
 
-    def _judged(self, served: ModelAssignment, parts: tuple[str, ...], threshold: float) -> EvaluationResult:
+    def _judged(
+        self, served: ModelAssignment, parts: tuple[str, ...], threshold: float, *, personal: bool = False
+    ) -> EvaluationResult:
         encoding = self.context.encoding
         figures = tuple(m.name for m in metrics_of(task_of(encoding)))
-        work = evaluate(served, parts, figures=figures, threshold=threshold, outcome=outcome_of(encoding))
+        work = evaluate(
+            served, parts, figures=figures, threshold=threshold, outcome=outcome_of(encoding), personal=personal
+        )
         scored: EvaluationResult = self._drive(work)
         return scored
 
@@ -346,6 +353,36 @@ class Finalizer:
         ood = evaluation.figures(total, threshold=final["threshold"], more=more)
         tiles = 1 if self.context.explanations is None else len(self.context.explanations.features)
         return evaluation.shortcut_scores(planted, final["final"], ood, explanation, tiles=tiles)
+
+    def _personalized(self, model: Model, served: ModelAssignment, threshold: float) -> dict[str, object]:
+        """Have sites choose their personal models and evaluate them. Under a privacy budget choices and figures stay there."""
+        plan = self.context.plan
+        private = plan.privacy.epsilon is not None
+        sites = tuple(s for s in self.context.sites if self.context.setup.rows[s]["train"])
+        config = build_method(plan.method, plan.train).train_config(
+            Server(plan.method.rounds + 1, served.model, sites, plan.seed), lr=plan.train.lr
+        )
+        work = personalize(plan, model, served, sites, config, private=private)
+        result: PersonalResult = self._drive(work)
+        facts: dict[str, object] = {
+            "part": result.part,
+            "guard": result.guard,
+            "rows": result.rows,
+            "spread": result.spread,
+            "stays": private,
+        }
+        if private:
+            return facts
+        scored = self._judged(served, ("test",), threshold, personal=True)
+        total = scored.totals["test"].sum(axis=0)
+        return {
+            **facts,
+            "choices": dict(result.choices),
+            "harmed": None if result.harmed is None else list(result.harmed),
+            "tested": list(result.tested),
+            "final": evaluation.figures(total, threshold=threshold, more=self.context.setup.metrics),
+            "per_site": evaluation.site_figures(scored),
+        }
 
     def _fine_tuned(self, served: ModelAssignment) -> ModelAssignment | None:
         """Fine-tune the final model at each site for train.finetune epochs; None where it is off."""

@@ -69,6 +69,7 @@ _SUMMARY = {
     "decision_curve?": {"*": [NUMBER]}, "reliability?": ({}, {"of?": str, "edges": [NUMBER], "*": [NUMBER]}),
     "tasks": {"*": {"*": NUMBER}}, "attacks": dict,
     "finetuned": ({}, {"epochs": int, "final": _FIGURES, "per_site": {"*": _FIGURES}}),
+    "personal?": ({}, {"part": str, "guard": bool, "stays": bool, "choices?": {"*": str}, "harmed?": (None, [str])}),
     "models": {"*": str}, "shortcut?": dict, "rows": {"*": {"train": int, "val": int, "test": int}},
     "privacy": {"statement": str, "epsilon?": NUMBER, "delta?": NUMBER}, "rounds": int, "stopped": str,
     "temperature?": NUMBER, "parameters": int, "inputs": [int], "classes?": [str],

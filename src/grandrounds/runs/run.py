@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from grandrounds.core import plugins
+from grandrounds.core.arrays import load
 from grandrounds.core.errors import BadInput
 from grandrounds.core.plan import PlanValues
 from grandrounds.core.plugins import last_word
@@ -16,6 +18,7 @@ from grandrounds.core.records import RoundRecord, RunSummary
 from grandrounds.data.event import Event
 from grandrounds.data.loading import DATA_FRAME, STROKES
 from grandrounds.engine.checkpoint import Checkpoint
+from grandrounds.methods.personal.site import FILE as PERSONAL_FILE
 from grandrounds.report.explanations import Explanations
 from grandrounds.runs.context import Progress
 from grandrounds.runs.explanations import written
@@ -188,7 +191,7 @@ class Run:
             site: The site's name, or the number that its name ends with; None is the global model.
 
         Returns:
-            The site's own model where sites have different or fine-tuned models, else the global model.
+            The site's own model where sites have different, fine-tuned or personal models, else the global model.
 
         Raises:
             BadInput: The run is not finished, or has no such site.
@@ -199,7 +202,19 @@ class Run:
             return self.model
         files = self.summary["models"]
         name = site_named(site, list(self.summary["per_site"]), where=self.folder)
+        if self.summary.personal:
+            return self._personal_model(name)
         return self.model_at(files[name]) if name in files else self.model
+
+    def _personal_model(self, site: str) -> TrainedModel:
+        """Return the model that a site deploys, from the site's own file; the global model where it has none."""
+        path = self.folder / "at_sites" / site / PERSONAL_FILE
+        if not path.exists():
+            return self.model
+        theta, _ = load(path)
+        if theta["deployed"].shape != self.model.theta.shape:
+            raise BadInput(f"{path} is damaged: its model does not fit that of the run", code="damaged-file")
+        return replace(self.model, theta=theta["deployed"])
 
     @property
     def card(self) -> CardRecord:

@@ -65,6 +65,7 @@ class Simulation:
         engine = LocalEngine(consortium.stack, engine_settings(plan, consortium.stack.names))
         for host in engine.hosts:
             host.maps.files.folder = self.at_sites
+            host.keep_personal(self.at_sites)
         return engine
 
     def signers(self, plan: Plan, sites: Sequence[str]) -> Signers:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -97,6 +98,7 @@ class SiteHost:
         self._workers = workers
         self._build = partial(build_model, kernel=kernel, device=device, precision=precision, own_code=own_code)
         self._personal = Personal(self.states)
+        self.personal_models: dict[int, Array] = {}
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
@@ -239,21 +241,11 @@ class SiteHost:
         model, config, members = self.prepared_model(), request.config, request.members
         part, class_weight = self.stack.parts["train"], request.ask.shared.get("class_weight")
         stored = [self.states.read(f"slot{i}", members) for i in range(3)] if config.keep_optimizer else []
-        job = TrainJob(
-            model,
-            part,
-            members,
-            request.start,
-            config,
-            names=self.stack.names,
+        job = replace(
+            self._job(members, request.start, config, part),
             class_weight=None if class_weight is None else np.asarray(class_weight),
             slots=tuple(slot for slot in stored if slot is not None),
             clock=self.states.read("clock", members) if config.keep_optimizer else None,
-            penalty=None if self.stack.penalty is None else self.stack.penalty[members],
-            workers=self._workers,
-            validation=self.stack.parts["val"],
-            event=self.stack.event,
-            outcome=self.stack.outcome,
         )
         sampled = self._sample(request, part) if config.rate else None
         for plugin in self.plugins:
@@ -264,6 +256,40 @@ class SiteHost:
             return result
         return replace(
             result, theta=request.start + clip_norm(np.asarray(result.theta) - request.start, config.longest)
+        )
+
+    def train_apart(
+        self, members: Array, start: Any, config: TrainConfig, *, part: Part | None = None, correction: Array | None = None
+    ) -> TrainResult:
+        """Train models of these sites beside the run's own training: nothing is staged, and no plug-in takes part.
+
+        Args:
+            members: Site numbers, (m,).
+            start: Models to start from, (P,) or (m, P).
+            config: Settings of the training.
+            part: Rows to train on; None: the sites' training rows.
+            correction: Added to every gradient, (m, P).
+
+        Returns:
+            The trained models.
+        """
+        job = self._job(members, start, config, self.stack.parts["train"] if part is None else part)
+        return trainer(self.prepared_model())(replace(job, correction=correction))
+
+    def _job(self, members: Array, start: Any, config: TrainConfig, part: Part) -> TrainJob:
+        """Build the job of a kernel."""
+        return TrainJob(
+            self.prepared_model(),
+            part,
+            members,
+            start,
+            config,
+            names=self.stack.names,
+            penalty=None if self.stack.penalty is None else self.stack.penalty[members],
+            workers=self._workers,
+            validation=self.stack.parts["val"],
+            event=self.stack.event,
+            outcome=self.stack.outcome,
         )
 
     def _sample(self, request: TrainRequest, part: Part) -> SampledSteps:
@@ -337,8 +363,27 @@ class SiteHost:
         return [self.stack.names[k] for k in members]
 
     def in_use(self, ask: Ask, members: Array) -> Any:
-        """Return the models that an Ask sends to these sites, with the entries that each keeps local."""
-        return self._personal.in_use(_models(ask, self.names_of(members)), members)
+        """Return the models that an Ask sends to these sites, with the entries that each keeps local.
+
+        An Ask with `personal` uses the models that sites deploy. Under a privacy budget it is refused, because these models
+        depend on the sites' rows without noise.
+        """
+        models = self._personal.in_use(_models(ask, self.names_of(members)), members)
+        if not ask.shared.get("personal"):
+            return models
+        if self.withheld_splits:
+            raise BadInput(
+                "figures of personal models disclose patient data without noise: refused because privacy.epsilon is set",
+                code="raw-release",
+            )
+        common = np.broadcast_to(models, (len(members), np.shape(models)[-1]))
+        return np.stack([self.personal_models.get(k, theta) for k, theta in zip(members.tolist(), common, strict=True)])
+
+    def keep_personal(self, folder: Path) -> None:
+        """Write files of personal models below this folder, one folder for each site."""
+        for plugin in self.plugins:
+            if plugin.name == "personal":
+                plugin.folder = folder
 
     def arrays(self) -> dict[str, Array]:
         """Return the sites' state, for a checkpoint."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from grandrounds.core.arrays import Array
@@ -81,6 +82,14 @@ class Site(Protocol):
     def in_use(self, ask: Ask, members: Array) -> Any:
         """Return the models that an Ask sends to these sites, with the entries that each keeps local."""
 
+    personal_models: dict[int, Array]
+    """Models that sites deploy in place of the common one, by site number."""
+
+    def train_apart(
+        self, members: Array, start: Any, config: TrainConfig, *, part: Part | None = None, correction: Array | None = None
+    ) -> TrainResult:
+        """Train models of these sites beside the run's own training: nothing is staged, and no plug-in takes part."""
+
     def secret(self, site: str) -> Secret:
         """Return a site's secret, the source of its masks and noise."""
 
@@ -92,6 +101,7 @@ class SitePlugin:
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        self.folder: Path | None = None  # folder of the sites' own files, for plug-ins that write some; None: no files
 
     @property
     def tasks(self) -> Mapping[str, Task]:

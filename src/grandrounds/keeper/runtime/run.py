@@ -90,6 +90,7 @@ class SiteRun:
             objectives=access.policy.objectives,
         )
         self.host.maps.files.folder = store.folder / "maps"
+        self.host.keep_personal(store.folder / "personal")
         self.account = access.account(self.host, opening.plan, {})
         self.questions = Questions(opening.plan, {})
         self.refusals = 0  # unanswered requests for which this site can blame no specific fault of the server

@@ -1,0 +1,145 @@
+"""The server's half of personal parts: estimate the spread of intercepts, let sites choose, and count harmed sites.
+
+The server sees sums over sites, the name of each site's choice and whether a site was harmed; under a privacy budget neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from grandrounds.core.plan_types import Plan
+from grandrounds.methods.assignment import ModelAssignment
+from grandrounds.methods.personal.parts import CHOICES
+from grandrounds.models import Model
+from grandrounds.models.protocol import COLUMN_KERNELS
+from grandrounds.protocol.messages import Answers, Ask, Value
+from grandrounds.protocol.tasks import PERSONAL, PERSONAL_HARM, PERSONAL_SPREAD
+
+VARIANCES = np.array([0.0, *np.exp(np.linspace(np.log(1e-3), np.log(10.0), 17))])
+"""Variances of site intercepts that are tried."""
+
+PRIVATE_SPREAD = 0.5
+"""Standard deviation of site intercepts under a privacy budget, where it is not estimated."""
+
+LEVEL = 0.05
+
+_MEMORISE = frozenset({"trees", "ebm", "boosted", "torch"})
+
+
+@dataclass(frozen=True)
+class PersonalResult:
+    """What the server knows about personal models.
+
+    Attributes:
+        part: The personal part.
+        guard: The guard chose.
+        rows: Rows of the guard's comparison.
+        spread: Standard deviation of site intercepts; 0: sites do not differ.
+        choices: Name of each site's choice; empty if choices stay at the sites.
+        harmed: Harmed sites; None where this was not asked or stays at the sites.
+        tested: Sites that were tested for harm.
+    """
+
+    part: str
+    guard: bool
+    rows: str
+    spread: float
+    choices: Mapping[str, str] = field(default_factory=dict)
+    harmed: tuple[str, ...] | None = None
+    tested: tuple[str, ...] = ()
+
+
+def is_personal(plan: Plan) -> bool:
+    """Return True if a plan has personal parts or the guard; a plan of an earlier version has neither."""
+    settings = plan.get("personal")
+    return settings is not None and (settings.part != "none" or settings.guard)
+
+
+def guard_rows(plan: Plan, model: Model) -> str:
+    """Return the rows on which the guard compares: training rows, unless the model can memorise them."""
+    if plan.personal.rows != "auto":
+        return plan.personal.rows
+    deep = model.kernel == "numpy" and len(getattr(model, "widths", ())) > 2
+    return "validation" if deep or model.kernel in _MEMORISE else "train"
+
+
+def estimate_spread(served: ModelAssignment, sites: tuple[str, ...]) -> Generator[Ask, Answers, float]:
+    """Estimate the standard deviation of site intercepts from sums over sites; 0 where no variance gains anything."""
+    shared: dict[str, Value] = {"model": served.model, "variances": VARIANCES}
+    answers = yield Ask(
+        PERSONAL_SPREAD, shared=shared, each=served.payloads(), to=sites, report=("sums",), summed=("sums",)
+    )
+    gains = np.asarray(answers.totals["sums"], float)
+    return float(np.sqrt(VARIANCES[int(np.argmax(gains))]))
+
+
+def personalize(
+    plan: Plan,
+    model: Model,
+    served: ModelAssignment,
+    sites: tuple[str, ...],
+    config: Mapping[str, Value],
+    *,
+    private: bool,
+) -> Generator[Ask, Answers, PersonalResult]:
+    """Have sites fit and choose their personal models after the last round.
+
+    Args:
+        plan: The plan.
+        model: The model.
+        served: The common model, or the model of each site.
+        sites: Sites that train.
+        config: Settings of local training, as an Ask carries them.
+        private: A privacy budget is set: nothing that depends on rows is asked for.
+
+    Returns:
+        What the server knows about them.
+    """
+    p = plan.personal
+    spread = p.spread
+    if spread is None:
+        spread = PRIVATE_SPREAD if private else (yield from estimate_spread(served, sites))
+    rows = guard_rows(plan, model)
+    shared: dict[str, Value] = {
+        **config,
+        "model": served.model,
+        "part": p.part,
+        "guard": int(p.guard),
+        "rows": rows,
+        "variance": spread**2,
+        "epochs_own_part": p.epochs,
+        "epochs_own_model": 1 if model.kernel in COLUMN_KERNELS else plan.train.epochs * plan.method.rounds,
+        "strength": p.strength,
+        "mixture": p.mixture,
+    }
+    report = ("fitted",) if private else ("fitted", "choice")
+    answers = yield Ask(PERSONAL, shared=shared, each=served.payloads(), to=sites, report=report)
+    if private:
+        return PersonalResult(p.part, p.guard, rows, spread)
+    choices = {site: CHOICES[int(c)] for site, c in zip(answers.sites, answers["choice"], strict=True)}
+    harmed = (yield from find_harmed(answers.sites, seed=plan.seed)) if p.guard else None
+    return PersonalResult(p.part, p.guard, rows, spread, choices, harmed, answers.sites if p.guard else ())
+
+
+def find_harmed(sites: tuple[str, ...], *, seed: int) -> Generator[Ask, Answers, tuple[str, ...]]:
+    """Find the harmed sites by Holm's rule; sites answer yes or no at each level, never with a p-value.
+
+    Args:
+        sites: Sites that are tested.
+        seed: The run's seed.
+
+    Returns:
+        Sites where the deployed model is clearly worse than the better of own model and majority class.
+    """
+    harmed: set[str] = set()
+    while len(harmed) < len(sites):
+        shared: dict[str, Value] = {"level": LEVEL / (len(sites) - len(harmed)), "seed": seed}
+        answers = yield Ask(PERSONAL_HARM, shared=shared, to=sites, report=("harmed",))
+        found = {site for site, yes in zip(answers.sites, answers["harmed"], strict=True) if yes}
+        if found <= harmed:
+            break
+        harmed |= found
+    return tuple(site for site in sites if site in harmed)
