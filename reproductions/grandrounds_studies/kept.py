@@ -52,6 +52,8 @@ ADDED: dict[tuple[str, ...], Any] = {
     ("method", "card"): CardOptions().model_dump(mode="json"),
     ("personal",): PersonalOptions().model_dump(mode="json"),
     ("split", "seed"): None,
+    ("split", "without"): [],
+    ("split", "keep_setup"): False,
     ("train", "objective"): None,
     ("train", "objective_options"): {},
 }

@@ -1,4 +1,4 @@
-"""Entries of the ledger: start of a run, decision of a round, resume with another plan, files at the end.
+"""Entries of the ledger: start of a run, decision of a round, resume with another plan, files at the end, withdrawal of a site.
 
 All entries are canonical JSON. An entry contains its number and the hash of the previous one, so its position is part of
 it.
@@ -23,7 +23,7 @@ Content = dict[str, Any]
 """JSON of an entry; `find_fault` checks its form."""
 
 SCHEMA = 1
-OPEN, ROUND, RESUME, CLOSE = "open", "round", "resume", "close"
+OPEN, ROUND, RESUME, CLOSE, WITHDRAW = "open", "round", "resume", "close", "withdraw"
 VERSION = 2
 """Version of the coverage of entries. Since 2 a closing entry names every file that people read; version 1 named model
 files only.
@@ -79,10 +79,38 @@ def plan_hash(plan: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical({**plan, "seed": str(plan["seed"])})).hexdigest()
 
 
-def opening_entry(run: str, *, first: int, plan: str, server: bytes, sites: Mapping[str, bytes], keys: str) -> Content:
-    """Create the first entry: the keys that sign the ledger, and its first round."""
+def opening_entry(
+    run: str,
+    *,
+    first: int,
+    plan: str,
+    server: bytes,
+    sites: Mapping[str, bytes],
+    keys: str,
+    repeats: Mapping[str, object] | None = None,
+) -> Content:
+    """Create the first entry: the keys that sign the ledger, and its first round.
+
+    `repeats`: the earlier run that this one repeats without a site that withdrew, by its ledger's head and its model.
+    """
     all_keys = {"server": server.hex(), "sites": {site: key.hex() for site, key in sites.items()}, "made": keys}
-    return {"kind": OPEN, "run": run, "first": first, "plan": plan, "keys": all_keys, "version": VERSION}
+    entry = {"kind": OPEN, "run": run, "first": first, "plan": plan, "keys": all_keys, "version": VERSION}
+    return entry if repeats is None else {**entry, "repeats": dict(repeats)}
+
+
+def withdrawal_entry(run: str, *, site: str, date: str, valid: Mapping[str, object]) -> Content:
+    """Create the entry after which the model of a run is no longer valid, because a site withdrew.
+
+    Args:
+        run: Name of the run.
+        site: The site.
+        date: Day and time of the withdrawal, UTC.
+        valid: The run that is valid now: its name, its folder, the head of its ledger and the hash of its model.
+
+    Returns:
+        The content.
+    """
+    return {"kind": WITHDRAW, "run": run, "site": site, "date": date, "valid": dict(valid)}
 
 
 def resume_entry(run: str, *, round: int, plan: str) -> Content:
@@ -170,10 +198,16 @@ def find_fault(content: Content) -> str:
         return "its 'files' are not hashes by name"
     if kind == CLOSE and not all(isinstance(v, dict) and _are_texts(v) for v in content.get("contents", {}).values()):
         return "its 'contents' are not hashes by file and key"
+    other = content.get("repeats" if kind == OPEN else "valid", _OTHER_RUN)
+    if kind in (OPEN, WITHDRAW) and not all(isinstance(other.get(name), type(v)) for name, v in _OTHER_RUN.items()):
+        return "it does not name the other run by its run, folder, entries, root and model"
     if kind == OPEN and not isinstance(content["keys"].get("made"), str):
         return "its 'keys' do not state how they were made"
     return ""
 
+
+_OTHER_RUN = {"run": "", "folder": "", "entries": 0, "root": "", "model": ""}
+"""Parts by which an entry names another run, with an example of each type."""
 
 _NULL = type(None)
 _PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
@@ -183,6 +217,7 @@ _PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
         "plan": (str, True),
         "keys": (dict, True),
         "version": (int, False),
+        "repeats": (dict, False),
     },
     ROUND: {
         "run": (str, True),
@@ -196,6 +231,7 @@ _PARTS: Mapping[str, Mapping[str, tuple[Any, bool]]] = {
         "plan": (str, True),
     },
     RESUME: {"run": (str, True), "round": (int, True), "plan": (str, True)},
+    WITHDRAW: {"run": (str, True), "site": (str, True), "date": (str, True), "valid": (dict, True)},
     CLOSE: {
         "run": (str, True),
         "round": (int, True),

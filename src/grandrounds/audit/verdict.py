@@ -25,6 +25,7 @@ class AuditResult:
         running: A process is running this run now, so it has no end yet.
         simulated: The keys follow from the experiment's seed.
         close: Description of the valid closing entry and its model.
+        withdrawn: The withdrawal of a site, after which the model is not valid any more; empty if there is none.
     """
 
     where: str
@@ -41,6 +42,7 @@ class AuditResult:
     running: bool = False
     simulated: bool = False
     close: str = ""
+    withdrawn: str = ""
 
     @property
     def state(self) -> str:
@@ -58,10 +60,10 @@ class AuditResult:
 
     @property
     def colour(self) -> str:
-        """Red for failures, yellow for a run in progress and for simulated keys, green otherwise."""
+        """Red for failures, yellow for a run in progress, a withdrawn model and simulated keys, green otherwise."""
         if self.fails:
             return RED
-        return YELLOW if self.simulated or self.running else GREEN
+        return YELLOW if self.simulated or self.running or self.withdrawn else GREEN
 
     @property
     def verdict(self) -> str:
@@ -80,6 +82,7 @@ class AuditResult:
             else ""
         )
         text = text or "the ledger verifies; model and records were not checked"
+        text += "; its model is WITHDRAWN" if self.withdrawn else ""
         return f"{text}, by SIMULATED keys: it proves nothing against anyone who knows the seed" if self.simulated else text
 
     @property

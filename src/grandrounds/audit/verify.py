@@ -19,6 +19,7 @@ from grandrounds.audit.entry import (
     RESUME,
     ROUND,
     VERSION,
+    WITHDRAW,
     Content,
     Entry,
     covers_files,
@@ -183,6 +184,7 @@ class _Checker:
     def _rounds(self, contents: Sequence[Content]) -> Iterator[Finding]:
         """Check that the entries are of one run and consecutive rounds; a gap requires an opening entry."""
         run, due = contents[0].get("run") if contents else None, None
+        before = ""
         version = contents[0].get("version", 1) if contents else 1
         for value in contents:
             number, kind = value.get("number"), value.get("kind")
@@ -201,8 +203,13 @@ class _Checker:
                 yield Finding(
                     GAP, f"entry {number}", f"it names round {value['round']}, but the run was resumed after round {due - 1}"
                 )
+            elif kind == WITHDRAW and before != CLOSE:
+                yield Finding(MALFORMED, f"entry {number}", "a site withdraws from a run that is not closed")
             elif kind == CLOSE and version == VERSION and not covers_files(value):
                 yield Finding(MALFORMED, f"entry {number}", "it closes the run without the hashes of its metrics")
+            if before == WITHDRAW:
+                yield Finding(MALFORMED, f"entry {number}", "it comes after a withdrawal, which ends the ledger")
+            before = str(kind)
 
     def heads(self) -> Iterator[Finding]:
         """Check the heads in the ledger, their signatures and their witnesses."""

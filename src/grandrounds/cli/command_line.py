@@ -38,6 +38,7 @@ try:
         table1,
         track,
         tune,
+        withdraw,
     )
     from grandrounds.cli.groups import RootGroup, sub_commands
     from grandrounds.cli.terminal import echo, echo_error
@@ -74,7 +75,7 @@ def _root(
     pass
 
 
-for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, table1):
+for module in (run, compare, tune, reproduce, show, explain, attack, privacy, report, card, track, predict, table1, withdraw):
     module.register(app)
 survival.register(fit.app)
 app.add_typer(fit.app, name="fit")

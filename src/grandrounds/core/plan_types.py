@@ -86,6 +86,8 @@ class SplitSettings(Settings):
     folds: int
     holdout: list[str]
     official: bool
+    without: list[str]
+    keep_setup: bool
 
 
 class ReferenceSetSettings(Settings):

@@ -234,4 +234,5 @@ class RunSummary(Record):
     local: Part = field(default_factory=dict)
     reasons: Part = field(default_factory=dict)
     maps: Part = field(default_factory=dict)
+    withdrawal: Part = field(default_factory=dict)
     environment: Part = field(default_factory=dict)

@@ -5,13 +5,14 @@ A simulation reads all hospitals' rows here in one place, and a hospital reads i
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from grandrounds.core import plugins
 from grandrounds.core.arrays import Array
-from grandrounds.core.errors import BadInput
+from grandrounds.core.errors import BadInput, nearest
 from grandrounds.core.outcome import AUTO, CLASSIFICATION, SURVIVAL
 from grandrounds.core.plan_types import DataSettings, Plan
 from grandrounds.core.rng import Keys
@@ -27,7 +28,7 @@ from grandrounds.data.row_files import is_bundle, read_bundle
 from grandrounds.data.schema import infer_schema
 from grandrounds.data.sets.catalog import find_entry
 from grandrounds.data.split import Rows, row_keys, split_rows
-from grandrounds.data.table import Table
+from grandrounds.data.table import Table, to_text
 
 PARTS = ("train", "val", "test")
 """Words of the column data.part."""
@@ -113,12 +114,15 @@ def _load_plugin_data(settings: DataSettings, path: str) -> Table | ImageSet:
     return result
 
 
-def load_data(settings: DataSettings, rows_in_memory: Table | ImageSet | None = None) -> tuple[Holdings, str]:
+def load_data(
+    settings: DataSettings, rows_in_memory: Table | ImageSet | None = None, *, without: Sequence[str] = ()
+) -> tuple[Holdings, str]:
     """Load the data that [data] names, and their hash.
 
     Args:
         settings: The section [data] of a plan.
         rows_in_memory: Rows that the caller has already; otherwise they are read.
+        without: Sites whose rows are left out before anything is inferred from the data.
 
     Returns:
         The data set, and the SHA-256 of its rows.
@@ -135,9 +139,40 @@ def load_data(settings: DataSettings, rows_in_memory: Table | ImageSet | None = 
             f"expected {settings.sha256[:12]}...): restore the old file or remove data.sha256",
             code="data-changed",
         )
+    if without:
+        read = _leave_out(settings, read, without)
     if isinstance(read, ImageSet):
         return (replace(read, masks=stroke_masks(read.pixels)) if settings.masks == STROKES else read), digest
     return read_dataset(settings, read), digest
+
+
+def _leave_out(settings: DataSettings, read: Table | ImageSet, without: Sequence[str]) -> Table | ImageSet:
+    """Leave the rows of some sites out."""
+    if isinstance(read, ImageSet):
+        sites = read.site
+    else:
+        sites = None if settings.site is None else np.array(to_text(read.column(settings.site, flag="--site")), object)
+    if sites is None:
+        return read  # a run by column without a site for each row is refused later
+    check_known_sites(without, {str(site) for site in sites.tolist() if site is not None})
+    return read.take(~np.isin(sites.astype(str), list(without)))
+
+
+def check_known_sites(without: Sequence[str], sites: Collection[str]) -> None:
+    """Check the names in split.without.
+
+    Args:
+        without: The names.
+        sites: The sites in the data.
+
+    Raises:
+        BadInput: A name is unknown, or no site is left.
+    """
+    for name in without:
+        if name not in sites:
+            raise BadInput(f"split.without names '{name}', which is no site; {nearest(name, sorted(sites))}", code="unknown-site")
+    if not set(sites) - set(without):
+        raise BadInput("split.without names every site: leave one out of it", code="no-training-sites")
 
 
 def read_dataset(settings: DataSettings, table: Table) -> Dataset:

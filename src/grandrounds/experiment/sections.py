@@ -158,6 +158,14 @@ class Split(Section):
     official: bool = Field(
         True, description="use the official test rows (data.part) or test images of the data set, if it has any"
     )
+    without: tuple[str, ...] = Field(
+        (), description="sites that take no part at all, such as sites that withdrew: none of their rows is in any split, "
+        "summary, scale or reference set"
+    )
+    keep_setup: bool = Field(
+        False, description="keep set-up statistics in which sites of split.without took part (set by `rounds withdraw "
+        "--keep-setup`, which goes on from a checkpoint)"
+    )
 
 
 class Task(Section):

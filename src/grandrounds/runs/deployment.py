@@ -26,7 +26,7 @@ from grandrounds.data.dataset import Dataset
 from grandrounds.data.design import check_products
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.loading import AT_SITES, agreed_task
+from grandrounds.data.loading import AT_SITES, agreed_task, check_known_sites
 from grandrounds.data.reference_sets import Reference, load_reference_images, read_reference_table
 from grandrounds.data.schema import Column, Schema
 from grandrounds.data.split import Rows, assign_roles
@@ -81,6 +81,10 @@ class Deployment:
     def assemble(self, plan: Plan) -> Consortium:
         """Return the sites, and a schema without rows."""
         refuse_unfit(plan)
+        without = tuple(plan.split.get("without", ()))  # plans of earlier versions have none
+        if not self._setup.sites:  # a resumed run has its sites already
+            check_known_sites(without, self.keys)
+        self.keys = {site: key for site, key in self.keys.items() if site not in without}
         names = tuple(self.keys)
         data = empty(plan)
         task = tasks_of(plan.tasks.plain(), names)

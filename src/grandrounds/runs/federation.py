@@ -21,7 +21,7 @@ from grandrounds.data.corruption.protocol_shift import shift_sites
 from grandrounds.data.corruption.shortcut import PlantedShortcut, inject, site_patches
 from grandrounds.data.images import ImageSet
 from grandrounds.data.kinds import Holdings
-from grandrounds.data.loading import load_data, split_keys, split_site_rows
+from grandrounds.data.loading import check_known_sites, load_data, split_keys, split_site_rows
 from grandrounds.data.outcome import group_outcome
 from grandrounds.data.partition import partition, partition_by_column, plugin_partition
 from grandrounds.data.reference_sets import Reference, draw_reference_sets, mark_references
@@ -57,10 +57,10 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     Raises:
         BadInput: The data do not fit the plan.
     """
-    data, digest = load_data(plan.data, given)
+    without = tuple(plan.split.get("without", ()))  # plans of earlier versions have none
+    by_column, keep_setup = plan.split.partition == "column", bool(plan.split.get("keep_setup", False))
+    data, digest = load_data(plan.data, given, without=without if by_column and not keep_setup else ())
     _check_fit(plan.model.name, data)
-    subgroup = plan.evaluation.subgroup
-    groups = None if subgroup is None else data.groups(subgroup)
     reference = draw_reference_sets(plan, data, barred=_held_out(plan, data))
     reference_rows = np.concatenate(
         [np.empty(0, np.int64), *(a for r in reference.values() for a in (r.rows, r.twins))]
@@ -68,6 +68,13 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
     pool = np.setdiff1d(np.arange(len(data)), reference_rows)
     official = _official(plan.split, data, pool)
     sites = _sites(plan.split, data, np.setdiff1d(pool, official), seed=plan.seed)
+    if without and (keep_setup or not by_column):
+        check_known_sites(without, sites)
+        gone = np.concatenate([sites.pop(name) for name in without])
+        if not keep_setup:
+            data, reference, official, sites = _drop_rows(gone, data, reference, official, sites)
+    subgroup = plan.evaluation.subgroup
+    groups = None if subgroup is None else data.groups(subgroup)
     check_sites(sites, min_rows=plan.split.min_rows, reference=len(reference_rows))
     role = _roles(plan, tuple(sites))
     share = 0.0 if len(official) or plan.split.scheme != "within" else plan.split.test
@@ -105,6 +112,23 @@ def assemble(plan: Plan, given: Table | ImageSet | None = None) -> Consortium:
             "the training rows of all sites hold one value of the label only: nothing can be learnt", code="one-class-only"
         )
     return Consortium(data, stack, training, reference, digest, planted)
+
+
+def _drop_rows(
+    gone: Array, data: Holdings, reference: dict[str, Reference], official: Array, sites: dict[str, Array]
+) -> tuple[Holdings, dict[str, Reference], Array, dict[str, Array]]:
+    """Return the data without the rows of simulated sites that take no part, and the other rows by their new numbers."""
+    kept = np.setdiff1d(np.arange(len(data)), gone)
+    reference = {
+        name: replace(r, rows=np.searchsorted(kept, r.rows), twins=np.searchsorted(kept, r.twins))
+        for name, r in reference.items()
+    }
+    return (
+        data.take(kept),
+        reference,
+        np.searchsorted(kept, official),
+        {name: np.searchsorted(kept, rows) for name, rows in sites.items()},
+    )
 
 
 def _roles(plan: Plan, sites: tuple[str, ...]) -> dict[str, str]:

@@ -45,6 +45,7 @@ from grandrounds.runs import evaluation
 from grandrounds.runs.context import RunContext
 from grandrounds.runs.explanations import written
 from grandrounds.runs.state import State
+from grandrounds.runs.withdrawal import Repetition
 from grandrounds.site.evaluate import score
 from grandrounds.site.stack import CLEAN, PARTS
 
@@ -104,6 +105,7 @@ class Finalizer:
         final["shortcut"] = self._shortcut(scored, final, explanation)
         used = self.context.gauge.summarise(seconds=state.seconds, rounds=state.round)
         lent = {name: len(self.context.consortium.reference[name]) for name in self._lent()}
+        promised = self._promise(state, lent)
         summary = evaluation.summary(
             plan,
             final,
@@ -132,7 +134,8 @@ class Finalizer:
             **({} if self.context.rationale is None else {"reasons": self.context.rationale.final(served.model)}),
             **({} if self.context.heat_maps is None else {"maps": self.context.heat_maps.summary(records)}),
             lent=lent,
-            privacy=self._promise(state, lent),
+            **self._repetition(promised),
+            privacy=promised,
         )
         text = self.context.folder.summary_text(summary)
         self.context.folder.write_report(text, self.context.recorder.standing())
@@ -146,6 +149,7 @@ class Finalizer:
         self.context.folder.write_rounds(written(records))
         cost = {k: state.cost.get(k, 0.0) + v for k, v in self.context.engine.meter.read().items()}
         used = self.context.gauge.summarise(seconds=state.seconds, rounds=state.round)
+        promised = self._promise(state, {})
         summary = evaluation.summary(
             plan,
             {"final": {}, "per_site": {}, "models": {}},
@@ -161,13 +165,22 @@ class Finalizer:
             training=self.context.consortium.training,
             **method_class(plan.method.name).summarize(plan, state.method, encoding),
             lent={},
-            privacy=self._promise(state, {}),
+            **self._repetition(promised),
+            privacy=promised,
         )
         text = self.context.folder.summary_text(summary)
         self.context.folder.write_report(text, self.context.recorder.standing())
         self._end({}, state.served, None, state, text)
         self.context.folder.write_summary(text)
         return summary
+
+    def _repetition(self, promised: Mapping[str, Any] | None) -> dict[str, object]:
+        """Return `withdrawal` of the summary, for a run that repeats an earlier one without a site."""
+        repetition = Repetition.read(self.context.folder.checkpoint)
+        if repetition is None:
+            return {}
+        both = repetition.add_epsilon(promised or {})
+        return {"withdrawal": {**repetition.to_dict(), **({} if both is None else {"both": both})}}
 
     def _promise(self, state: State, lent: Mapping[str, int]) -> Mapping[str, Any] | None:
         """Return the final privacy statement and spending; None where the run gives no guarantee."""

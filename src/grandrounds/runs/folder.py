@@ -77,6 +77,7 @@ _SUMMARY = {
     "cost": {"bytes_down": float, "bytes_up": float, "evaluation_bytes": float, "messages": float, "seconds": float,
              "virtual_seconds": float, "*": (str, *NUMBER, dict, list)},
     "warnings": [str], "notes": {"*": [str]}, "reference?": dict, "explanation": _EXPLAINED, "cohorts?": dict,
+    "withdrawal?": {"site": str, "repeats": {"folder": str}, "setup": str, "remains": [str]},
     "environment": {"python": str, "packages": {"*": (str, None)}, "processor": str, "cores": int, "memory_gib": NUMBER},
 }  # fmt: skip
 """Keys of summary.json that commands and pages use; optional keys end in "?"."""

@@ -16,7 +16,7 @@ import hashlib
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from grandrounds.models.protocol import Calibration
 from grandrounds.protocol.identity import Identity, Signers, public_pem
 from grandrounds.protocol.messages import Answers, Arrival, Ask, Payload
 from grandrounds.report.provenance import LedgerState
+from grandrounds.runs.withdrawal import Repetition
 from grandrounds.site.witness import BEHIND, REASONS, SIGNED
 
 _PURPOSE = b"grandrounds/commitments/1\x00"
@@ -222,8 +223,16 @@ class Recorder:
             self._unwritten = None
 
     def _opening(self, first: int, plan: str) -> dict[str, object]:
-        s = self.signers
-        return entries.opening_entry(self.run, first=first, plan=plan, server=s.server.public, sites=s.sites, keys=s.made)
+        s, repetition = self.signers, Repetition.read(self.folder / "checkpoint")
+        return entries.opening_entry(
+            self.run,
+            first=first,
+            plan=plan,
+            server=s.server.public,
+            sites=s.sites,
+            keys=s.made,
+            repeats=None if repetition is None else {"site": repetition.site, **asdict(repetition.repeats)},
+        )
 
     def _entry(self, record: RoundRecord) -> dict[str, object]:
         return entries.round_entry(self.run, record, reference=self.reference)

@@ -25,6 +25,7 @@ from grandrounds.runs.explanations import written
 from grandrounds.runs.folder import InUse, RunFolder
 from grandrounds.runs.model import TrainedModel
 from grandrounds.runs.runner import execute_plan, new_folder
+from grandrounds.runs.withdrawal import Withdrawn, read_withdrawn, refuse_withdrawn
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -38,18 +39,19 @@ if TYPE_CHECKING:
 class Run:
     """A run folder, read on demand."""
 
-    def __init__(self, folder: Path, *, trust_code: bool | None = False) -> None:
+    def __init__(self, folder: Path, *, trust_code: bool | None = False, withdrawn: bool = False) -> None:
         """Open a run folder.
 
         Args:
             folder: The folder.
             trust_code: Run code of the run's author (a model or method of their own) also where the run was made elsewhere,
                 from modules whose hash its plan lists. None: run no such code, not even of a run that was made here.
+            withdrawn: Use the model also where a site withdrew from the run, so that it is not valid any more.
 
         Raises:
             BadInput: The folder is not a run folder.
         """
-        self.trust_code = trust_code
+        self.trust_code, self._use_withdrawn = trust_code, withdrawn
         self._files = RunFolder(Path(folder))
         if self._files.checkpoint.is_symlink() or not self._files.checkpoint.is_dir():
             raise BadInput(
@@ -140,6 +142,20 @@ class Run:
             )
         return self.model_at(self._files.model.name)
 
+    @cached_property
+    def withdrawn(self) -> Withdrawn | None:
+        """The withdrawal of a site from this run; None where its model is valid."""
+        return read_withdrawn(self.folder)
+
+    def refuse_withdrawn(self) -> None:
+        """Raise where a site withdrew from the run, unless it was opened with `withdrawn=True`.
+
+        Raises:
+            BadInput: The model is not valid any more.
+        """
+        if not self._use_withdrawn:
+            refuse_withdrawn(self.folder)
+
     def model_at(self, name: str) -> TrainedModel:
         """Load a model file of the run.
 
@@ -150,8 +166,9 @@ class Run:
             The model with its encoding.
 
         Raises:
-            BadInput: The name points outside the folder, or the file is damaged.
+            BadInput: The name points outside the folder, the file is damaged, or a site withdrew from the run.
         """
+        self.refuse_withdrawn()
         return TrainedModel.load(self.model_file(name), trust_code=self.trust_code)
 
     def model_file(self, name: str) -> Path:
@@ -369,7 +386,7 @@ def run(
         path = plan["data"][key]
         if path is not None and path not in (DATA_FRAME, STROKES) and "://" not in path:
             plan["data"][key] = str(Path(path).resolve())
-    return run_plan(plan, out=out, table=_as_rows(table), progress=progress)
+    return run_plan(plan, out=out, table=as_rows(table), progress=progress)
 
 
 def run_plan(
@@ -444,29 +461,41 @@ def resume(
         )
     if existing.finished and not settings:
         return existing
+    if existing.withdrawn is not None:
+        raise BadInput(
+            f"{existing.folder} cannot be resumed: {existing.withdrawn.sentence}; resume that run", code="withdrawn-run"
+        )
     if plan["method"]["rounds"] < len(existing.rounds):
         raise BadInput(
             f"{existing.folder} has done {len(existing.rounds)} rounds already: method.rounds cannot go below that",
             code="setting-is-fixed",
         )
-    execute_plan(plan, RunFolder(existing.folder), progress=progress, table=_as_rows(table), resume=True)
+    execute_plan(plan, RunFolder(existing.folder), progress=progress, table=as_rows(table), resume=True)
     return Run(existing.folder, trust_code=trust_code)
 
 
-def _as_rows(table: Any) -> Any:
-    """Convert a data frame to a Table; a Table or ImageSet stays unchanged."""
+def as_rows(table: Any) -> Any:
+    """Convert a data frame to a Table; a Table or ImageSet stays unchanged.
+
+    Args:
+        table: A data frame, a Table, an ImageSet, or None.
+
+    Returns:
+        The rows.
+    """
     from grandrounds.data.images import ImageSet
     from grandrounds.data.table import Table
 
     return table if table is None or isinstance(table, (Table, ImageSet)) else Table.from_pandas(table)
 
 
-def load_run(folder: str | Path, *, trust_code: bool | None = False) -> Run:
+def load_run(folder: str | Path, *, trust_code: bool | None = False, withdrawn: bool = False) -> Run:
     """Open a run folder.
 
     Args:
         folder: The folder.
         trust_code: As in `Run`.
+        withdrawn: As in `Run`.
 
     Returns:
         The run.
@@ -474,7 +503,7 @@ def load_run(folder: str | Path, *, trust_code: bool | None = False) -> Run:
     Raises:
         BadInput: The folder is not a run folder.
     """
-    return Run(Path(folder), trust_code=trust_code)
+    return Run(Path(folder), trust_code=trust_code, withdrawn=withdrawn)
 
 
 def folder_name(plan: PlanValues) -> str:

@@ -12,9 +12,10 @@ from pathlib import Path
 from grandrounds.analysis.audit.file_check import AuditFindings, ClosingEntry, Entry, compare_files, compare_open_model
 from grandrounds.analysis.audit.report_check import check_report
 from grandrounds.analysis.audit.run_files import compare_checkpoint
+from grandrounds.analysis.audit.withdrawal_check import compare_mark, compare_other_run, withdrawal_in
 from grandrounds.audit.book import Book, read_keys
 from grandrounds.audit.canonical import loads
-from grandrounds.audit.entry import CLOSE, ROUND, SIMULATED
+from grandrounds.audit.entry import CLOSE, ROUND, SIMULATED, WITHDRAW
 from grandrounds.audit.files import MODEL, REPORT, SUMMARY, read_file
 from grandrounds.audit.head import SignedHead
 from grandrounds.audit.ledger import Ledger, ledger_at
@@ -31,6 +32,9 @@ LEDGER_ALONE = "model files, figures, journal, round logs and weights: the ledge
 BROKEN = "model files, figures, journal, round logs and weights: the ledger that they are compared with does not verify"
 EXPORTED = "model files, figures, journal, round logs and weights: an export holds the ledger alone"
 """Reasons for not comparing the files of a run with its ledger."""
+
+_ENDS = (CLOSE, WITHDRAW)
+"""Kinds of entry with which the ledger of a finished run ends."""
 
 NOT_DEEP = "journal, checkpoint and weights: only the files that the closing entry names were compared"
 UNFINISHED = "unfinished ledger"
@@ -111,8 +115,8 @@ def audit(
 
 def _ledger_only(result: AuditResult, book: Book, run: Path) -> AuditResult:
     """Audit a ledger alone, which must have an end unless the run is going on."""
-    result = replace(result, unchecked=(LEDGER_ALONE,))
-    if book.entries[-1].content["kind"] == CLOSE:
+    result = replace(result, unchecked=(LEDGER_ALONE,), withdrawn=_withdrawn_text(book))
+    if book.entries[-1].content["kind"] in _ENDS:
         return result
     running = Checkpoint(run / "checkpoint").is_locked() and not _exists(run / SUMMARY)
     return replace(
@@ -127,7 +131,7 @@ def _add_files(
     entries = [entry.content for entry in book.entries]
     out, close = AuditFindings(notes=list(result.notes), checked=list(result.checked)), ClosingEntry.find_last(entries)
     running = Checkpoint(run / "checkpoint").is_locked()
-    ended = entries[-1]["kind"] == CLOSE
+    ended, withdrawn = entries[-1]["kind"] in _ENDS, withdrawal_in(entries)
     finished = _exists(run / SUMMARY)
     unfinished = ""
     simulated = _compare_keys(out, entries[0], run) or result.simulated
@@ -139,8 +143,10 @@ def _add_files(
         unfinished = _why_unfinished(run, close if ended else None, rounds=result.rounds)
     if finished and ended and close is not None:
         running = False
-        _compare_witnesses(out, book)
+        _compare_witnesses(out, book, close)
         compare_files(out, run, close)
+        compare_mark(out, run, withdrawn)
+        compare_other_run(out, run, entries, withdrawn)
         if reports:
             _compare_reports(out, book, run, close, report)
     elif report is not None:
@@ -166,8 +172,15 @@ def _add_files(
         unfinished=unfinished,
         running=running and not out.findings,
         simulated=simulated,
-        close=close.line if close is not None and finished and ended else "",
+        close=close.line if close is not None and finished and ended and withdrawn is None else "",
+        withdrawn=_withdrawn_text(book),
     )
+
+
+def _withdrawn_text(book: Book) -> str:
+    """Return the withdrawal at the end of a ledger in one sentence; "" where there is none."""
+    withdrawn = withdrawal_in([entry.content for entry in book.entries])
+    return "" if withdrawn is None else withdrawn.sentence
 
 
 def _why_unfinished(run: Path, close: ClosingEntry | None, *, rounds: int) -> str:
@@ -181,17 +194,20 @@ def _why_unfinished(run: Path, close: ClosingEntry | None, *, rounds: int) -> st
 
 def _check_export_end(result: AuditResult, book: Book) -> AuditResult:
     """Check that an export ends as a ledger does."""
-    if book.entries[-1].content["kind"] != CLOSE:
+    if book.entries[-1].content["kind"] not in _ENDS:
         why = "the run had not ended when it was exported, or it was cut"
         return replace(result, unfinished=f"the ledger has no closing entry after round {result.rounds}: {why}")
     out = AuditFindings()
-    _compare_witnesses(out, book)
-    return replace(result, findings=tuple(out.findings))
+    close = ClosingEntry.find_last([entry.content for entry in book.entries])
+    if close is not None:
+        _compare_witnesses(out, book, close)
+    return replace(result, findings=tuple(out.findings), withdrawn=_withdrawn_text(book))
 
 
-def _compare_witnesses(out: AuditFindings, book: Book) -> None:
-    """Check that the head over a closing entry is countersigned: a run is not called finished before."""
-    if read_keys(book.entries[0].content)[1] and not book.heads[-1].witnesses:
+def _compare_witnesses(out: AuditFindings, book: Book, close: ClosingEntry) -> None:
+    """Check that a head over the closing entry is countersigned: a run is not called finished before."""
+    over = [head for head in book.heads if head.head.size > close.number]
+    if read_keys(book.entries[0].content)[1] and not any(head.witnesses for head in over):
         size = book.heads[-1].head.size
         out.add_finding(
             NO_WITNESS,

@@ -1,0 +1,91 @@
+"""`rounds withdraw`: repeat a run without a site that withdrew, and close the earlier run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grandrounds.cli.options import Quiet, TrustCode
+from grandrounds.cli.terminal import echo, reads_run
+
+if TYPE_CHECKING:
+    from grandrounds.analysis.membership.withdrawal import WithdrawalProof
+    from grandrounds.runs.withdraw import Withdrawal
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(reads_run(withdraw))
+
+
+def withdraw(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    site: Annotated[str, typer.Option(help="The site that withdraws; 3 is site-03.")],
+    out: Annotated[Path | None, typer.Option(help="Folder of the repeated run (default: RUN-without-SITE).")] = None,
+    prove: Annotated[
+        bool,
+        typer.Option(
+            "--prove", help="Attack both models by membership inference, with held-back rows of the site as non-members."
+        ),
+    ] = False,
+    trust_code: TrustCode = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the withdrawal as JSON and nothing else.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Withdraw a hospital from a finished run: repeat the run without it, and close the earlier run.
+
+    The model is bit for bit that of a run that never had the hospital. The earlier run's ledger says who withdrew and which
+    run is valid now; `rounds predict`, `evaluate`, `export`, `card`, `explain` and `report` refuse its model. If the
+    command is interrupted, run it again: finished rounds are not repeated.
+
+    Example: `rounds withdraw runs/heart-fedavg-seed0 --site va --prove`
+    """
+    from grandrounds.cli.screen import Watch
+    from grandrounds.cli.terminal import Terminal
+    from grandrounds.runs.run import Run
+    from grandrounds.runs.withdraw import withdraw as repeat_without
+
+    with Watch(Terminal(stderr=True), quiet=quiet or as_json) as progress:
+        done = repeat_without(Run(run, trust_code=trust_code, withdrawn=True), site, out=out, progress=progress)
+    proof = _prove(done) if prove else None
+    if as_json:
+        values = {**done.mark.to_dict(), "facts": done.facts.to_dict(), "cost": done.cost()}
+        echo(json.dumps(values if proof is None else {**values, "attack": proof.to_dict()}))
+    elif quiet:
+        echo(str(done.run.folder))
+    else:
+        for line in _lines(done):
+            echo(line)
+        for line in [] if proof is None else proof.sentences():
+            echo(line)
+
+
+def _prove(done: Withdrawal) -> WithdrawalProof:
+    from grandrounds.analysis.membership.withdrawal import prove_withdrawal
+
+    return prove_withdrawal(done.earlier, done.run, done.site)
+
+
+def _lines(done: Withdrawal) -> list[str]:
+    """Describe a withdrawal, one line for each subject."""
+    costs = done.cost()
+
+    def cost(name: str) -> str:
+        c = costs[name]
+        return f"{c['rounds']:.0f} rounds, {c['bytes'] / 1e6:.2f} MB, {c['seconds']:.1f} s"
+
+    lines = [f"{done.site} withdrew from {done.earlier.folder}", f"valid now: {done.run.folder}"]
+    lines.append(f"model: sha256 {done.mark.valid.model or 'not recorded, because the run has no ledger'}")
+    if done.facts.remains:
+        lines += [f"warning: {sentence}" for sentence in done.facts.remains]
+    else:
+        lines.append(f"influence: none; every scale, category, reference row and round was made again without {done.site}")
+    lines.append(f"cost: {cost('repetition')}; the earlier run: {cost('earlier run')}")
+    if (privacy := done.privacy_sentence()) is not None:
+        lines.append(f"privacy: {privacy}")
+    verify = " and ".join(f"`rounds audit verify {r.folder}`" for r in (done.earlier, done.run))
+    lines.append(f"ledgers: each names the other run; check them with {verify}")
+    lines.append("note: copies of the earlier model that left this folder are not recalled")
+    return lines

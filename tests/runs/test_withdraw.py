@@ -1,0 +1,177 @@
+"""Withdrawal of a site: the bits of a run that never had it, both ledgers, refusals, and bad input."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+import numpy as np
+import pytest
+
+import grandrounds as gr
+from grandrounds.analysis.audit.report import audit
+from grandrounds.analysis.membership.withdrawal import prove_withdrawal
+from grandrounds.audit.digest import model_digest
+from grandrounds.audit.entry import WITHDRAW
+from grandrounds.audit.ledger import Ledger
+from grandrounds.data.table import Table
+from grandrounds.protocol.identity import Identity
+from grandrounds.runs.federation import assemble
+from grandrounds.runs.run import Run, resume
+from grandrounds.runs.withdraw import leave_out, withdraw
+from grandrounds.runs.withdrawal import MARK, read_withdrawn
+from tests.support import patients, refused
+
+COLUMNS = {"label": "died", "site": "hospital"}
+
+
+def own_ward(table: Table, site: str) -> Table:
+    """A table in which one site has a ward and large values of its own: they would be seen in an encoding."""
+    mine = table.columns["hospital"] == site
+    ward = np.where(mine, "burns", table.columns["ward"]).astype(object)
+    age = np.where(mine, table.columns["age"] + 500, table.columns["age"])
+    return table.with_columns({"ward": ward, "age": age})
+
+
+def start(table: Table, out, **changes) -> Run:
+    values = {"data": COLUMNS, "method": {"rounds": 4}, "reference": {"scoring": {"rows": 30}}, **changes}
+    return gr.run(gr.Experiment.parse(values), table=table, out=out)
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return own_ward(patients([40, 50, 30, 45]), "c")
+
+
+@pytest.fixture(scope="module")
+def done(table, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("withdrawal")
+    return withdraw(start(table, folder / "a", train={"optimizer": "adam", "lr": 0.01}), "c", table=table)
+
+
+def test_the_model_has_the_bits_of_a_run_that_never_had_the_site(table, done, tmp_path):
+    never = start(
+        table.take(table.columns["hospital"] != "c"), tmp_path / "n", train={"optimizer": "adam", "lr": 0.01}
+    )
+    assert model_digest(done.run.model.theta) == model_digest(never.model.theta) == done.mark.valid.model
+    assert done.run.model.encoding.to_dict() == never.model.encoding.to_dict()
+    assert done.run.summary["reference"] == never.summary["reference"] != done.earlier.summary["reference"]
+    assert done.run.summary["per_site"] == never.summary["per_site"]
+    assert "burns" in str(Run(done.earlier.folder, withdrawn=True).model.encoding.to_dict())
+    assert "burns" not in str(done.run.model.encoding.to_dict())
+
+
+def test_simulated_sites_keep_their_rows_when_one_of_them_withdraws(tmp_path):
+    plan = gr.Experiment.parse({"data": {"name": "breast-cancer"}, "split": {"sites": 5}}).plan()
+    from grandrounds.core.plan_types import Plan
+
+    before, after = assemble(Plan(plan)), assemble(Plan(leave_out(plan, "site-02")))
+    rows = {n: before.data.table.take(r.train).sha256() for n, r in zip(before.stack.names, before.stack.rows, strict=True)}
+    left = {n: after.data.table.take(r.train).sha256() for n, r in zip(after.stack.names, after.stack.rows, strict=True)}
+    assert rows.keys() - left.keys() == {"site-02"}
+    assert left == {n: digest for n, digest in rows.items() if n != "site-02"}
+    assert len(after.data) < len(before.data)
+
+
+def test_both_ledgers_name_each_other_and_a_removed_mark_is_found(done, tmp_path):
+    earlier, now = done.earlier.folder, done.run.folder
+    entries = list(done.earlier.ledger.entries())
+    assert entries[-1]["kind"] == WITHDRAW
+    assert (entries[-1]["site"], entries[-1]["valid"]["folder"]) == ("c", now.name)
+    opening = next(done.run.ledger.entries())
+    assert (opening["repeats"]["folder"], opening["repeats"]["site"]) == (earlier.name, "c")
+    assert "c" not in opening["keys"]["sites"]
+    before, after = audit(earlier, deep=True), audit(now, deep=True)
+    assert not before.fails and "WITHDRAWN" in before.line
+    assert not after.fails and "without c, which withdrew" in " ".join(after.notes)
+    mark = earlier / MARK
+    text = mark.read_bytes()
+    mark.unlink()
+    try:
+        assert read_withdrawn(earlier) == done.mark  # the ledger is the source of truth
+        assert [f.where for f in audit(earlier).findings] == [MARK]
+    finally:
+        mark.write_bytes(text)
+
+
+def test_an_entry_after_a_withdrawal_is_found(done, tmp_path):
+    copy = tmp_path / "ledger.db"
+    copy.write_bytes((done.earlier.folder / "ledger.db").read_bytes())
+    with Ledger.open(copy, identity=Identity.simulated(0, "server")) as ledger:
+        close = [e for e in ledger.entries() if e["kind"] == "close"][-1]
+        ledger.append(str(close["run"]), {k: v for k, v in close.items() if k not in ("number", "previous", "schema")})
+        assert any("after a withdrawal" in str(finding) for finding in ledger.verify())
+
+
+def test_the_model_of_the_earlier_run_is_refused_unless_told_otherwise(done, table):
+    with refused("withdrawn-run"):
+        assert Run(done.earlier.folder).model
+    with refused("withdrawn-run"):
+        gr.predict(done.earlier.folder, table)
+    with refused("withdrawn-run"):
+        resume(done.earlier.folder, settings=["method.rounds=9"], table=table)
+    assert len(gr.load_run(done.earlier.folder, withdrawn=True).model.theta)
+
+
+def test_an_attack_on_the_members_of_the_site_finds_nothing_in_the_new_model(tmp_path):
+    rng = np.random.default_rng(0)
+    site = np.repeat(["a", "b", "c", "d"], 150)
+    noise = {f"x{j}": rng.standard_normal(600) for j in range(200)}
+    table = Table.from_mapping({**noise, "hospital": site, "died": rng.integers(0, 2, 600).astype(float)}, source="noise")
+    run = start(table, tmp_path / "a", reference={}, split={"test": 0.4}, method={"rounds": 1}, train={"epochs": 20, "lr": 0.5})
+    done = withdraw(run, "c", table=table)
+    proof = prove_withdrawal(gr.load_run(run.folder, withdrawn=True), done.run, "c", data=table)
+    assert proof.before.low > 0.6
+    assert proof.after.low < 0.5 < proof.after.high
+    assert "0.5 is guessing" in proof.sentences()[0]
+
+
+def test_an_interrupted_withdrawal_is_continued(table, tmp_path):
+    run = start(table, tmp_path / "a")
+
+    def stop(event):
+        if event["event"] == "round" and event["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        withdraw(run, "c", table=table, progress=stop)
+    assert read_withdrawn(run.folder) is None
+    rounds = []
+    done = withdraw(run, "c", table=table, progress=lambda e: rounds.append(e.get("round")) if e["event"] == "round" else None)
+    assert rounds == [3, 4]
+    never = start(table.take(table.columns["hospital"] != "c"), tmp_path / "n")
+    assert done.mark.valid.model == model_digest(never.model.theta)
+
+
+def test_bad_input_has_one_sentence_and_a_code(table, done, tmp_path):
+    run = start(table, tmp_path / "a", engine={"absences": {"d": [1, 99]}})
+    with refused("unknown-site"):
+        withdraw(run, "nowhere", table=table)
+    with refused("never-took-part"):
+        withdraw(run, "d", table=table)
+    with refused("data-frame-needed"):
+        withdraw(run, "a")
+    with refused("withdrawn-run"):
+        withdraw(done.earlier, "a", table=table)
+    lock = os.open(run.folder / "checkpoint" / "lock", os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with refused("run-in-use"):
+        withdraw(run, "a", table=table)
+    os.close(lock)
+    (run.folder / "summary.json").rename(tmp_path / "summary.json")
+    with refused("run-not-finished"):
+        withdraw(Run(run.folder), "a", table=table)
+    one = start(patients([40, 40]), tmp_path / "two", reference={}, method={"rounds": 1})
+    fewer = withdraw(one, "a", table=patients([40, 40]))
+    with refused("too-few-sites"):
+        withdraw(fewer.run, "b", table=patients([40, 40]))
+    experiment = gr.Experiment.parse({"data": COLUMNS, "split": {"without": ["e"]}})
+    with refused("unknown-site"):
+        gr.run(experiment, table=table, out=tmp_path / "u")
+
+
+def test_sums_over_fewer_than_three_sites_are_refused(tmp_path):
+    rows = patients([40, 50, 30], gaps=0.0)
+    run = gr.run(gr.Experiment.parse({"data": COLUMNS, "method": {"name": "glm"}}), table=rows, out=tmp_path / "g")
+    with refused("too-few-sites"):
+        withdraw(run, "a", table=rows)
