@@ -1,7 +1,8 @@
 """Withdrawal of a site: repeat a finished run without it, and close the earlier run.
 
-By default everything starts again without the site: its rows are in no summary, no scale, no reference set and no round. The model
-then has the same bits as that of a run that never had the site. Both ledgers refer to each other, and say which model is valid.
+By default everything starts again without the site: its rows are in no summary, no scale, no reference set and no round. The
+model has the same bits as that of a run that never had the site. Both ledgers refer to each other, and say which model is
+valid.
 """
 
 from __future__ import annotations
