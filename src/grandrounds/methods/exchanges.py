@@ -22,7 +22,7 @@ from grandrounds.explain.rule import SketchRule
 from grandrounds.explain.sketch import Sketches
 from grandrounds.methods.assignment import ModelAssignment
 from grandrounds.metrics import OutcomeTally, Tally
-from grandrounds.protocol.messages import Answers, Ask, Value
+from grandrounds.protocol.messages import USE_PERSONAL, Answers, Ask, Value
 
 TEMPERATURES = np.exp(np.linspace(np.log(0.05), np.log(20.0), 241))
 """Grid of candidate temperatures; bounded, because separable data would drive the temperature to zero."""
@@ -140,7 +140,7 @@ def evaluate(
     shared: dict[str, Value] = {"model": served.model, "figures": ",".join(figures), "threshold": threshold}
     answers = yield Ask(
         "evaluate",
-        shared={**shared, "personal": 1} if personal else shared,
+        shared={**shared, USE_PERSONAL: 1} if personal else shared,
         each=served.payloads(),
         to=sites,
         report=(*parts, "figures"),

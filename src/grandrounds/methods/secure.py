@@ -25,7 +25,7 @@ from grandrounds.methods.exchanges import intercept
 from grandrounds.methods.weigh import WeightingResult, weigh
 from grandrounds.protocol.messages import Answers, Ask, Payload, Value
 from grandrounds.protocol.packing import LAYOUT, layout_reports, narrow_layout, packed_size, unpack
-from grandrounds.protocol.tasks import ERROR, INTRODUCE, MEET, MODELS, SUM_STEPS, TALLIES
+from grandrounds.protocol.tasks import ERROR, INTRODUCE, MEET, MODELS, SUM_STEPS, TALLIES, spec_of
 
 if TYPE_CHECKING:
     from grandrounds.methods.base import Effect, Method, Server
@@ -141,7 +141,12 @@ def with_secure_totals(work: Generator[Any, Any, Any], rule: SecureRule) -> Gene
 
 def _secure_total(ask: Ask, rule: SecureRule) -> Generator[Ask, Answers, Answers]:
     answers: Answers = yield replace(ask, summed=(), withheld=ask.summed)
-    summed = yield from secure_sum(rule, answers, bits=STATISTIC_BITS, bound=STATISTIC_BOUND, purpose=TALLIES)
+    try:
+        summed = yield from secure_sum(rule, answers, bits=STATISTIC_BITS, bound=STATISTIC_BOUND, purpose=TALLIES)
+    except RunFailed as e:
+        if not (is_halt(e) and spec_of(ask.task).may_fail):
+            raise
+        return Answers((), {}, missing=dict.fromkeys(answers.sites, str(e)))
     rows = [k for k, s in enumerate(answers.sites) if s in summed.sites]
     rest = answers.only(rows, summed.missing)
     rest.columns.pop(LAYOUT, None)

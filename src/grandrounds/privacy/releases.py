@@ -19,6 +19,7 @@ from grandrounds.protocol.task_spec import (
 )
 
 _SIMULATED = "simulation only: at hospitals it stays with the server"
+_AT_SITES = "simulation only: at hospitals each file stays in the folder of its hospital"
 
 FILES: Mapping[str, Release] = {
     "experiment.toml": uncovered("settings, and the kind of each column as read from all rows", PREPARATION),
@@ -38,6 +39,9 @@ FILES: Mapping[str, Release] = {
     "ledger.head.json": public("signed head of the ledger"),
     "server.pub": public("public key of the server"),
     "checkpoint/": Release(UNCOVERED, "state of server and sites between rounds", f"{_SIMULATED}; listed as \"{PREPARATION}\""),
+    "at_sites/": Release(
+        UNCOVERED, "personal models of sites, fitted without noise", f"{_AT_SITES}; listed as \"{PREPARATION}\""
+    ),
 }
 """Release of each file by its name in the run folder; a name that ends in a slash is a folder."""
 

@@ -24,6 +24,9 @@ KEEP, UPLOAD = "keep", "upload"
 OWN_HALF = "own_half"
 """Setting of a training Ask that makes a site train on one half of its own patients: 1 or 2."""
 
+USE_PERSONAL = "personal"
+"""Setting of an Ask that makes sites use the models that they deploy, which never leave them."""
+
 Value = Array | int | float | str | bool
 Payload = Mapping[str, Value]
 Columns = dict[str, Any]

@@ -431,7 +431,7 @@ _TASKS = (
             ),
         ),
         asked_by="`personal.part`, `personal.guard`",
-        cost=ROWS_COST, is_learning=True,
+        cost=ROWS_COST, is_learning=True, may_fail=True,
     ),
     TaskSpec(
         PERSONAL,
@@ -443,7 +443,7 @@ _TASKS = (
             ),
         ),
         asked_by="`personal.part`, `personal.guard`",
-        cost=ROWS_COST, is_learning=True,
+        cost=ROWS_COST, is_learning=True, may_fail=True,
     ),
     TaskSpec(
         PERSONAL_HARM,
@@ -452,10 +452,11 @@ _TASKS = (
                 "harmed", FIGURE,
                 refused("yes or no: the deployed model is clearly worse than the site's own", "stays at sites under a budget"),
                 account="choice of the guard", rows=("train", "test"), is_raw=True,
+                hidden=(("test", "harmed"),), nan_columns=("harmed",),
             ),
         ),
         asked_by="`personal.guard`",
-        cost=ROWS_COST, per_round=200,
+        cost=ROWS_COST, may_fail=True, per_round=200,
     ),
     TaskSpec(
         INTRODUCE,

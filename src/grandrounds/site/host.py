@@ -22,7 +22,7 @@ from grandrounds.core.errors import BadInput, nearest
 from grandrounds.data.kinds import encoding_from
 from grandrounds.models import Model, build_model
 from grandrounds.privacy.clipping import clip_norm
-from grandrounds.protocol.messages import PROTOCOL, Ask, AskId
+from grandrounds.protocol.messages import PROTOCOL, USE_PERSONAL, Ask, AskId
 from grandrounds.protocol.task_spec import REFUSED
 from grandrounds.protocol.tasks import ERROR, report_of
 from grandrounds.site import evaluate as scoring
@@ -369,7 +369,7 @@ class SiteHost:
         depend on the sites' rows without noise.
         """
         models = self._personal.in_use(_models(ask, self.names_of(members)), members)
-        if not ask.shared.get("personal"):
+        if not ask.shared.get(USE_PERSONAL):
             return models
         if self.withheld_splits:
             raise BadInput(

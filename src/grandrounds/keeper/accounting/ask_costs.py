@@ -24,7 +24,7 @@ from grandrounds.methods.fedxchain.site import ATTRIBUTE, JUDGED_ON, ON
 from grandrounds.privacy.clipping import count_sampled_steps
 from grandrounds.privacy.events import Event
 from grandrounds.protocol import task_spec
-from grandrounds.protocol.messages import Ask, Value
+from grandrounds.protocol.messages import USE_PERSONAL, Ask, Value
 from grandrounds.protocol.packing import layout_reports, narrow_layout, packed_size
 from grandrounds.protocol.tasks import (
     CENSUS,
@@ -89,7 +89,11 @@ def _every_report(ask: Ask, description: str, rows: Sequence[str]) -> AskCost:
 
 
 def _by_rows(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
-    """Charge each report, without noise, for the rows that the table names; an undeclared one for all rows."""
+    """Charge each report, without noise, for the rows that the table names; an undeclared one for all rows.
+
+    Figures of a personal model also disclose the rows that it was fitted to and chosen by.
+    """
+    fitted = ("train", "val") if ask.shared.get(USE_PERSONAL) else ()
     disclosures = {}
     for name in ask.report:
         report = spec_of(ask.task).reports.get(name)
@@ -97,7 +101,8 @@ def _by_rows(ask: Ask, rows: RowCounts, terms: Terms) -> AskCost:
             disclosures[name] = Disclosure("a report of unknown kind", rows.present(*ALL))
         elif report.rows:
             hidden = terms.withheld_splits if report.omits_withheld else ()
-            disclosures[name] = Disclosure(report.account, rows.present(*(p for p in report.rows if p not in hidden)))
+            named = dict.fromkeys((*(p for p in report.rows if p not in hidden), *fitted))
+            disclosures[name] = Disclosure(report.account, rows.present(*named))
     return AskCost((), disclosures)
 
 

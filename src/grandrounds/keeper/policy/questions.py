@@ -26,6 +26,7 @@ from grandrounds.methods import is_exact, is_variant_of, method_class, regulariz
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
+from grandrounds.methods.personal.server import LEVEL, PRIVATE_SPREAD, VARIANCES, is_personal
 from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.select import ASKS_FIRST
@@ -35,7 +36,7 @@ from grandrounds.methods.veil.server import MAX_SUM_ENTRY
 from grandrounds.methods.weigh import EXPLANATIONS
 from grandrounds.models.optimizers import learning_rate
 from grandrounds.protocol import tasks
-from grandrounds.protocol.messages import OWN_HALF, UPLOAD, Ask, AskId, Value
+from grandrounds.protocol.messages import OWN_HALF, UPLOAD, USE_PERSONAL, Ask, AskId, Value
 from grandrounds.protocol.task_spec import COUNT, NOTHING
 from grandrounds.protocol.tasks import SPECS, spec_of
 from grandrounds.site.objective import objective_payload
@@ -49,6 +50,9 @@ _TREES = 200
 
 _TRAIN = ("epochs", "steps", "batch", "optimizer", "momentum", "weight_decay", "l2", "keep_optimizer", "augment")
 """Settings of [train] that are sent with every training request."""
+
+
+_ABOUT_PERSONAL = (tasks.PERSONAL, tasks.PERSONAL_SPREAD, tasks.PERSONAL_HARM)
 
 
 class Questions:
@@ -120,6 +124,8 @@ class Questions:
     def _has_its_numbers(self, ask: Ask) -> bool:
         """Check that its settings, those for all sites and those for this one, are the plan's."""
         site_values = {name: value for part in ask.each.values() for name, value in part.items()}
+        if ask.task in _ABOUT_PERSONAL or USE_PERSONAL in {**ask.shared, **site_values}:
+            return self._has_personal_numbers(ask, site_values)
         if spec_of(ask.task).is_training:
             settings = (ask.shared, {**ask.shared, **site_values})
             halves = (
@@ -148,6 +154,40 @@ class Questions:
         if p.privacy.mechanism == DP_SGD:
             settings |= {"clip": p.privacy.clip, "rate": p.privacy.sampling_rate}
         return settings | ({"longest": p.privacy.clip} if p.privacy.mechanism == CLIENT else {})
+
+    def _has_personal_numbers(self, ask: Ask, site_values: Mapping[str, Value]) -> bool:
+        """Check that an Ask about personal models has the plan's settings, the same at every site."""
+        values, changed = ask.shared, site_values.keys() - {"committed", "model"}
+        if changed or not is_personal(self._settings):
+            return False
+        match ask.task:
+            case tasks.PERSONAL_SPREAD:
+                return np.array_equal(np.asarray(values.get("variances", ())), VARIANCES)
+            case tasks.PERSONAL_HARM:
+                sites = LEVEL / max(float(values.get("level", 0.0)), 1e-9)  # Holm's levels: 0.05 / m of m sites
+                return values.get("seed") == self._settings.seed and round(sites) >= 1 and abs(sites - round(sites)) < 1e-6
+            case tasks.PERSONAL:
+                return all(values.get(name) in allowed for name, allowed in self._personal().items())
+        return ask.task in (tasks.EVALUATE, tasks.EXPLAIN) and not under_budget(self._settings)
+
+    def _personal(self) -> dict[str, tuple[Value | None, ...]]:
+        """Return the values that each setting of the Ask for personal models may have."""
+        p, own = self._settings, self._settings.personal
+        spreads = (*np.sqrt(VARIANCES), PRIVATE_SPREAD) if own.spread is None else (own.spread,)
+        settings: dict[str, tuple[Value | None, ...]] = {name: (getattr(p.train, name),) for name in _TRAIN}
+        return settings | {
+            "seed": (p.seed,),
+            "round": (p.method.rounds + 1,),
+            "lr": (p.train.lr,),
+            "part": (own.part,),
+            "guard": (int(own.guard),),
+            "rows": ("train", "validation") if own.rows == "auto" else (own.rows,),
+            "variance": tuple(float(s) ** 2 for s in spreads),
+            "epochs_own_part": (own.epochs,),
+            "epochs_own_model": (1, p.train.epochs * p.method.rounds),
+            "strength": (own.strength,),
+            "mixture": (own.mixture,),
+        }
 
     def _has_its_bound(self, settings: Mapping[str, Value]) -> bool:
         """Check that the bound of a sum is the plan's: a site refuses larger values, so another bound would be an oracle."""
@@ -319,4 +359,18 @@ def _after(p: Plan) -> Iterator[Ask]:
         yield _ask(p, tasks.CALIBRATE)
     if p.evaluation.calibrate == "platt":
         yield _ask(p, tasks.PLATT, "counts" if private else "sums", epsilon=float(private))
+    if is_personal(p):
+        yield from _personal(p, private=private)
     yield _ask(p, tasks.WITNESS)
+
+
+def _personal(p: Plan, *, private: bool) -> Iterator[Ask]:
+    """List the Asks about personal models; under a privacy budget only that sites fit them."""
+    if private:
+        yield _ask(p, tasks.PERSONAL, "fitted")
+        return
+    if p.personal.spread is None:
+        yield _ask(p, tasks.PERSONAL_SPREAD)
+    yield _ask(p, tasks.PERSONAL)
+    if p.personal.guard:
+        yield _ask(p, tasks.PERSONAL_HARM)

@@ -24,7 +24,7 @@ from grandrounds.keeper.policy.file import DEFAULT, parse_objectives, parse_sect
 from grandrounds.keeper.policy.small_cells import without_small_cells
 from grandrounds.methods import METHODS
 from grandrounds.methods.exact.exchange import ExactMethod
-from grandrounds.protocol.messages import Ask, Payload
+from grandrounds.protocol.messages import USE_PERSONAL, Ask, Payload
 from grandrounds.protocol.task_spec import KINDS, MODEL, NOTHING, SUMMARY, WORDS, TaskSpec
 from grandrounds.protocol.tasks import CLOSE, HELLO, MASKED, MODELS, OPEN, PREPARE, PROPOSE, SPECS, spec_of
 
@@ -339,7 +339,7 @@ def is_private(ask: Ask, plan: PlanValues | None) -> bool:
         True if every report has noise, is withheld for a secure sum, or discloses nothing about these rows.
     """
     spec = spec_of(ask.task)
-    if spec.is_raw or any(r in spec.reports and spec.reports[r].is_raw for r in ask.report):
+    if spec.is_raw or ask.shared.get(USE_PERSONAL) or any(r in spec.reports and spec.reports[r].is_raw for r in ask.report):
         return False
     mechanism = "none" if plan is None else str(plan["privacy"]["mechanism"])
     if spec.is_training:

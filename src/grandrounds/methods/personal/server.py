@@ -31,7 +31,7 @@ _MEMORISE = frozenset({"trees", "ebm", "boosted", "torch"})
 
 @dataclass(frozen=True)
 class PersonalResult:
-    """What the server knows about personal models.
+    """Facts that the server knows about personal models.
 
     Attributes:
         part: The personal part.
@@ -67,11 +67,16 @@ def guard_rows(plan: Plan, model: Model) -> str:
 
 
 def estimate_spread(served: ModelAssignment, sites: tuple[str, ...]) -> Generator[Ask, Answers, float]:
-    """Estimate the standard deviation of site intercepts from sums over sites; 0 where no variance gains anything."""
+    """Estimate the standard deviation of site intercepts from sums over sites; 0 where no variance gains anything.
+
+    Where the sites send no sum, it is that of a run with a privacy budget.
+    """
     shared: dict[str, Value] = {"model": served.model, "variances": VARIANCES}
     answers = yield Ask(
         PERSONAL_SPREAD, shared=shared, each=served.payloads(), to=sites, report=("sums",), summed=("sums",)
     )
+    if "sums" not in answers.totals:
+        return PRIVATE_SPREAD
     gains = np.asarray(answers.totals["sums"], float)
     return float(np.sqrt(VARIANCES[int(np.argmax(gains))]))
 
@@ -119,12 +124,18 @@ def personalize(
     answers = yield Ask(PERSONAL, shared=shared, each=served.payloads(), to=sites, report=report)
     if private:
         return PersonalResult(p.part, p.guard, rows, spread)
+    if not len(answers):  # every site refused, and keeps the common model
+        return PersonalResult(p.part, p.guard, rows, spread)
     choices = {site: CHOICES[int(c)] for site, c in zip(answers.sites, answers["choice"], strict=True)}
-    harmed = (yield from find_harmed(answers.sites, seed=plan.seed)) if p.guard else None
-    return PersonalResult(p.part, p.guard, rows, spread, choices, harmed, answers.sites if p.guard else ())
+    if not p.guard:
+        return PersonalResult(p.part, p.guard, rows, spread, choices)
+    harmed, tested = yield from find_harmed(answers.sites, seed=plan.seed)
+    return PersonalResult(p.part, p.guard, rows, spread, choices, harmed if tested else None, tested)
 
 
-def find_harmed(sites: tuple[str, ...], *, seed: int) -> Generator[Ask, Answers, tuple[str, ...]]:
+def find_harmed(
+    sites: tuple[str, ...], *, seed: int
+) -> Generator[Ask, Answers, tuple[tuple[str, ...], tuple[str, ...]]]:
     """Find the harmed sites by Holm's rule; sites answer yes or no at each level, never with a p-value.
 
     Args:
@@ -132,14 +143,17 @@ def find_harmed(sites: tuple[str, ...], *, seed: int) -> Generator[Ask, Answers,
         seed: The run's seed.
 
     Returns:
-        Sites where the deployed model is clearly worse than the better of own model and majority class.
+        Sites where the deployed model is clearly worse than the better of own model and majority class; and the sites that
+        were tested: not those that refused, or have too few test rows.
     """
     harmed: set[str] = set()
     while len(harmed) < len(sites):
         shared: dict[str, Value] = {"level": LEVEL / (len(sites) - len(harmed)), "seed": seed}
         answers = yield Ask(PERSONAL_HARM, shared=shared, to=sites, report=("harmed",))
-        found = {site for site, yes in zip(answers.sites, answers["harmed"], strict=True) if yes}
+        reported = answers.by_site("harmed") if len(answers) else {}
+        sites = tuple(site for site in sites if site in harmed or not np.isnan(reported.get(site, np.nan)))
+        found = {site for site, yes in reported.items() if yes == 1}
         if found <= harmed:
             break
         harmed |= found
-    return tuple(site for site in sites if site in harmed)
+    return tuple(site for site in sites if site in harmed), sites

@@ -45,7 +45,7 @@ FILE = "personal.safetensors"
 
 @dataclass(frozen=True)
 class PersonalTerms:
-    """What an Ask says about personal parts, besides the common model.
+    """Settings of an Ask for personal parts, besides the common model.
 
     Attributes:
         part: The personal part, "none" for the guard alone.

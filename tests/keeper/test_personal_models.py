@@ -1,0 +1,201 @@
+"""Personal models at hospitals: the same choices and figures as in a simulation, and nothing of them on the wire."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from grandrounds.core.arrays import load
+from grandrounds.experiment.experiment import Experiment
+from grandrounds.keeper.access import AccessControl
+from grandrounds.keeper.accounting.ask_costs import ask_cost
+from grandrounds.keeper.accounting.terms import RowCounts, Terms
+from grandrounds.keeper.codes import Refusal
+from grandrounds.keeper.policy.questions import Questions
+from grandrounds.keeper.policy.rules import Policy, is_private
+from grandrounds.methods.personal.server import LEVEL, VARIANCES
+from grandrounds.methods.personal.site import FILE
+from grandrounds.protocol.messages import Ask, AskId
+from tests.engine.hospitals import PLAIN, Hospitals
+from tests.engine.memory_transport import MemoryTransport
+from tests.support import patients, refused
+
+SIZES = [60, 50, 40, 45]
+DATA = {"table": "data frame", "label": "died", "site": "hospital"}
+QUICKLY = {"method": {"rounds": 2}, "train": {"steps": 4, "lr": 0.1}, "explain": {"sketch": "none"}, "split": {"val": 0.2}}
+DP = {"privacy": {"mechanism": "dp-sgd", "epsilon": 8.0, "delta": 1e-3, "sampling_rate": 0.2, "min_rows": 10}}
+GUARD = {"personal": {"guard": True, "part": "recalibration"}}
+
+
+def hospitals(**sections) -> Hospitals:
+    return Hospitals.of(patients(SIZES), name="own", data=DATA, **{**QUICKLY, **sections})
+
+
+def wire(monkeypatch) -> list[bytes]:
+    """Every message to a keeper and every answer of it."""
+    seen: list[bytes] = []
+    collect = MemoryTransport.collect
+
+    def collected(self, tickets, *, wait):
+        seen.extend(self._waiting[t][1] for t in tickets if t in self._waiting)
+        replies = collect(self, tickets, wait=wait)
+        seen.extend(reply.data for reply in replies if reply.data is not None)
+        return replies
+
+    monkeypatch.setattr(MemoryTransport, "collect", collected)
+    return seen
+
+
+def personal_files(folder) -> dict[str, dict[str, np.ndarray]]:
+    return {path.parent.name: load(path)[0] for path in folder.rglob(FILE)}
+
+
+@pytest.mark.parametrize("sections", [GUARD, {**GUARD, "privacy": {"secure": True}}], ids=["clear", "secure"])
+def test_hospitals_choose_and_score_as_in_a_simulation(sections, tmp_path):
+    held = hospitals(**sections)
+    here, there = held.simulated(tmp_path / "here", patients(SIZES)), held.deployed(tmp_path)
+    known, told = here.summary.personal, there.summary.personal
+    for name in ("part", "guard", "rows", "stays", "choices", "harmed", "tested"):
+        assert told[name] == known[name], name
+    assert told["spread"] == pytest.approx(known["spread"])
+    for name, value in known["final"].items():
+        assert told["final"][name] == pytest.approx(value, abs=1e-5, nan_ok=True), name
+    for site, figures in known["per_site"].items():
+        assert told["per_site"][site]["log_loss"] == pytest.approx(figures["log_loss"], abs=1e-5)
+    ours, theirs = personal_files(tmp_path / "here"), personal_files(tmp_path / "state")
+    assert ours.keys() == theirs.keys() == set(held.rows), "the file outlives the run, which the server has closed"
+    for site, arrays in ours.items():
+        np.testing.assert_allclose(theirs[site]["deployed"], arrays["deployed"], atol=1e-5)
+
+
+def test_under_a_budget_only_that_a_model_was_fitted_leaves(tmp_path):
+    held = hospitals(**DP, **GUARD)
+    told = held.deployed(tmp_path).summary.personal
+    assert told["stays"] and not {"choices", "harmed", "final", "per_site"} & told.keys()
+    assert personal_files(tmp_path / "state").keys() == set(held.rows)
+
+
+@pytest.mark.parametrize("part", ["intercept", "finetune"])
+def test_no_personal_parameter_is_on_the_wire(part, tmp_path, monkeypatch):
+    seen = wire(monkeypatch)
+    held = hospitals(model={"name": "mlp", "hidden": [6]}, personal={"part": part, "epochs": 2})
+    held.deployed(tmp_path)
+    everything = b"".join(seen)
+    for arrays in personal_files(tmp_path / "state").values():
+        common, deployed = arrays["common"], arrays["deployed"]
+        assert common.tobytes()[:16] in everything, "the common model is sent, so the search finds what is there"
+        own = np.flatnonzero(common != deployed)
+        assert len(own), "the model is personal"
+        for dtype in (np.float32, np.float64):
+            for start in own.tolist():
+                width = 16 // np.dtype(dtype).itemsize
+                run = deployed[max(0, min(start, len(deployed) - width)) :][:width].astype(dtype).tobytes()
+                assert run not in everything
+
+
+@pytest.mark.parametrize(
+    ("policy", "choices"),
+    [
+        ('[tasks]\ndeny = ["personal"]', {"a", "c", "d"}),
+        ('[tasks]\ndeny = ["personal.spread"]', {"a", "b", "c", "d"}),
+        ('[reports]\ndeny = ["choice"]', {"a", "c", "d"}),
+    ],
+)
+def test_a_hospital_that_refuses_keeps_the_common_model_and_the_run_goes_on(policy, choices, tmp_path):
+    held = hospitals(**GUARD)
+    keepers = held.keepers(tmp_path / "state")
+    keepers[1]._access = AccessControl(_merged(policy))
+    there = held.deployed(tmp_path, MemoryTransport(keepers)).summary
+    assert there.personal["choices"].keys() == choices
+    if "b" not in choices:
+        assert there.personal["per_site"]["b"] == there.per_site["b"] and "b" not in there.personal["tested"]
+
+
+def test_where_every_hospital_refuses_all_keep_the_common_model(tmp_path):
+    held = hospitals(**GUARD, privacy={"secure": True})
+    deny = AccessControl(_merged('[tasks]\ndeny = ["personal", "personal.spread"]'))
+    there = held.deployed(tmp_path, MemoryTransport(held.keepers(tmp_path / "state", access=deny))).summary
+    assert there.personal["choices"] == {} and there.personal["harmed"] is None
+    assert there.personal["final"] == there.final
+
+
+def _merged(text: str) -> Policy:
+    policy = Policy.parse(text)
+    return replace(PLAIN.policy, tasks=policy.tasks, reports=replace(policy.reports, notes=True))
+
+
+def test_harm_at_few_test_rows_is_not_told(tmp_path):
+    held = hospitals(**GUARD)
+    keepers = held.keepers(tmp_path / "state")
+    keepers[1]._access = AccessControl(replace(PLAIN.policy, cells=replace(PLAIN.policy.cells, smallest=40)))
+    told = held.deployed(tmp_path, MemoryTransport(keepers)).summary.personal
+    assert told["tested"] == ["a", "c", "d"] and "b" in told["choices"]
+
+
+def question(plan, task, report, **shared) -> Ask:
+    return Ask(task, shared, report=report, id=AskId("own", plan["method"]["rounds"] + 1, 0))
+
+
+def asked(plan) -> dict[str, Ask]:
+    """The questions about personal models that an honest server has for this plan."""
+    t, rounds = plan["train"], plan["method"]["rounds"]
+    names = ("epochs", "steps", "batch", "optimizer", "momentum", "weight_decay", "l2", "keep_optimizer", "augment", "lr")
+    work = {name: t[name] for name in names} | {"seed": plan["seed"], "round": rounds + 1}
+    own = {"part": "recalibration", "guard": 1, "rows": "train", "variance": float(np.sqrt(VARIANCES[3])) ** 2}
+    own |= {"epochs_own_part": 5, "epochs_own_model": t["epochs"] * rounds, "strength": 0.1, "mixture": 0.5}
+    return {
+        "personal": question(plan, "personal", ("fitted", "choice"), **work, **own),
+        "personal.spread": question(plan, "personal.spread", ("sums",), variances=VARIANCES),
+        "personal.harm": question(plan, "personal.harm", ("harmed",), level=LEVEL / 3, seed=plan["seed"]),
+        "evaluate": question(plan, "evaluate", ("test", "figures"), personal=1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "other"),
+    [
+        ("personal", {"part": "finetune"}),
+        ("personal", {"guard": 0}),
+        ("personal", {"variance": 0.123}),
+        ("personal", {"epochs_own_part": 500}),
+        ("personal", {"epochs_own_model": 500}),
+        ("personal", {"strength": 9.0}),
+        ("personal", {"mixture": 0.9}),
+        ("personal", {"lr": 50.0}),
+        ("personal", {"seed": 3}),
+        ("personal", {"rows": "test"}),
+        ("personal.spread", {"variances": np.array([0.0, 1.0])}),
+        ("personal.harm", {"level": 0.06}),
+        ("personal.harm", {"level": 0.02}),
+        ("personal.harm", {"seed": 3}),
+    ],
+)
+def test_questions_about_personal_models_have_the_plans_numbers(task, other):
+    plan = Experiment.parse({"data": DATA, **QUICKLY, **GUARD}).plan()
+    ask = asked(plan)[task]
+    Questions(plan, {}).check(ask)
+    with refused("not-in-plan", kind=Refusal):
+        Questions(plan, {}).check(replace(ask, shared={**ask.shared, **other}))
+    with refused("not-in-plan", kind=Refusal):
+        Questions(plan, {}).check(replace(ask, each={"b": other}))
+
+
+@pytest.mark.parametrize("sections", [{}, {**GUARD, **DP}], ids=["no personal part", "a budget"])
+def test_a_plan_that_keeps_personal_models_at_sites_declares_no_figures_of_them(sections):
+    plan = Experiment.parse({"data": DATA, **QUICKLY, **sections}).plan()
+    for ask in asked(Experiment.parse({"data": DATA, **QUICKLY, **GUARD}).plan()).values():
+        with refused("not-in-plan", kind=Refusal):
+            Questions(plan, {}).check(ask)
+
+
+def test_figures_of_a_personal_model_tell_of_the_rows_it_was_fitted_to():
+    plan = Experiment.parse({"data": DATA, **QUICKLY, **GUARD}).plan()
+    ask = asked(plan)["evaluate"]
+    rows = RowCounts(train=50, val=10, test=10)
+    cost = ask_cost(ask, rows, Terms(), unbounded=False)
+    assert {d.rows for d in cost.disclosures.values()} == {("test", "training", "validation")}
+    plain = replace(ask, shared={})
+    assert {d.rows for d in ask_cost(plain, rows, Terms(), unbounded=False).disclosures.values()} == {("test",)}
+    assert is_private(plain, None) and not is_private(ask, None)
