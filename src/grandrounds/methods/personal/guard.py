@@ -1,7 +1,7 @@
 """The guard: a hospital keeps what it has unless another candidate is clearly better, and tells whether it was harmed.
 
 Choosing the lowest loss did harm in trials (it followed noise at small hospitals). So a hospital stays with the shrunk intercept,
-else with the common model, unless the paired loss of another candidate is lower by two standard errors.
+else with the common model, unless the paired loss of another candidate is lower by two standard errors over 20 patients or more.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from grandrounds.methods.personal.parts import COMMON, INTERCEPT
 
 FOLDS = 5
 STANDARD_ERRORS = 2.0
+LEAST = 20
+"""Patients below which a hospital keeps the default. Its few rows may all be of one class; then every difference is nearly the
+same, its standard error is close to 0, and a model of three rows would look clearly better."""
+
 BOOTSTRAP = 2000
 """Resamples of a hospital's test rows."""
 
@@ -66,17 +70,17 @@ def choose(losses: Mapping[str, Array], units: Array) -> Comparison:
         units: (n,) patient of each row: the standard error counts patients, not rows.
 
     Returns:
-        The comparison with the choice.
+        The comparison with the choice; the default below `LEAST` patients.
     """
     default = INTERCEPT if INTERCEPT in losses else COMMON
-    n = len(units)
+    n, enough = len(units), len(np.unique(units)) >= LEAST
     means = {name: float(values.mean()) if n else float("nan") for name, values in losses.items()}
     gains: dict[str, tuple[float, float]] = {}
     best, choice = 0.0, default
     for name, values in losses.items():
         gain, error = paired_difference(losses[default] - values, units)
         gains[name] = (gain, error)
-        if name != default and error > 0 and gain > STANDARD_ERRORS * error and gain > best:
+        if enough and name != default and error > 0 and gain > STANDARD_ERRORS * error and gain > best:
             best, choice = gain, name
     return Comparison(means, gains, n, choice)
 

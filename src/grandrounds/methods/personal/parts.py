@@ -99,12 +99,16 @@ def _curve(loss: str, z: Array, t: Array) -> tuple[Array, Array]:
     return p - t, p[:, :, None] * np.eye(c) - p[:, :, None] * p[:, None, :]
 
 
-def _solve(loss: str, design: Array, offset: Array, t: Array, precision: Array) -> tuple[Array, Array, float]:
+def _solve(
+    loss: str, design: Array, offset: Array, t: Array, precision: Array, start: Array | None = None
+) -> tuple[Array, Array, float]:
     """Minimise the loss of offset + design @ w plus w' precision w / 2 by Newton's method with halved steps.
 
-    design (n, C, q), offset (n, C), t (n, C), precision (q,). Returns w, the second derivative (q, q) and the loss at w.
+    design (n, C, q), offset (n, C), t (n, C), precision (q,), start (q,). Returns w, the second derivative (q, q) and the loss
+    at w.
     """
-    w = np.zeros(design.shape[2])
+    w = np.zeros(design.shape[2]) if start is None else np.asarray(start, np.float64)
+    flat = design.reshape(-1, design.shape[2])
 
     def total(v: Array) -> float:
         return float(score_rows(loss, offset + design @ v, t).sum() + 0.5 * (precision * v * v).sum())
@@ -113,9 +117,9 @@ def _solve(loss: str, design: Array, offset: Array, t: Array, precision: Array) 
     curvature = np.diag(precision)
     for _ in range(_STEPS):
         first, second = _curve(loss, offset + design @ w, t)
-        flat = design.reshape(-1, len(w))
+        weighted = flat * second[:, :, 0] if design.shape[1] == 1 else (second @ design).reshape(-1, len(w))
         gradient = flat.T @ first.ravel() + precision * w
-        curvature = flat.T @ (second @ design).reshape(-1, len(w)) + np.diag(precision)
+        curvature = flat.T @ weighted + np.diag(precision)
         step = np.linalg.solve(curvature + 1e-10 * np.eye(len(w)), gradient)
         size = 1.0
         while size > 1e-6 and not total(w - size * step) <= value:
@@ -220,7 +224,7 @@ def is_linear(model: Model) -> bool:
     return model.kernel == "numpy" and len(getattr(model, "widths", ())) == 2 and model.outputs == 1
 
 
-def fit_linear(loss: str, x: Array, target: Array, *, ridge: float = RIDGE) -> Array:
+def fit_linear(loss: str, x: Array, target: Array, *, ridge: float = RIDGE, start: Array | None = None) -> Array:
     """Fit a hospital's own linear model of one output to its rows by Newton's method.
 
     Args:
@@ -228,6 +232,7 @@ def fit_linear(loss: str, x: Array, target: Array, *, ridge: float = RIDGE) -> A
         x: (n, d) inputs.
         target: (n, 1) targets.
         ridge: Penalty on the weights; the intercept has one of 0.01, which keeps it finite if all rows are of one class.
+        start: Weights and intercept to start from, such as those of all folds: fewer steps to the same result.
 
     Returns:
         (d + 1,) weights and intercept.
@@ -235,7 +240,7 @@ def fit_linear(loss: str, x: Array, target: Array, *, ridge: float = RIDGE) -> A
     x, t = np.asarray(x, np.float64), np.asarray(target, np.float64)
     rows = np.concatenate([x, np.ones((len(x), 1))], axis=1)
     precision = np.append(np.full(x.shape[1], ridge), 0.01)
-    return _solve(loss, rows[:, None, :], np.zeros((len(x), 1)), t, precision)[0]
+    return _solve(loss, rows[:, None, :], np.zeros((len(x), 1)), t, precision, start)[0]
 
 
 def rows_of(part: Part, k: int) -> slice:

@@ -128,7 +128,9 @@ class PersonalSite(SitePlugin):
             choices.append(CHOICES.index(choice))
         return {"fitted": np.ones(len(members), np.uint8), "choice": np.array(choices, np.int64)}
 
-    def fit(self, name: str, terms: PersonalTerms, k: int, theta: Array, part: Part) -> Array | None:
+    def fit(
+        self, name: str, terms: PersonalTerms, k: int, theta: Array, part: Part, start: Array | None = None
+    ) -> Array | None:
         """Fit one candidate to site k's rows of a part, which may be a fold of its training rows.
 
         Args:
@@ -137,6 +139,7 @@ class PersonalSite(SitePlugin):
             k: Number of the site.
             theta: The common model.
             part: The rows to fit to.
+            start: The candidate fitted to all rows, from which a fit to convergence may start.
 
         Returns:
             (P,) the candidate; None where this model or these rows have none.
@@ -156,7 +159,7 @@ class PersonalSite(SitePlugin):
             line = fit_line(loss, score(model, theta, x), target, variance=terms.variance, slope=name == RECALIBRATION)
             return line.apply(model, theta)
         if name == OWN and is_linear(model):
-            return fit_linear(loss, x, target).astype(theta.dtype)
+            return fit_linear(loss, x, target, start=start).astype(theta.dtype)
         if name in (OWN, FINETUNE):
             start = model.init(terms.config.seed, theta.dtype) if name == OWN else theta
             epochs = terms.own_epochs if name == OWN else terms.epochs
@@ -175,15 +178,13 @@ class PersonalSite(SitePlugin):
         fold = guard.assign_folds(units, seed=terms.config.seed, site=self.site.stack.names[k])
         rows = rows_of(part, k)
         losses = {name: np.full(len(units), np.nan) for name in models}
+        mine = part.only(np.isin(np.arange(len(part.y)), np.arange(rows.start, rows.stop)))  # folds of this site's rows alone
         for f in range(guard.FOLDS):
             out = fold == f
-            kept = np.ones(len(part.y), bool)
-            kept[rows] = ~out
-            inner, outer = part.only(kept), np.zeros(len(part.y), bool)
-            outer[rows] = out
-            for name in models:
-                fitted = self.fit(name, terms, k, theta, inner)
-                losses[name][out] = self.losses(theta if fitted is None else fitted, part.only(outer), k)
+            inner, outer = mine.only(~out), mine.only(out)
+            for name, model in models.items():
+                fitted = self.fit(name, terms, k, theta, inner, model)
+                losses[name][out] = self.losses(theta if fitted is None else fitted, outer, k)
         return guard.choose(losses, units)
 
     def losses(self, theta: Array, part: Part, k: int) -> Array:
