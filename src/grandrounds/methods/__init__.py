@@ -27,6 +27,7 @@ from grandrounds.methods.fedprox import FedProx, Proximal
 from grandrounds.methods.fedxchain.server import FedXChain
 from grandrounds.methods.moon import Contrastive, Moon
 from grandrounds.methods.personal.site import PersonalSite
+from grandrounds.methods.personal.training import TrainedParts
 from grandrounds.methods.scaffold import ControlVariates, Scaffold
 from grandrounds.methods.sse_agg.method import SSEAgg
 from grandrounds.methods.veil.server import Veil
@@ -54,10 +55,10 @@ SITE_PLUGINS: tuple[type[SitePlugin], ...] = tuple(
     dict.fromkeys(
         [p for stability in REGULARIZERS.values() for p in stability.site]
         + [p for m in METHODS.values() for p in m.site]
-        + [PersonalSite]
+        + [TrainedParts, PersonalSite]
     )
 )
-"""Site plug-ins of all methods and regularizers, and that of personal parts. Every host is built with them."""
+"""Site plug-ins of all methods and regularizers, and those of personal parts. Every host is built with them."""
 
 
 _EARLIER_HOOKS = {"joined": "train_and_aggregate", "work": "train_config", "holds": "regularizer_name"}

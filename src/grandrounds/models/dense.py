@@ -58,8 +58,12 @@ class Dense:
         return 16 * self.layout.size
 
     def site_entries(self, kind: str) -> Array:
-        """Return the entries of the vector that stay at a site: the "intercept" of a linear model; else none."""
-        return np.array([self.layout.size - 1]) if kind == "intercept" and len(self.widths) == 2 else np.empty(0, np.int64)
+        """Return the entries of the vector that stay at a site: the "intercept" of a linear model, or the "head" of a net, which
+        is its last layer; else none."""
+        if kind == "intercept" and len(self.widths) == 2:
+            return np.array([self.layout.size - 1])
+        size = (self.widths[-2] + 1) * self.widths[-1] if kind == "head" and len(self.widths) > 2 else 0
+        return np.arange(self.layout.size - size, self.layout.size)
 
     def init(self, seed: int, dtype: np.typing.DTypeLike = np.float32) -> Array:
         """Draw starting parameters (P,): zeros for a linear model, uniform in +-1/sqrt(fan_in) for an MLP."""

@@ -69,6 +69,11 @@ def optimizer(name: str, *, momentum: float = 0.9, weight_decay: float = 0.0, ma
     raise ValueError(f"unknown optimizer {name}")
 
 
+def is_scale_free(name: str) -> bool:
+    """Return True if the steps of a rule do not depend on the scale of the gradient."""
+    return name in ("adam", "adamw")
+
+
 def learning_rate(schedule: str, *, base: float, round: int, rounds: int, warmup: int = 0, decay: float = 0.5) -> float:
     """Return the learning rate of a round (counted from 1).
 

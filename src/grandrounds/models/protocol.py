@@ -35,7 +35,8 @@ class ModelSpec(TypedDict):
     tasks: NotRequired[list[str]]  # heads of the last layer
     task: NotRequired[str]  # type of the outcome; not there for classification
     columns: NotRequired[str]  # clinical columns of the inputs, for models that read whole columns
-    keeps: NotRequired[str]  # entries that stay at a site: "norm", "statistics" or "none"
+    keeps: NotRequired[str]  # entries that stay at a site: "norm", "statistics", "head" or "none"
+    personal: NotRequired[dict[str, object]]  # settings of a personal part that is trained in the rounds
 
 
 class Model(Protocol):

@@ -97,8 +97,18 @@ class TorchModel:
         return self.layout.size - self.learnt
 
     def site_entries(self, kind: str) -> Array:
-        """Return the entries of the vector that stay at a site: BatchNorm's "statistics", or all of its "norm" layers."""
+        """Return the entries of the vector that stay at a site.
+
+        Args:
+            kind: BatchNorm's "statistics", all of its "norm" layers, or the "head", which is the last layer.
+
+        Returns:
+            Their places in the vector; none for other kinds, and no head where the last layer is the only one.
+        """
         names = set(self.statistics) if kind in ("statistics", "norm") else set()
+        if kind == "head":
+            last = {name for name in self.trainable if name.rpartition(".")[0] == self.last_layer}
+            names = last if len(last) < len(self.trainable) else set()
         if kind == "norm":
             layers = [n for n, m in self.net.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
             names |= {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}

@@ -372,9 +372,9 @@ class Finalizer:
         plan = self.context.plan
         private = plan.privacy.epsilon is not None
         sites = tuple(s for s in self.context.sites if self.context.setup.rows[s]["train"])
-        config = build_method(plan.method, plan.train).train_config(
-            Server(plan.method.rounds + 1, served.model, sites, plan.seed), lr=plan.train.lr
-        )
+        weight = evaluation.class_weight(plan.train.class_weights, self.context.encoding)
+        server = Server(plan.method.rounds + 1, served.model, sites, plan.seed, class_weight=weight)
+        config = build_method(plan.method, plan.train).train_config(server, lr=plan.train.lr)
         work = personalize(plan, model, served, sites, config, private=private)
         result: PersonalResult = self._drive(work)
         facts: dict[str, object] = {

@@ -34,7 +34,7 @@ _MODEL = {
     "spec": {
         "name": str, "inputs": [int], "classes": int, "hidden?": [int], "trees?": int, "depth?": int, "options?": dict,
         "columns?": str, "tasks?": [str], "task?": str, "weights?": (str, None), "stem?": str, "statistics?": str,
-        "keeps?": str, "norm?": str,
+        "keeps?": str, "norm?": str, "personal?": {"part": str, "epochs": int, "strength": float, "mixture": float},
     },
     "encoding": dict, "columns": (None, dict), "threshold": float, "temperature": NUMBER,
     "platt?": (None, {"slope": float, "intercept": float}),

@@ -90,6 +90,7 @@ class _Held:
     decay: Tensor  # (K * learnt,)
     closed: Tensor | None  # (K, C)
     correction: Tensor | None  # (K * learnt,)
+    frozen: Tensor | None  # (K * learnt,)
     lent: dict[str, Tensor]  # (S, K, A, ...) shared reference rows of each step
     own: dict[str, Tensor]  # (K, ...) labels and sketches of each site
     graph: torch.cuda.CUDAGraph
@@ -187,9 +188,10 @@ def _make(job: TorchJob, plan: BatchPlan, k: int, closed: Tensor | None, pool: A
         step=zeros(1, kind=torch.int64),
         lr=zeros(1)[0],
         site=None if job.slots < _COUNTING else _of_site(k, counts, device),
-        decay=torch.cat([job.decay[piece].repeat(k) for _, piece, _ in _learnt(model)]),
+        decay=_stacked(model, job.decay, k),
         closed=None if closed is None else zeros(k, closed.shape[1]),
         correction=None if job.correction is None else zeros(n),
+        frozen=None if job.frozen is None else _stacked(model, job.frozen, k),
         lent={name: torch.zeros_like(t[:, :k]) for name, t in lent.items()},
         own={name: torch.zeros_like(t[:k]) for name, t in per_site.items()},
         graph=torch.cuda.CUDAGraph(),
@@ -205,6 +207,11 @@ def _make(job: TorchJob, plan: BatchPlan, k: int, closed: Tensor | None, pool: A
     with _nothing_collected(), torch.cuda.graph(buffers.graph, pool=pool):
         work()
     return buffers
+
+
+def _stacked(model: TorchModel, each: Tensor, sites: int) -> Tensor:
+    """Repeat a value of each entry (learnt,) for all sites, block by block: (K * learnt,)."""
+    return torch.cat([each[piece].repeat(sites) for _, piece, _ in _learnt(model)])
 
 
 def _of_site(sites: int, counts: list[int], device: torch.device) -> Tensor:
@@ -255,6 +262,7 @@ def _work(job: TorchJob, buffers: _Held) -> Callable[[], None]:
                 start=buffers.start,
                 decay=buffers.decay,
                 correction=buffers.correction,
+                frozen=buffers.frozen,
             )
             buffers.theta.add_(change)
             for old, fresh in zip(buffers.slots, new, strict=True):

@@ -99,6 +99,7 @@ class SiteHost:
         self._build = partial(build_model, kernel=kernel, device=device, precision=precision, own_code=own_code)
         self._personal = Personal(self.states)
         self.personal_models: dict[int, Array] = {}
+        self.personal_settings: Mapping[str, Any] = {}
         self._dtype = np.float64 if precision == "float64" else np.float32
         self._groups = 1
         self._cache: OrderedDict[tuple[AskId, tuple[int, ...]], Columns] = OrderedDict()
@@ -202,6 +203,7 @@ class SiteHost:
         self._groups = int(spec["groups"])
         self.model = self._build(spec)
         self._personal.agree(self.model, spec["keeps"])
+        self.personal_settings = spec.get("personal", {})
         return {name: [c[k] for k in members] if isinstance(c, list) else c[members] for name, c in answer.items()}
 
     def _lend(self, ask: Ask, members: Array) -> Columns:
@@ -214,7 +216,8 @@ class SiteHost:
     def _train(self, ask: Ask, members: Array) -> Columns:
         model, part = self.prepared_model(), self.stack.parts["train"]
         config = TrainConfig.from_values(ask.shared)
-        request = TrainRequest(ask, members, config, self.in_use(ask, members), part.counts[members])
+        start = self.received(ask, members) if self._personal.is_hidden else self.in_use(ask, members)
+        request = TrainRequest(ask, members, config, start, part.counts[members])
         result = self._fit(request)
         columns: Columns = {"model": result.theta, "count": request.counts, "steps": result.steps}
         if config.rate:
@@ -252,6 +255,8 @@ class SiteHost:
             job = plugin.before_training(request, job)
             job = replace(job, part=plugin.choose_rows(request, job.part))
         result = trainer(model)(job) if sampled is None else private_trainer(model)(job, sampled)
+        if job.frozen is not None:  # they are answered as they were received: nothing of them leaves the site
+            np.asarray(result.theta)[:, job.frozen] = request.start[..., job.frozen]
         if not config.longest:
             return result
         return replace(
@@ -259,7 +264,15 @@ class SiteHost:
         )
 
     def train_apart(
-        self, members: Array, start: Any, config: TrainConfig, *, part: Part | None = None, correction: Array | None = None
+        self,
+        members: Array,
+        start: Any,
+        config: TrainConfig,
+        *,
+        part: Part | None = None,
+        correction: Array | None = None,
+        frozen: Array | None = None,
+        class_weight: Array | None = None,
     ) -> TrainResult:
         """Train models of these sites beside the run's own training: nothing is staged, and no plug-in takes part.
 
@@ -269,12 +282,15 @@ class SiteHost:
             config: Settings of the training.
             part: Rows to train on; None: the sites' training rows.
             correction: Added to every gradient, (m, P).
+            frozen: Entries that keep their start.
+            class_weight: Weight of each class in the loss, (C,).
 
         Returns:
             The trained models.
         """
         job = self._job(members, start, config, self.stack.parts["train"] if part is None else part)
-        return trainer(self.prepared_model())(replace(job, correction=correction))
+        job = replace(job, correction=correction, frozen=frozen, class_weight=class_weight)
+        return trainer(self.prepared_model())(job)
 
     def _job(self, members: Array, start: Any, config: TrainConfig, part: Part) -> TrainJob:
         """Build the job of a kernel."""
@@ -362,13 +378,17 @@ class SiteHost:
     def names_of(self, members: Array) -> list[str]:
         return [self.stack.names[k] for k in members]
 
+    def received(self, ask: Ask, members: Array) -> Any:
+        """Return the models that an Ask sends to these sites, as they were sent."""
+        return _models(ask, self.names_of(members))
+
     def in_use(self, ask: Ask, members: Array) -> Any:
         """Return the models that an Ask sends to these sites, with the entries that each keeps local.
 
         An Ask with `personal` uses the models that sites deploy. Under a privacy budget it is refused, because these models
         depend on the sites' rows without noise.
         """
-        models = self._personal.in_use(_models(ask, self.names_of(members)), members)
+        models = self._personal.in_use(self.received(ask, members), members)
         if not ask.shared.get(USE_PERSONAL):
             return models
         if self.withheld_splits:

@@ -44,6 +44,7 @@ def train(job: TrainJob, plan: BatchPlan) -> TrainResult:
     t = np.zeros((len(job.members), 1)) if job.clock is None else job.clock[order].astype(float)
     grad = np.empty_like(theta)
     l2 = config.l2 * mask if config.l2 else None
+    frozen = None if job.frozen is None else np.isin(np.arange(theta.shape[1]), job.frozen)
 
     own = job.objective
     vectors = {} if own is None else {n: v[order] for n, v in own.state.items()}
@@ -91,6 +92,8 @@ def train(job: TrainJob, plan: BatchPlan) -> TrainResult:
                     g += (config.gradient_noise * job.noise.next()[:a]).astype(g.dtype)
                 t[:a] += 1
                 rule.step(th, g, slots, t[:a], config.lr)
+                if frozen is not None:
+                    np.copyto(th, base[:a], where=frozen)
             first = until
     back = np.argsort(order, kind="stable")
     kept_slots = tuple(v[back] for v in state) if config.keep_optimizer else ()

@@ -82,11 +82,26 @@ class Site(Protocol):
     def in_use(self, ask: Ask, members: Array) -> Any:
         """Return the models that an Ask sends to these sites, with the entries that each keeps local."""
 
+    def received(self, ask: Ask, members: Array) -> Any:
+        """Return the models that an Ask sends to these sites, as they were sent."""
+
     personal_models: dict[int, Array]
     """Models that sites deploy in place of the common one, by site number."""
 
+    @property
+    def personal_settings(self) -> Mapping[str, Any]:
+        """Settings of the personal part that is trained in the rounds; empty for none."""
+
     def train_apart(
-        self, members: Array, start: Any, config: TrainConfig, *, part: Part | None = None, correction: Array | None = None
+        self,
+        members: Array,
+        start: Any,
+        config: TrainConfig,
+        *,
+        part: Part | None = None,
+        correction: Array | None = None,
+        frozen: Array | None = None,
+        class_weight: Array | None = None,
     ) -> TrainResult:
         """Train models of these sites beside the run's own training: nothing is staged, and no plug-in takes part."""
 

@@ -80,6 +80,13 @@ SHAPES = "shapes"
 """Part of an additive model of which a site keeps its own: what it adds to the common shapes."""
 
 
+HEAD = "head"
+"""The last layer of a net, of which a site keeps its own and answers with the one that it received (FedRep)."""
+
+OWN = "own"
+"""Name of the local entries in the sites' state."""
+
+
 class Personal:
     """Local parts of the model: each site keeps its own values, or adds its own shapes to the common ones."""
 
@@ -87,16 +94,18 @@ class Personal:
         self._states = states
         self._entries = np.empty(0, np.int64)  # local entries of the model
         self._add: Callable[[Array, Array], Array] | None = None  # adds a site's own shapes to a model
+        self.is_hidden = False  # the local entries are in no answer
 
     def agree(self, model: Model, keeps: str) -> None:
         """Set the local parts of this model, as `keeps` names them."""
         self._add = getattr(model, "add_shapes", None) if keeps == SHAPES else None
         entries = getattr(model, "site_entries", None)
         self._entries = np.empty(0, np.int64) if entries is None else entries(keeps)
+        self.is_hidden = keeps == HEAD
 
     def in_use(self, theta: Any, members: Array) -> Any:
         """Return models as these sites use them, with the local parts of each site once its training is committed."""
-        local = self._states.read("own", members) if len(self._entries) or self._add is not None else None
+        local = self._states.read(OWN, members) if len(self._entries) or self._add is not None else None
         if local is None:
             return theta
         has_state = self._states.known(members)
@@ -109,5 +118,6 @@ class Personal:
         return out
 
     def entries_of(self, theta: Any) -> dict[str, Array]:
-        """Return the local entries of the trained models (m, P)."""
-        return {"own": np.asarray(theta)[:, self._entries]} if len(self._entries) else {}
+        """Return the local entries of the trained models (m, P); hidden ones are trained and stored apart."""
+        has_own = len(self._entries) and not self.is_hidden
+        return {OWN: np.asarray(theta)[:, self._entries]} if has_own else {}

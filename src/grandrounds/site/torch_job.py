@@ -91,6 +91,7 @@ class TorchJob:
     class_weight: Tensor | None
     key: tuple[object, ...]  # settings that a captured graph of this job depends on
     correction: Tensor | None = None  # (m, learnt) added to every gradient, in the plan's order
+    frozen: Tensor | None = None  # (learnt,) True where an entry keeps its start
     contrast: tuple[Tensor, Tensor, float, float] | None = None  # MOON: towards and away (N, width), mu, temperature
     reference: DeviceReference | None = None
     objective: BoundObjective | None = None
@@ -135,6 +136,12 @@ class TorchJob:
     def with_correction(self, correction: Tensor) -> TorchJob:
         """Return the job with a correction that is added to each site's gradients."""
         return replace(self, correction=correction, key=(*self.key, "correction"))
+
+    def with_frozen(self, entries: Array) -> TorchJob:
+        """Return the job in which these entries keep their start."""
+        mask = torch.zeros(self.model.learnt, dtype=torch.bool)
+        mask[torch.from_numpy(entries[entries < self.model.learnt])] = True
+        return replace(self, frozen=mask.to(self.model.device), key=(*self.key, "frozen", entries.tobytes()))
 
     def with_contrast(self, contrast: Contrast) -> TorchJob:
         """Return the job with MOON's loss."""
@@ -208,7 +215,7 @@ class TorchJob:
 
     @property
     def is_plain_sgd(self) -> bool:
-        return not (self.slots or self.l2 or self.proximal) and self.correction is None
+        return not (self.slots or self.l2 or self.proximal) and self.correction is None and self.frozen is None
 
     def change(
         self,
@@ -220,6 +227,7 @@ class TorchJob:
         start: Tensor,
         decay: Tensor,
         correction: Tensor | None,
+        frozen: Tensor | None = None,
         penalty: Penalty | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """Compute the change of one step, element by element, and the new slots; `t` counts the step that is taken."""
@@ -231,7 +239,8 @@ class TorchJob:
             gradient = gradient + self.proximal * (theta - start)
         if penalty is not None:
             gradient = gradient + penalty(theta, start)
-        return self.rule(theta, gradient, slots, t, self.lr, decay)
+        change, new = self.rule(theta, gradient, slots, t, self.lr, decay)
+        return change if frozen is None else change.masked_fill(frozen, 0.0), new
 
 
 def _on_device(model: TorchModel, part: Part) -> tuple[Tensor, Tensor, Tensor]:

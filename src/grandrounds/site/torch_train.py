@@ -69,6 +69,9 @@ def train(job: TrainJob, plan: BatchPlan) -> TrainResult:
         began = time.perf_counter()
         parallel_for(one, m, (theta, t, *state), workers=count)
         model.cache["alone"] = (time.perf_counter() - began) * count
+    if job.frozen is not None and model.statistics:  # BatchNorm's statistics follow the rows, not gradients
+        still = torch.from_numpy(job.frozen[job.frozen >= model.learnt]).to(model.device)
+        theta[:, still] = work.start.expand(m, -1)[:, still]
     back = torch.from_numpy(np.argsort(order, kind="stable")).to(model.device)
 
     def to_host(x: Tensor) -> Array:
@@ -91,6 +94,8 @@ def _on_device(job: TrainJob, model: TorchModel, order: Array) -> TorchJob:
         work = replace(work, start=work.start[torch.from_numpy(order).to(model.device)])
     if job.correction is not None:
         work = work.with_correction(model.tensor(job.correction[order][:, : model.learnt]))
+    if job.frozen is not None:
+        work = work.with_frozen(job.frozen)
     if job.contrast is not None:
         work = work.with_contrast(job.contrast)
     if job.reference_draws is not None:
@@ -209,7 +214,15 @@ def _one_site(
         with torch.no_grad():
             t += 1
             change, new = job.change(
-                learnt, gradient, slots, t, start=start, decay=job.decay, correction=correction, penalty=penalty
+                learnt,
+                gradient,
+                slots,
+                t,
+                start=start,
+                decay=job.decay,
+                correction=correction,
+                frozen=job.frozen,
+                penalty=penalty,
             )
             learnt += change
             for old, fresh in zip(slots, new, strict=True):

@@ -77,6 +77,7 @@ class TrainJob:
         slots: Optimizer state that the members kept, each (m, P).
         clock: Optimizer steps that the members took so far, (m, 1).
         correction: Added to every gradient, (m, P) (SCAFFOLD, FedDyn).
+        frozen: Entries of the model that keep their start, for all members: a layer that is not trained (FedRep).
         previous: The members' previous local models, (m, P) (MOON).
         contrast: MOON's contrastive loss, which the kernel computes from `previous`.
         reference: Reference rows for anchors and for the alignment of sketches.
@@ -104,6 +105,7 @@ class TrainJob:
     slots: tuple[Array, ...] = ()
     clock: Array | None = None
     correction: Array | None = None
+    frozen: Array | None = None
     previous: Array | None = None
     contrast: Contrast | None = None
     reference: SharedReference | None = None

@@ -13,7 +13,7 @@ import numpy as np
 
 from grandrounds.core.arrays import Array
 from grandrounds.core.rng import generator
-from grandrounds.methods.personal.parts import COMMON, INTERCEPT
+from grandrounds.methods.personal.parts import COMMON, HEAD, INTERCEPT
 
 FOLDS = 5
 STANDARD_ERRORS = 2.0
@@ -72,7 +72,7 @@ def choose(losses: Mapping[str, Array], units: Array) -> Comparison:
     Returns:
         The comparison with the choice; the default below `LEAST` patients.
     """
-    default = INTERCEPT if INTERCEPT in losses else COMMON
+    default = next((name for name in (INTERCEPT, HEAD) if name in losses), COMMON)
     n, enough = len(units), len(np.unique(units)) >= LEAST
     means = {name: float(values.mean()) if n else float("nan") for name, values in losses.items()}
     gains: dict[str, tuple[float, float]] = {}

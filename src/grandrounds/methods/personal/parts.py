@@ -22,6 +22,9 @@ HEAD, DITTO, APFL, FINETUNE = "head", "ditto", "apfl", "finetune"
 CHOICES = (COMMON, INTERCEPT, RECALIBRATION, HEAD, DITTO, APFL, FINETUNE, OWN, MAJORITY)
 """Every candidate by name; answers carry its place in this list."""
 
+IN_ROUNDS = (HEAD, DITTO, APFL)
+"""Parts that sites train in every round, beside the common model."""
+
 IN_WORDS = {
     COMMON: "the common model",
     INTERCEPT: "the common model with its own intercept",

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from grandrounds.core.plan_types import Plan
 from grandrounds.methods.assignment import ModelAssignment
-from grandrounds.methods.personal.parts import CHOICES
+from grandrounds.methods.personal.parts import CHOICES, HEAD, IN_ROUNDS
 from grandrounds.models import Model
 from grandrounds.models.protocol import COLUMN_KERNELS
 from grandrounds.protocol.messages import Answers, Ask, Value
@@ -50,6 +51,15 @@ class PersonalResult:
     choices: Mapping[str, str] = field(default_factory=dict)
     harmed: tuple[str, ...] | None = None
     tested: tuple[str, ...] = ()
+
+
+def site_settings(plan: Plan) -> dict[str, Any]:
+    """Return what a site's model specification says about personal parts; only those trained in the rounds are named there."""
+    p = plan.get("personal")
+    if p is None or p.part not in IN_ROUNDS:
+        return {}
+    settings = {"part": p.part, "epochs": p.epochs, "strength": p.strength, "mixture": p.mixture}
+    return {"personal": settings, **({"keeps": HEAD} if p.part == HEAD else {})}
 
 
 def is_personal(plan: Plan) -> bool:
@@ -105,6 +115,8 @@ def personalize(
     """
     p = plan.personal
     spread = p.spread
+    if spread is None and p.part == HEAD:
+        spread = 0.0  # no candidate has an intercept of its own
     if spread is None:
         spread = PRIVATE_SPREAD if private else (yield from estimate_spread(served, sites))
     rows = guard_rows(plan, model)
@@ -115,7 +127,7 @@ def personalize(
         "guard": int(p.guard),
         "rows": rows,
         "variance": spread**2,
-        "epochs_own_part": p.epochs,
+        "epochs_own_part": p.epochs * (plan.method.rounds if p.part == HEAD else 1),
         "epochs_own_model": 1 if model.kernel in COLUMN_KERNELS else plan.train.epochs * plan.method.rounds,
         "strength": p.strength,
         "mixture": p.mixture,

@@ -7,7 +7,7 @@ the choice's name leaves, and under a privacy budget not even that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from grandrounds.methods.personal import guard
 from grandrounds.methods.personal.parts import (
     CHOICES,
     COMMON,
-    FINETUNE,
+    HEAD,
+    IN_ROUNDS,
     INTERCEPT,
     MAJORITY,
     OWN,
@@ -33,6 +34,7 @@ from grandrounds.methods.personal.parts import (
     rows_of,
     score_rows,
 )
+from grandrounds.methods.personal.training import PartTrainer, settings_alone, trained_model
 from grandrounds.protocol.messages import Ask
 from grandrounds.protocol.tasks import PERSONAL, PERSONAL_HARM, PERSONAL_SPREAD
 from grandrounds.site.evaluate import score
@@ -57,6 +59,7 @@ class PersonalTerms:
         strength: Ditto's pull.
         mixture: APFL's share.
         config: Settings of local training.
+        class_weight: Weight of each class in the loss of training, (C,).
     """
 
     part: str
@@ -68,6 +71,7 @@ class PersonalTerms:
     strength: float
     mixture: float
     config: TrainConfig
+    class_weight: Array | None = None
 
     @classmethod
     def read(cls, ask: Ask) -> PersonalTerms:
@@ -86,6 +90,7 @@ class PersonalTerms:
             float(v["strength"]),
             float(v["mixture"]),
             TrainConfig.from_values(v),
+            None if v.get("class_weight") is None else np.asarray(v["class_weight"]),
         )
 
     @property
@@ -93,6 +98,8 @@ class PersonalTerms:
         """Candidates that are fitted: with the guard all, else the common model and the part."""
         if not self.guard:
             return (COMMON, self.part)
+        if self.part == HEAD:  # the last layer of the common model is not trained: no intercept makes a model of it
+            return (COMMON, HEAD, OWN, MAJORITY)
         return tuple(dict.fromkeys((COMMON, INTERCEPT, *(() if self.part == "none" else (self.part,)), OWN, MAJORITY)))
 
 
@@ -113,10 +120,11 @@ class PersonalSite(SitePlugin):
     def _personalize(self, ask: Ask, members: Array) -> Columns:
         """Fit the candidates at each site, choose, and keep the model that is deployed there."""
         terms = PersonalTerms.read(ask)
-        common = np.broadcast_to(self.site.in_use(ask, members), (len(members), np.shape(ask.shared["model"])[-1]))
+        models_in_use = self.site.received(ask, members) if terms.part == HEAD else self.site.in_use(ask, members)
+        common = np.broadcast_to(models_in_use, (len(members), np.shape(ask.shared["model"])[-1]))
         choices = []
         for k, theta in zip(members.tolist(), common, strict=True):
-            fitted = {name: self.fit(name, terms, k, theta, self.site.stack.parts["train"]) for name in terms.candidates}
+            fitted = {name: self._fit_all(name, terms, k, theta) for name in terms.candidates}
             models = {name: model for name, model in fitted.items() if model is not None}
             comparison = self._compare(terms, k, theta, models) if terms.guard else None
             choice = terms.part if comparison is None else comparison.choice
@@ -127,6 +135,11 @@ class PersonalSite(SitePlugin):
             self._write(k, choice, theta, models[choice], comparison)
             choices.append(CHOICES.index(choice))
         return {"fitted": np.ones(len(members), np.uint8), "choice": np.array(choices, np.int64)}
+
+    def _fit_all(self, name: str, terms: PersonalTerms, k: int, theta: Array) -> Array | None:
+        """Fit one candidate to all training rows of site k; one that was trained in the rounds is there already."""
+        trained = trained_model(self.site, k, theta) if name in IN_ROUNDS else None
+        return self.fit(name, terms, k, theta, self.site.stack.parts["train"]) if trained is None else trained
 
     def fit(
         self, name: str, terms: PersonalTerms, k: int, theta: Array, part: Part, start: Array | None = None
@@ -160,13 +173,12 @@ class PersonalSite(SitePlugin):
             return line.apply(model, theta)
         if name == OWN and is_linear(model):
             return fit_linear(loss, x, target, start=start).astype(theta.dtype)
-        if name in (OWN, FINETUNE):
-            start = model.init(terms.config.seed, theta.dtype) if name == OWN else theta
-            epochs = terms.own_epochs if name == OWN else terms.epochs
-            config = replace(terms.config, epochs=epochs, steps=0, keep_optimizer=False)
-            trained = self.site.train_apart(np.array([k]), start, config, part=part).theta
+        if name == OWN:
+            first, config = model.init(terms.config.seed, theta.dtype), settings_alone(terms.config, epochs=terms.own_epochs)
+            trained = self.site.train_apart(np.array([k]), first, config, part=part, class_weight=terms.class_weight).theta
             return np.asarray(trained[0])
-        raise BadInput(f"personal part '{name}' cannot be fitted after the rounds", code="unknown-part")
+        train = PartTrainer(self.site, terms.epochs, terms.strength, terms.mixture, terms.config, terms.class_weight)
+        return train.refit(name, k, theta, part)
 
     def _compare(self, terms: PersonalTerms, k: int, theta: Array, models: Mapping[str, Array]) -> guard.Comparison:
         """Compare the candidates on rows that they were not fitted to."""
