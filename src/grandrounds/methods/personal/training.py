@@ -2,8 +2,8 @@
 
 In a round a site with FedRep's head trains its last layer first, with the others fixed, and then takes part in the run's own
 training with its last layer fixed; it answers with the last layer that it received. Ditto's and APFL's models are trained after
-the run's own training, which does not depend on them: the common model has the same bits with and without. What a site keeps is in
-its state (`site/state.py`), which a round commits, and is in no answer.
+the run's own training, which does not depend on them: the common model has the same bits with and without. What a site keeps is
+in its state (`site/state.py`), which a round commits, and in no answer.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class PartTrainer:
     class_weight: Array | None = None
 
     def ditto(self, members: Array, own: Array, common: Array, *, part: Part | None = None) -> Array:
-        """Train models on the local loss plus strength / 2 times the squared distance to the common model (Li et al. 2021, eq. 2).
+        """Train models on the local loss plus a pull towards the common model (Li et al. 2021, eq. 2).
 
-        The kernels' proximal term pulls towards the start, which is `own`. A constant correction of the gradient moves the centre
+        The penalty is strength / 2 times the squared distance. The kernels' proximal term pulls towards the start, `own`. A constant correction of the gradient moves the centre
         of the pull to the common model.
 
         Args:
