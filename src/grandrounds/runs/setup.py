@@ -37,7 +37,8 @@ from grandrounds.methods import is_variant_of, method_class
 from grandrounds.methods.baselines import POOLED
 from grandrounds.methods.exchanges import agree_on_encoding, intercept, prepare_sites, read_summaries
 from grandrounds.methods.fedxchain.checks import needs_mean_patient
-from grandrounds.methods.personal.server import site_settings
+from grandrounds.methods.personal.parts import HEAD
+from grandrounds.methods.personal.server import settings_in_rounds
 from grandrounds.metrics.custom import custom_metrics
 from grandrounds.models import COLUMN_MODELS, build_model, model_spec
 from grandrounds.models.column_model import LEAST, SEED
@@ -146,7 +147,9 @@ def set_up_run(plan: Plan, consortium: Consortium, snapshot: Snapshot | None, en
     spec["keeps"] = "norm" if norm else "statistics" if spec["statistics"] == "site" else "none"
     if (part := method_class(plan.method.name).local_part(plan)) != "none":
         spec["keeps"] = part
-    spec |= site_settings(plan)
+    if personal := settings_in_rounds(plan):
+        spec["personal"] = personal
+        spec["keeps"] = HEAD if personal["part"] == HEAD else spec["keeps"]
     if plugins.is_path(plan.model.name):  # its errors are reported here
         build_model(spec, device="cpu", own_code=True)
     wanted = (plan.explain.sketch in BACKGROUND_EXPLAINERS and explained_on(plan) is None) or needs_mean_patient(plan)

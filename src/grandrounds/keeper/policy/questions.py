@@ -26,7 +26,7 @@ from grandrounds.methods import is_exact, is_variant_of, method_class, regulariz
 from grandrounds.methods.dp import CLIENT, DP_SGD
 from grandrounds.methods.exact.site import WHOLE_BITS, WHOLE_BOUND
 from grandrounds.methods.fedxchain.checks import keeps_trust, needs_mean_patient
-from grandrounds.methods.personal.server import LEVEL, PRIVATE_SPREAD, VARIANCES, is_personal
+from grandrounds.methods.personal.server import LEVEL, PRIVATE_SPREAD, VARIANCES, is_personal, part_epochs
 from grandrounds.methods.platt import MAX_ROWS
 from grandrounds.methods.secure import MODEL_BITS, STATISTIC_BITS, STATISTIC_BOUND
 from grandrounds.methods.select import ASKS_FIRST
@@ -183,7 +183,7 @@ class Questions:
             "guard": (int(own.guard),),
             "rows": ("train", "validation") if own.rows == "auto" else (own.rows,),
             "variance": tuple(float(s) ** 2 for s in spreads),
-            "epochs_own_part": (own.epochs,),
+            "epochs_own_part": (part_epochs(p),),
             "epochs_own_model": (1, p.train.epochs * p.method.rounds),
             "strength": (own.strength,),
             "mixture": (own.mixture,),

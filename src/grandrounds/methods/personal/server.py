@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -53,13 +52,17 @@ class PersonalResult:
     tested: tuple[str, ...] = ()
 
 
-def site_settings(plan: Plan) -> dict[str, Any]:
-    """Return what a site's model specification says about personal parts; only those trained in the rounds are named there."""
+def settings_in_rounds(plan: Plan) -> dict[str, object]:
+    """Return the settings of a personal part that sites train in the rounds, for the model's specification; empty for others."""
     p = plan.get("personal")
     if p is None or p.part not in IN_ROUNDS:
         return {}
-    settings = {"part": p.part, "epochs": p.epochs, "strength": p.strength, "mixture": p.mixture}
-    return {"personal": settings, **({"keeps": HEAD} if p.part == HEAD else {})}
+    return {"part": p.part, "epochs": p.epochs, "strength": p.strength, "mixture": p.mixture}
+
+
+def part_epochs(plan: Plan) -> int:
+    """Return the epochs of a personal part that is fitted after the rounds; a head starts untrained and has those of all."""
+    return int(plan.personal.epochs * (plan.method.rounds if plan.personal.part == HEAD else 1))
 
 
 def is_personal(plan: Plan) -> bool:
@@ -127,7 +130,7 @@ def personalize(
         "guard": int(p.guard),
         "rows": rows,
         "variance": spread**2,
-        "epochs_own_part": p.epochs * (plan.method.rounds if p.part == HEAD else 1),
+        "epochs_own_part": part_epochs(plan),
         "epochs_own_model": 1 if model.kernel in COLUMN_KERNELS else plan.train.epochs * plan.method.rounds,
         "strength": p.strength,
         "mixture": p.mixture,

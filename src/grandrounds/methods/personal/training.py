@@ -42,7 +42,8 @@ def settings_alone(config: TrainConfig, *, epochs: int) -> TrainConfig:
 
 def body_of(model: Model) -> Array:
     """Return the entries of a model outside its head."""
-    return np.setdiff1d(np.arange(model.layout.size), head_of(model))
+    layout: Any = model.layout
+    return np.setdiff1d(np.arange(layout.size), head_of(model))
 
 
 def head_of(model: Model) -> Array:
@@ -74,8 +75,8 @@ class PartTrainer:
     def ditto(self, members: Array, own: Array, common: Array, *, part: Part | None = None) -> Array:
         """Train models on the local loss plus a pull towards the common model (Li et al. 2021, eq. 2).
 
-        The penalty is strength / 2 times the squared distance. The kernels' proximal term pulls towards the start, `own`. A constant correction of the gradient moves the centre
-        of the pull to the common model.
+        The penalty is strength / 2 times the squared distance. The kernels pull towards the start, which is `own`; a constant
+        correction of the gradient moves the centre of the pull to the common model.
 
         Args:
             members: Site numbers, (m,).
@@ -138,13 +139,15 @@ class PartTrainer:
         """
         members, start = np.array([k]), common[None]
         if name == DITTO:
-            return self.ditto(members, start, start, part=part)[0]
-        if name == APFL:
-            return mix(self.apfl(members, start, start, part=part), start, self.mixture)[0]
-        if name == HEAD:
-            return self.head(members, start, part=part)[0]
-        assert name == FINETUNE
-        return self._train(members, start, settings_alone(self.config, epochs=self.epochs), part=part)[0]
+            trained = self.ditto(members, start, start, part=part)
+        elif name == APFL:
+            trained = mix(self.apfl(members, start, start, part=part), start, self.mixture)
+        elif name == HEAD:
+            trained = self.head(members, start, part=part)
+        else:
+            assert name == FINETUNE
+            trained = self._train(members, start, settings_alone(self.config, epochs=self.epochs), part=part)
+        return np.asarray(trained[0])
 
     def _train(self, members: Array, start: Array, config: TrainConfig, **more: Any) -> Array:
         return np.asarray(self.site.train_apart(members, start, config, class_weight=self.class_weight, **more).theta)
