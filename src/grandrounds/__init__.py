@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from grandrounds.api.running import resume, run
     from grandrounds.api.scoring import EvaluationResult, evaluate, predict
     from grandrounds.api.survival import SurvivalAnalysis, kaplan_meier, survival_scores
+    from grandrounds.api.withdrawing import withdraw
     from grandrounds.core.errors import BadInput, RunFailed
     from grandrounds.core.records import Decision, RoundRecord, RunSummary
     from grandrounds.experiment.experiment import Experiment
@@ -82,6 +83,7 @@ __all__ = [
     "survival_scores",
     "table1",
     "tune",
+    "withdraw",
 ]
 
 _HOME = {
@@ -104,6 +106,7 @@ _HOME = {
     **dict.fromkeys(("SurvivalAnalysis", "kaplan_meier", "survival_scores"), "api.survival"),
     **dict.fromkeys(("explain_case", "explain_site"), "analysis.case.case"),
     **dict.fromkeys(("resume", "run"), "api.running"),
+    "withdraw": "api.withdrawing",
 }
 """Name -> the module it is imported from, on first use: `import grandrounds` loads no NumPy, pandas or scikit-learn."""
 

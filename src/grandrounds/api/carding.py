@@ -151,6 +151,7 @@ def card(
     if site is not None and table is not None:
         raise BadInput("a site and a table are both given: leave one of them out", code="conflicting-options")
     found = run if isinstance(run, Run) else Run(Path(run))
+    found.refuse_withdrawn()
     if site is not None:
         site = site_named(site, list(found.summary["per_site"]), where=found.folder)
     has = bool(found.summary.get("card")) and (terms is None or terms == found.plan["method"]["card"]["terms"])

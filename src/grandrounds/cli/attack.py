@@ -47,7 +47,7 @@ def attack(
     from grandrounds.cli.report import report_run
     from grandrounds.runs.run import Run
 
-    finished_run = Run(run, trust_code=trust_code)
+    finished_run = Run(run, trust_code=trust_code, withdrawn=True)  # an attack uses the model on nobody
     membership = _run_attack(finished_run, shadows, jobs, quiet=as_json).merge_earlier(finished_run)
     values = membership.to_dict()
     path = write_attacks(finished_run.folder, values)

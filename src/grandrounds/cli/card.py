@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.options import Quiet, TrustCode
+from grandrounds.cli.options import Quiet, TrustCode, Withdrawn
 from grandrounds.cli.terminal import Terminal, echo, reads_run, warn
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def card(
         typer.Option("--table", help="At a hospital: its own labelled rows for calibration and net benefit."),
     ] = None,
     trust_code: TrustCode = False,
+    withdrawn: Withdrawn = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON and nothing else.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -52,7 +53,7 @@ def card(
     from grandrounds.runs.run import Run
 
     found = find_card(
-        Run(run, trust_code=trust_code),
+        Run(run, trust_code=trust_code, withdrawn=withdrawn),
         terms=terms,
         site=site,
         table=table,

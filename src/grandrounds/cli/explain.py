@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.groups import ParentCommand
-from grandrounds.cli.options import Reading, TrustCode, expand_options
+from grandrounds.cli.options import Reading, TrustCode, Withdrawn, expand_options
 from grandrounds.cli.terminal import echo, reads_run, styled, warn
 from grandrounds.core.errors import BadInput
 from grandrounds.explain.explainers.registry import DEFAULT_CASE, Use, explainers_for
@@ -110,6 +110,7 @@ def explain(
     ] = None,
     png: Annotated[bool, typer.Option("--png", help="Also write a PNG; for images it is always written.")] = False,
     trust_code: TrustCode = False,
+    withdrawn: Withdrawn = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON and nothing else; files only with --out or --png.")
     ] = False,
@@ -126,7 +127,8 @@ def explain(
     from grandrounds.core.arrays import make_folder
     from grandrounds.runs.run import Run
 
-    finished_run = Run(run, trust_code=trust_code)
+    finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
+    finished_run.refuse_withdrawn()
     explanation: Explanation
     if case is not None and site is None and near_misses is None:
         explanation = explain_case(

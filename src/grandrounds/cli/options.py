@@ -45,6 +45,12 @@ TrustCode = Annotated[
         "Read the code first. Modules must have the SHA-256 that the plan lists.",
     ),
 ]
+Withdrawn = Annotated[
+    bool,
+    typer.Option(
+        "--withdrawn", help="Use the model although a site withdrew from the run (`rounds withdraw`), for research only."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")]
 Source = Annotated[
     str,

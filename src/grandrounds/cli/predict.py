@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grandrounds.cli.options import NewRows, TrustCode, expand_options
+from grandrounds.cli.options import NewRows, TrustCode, Withdrawn, expand_options
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ ForSite = Annotated[
 def _model(run: Run, site: str | None) -> TrainedModel:
     """Return the model of a site; print a note if it is the mean of separate models, which no site uses."""
     model = run.model_for(site)
+    if run.withdrawn is not None:
+        echo(f"warning: the model is not valid: {run.withdrawn.sentence}", err=True)
     if site is None and run.summary.models and not run.summary.finetuned:
         echo(
             "note: sites have separate models in this run; this is their mean (choose a site's with --for SITE)",
@@ -52,6 +54,7 @@ def predict(
     task: Annotated[str, typer.Option(help="One of the model's further tasks (default: the main one).")] = "",
     site: ForSite = None,
     trust_code: TrustCode = False,
+    withdrawn: Withdrawn = False,
 ) -> None:
     """Predict new patients: for each row the risk of the event (or the probability of each class) and the decision.
 
@@ -64,7 +67,8 @@ def predict(
     from grandrounds.core.errors import BadInput
     from grandrounds.runs.run import Run
 
-    finished_run = Run(run, trust_code=trust_code)
+    finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
+    finished_run.refuse_withdrawn()
     rows = new.read(finished_run)
     prediction = _model(finished_run, site).predict(rows, task=task)
     for note in prediction.notes:
@@ -92,6 +96,7 @@ def evaluate(
     new: NewRows,
     model_site: ForSite = None,
     trust_code: TrustCode = False,
+    withdrawn: Withdrawn = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
     """Validate a finished run's model externally, on another hospital's labelled rows."""
@@ -99,7 +104,8 @@ def evaluate(
     from grandrounds.core.arrays import plain
     from grandrounds.runs.run import Run
 
-    finished_run = Run(run, trust_code=trust_code)
+    finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
+    finished_run.refuse_withdrawn()
     rows = new.read(finished_run)
     result = plain(_model(finished_run, model_site).evaluate(rows))
     result["warnings"] = overlap_warnings(finished_run, rows)
@@ -160,13 +166,14 @@ def export(
     ] = None,
     model_site: ForSite = None,
     trust_code: TrustCode = False,
+    withdrawn: Withdrawn = False,
 ) -> None:
     """Export the model of a finished run for other programs, with its preprocessing."""
     from grandrounds.runs.export import FILES
     from grandrounds.runs.export import export as write
     from grandrounds.runs.run import Run
 
-    finished_run = Run(run, trust_code=trust_code)
+    finished_run = Run(run, trust_code=trust_code, withdrawn=withdrawn)
     path = out or finished_run.folder / FILES.get(target, "model")
     write(_model(finished_run, model_site), target, path)
     echo(str(path))

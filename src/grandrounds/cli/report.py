@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grandrounds.cli.options import Withdrawn
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def report(
         bool, typer.Option("--pdf", help="Also write report.pdf, with a model card, for the governance file.")
     ] = False,
     use: Annotated[str, typer.Option(help="For --pdf: the intended use of the model, in a sentence or two.")] = "",
+    withdrawn: Withdrawn = False,
 ) -> None:
     """Write report.html of a run or a comparison again; with --pdf also a PDF with a model card.
 
@@ -50,7 +52,7 @@ def report(
             )
         page = _comparison(folder)
     elif (folder / "checkpoint").is_dir():
-        page, _ = _run(folder)
+        page, _ = _run(folder, withdrawn=withdrawn)
     else:
         raise BadInput(
             f"{folder} is neither a run's folder (no checkpoint/) nor a comparison's (no {COMPARISON})",
@@ -60,20 +62,21 @@ def report(
     if pdf:
         from grandrounds.report.page import write_pdf
 
-        page, carried = _run(folder, use=use, card=True)
+        page, carried = _run(folder, use=use, card=True, withdrawn=withdrawn)
         write_pdf(page, folder / "report.pdf", carried)
         echo(str(folder / "report.pdf"))
 
 
-def _run(folder: Path, *, card: bool = False, use: str = "") -> tuple[str, Provenance]:
+def _run(folder: Path, *, card: bool = False, use: str = "", withdrawn: bool = False) -> tuple[str, Provenance]:
     """Draw the page of a run; also return the provenance that it carries."""
     from grandrounds.analysis.membership.attack import read_attacks
     from grandrounds.report.page import report_page
     from grandrounds.runs.readable_model import readable_file
     from grandrounds.runs.run import Run
 
-    run = Run(folder)
+    run = Run(folder, withdrawn=withdrawn)
     summary = run.summary  # refuses a run that is not finished
+    run.refuse_withdrawn()
     explanations = run.explanations if (folder / "explanations.json").exists() else None
     weights = readable_file(folder / "model.safetensors")
     first = _card(run, use) if card else ()
@@ -137,8 +140,8 @@ def _card(run: Run, use: str) -> list[str]:
 
 
 def report_run(folder: Path) -> Path:
-    """Write a finished run's report.html again, and return its path."""
-    return _write(folder, _run(folder)[0])
+    """Write a finished run's report.html again, and return its path; also of a run from which a site withdrew."""
+    return _write(folder, _run(folder, withdrawn=True)[0])
 
 
 def _comparison(folder: Path) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grandrounds.cli.fit import show_run_estimates
-from grandrounds.cli.options import TrustCode, Verbose
+from grandrounds.cli.options import TrustCode, Verbose, Withdrawn
 from grandrounds.cli.terminal import echo, reads_run
 
 if TYPE_CHECKING:
@@ -193,16 +193,19 @@ def show(
     ] = False,
     verbose: Verbose = False,
     trust_code: TrustCode = False,
+    withdrawn: Withdrawn = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary, a round, a site or a model as JSON.")
     ] = False,
 ) -> None:
     """Show a run: its findings and scores, a round's decision, a site over the rounds, the model, or the schema."""
     from grandrounds.cli.screen import show_summary
-    from grandrounds.cli.terminal import Terminal
+    from grandrounds.cli.terminal import Terminal, warn
     from grandrounds.runs.run import Run
 
-    finished_run, console = Run(run, trust_code=trust_code), Terminal()
+    finished_run, console = Run(run, trust_code=trust_code, withdrawn=withdrawn), Terminal()
+    if finished_run.withdrawn is not None and not as_json:
+        console.print(warn(f"WITHDRAWN: {finished_run.withdrawn.sentence}; this model is not valid any more"), soft_wrap=True)
     if model:
         _show_model(finished_run, site, as_json=as_json)
     elif round_ is not None:
@@ -254,6 +257,7 @@ def _show_model(run: Run, site: str | None, *, as_json: bool) -> None:
     from grandrounds.report.shapes_text import model_texts
     from grandrounds.runs.readable_model import readable
 
+    run.refuse_withdrawn()
     texts = model_texts(run.summary) if run.finished and site is None else []
     if texts:
         parts = {key: run.summary.get(key) for key in ("card", "shapes", "trees") if run.summary.get(key)}

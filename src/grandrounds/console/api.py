@@ -47,6 +47,7 @@ REFUSED: Responses = {
 router = APIRouter(prefix="/api", responses=REFUSED)
 RunName = Annotated[str, Query(description="A run's name, as /api/runs has it.", max_length=1024)]
 RoundNumber = Annotated[int, Query(ge=1, le=10**9)]
+WithdrawnModel = Annotated[bool, Query(description="Show the model although a site withdrew from the run.")]
 Viewer = Annotated[CurrentUser, require_area(Area.RUNS)]
 
 
@@ -94,7 +95,8 @@ def subgroups(request: Request, who: Viewer, run: RunName) -> list[run_view.Grou
 
 
 @router.get("/run/estimates", summary="The estimates of a finished run; null for a run without them")
-def estimates(request: Request, who: Viewer, run: RunName) -> EstimatesView | None:
+def estimates(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False) -> EstimatesView | None:
+    get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)
     return estimates_view.estimates(get_state(request).run_index, run)
 
 
@@ -104,22 +106,34 @@ def tables(request: Request, who: Viewer, run: RunName) -> list[TableView]:
 
 
 @router.get("/run/shapes", summary="The shapes of an additive model, the most important column first; null without them")
-def shapes(request: Request, who: Viewer, run: RunName) -> shapes_view.ShapesView | None:
+def shapes(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False) -> shapes_view.ShapesView | None:
+    get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)
     return shapes_view.shapes(get_state(request).run_index, run)
 
 
 @router.get("/run/shape", summary="The shape of one column as Plotly's data and layout")
-def shape(request: Request, who: Viewer, run: RunName, column: Annotated[str, Query(max_length=1024)]) -> dict[str, object]:
+def shape(
+    request: Request,
+    who: Viewer,
+    run: RunName,
+    column: Annotated[str, Query(max_length=1024)],
+    withdrawn: WithdrawnModel = False,
+) -> dict[str, object]:
+    get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)
     return shapes_view.figure(get_state(request).run_index, run, column)
 
 
 @router.get("/run/card", summary="The risk card of a run: terms with points, and the risk of each total; null without one")
-def risk_card(request: Request, who: Viewer, run: RunName) -> risk_card_view.RiskCardView | None:
+def risk_card(
+    request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False
+) -> risk_card_view.RiskCardView | None:
+    get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)
     return risk_card_view.risk_card(get_state(request).run_index, run)
 
 
 @router.get("/run/card/nomogram", summary="The nomogram of a risk card as SVG", response_class=Response)
-def nomogram(request: Request, who: Viewer, run: RunName) -> Response:
+def nomogram(request: Request, who: Viewer, run: RunName, withdrawn: WithdrawnModel = False) -> Response:
+    get_state(request).run_index.refuse_withdrawn(run, withdrawn=withdrawn)
     return Response(risk_card_view.drawing(get_state(request).run_index, run), media_type="image/svg+xml")
 
 

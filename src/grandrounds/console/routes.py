@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from grandrounds.console.api import ComparisonName, Name, RoundNumber, RunName, RunNames
+from grandrounds.console.api import ComparisonName, Name, RoundNumber, RunName, RunNames, WithdrawnModel
 from grandrounds.console.app_state import get_state
 from grandrounds.console.auth.access import CurrentUser, require_area
 from grandrounds.console.auth.users import Area
@@ -51,7 +51,7 @@ def one_run(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS
         request, "run.html", who=who, run=head, state=state, ledger=checked, sections=sections, sites=sites,
         has_events=any(s.events is not None for s in sites), groups=run_view.group_lines(run_index, run),
         outcome_tables=run_view.outcome_tables(run_index, run),
-        estimates=estimates_view.estimates(run_index, run), tables=estimates_view.tables(run_index, run),
+        estimates=None if head.withdrawn else estimates_view.estimates(run_index, run), tables=estimates_view.tables(run_index, run),
     )  # fmt: skip
 
 
@@ -61,8 +61,10 @@ def shapes(
     who: Annotated[CurrentUser, require_area(Area.RUNS)],
     run: RunName,
     column: Annotated[str, Query(max_length=1024)] = "",
+    withdrawn: WithdrawnModel = False,
 ) -> Response:
     run_index = get_state(request).run_index
+    run_index.refuse_withdrawn(run, withdrawn=withdrawn)
     found = shapes_view.shapes(run_index, run)
     names = [] if found is None else [c.column for c in found.columns]
     return render_page(
@@ -72,8 +74,14 @@ def shapes(
 
 
 @router.get("/card")
-def risk_card(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS)], run: RunName) -> Response:
+def risk_card(
+    request: Request,
+    who: Annotated[CurrentUser, require_area(Area.RUNS)],
+    run: RunName,
+    withdrawn: WithdrawnModel = False,
+) -> Response:
     run_index = get_state(request).run_index
+    run_index.refuse_withdrawn(run, withdrawn=withdrawn)
     return render_page(
         request, "risk_card.html", who=who, run=run_view.head(run_index, run), state=run_index.get(run).state,
         card=risk_card_view.risk_card(run_index, run),

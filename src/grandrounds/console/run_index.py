@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from grandrounds.core.errors import BadInput, GrandRoundsError
 from grandrounds.engine.checkpoint import Checkpoint
 from grandrounds.runs.run import Run
+from grandrounds.runs.withdrawal import MARK
 
 DEEPEST = 4
 """Depth of the scan below the root: a reproduction keeps its runs in STUDY/runs/NAME."""
@@ -30,7 +31,10 @@ CACHED_RUNS, CACHED_LINES = 8, 5000
 """Cached runs, and cached lines of the list."""
 
 FINISHED, RUNNING, STOPPED, UNREADABLE = "finished", "running", "stopped", "unreadable"
-_READ = ("summary.json", "round_logs.json", "explanations.json", "checkpoint/rounds.jsonl", "checkpoint/plan.json")
+_READ = (
+    *("summary.json", "round_logs.json", "explanations.json", "checkpoint/rounds.jsonl", "checkpoint/plan.json"),
+    MARK,
+)
 T = TypeVar("T")
 _Cache = OrderedDict[str, tuple[object, dict[str, Any]]]
 """Results by run: the stamp of its files, then each result by kind."""
@@ -95,6 +99,23 @@ class RunIndex:
     def run(self, name: str) -> Run:
         """Open a run; its files are read once while they stay as they are."""
         return self.get_cached(name, "run", _open_run)
+
+    def refuse_withdrawn(self, name: str, *, withdrawn: bool = False) -> None:
+        """Refuse the model of a run from which a site withdrew.
+
+        Args:
+            name: The run.
+            withdrawn: Show the model all the same.
+
+        Raises:
+            BadInput: A site withdrew.
+        """
+        mark = self.run(name).withdrawn
+        if mark is not None and not withdrawn:
+            raise BadInput(
+                f"the model of run {name} is not valid: {mark.sentence}; open that run, or add withdrawn=true to the address",
+                code="withdrawn-run",
+            )
 
     def get_cached(self, name: str, what: str, make: Callable[[RunEntry], T]) -> T:
         """Return a result about a run, computed once while the run's files stay as they are.

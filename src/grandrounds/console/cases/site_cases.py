@@ -14,6 +14,7 @@ from grandrounds.core.errors import BadInput, GrandRoundsError, nearest
 from grandrounds.data.loading import AT_SITES
 from grandrounds.methods.baselines import POOL
 from grandrounds.runs.run import Run
+from grandrounds.runs.withdrawal import MARK
 
 CACHED_RUNS = 3
 """Runs whose rows stay in memory."""
@@ -123,6 +124,7 @@ class SiteCases:
                 )
             if _is_remote(run):
                 raise BadInput(f"run '{name}': {self._data_hint()}", code="missing-site-data")
+            run.refuse_withdrawn()
             return Patients(run, self.site, OwnRows(RunRows.read(run), self.site), self._protected_features(run))
         except GrandRoundsError as e:
             shown = type(e)(self._without_folders(str(e), run))
@@ -162,7 +164,7 @@ class SiteCases:
             )
 
     def _finished(self) -> Iterator[RunEntry]:
-        return (f for f in self._run_index.runs() if f.state == FINISHED)
+        return (f for f in self._run_index.runs() if f.state == FINISHED and not (f.folder / MARK).exists())
 
     def _list_sites(self, entry: RunEntry) -> tuple[str, ...]:
         """List the hospitals of a finished run; none of one that cannot be read, which the list of runs shows."""

@@ -115,6 +115,7 @@ class RunHead(BaseModel):
     tiles: list[tuple[str, str, str]] = []  # scores of other tasks: name, value, note
     has_shapes: bool = False
     has_card: bool = False
+    withdrawn: str = ""  # the withdrawal of a site, after which the model is not valid
     statement: str
     megabytes: float | None
     seconds: float | None
@@ -172,8 +173,8 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
                 for kind in summary.explanation
                 if _has_drift(summary, kind)
             },
-            "has_shapes": bool(summary.get("shapes")),
-            "has_card": bool(summary.get("card")),
+            "has_shapes": bool(summary.get("shapes")) and run.withdrawn is None,
+            "has_card": bool(summary.get("card")) and run.withdrawn is None,
             "warnings": list(summary.warnings),
             "statement": str(summary.privacy["statement"]),
             "megabytes": (cost["bytes_down"] + cost["bytes_up"]) / 1e6,
@@ -196,6 +197,7 @@ def _head(name: str, run: Run, record: RunRecord) -> RunHead:
         of=len(run.rounds) if run.finished and exact else int(plan["method"]["rounds"]),
         is_exact=exact,
         seed=int(plan["seed"]),
+        withdrawn="" if run.withdrawn is None else run.withdrawn.sentence,
         figures=places,
         **scores,
     )

@@ -44,6 +44,7 @@ class RunLine(BaseModel):
     worst_site: str | None = None
     epsilon: float | None = None
     wrong: str = ""
+    withdrawn: str = ""  # the withdrawal of a site, after which the model is not valid
 
 
 def run_lines(run_index: RunIndex) -> list[RunLine]:
@@ -87,6 +88,7 @@ def _line(entry: RunEntry) -> RunLine:
         headline=_headline(summary),
         worst_site=None if not worst else f"{worst['site']}",
         epsilon=spent if isinstance(spent, int | float) else None,
+        withdrawn="" if run.withdrawn is None else run.withdrawn.sentence,
     )
 
 

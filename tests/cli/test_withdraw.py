@@ -1,0 +1,83 @@
+"""`rounds withdraw`, the commands that refuse a withdrawn model, and the console's pages of such a run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.command import rounds
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("commands")
+    run = rounds("run", "heart", "--set", "method.rounds=2", "-q", cwd=root).stdout.strip()
+    said = rounds("withdraw", run, "--site", "va", "--prove", cwd=root)
+    assert said.returncode == 0, said.stderr
+    return root, root / run, said.stdout
+
+
+def test_it_says_what_is_valid_what_remains_and_what_it_cost(folder):
+    root, run, text = folder
+    assert f"valid now: {run.relative_to(root)}-without-va" in text
+    assert "influence: none" in text and "cost: 2 rounds" in text and "0.5 is guessing" in text
+    summary = json.loads((root / f"{run}-without-va" / "summary.json").read_text())
+    assert list(summary["per_site"]) == ["cleveland", "hungarian", "switzerland"]
+    assert summary["withdrawal"]["repeats"]["folder"] == run.name
+    assert f"model: sha256 {json.loads((run / 'withdrawn.json').read_text())['valid']['model']}" in text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", "{run}", "--table", "rows.csv"),
+        ("evaluate", "{run}", "--table", "rows.csv"),
+        ("export", "{run}", "--to", "json"),
+        ("card", "{run}"),
+        ("explain", "{run}", "--case", "3"),
+        ("report", "{run}"),
+        ("show", "{run}", "--model"),
+    ],
+)
+def test_commands_refuse_its_model_with_exit_code_2(folder, arguments):
+    root, run, _ = folder
+    said = rounds(*(a.format(run=run) for a in arguments), cwd=root)
+    assert said.returncode == 2 and "[withdrawn-run]" in said.stderr and "va withdrew" in said.stderr
+
+
+def test_the_option_uses_the_model_all_the_same(folder):
+    root, run, _ = folder
+    said = rounds("export", run, "--to", "json", "--out", "model.json", "--withdrawn", cwd=root)
+    assert said.returncode == 0 and "warning: the model is not valid" in said.stderr
+    assert rounds("report", run, "--withdrawn", cwd=root).returncode == 0
+    assert "WITHDRAWN" in rounds("show", run, cwd=root).stdout
+    assert rounds("audit", "verify", run, cwd=root).returncode == 0
+
+
+def test_bad_input_ends_with_exit_code_2(folder):
+    root, run, _ = folder
+    for site, code in (("hungaria", "unknown-site"), ("va", "unknown-site")):
+        said = rounds("withdraw", f"{run}-without-va", "--site", site, cwd=root)
+        assert said.returncode == 2 and f"[{code}]" in said.stderr
+    assert "[withdrawn-run]" in rounds("withdraw", run, "--site", "hungarian", cwd=root).stderr
+
+
+def test_the_console_marks_the_run_and_refuses_its_model(folder):
+    pytest.importorskip("fastapi")
+    from grandrounds.console.app import create_app
+    from grandrounds.console.app_state import AppState
+    from grandrounds.console.run_index import RunIndex
+    from tests.console.conftest import Signed, known_users
+
+    root, run, _ = folder
+    users, tokens = known_users()
+    client = Signed(create_app(AppState(RunIndex(root / "runs"), users)), tokens).client("viewer")
+    lines = {line["name"]: line["withdrawn"] for line in client.get("/api/runs").json()}
+    assert "va withdrew" in lines[run.name] and not lines[f"{run.name}-without-va"]
+    assert ">withdrawn</span>" in client.get("/").text
+    assert "<b>Withdrawn:</b>" in client.get("/run", params={"run": run.name}).text
+    for path in ("/card", "/shapes", "/api/run/card", "/api/run/shapes", "/api/run/estimates"):
+        answer = client.get(path, params={"run": run.name})
+        assert answer.status_code == 422 and "va withdrew" in answer.text
+        assert client.get(path, params={"run": run.name, "withdrawn": True}).status_code == 200
