@@ -51,7 +51,8 @@ def one_run(request: Request, who: Annotated[CurrentUser, require_area(Area.RUNS
         request, "run.html", who=who, run=head, state=state, ledger=checked, sections=sections, sites=sites,
         has_events=any(s.events is not None for s in sites), groups=run_view.group_lines(run_index, run),
         outcome_tables=run_view.outcome_tables(run_index, run),
-        estimates=None if head.withdrawn else estimates_view.estimates(run_index, run), tables=estimates_view.tables(run_index, run),
+        estimates=None if head.withdrawn else estimates_view.estimates(run_index, run),
+        tables=estimates_view.tables(run_index, run),
     )  # fmt: skip
 
 
